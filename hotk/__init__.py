@@ -1,0 +1,57 @@
+"""hotk: higher-order derivatives in JAX, prepared once, never stale."""
+
+from hotk._core import (
+    DtypeError as DtypeError,
+    HotkError as HotkError,
+    ModeError as ModeError,
+    OutputError as OutputError,
+    PreparationError as PreparationError,
+    StructureError as StructureError,
+    TooLargeError as TooLargeError,
+)
+from hotk.first import (
+    derivative as derivative,
+    gradient as gradient,
+    jacobian as jacobian,
+    jvp as jvp,
+    value_and_derivative as value_and_derivative,
+    value_and_gradient as value_and_gradient,
+    value_and_jacobian as value_and_jacobian,
+    value_and_jvp as value_and_jvp,
+    value_and_vjp as value_and_vjp,
+    vjp as vjp,
+)
+from hotk.function import (
+    Closure as Closure,
+    Signature as Signature,
+    explain as explain,
+)
+from hotk.mode import (
+    FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,
+    FORWARD_OVER_REVERSE as FORWARD_OVER_REVERSE,
+    REVERSE_OVER_FORWARD as REVERSE_OVER_FORWARD,
+    REVERSE_OVER_REVERSE as REVERSE_OVER_REVERSE,
+    Auto as Auto,
+    Forward as Forward,
+    Nested as Nested,
+    Reverse as Reverse,
+)
+from hotk.prepared import (
+    Prepared as Prepared,
+    cache_info as cache_info,
+    clear_cache as clear_cache,
+    memory_budget as memory_budget,
+    set_memory_budget as set_memory_budget,
+)
+from hotk.second import (
+    hessian as hessian,
+    hessian_diagonal as hessian_diagonal,
+    hvp as hvp,
+    quadratic_form as quadratic_form,
+    second_derivative as second_derivative,
+    value_gradient_and_hessian as value_gradient_and_hessian,
+    value_gradient_and_hvp as value_gradient_and_hvp,
+)
+
+
+__version__ = "0.1.0"

@@ -1,0 +1,36 @@
+"""Floor 0. Errors, descriptions, tables, and the door to JAX's internals."""
+
+from ._compat import (
+    ARRAY as ARRAY,
+    JITTED as JITTED,
+    Tracer as Tracer,
+    Unrecognized as Unrecognized,
+    cache_size as cache_size,
+    equations as equations,
+    fingerprint as fingerprint,
+    in_trace as in_trace,
+    run_jaxpr as run_jaxpr,
+    source_line as source_line,
+    trace_context as trace_context,
+    tracers_inside as tracers_inside,
+)
+from ._describe import (
+    bytes_name as bytes_name,
+    describe as describe,
+    describe_tree as describe_tree,
+    dtype_name as dtype_name,
+    function_name as function_name,
+    function_place as function_place,
+    leaf_name as leaf_name,
+)
+from ._errors import (
+    DtypeError as DtypeError,
+    HotkError as HotkError,
+    ModeError as ModeError,
+    OutputError as OutputError,
+    PreparationError as PreparationError,
+    StructureError as StructureError,
+    TooLargeError as TooLargeError,
+    message as message,
+)
+from ._table import html_table as html_table, text_table as text_table

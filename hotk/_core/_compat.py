@@ -1,0 +1,218 @@
+"""The only file that touches what JAX does not promise: each use with its reason."""
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config as _config, core as _jax_core, source_info_util as _source
+
+
+try:  # jax.extend is the semi-public home of these names
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+except ImportError:  # pragma: no cover
+    from jax._src.core import ClosedJaxpr, Jaxpr, Literal  # type: ignore[assignment]
+
+
+# The concrete array class: `type(a) is ARRAY` is 20x faster than `isinstance`, which
+# also answers yes for tracers.
+ARRAY: type = type(jax.numpy.zeros(()))
+
+# What `jax.jit` returns; it has no public name, and is told apart by its type alone.
+JITTED: type = type(jax.jit(lambda: None))
+
+Tracer = jax.core.Tracer
+
+
+def trace_context() -> Hashable:
+    """Return everything in JAX's configuration that a trace depends on."""
+    return _config.trace_context()
+
+
+def in_trace() -> bool:
+    """Whether an outer transformation is tracing now."""
+    return not _jax_core.trace_state_clean()
+
+
+def cache_size(jitted: Any) -> int:
+    """Return the number of signatures that a jitted function was called with."""
+    return jitted._cache_size()
+
+
+def sub_jaxprs(value: Any) -> Iterator[Any]:
+    """Yield the jaxprs inside one parameter of an equation."""
+    if isinstance(value, ClosedJaxpr):
+        yield value.jaxpr
+    elif isinstance(value, Jaxpr):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from sub_jaxprs(item)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations of a jaxpr, those of inner jaxprs included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in sub_jaxprs(value):
+                yield from equations(inner)
+
+
+def tracers_inside(closed: Any) -> bool:
+    """Whether a program holds a tracer as a constant: one that has leaked into it."""
+    if any(isinstance(constant, Tracer) for constant in closed.consts):
+        return True
+    for equation in closed.jaxpr.eqns:
+        for value in equation.params.values():
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(item, ClosedJaxpr) and tracers_inside(item):
+                    return True
+    return False
+
+
+def source_line(equation: Any) -> str:
+    """Return `file:line (function)` of the user's code that made an equation."""
+    try:
+        return _source.summarize(equation.source_info)
+    except Exception:
+        return "unknown place"
+
+
+# Parameters that do not change what a program computes, only how it is named.
+_NAMES = frozenset({"name", "debug_info", "fwd_name", "keep_unused"})
+# Rules of functions with their own derivative: irrelevant once a program is only run.
+_RULES = frozenset(
+    {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
+)
+_CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+_CONTENT_LIMIT = 1 << 24
+
+
+class Unrecognized(Exception):
+    """A program holds something that cannot be compared by value."""
+
+
+def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
+    """Return a key under which equal programs are equal, and the constants lifted out.
+
+    Two programs with the same key compute the same numbers; their derivative rules may
+    differ, so the key is good for running a program, not for differentiating it.
+
+    Args:
+        closed: A closed jaxpr.
+        lift: Whether the constants of the outermost jaxpr are taken out (they become
+            arguments); otherwise they are part of the key, bit by bit.
+
+    Raises:
+        Unrecognized: If a parameter cannot be compared by value.
+    """
+    key: list[Hashable] = []
+    if lift:
+        key.append(tuple(map(_aval, closed.jaxpr.constvars)))
+        constants = tuple(closed.consts)
+    else:
+        key.append(tuple(map(_content, closed.consts)))
+        constants = ()
+    _print_jaxpr(closed.jaxpr, key)
+    return tuple(key), constants
+
+
+def _aval(variable: Any) -> Hashable:
+    return variable.aval
+
+
+def _content(value: Any) -> Hashable:
+    if isinstance(value, Tracer):
+        raise Unrecognized("a tracer among the constants")
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(
+        value.dtype, jax.dtypes.extended
+    ):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    if array.dtype == object or array.nbytes > _CONTENT_LIMIT:
+        raise Unrecognized("a constant without comparable content")
+    weak = bool(getattr(value, "weak_type", False))
+    return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
+
+
+def _print_jaxpr(jaxpr: Any, key: list[Hashable]) -> None:
+    number: dict[Any, int] = {}
+    for variable in (*jaxpr.constvars, *jaxpr.invars):
+        number[variable] = len(number)
+        key.append(_aval(variable))
+
+    def atom(value: Any) -> Hashable:
+        if isinstance(value, Literal):
+            return ("literal", _aval(value), _content(value.val))
+        return number[value]
+
+    for equation in jaxpr.eqns:
+        key.append(equation.primitive)
+        key.append(tuple(map(atom, equation.invars)))
+        custom = equation.primitive.name in _CUSTOM
+        for name in sorted(equation.params):
+            if name in _NAMES or (custom and name in _RULES):
+                continue
+            key.append(name)
+            _print_parameter(equation.params[name], key)
+        for variable in equation.outvars:
+            number[variable] = len(number)
+            key.append(_aval(variable))
+    key.append(tuple(map(atom, jaxpr.outvars)))
+
+
+def _print_parameter(value: Any, key: list[Hashable]) -> None:
+    if isinstance(value, ClosedJaxpr):
+        key.append(tuple(map(_content, value.consts)))
+        _print_jaxpr(value.jaxpr, key)
+    elif isinstance(value, Jaxpr):
+        _print_jaxpr(value, key)
+    elif isinstance(value, (tuple, list)):
+        key.append((type(value), len(value)))
+        for item in value:
+            _print_parameter(item, key)
+    elif isinstance(value, dict):
+        key.append((dict, len(value)))
+        for name, item in value.items():
+            key.append(name)
+            _print_parameter(item, key)
+    elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        key.append(_content(value))
+    elif isinstance(value, float):
+        key.append((float, value.hex()))
+    else:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise Unrecognized(f"a parameter of type {type(value).__name__}") from error
+        key.append((type(value), value))
+
+
+def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
+    """Evaluate a jaxpr whose outermost constants are given as arguments.
+
+    Functions with their own derivative rule are run by their body, so that the program
+    made of this keeps nothing of the user's rules alive.
+    """
+    environment: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else environment[atom]
+
+    jaxpr = closed.jaxpr
+    environment.update(zip(jaxpr.constvars, constants, strict=True))
+    environment.update(zip(jaxpr.invars, arguments, strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [read(atom) for atom in equation.invars]
+        body = equation.params.get("call_jaxpr")
+        if equation.primitive.name in _CUSTOM and isinstance(body, ClosedJaxpr):
+            outputs = run_jaxpr(body, body.consts, inputs)
+        else:
+            functions, parameters = equation.primitive.get_bind_params(equation.params)
+            with _source.user_context(equation.source_info.traceback):
+                outputs = equation.primitive.bind(*functions, *inputs, **parameters)
+            if not equation.primitive.multiple_results:
+                outputs = [outputs]
+        environment.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]

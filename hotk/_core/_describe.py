@@ -1,0 +1,74 @@
+"""Short text for arrays, leaves and bytes, as it stands in messages and tables."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+_SHORT = {"float": "f", "complex": "c", "uint": "u", "int": "i", "bfloat": "bf"}
+
+
+def dtype_name(dtype: Any) -> str:
+    """Shorten a dtype: `float32` is `f32`."""
+    name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
+    for long, short in _SHORT.items():
+        if name.startswith(long) and name[len(long) :].isdigit():
+            return short + name[len(long) :]
+    return name
+
+
+def describe(leaf: Any) -> str:
+    """Describe a leaf: `f32[3,4]` for an array, the type's name otherwise."""
+    if leaf is None:
+        return "None"
+    if isinstance(leaf, (bool, int, float, complex)):
+        return f"Python {type(leaf).__name__}"
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        prefix = "NumPy " if isinstance(leaf, (np.ndarray, np.generic)) else ""
+        weak = " (weak)" if getattr(leaf, "weak_type", False) else ""
+        shape = ",".join(map(str, leaf.shape))
+        return f"{prefix}{dtype_name(leaf.dtype)}[{shape}]{weak}"
+    return type(leaf).__name__
+
+
+def leaf_name(root: str, path: tuple[Any, ...]) -> str:
+    """Name a leaf by its path: `x['w'][0]`."""
+    return root + jax.tree_util.keystr(path)
+
+
+def describe_tree(tree: Any) -> str:
+    """Describe a whole tree in one line, leaf by leaf, cut after eight."""
+    leaves = jax.tree.leaves(tree)
+    if jax.tree_util.tree_structure(tree) == jax.tree_util.tree_structure(0):
+        return describe(leaves[0])
+    shown = ", ".join(describe(leaf) for leaf in leaves[:8])
+    more = f", ... ({len(leaves)} leaves)" if len(leaves) > 8 else ""
+    return f"{type(tree).__name__} of {shown}{more}" if leaves else repr(tree)
+
+
+def function_name(f: Any) -> str:
+    """Name a callable for a message: its qualified name, else its type's name."""
+    inner = getattr(f, "func", f)
+    name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None)
+    return str(name) if name else type(f).__name__
+
+
+def function_place(f: Any) -> str:
+    """Say where a callable was written, if Python knows: ` (file.py:12)`."""
+    inner = getattr(f, "func", f)
+    inner = getattr(inner, "__func__", inner)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return ""
+    return f" ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
+
+
+def bytes_name(count: float) -> str:
+    """Write a number of bytes with a binary unit: `1.5 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.4g} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,34 @@
+"""The family of errors that hotk raises, and how their messages are written."""
+
+
+class HotkError(Exception):
+    """Base of all errors that hotk raises on purpose."""
+
+
+class StructureError(HotkError, ValueError):
+    """An argument has another tree structure or shape than it must have."""
+
+
+class DtypeError(HotkError, TypeError):
+    """An argument has a dtype that cannot be differentiated or does not match."""
+
+
+class OutputError(HotkError, TypeError):
+    """The function returns something that the operator cannot differentiate."""
+
+
+class ModeError(HotkError, NotImplementedError):
+    """No derivative exists in the mode asked for, or in any mode."""
+
+
+class PreparationError(HotkError, TypeError):
+    """A `Prepared` was called with something else than it was prepared for."""
+
+
+class TooLargeError(HotkError, MemoryError):
+    """A dense result would exceed the memory budget."""
+
+
+def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
+    """Write an error message: where, what, the two values side by side, the way out."""
+    return f"`{call}`: {problem}\n  expected: {expected}\n  got:      {got}\n{fix}"

@@ -1,0 +1,23 @@
+"""Floor 1. What is differentiated: callables as modules, and signatures of calls."""
+
+from ._closure import Closure as Closure, Skeleton as Skeleton
+from ._explain import Explanation as Explanation, explain as explain
+from ._rebuild import Rebuild as Rebuild, survey as survey
+from ._signature import (
+    Row as Row,
+    Signature as Signature,
+    kind_of as kind_of,
+    sharding_of as sharding_of,
+)
+from ._tree import (
+    dict_orders as dict_orders,
+    has_dict as has_dict,
+    in_orders as in_orders,
+    is_inert as is_inert,
+    walk_tree as walk_tree,
+)
+from ._walk import (
+    Opaque as Opaque,
+    Walk as Walk,
+    own_copy as own_copy,
+)

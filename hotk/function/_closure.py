@@ -1,0 +1,123 @@
+"""`Closure`: a callable as a module of captured arrays and a static skeleton."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import function_name
+
+from ._rebuild import Rebuild, survey
+from ._walk import Opaque, Placeholder
+
+
+class Skeleton:
+    """The static part of a callable: compared and hashed by its key.
+
+    Attributes:
+        key: What was captured besides arrays, flat and hashable.
+        name: The callable's name, for messages.
+        opaque: Why the callable is opaque, or `None`.
+        count: How many arrays were captured.
+    """
+
+    __slots__ = ("_hash", "count", "key", "name", "opaque", "small", "template")
+
+    def __init__(
+        self,
+        key: tuple[Hashable, ...],
+        template: Any,
+        *,
+        name: str,
+        small: bool = False,
+        count: int = 0,
+        opaque: str | None = None,
+    ) -> None:
+        self.key = key
+        self.template = template
+        self.name = name
+        self.small = small
+        self.opaque = opaque
+        self.count = count
+        self._hash = hash(key)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other skeleton has the same key."""
+        return self is other or (isinstance(other, Skeleton) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        """Return the hash of the key."""
+        return self._hash
+
+    def __repr__(self) -> str:
+        """Show the callable's name."""
+        return f"<skeleton of {self.name}>"
+
+    def function(self, leaves: Any) -> Callable[..., Any]:
+        """Rebuild the callable with these arrays in place of the captured ones."""
+        if self.opaque is not None:
+            return self.template
+        walk, trail = survey(self.template, small=self.small)
+        numbers = {id(p): leaves[p.number] for p in walk.originals}
+        return Rebuild(trail, numbers)(self.template)
+
+
+class Closure(eqx.Module):
+    """A callable as a module: captured arrays are leaves, the rest is static.
+
+    Two closures with equal skeletons have the same code and the same captured
+    structure; they differ in the values of their leaves only.
+
+    Attributes:
+        leaves: The captured arrays, in the order of the walk. NumPy arrays became JAX
+            arrays of their own.
+        skeleton: All else: static, hashable, compared by value.
+
+    Example:
+        >>> scale = jnp.array([1.0, 2.0])
+        >>> closure = hotk.Closure.of(lambda x: jnp.sum(scale * x))
+        >>> closure(jnp.ones(2)).item(), len(closure.leaves)
+        (3.0, 1)
+    """
+
+    leaves: tuple[Any, ...]
+    skeleton: Skeleton = eqx.field(static=True)
+
+    @staticmethod
+    def of(f: Callable[..., Any], *, small: bool = False) -> "Closure":
+        """Split a callable into captured arrays and a skeleton.
+
+        Args:
+            f: Any callable. One that is opaque (see `hotk.explain`) has no leaves and
+                is its own skeleton.
+            small: Whether small captured arrays are static by content.
+
+        Returns:
+            The closure, which computes what `f` computes now.
+        """
+        if isinstance(f, Closure):
+            return f
+        name = function_name(f)
+        try:
+            walk, trail = survey(f, small=small)
+        except Opaque as reason:
+            skeleton = Skeleton((id(f),), f, name=name, opaque=str(reason))
+            return Closure((), skeleton)
+        marks = {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
+        template = Rebuild(trail, marks)(f)
+        count = len(walk.leaves)
+        key = tuple(walk.key)
+        skeleton = Skeleton(key, template, name=name, small=small, count=count)
+        return Closure(tuple(map(_own, walk.leaves)), skeleton)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Call the rebuilt callable."""
+        return self.skeleton.function(self.leaves)(*args, **keywords)
+
+
+def _own(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+

@@ -1,0 +1,106 @@
+"""`explain`: the table of what a callable captures and how hotk treats it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hotk._core import describe, function_name, html_table, text_table
+
+from ._rebuild import survey
+from ._walk import Node, Opaque, Trail, Walk
+
+
+class Explanation(NamedTuple):
+    """What a callable captures: one row a thing.
+
+    Attributes:
+        name: The callable's name.
+        rows: Where each thing was found, what it is, and how it is treated.
+        opaque: Why the callable is opaque, or `None`.
+        changes: What differs from the callable it was compared with.
+    """
+
+    name: str
+    rows: tuple[tuple[str, str, str], ...]
+    opaque: str | None
+    changes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Write the table and one sentence on what it means."""
+        table = text_table(("where", "what", "treated as"), self.rows)
+        return "\n".join((table, self._verdict(), *self.changes))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = html_table(("where", "what", "treated as"), self.rows)
+        return f"{table}<p>{self._verdict()}</p>"
+
+    def _verdict(self) -> str:
+        if self.opaque is not None:
+            return (
+                f"`{self.name}` is opaque ({self.opaque}): it is traced at every call "
+                "and compiled only when its program is new."
+            )
+        arrays = sum(row[2] == "leaf" for row in self.rows)
+        return (
+            f"`{self.name}` has {arrays} captured array(s) as leaves; all else is "
+            "static: it is traced again when a static thing changes."
+        )
+
+
+def explain(f: Callable[..., Any], other: Callable[..., Any] | None = None) -> Explanation:
+    """Tell what a callable captures, where it was found and how it is treated.
+
+    Args:
+        f: Any callable.
+        other: Another callable to compare with: what differs between the two, and so
+            why the second one is traced again.
+
+    Returns:
+        A table that prints itself, in a terminal and in Jupyter. A `leaf` is an array
+        whose values may change freely; a `static` thing is compared at each call and
+        a new value is traced once more; an `opaque` thing makes `f` traced each time.
+
+    Example:
+        >>> scale = jnp.ones(3)
+        >>> table = hotk.explain(lambda x: jnp.sum(scale * x))
+        >>> [row[2] for row in table.rows if "scale" in row[0]]
+        ['leaf']
+    """
+    name = function_name(f)
+    trail = Trail()
+    walk = Walk(trail=trail)
+    reason = None
+    try:
+        walk.visit(f)
+    except Opaque as opaque:
+        reason = str(opaque)
+    rows = tuple(_row(node, name) for node in trail.nodes.values())
+    changes = () if other is None else _changes(f, other)
+    return Explanation(name, rows, reason, changes)
+
+
+def _row(node: Node, name: str) -> tuple[str, str, str]:
+    value = node.value
+    what = describe(value)
+    if isinstance(value, (bool, int, float, complex, str)):
+        what = f"{type(value).__name__} {value!r}"[:40]
+    elif hasattr(value, "__qualname__") or hasattr(value, "__name__"):
+        what = f"{type(value).__name__} {function_name(value)}"
+    return (node.path.strip() or name, what, node.treatment)
+
+
+def _changes(f: Any, other: Any) -> tuple[str, ...]:
+    try:
+        first, second = survey(f)[1], survey(other)[1]
+    except Opaque:
+        return ("One of the two is opaque: they are traced at every call.",)
+    a = {n.path: _row(n, "") for n in first.nodes.values()}
+    b = {n.path: _row(n, "") for n in second.nodes.values()}
+    found = [
+        f"{path.strip() or 'itself'}: {a.get(path, ('', 'missing'))[1]} -> "
+        f"{b.get(path, ('', 'missing'))[1]}"
+        for path in dict.fromkeys((*a, *b))
+        if a.get(path) != b.get(path)
+    ]
+    return tuple(found) or ("Nothing that is static differs.",)

@@ -1,0 +1,165 @@
+"""What a code object reads: global names, attributes of modules, things unseen."""
+
+import dis
+import os
+import site
+import sys
+import sysconfig
+import types
+from typing import Any
+
+
+_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_GLOBAL_WRITE = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_CELL_WRITE = frozenset({"STORE_DEREF", "DELETE_DEREF"})
+
+
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.update(site.getsitepackages())
+    roots.add(site.getusersitepackages())
+    roots.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return tuple(sorted(os.path.join(os.path.realpath(r), "") for r in roots if r))
+
+
+_ROOTS = _library_roots()
+_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def is_library_file(path: str | None) -> bool:
+    """Whether a source file belongs to Python, to an installed package or to hotk."""
+    if not path:
+        return False
+    if path.startswith("<frozen "):
+        return True
+    if any(folder in path for folder in _FOLDERS):
+        return True
+    return path.startswith(_ROOTS) or os.path.realpath(path).startswith(_ROOTS)
+
+
+_MODULES: dict[str, bool] = {}
+
+
+def is_library_module(module: types.ModuleType) -> bool:
+    """Whether a module belongs to Python, to an installed package or to hotk."""
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(module, "__file__", None)
+    if origin is None and spec is None:
+        return False
+    name = f"{module.__name__}:{origin}"
+    known = _MODULES.get(name)
+    if known is None:
+        if origin is None:
+            builtin = spec is not None and spec.origin in ("built-in", "frozen")
+            paths = getattr(spec, "submodule_search_locations", None) or ()
+            known = builtin or any(is_library_file(p + os.sep) for p in paths)
+        else:
+            known = is_library_file(origin)
+        _MODULES[name] = known
+    return known
+
+
+def is_library_name(name: str | None) -> bool:
+    """Whether the module of this name is loaded and belongs to a library."""
+    if not name:
+        return False
+    module = sys.modules.get(name)
+    if module is None:
+        return name in sys.builtin_module_names
+    return is_library_module(module)
+
+
+class Recipe:
+    """What one code object, with those nested in it, reads and writes.
+
+    Interned by the value of the code object: equal code has one recipe, so recipes
+    are compared by identity.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attributes",
+        "bare",
+        "imports",
+        "library",
+        "name",
+        "names",
+        "writes",
+    )
+
+    def __init__(self, code: types.CodeType, library: bool) -> None:
+        self.name = code.co_name
+        self.library = library
+        names: dict[str, None] = {}
+        attributes: dict[str, dict[tuple[str, ...], None]] = {}
+        bare: set[str] = set()
+        imports: dict[str, None] = {}
+        self.writes: str | None = None
+        if not library:
+            self._read(code, code, names, attributes, bare, imports)
+        self.names = tuple(names)
+        self.attributes = {name: tuple(chains) for name, chains in attributes.items()}
+        self.bare = frozenset(bare)
+        self.imports = tuple(imports)
+
+    def _read(
+        self,
+        code: types.CodeType,
+        outer: types.CodeType,
+        names: dict[str, None],
+        attributes: dict[str, dict[tuple[str, ...], None]],
+        bare: set[str],
+        imports: dict[str, None],
+    ) -> None:
+        instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+        for at, instruction in enumerate(instructions):
+            operation, name = instruction.opname, instruction.argval
+            if operation in _GLOBAL:
+                names[name] = None
+                chain: list[str] = []
+                for following in instructions[at + 1 :]:
+                    if following.opname not in _ATTRIBUTE:
+                        break
+                    chain.append(following.argval)
+                if chain:
+                    attributes.setdefault(name, {})[tuple(chain)] = None
+                else:
+                    bare.add(name)
+            elif operation in _GLOBAL_WRITE:
+                self.writes = f"the global `{name}`"
+            elif operation in _CELL_WRITE and name in outer.co_freevars:
+                self.writes = f"the nonlocal `{name}`"
+            elif operation == "IMPORT_NAME":
+                imports[name] = None
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._read(constant, outer, names, attributes, bare, imports)
+
+    def __repr__(self) -> str:
+        """Show the name of the code."""
+        return f"<code {self.name}>"
+
+
+_BY_IDENTITY: dict[int, tuple[Any, Recipe]] = {}
+_BY_VALUE: dict[tuple[types.CodeType, bool], Recipe] = {}
+_LIMIT = 8192
+
+
+def recipe_of(code: types.CodeType) -> Recipe:
+    """Return the one recipe of all code objects equal to `code`."""
+    known = _BY_IDENTITY.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    library = is_library_file(code.co_filename)
+    value = (code, library)
+    recipe = _BY_VALUE.get(value)
+    if recipe is None:
+        if len(_BY_VALUE) >= _LIMIT:
+            _BY_VALUE.clear()
+        recipe = _BY_VALUE.setdefault(value, Recipe(code, library))
+    if len(_BY_IDENTITY) >= _LIMIT:
+        _BY_IDENTITY.clear()
+    _BY_IDENTITY[id(code)] = (code, recipe)
+    return recipe

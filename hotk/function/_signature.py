@@ -1,0 +1,105 @@
+"""`Signature`: structure, shapes, dtypes, weak types and shardings of a call."""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax.tree_util import PyTreeDef
+
+from hotk._core import describe, leaf_name
+
+
+class Row(NamedTuple):
+    """One field of a comparison of two signatures."""
+
+    same: bool
+    field: str
+    prepared: str
+    called: str
+
+
+class Leaf(NamedTuple):
+    """What a signature keeps of one leaf."""
+
+    text: str
+    kind: Any
+    sharding: Any
+
+
+class Signature(NamedTuple):
+    """Structure, shapes, dtypes, weak types and shardings of the arguments of a call.
+
+    Attributes:
+        structure: The tree structure of the arguments.
+        names: The name of each leaf, such as `x['w']`.
+        leaves: Shape, dtype and weak type of each leaf, and its sharding where it lies
+            on several devices; static leaves by their value.
+    """
+
+    structure: PyTreeDef
+    names: tuple[str, ...]
+    leaves: tuple[Leaf, ...]
+
+    @staticmethod
+    def of(arguments: tuple[Any, ...], roots: tuple[str, ...]) -> "Signature":
+        """Take the signature of arguments that are called by the names in `roots`."""
+        names, leaves = [], []
+        for root, argument in zip(roots, arguments, strict=True):
+            for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
+                names.append(leaf_name(root, path))
+                leaves.append(_leaf(leaf))
+        return Signature(jax.tree.structure(arguments), tuple(names), tuple(leaves))
+
+    def compare(self, other: "Signature") -> list[Row]:
+        """List every field with whether it is the same, and both values."""
+        rows = []
+        if self.structure != other.structure:
+            rows.append(Row(False, "structure", str(self.structure), str(other.structure)))
+        mine = dict(zip(self.names, self.leaves, strict=True))
+        theirs = dict(zip(other.names, other.leaves, strict=True))
+        for name in dict.fromkeys((*self.names, *other.names)):
+            a, b = mine.get(name), theirs.get(name)
+            rows.append(
+                Row(a == b, name, a.text if a else "missing", b.text if b else "missing")
+            )
+        return rows
+
+    def __str__(self) -> str:
+        """Write one line a leaf."""
+        pairs = zip(self.names, self.leaves, strict=True)
+        return "\n".join(f"{name}: {leaf.text}" for name, leaf in pairs)
+
+
+def kind_of(leaf: Any) -> tuple[Any, ...]:
+    """Return shape, dtype and weak type of an array, a tracer or a Python number."""
+    if isinstance(leaf, jax.Array):
+        return leaf.shape, leaf.dtype, leaf.aval.weak_type  # pyright: ignore
+    aval = jax.typeof(leaf)
+    return aval.shape, aval.dtype, aval.weak_type  # pyright: ignore
+
+
+def sharding_of(leaf: Any) -> Any:
+    """Return the sharding of an array on several devices, `None` of all else."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return None
+    sharding = leaf.sharding
+    return sharding if len(sharding.device_set) > 1 else None
+
+
+def _leaf(leaf: Any) -> Leaf:
+    try:
+        shape, dtype, weak = kind_of(leaf)
+    except TypeError:
+        return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)
+    sharding = sharding_of(leaf)
+    text = describe(jax.ShapeDtypeStruct(shape, dtype)) + (" (weak)" if weak else "")
+    if sharding is not None:
+        text += f" {getattr(sharding, 'spec', sharding)}"
+    return Leaf(text, (shape, dtype, weak), sharding)
+
+
+def _value(leaf: Any) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return leaf

@@ -1,0 +1,98 @@
+"""The static side of an argument's tree: which of its nodes must be walked anew."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import PyTreeDef
+
+from hotk._core import JITTED
+
+from ._walk import Walk, is_library_class, tree_data
+
+
+_CONTAINERS = (tuple, list, dict, type(None))
+_SIMPLE = (type(None), bool, int, float, complex, str, bytes, np.dtype, type(...), JITTED)
+_INERT: dict[PyTreeDef, bool] = {}
+_LIMIT = 4096
+
+
+def is_inert(treedef: PyTreeDef) -> bool:
+    """Whether a tree's structure says all there is to know of its static side."""
+    known = _INERT.get(treedef)
+    if known is None:
+        known = all(_is_inert_node(*data) for data in _nodes(treedef))
+        if len(_INERT) >= _LIMIT:
+            _INERT.clear()
+        if known:  # the others may hold functions of the user: not kept alive
+            _INERT[treedef] = known
+    return known
+
+
+def walk_tree(walk: Walk, treedef: PyTreeDef) -> None:
+    """Visit the classes and the static data of all nodes of a tree."""
+    for kind, data in _nodes(treedef):
+        if kind not in _CONTAINERS:
+            tree_data(walk, kind, data)
+
+
+def _nodes(treedef: PyTreeDef) -> list[tuple[Any, Any]]:
+    found, waiting = [], [treedef]
+    while waiting:
+        here = waiting.pop()
+        data = here.node_data()
+        if data is not None:
+            found.append(data)
+            waiting.extend(here.children())
+    return found
+
+
+def _is_inert_node(kind: Any, data: Any) -> bool:
+    if kind in _CONTAINERS:
+        return True
+    return is_library_class(kind) and _is_inert_data(data)
+
+
+def _is_inert_data(data: Any) -> bool:
+    if type(data) in (tuple, list):
+        return all(map(_is_inert_data, data))
+    if isinstance(data, type):
+        return is_library_class(data)
+    if isinstance(data, _SIMPLE):
+        return True
+    return type(data).__module__.partition(".")[0] in ("jax", "equinox", "jaxlib")
+
+
+def dict_orders(tree: Any) -> Any:
+    """Return the insertion orders of all dicts in a tree, `None` where there is none.
+
+    JAX sorts the keys of a dict; a function that iterates over it sees the difference.
+    """
+    if type(tree) is dict:
+        inner = tuple(dict_orders(value) for value in tree.values())
+        return (tuple(tree), inner)
+    if type(tree) in (list, tuple):
+        inner = tuple(map(dict_orders, tree))
+        return inner if any(item is not None for item in inner) else None
+    return None
+
+
+def in_orders(tree: Any, orders: Any) -> Any:
+    """Put the dicts of a tree into the orders that `dict_orders` found."""
+    if orders is None:
+        return tree
+    if type(tree) is dict:
+        names, inner = orders
+        pairs = zip(names, inner, strict=True)
+        return {name: in_orders(tree[name], order) for name, order in pairs}
+    return type(tree)(map(in_orders, tree, orders))
+
+
+def has_dict(treedef: PyTreeDef) -> bool:
+    """Whether any node of a tree is a dict."""
+    return any(kind is dict for kind, _ in _nodes(treedef))
+
+
+def leaf_paths(tree: Any) -> list[Any]:
+    """Return the paths of all leaves."""
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]

@@ -1,0 +1,24 @@
+"""Floor 2. How one derivative is taken, and how two are nested."""
+
+from ._auto import (
+    AUTO as AUTO,
+    Auto as Auto,
+    Facts as Facts,
+    first_order_candidates as first_order_candidates,
+    forward_first_candidates as forward_first_candidates,
+    second_order_candidates as second_order_candidates,
+)
+from ._basis import is_complex as is_complex
+from ._first import (
+    AbstractMode as AbstractMode,
+    Forward as Forward,
+    Reverse as Reverse,
+)
+from ._nested import (
+    FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,
+    FORWARD_OVER_REVERSE as FORWARD_OVER_REVERSE,
+    REVERSE_OVER_FORWARD as REVERSE_OVER_FORWARD,
+    REVERSE_OVER_REVERSE as REVERSE_OVER_REVERSE,
+    Nested as Nested,
+)
+from ._sizes import Sizes as Sizes, block_of as block_of

@@ -1,0 +1,103 @@
+"""`Auto`: the choice of a mode, from the program and the sizes."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from hotk._core import equations, source_line
+
+from ._first import AbstractMode, Forward, Reverse
+from ._nested import (
+    FORWARD_OVER_FORWARD,
+    FORWARD_OVER_REVERSE,
+    REVERSE_OVER_FORWARD,
+    REVERSE_OVER_REVERSE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(AbstractMode):
+    """The mode is chosen for each program, and the choice is told in `info`.
+
+    Second order: forward over reverse; reverse over reverse where a `custom_vjp` has
+    no forward rule; forward over forward where a `while_loop` forbids reverse mode.
+    First order: the cheaper of forward and reverse by the sizes, the other where one
+    does not exist.
+    """
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return "auto"
+
+
+AUTO = Auto()
+
+
+class Facts(NamedTuple):
+    """What a program tells about which derivatives it has."""
+
+    loops: tuple[str, ...]
+    custom_vjps: tuple[str, ...]
+    callbacks: tuple[str, ...]
+
+    @staticmethod
+    def of(jaxpr: Any) -> "Facts":
+        """Read the facts from the jaxpr of `f`."""
+        loops, rules, callbacks = [], [], []
+        for equation in equations(jaxpr):
+            name = equation.primitive.name
+            if name == "while":
+                loops.append(source_line(equation))
+            elif name.startswith("custom_vjp"):
+                rules.append(source_line(equation))
+            elif "callback" in name or name == "pallas_call":
+                callbacks.append(f"{name} at {source_line(equation)}")
+        return Facts(tuple(loops), tuple(rules), tuple(callbacks))
+
+    def __str__(self) -> str:
+        """Name the functions that limit the modes, with their lines."""
+        parts = [f"`while_loop` at {place}" for place in self.loops[:3]]
+        parts += [f"`custom_vjp` at {place}" for place in self.custom_vjps[:3]]
+        parts += [f"`{place}`" for place in self.callbacks[:3]]
+        return ", ".join(parts)
+
+
+def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
+    """Return the nestings to try, best first, each with the reason for it."""
+    usual = (FORWARD_OVER_REVERSE, "the cheapest nesting for a scalar function")
+    double = (
+        REVERSE_OVER_REVERSE,
+        "a custom_vjp has no forward rule" + _places(facts and facts.custom_vjps),
+    )
+    loop = (
+        FORWARD_OVER_FORWARD,
+        "a while_loop has no reverse mode" + _places(facts and facts.loops),
+    )
+    last = (REVERSE_OVER_FORWARD, "the other nestings do not exist for this program")
+    if facts is not None and facts.loops and not facts.custom_vjps:
+        return [usual, loop, double, last]
+    return [usual, double, loop, last]
+
+
+def forward_first_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
+    """Return the nestings to try where a reverse pass is not needed at all."""
+    direct = (FORWARD_OVER_FORWARD, "two forward passes, no reverse pass")
+    return [direct, *(c for c in second_order_candidates(facts) if c[0] != direct[0])]
+
+
+def first_order_candidates(
+    facts: Facts | None, *, forward: bool
+) -> list[tuple[AbstractMode, str]]:
+    """Return the modes to try, best first, each with the reason for it."""
+    if forward:
+        return [
+            (Forward(), "fewer inputs than outputs"),
+            (Reverse(), "no forward mode" + _places(facts and facts.custom_vjps)),
+        ]
+    return [
+        (Reverse(), "fewer outputs than inputs"),
+        (Forward(), "no reverse mode" + _places(facts and facts.loops)),
+    ]
+
+
+def _places(places: Any) -> str:
+    return f" ({places[0]})" if places else ""

@@ -1,0 +1,77 @@
+"""Unit directions of a tree, made where they are used, in blocks."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def size_of(x: Any) -> int:
+    """Count the numbers in a tree of arrays."""
+    return sum(leaf.size for leaf in jax.tree.leaves(x))
+
+
+def unit(x: Any, index: Any, scale: complex = 1.0) -> Any:
+    """Return the direction with `scale` at one flat index of `x` and zero elsewhere.
+
+    An index beyond the end gives the zero direction. A complex scale reaches the
+    complex leaves only.
+    """
+    leaves, treedef = jax.tree.flatten(x)
+    made, offset = [], 0
+    for leaf in leaves:
+        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
+        offset += leaf.size
+        real = not jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+        if real and isinstance(scale, complex) and scale.imag:
+            made.append(jnp.zeros(leaf.shape, leaf.dtype))
+        else:
+            value = jnp.asarray(scale.real if real else scale, leaf.dtype)
+            zero = jnp.zeros((), leaf.dtype)
+            made.append(jnp.where(here, value, zero).reshape(leaf.shape))
+    return treedef.unflatten(made)
+
+
+def over_basis(each: Callable[[Any], Any], n: int, block: int | None) -> Any:
+    """Evaluate `each(index)` for the indices 0 to n-1, a block of them at once.
+
+    Args:
+        each: From one index, a tracer, to a tree of arrays.
+        n: Number of indices.
+        block: How many at once; `None` or `n` means all.
+
+    Returns:
+        The results with one leading axis of length `n`.
+    """
+    if block is None or block >= n:
+        return jax.vmap(each)(jnp.arange(n, dtype=jnp.int32))
+    count = math.ceil(n / block)
+    block = math.ceil(n / count)
+    starts = jnp.arange(count, dtype=jnp.int32) * block
+
+    def one_block(start: Any) -> Any:
+        return jax.vmap(each)(start + jnp.arange(block, dtype=jnp.int32))
+
+    stacked = jax.lax.map(one_block, starts)
+    return jax.tree.map(
+        lambda a: a.reshape(count * block, *a.shape[2:])[:n], stacked
+    )
+
+
+def split_rows(rows: Any, x: Any) -> list[Any]:
+    """Cut an array with a leading axis over all of `x` into one piece a leaf of `x`."""
+    pieces, offset = [], 0
+    for leaf in jax.tree.leaves(x):
+        piece = jax.lax.slice_in_dim(rows, offset, offset + leaf.size, axis=0)
+        pieces.append(piece.reshape(leaf.shape + rows.shape[1:]))
+        offset += leaf.size
+    return pieces
+
+
+def is_complex(x: Any) -> bool:
+    """Whether any leaf is complex."""
+    return any(
+        jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf in jax.tree.leaves(x)
+    )

@@ -1,0 +1,103 @@
+"""Dense derivatives by columns: a window of directions at a time, written in place."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+# A loop for each leaf writes its columns in place, but is compiled once more. The largest
+# leaves get loops of their own; the others share one, whose columns are copied once.
+_LOOPS = 4
+
+
+def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[Any]]:
+    """Push all unit directions of `x` through a linear map.
+
+    The directions are the innermost axis of all that is computed: elementwise functions
+    run up to 4 times faster than with the directions in front.
+
+    Args:
+        push: The linear map, from a tree like `x` to a tree of arrays.
+        x: A tree of real arrays.
+        block: How many directions at once; `None` means all.
+
+    Returns:
+        For each leaf of the result, for each leaf of `x`: an array of shape
+        `result.shape + leaf.shape`.
+    """
+    leaves, treedef = jax.tree.flatten(x)
+    made: dict[int, list[Any]] = {}
+    for group in _groups(leaves, block):
+        inside = [leaves[i] for i in group]
+        sizes = [leaf.size for leaf in inside]
+
+        def pushed(seeds: Any, group: Sequence[int] = group) -> list[Any]:
+            tangents = [jnp.zeros_like(leaf) for leaf in leaves]
+            for i, seed in zip(group, seeds, strict=True):
+                tangents[i] = seed
+            return jax.tree.leaves(push(treedef.unflatten(tangents)))
+
+        whole = _group_columns(pushed, inside, block)
+        bounds = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
+        for k, i in enumerate(group):
+            parts = [
+                a if len(group) == 1 else a[..., bounds[k] : bounds[k + 1]]
+                for a in whole
+            ]
+            made[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
+    return [list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)]
+
+
+def _groups(leaves: list[Any], block: int | None) -> list[list[int]]:
+    """Share the leaves out among a few loops."""
+    if block is None or block >= sum(leaf.size for leaf in leaves):
+        return [list(range(len(leaves)))]
+    by_size = sorted(range(len(leaves)), key=lambda i: -leaves[i].size)
+    rest = sorted(by_size[_LOOPS:])
+    return [[i] for i in sorted(by_size[:_LOOPS])] + ([rest] if rest else [])
+
+
+def _group_columns(
+    push: Callable[[Any], list[Any]], leaves: list[Any], block: int | None
+) -> list[Any]:
+    """Return the columns of some leaves, side by side in the last axis."""
+    n = sum(leaf.size for leaf in leaves)
+    width = n if block is None else min(block, n)
+    if width:
+        width = math.ceil(n / math.ceil(n / width))
+
+    def window(start: Any) -> list[Any]:
+        numbers = start + jax.lax.iota(jnp.int32, width)
+        return jax.vmap(lambda i: push(_seeds(leaves, i)), out_axes=-1)(numbers)
+
+    if width == n:
+        return window(jnp.zeros((), jnp.int32))
+    shapes = jax.eval_shape(window, jax.ShapeDtypeStruct((), jnp.int32))
+    buffers = [jnp.zeros((math.prod(s.shape[:-1]), n), s.dtype) for s in shapes]
+
+    def write(step: Any, buffers: list[Any]) -> list[Any]:
+        # The last window overlaps the one before it: no second program for a remainder.
+        start = jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)
+        return [
+            jax.lax.dynamic_update_slice(
+                buffer, part.reshape(-1, width), (jnp.zeros((), jnp.int32), start)
+            )
+            for buffer, part in zip(buffers, window(start), strict=True)
+        ]
+
+    buffers = jax.lax.fori_loop(0, math.ceil(n / width), write, buffers)
+    pairs = zip(buffers, shapes, strict=True)
+    return [buffer.reshape(*s.shape[:-1], n) for buffer, s in pairs]
+
+
+def _seeds(leaves: list[Any], index: Any) -> list[Any]:
+    """Make the unit direction of one flat index, where it is used."""
+    made, offset = [], 0
+    for leaf in leaves:
+        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
+        offset += leaf.size
+        made.append(here.astype(leaf.dtype).reshape(leaf.shape))
+    return made

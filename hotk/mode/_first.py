@@ -1,0 +1,135 @@
+"""`Forward` and `Reverse`: how one derivative is taken.
+
+Both see a function of one argument, a tree of floating or complex arrays, that returns
+its value and an auxiliary output: `f(x) -> (y, aux)`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._basis import is_complex, over_basis, size_of, split_rows, unit
+from ._columns import columns
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractMode:
+    """How a derivative is taken: a static choice, compared by type and fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward(AbstractMode):
+    """Forward mode: derivatives along directions of `x`, one pass a direction.
+
+    Cost: a Jacobian-vector product costs about two evaluations of the function; a
+    gradient or a Jacobian costs one such product for each of the n numbers in `x`.
+    """
+
+    def along(self, f: Callable[..., Any], x: Any, v: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, the derivative of `f` along `v`, and `aux`."""
+        return jax.jvp(f, (x,), (v,), has_aux=True)
+
+    def gradient(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the gradient of a real scalar `f`, and `aux`, in n passes."""
+        y, aux = f(x)
+        n = size_of(x)
+
+        def slope(scale: complex) -> Callable[[Any], Any]:
+            return lambda i: self.along(f, x, unit(x, i, scale))[1]
+
+        leaves, treedef = jax.tree.flatten(x)
+        rows = over_basis(slope(1.0), n, block)
+        parts = split_rows(rows, x)
+        if is_complex(x):
+            imaginary = split_rows(over_basis(slope(1j), n, block), x)
+            parts = [
+                jax.lax.complex(re, -im)
+                if jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+                else re
+                for re, im, leaf in zip(parts, imaginary, leaves, strict=True)
+            ]
+        made = [p.astype(leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)]
+        return y, treedef.unflatten(made), aux
+
+    def jacobian(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, its Jacobian as a tree of trees, and `aux`, in n passes."""
+        leaves, treedef = jax.tree.flatten(x)
+        y, aux = f(x)
+        if not leaves:
+            return y, jax.tree.map(lambda _: x, y), aux
+        outputs, structure = jax.tree.flatten(y)
+        rows = columns(lambda v: self.along(f, x, v)[1], x, block)
+        made = [treedef.unflatten(row) for row in rows] if outputs else []
+        return y, structure.unflatten(made), aux
+
+    def derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, its derivative by a scalar `x`, and `aux`."""
+        return self.along(f, x, jax.tree.map(jnp.ones_like, x))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reverse(AbstractMode):
+    """Reverse mode: derivatives of outputs, one pass an output.
+
+    Cost: a gradient costs about three evaluations of the function and keeps its
+    intermediates; a Jacobian costs one pass for each of the m numbers in `y`.
+    """
+
+    def back(self, f: Callable[..., Any], x: Any, u: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, the cotangent `u` pulled back to `x`, and `aux`."""
+        y, pull, aux = jax.vjp(f, x, has_aux=True)
+        return y, pull(u)[0], aux
+
+    def gradient(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the gradient of a real scalar `f`, and `aux`, in one pass."""
+        del block
+        y, pull, aux = jax.vjp(f, x, has_aux=True)
+        return y, pull(jnp.ones_like(y))[0], aux
+
+    def jacobian(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, its Jacobian as a tree of trees, and `aux`, in m passes."""
+        y, pull, aux = jax.vjp(f, x, has_aux=True)
+        outputs, treedef = jax.tree.flatten(y)
+        rows = over_basis(lambda i: pull(unit(y, i))[0], size_of(y), block)
+        if not outputs:
+            return y, jax.tree.map(lambda _: x, y), aux
+        leaves, structure = jax.tree.flatten(rows)
+        pieces = [split_rows(leaf, y) for leaf in leaves]
+        return (
+            y,
+            treedef.unflatten(
+                [structure.unflatten(piece) for piece in zip(*pieces, strict=True)]
+                if leaves
+                else [x for _ in outputs]
+            ),
+            aux,
+        )
+
+    def derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, its derivative by a scalar `x`, and `aux`, in m passes."""
+        y, jacobian, aux = self.jacobian(f, x)
+        return y, jax.tree.map(lambda _, j: jax.tree.leaves(j)[0], y, jacobian), aux
+
+
+def real_inner(a: Any, b: Any) -> Any:
+    """Sum the real parts of the products of all entries, without conjugate."""
+    products = jax.tree.map(lambda p, q: jnp.sum(p * q).real, a, b)
+    leaves = jax.tree.leaves(products)
+    if not leaves:
+        return jnp.zeros(())
+    dtype = jnp.result_type(*leaves)
+    total = leaves[0].astype(dtype)
+    for leaf in leaves[1:]:
+        total = total + leaf.astype(dtype)
+    return total

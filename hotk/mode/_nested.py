@@ -1,0 +1,143 @@
+"""`Nested`: how two derivatives are nested, and what follows for second order."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ._basis import over_basis, size_of, split_rows, unit
+from ._columns import columns
+from ._first import AbstractMode, Forward, Reverse, real_inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Nested(AbstractMode):
+    """Two derivatives, one over the other.
+
+    `Nested(Forward(), Reverse())` pushes a direction through a gradient (Pearlmutter,
+    1994) and is the default. All four nestings give the same numbers.
+
+    Attributes:
+        outer: Mode of the derivative that is taken last.
+        inner: Mode of the derivative that is taken first.
+
+    Example:
+        >>> hotk.Nested(hotk.Forward(), hotk.Reverse()) == hotk.FORWARD_OVER_REVERSE
+        True
+    """
+
+    outer: Forward | Reverse
+    inner: Forward | Reverse
+
+    def product(
+        self, f: Callable[..., Any], x: Any, v: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return `y`, the gradient, the Hessian of a real scalar `f` times `v`, `aux`.
+
+        No tangent is pushed through the value: it travels as an auxiliary output.
+        """
+        if isinstance(self.inner, Forward):
+            slope = self._slope(f, v)
+            _, product, (y, aux) = self.outer.gradient(slope, x, block)
+            return y, self.outer.gradient(f, x, block)[1], product, aux
+        gradient, product, (y, aux) = self._through_gradient(f, x, v)
+        return y, gradient, product, aux
+
+    def _slope(self, f: Callable[..., Any], v: Any) -> Callable[..., Any]:
+        def slope(x: Any) -> tuple[Any, Any]:
+            y, derivative, aux = Forward().along(f, x, v)
+            return derivative, (y, aux)
+
+        return slope
+
+    def _through_gradient(self, f: Callable[..., Any], x: Any, v: Any) -> Any:
+        def gradient(x: Any) -> tuple[Any, Any]:
+            y, g, aux = self.inner.gradient(f, x)
+            return g, (y, aux)
+
+        if isinstance(self.outer, Forward):
+            return self.outer.along(gradient, x, v)
+        return self.outer.back(gradient, x, v)  # the Hessian is symmetric
+
+    def quadratic_form(
+        self, f: Callable[..., Any], x: Any, v: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the second derivative of `f` along `v`, and `aux`."""
+        if isinstance(self.inner, Forward) and isinstance(self.outer, Forward):
+            _, second, (y, aux) = self.outer.along(self._slope(f, v), x, v)
+            return y, second, aux
+        y, _, product, aux = self.product(f, x, v)
+        return y, real_inner(v, product).astype(y.dtype), aux
+
+    def second_derivative(
+        self, f: Callable[..., Any], x: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, its second derivative by a scalar `x`, and `aux`."""
+
+        def first(x: Any) -> tuple[Any, Any]:
+            y, derivative, aux = self.inner.derivative(f, x)
+            return derivative, (y, aux)
+
+        _, second, (y, aux) = self.outer.derivative(first, x)
+        return y, second, aux
+
+    def hessian(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return `y`, its Jacobian, its Hessian as `jax.hessian` does, and `aux`."""
+
+        shape, _ = jax.eval_shape(f, x)
+        if jax.tree.structure(shape) == jax.tree.structure(0) and shape.shape == ():
+            return self._scalar_hessian(f, x, block)
+
+        def jacobian(x: Any) -> tuple[Any, Any]:
+            y, j, aux = self.inner.jacobian(f, x)
+            return j, (y, aux)
+
+        j, hessian, (y, aux) = self.outer.jacobian(jacobian, x, block)
+        return y, j, hessian, aux
+
+    def _scalar_hessian(
+        self, f: Callable[..., Any], x: Any, block: int | None
+    ) -> tuple[Any, Any, Any, Any]:
+        y, gradient, aux = self.inner.gradient(f, x)
+        treedef = jax.tree.structure(x)
+        if not jax.tree.leaves(x):
+            return y, gradient, x, aux
+        rows = columns(lambda v: self._column(f, x, v), x, block)
+        # hessian has structure [tree(of the gradient), leaf(of the direction)]
+        hessian = treedef.unflatten([treedef.unflatten(row) for row in rows])
+        return y, gradient, hessian, aux
+
+    def _column(self, f: Callable[..., Any], x: Any, v: Any) -> Any:
+        if isinstance(self.inner, Forward):
+            return self.outer.gradient(self._slope(f, v), x)[1]
+        return self._through_gradient(f, x, v)[1]
+
+    def diagonal(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the exact diagonal of the Hessian of a scalar `f`, and `aux`."""
+        y, aux = f(x)
+        n = size_of(x)
+        leaves, treedef = jax.tree.flatten(x)
+        if not leaves:
+            return y, x, aux
+        entries = over_basis(
+            lambda i: self.quadratic_form(f, x, unit(x, i))[1], n, block
+        )
+        pieces = split_rows(entries, x)
+        made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
+        return y, treedef.unflatten(made), aux
+
+    def __str__(self) -> str:
+        """Say the nesting in words."""
+        names = {Forward: "forward", Reverse: "reverse"}
+        return f"{names[type(self.outer)]} over {names[type(self.inner)]}"
+
+
+FORWARD_OVER_REVERSE = Nested(Forward(), Reverse())
+REVERSE_OVER_REVERSE = Nested(Reverse(), Reverse())
+REVERSE_OVER_FORWARD = Nested(Reverse(), Forward())
+FORWARD_OVER_FORWARD = Nested(Forward(), Forward())

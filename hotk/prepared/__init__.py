@@ -1,0 +1,16 @@
+"""Floor 3. Operators that are traced and compiled once: direct calls and `Prepared`."""
+
+from ._budget import (
+    check_budget as check_budget,
+    memory_budget as memory_budget,
+    set_memory_budget as set_memory_budget,
+)
+from ._info import Info as Info
+from ._operator import Operator as Operator, operator as operator
+from ._options import Options as Options
+from ._prepared import Prepared as Prepared
+from ._store import (
+    CacheInfo as CacheInfo,
+    cache_info as cache_info,
+    clear_cache as clear_cache,
+)

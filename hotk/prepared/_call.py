@@ -1,0 +1,215 @@
+"""One call, as a trace of it sees it: the function with tracers inside, the point."""
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+from jax.tree_util import tree_flatten
+
+from hotk.function import (
+    Opaque,
+    Rebuild,
+    Walk,
+    dict_orders,
+    has_dict,
+    in_orders,
+    is_inert,
+    survey,
+    walk_tree,
+)
+
+from ._checks import check_aux, check_output, match_direction
+from ._inputs import Inputs, check_point, is_inexact, sort_inputs
+from ._options import Options
+
+
+class Slot(threading.local):
+    """What is being called in this thread: read by a body that JAX decides to run."""
+
+    call: Any = None
+    primal: Any = None
+    program: Any = None
+
+
+SLOT = Slot()
+
+
+class Mismatch(Exception):
+    """A body was run for other arguments than its program is made for."""
+
+
+class Call:
+    """A function with its arguments, walked and sorted for a trace.
+
+    Attributes:
+        f: The function.
+        x: The point, with what the user gave.
+        rest: The direction, if the operator takes one, and the further arguments.
+        captured: The captured arrays.
+        inputs: The sorted leaves of the arguments.
+        key: What identifies the program of `f` at this structure of arguments.
+    """
+
+    def __init__(
+        self, options: Options, f: Callable[..., Any], x: Any, rest: Any, *, small: bool
+    ) -> None:
+        self.options = options
+        self.f = f
+        self.x = x
+        self.rest = rest
+        self.small = small
+        self._flatten()
+        walk = Walk(small=small)
+        self.inputs = sort_inputs(self.leaves, self.counts, walk)
+        walk.visit(f)
+        self.plain = is_inert(self.tree)
+        if not self.plain:
+            walk_tree(walk, self.tree)
+        self.walked = tuple(walk.key)
+        self.captured = walk.leaves
+
+    def _flatten(self) -> None:
+        self.leaves, self.tree = tree_flatten((self.x, self.rest))
+        takes = 1 if self.options.kind.takes else 0
+        x_tree, rest_tree = self.tree.children()
+        parts = rest_tree.children()
+        self.x_tree = x_tree
+        self.args = self.rest[takes:]
+        self.args_trees = tuple(parts[takes:])
+        self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
+        dicts = any(map(has_dict, self.args_trees))
+        self.orders = dict_orders(self.args) if dicts else None
+
+    @property
+    def key(self) -> Hashable:
+        """What identifies the program of `f`, whatever the operator."""
+        trees = (self.x_tree, self.args_trees, self.orders)
+        return (self.options.has_aux, self.small, *trees, *self.walked)
+
+    @property
+    def store_key(self) -> Hashable:
+        """What identifies the program of the operator in the store.
+
+        It is the short key that a direct call looks up first, unless more than the
+        arrays and the function's walk decides.
+        """
+        simple = not self.inputs.statics and self.orders is None and self.plain
+        if simple and not self.small:
+            return (self.options, self.tree, self.inputs.marks, *self.walked)
+        return (self.options, self.tree, self.inputs.marks, self.key)
+
+    def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
+        """Put arrays in their places: the leaves of `x`, the direction, the `args`."""
+        leaves = self._merge(range(len(self.leaves)), arrays, self.inputs.statics)
+        point, ahead = self.counts[0], sum(self.counts)
+        direction = None
+        if self.options.kind.takes:
+            direction_tree = self.tree.children()[1].children()[0]
+            direction = direction_tree.unflatten(leaves[point:ahead])
+        return leaves[:point], direction, leaves[ahead:]
+
+    @staticmethod
+    def _merge(numbers: range, arrays: Any, statics: dict[int, Any]) -> list[Any]:
+        remaining = iter(arrays)
+        return [statics[i] if i in statics else next(remaining) for i in numbers]
+
+    def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """Build the further arguments, dicts in the order in which they were given."""
+        made, offset = [], 0
+        for tree in self.args_trees:
+            made.append(tree.unflatten(leaves[offset : offset + tree.num_leaves]))
+            offset += tree.num_leaves
+        args = tuple(made)
+        return args if self.orders is None else in_orders(args, self.orders)
+
+    def arrays_only(self, leaves: list[Any], first: int) -> list[Any]:
+        """Drop the static ones among leaves that begin at number `first`."""
+        statics = self.inputs.statics
+        return [leaf for i, leaf in enumerate(leaves, first) if i not in statics]
+
+    def evaluate(self, captured: Any, x: list[Any], args: list[Any]) -> tuple[Any, Any]:
+        """Call `f` with these arrays in place of its own, and see that it writes none.
+
+        Args:
+            captured: In place of the captured arrays.
+            x: In place of the arrays among the leaves of the point.
+            args: In place of the arrays among the leaves of the further arguments.
+        """
+        point, ahead = self.counts[0], sum(self.counts)
+        numbers = [i for i in self.inputs.statics if not point <= i < ahead]
+        whole = (*(self.inputs.statics[i] for i in numbers), self.f)
+        walk, trail = survey(whole, small=self.small)
+        made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
+        rebuild = Rebuild(trail, made)
+        rebuilt = rebuild(whole)
+        if rebuild.rules:
+            raise Opaque("a custom derivative rule captures an array")
+        statics = dict(zip(numbers, rebuilt[:-1], strict=True))
+        x_leaves = self._merge(range(point), x, statics)
+        args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
+        try:
+            out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *self.make_args(args_leaves))
+            after = Walk(small=self.small)
+            after.visit(rebuilt)
+            again = Walk(small=self.small)
+            again.visit(whole)
+            kept = zip(after.originals, captured, strict=False)
+            if not walk.key == after.key == again.key or any(a is not b for a, b in kept):
+                raise Opaque("it changes what it captured")
+            return self.split(out)
+        finally:
+            rebuild.release()
+
+    def split(self, out: Any) -> tuple[Any, Any]:
+        """Check what `f` returned, and split it into value and auxiliary output."""
+        kind, call = self.options.kind, self.options.kind.call()
+        y, aux = check_aux(call, self.f, out) if self.options.has_aux else (out, ())
+        return check_output(call, self.f, y, kind.wants), aux
+
+    def point(self, leaves: list[Any]) -> tuple[Any, list[bool]]:
+        """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
+        check_point(self.options.kind.call(), self.x)
+        kept = [is_inexact(leaf) for leaf in leaves]
+        pairs = zip(leaves, kept, strict=True)
+        return self.x_tree.unflatten([leaf if k else None for leaf, k in pairs]), kept
+
+    def merge(self, leaves: list[Any], kept: list[bool], diff: Any) -> list[Any]:
+        """Put the differentiated leaves back among the others."""
+        moving = iter(jax.tree.leaves(diff))
+        pairs = zip(leaves, kept, strict=True)
+        return [next(moving) if k else leaf for leaf, k in pairs]
+
+    def direction(
+        self, v: Any, leaves: list[Any], kept: list[bool], diff: Any, arrays: Any
+    ) -> Any:
+        """Check the direction of a tangent and cut it to what is differentiated."""
+        found = match_direction(
+            self.options.kind.call(),
+            ("x", self.options.kind.takes),
+            self.x_tree.unflatten(leaves),
+            v,
+            loose=self.loose(arrays),
+            batched=self.options.batched,
+            kept=kept,
+        )
+        return jax.tree.structure(diff).unflatten(found)
+
+    def cotangent(self, u: Any, y: Any, arrays: Any) -> Any:
+        """Check a cotangent against the value of `f`."""
+        found = match_direction(
+            self.options.kind.call(),
+            ("y", self.options.kind.takes),
+            y,
+            u,
+            loose=self.loose(arrays),
+            batched=self.options.batched,
+            kept=[True] * len(jax.tree.leaves(y)),
+        )
+        return jax.tree.structure(y).unflatten(found)
+
+    def loose(self, arrays: Any) -> set[int]:
+        """Return the identities of the direction's leaves that may be cast."""
+        numbers = [i for i in range(len(self.leaves)) if i not in self.inputs.statics]
+        pairs = zip(numbers, arrays, strict=True)
+        return {id(a) for i, a in pairs if i in self.inputs.marks}

@@ -1,0 +1,235 @@
+"""Checks of directions and results, made while tracing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import (
+    DtypeError,
+    OutputError,
+    StructureError,
+    describe,
+    describe_tree,
+    dtype_name,
+    function_name,
+    function_place,
+    leaf_name,
+    message,
+)
+
+
+def match_direction(
+    call: str,
+    names: tuple[str, str],
+    point: Any,
+    direction: Any,
+    *,
+    loose: set[int],
+    batched: bool,
+    kept: list[bool],
+) -> list[Any]:
+    """Return the leaves of a direction that belong to the kept leaves of a point.
+
+    Args:
+        call: The call, for messages.
+        names: The names of point and direction, for messages.
+        point: The point: a tree whose kept leaves are arrays.
+        direction: A tree of the same structure.
+        loose: Identities of the leaves that may be cast.
+        batched: Whether the leaves have one leading axis more.
+        kept: Which leaves of the point are differentiated.
+    """
+    paths, treedef = jax.tree_util.tree_flatten_with_path(point)
+    try:
+        parts = treedef.flatten_up_to(direction)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StructureError(
+            message(
+                call,
+                f"`{names[1]}` must have the structure of `{names[0]}`.",
+                expected=str(treedef),
+                got=str(jax.tree.structure(direction)),
+                fix=f"Build `{names[1]}` with `jax.tree.map` over `{names[0]}`.",
+            )
+        ) from error
+    found = []
+    count: int | None = None
+    for (path, leaf), part, keep in zip(paths, parts, kept, strict=True):
+        if not keep:
+            continue
+        pair = (leaf_name(names[0], path), leaf_name(names[1], path))
+        part = _match_leaf(call, pair, leaf, part, loose=loose, batched=batched)
+        if batched:
+            if count is not None and part.shape[0] != count:
+                raise StructureError(
+                    message(
+                        call,
+                        f"`{pair[1]}` must have as many directions as the others.",
+                        expected=f"leading axis of length {count}",
+                        got=f"leading axis of length {part.shape[0]}",
+                        fix="Give every leaf the same leading axis.",
+                    )
+                )
+            count = part.shape[0]
+        found.append(part)
+    return found
+
+
+def _match_leaf(
+    call: str,
+    names: tuple[str, str],
+    leaf: Any,
+    part: Any,
+    *,
+    loose: set[int],
+    batched: bool,
+) -> Any:
+    want = jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
+    if not isinstance(part, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+        raise StructureError(
+            message(
+                call,
+                f"`{names[1]}` must be an array, as `{names[0]}` is.",
+                expected=describe(want),
+                got=describe(part),
+                fix=f"Give a direction for `{names[0]}`, zeros to leave it out.",
+            )
+        )
+    shape = np.shape(part)
+    if (shape[1:] if batched else shape) != want.shape or (batched and not shape):
+        axis = "s," if want.shape else "s"
+        expected = describe(want)
+        if batched:
+            expected = expected.replace("[", f"[{axis}", 1) + " (s directions)"
+        raise StructureError(
+            message(
+                call,
+                f"`{names[1]}` must have the shape of `{names[0]}`.",
+                expected=expected,
+                got=describe(part),
+                fix="Reshape it; hotk never broadcasts."
+                if batched or shape[1:] != want.shape
+                else "Reshape it, or pass `batched=True` for a batch of directions.",
+            )
+        )
+    dtype = jnp.result_type(part)
+    if dtype == want.dtype:
+        return jnp.asarray(part)
+    if id(part) in loose and jnp.can_cast(_kind(dtype), _kind(want.dtype)):
+        return jax.lax.convert_element_type(part, want.dtype)
+    raise DtypeError(
+        message(
+            call,
+            f"`{names[1]}` must have the dtype of `{names[0]}`.",
+            expected=describe(want),
+            got=describe(part),
+            fix=f"Cast it, as in `v.astype({dtype_name(want.dtype)!r})`; hotk never "
+            "promotes a JAX array.".replace("'", ""),
+        )
+    )
+
+
+def _kind(dtype: Any) -> Any:
+    """Return the widest dtype of the same kind: width does not matter in a cast."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return np.dtype("complex128")
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.dtype("float64")
+    return np.dtype("int8")
+
+
+def check_output(call: str, f: Any, y: Any, want: str) -> Any:
+    """Check the value of `f`, and return it as a tree of arrays.
+
+    Args:
+        call: The call, for messages.
+        f: The function, for messages.
+        y: Its value.
+        want: `scalar` for one real number, `real` or `inexact` for a tree of such
+            arrays.
+    """
+    where = f"`{function_name(f)}`{function_place(f)}"
+    for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+            raise OutputError(
+                message(
+                    call,
+                    f"{where} must return arrays.",
+                    expected="arrays or numbers",
+                    got=f"{describe(leaf)} at {leaf_name('y', path)}",
+                    fix="Return only what can be differentiated; pass the rest as the "
+                    "second output with `has_aux=True`.",
+                )
+            )
+    if want == "scalar":
+        return _check_scalar(call, where, y)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            raise OutputError(
+                message(
+                    call,
+                    f"{where} must return floating-point numbers.",
+                    expected="floating or complex arrays",
+                    got=f"{describe(leaf)} at {leaf_name('y', path)}",
+                    fix="Cast the result to a float, or return it with `has_aux=True`.",
+                )
+            )
+    return jax.tree.map(jnp.asarray, y)
+
+
+def _check_scalar(call: str, where: str, y: Any) -> Any:
+    if jax.tree.structure(y) != jax.tree.structure(0):
+        problem = f"{where} must return one real number."
+        fix = "Return the scalar alone"
+        if isinstance(y, tuple) and len(y) == 2:
+            fix += "; for `(value, aux)` pass `has_aux=True`"
+        got = describe_tree(y)
+    elif np.shape(y) != ():
+        problem = f"{where} must return one real number."
+        fix = "Reduce it with `jnp.sum` or `jnp.mean`"
+        if np.size(y) == 1:
+            fix = "Drop its axes, as in `y.reshape(())` or `y[0]`"
+        got = describe(y)
+    elif not jnp.issubdtype(jnp.result_type(y), jnp.floating):
+        problem = f"{where} must return a real floating-point number."
+        complex_ = jnp.issubdtype(jnp.result_type(y), jnp.complexfloating)
+        fix = (
+            "Take the real part or `jnp.abs(y)**2`"
+            if complex_
+            else "Cast it to a float; an integer has no derivative"
+        )
+        got = describe(y)
+    else:
+        return jnp.asarray(y)
+    raise OutputError(
+        message(call, problem, expected="a floating-point scalar, f32[]", got=got, fix=fix + ".")
+    )
+
+
+def check_aux(call: str, f: Any, out: Any) -> tuple[Any, Any]:
+    """Split `(y, aux)`, and check that `aux` is made of arrays."""
+    where = f"`{function_name(f)}`{function_place(f)}"
+    if not (isinstance(out, tuple) and len(out) == 2):
+        raise OutputError(
+            message(
+                call,
+                f"{where} must return a pair with `has_aux=True`.",
+                expected="(value, aux)",
+                got=describe_tree(out),
+                fix="Return `(value, aux)`, or drop `has_aux=True`.",
+            )
+        )
+    for path, leaf in jax.tree_util.tree_flatten_with_path(out[1])[0]:
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+            raise OutputError(
+                message(
+                    call,
+                    f"the auxiliary output of {where} must be made of arrays.",
+                    expected="arrays or numbers",
+                    got=f"{describe(leaf)} at {leaf_name('aux', path)}",
+                    fix="Leave it out of `aux`: a compiled program returns arrays only.",
+                )
+            )
+    return out

@@ -1,0 +1,299 @@
+"""What happens when a direct call does not find its program at once."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.tree_util import tree_flatten
+
+from hotk._core import (
+    HotkError,
+    ModeError,
+    Tracer,
+    Unrecognized,
+    function_name,
+    function_place,
+    in_trace,
+    message,
+    trace_context,
+    tracers_inside,
+)
+from hotk.function import Opaque, Walk, own_copy
+from hotk.mode import AbstractMode, Auto, Facts, Sizes, block_of
+
+from ._call import Call
+from ._inputs import sort_inputs
+from ._options import Options
+from ._program import Evaluator, Primal, Program, derive, kinds_of, program_key
+from ._store import STORE, Entry
+
+
+class Fallback(Exception):
+    """The function cannot be traced with tracers in place of its captured arrays."""
+
+
+class Plan(NamedTuple):
+    """A mode to try, the reason for it, and how many directions at once."""
+
+    mode: AbstractMode
+    why: str
+    block: int | None
+
+
+def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> Any:
+    """Find or make the program of a call, and run it.
+
+    Three stages: captured arrays are tracers; small ones are static by content; the
+    function is opaque. A stage that fails is remembered once a later one worked.
+    """
+    try:
+        call = Call(options, f, x, rest, small=False)
+    except Opaque as reason:
+        return call_opaque(options, f, x, rest, str(reason))
+    entry = STORE.entries.get(call.store_key)
+    stage = 0 if entry is None else entry.stage
+    reason = "" if entry is None else entry.reason
+    if stage == 0:
+        done, result = _try(call)
+        if done:
+            return result
+        reason = result
+    if stage <= 1 and has_small(call):
+        done, result = _try(Call(options, f, x, rest, small=True))
+        if done:
+            if stage == 0:
+                STORE.entry(call.store_key).postpone(1, reason)
+            return result
+    result = call_opaque(options, f, x, rest, reason)
+    if stage < 2:
+        STORE.entry(call.store_key).postpone(2, reason)
+    return result
+
+
+def _try(call: Call) -> tuple[bool, Any]:
+    """Run a call, or return why it cannot be traced this way."""
+    try:
+        return True, call_traced(call)
+    except Fallback as fallback:
+        return False, str(fallback)
+
+
+def has_small(call: Call) -> bool:
+    """Whether anything would be static if small arrays were."""
+    numbers = [a for a in call.inputs.arrays if not isinstance(a, Tracer)]
+    return any(np.size(a) <= 64 for a in (*call.captured, *numbers))
+
+
+def call_traced(call: Call) -> Any:
+    """Run a call whose captured arrays are arguments of its program."""
+    captured, arrays = call.captured, call.inputs.arrays
+    kinds = kinds_of(captured, arrays)
+    program = find_program(call, kinds)
+    if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
+        return program.run(call, captured, arrays)
+    entry = STORE.entry(call.store_key)
+    ready = entry.ready.get(kinds)
+    if ready is None:
+        ready = share(program, call)
+        if ready.compile(call, captured, arrays):
+            STORE.compiled()
+        entry.ready[kinds] = ready
+        alone = len(entry.programs) == 1 and ready is program
+        entry.first = program if alone else None
+    return ready.run(call, captured, arrays)
+
+
+def find_program(call: Call, kinds: Any) -> Program:
+    """Return the program of a call for what goes into it, a new one if there is none."""
+    entry = STORE.entries.get(call.store_key)
+    program = None if entry is None else entry.programs.get(kinds)
+    if program is None:
+        name = f"{call.options.kind.name}({function_name(call.f)})"
+        what = "skeleton or structure" if entry is None else "signature"
+        program = make_program(call, kinds)
+        STORE.missed(f"{name}: a new {what}")
+        program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
+    return program
+
+
+def make_program(call: Call, kinds: Any) -> Program:
+    """Trace an operator in the first mode in which it exists."""
+    captured, arrays = call.captured, call.inputs.arrays
+    leaves, _, args = call.unflatten(arrays)
+    call.point(leaves)
+    primal = STORE.primal(call.key)
+    x = call.arrays_only(leaves, 0)
+    try:
+        traced = primal.trace(call, captured, x, call.arrays_only(args, sum(call.counts)))
+    except HotkError:
+        raise
+    except Exception as error:
+        raise Fallback(_first_line(error)) from error
+    finally:
+        if primal.traces == 0:
+            STORE.forget(call.key, primal)
+    if tracers_inside(traced.jaxpr):
+        raise Fallback("something inside it closes over what is traced")
+    facts = Facts.of(traced.jaxpr.jaxpr)
+    failures = []
+    for plan in plans(call, traced.jaxpr, traced.out_info[0]):
+        program = Program(call.options, primal, call.tree, plan, facts, kinds)
+        try:
+            program.trace(call, captured, arrays)
+        except HotkError:
+            raise
+        except Opaque as reason:
+            raise Fallback(str(reason)) from reason
+        except Exception as error:
+            failures.append(f"{plan.mode}: {_first_line(error)}")
+            continue
+        return program
+    raise Fallback("; ".join(failures))
+
+
+def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
+    """List the modes to try for a call, best first."""
+    kind, options = call.options.kind, call.options
+    point, _ = call.point(call.unflatten(call.inputs.arrays)[0])
+    sizes = Sizes.of(point, y)
+    block = options.block_size
+    if kind.sized and block is None:
+        block = block_of(closed, sizes)
+    if not isinstance(options.mode, Auto):
+        return [Plan(options.mode, "asked for", block)]
+    facts = Facts.of(closed.jaxpr)
+    return [Plan(mode, why, block) for mode, why in kind.candidates(facts, sizes)]
+
+
+def share(program: Program, call: Call) -> Program:
+    """Return a compiled program that computes the same, or `program` if none does."""
+    if program.traced is None:
+        program.trace(call, call.captured, call.inputs.arrays)
+    traced = program.traced
+    try:
+        key, _ = program_key(traced.jaxpr, jax.tree.structure(traced.out_info), False)
+    except Unrecognized:
+        return program
+    lengths = (len(call.captured), len(call.inputs.arrays))
+    context = trace_context()
+    return STORE.remember((call.options.kind.name, lengths, context, key), program)
+
+
+def call_opaque(
+    options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
+) -> Any:
+    """Trace the function itself, now; compile only if the program is new."""
+    call = OpaqueCall(options, f, x, rest)
+    arrays = call.inputs.arrays
+    if in_trace() or any(isinstance(a, Tracer) for a in arrays):
+        return first_that_works(call, lambda plan: call.apply(plan, arrays))[1]
+    plan, traced = first_that_works(
+        call,
+        lambda plan: jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(
+            arrays
+        ),
+    )
+    closed, shape = traced
+    STORE.opaque_traces += 1
+    STORE.missed(f"{options.kind.name}({function_name(f)}): opaque, {reason}")
+    out_tree = jax.tree.structure(shape)
+    made = Evaluator(plan.mode, plan.why)
+    try:
+        key, constants = program_key(closed, out_tree, True)
+    except Unrecognized:
+        evaluator, constants = made, tuple(closed.consts)
+    else:
+        evaluator = STORE.evaluator((trace_context(), key), made)
+    constants = [own_copy(c) if isinstance(c, np.ndarray) else c for c in constants]
+    return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+
+
+def first_that_works(call: "OpaqueCall", attempt: Callable[[Plan], Any]) -> Any:
+    """Try the modes in turn, and say why none works if none does."""
+    failures: list[tuple[Plan, Exception]] = []
+    for plan in call.plans():
+        try:
+            return plan, attempt(plan)
+        except HotkError:
+            raise
+        except Exception as error:
+            if not failures:
+                call.run_alone()  # an error of the function itself is raised as it is
+            failures.append((plan, error))
+    raise no_mode(call, failures) from failures[0][1]
+
+
+def no_mode(call: "OpaqueCall", failures: list[tuple[Plan, Exception]]) -> ModeError:
+    """Write the error for a function that cannot be differentiated as asked."""
+    tried = "\n".join(f"    {plan.mode}: {_first_line(e)}" for plan, e in failures)
+    where = f"`{function_name(call.f)}`{function_place(call.f)}"
+    facts = str(call.facts())
+    found = f" It holds {facts}." if facts else ""
+    asked = len(failures) == 1 and failures[0][0].why == "asked for"
+    return ModeError(
+        message(
+            call.options.kind.call(),
+            f"{where} cannot be differentiated "
+            + (f"by {failures[0][0].mode}." if asked else "in any mode.")
+            + found,
+            expected="a program whose derivative exists",
+            got=f"\n{tried}",
+            fix="Leave `mode=` to `hotk.Auto()`, which looks for one that exists."
+            if asked
+            else "Give the part without a derivative a rule (`jax.custom_jvp`), or "
+            "replace it by one that JAX can differentiate.",
+        )
+    )
+
+
+class OpaqueCall(Call):
+    """A call of a function that is run as it is: only the point is traced."""
+
+    def __init__(self, options: Options, f: Any, x: Any, rest: Any) -> None:
+        self.options = options
+        self.f = f
+        self.x = x
+        self.rest = rest
+        self.small = False
+        self._flatten()
+        self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
+        self.walked = ()
+        self.captured = []
+
+    def apply(self, plan: Plan, arrays: Any) -> Any:
+        """Evaluate the operator in one mode."""
+        return derive(self, None, [], arrays, plan.mode, plan.block)
+
+    def run_alone(self) -> Any:
+        """Return the shape of what the function returns."""
+        leaves, _, args = self.unflatten(self.inputs.arrays)
+        point, kept = self.point(leaves)
+
+        def alone(diff: Any) -> Any:
+            x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
+            return self.split(self.f(x, *self.make_args(args)))
+
+        return jax.make_jaxpr(alone, return_shape=True)(point)
+
+    def plans(self) -> list[Plan]:
+        """List the modes to try; the program is looked at only if sizes matter."""
+        options, kind = self.options, self.options.kind
+        explicit = not isinstance(options.mode, Auto)
+        if explicit and (not kind.sized or options.block_size is not None):
+            return [Plan(options.mode, "asked for", options.block_size)]
+        if kind.sized or kind.wants != "scalar":
+            closed, (y, _) = self.run_alone()
+            return plans(self, closed, y)
+        point, _ = self.point(self.unflatten(self.inputs.arrays)[0])
+        candidates = kind.candidates(None, Sizes.of(point, 0.0))
+        return [Plan(mode, why, None) for mode, why in candidates]
+
+    def facts(self) -> Facts:
+        """Look for what limits the modes."""
+        return Facts.of(self.run_alone()[0].jaxpr)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]

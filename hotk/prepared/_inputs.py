@@ -1,0 +1,121 @@
+"""The arguments of a call: what is an array, what is static, what is differentiated."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import ARRAY, DtypeError, Tracer, describe, leaf_name, message
+from hotk.function import Walk, own_copy
+
+
+_NUMBERS = (bool, int, float, complex)
+_SMALL = 64
+POINT, DIRECTION, ARGS = range(3)
+
+
+class Inputs(NamedTuple):
+    """The leaves of one call, sorted.
+
+    Attributes:
+        arrays: What goes into the compiled program, in order.
+        statics: What does not, by its number among all leaves.
+        marks: Numbers of the direction's leaves that may be cast to the dtype of the
+            point (NumPy arrays and Python numbers).
+    """
+
+    arrays: list[Any]
+    statics: dict[int, Any]
+    marks: tuple[int, ...]
+
+
+def sort_inputs(
+    leaves: list[Any], counts: tuple[int, int], walk: Walk, *, opaque: bool = False
+) -> Inputs:
+    """Sort the leaves of a call; static ones are visited by the walk.
+
+    Args:
+        leaves: Leaves of the point, the direction and the further arguments.
+        counts: How many leaves the point and the direction have.
+        walk: Takes the static leaves into its key.
+        opaque: Whether all that is not differentiated stays what it is.
+    """
+    arrays: list[Any] = []
+    statics: dict[int, Any] = {}
+    marks: list[int] = []
+    point, ahead = counts[0], counts[0] + counts[1]
+    for i, leaf in enumerate(leaves):
+        part = POINT if i < point else DIRECTION if i < ahead else ARGS
+        ready = _as_array(leaf)
+        if ready is None or (part != DIRECTION and _is_fixed(leaf, part, walk, opaque)):
+            statics[i] = leaf
+            if part == DIRECTION:
+                marks.append(-1 - i)
+            elif not opaque:
+                walk.key.append(("static", part, i if part == POINT else i - ahead))
+                walk.visit(leaf, "x" if part == POINT else "args")
+            continue
+        if part == DIRECTION and not isinstance(leaf, jax.Array):
+            marks.append(i)
+        arrays.append(ready)
+    return Inputs(arrays, statics, tuple(marks))
+
+
+def _as_array(leaf: Any) -> Any:
+    """Return what JAX shall see of a leaf, or `None` for a static thing."""
+    if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        return own_copy(leaf) if _numeric(leaf) else None
+    if isinstance(leaf, np.generic):
+        return own_copy(np.asarray(leaf)) if _numeric(leaf) else None
+    return None
+
+
+def _numeric(leaf: Any) -> bool:
+    return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _is_fixed(leaf: Any, part: int, walk: Walk, opaque: bool) -> bool:
+    """Whether a leaf that could be an array is static in this kind of trace."""
+    if part == POINT and is_inexact(leaf):
+        return False
+    if opaque:
+        return True
+    return walk.small and np.size(leaf) <= _SMALL and not isinstance(leaf, Tracer)
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is differentiated: floating or complex."""
+    if isinstance(leaf, (bool, int)):
+        return False
+    if isinstance(leaf, (float, complex)):
+        return True
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+
+
+def check_point(call: str, x: Any) -> None:
+    """Refuse a point in which there is nothing to differentiate."""
+    leaves = jax.tree.leaves(x)
+    arrays = [leaf for leaf in leaves if _as_array(leaf) is not None]
+    if leaves and not any(map(is_inexact, leaves)):
+        what = describe(leaves[0]) if len(leaves) == 1 else f"{len(leaves)} leaves"
+        raise DtypeError(
+            message(
+                call,
+                "`x` has no leaf that can be differentiated.",
+                expected="at least one floating or complex array or Python float",
+                got=what if arrays else f"{what} without any number",
+                fix="Convert the leaf to a float, as in `x.astype(float)` or `3.0`.",
+            )
+        )
+
+
+def name_leaves(root: str, tree: Any) -> list[str]:
+    """Name all leaves of a tree."""
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [leaf_name(root, path) for path, _ in paths]
+
+

@@ -1,0 +1,120 @@
+"""What an operator is besides its function: a name, a formula, and its choices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hotk.mode import AbstractMode
+
+
+class Kind:
+    """The fixed part of an operator.
+
+    Attributes:
+        name: Its public name.
+        takes: `""`, `"v"` or `"u"`: whether a direction follows the point.
+        wants: What `f` must return: `"scalar"` or `"inexact"`.
+        formula: The operator for a function of one argument. It returns its results,
+            then `aux`; the value of `f`, if it is among them, comes first.
+        value: Whether the value is among the results.
+        candidates: From facts, sizes and options to the modes to try, best first.
+        modes: The classes of mode that it accepts.
+        sized: Whether it works in blocks.
+    """
+
+    __slots__ = (
+        "candidates",
+        "formula",
+        "modes",
+        "name",
+        "sized",
+        "takes",
+        "value",
+        "wants",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        takes: str,
+        wants: str,
+        formula: Callable[..., Any],
+        value: bool,
+        candidates: Callable[..., Any],
+        modes: tuple[type, ...],
+        sized: bool,
+    ) -> None:
+        self.name = name
+        self.takes = takes
+        self.wants = wants
+        self.formula = formula
+        self.value = value
+        self.candidates = candidates
+        self.modes = modes
+        self.sized = sized
+
+    def call(self) -> str:
+        """Write the call as it stands in messages: `hvp(f, x, v)`."""
+        direction = f", {self.takes}" if self.takes else ""
+        return f"{self.name}(f, x{direction})"
+
+    def roots(self, count: int) -> tuple[str, ...]:
+        """Name the arguments of a call that has `count` of them after `f`."""
+        named = ("x", *((self.takes,) if self.takes else ()))
+        return named + tuple(f"args[{i}]" for i in range(count - len(named)))
+
+
+class Options:
+    """An operator with its keywords: interned, so compared by identity."""
+
+    __slots__ = ("batched", "block_size", "has_aux", "kind", "mode")
+
+    def __init__(
+        self,
+        kind: Kind,
+        mode: AbstractMode,
+        has_aux: bool,
+        batched: bool,
+        block_size: int | None,
+    ) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.has_aux = has_aux
+        self.batched = batched
+        self.block_size = block_size
+
+    def apply(
+        self, f: Callable[..., Any], x: Any, v: Any, mode: AbstractMode, block: int | None
+    ) -> Any:
+        """Evaluate the formula, and arrange its results as the caller gets them."""
+        formula, keywords = self.kind.formula, {"mode": mode}
+        if self.kind.sized:
+            keywords["block_size"] = block
+        if not self.kind.takes:
+            results = formula(f, x, **keywords)
+        elif self.batched:
+            results = _over_directions(lambda v: formula(f, x, v, **keywords), v)
+        else:
+            results = formula(f, x, v, **keywords)
+        *found, aux = results
+        if self.has_aux and self.kind.value:
+            return ((found[0], aux), *found[1:])
+        result = tuple(found) if len(found) > 1 else found[0]
+        return (result, aux) if self.has_aux else result
+
+    def __repr__(self) -> str:
+        """Show the operator's name."""
+        return f"<{self.kind.name}>"
+
+
+def _over_directions(formula: Callable[[Any], Any], v: Any) -> Any:
+    """Map over a batch of directions; only the last result depends on them."""
+
+    def split(v: Any) -> tuple[Any, Any]:
+        *shared, product, aux = formula(v)
+        return product, (tuple(shared), aux)
+
+    product, (shared, aux) = jax.vmap(split, out_axes=(0, None))(v)
+    return (*shared, product, aux)

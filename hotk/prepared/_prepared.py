@@ -1,0 +1,249 @@
+"""`Prepared`: an operator bound to a closure and a signature, compiled once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_flatten
+
+from hotk._core import ARRAY, Tracer, function_name, in_trace, message
+from hotk.function import Closure, Row, Signature, Skeleton
+
+from ._call import SLOT, Call, Mismatch
+from ._direct import Fallback, OpaqueCall, find_program, first_that_works
+from ._info import Info, info_of
+from ._inputs import is_inexact
+from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
+from ._options import Options
+from ._program import Program, kinds_of
+from ._store import STORE
+
+
+_ARRAYS = frozenset({ARRAY})
+_ANSWERS = ("raise", "retrace", "cast")
+
+
+class Prepared(eqx.Module):
+    """An operator traced and compiled once, for one function and one signature.
+
+    Called as `prepared(x, [v], *args)`. It is immutable, a pytree whose leaves are the
+    arrays that the function captured, and works under `jit`, `vmap`, `jvp`, `vjp`,
+    `scan`, `shard_map` and inside another `Prepared`. It holds the function as it was
+    when prepared.
+
+    Attributes:
+        leaves: The captured arrays.
+        skeleton: The static part of the function.
+        program: The program.
+        signature: The signature that it was prepared for.
+        on_mismatch: What a call with another signature does.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**3)
+        >>> product = hotk.hvp.prepare(f, jnp.zeros(2), jnp.zeros(2))
+        >>> product(jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()
+        [6.0, 12.0]
+        >>> product.info.mode
+        'forward over reverse'
+    """
+
+    leaves: tuple[Any, ...]
+    skeleton: Skeleton = eqx.field(static=True)
+    program: Program = eqx.field(static=True)
+    signature: Signature = eqx.field(static=True)
+    statics: Held = eqx.field(static=True)
+    operator: Any = eqx.field(static=True)
+    on_mismatch: str = eqx.field(static=True)
+
+    def __call__(self, x: Any, *rest: Any) -> Any:
+        """Evaluate the operator at `x`.
+
+        Args:
+            x: The point.
+            *rest: The direction, if the operator takes one, and further arguments.
+
+        Raises:
+            PreparationError: If the arguments have another signature than the one
+                prepared for.
+        """
+        arrays, tree = tree_flatten((x, rest))
+        program = self.program
+        if tree != program.tree:
+            return answer(self, x, rest)
+        if not _ARRAYS.issuperset(map(type, arrays)):
+            ready = make_ready(self, arrays)
+            if ready is None:
+                return answer(self, x, rest)
+            arrays = ready
+        SLOT.call = _Source(self, x, rest)
+        try:
+            result = program.jit(list(self.leaves), arrays)
+        except Mismatch:
+            differs = True
+        else:
+            differs = program.signatures() > 1 and not same_shardings(self, arrays)
+        finally:
+            SLOT.call = None
+        return answer(self, x, rest) if differs else result
+
+    def bind(self, f: Callable[..., Any]) -> "Prepared":
+        """Give the same program the captured arrays of another function.
+
+        Args:
+            f: A function with the same skeleton: the same code and captured structure.
+
+        Returns:
+            A `Prepared` for `f`, without tracing or compiling.
+
+        Raises:
+            PreparationError: If the skeleton of `f`, or the shape or dtype of one of
+                its captured arrays, is another one.
+        """
+        closure = Closure.of(f, small=self.skeleton.small)
+        same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
+        rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
+        first = len(self.leaves) - self.skeleton.count
+        mine = Signature.of((self.leaves[first:],), ("captured",))
+        rows += mine.compare(Signature.of((closure.leaves,), ("captured",)))
+        if not all(row.same for row in rows):
+            raise mismatch_error(self, rows)
+        leaves = (*self.leaves[:first], *closure.leaves)
+        return eqx.tree_at(lambda p: p.leaves, self, leaves, is_leaf=lambda _: True)
+
+    @property
+    def info(self) -> Info:
+        """Mode and why, equations, flops, bytes, and seconds to trace and compile."""
+        return info_of(self.program)
+
+    def __repr__(self) -> str:
+        """Show operator, function, mode and signature."""
+        kind = self.program.options.kind
+        text = "; ".join(str(self.signature).splitlines()[:6])
+        return f"Prepared {kind.name} of {self.skeleton.name} [{self.program.mode}] at {text}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><code>{self!r}</code></p>{self.info._repr_html_()}"
+
+
+class _Source:
+    """What a prepared operator is called with, should JAX have to trace it again."""
+
+    __slots__ = ("prepared", "rest", "x")
+
+    def __init__(self, prepared: Prepared, x: Any, rest: Any) -> None:
+        self.prepared = prepared
+        self.x = x
+        self.rest = rest
+
+    def call(self) -> Call:
+        """Walk and sort the call for a trace."""
+        prepared = self.prepared
+        options, skeleton = prepared.program.options, prepared.skeleton
+        leaves = prepared.leaves[len(prepared.leaves) - skeleton.count :]
+        return _call_of(options, leaves, skeleton, self.x, self.rest)
+
+
+def _call_of(
+    options: Options, leaves: Any, skeleton: Skeleton, x: Any, rest: Any
+) -> Call:
+    if skeleton.opaque is not None:
+        return OpaqueCall(options, skeleton.template, x, rest)
+    f = skeleton.function(leaves)
+    return Call(options, f, x, rest, small=skeleton.small)
+
+
+def prepare(
+    operator: Any,
+    options: Options,
+    f: Callable[..., Any],
+    x: Any,
+    rest: Any,
+    on_mismatch: str,
+) -> Prepared:
+    """Make the `Prepared` of an operator; see `Operator.prepare`."""
+    if on_mismatch not in _ANSWERS:
+        raise ValueError(
+            message(
+                f"{options.kind.name}.prepare(...)",
+                "`on_mismatch` is not an answer.",
+                expected=" or ".join(map(repr, _ANSWERS)),
+                got=repr(on_mismatch),
+                fix="Leave it out to get an error.",
+            )
+        )
+    x, rest = _strong(options, x, rest)
+    call = program = None
+    closure = Closure.of(f)
+    if closure.skeleton.opaque is None:
+        call, program = _attempt(options, closure, x, rest)
+        if program is None:
+            small = Closure.of(f, small=True)
+            call, program = _attempt(options, small, x, rest)
+            closure = small if program is not None else closure
+    if program is None:
+        closure, call, program = _prepare_opaque(options, f, x, rest)
+    captured, arrays = call.captured, call.inputs.arrays
+    traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))
+    if not traced and program.compile(call, captured, arrays):
+        STORE.compiled()
+    roots = options.kind.roots(1 + len(rest))
+    return Prepared(
+        tuple(captured),
+        closure.skeleton,
+        program,
+        Signature.of((x, *rest), roots),
+        Held.of(call.inputs.statics),
+        operator,
+        on_mismatch,
+    )
+
+
+def _attempt(options: Options, closure: Closure, x: Any, rest: Any) -> Any:
+    call = _call_of(options, closure.leaves, closure.skeleton, x, rest)
+    try:
+        return call, find_program(call, kinds_of(call.captured, call.inputs.arrays))
+    except Fallback:
+        return None, None
+
+
+def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:
+    call = OpaqueCall(options, f, x, rest)
+    arrays = call.inputs.arrays
+
+    def attempt(plan: Any) -> Program:
+        kinds = kinds_of([], arrays)
+        program = Program(options, None, call.tree, plan, None, kinds)
+        program.trace(call, [], arrays)
+        return program
+
+    _, program = first_that_works(call, attempt)
+    skeleton = Skeleton((id(f),), f, name=function_name(f), opaque="held as it was")
+    return Closure((), skeleton), call, program
+
+
+def _strong(options: Options, x: Any, rest: Any) -> tuple[Any, Any]:
+    """Give a direction of NumPy arrays or Python numbers the dtypes of the point."""
+    if options.kind.takes != "v":
+        return x, rest
+    points, treedef = jax.tree.flatten(x)
+    try:
+        parts = treedef.flatten_up_to(rest[0])
+    except (ValueError, TypeError, KeyError):
+        return x, rest  # the trace tells what is wrong
+    made = [
+        jnp.array(part, dtype=jnp.result_type(leaf), copy=True)
+        if is_inexact(leaf) and _castable(part, leaf)
+        else part
+        for leaf, part in zip(points, parts, strict=True)
+    ]
+    return x, (treedef.unflatten(made), *rest[1:])
+
+
+def _castable(part: Any, leaf: Any) -> bool:
+    if not isinstance(part, (np.ndarray, np.generic, bool, int, float, complex)):
+        return False
+    complex_part = np.iscomplexobj(part)
+    return not complex_part or jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)

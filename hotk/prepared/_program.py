@@ -1,0 +1,234 @@
+"""`Program`: an operator for one structure and signature, traced and compiled once."""
+
+import threading
+import time
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from hotk._core import cache_size, fingerprint, run_jaxpr, tracers_inside
+from hotk.function import Opaque, kind_of
+from hotk.mode import AbstractMode, Facts
+
+from ._call import SLOT, Call, Mismatch
+from ._options import Options
+
+
+Kinds = tuple[Any, ...]
+
+
+def kinds_of(captured: Any, arrays: Any) -> Kinds:
+    """Return shape, dtype and weak type of all that goes into a program."""
+    return (len(captured), *map(kind_of, captured), *map(kind_of, arrays))
+
+
+class Primal:
+    """A function of the user, traced once for all operators."""
+
+    __slots__ = ("__weakref__", "jit", "traces", "used")
+
+    def __init__(self) -> None:
+        self.traces = 0
+        self.used = 0
+
+        def body(captured: Any, x: Any, args: Any) -> Any:
+            call, SLOT.primal = SLOT.primal, None
+            if call is None:
+                raise Mismatch("a function was traced outside of a call")
+            self.traces += 1
+            return call.evaluate(captured, x, args)
+
+        self.jit = jax.jit(body)
+
+    def __call__(self, call: Call, captured: Any, x: Any, args: Any) -> Any:
+        """Evaluate the function of a call."""
+        SLOT.primal = call
+        try:
+            return self.jit(captured, x, args)
+        finally:
+            SLOT.primal = None
+
+    def trace(self, call: Call, captured: Any, x: Any, args: Any) -> Any:
+        """Trace the function, or return the trace that exists."""
+        SLOT.primal = call
+        try:
+            return self.jit.trace(captured, x, args)
+        finally:
+            SLOT.primal = None
+
+
+class Program:
+    """An operator at one signature, with the jitted function that computes it.
+
+    Attributes:
+        options: The operator and its keywords.
+        mode: The mode that was chosen, and `why`.
+        tree: The structure of the arguments.
+        kinds: Shape, dtype and weak type of all that goes in.
+        seconds: What tracing, lowering and compiling took.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "block",
+        "compiled",
+        "facts",
+        "jit",
+        "kinds",
+        "lock",
+        "mode",
+        "options",
+        "primal",
+        "seconds",
+        "traced",
+        "tree",
+        "why",
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        primal: Primal | None,
+        tree: Any,
+        plan: Any,
+        facts: Facts | None,
+        kinds: Kinds,
+    ) -> None:
+        self.options = options
+        self.primal = primal
+        self.tree = tree
+        self.mode: AbstractMode = plan.mode
+        self.why: str = plan.why
+        self.block: int | None = plan.block
+        self.facts = facts
+        self.kinds = kinds
+        self.compiled: Any = None
+        self.traced: Any = None
+        self.lock = threading.Lock()
+        self.seconds: dict[str, float] = {}
+
+        def body(captured: Any, arrays: Any) -> Any:
+            source, SLOT.call = SLOT.call, None
+            if source is None or kinds_of(captured, arrays) != self.kinds:
+                raise Mismatch
+            call = source if isinstance(source, Call) else source.call()
+            return derive(call, self.primal, captured, arrays, self.mode, self.block)
+
+        self.jit = jax.jit(body)
+
+    def run(self, source: Any, captured: Any, arrays: Any) -> Any:
+        """Compute; `source` tells the function if JAX has to trace it again."""
+        SLOT.call = source
+        try:
+            return self.jit(captured, arrays)
+        finally:
+            SLOT.call = None
+
+    def trace(self, source: Any, captured: Any, arrays: Any) -> Any:
+        """Trace, and check that no tracer of the inside has got out."""
+        start = time.perf_counter()
+        SLOT.call = source
+        try:
+            traced = self.jit.trace(captured, arrays)
+        finally:
+            SLOT.call = None
+        if tracers_inside(traced.jaxpr):
+            raise Opaque("a derivative rule inside it closes over what is traced")
+        self.seconds["trace"] = time.perf_counter() - start
+        self.traced = traced
+        return traced
+
+    def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
+        """Compile once, whoever comes first; return whether it was this call."""
+        if self.compiled is not None:
+            return False
+        if self.traced is None:
+            self.trace(source, captured, arrays)
+        with self.lock:
+            if self.compiled is not None:
+                return False
+            start = time.perf_counter()
+            lowered = self.traced.lower()
+            self.seconds["lower"] = time.perf_counter() - start
+            start = time.perf_counter()
+            self.compiled = lowered.compile()
+            self.seconds["compile"] = time.perf_counter() - start
+            return True
+
+    def signatures(self) -> int:
+        """Count the signatures, shardings included, that JAX keeps of this program."""
+        return cache_size(self.jit)
+
+
+class Evaluator:
+    """A traced program of an opaque function: its constants are arguments."""
+
+    __slots__ = ("__weakref__", "closed", "jit", "mode", "used", "why")
+
+    def __init__(self, mode: AbstractMode, why: str) -> None:
+        self.mode = mode
+        self.why = why
+        self.used = 0
+
+        def body(constants: Any, arrays: Any) -> Any:
+            closed, SLOT.program = SLOT.program, None
+            if closed is None:
+                raise Mismatch
+            return run_jaxpr(closed, constants, arrays)
+
+        self.jit = jax.jit(body)
+
+    def run(self, closed: Any, constants: Any, arrays: Any) -> Any:
+        """Compute with these constants; `closed` is traced if JAX has to."""
+        SLOT.program = closed
+        try:
+            return self.jit(constants, arrays)
+        finally:
+            SLOT.program = None
+
+
+def derive(
+    call: Call,
+    primal: Primal | None,
+    captured: Any,
+    arrays: Any,
+    mode: AbstractMode,
+    block: int | None,
+) -> Any:
+    """Evaluate the operator of a call: the one place where formulas are applied.
+
+    Args:
+        call: The function and the structure of its arguments.
+        primal: The function traced once, or `None` to run the function itself.
+        captured: In place of the captured arrays.
+        arrays: In place of the arrays among the arguments.
+        mode: The mode to use.
+        block: How many directions at once.
+    """
+    leaves, direction, args = call.unflatten(arrays)
+    point, kept = call.point(leaves)
+
+    def f(diff: Any) -> Any:
+        merged = call.merge(leaves, kept, diff)
+        if primal is None:
+            x = call.x_tree.unflatten(merged)
+            return call.split(call.f(x, *call.make_args(args)))
+        x = call.arrays_only(merged, 0)
+        return primal(call, captured, x, call.arrays_only(args, sum(call.counts)))
+
+    takes = call.options.kind.takes
+    if takes == "v":
+        direction = call.direction(direction, leaves, kept, point, arrays)
+    elif takes == "u":
+        y, _ = jax.eval_shape(f, point)
+        direction = call.cotangent(direction, y, arrays)
+    return call.options.apply(f, point, direction, mode, block)
+
+
+def program_key(closed: Any, out_tree: Any, lift: bool) -> tuple[Hashable, Any]:
+    """Return the key of a traced program, and its lifted constants."""
+    key, constants = fingerprint(closed, lift=lift)
+    return (out_tree, key), constants
+
+
