@@ -74,24 +74,28 @@ class Walk:
         small: Whether small arrays are static by content rather than leaves.
     """
 
-    __slots__ = (
-        "frozen",
-        "key",
-        "leaves",
-        "originals",
-        "seen",
-        "small",
-        "trail",
-    )
+    frozen = 0
+    small = False
+    trail: Trail | None = None
 
     def __init__(self, *, small: bool = False, trail: Trail | None = None) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
-        self.originals: list[Any] = []
+        self.originals = self.leaves  # another list once a NumPy array was copied
         self.seen: dict[int, tuple[int, Any]] = {}
-        self.frozen = 0
-        self.small = small
-        self.trail = trail
+        if small:
+            self.small = True
+        if trail is not None:
+            self.trail = trail
+
+    def add_leaf(self, value: Any, original: Any) -> None:
+        """Take a captured array, which may be a copy of the original."""
+        self.key.append("leaf")
+        if value is not original and self.originals is self.leaves:
+            self.originals = list(self.leaves)
+        self.leaves.append(value)
+        if self.originals is not self.leaves:
+            self.originals.append(original)
 
     def visit(self, value: Any, how: str = "", name: Any = "") -> None:
         """Visit one captured thing, which was reached by `how` and `name`."""
@@ -205,9 +209,7 @@ def leaf(walk: Walk, value: Any) -> None:
     if walk.small and value.size <= _SMALL and not isinstance(value, Tracer):
         walk.key.append(_content(value))
         return
-    walk.key.append("leaf")
-    walk.leaves.append(value)
-    walk.originals.append(value)
+    walk.add_leaf(value, value)
 
 
 def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
@@ -226,9 +228,7 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         limits = np.iinfo(copy.dtype)
         if value.max() > limits.max or value.min() < limits.min:
             raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
-    walk.key.append("leaf")
-    walk.leaves.append(copy)
-    walk.originals.append(value)
+    walk.add_leaf(copy, value)
 
 
 # ----- Static by value
@@ -401,10 +401,10 @@ def function(walk: Walk, value: types.FunctionType) -> None:
                 key.append("<empty cell>")
                 continue
             walk.visit(content, " cell `{}`", name)
-    if value.__defaults__ is None and not value.__kwdefaults__ and not value.__dict__:
-        key.append(None)
-    else:
+    if value.__defaults__ or value.__kwdefaults__ or value.__dict__:
         _defaults(walk, value, recipe)
+    else:
+        key.append(None)
     if recipe.library:
         return
     if recipe.writes is not None:
@@ -430,24 +430,27 @@ def _defaults(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
 
 def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
     space = value.__globals__
+    key = walk.key
     for name in recipe.names:
-        if name in space:
-            found = space[name]
-            if type(found) is types.ModuleType:
-                _module_attributes(walk, found, name, recipe)
-            else:
-                walk.visit(found, " global `{}`", name)
-        else:
+        found = space.get(name, _MISSING)
+        if found is _MISSING:
             found = _BUILTINS.get(name, _MISSING)
             if id(found) in _UNSEEN:
                 raise Opaque(f"`{name}` reads what no walk can see")
-            walk.key.append(found)
+            key.append(found)
+        elif type(found) is not types.ModuleType:
+            walk.visit(found, " global `{}`", name)
+        elif found in _PLAIN_MODULES:
+            key.append(found)
+        else:
+            _module_attributes(walk, found, name, recipe)
 
 
 def _module_attributes(
     walk: Walk, found: types.ModuleType, name: str, recipe: Recipe
 ) -> None:
     if is_library_module(found) and found.__name__ not in _REFLECTION:
+        _PLAIN_MODULES.add(found)
         walk.key.append(found)
         return
     if name in recipe.bare:
@@ -661,6 +664,7 @@ def _is_tree_node(value: Any) -> bool:
 
 
 _BUILTINS = vars(builtins)
+_PLAIN_MODULES: set[types.ModuleType] = set()
 _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")

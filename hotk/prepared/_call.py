@@ -24,6 +24,9 @@ from ._inputs import Inputs, check_point, is_inexact, sort_inputs
 from ._options import Options
 
 
+_LEAF = jax.tree.structure(0)
+
+
 class Slot(threading.local):
     """What is being called in this thread: read by a body that JAX decides to run."""
 
@@ -75,6 +78,7 @@ class Call:
         x_tree, rest_tree = self.tree.children()
         parts = rest_tree.children()
         self.x_tree = x_tree
+        self.rest_trees = tuple(parts)
         self.args = self.rest[takes:]
         self.args_trees = tuple(parts[takes:])
         self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
@@ -96,7 +100,9 @@ class Call:
         """
         simple = not self.inputs.statics and self.orders is None and self.plain
         if simple and not self.small:
-            return (self.options, self.tree, self.inputs.marks, *self.walked)
+            flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
+            shape = 1 + len(self.rest) if flat else self.tree
+            return (self.options, shape, self.inputs.marks, *self.walked)
         return (self.options, self.tree, self.inputs.marks, self.key)
 
     def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:

@@ -57,22 +57,27 @@ class Operator:
         if len(rest) < self._least:
             raise self._missing()
         walk = Walk()
-        arrays, tree = tree_flatten((x, rest))
+        arrays = [x, *rest]
+        shape: Any = len(arrays)
         marks: tuple[int, ...] = ()
         try:
             if not _ARRAYS.issuperset(map(type, arrays)):
-                inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
-                if inputs.statics:
-                    return call_slowly(options, f, x, rest)
-                arrays, marks = inputs.arrays, inputs.marks
+                arrays, tree = tree_flatten((x, rest))
+                if tree.num_leaves != shape or tree.num_nodes != shape + 2:
+                    shape = tree
+                if not _ARRAYS.issuperset(map(type, arrays)):
+                    inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
+                    if inputs.statics:
+                        return call_slowly(options, f, x, rest)
+                    arrays, marks = inputs.arrays, inputs.marks
             walk.visit(f)
         except Opaque:
             return call_slowly(options, f, x, rest)
-        entry = STORE.entries.get((options, tree, marks, *walk.key))
+        entry = STORE.entries.get((options, shape, marks, *walk.key))
         if entry is None or entry.first is None:
             return call_slowly(options, f, x, rest)
         entry.used = STORE.clock()
-        SLOT.call = Source(options, f, x, rest)
+        SLOT.call = (_call_again, options, f, x, rest)
         try:
             result = entry.first.jit(walk.leaves, arrays)
         except Mismatch:
@@ -168,20 +173,9 @@ class Operator:
         return f"<hotk operator {self.kind.call()}>"
 
 
-class Source:
-    """What a direct call was made with, for the case that JAX traces again."""
-
-    __slots__ = ("f", "options", "rest", "x")
-
-    def __init__(self, options: Options, f: Any, x: Any, rest: Any) -> None:
-        self.options = options
-        self.f = f
-        self.x = x
-        self.rest = rest
-
-    def call(self) -> Any:
-        """Walk and sort the call for a trace."""
-        return Call(self.options, self.f, self.x, self.rest, small=False)
+def _call_again(options: Options, f: Any, x: Any, rest: Any) -> Call:
+    """Walk and sort a direct call once more, because JAX traces its program."""
+    return Call(options, f, x, rest, small=False)
 
 
 def _counts(tree: Any, least: int) -> tuple[int, int]:

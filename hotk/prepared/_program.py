@@ -23,6 +23,12 @@ def kinds_of(captured: Any, arrays: Any) -> Kinds:
     return (len(captured), *map(kind_of, captured), *map(kind_of, arrays))
 
 
+def flat_count(tree: Any) -> int:
+    """Return how many arguments there are if each is a single leaf, else -1."""
+    count = 1 + len(tree.children()[1].children())
+    return count if tree.num_leaves == count and tree.num_nodes == count + 2 else -1
+
+
 class Primal:
     """A function of the user, traced once for all operators."""
 
@@ -65,6 +71,7 @@ class Program:
         options: The operator and its keywords.
         mode: The mode that was chosen, and `why`.
         tree: The structure of the arguments.
+        flat: How many arguments there are if each is a single leaf, else -1.
         kinds: Shape, dtype and weak type of all that goes in.
         seconds: What tracing, lowering and compiling took.
     """
@@ -74,6 +81,7 @@ class Program:
         "block",
         "compiled",
         "facts",
+        "flat",
         "jit",
         "kinds",
         "lock",
@@ -98,6 +106,7 @@ class Program:
         self.options = options
         self.primal = primal
         self.tree = tree
+        self.flat = flat_count(tree)
         self.mode: AbstractMode = plan.mode
         self.why: str = plan.why
         self.block: int | None = plan.block
@@ -112,7 +121,7 @@ class Program:
             source, SLOT.call = SLOT.call, None
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
-            call = source if isinstance(source, Call) else source.call()
+            call = source if isinstance(source, Call) else source[0](*source[1:])
             return derive(call, self.primal, captured, arrays, self.mode, self.block)
 
         self.jit = jax.jit(body)
