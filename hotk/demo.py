@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 import hotk
 
 
-Layers = list[tuple[Float[Array, "a b"], Float[Array, " b"]]]
+Layers = list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]  # weights and bias
 Inputs = Float[Array, "rows features"]
 Labels = Int[Array, " rows"]
 

@@ -3,14 +3,18 @@
 from ._compat import (
     ARRAY as ARRAY,
     JITTED as JITTED,
+    NEEDS_VALUE as NEEDS_VALUE,
     Tracer as Tracer,
     Unrecognized as Unrecognized,
     cache_size as cache_size,
     equations as equations,
     fingerprint as fingerprint,
     in_trace as in_trace,
+    jaxpr_as_fun as jaxpr_as_fun,
     run_jaxpr as run_jaxpr,
+    same_program as same_program,
     source_line as source_line,
+    stage_moving as stage_moving,
     trace_context as trace_context,
     tracers_inside as tracers_inside,
 )

@@ -5,13 +5,30 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import config as _config, core as _jax_core, source_info_util as _source
+from jax._src import (
+    api_util as _api_util,
+    config as _config,
+    core as _jax_core,
+    linear_util as _linear_util,
+    source_info_util as _source,
+)
+from jax._src.interpreters import partial_eval as _partial_eval
 
 
 try:  # jax.extend is the semi-public home of these names
-    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+    from jax.extend.core import (
+        ClosedJaxpr,
+        Jaxpr,
+        Literal,
+        jaxpr_as_fun as jaxpr_as_fun,
+    )
 except ImportError:  # pragma: no cover
-    from jax._src.core import ClosedJaxpr, Jaxpr, Literal  # type: ignore[assignment]
+    from jax._src.core import (  # type: ignore[assignment]
+        ClosedJaxpr,
+        Jaxpr,
+        Literal,
+        jaxpr_as_fun as jaxpr_as_fun,
+    )
 
 
 # The concrete array class: `type(a) is ARRAY` is 20x faster than `isinstance`, which
@@ -22,6 +39,14 @@ ARRAY: type = type(jax.numpy.zeros(()))
 JITTED: type = type(jax.jit(lambda: None))
 
 Tracer = jax.core.Tracer
+
+# What JAX raises when Python asks a tracer for its value.
+NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
 
 
 def trace_context() -> Hashable:
@@ -136,12 +161,54 @@ def _content(value: Any) -> Hashable:
     return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
 
 
+def same_program(first: Any, second: Any, places: list[Any]) -> bool:
+    """Whether two programs are equal once constants of the second are arguments.
+
+    Args:
+        first: A closed jaxpr without such constants.
+        second: A closed jaxpr with fewer arguments and more constants.
+        places: For each argument of the first, the value of the constant that takes its
+            place in the second, or `None` for an argument.
+    """
+    arguments = iter(second.jaxpr.invars)
+    constants = list(zip(second.jaxpr.constvars, second.consts, strict=True))
+    inputs: list[Any] = []
+    for place in places:
+        if place is None:
+            inputs.append(next(arguments))
+            continue
+        found = [i for i, (_, value) in enumerate(constants) if _same_array(value, place)]
+        inputs.append(constants.pop(found[0])[0] if found else object())
+    keys: tuple[list[Hashable], list[Hashable]] = ([], [])
+    try:
+        kept = tuple(_content(value) for _, value in constants)
+        if kept != tuple(map(_content, first.consts)):
+            return False
+        for closed, key, order in (
+            (first, keys[0], [*first.jaxpr.invars, *first.jaxpr.constvars]),
+            (second, keys[1], [*inputs, *(variable for variable, _ in constants)]),
+        ):
+            _print_equations(closed.jaxpr, key, {v: i for i, v in enumerate(order)})
+    except (Unrecognized, KeyError):
+        return False
+    return keys[0] == keys[1]
+
+
+def _same_array(constant: Any, place: Any) -> bool:
+    if np.shape(constant) != np.shape(place):
+        return False
+    return np.asarray(constant).astype(place.dtype).tobytes() == place.tobytes()
+
+
 def _print_jaxpr(jaxpr: Any, key: list[Hashable]) -> None:
     number: dict[Any, int] = {}
     for variable in (*jaxpr.constvars, *jaxpr.invars):
         number[variable] = len(number)
         key.append(_aval(variable))
+    _print_equations(jaxpr, key, number)
 
+
+def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) -> None:
     def atom(value: Any) -> Hashable:
         if isinstance(value, Literal):
             return ("literal", _aval(value), _content(value.val))
@@ -189,6 +256,34 @@ def _print_parameter(value: Any, key: list[Hashable]) -> None:
         key.append((type(value), value))
 
 
+def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...], Any]:
+    """Trace a function so that what does not depend on `arrays` is computed now.
+
+    `jax.make_jaxpr` stages every operation, so that `if c > 0` fails for a captured
+    array `c`; without a trace it works. Partial evaluation does as eager code does.
+
+    Returns:
+        A closed jaxpr whose first arguments are constants, those constants, and the
+        structure of the result.
+    """
+    trees = []
+
+    def flat(*moving: Any) -> list[Any]:
+        leaves, tree = jax.tree.flatten(function(list(moving)))
+        trees.append(tree)
+        return leaves
+
+    avals = [jax.typeof(array) for array in arrays]
+    debug = _api_util.debug_info("stage_moving", flat, avals, {})
+    unknown = [_partial_eval.PartialVal.unknown(aval) for aval in avals]
+    jaxpr, _, constants = _partial_eval.trace_to_jaxpr_nounits(
+        _linear_util.wrap_init(flat, debug_info=debug), unknown, instantiate=True
+    )
+    jaxpr = _partial_eval.convert_constvars_jaxpr(jaxpr)
+    closed = jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
+    return closed, tuple(constants), trees[0]
+
+
 def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
     """Evaluate a jaxpr whose outermost constants are given as arguments.
 
@@ -201,18 +296,27 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
         return atom.val if isinstance(atom, Literal) else environment[atom]
 
     jaxpr = closed.jaxpr
-    environment.update(zip(jaxpr.constvars, constants, strict=True))
-    environment.update(zip(jaxpr.invars, arguments, strict=True))
+    inputs = (*jaxpr.constvars, *jaxpr.invars)
+    environment.update(zip(inputs, (*constants, *arguments), strict=True))
     for equation in jaxpr.eqns:
         inputs = [read(atom) for atom in equation.invars]
-        body = equation.params.get("call_jaxpr")
-        if equation.primitive.name in _CUSTOM and isinstance(body, ClosedJaxpr):
+        body = _inlined(equation)
+        if body is not None:
             outputs = run_jaxpr(body, body.consts, inputs)
         else:
-            functions, parameters = equation.primitive.get_bind_params(equation.params)
-            with _source.user_context(equation.source_info.traceback):
-                outputs = equation.primitive.bind(*functions, *inputs, **parameters)
+            parameters = equation.primitive.get_bind_params(equation.params)
+            with _source.user_context(equation.source_info.traceback), equation.ctx.manager:
+                outputs = equation.primitive.bind(*inputs, **parameters)
             if not equation.primitive.multiple_results:
                 outputs = [outputs]
         environment.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _inlined(equation: Any) -> Any:
+    """Return the body of a call that is run in place, or `None`."""
+    name = equation.primitive.name
+    if name in ("jit", "pjit"):
+        return equation.params.get("jaxpr")
+    body = equation.params.get("call_jaxpr")
+    return body if name in _CUSTOM and isinstance(body, ClosedJaxpr) else None

@@ -73,6 +73,8 @@ class Rebuild:
             return self._function(value)
         if isinstance(value, list):
             return self._list(value)
+        if isinstance(value, set):
+            return set(value)
         if type(value) is tuple:
             return tuple(map(self, value))
         if type(value) in (dict, OrderedDict):
@@ -194,7 +196,8 @@ def _touched(trail: Trail, replacements: Mapping[int, Any]) -> set[int]:
         for key, node in trail.nodes.items()
         if key in replacements
         or node.name in _MUTABLE
-        or isinstance(node.value, list)
+        or isinstance(node.value, (list, set))
+        or (isinstance(node.value, types.FunctionType) and bool(node.value.__dict__))
     ]
     touched: set[int] = set()
     while waiting:

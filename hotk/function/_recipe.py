@@ -12,6 +12,12 @@ from typing import Any
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_WRITE = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_ATTRIBUTE_WRITE = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_OUTSIDE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
+# Attributes by which NumPy tells where its memory lies.
+_MEMORY = frozenset(
+    {"shares_memory", "may_share_memory", "ctypes", "__array_interface__", "base"}
+)
 _CELL_WRITE = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
@@ -131,6 +137,10 @@ class Recipe:
                 self.writes = f"the global `{name}`"
             elif operation in _CELL_WRITE and name in outer.co_freevars:
                 self.writes = f"the nonlocal `{name}`"
+            elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
+                self.writes = f"an attribute `{name}`"
+            elif operation in _ATTRIBUTE and name in _MEMORY:
+                self.writes = f"or reads memory: `{name}`"
             elif operation == "IMPORT_NAME":
                 imports[name] = None
         for constant in code.co_consts:
@@ -140,6 +150,14 @@ class Recipe:
     def __repr__(self) -> str:
         """Show the name of the code."""
         return f"<code {self.name}>"
+
+
+def _is_outside(before: list[dis.Instruction]) -> bool:
+    """Whether an attribute is stored on a global, a captured thing or what is in one."""
+    for instruction in reversed(before):
+        if instruction.opname not in _ATTRIBUTE:
+            return instruction.opname in _OUTSIDE
+    return False
 
 
 _BY_IDENTITY: dict[int, tuple[Any, Recipe]] = {}

@@ -90,12 +90,16 @@ class Walk:
 
     def add_leaf(self, value: Any, original: Any) -> None:
         """Take a captured array, which may be a copy of the original."""
-        self.key.append("leaf")
+        self.key.append(_LEAF if value is original else _NUMPY_LEAF)
         if value is not original and self.originals is self.leaves:
             self.originals = list(self.leaves)
         self.leaves.append(value)
         if self.originals is not self.leaves:
             self.originals.append(original)
+
+    def plain_key(self) -> list[Hashable]:
+        """Return the key without the difference between NumPy's and JAX's arrays."""
+        return [_LEAF if piece is _NUMPY_LEAF else piece for piece in self.key]
 
     def visit(self, value: Any, how: str = "", name: Any = "") -> None:
         """Visit one captured thing, which was reached by `how` and `name`."""
@@ -176,6 +180,8 @@ class Placeholder:
 Visitor = Callable[[Walk, Any], None]
 _MISSING: Final = "<missing global>"
 _SEEN: Final = "<met before>"
+_LEAF: Final = "<leaf>"
+_NUMPY_LEAF: Final = "<NumPy leaf>"
 _SMALL = 64
 
 
@@ -190,7 +196,10 @@ def _content(array: Any) -> Hashable:
         data = np.asarray(jax.random.key_data(array))
         return ("content", str(array.dtype), data.shape, data.tobytes())
     data = np.asarray(array)
-    return ("content", data.shape, data.dtype.str, weak, data.tobytes())
+    form = None
+    if isinstance(array, np.ndarray):
+        form = (array.strides, array.flags.num, type(array))
+    return ("content", data.shape, data.dtype.str, weak, form, data.tobytes())
 
 
 def _is_key(array: jax.Array) -> bool:
@@ -223,7 +232,10 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
     if walk.small and value.size <= _SMALL:
         walk.key.append(_content(value))
         return
-    copy = own_copy(value)
+    try:
+        copy = own_copy(value)
+    except TypeError as error:
+        raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
     if copy.dtype != value.dtype and value.dtype.kind in "iu" and value.size:
         limits = np.iinfo(copy.dtype)
         if value.max() > limits.max or value.min() < limits.min:
@@ -265,6 +277,8 @@ def a_slice(walk: Walk, value: slice) -> None:
 
 def a_set(walk: Walk, value: Any) -> None:
     """A set of simple values."""
+    if walk.met(value):
+        return
     if not all(type(item) in (int, str, bool, bytes, type(None)) for item in value):
         raise Opaque("a set of things that are not simple")
     walk.key.append((type(value), frozenset((type(item), item) for item in value)))
@@ -434,10 +448,13 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
     for name in recipe.names:
         found = space.get(name, _MISSING)
         if found is _MISSING:
-            found = _BUILTINS.get(name, _MISSING)
+            found = value.__builtins__.get(name, _MISSING)
             if id(found) in _UNSEEN:
                 raise Opaque(f"`{name}` reads what no walk can see")
-            key.append(found)
+            if found is _BUILTINS.get(name, _MISSING) and type(found) in _BUILTIN_TYPES:
+                key.append(found)
+            else:
+                walk.visit(found, " builtin `{}`", name)
         elif type(found) is not types.ModuleType:
             walk.visit(found, " global `{}`", name)
         elif found in _PLAIN_MODULES:
@@ -638,6 +655,8 @@ def _visitor_of(value: Any) -> Visitor:
         return method
     if isinstance(value, np.dtype):
         return static
+    if isinstance(value, (dict, list, set)):
+        return unknown
     if _is_permanent(value):
         return permanent
     if _is_tree_node(value):
@@ -664,6 +683,7 @@ def _is_tree_node(value: Any) -> bool:
 
 
 _BUILTINS = vars(builtins)
+_BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
 _PLAIN_MODULES: set[types.ModuleType] = set()
 _UNSEEN = {
     id(_BUILTINS[name])

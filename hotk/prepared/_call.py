@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk.function import (
@@ -71,6 +72,7 @@ class Call:
             walk_tree(walk, self.tree)
         self.walked = tuple(walk.key)
         self.captured = walk.leaves
+        self.originals = walk.originals
 
     def _flatten(self) -> None:
         self.leaves, self.tree = tree_flatten((self.x, self.rest))
@@ -82,6 +84,7 @@ class Call:
         self.args = self.rest[takes:]
         self.args_trees = tuple(parts[takes:])
         self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
+        self.ahead = self.counts[0] + self.counts[1]
         dicts = any(map(has_dict, self.args_trees))
         self.orders = dict_orders(self.args) if dicts else None
 
@@ -108,7 +111,7 @@ class Call:
     def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
         """Put arrays in their places: the leaves of `x`, the direction, the `args`."""
         leaves = self._merge(range(len(self.leaves)), arrays, self.inputs.statics)
-        point, ahead = self.counts[0], sum(self.counts)
+        point, ahead = self.counts[0], self.ahead
         direction = None
         if self.options.kind.takes:
             direction_tree = self.tree.children()[1].children()[0]
@@ -142,7 +145,7 @@ class Call:
             x: In place of the arrays among the leaves of the point.
             args: In place of the arrays among the leaves of the further arguments.
         """
-        point, ahead = self.counts[0], sum(self.counts)
+        point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
         whole = (*(self.inputs.statics[i] for i in numbers), self.f)
         walk, trail = survey(whole, small=self.small)
@@ -161,11 +164,33 @@ class Call:
             again = Walk(small=self.small)
             again.visit(whole)
             kept = zip(after.originals, captured, strict=False)
-            if not walk.key == after.key == again.key or any(a is not b for a, b in kept):
+            same = walk.key == again.key and walk.plain_key() == after.plain_key()
+            if not same or any(a is not b for a, b in kept):
                 raise Opaque("it changes what it captured")
             return self.split(out)
         finally:
             rebuild.release()
+
+    def evaluate_as_is(
+        self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
+    ) -> tuple[Any, Any]:
+        """Call `f` outside of a shared program."""
+        x = self.arrays_only(self.merge(leaves, kept, diff), 0)
+        return self.evaluate(captured, x, self.arrays_only(args, self.ahead))
+
+    def numpy_inputs(self) -> list[Any]:
+        """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
+
+        In the order of the captured arrays, the point's and the further arguments'; what
+        is differentiated is never NumPy's to compute with.
+        """
+        point, ahead = self.counts[0], self.ahead
+        found: list[Any] = list(self.originals)
+        for i, leaf in enumerate(self.leaves):
+            if i not in self.inputs.statics and not point <= i < ahead:
+                found.append(None if i < point and is_inexact(leaf) else leaf)
+        numpy = (np.ndarray, np.generic)
+        return [a.copy() if isinstance(a, numpy) else None for a in found]
 
     def split(self, out: Any) -> tuple[Any, Any]:
         """Check what `f` returned, and split it into value and auxiliary output."""

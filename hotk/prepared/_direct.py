@@ -9,13 +9,17 @@ from jax.tree_util import tree_flatten
 
 from hotk._core import (
     HotkError,
+    NEEDS_VALUE,
     ModeError,
     Tracer,
     Unrecognized,
     function_name,
     function_place,
     in_trace,
+    jaxpr_as_fun,
     message,
+    same_program,
+    stage_moving,
     trace_context,
     tracers_inside,
 )
@@ -55,12 +59,12 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     stage = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason
     if stage == 0:
-        done, result = _try(call)
+        done, result = _try(call_traced, call)
         if done:
             return result
         reason = result
-    if stage <= 1 and has_small(call):
-        done, result = _try(Call(options, f, x, rest, small=True))
+    if stage <= 1 and reason in NEEDS and has_small(call):
+        done, result = _try(call_small, Call(options, f, x, rest, small=True))
         if done:
             if stage == 0:
                 STORE.entry(call.store_key).postpone(1, reason)
@@ -71,10 +75,13 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     return result
 
 
-def _try(call: Call) -> tuple[bool, Any]:
+NEEDS = ("it needs the value of a captured array",)
+
+
+def _try(run: Callable[[Call], Any], call: Call) -> tuple[bool, Any]:
     """Run a call, or return why it cannot be traced this way."""
     try:
-        return True, call_traced(call)
+        return True, run(call)
     except Fallback as fallback:
         return False, str(fallback)
 
@@ -125,9 +132,11 @@ def make_program(call: Call, kinds: Any) -> Program:
     primal = STORE.primal(call.key)
     x = call.arrays_only(leaves, 0)
     try:
-        traced = primal.trace(call, captured, x, call.arrays_only(args, sum(call.counts)))
+        traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
     except HotkError:
         raise
+    except NEEDS_VALUE as error:
+        raise Fallback(NEEDS[0]) from error
     except Exception as error:
         raise Fallback(_first_line(error)) from error
     finally:
@@ -135,6 +144,7 @@ def make_program(call: Call, kinds: Any) -> Program:
             STORE.forget(call.key, primal)
     if tracers_inside(traced.jaxpr):
         raise Fallback("something inside it closes over what is traced")
+    check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
     failures = []
     for plan in plans(call, traced.jaxpr, traced.out_info[0]):
@@ -152,6 +162,39 @@ def make_program(call: Call, kinds: Any) -> Program:
     raise Fallback("; ".join(failures))
 
 
+def check_numpy(
+    call: Call, primal: Primal, kinds: Any, traced: Any, x: Any, args: Any
+) -> None:
+    """See that NumPy has no part in what `f` computes from captured NumPy arrays.
+
+    With tracers in place of NumPy arrays, `f` computes by JAX what it would compute by
+    NumPy, in other dtypes and by other rules. So it is traced once more with the NumPy
+    arrays themselves: only if the two programs are the same are those arrays leaves.
+    """
+    numpy = call.numpy_inputs()
+    if kinds in primal.checked or all(a is None for a in numpy):
+        return
+    inputs = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
+    bounds = (len(call.captured), len(call.captured) + len(x))
+
+    def with_numpy(moving: list[Any]) -> Any:
+        rest = iter(moving)
+        whole = [next(rest) if a is None else a for a in numpy]
+        parts = whole[: bounds[0]], whole[bounds[0] : bounds[1]], whole[bounds[1] :]
+        return call.evaluate(*parts)
+
+    pairs = zip(inputs, numpy, strict=True)
+    moving = [a for a, real in pairs if real is None]
+    try:
+        closed = jax.make_jaxpr(with_numpy)(moving)
+    except Exception as error:
+        raise Fallback(_first_line(error)) from error
+    places = [None if a is None else own_copy(np.asarray(a)) for a in numpy]
+    if not same_program(traced.jaxpr, closed, places):
+        raise Fallback("NumPy computes with an array that it captured")
+    primal.checked.add(kinds)
+
+
 def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
     """List the modes to try for a call, best first."""
     kind, options = call.options.kind, call.options
@@ -164,6 +207,14 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
         return [Plan(options.mode, "asked for", block)]
     facts = Facts.of(closed.jaxpr)
     return [Plan(mode, why, block) for mode, why in kind.candidates(facts, sizes)]
+
+
+def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
+    """List the modes to try when the program of `f` is not known."""
+    if not isinstance(options.mode, Auto):
+        return [Plan(options.mode, "asked for", options.block_size)]
+    candidates = options.kind.candidates(None, sizes)
+    return [Plan(mode, why, options.block_size) for mode, why in candidates]
 
 
 def share(program: Program, call: Call) -> Program:
@@ -183,30 +234,87 @@ def share(program: Program, call: Call) -> Program:
 def call_opaque(
     options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
 ) -> Any:
-    """Trace the function itself, now; compile only if the program is new."""
+    """Trace the function itself, now and once; compile only if the program is new."""
     call = OpaqueCall(options, f, x, rest)
     arrays = call.inputs.arrays
+    STORE.opaque_traces += 1
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
         return first_that_works(call, lambda plan: call.apply(plan, arrays))[1]
-    plan, traced = first_that_works(
-        call,
-        lambda plan: jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(
-            arrays
-        ),
-    )
-    closed, shape = traced
-    STORE.opaque_traces += 1
     STORE.missed(f"{options.kind.name}({function_name(f)}): opaque, {reason}")
-    out_tree = jax.tree.structure(shape)
+    plan, (closed, constants, out_tree) = first_that_works(
+        call, lambda plan: staged(call, plan, arrays)
+    )
+    evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
+    return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+
+
+def staged(call: "OpaqueCall", plan: Plan, arrays: list[Any]) -> Any:
+    """Trace the operator of an opaque call: its program, constants and result."""
+    if call.eager:
+        return stage_moving(lambda a: call.apply(plan, a), arrays)
+    traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
+    return traced[0], traced[0].consts, jax.tree.structure(traced[1])
+
+
+def find_evaluator(
+    plan: Plan, closed: Any, constants: Any, out_tree: Any
+) -> tuple[Evaluator, list[Any]]:
+    """Return the evaluator of an equal program, and the constants ready to go in."""
     made = Evaluator(plan.mode, plan.why)
     try:
-        key, constants = program_key(closed, out_tree, True)
+        key, _ = program_key(closed, out_tree, True)
     except Unrecognized:
-        evaluator, constants = made, tuple(closed.consts)
+        evaluator = made
+        STORE.compiled()
     else:
         evaluator = STORE.evaluator((trace_context(), key), made)
-    constants = [own_copy(c) if isinstance(c, np.ndarray) else c for c in constants]
-    return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+    return evaluator, [own_copy(c) if isinstance(c, np.ndarray) else c for c in constants]
+
+
+def call_small(call: Call) -> Any:
+    """Run a call whose small captured arrays are static by content.
+
+    What depends on those alone is computed when the operator is traced.
+    """
+    captured, arrays = call.captured, call.inputs.arrays
+    moving = [*captured, *arrays]
+    if in_trace() or any(isinstance(a, Tracer) for a in moving):
+        raise Fallback(NEEDS[0])
+    kinds = (trace_context(), kinds_of(captured, arrays))
+    entry = STORE.entries.get(call.store_key)
+    found = None if entry is None else entry.constant.get(kinds)
+    if found is None:
+        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS[0]}")
+        found = make_small(call, moving)
+        STORE.entry(call.store_key).constant[kinds] = found
+    else:
+        STORE.hits += 1
+    evaluator, closed, constants, out_tree = found
+    return out_tree.unflatten(evaluator.run(closed, constants, moving))
+
+
+def make_small(call: Call, moving: list[Any]) -> Any:
+    """Trace a call whose small arrays are known, in the first mode that exists."""
+    count = len(call.captured)
+    leaves, _, _ = call.unflatten(call.inputs.arrays)
+    point, _ = call.point(leaves)
+    sizes = Sizes.of(point, 0.0)
+    options = call.options
+    STORE.opaque_traces += 1
+    for plan in usual_plans(options, sizes):
+
+        def apply(a: list[Any], plan: Plan = plan) -> Any:
+            return derive(call, None, a[:count], a[count:], plan.mode, plan.block)
+
+        try:
+            closed, constants, out_tree = stage_moving(apply, moving)
+        except HotkError:
+            raise
+        except Exception:
+            continue
+        evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
+        return evaluator, closed, constants, out_tree
+    raise Fallback(NEEDS[0])
 
 
 def first_that_works(call: "OpaqueCall", attempt: Callable[[Plan], Any]) -> Any:
@@ -218,8 +326,6 @@ def first_that_works(call: "OpaqueCall", attempt: Callable[[Plan], Any]) -> Any:
         except HotkError:
             raise
         except Exception as error:
-            if not failures:
-                call.run_alone()  # an error of the function itself is raised as it is
             failures.append((plan, error))
     raise no_mode(call, failures) from failures[0][1]
 
@@ -248,7 +354,7 @@ def no_mode(call: "OpaqueCall", failures: list[tuple[Plan, Exception]]) -> ModeE
 
 
 class OpaqueCall(Call):
-    """A call of a function that is run as it is: only the point is traced."""
+    """A call of a function that is run as it is, once: only the point is traced."""
 
     def __init__(self, options: Options, f: Any, x: Any, rest: Any) -> None:
         self.options = options
@@ -260,38 +366,52 @@ class OpaqueCall(Call):
         self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
         self.walked = ()
         self.captured = []
+        self.eager = False
+        self.traced: Any = None
 
     def apply(self, plan: Plan, arrays: Any) -> Any:
         """Evaluate the operator in one mode."""
         return derive(self, None, [], arrays, plan.mode, plan.block)
 
-    def run_alone(self) -> Any:
-        """Return the shape of what the function returns."""
-        leaves, _, args = self.unflatten(self.inputs.arrays)
-        point, kept = self.point(leaves)
+    def trace_once(self) -> Any:
+        """Return the program of the function itself and the shapes of its results."""
+        if self.traced is None:
+            leaves, _, args = self.unflatten(self.inputs.arrays)
+            point, kept = self.point(leaves)
 
-        def alone(diff: Any) -> Any:
+            def alone(diff: Any) -> Any:
+                x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
+                return self.split(self.f(x, *self.make_args(args)))
+
+            self.traced = jax.make_jaxpr(alone, return_shape=True)(point)
+        return self.traced
+
+    def evaluate_as_is(
+        self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
+    ) -> Any:
+        """Run the program of the function, or the function if it needs values."""
+        if self.eager:
             x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
             return self.split(self.f(x, *self.make_args(args)))
-
-        return jax.make_jaxpr(alone, return_shape=True)(point)
+        closed, shapes = self.trace_once()
+        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(diff))
+        return jax.tree.structure(shapes).unflatten(outputs)
 
     def plans(self) -> list[Plan]:
-        """List the modes to try; the program is looked at only if sizes matter."""
-        options, kind = self.options, self.options.kind
-        explicit = not isinstance(options.mode, Auto)
-        if explicit and (not kind.sized or options.block_size is not None):
-            return [Plan(options.mode, "asked for", options.block_size)]
-        if kind.sized or kind.wants != "scalar":
-            closed, (y, _) = self.run_alone()
-            return plans(self, closed, y)
-        point, _ = self.point(self.unflatten(self.inputs.arrays)[0])
-        candidates = kind.candidates(None, Sizes.of(point, 0.0))
-        return [Plan(mode, why, None) for mode, why in candidates]
+        """List the modes to try."""
+        try:
+            closed, (y, _) = self.trace_once()
+        except NEEDS_VALUE:
+            self.eager = True
+            point, _ = self.point(self.unflatten(self.inputs.arrays)[0])
+            return usual_plans(self.options, Sizes.of(point, 0.0))
+        return plans(self, closed, y)
 
     def facts(self) -> Facts:
         """Look for what limits the modes."""
-        return Facts.of(self.run_alone()[0].jaxpr)
+        if self.eager:
+            return Facts((), (), ())
+        return Facts.of(self.trace_once()[0].jaxpr)
 
 
 def _first_line(error: Exception) -> str:

@@ -58,6 +58,8 @@ def sort_inputs(
             continue
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             marks.append(i)
+        elif isinstance(leaf, (np.ndarray, np.generic)):
+            walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
         arrays.append(ready)
     return Inputs(arrays, statics, tuple(marks))
 

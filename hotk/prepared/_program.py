@@ -32,9 +32,10 @@ def flat_count(tree: Any) -> int:
 class Primal:
     """A function of the user, traced once for all operators."""
 
-    __slots__ = ("__weakref__", "jit", "traces", "used")
+    __slots__ = ("__weakref__", "checked", "jit", "traces", "used")
 
     def __init__(self) -> None:
+        self.checked: set[Any] = set()
         self.traces = 0
         self.used = 0
 
@@ -219,12 +220,10 @@ def derive(
     point, kept = call.point(leaves)
 
     def f(diff: Any) -> Any:
-        merged = call.merge(leaves, kept, diff)
         if primal is None:
-            x = call.x_tree.unflatten(merged)
-            return call.split(call.f(x, *call.make_args(args)))
-        x = call.arrays_only(merged, 0)
-        return primal(call, captured, x, call.arrays_only(args, sum(call.counts)))
+            return call.evaluate_as_is(captured, leaves, kept, diff, args)
+        x = call.arrays_only(call.merge(leaves, kept, diff), 0)
+        return primal(call, captured, x, call.arrays_only(args, call.ahead))
 
     takes = call.options.kind.takes
     if takes == "v":

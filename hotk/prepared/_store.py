@@ -19,12 +19,21 @@ _BYTES_A_PROGRAM = 1 << 20
 class Entry:
     """What is known under one key: programs by signature, or how to go on."""
 
-    __slots__ = ("first", "programs", "ready", "reason", "stage", "used")
+    __slots__ = (
+        "constant",
+        "first",
+        "programs",
+        "ready",
+        "reason",
+        "stage",
+        "used",
+    )
 
     def __init__(self) -> None:
         self.first: Program | None = None
         self.programs: dict[Hashable, Program] = {}
         self.ready: dict[Hashable, Program] = {}
+        self.constant: dict[Hashable, Any] = {}
         self.stage = 0
         self.reason = ""
         self.used = 0
