@@ -9,6 +9,7 @@ from ._auto import (
     second_order_candidates as second_order_candidates,
 )
 from ._basis import is_complex as is_complex
+from ._block import recorded_blocks as recorded_blocks
 from ._first import (
     AbstractMode as AbstractMode,
     Forward as Forward,
@@ -21,4 +22,4 @@ from ._nested import (
     REVERSE_OVER_REVERSE as REVERSE_OVER_REVERSE,
     Nested as Nested,
 )
-from ._sizes import Sizes as Sizes, block_of as block_of
+from ._sizes import Sizes as Sizes

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._block import choose_block
+
 
 # A loop for each leaf writes its columns in place, but is compiled once more. The largest
 # leaves get loops of their own; the others share one, whose columns are copied once.
@@ -22,13 +24,14 @@ def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[
     Args:
         push: The linear map, from a tree like `x` to a tree of arrays.
         x: A tree of real arrays.
-        block: How many directions at once; `None` means all.
+        block: How many directions at once; chosen from the program if `None`.
 
     Returns:
         For each leaf of the result, for each leaf of `x`: an array of shape
         `result.shape + leaf.shape`.
     """
     leaves, treedef = jax.tree.flatten(x)
+    block = choose_block(push, x) if block is None else block
     made: dict[int, list[Any]] = {}
     for group in _groups(leaves, block):
         inside = [leaves[i] for i in group]
@@ -51,9 +54,9 @@ def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[
     return [list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)]
 
 
-def _groups(leaves: list[Any], block: int | None) -> list[list[int]]:
+def _groups(leaves: list[Any], block: int) -> list[list[int]]:
     """Share the leaves out among a few loops."""
-    if block is None or block >= sum(leaf.size for leaf in leaves):
+    if block >= sum(leaf.size for leaf in leaves):
         return [list(range(len(leaves)))]
     by_size = sorted(range(len(leaves)), key=lambda i: -leaves[i].size)
     rest = sorted(by_size[_LOOPS:])
@@ -61,11 +64,11 @@ def _groups(leaves: list[Any], block: int | None) -> list[list[int]]:
 
 
 def _group_columns(
-    push: Callable[[Any], list[Any]], leaves: list[Any], block: int | None
+    push: Callable[[Any], list[Any]], leaves: list[Any], block: int
 ) -> list[Any]:
     """Return the columns of some leaves, side by side in the last axis."""
     n = sum(leaf.size for leaf in leaves)
-    width = n if block is None else min(block, n)
+    width = min(block, n)
     if width:
         width = math.ceil(n / math.ceil(n / width))
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ._basis import over_basis, size_of, split_rows, unit
+from ._block import choose_block
 from ._columns import columns
 from ._first import AbstractMode, Forward, Reverse, real_inner
 
@@ -124,9 +125,11 @@ class Nested(AbstractMode):
         leaves, treedef = jax.tree.flatten(x)
         if not leaves:
             return y, x, aux
-        entries = over_basis(
-            lambda i: self.quadratic_form(f, x, unit(x, i))[1], n, block
-        )
+        def form(v: Any) -> Any:
+            return self.quadratic_form(f, x, v)[1]
+
+        block = choose_block(form, x) if block is None else block
+        entries = over_basis(lambda i: form(unit(x, i)), n, block)
         pieces = split_rows(entries, x)
         made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
         return y, treedef.unflatten(made), aux

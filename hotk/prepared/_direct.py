@@ -24,7 +24,7 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.function import Opaque, Walk, own_copy
-from hotk.mode import AbstractMode, Auto, Facts, Sizes, block_of
+from hotk.mode import AbstractMode, Auto, Facts, Sizes
 
 from ._call import Call
 from ._inputs import sort_inputs
@@ -201,8 +201,6 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
     point, _ = call.point(call.unflatten(call.inputs.arrays)[0])
     sizes = Sizes.of(point, y)
     block = options.block_size
-    if kind.sized and block is None:
-        block = block_of(closed, sizes)
     if not isinstance(options.mode, Auto):
         return [Plan(options.mode, "asked for", block)]
     facts = Facts.of(closed.jaxpr)

@@ -9,7 +9,7 @@ import jax
 
 from hotk._core import cache_size, fingerprint, run_jaxpr, tracers_inside
 from hotk.function import Opaque, kind_of
-from hotk.mode import AbstractMode, Facts
+from hotk.mode import AbstractMode, Facts, recorded_blocks
 
 from ._call import SLOT, Call, Mismatch
 from ._options import Options
@@ -123,7 +123,11 @@ class Program:
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
             call = source if isinstance(source, Call) else source[0](*source[1:])
-            return derive(call, self.primal, captured, arrays, self.mode, self.block)
+            with recorded_blocks() as blocks:
+                result = derive(call, self.primal, captured, arrays, self.mode, plan.block)
+            if blocks:
+                self.block = min(blocks)
+            return result
 
         self.jit = jax.jit(body)
 
