@@ -10,6 +10,7 @@ from ._signature import (
     sharding_of as sharding_of,
 )
 from ._tree import (
+    check_faithful as check_faithful,
     dict_orders as dict_orders,
     has_dict as has_dict,
     in_orders as in_orders,

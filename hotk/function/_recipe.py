@@ -69,7 +69,7 @@ def is_library_module(module: types.ModuleType) -> bool:
 
 def is_library_name(name: str | None) -> bool:
     """Whether the module of this name is loaded and belongs to a library."""
-    if not name:
+    if not name or name == "__main__":
         return False
     module = sys.modules.get(name)
     if module is None:
@@ -139,8 +139,8 @@ class Recipe:
                 self.writes = f"the nonlocal `{name}`"
             elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
                 self.writes = f"an attribute `{name}`"
-            elif operation in _ATTRIBUTE and name in _MEMORY:
-                self.writes = f"or reads memory: `{name}`"
+            elif operation in _ATTRIBUTE and (name in _MEMORY or _is_hidden(name)):
+                self.writes = f"or reads `{name}`, which no walk follows"
             elif operation == "IMPORT_NAME":
                 imports[name] = None
         for constant in code.co_consts:
@@ -150,6 +150,14 @@ class Recipe:
     def __repr__(self) -> str:
         """Show the name of the code."""
         return f"<code {self.name}>"
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether an attribute tells of a thing what its walk leaves out."""
+    return name.startswith("__") and name.endswith("__") and name not in _KNOWN
+
+
+_KNOWN = frozenset({"__call__", "__class__", "__init__", "__new__", "__post_init__"})
 
 
 def _is_outside(before: list[dis.Instruction]) -> bool:

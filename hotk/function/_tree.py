@@ -8,7 +8,7 @@ from jax.tree_util import PyTreeDef
 
 from hotk._core import JITTED
 
-from ._walk import Walk, is_library_class, tree_data
+from ._walk import Opaque, Walk, is_library_class, tree_data, is_faithful_node
 
 
 _CONTAINERS = (tuple, list, dict, type(None))
@@ -34,6 +34,17 @@ def walk_tree(walk: Walk, treedef: PyTreeDef) -> None:
     for kind, data in _nodes(treedef):
         if kind not in _CONTAINERS:
             tree_data(walk, kind, data)
+
+
+def check_faithful(treedef: PyTreeDef) -> None:
+    """Refuse to build a further argument anew that may come out as something else.
+
+    Raises:
+        Opaque: If a node is of a class of the user that may not survive it.
+    """
+    for kind, _ in _nodes(treedef):
+        if kind not in _CONTAINERS and not is_faithful_node(kind):
+            raise Opaque(f"an argument of the registered class `{kind.__qualname__}`")
 
 
 def _nodes(treedef: PyTreeDef) -> list[tuple[Any, Any]]:

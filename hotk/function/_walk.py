@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import enum
 import functools
+import itertools
 import math
 import sys
 import types
@@ -291,6 +292,12 @@ def member(walk: Walk, value: enum.Enum) -> None:
         a_class(walk, type(value))
 
 
+def _member_data(walk: Walk, value: enum.Enum) -> None:
+    """What a member of an enumeration carries besides its name."""
+    kept = {k: v for k, v in vars(value).items() if k == "_value_" or k[:1] != "_"}
+    mapping(walk, kept)
+
+
 # ----- Static by identity
 
 
@@ -307,7 +314,7 @@ def by_identity(walk: Walk, value: Any) -> None:
 def builtin(walk: Walk, value: Any) -> None:
     """A builtin function or method."""
     owner = getattr(value, "__self__", None)
-    if isinstance(owner, (list, dict, set, bytearray, np.ndarray)):
+    if not isinstance(owner, _HARMLESS_OWNERS):
         raise Opaque(f"a method of a {type(owner).__name__} that can change")
     if id(value) in _UNSEEN:
         raise Opaque(f"`{value.__name__}` reads what no walk can see")
@@ -534,16 +541,23 @@ def a_class(walk: Walk, value: type) -> None:
     walk.key.append(weakref.ref(value))
     walk.frozen += 1
     try:
+        if not is_library_class(type(value)):
+            a_class(walk, type(value))
         for base in value.__mro__:
             if is_library_class(base):
                 continue
+            fields = vars(base).get("__dataclass_fields__", {})
             generated = "__dataclass_fields__" in vars(base)
+            for field in fields.values():
+                if field.metadata:
+                    mapping(walk, dict(field.metadata))
+            members = getattr(base, "__members__", {})
+            for known in members.values():
+                _member_data(walk, known)
             for name, item in list(vars(base).items()):
-                if name in _CLASS_NOISE or isinstance(item, enum.Enum):
+                if name in _CLASS_NOISE or name in members:
                     continue
-                if issubclass(base, enum.Enum) and not isinstance(
-                    item, types.FunctionType
-                ):
+                if members and name[:1] == "_" and not isinstance(item, types.FunctionType):
                     continue
                 if generated and _is_generated(item):
                     continue
@@ -659,13 +673,13 @@ def _visitor_of(value: Any) -> Visitor:
         return unknown
     if _is_permanent(value):
         return permanent
-    if _is_tree_node(value):
+    if is_faithful_node(kind) and _is_tree_node(value):
         return tree_node
     if kind.__module__.partition(".")[0] in ("jax", "jaxlib") and (
         kind.__hash__ is not object.__hash__ and kind.__hash__ is not None
     ):
         return static
-    if is_library_class(kind):
+    if is_library_class(kind) or kind.__getattribute__ is not object.__getattribute__:
         return unknown
     bases = {base for base in kind.__mro__ if is_library_class(base)}
     if bases <= set(_PLAIN_BASES) | _abstract_bases() and "__del__" not in dir(kind):
@@ -678,18 +692,36 @@ def _abstract_bases() -> set[type]:
     return {abc.ABC} if abc is not None else set()
 
 
+def is_faithful_node(kind: type) -> bool:
+    """Whether flattening a node and building it anew gives the same thing.
+
+    It does for equinox modules, dataclasses, named tuples and what libraries register;
+    what a user registers may forget attributes or compute when it is made.
+    """
+    faithful = is_library_class(kind) or issubclass(kind, (eqx.Module, tuple))
+    return faithful or "__dataclass_fields__" in vars(kind)
+
+
 def _is_tree_node(value: Any) -> bool:
     return not jax.tree_util.all_leaves([value])
 
 
 _BUILTINS = vars(builtins)
+# What a bound builtin may belong to: modules, classes, immutable values, and a counter,
+# which is how one counts traces.
+_HARMLESS_OWNERS = (
+    *(type(None), types.ModuleType, type, str, bytes, int, float, complex, tuple),
+    *(frozenset, range, types.FunctionType, itertools.count, np.ufunc, np.dtype),
+)
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
 _PLAIN_MODULES: set[types.ModuleType] = set()
 _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
 }
-_REFLECTION = frozenset({"sys", "importlib", "inspect", "gc", "ctypes"})
+_REFLECTION = frozenset(
+    {"sys", "importlib", "inspect", "gc", "ctypes", "os", "random", "time"}
+)
 _CLASS_NOISE = frozenset(
     {
         *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"),

@@ -1,5 +1,6 @@
 """One call, as a trace of it sees it: the function with tracers inside, the point."""
 
+import operator
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,6 +13,7 @@ from hotk.function import (
     Opaque,
     Rebuild,
     Walk,
+    check_faithful,
     dict_orders,
     has_dict,
     in_orders,
@@ -66,7 +68,12 @@ class Call:
         self._flatten()
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
-        walk.visit(f)
+        try:
+            walk.visit(f)
+        except RecursionError as error:
+            raise Opaque("it is nested too deeply to be walked") from error
+        for tree in self.args_trees:
+            check_faithful(tree)
         self.plain = is_inert(self.tree)
         if not self.plain:
             walk_tree(walk, self.tree)
@@ -157,8 +164,12 @@ class Call:
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
         x_leaves = self._merge(range(point), x, statics)
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
+        given = self.make_args(args_leaves)
         try:
-            out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *self.make_args(args_leaves))
+            out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
+            now = jax.tree.leaves(given)
+            if len(now) != len(args_leaves) or any(map(operator.is_not, now, jax.tree.leaves(self.make_args(args_leaves)))):
+                raise Opaque("it changes an argument")
             after = Walk(small=self.small)
             after.visit(rebuilt)
             again = Walk(small=self.small)

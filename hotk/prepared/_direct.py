@@ -100,12 +100,13 @@ def call_traced(call: Call) -> Any:
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
         return program.run(call, captured, arrays)
     entry = STORE.entry(call.store_key)
-    ready = entry.ready.get(kinds)
+    context = trace_context()
+    ready = entry.ready.get((kinds, context))
     if ready is None:
         ready = share(program, call)
         if ready.compile(call, captured, arrays):
             STORE.compiled()
-        entry.ready[kinds] = ready
+        entry.ready[kinds, context] = ready
         alone = len(entry.programs) == 1 and ready is program
         entry.first = program if alone else None
     return ready.run(call, captured, arrays)
@@ -146,6 +147,8 @@ def make_program(call: Call, kinds: Any) -> Program:
         raise Fallback("something inside it closes over what is traced")
     check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
+    if any("pure_callback" in name or "io_callback" in name for name in facts.callbacks):
+        raise Fallback("a host callback keeps what it captured")
     failures = []
     for plan in plans(call, traced.jaxpr, traced.out_info[0]):
         program = Program(call.options, primal, call.tree, plan, facts, kinds)
@@ -185,11 +188,11 @@ def check_numpy(
 
     pairs = zip(inputs, numpy, strict=True)
     moving = [a for a, real in pairs if real is None]
+    places = [None if a is None else own_copy(np.asarray(a)) for a in numpy]
     try:
         closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         raise Fallback(_first_line(error)) from error
-    places = [None if a is None else own_copy(np.asarray(a)) for a in numpy]
     if not same_program(traced.jaxpr, closed, places):
         raise Fallback("NumPy computes with an array that it captured")
     primal.checked.add(kinds)
@@ -366,6 +369,11 @@ class OpaqueCall(Call):
         self.captured = []
         self.eager = False
         self.traced: Any = None
+
+    def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """Return the further arguments themselves."""
+        del leaves
+        return self.args
 
     def apply(self, plan: Plan, arrays: Any) -> Any:
         """Evaluate the operator in one mode."""

@@ -71,7 +71,7 @@ class Operator:
                         return call_slowly(options, f, x, rest)
                     arrays, marks = inputs.arrays, inputs.marks
             walk.visit(f)
-        except Opaque:
+        except (Opaque, RecursionError):
             return call_slowly(options, f, x, rest)
         entry = STORE.entries.get((options, shape, marks, *walk.key))
         if entry is None or entry.first is None:
