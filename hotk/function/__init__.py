@@ -20,5 +20,6 @@ from ._tree import (
 from ._walk import (
     Opaque as Opaque,
     Walk as Walk,
+    is_numeric as is_numeric,
     own_copy as own_copy,
 )

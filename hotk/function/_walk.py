@@ -186,6 +186,14 @@ _NUMPY_LEAF: Final = "<NumPy leaf>"
 _SMALL = 64
 
 
+def is_numeric(dtype: np.dtype) -> bool:
+    """Whether JAX has numbers of a NumPy dtype, in this machine's byte order."""
+    if dtype.kind in "biu":
+        return dtype.isnative
+    known = jax.dtypes.issubdtype(dtype, np.inexact)
+    return known and dtype.isnative and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+
+
 def own_copy(array: np.ndarray) -> np.ndarray:
     """Copy a NumPy array in the dtype that JAX will give it."""
     return np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
@@ -228,7 +236,7 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         return
     if walk.frozen:
         raise Opaque("an array reached through a class or a static field")
-    if value.dtype.kind not in "biufcV" or (value.dtype.kind == "V" and value.dtype.fields):
+    if not is_numeric(value.dtype):
         raise Opaque(f"a NumPy array of dtype {value.dtype}")
     if walk.small and value.size <= _SMALL:
         walk.key.append(_content(value))
@@ -430,6 +438,8 @@ def function(walk: Walk, value: types.FunctionType) -> None:
         return
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
+    if recipe.draws:  # the one setting that JAX leaves out of its own keys
+        key.append(str(jax.config.jax_default_prng_impl))
     if recipe.names:
         _globals(walk, value, recipe)
     for name in recipe.imports:
@@ -473,7 +483,9 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
 def _module_attributes(
     walk: Walk, found: types.ModuleType, name: str, recipe: Recipe
 ) -> None:
-    if is_library_module(found) and found.__name__ not in _REFLECTION:
+    if found.__name__ in _REFLECTION:
+        raise Opaque(f"the module `{found.__name__}` reads what no walk can see")
+    if is_library_module(found):
         _PLAIN_MODULES.add(found)
         walk.key.append(found)
         return
@@ -559,7 +571,7 @@ def a_class(walk: Walk, value: type) -> None:
                     continue
                 if members and name[:1] == "_" and not isinstance(item, types.FunctionType):
                     continue
-                if generated and _is_generated(item):
+                if generated and _is_generated(name, item):
                     continue
                 walk.key.append(name)
                 _class_item(walk, name, item)
@@ -567,9 +579,11 @@ def a_class(walk: Walk, value: type) -> None:
         walk.frozen -= 1
 
 
-def _is_generated(item: Any) -> bool:
+def _is_generated(name: str, item: Any) -> bool:
+    """Whether `dataclasses` wrote a method: from the fields, so nothing of its own."""
     code = getattr(item, "__code__", None)
-    return code is not None and code.co_filename == "<string>"
+    written = name.startswith("__") and name != "__call__"
+    return written and code is not None and code.co_filename == "<string>"
 
 
 def _class_item(walk: Walk, name: str, item: Any) -> None:
@@ -651,6 +665,8 @@ def _is_equinox_method(value: Any) -> bool:
 def _visitor_of(value: Any) -> Visitor:
     """Find the visitor of a value whose very type is not in the table."""
     kind = type(value)
+    if any("__getattribute__" in vars(base) for base in kind.__mro__ if not is_library_class(base)):
+        return unknown
     if isinstance(value, jax.Array):
         return leaf
     if isinstance(value, np.generic):
@@ -679,7 +695,7 @@ def _visitor_of(value: Any) -> Visitor:
         kind.__hash__ is not object.__hash__ and kind.__hash__ is not None
     ):
         return static
-    if is_library_class(kind) or kind.__getattribute__ is not object.__getattribute__:
+    if is_library_class(kind):
         return unknown
     bases = {base for base in kind.__mro__ if is_library_class(base)}
     if bases <= set(_PLAIN_BASES) | _abstract_bases() and "__del__" not in dir(kind):

@@ -157,6 +157,9 @@ class Call:
         whole = (*(self.inputs.statics[i] for i in numbers), self.f)
         walk, trail = survey(whole, small=self.small)
         made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
+        if self.small:  # what is static by content is not to be written into either
+            numpy = [n.value for n in trail.nodes.values() if type(n.value) is np.ndarray]
+            made = {**{id(a): a.copy("K") for a in numpy}, **made}
         rebuild = Rebuild(trail, made)
         rebuilt = rebuild(whole)
         if rebuild.rules:
@@ -167,8 +170,8 @@ class Call:
         given = self.make_args(args_leaves)
         try:
             out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
-            now = jax.tree.leaves(given)
-            if len(now) != len(args_leaves) or any(map(operator.is_not, now, jax.tree.leaves(self.make_args(args_leaves)))):
+            now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
+            if len(now) != len(before) or any(map(operator.is_not, now, before)):
                 raise Opaque("it changes an argument")
             after = Walk(small=self.small)
             after.visit(rebuilt)

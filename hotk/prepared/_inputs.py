@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import ARRAY, DtypeError, Tracer, describe, leaf_name, message
-from hotk.function import Walk, own_copy
+from hotk.function import Walk, is_numeric, own_copy
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -69,14 +69,10 @@ def _as_array(leaf: Any) -> Any:
     if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
         return leaf
     if isinstance(leaf, np.ndarray):
-        return own_copy(leaf) if _numeric(leaf) else None
+        return own_copy(leaf) if is_numeric(leaf.dtype) else None
     if isinstance(leaf, np.generic):
-        return own_copy(np.asarray(leaf)) if _numeric(leaf) else None
+        return own_copy(np.asarray(leaf)) if is_numeric(leaf.dtype) else None
     return None
-
-
-def _numeric(leaf: Any) -> bool:
-    return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _is_fixed(leaf: Any, part: int, walk: Walk, opaque: bool) -> bool:
