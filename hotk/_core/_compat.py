@@ -177,7 +177,9 @@ def same_program(first: Any, second: Any, places: list[Any]) -> bool:
         if place is None:
             inputs.append(next(arguments))
             continue
-        found = [i for i, (_, value) in enumerate(constants) if _same_array(value, place)]
+        found = [
+            i for i, (_, value) in enumerate(constants) if _same_array(value, place)
+        ]
         inputs.append(constants.pop(found[0])[0] if found else object())
     keys: tuple[list[Hashable], list[Hashable]] = ([], [])
     try:
@@ -305,7 +307,10 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
             outputs = run_jaxpr(body, body.consts, inputs)
         else:
             parameters = equation.primitive.get_bind_params(equation.params)
-            with _source.user_context(equation.source_info.traceback), equation.ctx.manager:
+            with (
+                _source.user_context(equation.source_info.traceback),
+                equation.ctx.manager,
+            ):
                 outputs = equation.primitive.bind(*inputs, **parameters)
             if not equation.primitive.multiple_results:
                 outputs = [outputs]

@@ -17,9 +17,5 @@ from ._tree import (
     is_inert as is_inert,
     walk_tree as walk_tree,
 )
-from ._walk import (
-    Opaque as Opaque,
-    Walk as Walk,
-    is_numeric as is_numeric,
-    own_copy as own_copy,
-)
+from ._values import is_numeric as is_numeric, own_copy as own_copy
+from ._walk import Opaque as Opaque, Walk as Walk

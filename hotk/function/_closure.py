@@ -119,5 +119,3 @@ class Closure(eqx.Module):
 
 def _own(leaf: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-

@@ -48,7 +48,9 @@ class Explanation(NamedTuple):
         )
 
 
-def explain(f: Callable[..., Any], other: Callable[..., Any] | None = None) -> Explanation:
+def explain(
+    f: Callable[..., Any], other: Callable[..., Any] | None = None
+) -> Explanation:
     """Tell what a callable captures, where it was found and how it is treated.
 
     Args:

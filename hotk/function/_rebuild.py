@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten
 
-from . import _walk
+from . import _classes, _kinds
 from ._recipe import recipe_of
 from ._walk import Node, Trail, Walk
 
@@ -82,17 +82,17 @@ class Rebuild:
         if isinstance(value, functools.partial):
             keywords = {name: self(item) for name, item in value.keywords.items()}
             return type(value)(self(value.func), *map(self, value.args), **keywords)
-        if isinstance(value, types.MethodType) or _walk._is_equinox_method(value):
+        if isinstance(value, types.MethodType) or _kinds.is_equinox_method(value):
             return types.MethodType(self(value.__func__), self(value.__self__))
         if isinstance(value, (jax.custom_jvp, jax.custom_vjp)):
             self.rules = True
             return self._attributes(value, dict(vars(value)))
         if isinstance(value, types.ModuleType):
             return self._module(value)
-        if _walk._is_tree_node(value):
+        if _kinds.is_tree_node(value):
             children, treedef = tree_flatten(value, is_leaf=lambda n: n is not value)
             return treedef.unflatten(map(self, children))
-        return self._attributes(value, _walk.attributes_of(value))
+        return self._attributes(value, _classes.attributes_of(value))
 
     def _list(self, value: list[Any]) -> list[Any]:
         made = type(value)()

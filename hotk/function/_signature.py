@@ -53,13 +53,17 @@ class Signature(NamedTuple):
         """List every field with whether it is the same, and both values."""
         rows = []
         if self.structure != other.structure:
-            rows.append(Row(False, "structure", str(self.structure), str(other.structure)))
+            rows.append(
+                Row(False, "structure", str(self.structure), str(other.structure))
+            )
         mine = dict(zip(self.names, self.leaves, strict=True))
         theirs = dict(zip(other.names, other.leaves, strict=True))
         for name in dict.fromkeys((*self.names, *other.names)):
             a, b = mine.get(name), theirs.get(name)
             rows.append(
-                Row(a == b, name, a.text if a else "missing", b.text if b else "missing")
+                Row(
+                    a == b, name, a.text if a else "missing", b.text if b else "missing"
+                )
             )
         return rows
 

@@ -8,11 +8,25 @@ from jax.tree_util import PyTreeDef
 
 from hotk._core import JITTED
 
-from ._walk import Opaque, Walk, is_library_class, tree_data, is_faithful_node
+from ._classes import is_library_class
+from ._kinds import is_faithful_node
+from ._values import tree_data
+from ._walk import Opaque, Walk
 
 
 _CONTAINERS = (tuple, list, dict, type(None))
-_SIMPLE = (type(None), bool, int, float, complex, str, bytes, np.dtype, type(...), JITTED)
+_SIMPLE = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    np.dtype,
+    type(...),
+    JITTED,
+)
 _INERT: dict[PyTreeDef, bool] = {}
 _LIMIT = 4096
 

@@ -55,9 +55,7 @@ def over_basis(each: Callable[[Any], Any], n: int, block: int | None) -> Any:
         return jax.vmap(each)(start + jnp.arange(block, dtype=jnp.int32))
 
     stacked = jax.lax.map(one_block, starts)
-    return jax.tree.map(
-        lambda a: a.reshape(count * block, *a.shape[2:])[:n], stacked
-    )
+    return jax.tree.map(lambda a: a.reshape(count * block, *a.shape[2:])[:n], stacked)
 
 
 def split_rows(rows: Any, x: Any) -> list[Any]:

@@ -13,17 +13,96 @@ from ._basis import size_of
 
 # Primitives that XLA fuses into their neighbors: their results are never written out.
 _FUSED = frozenset(
-    """abs acos acosh add add_any and asin asinh atan atan2 atanh broadcast_in_dim cbrt
-    ceil clamp concatenate convert_element_type copy copy_p cos cosh digamma div eq erf
-    erf_inv erfc exp exp2 expand_dims expm1 floor ge gt imag integer_pow iota is_finite
-    le lgamma log log1p logistic lt max min mul ne neg not one_minus_square
-    optimization_barrier or pad pow real reduce_precision rem reshape rev round rsqrt
-    select_n sign sin sinh slice sqrt square squeeze stop_gradient sub tan tanh
-    transpose xor""".split()
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "broadcast_in_dim",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expand_dims",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "imag",
+        "integer_pow",
+        "iota",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "not",
+        "one_minus_square",
+        "optimization_barrier",
+        "or",
+        "pad",
+        "pow",
+        "real",
+        "reduce_precision",
+        "rem",
+        "reshape",
+        "rev",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sign",
+        "sin",
+        "sinh",
+        "slice",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "transpose",
+        "xor",
+    ]
 )
 _INLINED = frozenset(
-    """jit pjit closed_call core_call remat2 checkpoint custom_jvp_call
-    custom_vjp_call""".split()
+    [
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat2",
+        "checkpoint",
+        "custom_jvp_call",
+        "custom_vjp_call",
+    ]
 )
 # Bytes of intermediates that a block may fill: measured best within 20 % on 16 functions.
 _CACHE = 4 << 20
@@ -155,4 +234,6 @@ def _is_literal(variable: Any) -> bool:
 
 def _bytes(variable: Any) -> int:
     aval = variable.aval
-    return aval.size * getattr(aval.dtype, "itemsize", 0) if hasattr(aval, "dtype") else 0
+    return (
+        aval.size * getattr(aval.dtype, "itemsize", 0) if hasattr(aval, "dtype") else 0
+    )

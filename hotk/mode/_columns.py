@@ -51,7 +51,9 @@ def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[
                 for a in whole
             ]
             made[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
-    return [list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)]
+    return [
+        list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)
+    ]
 
 
 def _groups(leaves: list[Any], block: int) -> list[list[int]]:

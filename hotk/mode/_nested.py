@@ -71,9 +71,7 @@ class Nested(AbstractMode):
         y, _, product, aux = self.product(f, x, v)
         return y, real_inner(v, product).astype(y.dtype), aux
 
-    def second_derivative(
-        self, f: Callable[..., Any], x: Any
-    ) -> tuple[Any, Any, Any]:
+    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
         """Return `y`, its second derivative by a scalar `x`, and `aux`."""
 
         def first(x: Any) -> tuple[Any, Any]:
@@ -87,7 +85,6 @@ class Nested(AbstractMode):
         self, f: Callable[..., Any], x: Any, block: int | None = None
     ) -> tuple[Any, Any, Any, Any]:
         """Return `y`, its Jacobian, its Hessian as `jax.hessian` does, and `aux`."""
-
         shape, _ = jax.eval_shape(f, x)
         if jax.tree.structure(shape) == jax.tree.structure(0) and shape.shape == ():
             return self._scalar_hessian(f, x, block)
@@ -125,6 +122,7 @@ class Nested(AbstractMode):
         leaves, treedef = jax.tree.flatten(x)
         if not leaves:
             return y, x, aux
+
         def form(v: Any) -> Any:
             return self.quadratic_form(f, x, v)[1]
 

@@ -23,7 +23,7 @@ from hotk.function import (
 )
 
 from ._checks import check_aux, check_output, match_direction
-from ._inputs import Inputs, check_point, is_inexact, sort_inputs
+from ._inputs import check_point, is_inexact, sort_inputs
 from ._options import Options
 
 
@@ -158,7 +158,9 @@ class Call:
         walk, trail = survey(whole, small=self.small)
         made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
         if self.small:  # what is static by content is not to be written into either
-            numpy = [n.value for n in trail.nodes.values() if type(n.value) is np.ndarray]
+            numpy = [
+                n.value for n in trail.nodes.values() if type(n.value) is np.ndarray
+            ]
             made = {**{id(a): a.copy("K") for a in numpy}, **made}
         rebuild = Rebuild(trail, made)
         rebuilt = rebuild(whole)

@@ -87,7 +87,9 @@ def _match_leaf(
     batched: bool,
 ) -> Any:
     want = jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
-    if not isinstance(part, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+    if not isinstance(
+        part, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+    ):
         raise StructureError(
             message(
                 call,
@@ -152,7 +154,9 @@ def check_output(call: str, f: Any, y: Any, want: str) -> Any:
     """
     where = f"`{function_name(f)}`{function_place(f)}"
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
-        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+        if not isinstance(
+            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
+        ):
             raise OutputError(
                 message(
                     call,
@@ -204,7 +208,13 @@ def _check_scalar(call: str, where: str, y: Any) -> Any:
     else:
         return jnp.asarray(y)
     raise OutputError(
-        message(call, problem, expected="a floating-point scalar, f32[]", got=got, fix=fix + ".")
+        message(
+            call,
+            problem,
+            expected="a floating-point scalar, f32[]",
+            got=got,
+            fix=fix + ".",
+        )
     )
 
 
@@ -222,7 +232,9 @@ def check_aux(call: str, f: Any, out: Any) -> tuple[Any, Any]:
             )
         )
     for path, leaf in jax.tree_util.tree_flatten_with_path(out[1])[0]:
-        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+        if not isinstance(
+            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
+        ):
             raise OutputError(
                 message(
                     call,

@@ -1,15 +1,14 @@
 """What happens when a direct call does not find its program at once."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.tree_util import tree_flatten
 
 from hotk._core import (
-    HotkError,
     NEEDS_VALUE,
+    HotkError,
     ModeError,
     Tracer,
     Unrecognized,
@@ -30,7 +29,7 @@ from ._call import Call
 from ._inputs import sort_inputs
 from ._options import Options
 from ._program import Evaluator, Primal, Program, derive, kinds_of, program_key
-from ._store import STORE, Entry
+from ._store import STORE
 
 
 class Fallback(Exception):
@@ -147,7 +146,9 @@ def make_program(call: Call, kinds: Any) -> Program:
         raise Fallback("something inside it closes over what is traced")
     check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
-    if any("pure_callback" in name or "io_callback" in name for name in facts.callbacks):
+    if any(
+        "pure_callback" in name or "io_callback" in name for name in facts.callbacks
+    ):
         raise Fallback("a host callback keeps what it captured")
     failures = []
     for plan in plans(call, traced.jaxpr, traced.out_info[0]):
@@ -220,7 +221,7 @@ def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
 
 def share(program: Program, call: Call) -> Program:
     """Return a compiled program that computes the same, or `program` if none does."""
-    if program.traced is None:
+    if program.traced is None or program.context != trace_context():
         program.trace(call, call.captured, call.inputs.arrays)
     traced = program.traced
     try:
@@ -269,7 +270,9 @@ def find_evaluator(
         STORE.compiled()
     else:
         evaluator = STORE.evaluator((trace_context(), key), made)
-    return evaluator, [own_copy(c) if isinstance(c, np.ndarray) else c for c in constants]
+    return evaluator, [
+        own_copy(c) if isinstance(c, np.ndarray) else c for c in constants
+    ]
 
 
 def call_small(call: Call) -> Any:

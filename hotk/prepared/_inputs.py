@@ -115,5 +115,3 @@ def name_leaves(root: str, tree: Any) -> list[str]:
     """Name all leaves of a tree."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [leaf_name(root, path) for path, _ in paths]
-
-

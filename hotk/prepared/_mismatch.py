@@ -56,7 +56,9 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
             if i in directions and _fits(leaf, want):
                 made.append(jnp.array(leaf, dtype=want, copy=True))
             else:
-                made.append(leaf if isinstance(leaf, _NUMBERS) else own_copy(np.asarray(leaf)))
+                made.append(
+                    leaf if isinstance(leaf, _NUMBERS) else own_copy(np.asarray(leaf))
+                )
         else:
             return None
     return made
@@ -127,7 +129,11 @@ def mismatch_error(prepared: Any, rows: list[Row]) -> PreparationError:
     lines = [f"`{prepared.program.options.kind.name}` was prepared for something else."]
     for row in rows:
         mark = "✓" if row.same else "✗"
-        values = row.prepared if row.same else f"prepared {row.prepared}, called {row.called}"
+        values = (
+            row.prepared
+            if row.same
+            else f"prepared {row.prepared}, called {row.called}"
+        )
         lines.append(f"  {mark} {row.field}: {values}")
     lines.append(
         "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."
@@ -161,7 +167,11 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
         if want == got:
             made.append(leaf)
             continue
-        if want.kind[0] == "static" or got.kind[0] == "static" or want.kind[0] != got.kind[0]:
+        if (
+            want.kind[0] == "static"
+            or got.kind[0] == "static"
+            or want.kind[0] != got.kind[0]
+        ):
             return None
         _, dtype, weak = want.kind
         if weak and np.shape(leaf) == ():

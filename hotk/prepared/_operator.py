@@ -156,7 +156,9 @@ class Operator:
                 )
             )
         if batched and not kind.takes:
-            raise TypeError(f"`{kind.call()}` has no direction: `batched` is not for it.")
+            raise TypeError(
+                f"`{kind.call()}` has no direction: `batched` is not for it."
+            )
         if block_size is not None and (not kind.sized or block_size < 1):
             raise (ValueError if kind.sized else TypeError)(
                 message(

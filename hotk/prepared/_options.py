@@ -86,7 +86,12 @@ class Options:
         self.block_size = block_size
 
     def apply(
-        self, f: Callable[..., Any], x: Any, v: Any, mode: AbstractMode, block: int | None
+        self,
+        f: Callable[..., Any],
+        x: Any,
+        v: Any,
+        mode: AbstractMode,
+        block: int | None,
     ) -> Any:
         """Evaluate the formula, and arrange its results as the caller gets them."""
         formula, keywords = self.kind.formula, {"mode": mode}

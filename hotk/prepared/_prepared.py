@@ -242,4 +242,6 @@ def _castable(part: Any, leaf: Any) -> bool:
     if not isinstance(part, (np.ndarray, np.generic, bool, int, float, complex)):
         return False
     complex_part = np.iscomplexobj(part)
-    return not complex_part or jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating)
+    return not complex_part or jnp.issubdtype(
+        jnp.result_type(leaf), jnp.complexfloating
+    )

@@ -7,7 +7,13 @@ from typing import Any
 
 import jax
 
-from hotk._core import cache_size, fingerprint, run_jaxpr, tracers_inside
+from hotk._core import (
+    cache_size,
+    fingerprint,
+    run_jaxpr,
+    trace_context,
+    tracers_inside,
+)
 from hotk.function import Opaque, kind_of
 from hotk.mode import AbstractMode, Facts, recorded_blocks
 
@@ -81,6 +87,7 @@ class Program:
         "__weakref__",
         "block",
         "compiled",
+        "context",
         "facts",
         "flat",
         "jit",
@@ -115,6 +122,7 @@ class Program:
         self.kinds = kinds
         self.compiled: Any = None
         self.traced: Any = None
+        self.context: Hashable = None
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
 
@@ -124,7 +132,9 @@ class Program:
                 raise Mismatch
             call = source if isinstance(source, Call) else source[0](*source[1:])
             with recorded_blocks() as blocks:
-                result = derive(call, self.primal, captured, arrays, self.mode, plan.block)
+                result = derive(
+                    call, self.primal, captured, arrays, self.mode, plan.block
+                )
             if blocks:
                 self.block = min(blocks)
             return result
@@ -151,6 +161,7 @@ class Program:
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
+        self.context = trace_context()
         return traced
 
     def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
@@ -242,5 +253,3 @@ def program_key(closed: Any, out_tree: Any, lift: bool) -> tuple[Hashable, Any]:
     """Return the key of a traced program, and its lifted constants."""
     key, constants = fingerprint(closed, lift=lift)
     return (out_tree, key), constants
-
-

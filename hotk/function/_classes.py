@@ -1,0 +1,177 @@
+"""Visitors of classes, their objects, enumerations and mappings."""
+
+import enum
+import functools
+import types
+import weakref
+from typing import Any
+
+from ._recipe import is_library_name
+from ._walk import Opaque, Walk
+
+
+_CLASSES: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_HEAP_TYPE = 1 << 9
+_CLASS_NOISE = frozenset(
+    {
+        *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
+        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+        *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__"),
+        *("__abstractvars__", "__abstractclassvars__", "__qualname__", "__slots__"),
+        *("__static_attributes__", "__firstlineno__", "__annotate__", "__hash__"),
+        *("__annotate_func__", "__annotations_cache__", "__type_params__"),
+        *("__protocol_attrs__", "_is_protocol", "_is_runtime_protocol"),
+        *("__non_callable_proto_members__", "__classcell__"),
+    }
+)
+
+
+def is_library_class(kind: type) -> bool:
+    """Whether a class belongs to Python, to an installed package or to hotk."""
+    known = _CLASSES.get(kind)
+    if known is None:
+        name = kind.__module__
+        known = is_library_name(name)
+        if name == "builtins" and kind.__flags__ & _HEAP_TYPE:
+            known = False  # made by `exec` in a namespace without a name
+        _CLASSES[kind] = known
+    return known
+
+
+def unknown(walk: Walk, value: Any) -> None:
+    """Anything else: it may change unseen."""
+    raise Opaque(
+        f"an object of type `{type(value).__module__}.{type(value).__qualname__}`"
+    )
+
+
+def static(walk: Walk, value: Any) -> None:
+    """A value that cannot change: by type and value."""
+    walk.key.append(type(value))
+    walk.key.append(value)
+
+
+def mapping(walk: Walk, value: Any) -> None:
+    """A dict, in the order in which it is iterated over."""
+    if walk.met(value):
+        return
+    walk.key.append(type(value))
+    walk.key.append(len(value))
+    for name, item in list(value.items()):
+        if type(name) is str:
+            walk.key.append(name)
+        else:
+            walk.visit(name, "key {!r}", name)
+        walk.visit(item, "[{!r}]", name)
+
+
+def member(walk: Walk, value: enum.Enum) -> None:
+    """A member of an enumeration, by its class and name."""
+    walk.key.append((type(value), value.name))
+    if not is_library_class(type(value)):
+        a_class(walk, type(value))
+
+
+def _member_data(walk: Walk, value: enum.Enum) -> None:
+    """What a member of an enumeration carries besides its name."""
+    kept = {k: v for k, v in vars(value).items() if k == "_value_" or k[:1] != "_"}
+    mapping(walk, kept)
+
+
+def a_class(walk: Walk, value: type) -> None:
+    """A class: by identity, and its functions like the user's own."""
+    if is_library_class(value):
+        walk.key.append(value)
+        return
+    if walk.met(value):
+        return
+    walk.key.append(weakref.ref(value))
+    walk.frozen += 1
+    try:
+        if not is_library_class(type(value)):
+            a_class(walk, type(value))
+        for base in value.__mro__:
+            if is_library_class(base):
+                continue
+            fields = vars(base).get("__dataclass_fields__", {})
+            generated = "__dataclass_fields__" in vars(base)
+            for field in fields.values():
+                if field.metadata:
+                    mapping(walk, dict(field.metadata))
+            members = getattr(base, "__members__", {})
+            for known in members.values():
+                _member_data(walk, known)
+            for name, item in list(vars(base).items()):
+                if name in _CLASS_NOISE or name in members:
+                    continue
+                if (
+                    members
+                    and name[:1] == "_"
+                    and not isinstance(item, types.FunctionType)
+                ):
+                    continue
+                if generated and _is_generated(name, item):
+                    continue
+                walk.key.append(name)
+                _class_item(walk, name, item)
+    finally:
+        walk.frozen -= 1
+
+
+def _is_generated(name: str, item: Any) -> bool:
+    """Whether `dataclasses` wrote a method: from the fields, so nothing of its own."""
+    code = getattr(item, "__code__", None)
+    written = name.startswith("__") and name != "__call__"
+    return written and code is not None and code.co_filename == "<string>"
+
+
+def _class_item(walk: Walk, name: str, item: Any) -> None:
+    if isinstance(item, (staticmethod, classmethod)):
+        walk.key.append(type(item))
+        walk.visit(item.__func__, ".{}", name)
+    elif isinstance(item, property):
+        walk.key.append(property)
+        for part in (item.fget, item.fset, item.fdel):
+            walk.visit(part, ".{}", name)
+    elif isinstance(item, functools.cached_property):
+        walk.key.append(type(item))
+        walk.visit(item.func, ".{}", name)
+    elif isinstance(
+        item,
+        (
+            types.MemberDescriptorType,
+            types.GetSetDescriptorType,
+            types.WrapperDescriptorType,
+        ),
+    ):
+        walk.key.append(type(item))
+    else:
+        walk.visit(item, ".{}", name)
+
+
+def plain_object(walk: Walk, value: Any) -> None:
+    """An object of a class of the user: its class and its attributes."""
+    if walk.met(value):
+        return
+    kind = type(value)
+    a_class(walk, kind)
+    attributes = attributes_of(value)
+    walk.key.append(len(attributes))
+    for name, item in attributes.items():
+        walk.key.append(name)
+        walk.visit(item, ".{}", name)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of a plain object, those in slots included."""
+    found = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            descriptor = vars(base).get(name)
+            if isinstance(descriptor, types.MemberDescriptorType):
+                try:
+                    found[name] = descriptor.__get__(value)
+                except AttributeError:
+                    continue
+    return found

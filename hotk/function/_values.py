@@ -1,0 +1,187 @@
+"""Visitors of arrays, values and containers."""
+
+import math
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import tree_flatten
+
+from hotk._core import Tracer
+
+from ._classes import a_class, is_library_class, unknown
+from ._walk import VISITORS, Opaque, Walk
+
+
+_SMALL = 64
+
+
+def is_numeric(dtype: np.dtype) -> bool:
+    """Whether JAX has numbers of a NumPy dtype, in this machine's byte order."""
+    if dtype.kind in "biu":
+        return dtype.isnative
+    known = jax.dtypes.issubdtype(dtype, np.inexact)
+    return (
+        known and dtype.isnative and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    )
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """Copy a NumPy array in the dtype that JAX will give it."""
+    return np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
+
+
+def _content(array: Any) -> Hashable:
+    weak = bool(getattr(array, "weak_type", False))
+    if isinstance(array, jax.Array) and _is_key(array):
+        data = np.asarray(jax.random.key_data(array))
+        return ("content", str(array.dtype), data.shape, data.tobytes())
+    data = np.asarray(array)
+    form = None
+    if isinstance(array, np.ndarray):
+        form = (array.strides, array.flags.num, type(array))
+    return ("content", data.shape, data.dtype.str, weak, form, data.tobytes())
+
+
+def _is_key(array: jax.Array) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+# ----- Leaves
+
+
+def leaf(walk: Walk, value: Any) -> None:
+    """A JAX array or a tracer."""
+    if walk.met(value):
+        return
+    if walk.frozen:
+        raise Opaque("an array reached through a class or a static field")
+    if walk.small and value.size <= _SMALL and not isinstance(value, Tracer):
+        walk.key.append(_content(value))
+        return
+    walk.add_leaf(value, value)
+
+
+def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
+    """A NumPy array."""
+    if walk.met(value):
+        return
+    if walk.frozen:
+        raise Opaque("an array reached through a class or a static field")
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+    if walk.small and value.size <= _SMALL:
+        walk.key.append(_content(value))
+        return
+    try:
+        copy = own_copy(value)
+    except TypeError as error:
+        raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
+    if copy.dtype != value.dtype and value.dtype.kind in "iu" and value.size:
+        limits = np.iinfo(copy.dtype)
+        if value.max() > limits.max or value.min() < limits.min:
+            raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
+    walk.add_leaf(copy, value)
+
+
+# ----- Static by value or identity
+
+
+def number(walk: Walk, value: float) -> None:
+    """A float, told apart from its other zero and from an integer."""
+    walk.key.append(float)
+    walk.key.append(value if value and not math.isnan(value) else value.hex())
+
+
+def complex_number(walk: Walk, value: complex) -> None:
+    """A complex number, by both parts."""
+    walk.key.append((complex, value.real.hex(), value.imag.hex()))
+
+
+def numpy_number(walk: Walk, value: np.generic) -> None:
+    """A NumPy scalar, bit by bit."""
+    walk.key.append((type(value), value.dtype.str, value.tobytes()))
+
+
+def a_slice(walk: Walk, value: slice) -> None:
+    """A slice, by its parts."""
+    walk.key.append(slice)
+    for part in (value.start, value.stop, value.step):
+        walk.visit(part)
+
+
+def a_set(walk: Walk, value: Any) -> None:
+    """A set of simple values."""
+    if walk.met(value):
+        return
+    if not all(type(item) in (int, str, bool, bytes, type(None)) for item in value):
+        raise Opaque("a set of things that are not simple")
+    walk.key.append((type(value), frozenset((type(item), item) for item in value)))
+
+
+def permanent(walk: Walk, value: Any) -> None:
+    """A thing of an installed library: static by identity."""
+    walk.key.append(value)
+
+
+def by_identity(walk: Walk, value: Any) -> None:
+    """A thing known by its identity alone, not kept alive."""
+    walk.key.append(weakref.ref(value))
+
+
+# ----- Containers
+
+
+def sequence(walk: Walk, value: Any) -> None:
+    """A list or a tuple."""
+    if walk.met(value):
+        return
+    walk.key.append(type(value))
+    walk.key.append(len(value))
+    for i, item in enumerate(value):
+        walk.visit(item, "[{}]", i)
+
+
+def tree_node(walk: Walk, value: Any) -> None:
+    """A registered pytree: children are captured, the rest is static."""
+    if walk.met(value):
+        return
+    children, treedef = tree_flatten(value, is_leaf=lambda node: node is not value)
+    data = treedef.node_data()
+    if data is None:
+        raise Opaque(f"an empty node of type {type(value).__name__}")
+    tree_data(walk, *data)
+    walk.key.append(len(children))
+    for i, child in enumerate(children):
+        walk.visit(child, "<{}>", i)
+
+
+def tree_data(walk: Walk, kind: type, data: Any) -> None:
+    """The static part of a pytree's node: its class and what the class keeps."""
+    walk.key.append(kind if is_library_class(kind) else weakref.ref(kind))
+    walk.frozen += 1
+    try:
+        if not is_library_class(kind):
+            a_class(walk, kind)
+        _static_data(walk, data)
+    finally:
+        walk.frozen -= 1
+
+
+def _static_data(walk: Walk, data: Any) -> None:
+    if type(data) in (tuple, list):
+        walk.key.append(len(data))
+        for item in data:
+            _static_data(walk, item)
+        return
+    visitor = VISITORS.get(type(data)) or walk.find(data)
+    if visitor is unknown:
+        try:
+            hash(data)
+        except TypeError as error:
+            raise Opaque("static data of a pytree without a hash") from error
+        walk.key.append(data)
+    else:
+        walk.visit(data, "<static>")
