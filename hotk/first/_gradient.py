@@ -46,7 +46,8 @@ def value_and_gradient(
         ModeError: If `f` has no derivative in this mode.
 
     Example:
-        >>> y, g = hotk.value_and_gradient(lambda x: jnp.sum(x**2), jnp.array([1.0, 2.0]))
+        >>> x = jnp.array([1.0, 2.0])
+        >>> y, g = hotk.value_and_gradient(lambda x: jnp.sum(x**2), x)
         >>> y.item(), g.tolist()
         (5.0, [2.0, 4.0])
 

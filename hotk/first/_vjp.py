@@ -64,7 +64,8 @@ def value_and_vjp(
         ModeError: If `f` has no derivative in this mode.
 
     Example:
-        >>> y, product = hotk.value_and_vjp(lambda x: x**2, jnp.array([1.0, 2.0]), jnp.ones(2))
+        >>> x = jnp.array([1.0, 2.0])
+        >>> y, product = hotk.value_and_vjp(lambda x: x**2, x, jnp.ones(2))
         >>> y.tolist(), product.tolist()
         ([1.0, 4.0], [2.0, 4.0])
 

@@ -3,6 +3,7 @@
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._rebuild import Rebuild as Rebuild, survey as survey
+from ._recipe import recipe_of as recipe_of
 from ._signature import (
     Row as Row,
     Signature as Signature,

@@ -32,6 +32,7 @@ from ._classes import (
     unknown,
 )
 from ._values import (
+    a_range,
     a_set,
     a_slice,
     by_identity,
@@ -131,7 +132,7 @@ VISITORS.update(
         bytes: static,
         float: number,
         complex: complex_number,
-        range: static,
+        range: a_range,
         slice: a_slice,
         type(...): static,
         type(NotImplemented): static,

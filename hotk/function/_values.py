@@ -105,6 +105,11 @@ def numpy_number(walk: Walk, value: np.generic) -> None:
     walk.key.append((type(value), value.dtype.str, value.tobytes()))
 
 
+def a_range(walk: Walk, value: range) -> None:
+    """A range, by its three numbers: equal ranges may differ in them."""
+    walk.key.append((range, value.start, value.stop, value.step))
+
+
 def a_slice(walk: Walk, value: slice) -> None:
     """A slice, by its parts."""
     walk.key.append(slice)
@@ -123,6 +128,7 @@ def a_set(walk: Walk, value: Any) -> None:
 
 def permanent(walk: Walk, value: Any) -> None:
     """A thing of an installed library: static by identity."""
+    walk.key.append(type(value))
     walk.key.append(value)
 
 

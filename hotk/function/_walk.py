@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Hashable, Iterator
+from types import FunctionType
 from typing import Any, Final
 
 
@@ -56,7 +57,7 @@ class Walk:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.originals = self.leaves  # another list once a NumPy array was copied
-        self.seen: dict[int, tuple[int, Any]] = {}
+        self.seen: dict[int, tuple[int, Any, bool]] = {}
         if small:
             self.small = True
         if trail is not None:
@@ -138,11 +139,17 @@ class Walk:
         """Whether a thing was met before; if so its number goes into the key."""
         number = self.seen.get(id(value))
         if number is not None:
+            if number[2] is not bool(self.frozen) and _is_mutable(value):
+                raise Opaque("something mutable is shared with a class")
             self.key.append(_SEEN)
             self.key.append(number[0])
             return True
-        self.seen[id(value)] = (len(self.seen), value)
+        self.seen[id(value)] = (len(self.seen), value, bool(self.frozen))
         return False
+
+
+def _is_mutable(value: Any) -> bool:
+    return not isinstance(value, (type, FunctionType, tuple))
 
 
 class Placeholder:

@@ -180,14 +180,17 @@ class _Traffic(NamedTuple):
     moving: list[bool]
 
 
-def _traffic(jaxpr: Any, moving: list[bool] | None = None) -> _Traffic:
-    """Follow what depends on the direction through a jaxpr."""
+def _traffic(
+    jaxpr: Any, moving: list[bool] | None = None, used: list[bool] | None = None
+) -> _Traffic:
+    """Follow what depends on the direction through a jaxpr, as far as it is used."""
     moving = [True] * len(jaxpr.invars) if moving is None else moving
     live = {v for v, moves in zip(jaxpr.invars, moving, strict=True) if moves}
     written: dict[Any, int] = {}
     shared: dict[Any, int] = {}
     kernel = False
-    for equation in _needed(jaxpr):
+    equations, wanted = _needed(jaxpr, used or [True] * len(jaxpr.outvars))
+    for equation in equations:
         inputs = [not _is_literal(v) and v in live for v in equation.invars]
         if not any(inputs):
             continue
@@ -195,7 +198,7 @@ def _traffic(jaxpr: Any, moving: list[bool] | None = None) -> _Traffic:
         inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         if name in _INLINED and inner is not None:
             inner = getattr(inner, "jaxpr", inner)
-            part = _traffic(inner, inputs)
+            part = _traffic(inner, inputs, [v in wanted for v in equation.outvars])
             outer = dict(zip(inner.invars, equation.invars, strict=True))
             written.update({(id(equation), k): b for k, b in part.written.items()})
             shared.update({outer.get(v, v): b for v, b in part.shared.items()})
@@ -217,15 +220,16 @@ def _traffic(jaxpr: Any, moving: list[bool] | None = None) -> _Traffic:
     return _Traffic(written, shared, kernel, outputs)
 
 
-def _needed(jaxpr: Any) -> list[Any]:
-    """Return the equations that the outputs depend on, in their order."""
-    wanted = {v for v in jaxpr.outvars if not _is_literal(v)}
+def _needed(jaxpr: Any, used: list[bool]) -> tuple[list[Any], set[Any]]:
+    """Return the equations that the used outputs depend on, and all they depend on."""
+    outputs = zip(jaxpr.outvars, used, strict=True)
+    wanted = {v for v, is_used in outputs if is_used and not _is_literal(v)}
     kept = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or any(v in wanted for v in equation.outvars):
             kept.append(equation)
             wanted.update(v for v in equation.invars if not _is_literal(v))
-    return kept[::-1]
+    return kept[::-1], wanted
 
 
 def _is_literal(variable: Any) -> bool:

@@ -194,6 +194,14 @@ class Call:
         x = self.arrays_only(self.merge(leaves, kept, diff), 0)
         return self.evaluate(captured, x, self.arrays_only(args, self.ahead))
 
+    def replaces(self) -> bool:
+        """Whether tracers stand for anything that plain JAX would not trace."""
+        leaves, _, args = self.unflatten(self.inputs.arrays)
+        statics = self.inputs.statics
+        if any(i not in statics for i in range(self.ahead, self.ahead + len(args))):
+            return True
+        return any(i not in statics and not is_inexact(a) for i, a in enumerate(leaves))
+
     def numpy_inputs(self) -> list[Any]:
         """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
 

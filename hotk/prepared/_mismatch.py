@@ -54,7 +54,7 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
         elif isinstance(leaf, (np.ndarray, np.generic, *_NUMBERS)):
             want = prepared.signature.leaves[i].kind[1]
             if i in directions and _fits(leaf, want):
-                made.append(jnp.array(leaf, dtype=want, copy=True))
+                made.append(np.array(leaf, dtype=want, copy=True))
             else:
                 made.append(
                     leaf if isinstance(leaf, _NUMBERS) else own_copy(np.asarray(leaf))
@@ -177,7 +177,9 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
         if weak and np.shape(leaf) == ():
             made.append(np.asarray(leaf).item())
             continue
-        array = jax.lax.convert_element_type(leaf, dtype)
+        if not _fits(leaf, dtype):
+            return None
+        array = jnp.asarray(leaf, dtype)
         if want.sharding is not None:
             array = jax.device_put(array, want.sharding)
         made.append(array)

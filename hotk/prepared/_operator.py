@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.tree_util import tree_flatten
 
-from hotk._core import ARRAY, ModeError, message
+from hotk._core import ARRAY, ModeError, Tracer, message, trace_context
 from hotk.function import Opaque, Walk
 from hotk.mode import AUTO, AbstractMode, Auto
 
@@ -75,6 +75,8 @@ class Operator:
             return call_slowly(options, f, x, rest)
         entry = STORE.entries.get((options, shape, marks, *walk.key))
         if entry is None or entry.first is None:
+            return call_slowly(options, f, x, rest)
+        if entry.shared is not None and not _is_for(entry, walk.leaves, arrays):
             return call_slowly(options, f, x, rest)
         entry.used = STORE.clock()
         SLOT.call = (_call_again, options, f, x, rest)
@@ -178,6 +180,14 @@ class Operator:
 def _call_again(options: Options, f: Any, x: Any, rest: Any) -> Call:
     """Walk and sort a direct call once more, because JAX traces its program."""
     return Call(options, f, x, rest, small=False)
+
+
+def _is_for(entry: Any, captured: list[Any], arrays: list[Any]) -> bool:
+    """Whether a program of another function may run: under the same configuration, and
+    not to be differentiated, as its derivative rules may differ.
+    """
+    concrete = not any(isinstance(a, Tracer) for a in (*captured, *arrays))
+    return concrete and entry.shared == trace_context()
 
 
 def _counts(tree: Any, least: int) -> tuple[int, int]:

@@ -63,7 +63,8 @@ class Kind:
     def roots(self, count: int) -> tuple[str, ...]:
         """Name the arguments of a call that has `count` of them after `f`."""
         named = ("x", *((self.takes,) if self.takes else ()))
-        return named + tuple(f"args[{i}]" for i in range(count - len(named)))
+        further = tuple(f"args[{i}]" for i in range(count - len(named)))
+        return named[:count] + further
 
 
 class Options:

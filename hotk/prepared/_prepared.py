@@ -9,17 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
-from hotk._core import ARRAY, Tracer, function_name, in_trace, message
+from hotk._core import (
+    ARRAY,
+    Tracer,
+    function_name,
+    in_trace,
+    message,
+    stage_moving,
+)
 from hotk.function import Closure, Row, Signature, Skeleton
 
 from ._call import SLOT, Call, Mismatch
-from ._direct import Fallback, OpaqueCall, find_program, first_that_works
 from ._info import Info, info_of
 from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
+from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
+from ._plan import Fallback
 from ._program import Program, kinds_of
 from ._store import STORE
+from ._traced import find_program
 
 
 _ARRAYS = frozenset({ARRAY})
@@ -61,6 +70,9 @@ class Prepared(eqx.Module):
     # Equinox turns bound methods into pytrees on every read of an attribute, which costs
     # 0.5 us a read; the call reads six.
     __getattribute__ = object.__getattribute__
+    # By identity, as functions are: `jax.jit(prepared)` needs a hash.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def __call__(self, x: Any, *rest: Any) -> Any:
         """Evaluate the operator at `x`.
@@ -85,13 +97,16 @@ class Prepared(eqx.Module):
             if ready is None:
                 return answer(self, x, rest)
             arrays = ready
-        SLOT.call = (_call_again, self, x, rest)
+        SLOT.call = program.replay
         try:
             result = program.jit(list(self.leaves), arrays)
         except Mismatch:
             differs = True
         else:
-            differs = program.signatures() > 1 and not same_shardings(self, arrays)
+            differs = False
+            if program.signatures() > 1 or not program.verified:
+                differs = not same_shardings(self, arrays)
+                program.verified = program.verified or not differs
         finally:
             SLOT.call = None
         return answer(self, x, rest) if differs else result
@@ -118,7 +133,15 @@ class Prepared(eqx.Module):
         if not all(row.same for row in rows):
             raise mismatch_error(self, rows)
         leaves = (*self.leaves[:first], *closure.leaves)
-        return eqx.tree_at(lambda p: p.leaves, self, leaves, is_leaf=lambda _: True)
+        return Prepared(
+            leaves,
+            self.skeleton,
+            self.program,
+            self.signature,
+            self.statics,
+            self.operator,
+            self.on_mismatch,
+        )
 
     @property
     def info(self) -> Info:
@@ -133,13 +156,6 @@ class Prepared(eqx.Module):
 
     def _repr_html_(self) -> str:
         return f"<p><code>{self!r}</code></p>{self.info._repr_html_()}"
-
-
-def _call_again(prepared: Prepared, x: Any, rest: Any) -> Call:
-    """Walk and sort the call once more, because JAX traces its program."""
-    options, skeleton = prepared.program.options, prepared.skeleton
-    leaves = prepared.leaves[len(prepared.leaves) - skeleton.count :]
-    return _call_of(options, leaves, skeleton, x, rest)
 
 
 def _call_of(
@@ -210,9 +226,10 @@ def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:
     arrays = call.inputs.arrays
 
     def attempt(plan: Any) -> Program:
-        kinds = kinds_of([], arrays)
-        program = Program(options, None, call.tree, plan, None, kinds)
-        program.trace(call, [], arrays)
+        program = Program(options, None, call.tree, plan, None, kinds_of([], arrays))
+        if call.eager:
+            program.keep(*stage_moving(lambda a: call.apply(plan, a), arrays))
+        program.trace(program.replay or call, [], arrays)
         return program
 
     _, program = first_that_works(call, attempt)
@@ -230,7 +247,7 @@ def _strong(options: Options, x: Any, rest: Any) -> tuple[Any, Any]:
     except (ValueError, TypeError, KeyError):
         return x, rest  # the trace tells what is wrong
     made = [
-        jnp.array(part, dtype=jnp.result_type(leaf), copy=True)
+        jnp.asarray(np.array(part, dtype=jnp.result_type(leaf), copy=True))
         if is_inexact(leaf) and _castable(part, leaf)
         else part
         for leaf, part in zip(points, parts, strict=True)

@@ -10,6 +10,7 @@ import jax
 from hotk._core import (
     cache_size,
     fingerprint,
+    jaxpr_as_fun,
     run_jaxpr,
     trace_context,
     tracers_inside,
@@ -96,9 +97,11 @@ class Program:
         "mode",
         "options",
         "primal",
+        "replay",
         "seconds",
         "traced",
         "tree",
+        "verified",
         "why",
     )
 
@@ -123,6 +126,8 @@ class Program:
         self.compiled: Any = None
         self.traced: Any = None
         self.context: Hashable = None
+        self.replay: Replay | None = None
+        self.verified = False
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
 
@@ -130,6 +135,8 @@ class Program:
             source, SLOT.call = SLOT.call, None
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
+            if isinstance(source, Replay):
+                return source(captured, arrays)
             call = source if isinstance(source, Call) else source[0](*source[1:])
             with recorded_blocks() as blocks:
                 result = derive(
@@ -161,8 +168,14 @@ class Program:
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
+        if self.replay is None:
+            self.replay = Replay(traced.jaxpr, (), jax.tree.structure(traced.out_info))
         self.context = trace_context()
         return traced
+
+    def keep(self, closed: Any, constants: Any, out_tree: Any) -> None:
+        """Take a program that was traced otherwise as the one to run."""
+        self.replay = Replay(closed, constants, out_tree)
 
     def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""
@@ -184,6 +197,22 @@ class Program:
     def signatures(self) -> int:
         """Count the signatures, shardings included, that JAX keeps of this program."""
         return cache_size(self.jit)
+
+
+class Replay:
+    """A traced program, to be run as it was traced when JAX traces its caller anew."""
+
+    __slots__ = ("closed", "constants", "out_tree")
+
+    def __init__(self, closed: Any, constants: Any, out_tree: Any) -> None:
+        self.closed = closed
+        self.constants = constants
+        self.out_tree = out_tree
+
+    def __call__(self, captured: Any, arrays: Any) -> Any:
+        """Run the program for these arrays."""
+        outputs = jaxpr_as_fun(self.closed)(*self.constants, *captured, *arrays)
+        return self.out_tree.unflatten(outputs)
 
 
 class Evaluator:

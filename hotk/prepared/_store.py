@@ -25,6 +25,7 @@ class Entry:
         "programs",
         "ready",
         "reason",
+        "shared",
         "stage",
         "used",
     )
@@ -34,6 +35,7 @@ class Entry:
         self.programs: dict[Hashable, Program] = {}
         self.ready: dict[Hashable, Program] = {}
         self.constant: dict[Hashable, Any] = {}
+        self.shared: Hashable = None  # the configuration a foreign program is for
         self.stage = 0
         self.reason = ""
         self.used = 0

@@ -63,7 +63,8 @@ def value_gradient_and_hessian(
             (`hotk.memory_budget`); nothing is allocated then.
 
     Example:
-        >>> y, g, H = hotk.value_gradient_and_hessian(lambda x: x[0] ** 2 * x[1], jnp.ones(2))
+        >>> f = lambda x: x[0] ** 2 * x[1]
+        >>> y, g, H = hotk.value_gradient_and_hessian(f, jnp.ones(2))
         >>> y.item(), g.tolist(), H.tolist()
         (1.0, [2.0, 1.0], [[2.0, 2.0], [2.0, 0.0]])
 
@@ -107,8 +108,8 @@ def hessian_diagonal(
 ) -> Any:
     r"""Compute the exact diagonal of the Hessian of a real scalar `f` at `x`.
 
-    Computes $\partial^2 f / \partial x_i^2$ for all i: two forward passes for each of the
-    n numbers in `x`, `block_size` of them at once, and no matrix.
+    Computes $\partial^2 f / \partial x_i^2$ for all i: two forward passes for each of
+    the n numbers in `x`, `block_size` of them at once, and no matrix.
 
     Args:
         f: Function `f(x, *args)` that returns one real floating-point number.
@@ -120,8 +121,8 @@ def hessian_diagonal(
         block_size: How many entries at once. Chosen from the program if left out.
 
     Returns:
-        The diagonal, with the structure, shapes and dtypes of `x`, `None` at leaves that
-        are not differentiated; `(diagonal, aux)` with `has_aux=True`.
+        The diagonal, with the structure, shapes and dtypes of `x`, `None` at leaves
+        that are not differentiated; `(diagonal, aux)` with `has_aux=True`.
 
     Raises:
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
@@ -129,7 +130,8 @@ def hessian_diagonal(
         ModeError: If `f` has no second derivative in this mode.
 
     Example:
-        >>> hotk.hessian_diagonal(lambda x: jnp.prod(x) ** 2, jnp.array([1.0, 2.0])).tolist()
+        >>> f = lambda x: jnp.prod(x) ** 2
+        >>> hotk.hessian_diagonal(f, jnp.array([1.0, 2.0])).tolist()
         [8.0, 2.0]
 
     References:

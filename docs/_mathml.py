@@ -1,0 +1,26 @@
+"""A hook of the documentation build: formulas in TeX become MathML."""
+
+import html
+import re
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+
+
+# What `pymdownx.arithmatex` writes in its generic form.
+FORMULA = re.compile(
+    r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
+)
+
+
+def on_page_content(content: str, **_) -> str:
+    """Convert the formulas of one page, docstrings included."""
+    return FORMULA.sub(_formula, content)
+
+
+def _formula(match: re.Match[str]) -> str:
+    tex = html.unescape(match[3]).strip()
+    mathml = convert(tex, display="inline" if match[2] == "(" else "block")
+    if "\\" in mathml or ">&<" in mathml:  # a command or an alignment left as it was
+        raise PluginError(f"latex2mathml does not know all of this formula: {tex}")
+    return mathml

@@ -1,0 +1,221 @@
+"""Opaque calls: the function itself is traced, and compiled only if it is new."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotk._core import (
+    NEEDS_VALUE,
+    HotkError,
+    ModeError,
+    Tracer,
+    Unrecognized,
+    function_name,
+    function_place,
+    in_trace,
+    jaxpr_as_fun,
+    message,
+    stage_moving,
+    trace_context,
+)
+from hotk.function import Walk, own_copy
+from hotk.mode import Facts, Sizes
+
+from ._call import Call
+from ._inputs import sort_inputs
+from ._options import Options
+from ._plan import NEEDS, Fallback, Plan, first_line, plans, usual_plans
+from ._program import Evaluator, derive, kinds_of, program_key
+from ._store import STORE
+
+
+class OpaqueCall(Call):
+    """A call of a function that is run as it is, once: only the point is traced."""
+
+    def __init__(self, options: Options, f: Any, x: Any, rest: Any) -> None:
+        self.options = options
+        self.f = f
+        self.x = x
+        self.rest = rest
+        self.small = False
+        self._flatten()
+        self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
+        self.walked = ()
+        self.captured = []
+        self.eager = False
+        self.traced: Any = None
+
+    def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """Return the further arguments themselves."""
+        del leaves
+        return self.args
+
+    def apply(self, plan: Plan, arrays: Any) -> Any:
+        """Evaluate the operator in one mode."""
+        return derive(self, None, [], arrays, plan.mode, plan.block)
+
+    def trace_once(self) -> Any:
+        """Return the program of the function itself and the shapes of its results."""
+        if self.traced is None:
+            leaves, _, args = self.unflatten(self.inputs.arrays)
+            point, kept = self.point(leaves)
+
+            def alone(diff: Any) -> Any:
+                x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
+                return self.split(self.f(x, *self.make_args(args)))
+
+            self.traced = jax.make_jaxpr(alone, return_shape=True)(point)
+        return self.traced
+
+    def evaluate_as_is(
+        self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
+    ) -> Any:
+        """Run the program of the function, or the function if it needs values."""
+        if self.eager:
+            x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
+            return self.split(self.f(x, *self.make_args(args)))
+        closed, shapes = self.trace_once()
+        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(diff))
+        return jax.tree.structure(shapes).unflatten(outputs)
+
+    def plans(self) -> list[Plan]:
+        """List the modes to try."""
+        try:
+            closed, (y, _) = self.trace_once()
+        except NEEDS_VALUE:
+            self.eager = True
+            point, _ = self.point(self.unflatten(self.inputs.arrays)[0])
+            return usual_plans(self.options, Sizes.of(point, 0.0))
+        return plans(self, closed, y)
+
+    def facts(self) -> Facts:
+        """Look for what limits the modes."""
+        if self.eager:
+            return Facts((), (), ())
+        return Facts.of(self.trace_once()[0].jaxpr)
+
+
+def call_opaque(
+    options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
+) -> Any:
+    """Trace the function itself, now and once; compile only if the program is new."""
+    call = OpaqueCall(options, f, x, rest)
+    arrays = call.inputs.arrays
+    STORE.opaque_traces += 1
+    if in_trace() or any(isinstance(a, Tracer) for a in arrays):
+        return first_that_works(call, lambda plan: call.apply(plan, arrays))[1]
+    STORE.missed(f"{options.kind.name}({function_name(f)}): opaque, {reason}")
+    plan, (closed, constants, out_tree) = first_that_works(
+        call, lambda plan: staged(call, plan, arrays)
+    )
+    evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
+    return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+
+
+def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
+    """Trace the operator of an opaque call: its program, constants and result."""
+    if call.eager:
+        return stage_moving(lambda a: call.apply(plan, a), arrays)
+    traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
+    return traced[0], traced[0].consts, jax.tree.structure(traced[1])
+
+
+def find_evaluator(
+    plan: Plan, closed: Any, constants: Any, out_tree: Any
+) -> tuple[Evaluator, list[Any]]:
+    """Return the evaluator of an equal program, and the constants ready to go in."""
+    made = Evaluator(plan.mode, plan.why)
+    try:
+        key, _ = program_key(closed, out_tree, True)
+    except Unrecognized:
+        evaluator = made
+        STORE.compiled()
+    else:
+        evaluator = STORE.evaluator((trace_context(), key), made)
+    return evaluator, [
+        own_copy(c) if isinstance(c, np.ndarray) else c for c in constants
+    ]
+
+
+def call_small(call: Call) -> Any:
+    """Run a call whose small captured arrays are static by content.
+
+    What depends on those alone is computed when the operator is traced.
+    """
+    captured, arrays = call.captured, call.inputs.arrays
+    moving = [*captured, *arrays]
+    if in_trace() or any(isinstance(a, Tracer) for a in moving):
+        raise Fallback(NEEDS[0])
+    kinds = (trace_context(), kinds_of(captured, arrays))
+    entry = STORE.entries.get(call.store_key)
+    found = None if entry is None else entry.constant.get(kinds)
+    if found is None:
+        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS[0]}")
+        found = make_small(call, moving)
+        STORE.entry(call.store_key).constant[kinds] = found
+    else:
+        STORE.hits += 1
+    evaluator, closed, constants, out_tree = found
+    return out_tree.unflatten(evaluator.run(closed, constants, moving))
+
+
+def make_small(call: Call, moving: list[Any]) -> Any:
+    """Trace a call whose small arrays are known, in the first mode that exists."""
+    count = len(call.captured)
+    leaves, _, _ = call.unflatten(call.inputs.arrays)
+    point, _ = call.point(leaves)
+    sizes = Sizes.of(point, 0.0)
+    options = call.options
+    STORE.opaque_traces += 1
+    for plan in usual_plans(options, sizes):
+
+        def apply(a: list[Any], plan: Plan = plan) -> Any:
+            return derive(call, None, a[:count], a[count:], plan.mode, plan.block)
+
+        try:
+            closed, constants, out_tree = stage_moving(apply, moving)
+        except HotkError:
+            raise
+        except Exception:
+            continue
+        evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
+        return evaluator, closed, constants, out_tree
+    raise Fallback(NEEDS[0])
+
+
+def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
+    """Try the modes in turn, and say why none works if none does."""
+    failures: list[tuple[Plan, Exception]] = []
+    for plan in call.plans():
+        try:
+            return plan, attempt(plan)
+        except HotkError:
+            raise
+        except Exception as error:
+            failures.append((plan, error))
+    raise no_mode(call, failures) from failures[0][1]
+
+
+def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:
+    """Write the error for a function that cannot be differentiated as asked."""
+    tried = "\n".join(f"    {plan.mode}: {first_line(e)}" for plan, e in failures)
+    where = f"`{function_name(call.f)}`{function_place(call.f)}"
+    facts = str(call.facts())
+    found = f" It holds {facts}." if facts else ""
+    asked = len(failures) == 1 and failures[0][0].why == "asked for"
+    return ModeError(
+        message(
+            call.options.kind.call(),
+            f"{where} cannot be differentiated "
+            + (f"by {failures[0][0].mode}." if asked else "in any mode.")
+            + found,
+            expected="a program whose derivative exists",
+            got=f"\n{tried}",
+            fix="Leave `mode=` to `hotk.Auto()`, which looks for one that exists."
+            if asked
+            else "Give the part without a derivative a rule (`jax.custom_jvp`), or "
+            "replace it by one that JAX can differentiate.",
+        )
+    )

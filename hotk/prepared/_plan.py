@@ -1,0 +1,48 @@
+"""`Plan`: the modes to try for a call, and the traces that decide among them."""
+
+from typing import Any, NamedTuple
+
+from hotk.mode import AbstractMode, Auto, Facts, Sizes
+
+from ._call import Call
+from ._options import Options
+
+
+class Fallback(Exception):
+    """The function cannot be traced with tracers in place of its captured arrays."""
+
+
+class Plan(NamedTuple):
+    """A mode to try, the reason for it, and how many directions at once."""
+
+    mode: AbstractMode
+    why: str
+    block: int | None
+
+
+def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
+    """List the modes to try for a call, best first."""
+    kind, options = call.options.kind, call.options
+    point, _ = call.point(call.unflatten(call.inputs.arrays)[0])
+    sizes = Sizes.of(point, y)
+    block = options.block_size
+    if not isinstance(options.mode, Auto):
+        return [Plan(options.mode, "asked for", block)]
+    facts = Facts.of(closed.jaxpr)
+    return [Plan(mode, why, block) for mode, why in kind.candidates(facts, sizes)]
+
+
+def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
+    """List the modes to try when the program of `f` is not known."""
+    if not isinstance(options.mode, Auto):
+        return [Plan(options.mode, "asked for", options.block_size)]
+    candidates = options.kind.candidates(None, sizes)
+    return [Plan(mode, why, options.block_size) for mode, why in candidates]
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+
+
+NEEDS = ("it needs the value of a captured array",)

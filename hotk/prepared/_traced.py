@@ -1,0 +1,172 @@
+"""Programs whose captured arrays are arguments: found, or traced and checked."""
+
+import functools
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotk._core import (
+    NEEDS_VALUE,
+    HotkError,
+    Tracer,
+    Unrecognized,
+    equations,
+    function_name,
+    in_trace,
+    same_program,
+    trace_context,
+    tracers_inside,
+)
+from hotk.function import Opaque, own_copy, recipe_of
+from hotk.mode import Facts
+
+from ._call import Call
+from ._plan import NEEDS, Fallback, first_line, plans
+from ._program import Primal, Program, kinds_of, program_key
+from ._store import STORE
+
+
+def call_traced(call: Call) -> Any:
+    """Run a call whose captured arrays are arguments of its program."""
+    captured, arrays = call.captured, call.inputs.arrays
+    kinds = kinds_of(captured, arrays)
+    program = find_program(call, kinds)
+    if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
+        return program.run(call, captured, arrays)
+    entry = STORE.entry(call.store_key)
+    context = trace_context()
+    ready = entry.ready.get((kinds, context))
+    if ready is None:
+        ready = share(program, call)
+        if ready.compile(call, captured, arrays):
+            STORE.compiled()
+        entry.ready[kinds, context] = ready
+        entry.first = ready if len(entry.ready) == 1 else None
+        entry.shared = None if ready is program else context
+    return ready.run(call, captured, arrays)
+
+
+def find_program(call: Call, kinds: Any) -> Program:
+    """Return the program of a call for what goes into it, a new one if there is none."""
+    entry = STORE.entries.get(call.store_key)
+    program = None if entry is None else entry.programs.get(kinds)
+    if program is None:
+        name = f"{call.options.kind.name}({function_name(call.f)})"
+        what = "skeleton or structure" if entry is None else "signature"
+        program = make_program(call, kinds)
+        STORE.missed(f"{name}: a new {what}")
+        program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
+    return program
+
+
+def make_program(call: Call, kinds: Any) -> Program:
+    """Trace an operator in the first mode in which it exists."""
+    captured, arrays = call.captured, call.inputs.arrays
+    leaves, _, args = call.unflatten(arrays)
+    call.point(leaves)
+    primal = STORE.primal(call.key)
+    x = call.arrays_only(leaves, 0)
+    try:
+        traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
+    except HotkError:
+        raise
+    except NEEDS_VALUE as error:
+        raise Fallback(NEEDS[0]) from error
+    except Opaque as reason:
+        raise Fallback(str(reason)) from reason
+    except Exception as error:
+        if not call.captured and not call.replaces():
+            raise  # nothing was replaced: it is the function's own
+        raise Fallback(first_line(error)) from error
+    finally:
+        if primal.traces == 0:
+            STORE.forget(call.key, primal)
+    if tracers_inside(traced.jaxpr):
+        raise Fallback("something inside it closes over what is traced")
+    check_numpy(call, primal, kinds, traced, x, args)
+    facts = Facts.of(traced.jaxpr.jaxpr)
+    if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
+        raise Fallback("a host callback keeps what it captured")
+    failures = []
+    for plan in plans(call, traced.jaxpr, traced.out_info[0]):
+        program = Program(call.options, primal, call.tree, plan, facts, kinds)
+        try:
+            program.trace(call, captured, arrays)
+        except HotkError:
+            raise
+        except Opaque as reason:
+            raise Fallback(str(reason)) from reason
+        except Exception as error:
+            failures.append(f"{plan.mode}: {first_line(error)}")
+            continue
+        return program
+    raise Fallback("; ".join(failures))
+
+
+def is_host_function(equation: Any) -> bool:
+    """Whether an equation runs Python code of the user on the host."""
+    waiting, known = [equation.params.get("callback")], 0
+    while waiting and known < 64:
+        here, known = waiting.pop(), known + 1
+        if isinstance(here, FunctionType):
+            if not recipe_of(here.__code__).library:
+                return True
+            waiting.extend(_contents(here.__closure__ or ()))
+        elif isinstance(here, functools.partial):
+            waiting.extend((here.func, *here.args, *here.keywords.values()))
+        elif callable(here):
+            waiting.extend(vars(here).values() if hasattr(here, "__dict__") else ())
+    return False
+
+
+def _contents(cells: Any) -> list[Any]:
+    return [cell.cell_contents for cell in cells]
+
+
+def check_numpy(
+    call: Call, primal: Primal, kinds: Any, traced: Any, x: Any, args: Any
+) -> None:
+    """See that NumPy has no part in what `f` computes from captured NumPy arrays.
+
+    With tracers in place of NumPy arrays, `f` computes by JAX what it would compute by
+    NumPy, in other dtypes and by other rules. So it is traced once more with the NumPy
+    arrays themselves: only if the two programs are the same are those arrays leaves.
+    """
+    numpy = call.numpy_inputs()
+    if kinds in primal.checked or all(a is None for a in numpy):
+        return
+    inputs = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
+    bounds = (len(call.captured), len(call.captured) + len(x))
+
+    def with_numpy(moving: list[Any]) -> Any:
+        rest = iter(moving)
+        whole = [next(rest) if a is None else a for a in numpy]
+        parts = whole[: bounds[0]], whole[bounds[0] : bounds[1]], whole[bounds[1] :]
+        return call.evaluate(*parts)
+
+    pairs = zip(inputs, numpy, strict=True)
+    moving = [a for a, real in pairs if real is None]
+    places = [None if a is None else own_copy(np.asarray(a)) for a in numpy]
+    try:
+        closed = jax.make_jaxpr(with_numpy)(moving)
+    except Exception as error:
+        raise Fallback(first_line(error)) from error
+    if not same_program(traced.jaxpr, closed, places):
+        raise Fallback("NumPy computes with an array that it captured")
+    primal.checked.add(kinds)
+
+
+def share(program: Program, call: Call) -> Program:
+    """Return a compiled program that computes the same, or `program` if none does."""
+    if program.traced is None or program.context != trace_context():
+        program.trace(call, call.captured, call.inputs.arrays)
+    traced = program.traced
+    try:
+        key, _ = program_key(traced.jaxpr, jax.tree.structure(traced.out_info), False)
+    except Unrecognized:
+        return program
+    lengths = (len(call.captured), len(call.inputs.arrays))
+    context = trace_context()
+    return STORE.remember((call.options.kind.name, lengths, context, key), program)

@@ -1,0 +1,14 @@
+"""All benchmarks in one table, in ten minutes: `python -m tests.benchmarks`."""
+
+from tests.benchmarks import calls, first_call, hessians, products
+from tests.benchmarks.table import run
+
+
+if __name__ == "__main__":
+    run(
+        str(__doc__),
+        calls.measure,
+        products.measure,
+        hessians.measure,
+        first_call.measure,
+    )

@@ -1,0 +1,143 @@
+"""What one call costs: prepared, direct, of a fresh closure, of 400 leaves."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import hotk
+from tests import counting
+from tests.benchmarks.interleaved import compare
+from tests.benchmarks.subjects import hvp_by_hand, normal, rosenbrock
+from tests.benchmarks.table import Row, of_ratio, run
+
+
+N = 10
+
+
+def quartic(x: jax.Array, target: jax.Array) -> jax.Array:
+    """Compute a small function of a point and a target."""
+    return jnp.sum((x - target) ** 4)
+
+
+def targets() -> Iterator[jax.Array]:
+    """Return arrays of one shape in turn, a new one each time as far as anyone sees."""
+    return itertools.cycle([normal(i, N) for i in range(64)])
+
+
+def counted(what: str, call: Callable[[], Any], calls: int = 100) -> Iterator[Row]:
+    """Count the traces and compiles of `calls` calls after the first."""
+    jax.block_until_ready(call())
+    with counting.traces() as traces, counting.compiles() as compiles:
+        for _ in range(calls):
+            jax.block_until_ready(call())
+    yield Row(f"{what}: traces in {calls} calls", traces(), 0)
+    yield Row(f"{what}: compiles in {calls} calls", compiles(), 0)
+
+
+def same_function() -> Iterator[Row]:
+    """One function, again and again: prepared and direct."""
+    f, x = rosenbrock(N)
+    v = jnp.ones(N)
+    by_hand, prepared = hvp_by_hand(f), hotk.hvp.prepare(f, x, v)
+    theirs = lambda: by_hand(x, v)
+    yield of_ratio(
+        "prepared hvp / jax.jit, n=10", compare(lambda: prepared(x, v), theirs), 1.4
+    )
+    yield of_ratio(
+        "direct hvp, same f / jax.jit, n=10",
+        compare(lambda: hotk.hvp(f, x, v), theirs),
+        1.8,
+    )
+
+
+def fresh_closure() -> Iterator[Row]:
+    """A new lambda over a new array at each call."""
+    x, v, mine, yours = jnp.zeros(N), jnp.ones(N), targets(), targets()
+    by_hand = hvp_by_hand(quartic)
+
+    def ours():
+        target = next(mine)
+        return hotk.hvp(lambda x: quartic(x, target), x, v)
+
+    what = "direct hvp, fresh closure over a new array"
+    ratio = compare(ours, lambda: by_hand(x, v, next(yours)))
+    yield of_ratio(f"{what} / jax.jit", ratio, 2.2)
+    yield from counted(what, ours)
+
+
+def fresh_global() -> Iterator[Row]:
+    """The same as in a notebook: a lambda that reads a global, in a cell run anew."""
+    cell = compile(
+        "target = next(targets)\n"
+        "product = hotk.hvp(lambda x: jnp.sum((x - target) ** 4), x, v)",
+        "<cell>",
+        "exec",
+    )
+    hand = compile(
+        "target = next(targets)\nproduct = by_hand(x, v, target)", "<cell>", "exec"
+    )
+    space = {
+        "__name__": "__main__",
+        "jnp": jnp,
+        "hotk": hotk,
+        "targets": targets(),
+        "x": jnp.zeros(N),
+    }
+    space |= {"v": jnp.ones(N), "by_hand": hvp_by_hand(quartic)}
+
+    def in_a_cell(code):
+        def call():
+            exec(code, space)
+            return space["product"]
+
+        return call
+
+    what = "direct hvp, fresh lambda reading a global"
+    ratio = compare(in_a_cell(cell), in_a_cell(hand))
+    yield of_ratio(f"{what} / jax.jit", ratio, 2.2)
+    yield from counted(what, in_a_cell(cell))
+
+
+class Opaque:
+    """A callable of which nobody can tell what it will read next."""
+
+    def __init__(self, target: jax.Array):
+        self.target = target
+        self.lock = threading.Lock()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Evaluate it."""
+        with self.lock:
+            return quartic(x, self.target)
+
+
+def opaque() -> Iterator[Row]:
+    """An opaque callable: traced each time, compiled once."""
+    x, v, f = jnp.zeros(N), jnp.ones(N), Opaque(normal(0, N))
+    rows = list(counted("opaque callable", lambda: hotk.hvp(f, x, v)))
+    traced = int(rows[0].measured)
+    yield rows[1]._replace(note=f"{traced} traces of functions in these calls")
+
+
+def large_tree() -> Iterator[Row]:
+    """A tree of 400 small arrays."""
+    x = [normal(i, 3) for i in range(400)]
+    f = lambda x: sum(jnp.sum(leaf**4) for leaf in x)
+    v = [jnp.ones(3) for _ in x]
+    by_hand, prepared = hvp_by_hand(f), hotk.hvp.prepare(f, x, v)
+    ratio = compare(lambda: prepared(x, v), lambda: by_hand(x, v))
+    yield of_ratio("prepared hvp / jax.jit, tree of 400 leaves", ratio, 1.1)
+
+
+def measure() -> Iterator[Row]:
+    """Measure all of it."""
+    for part in (same_function, fresh_closure, fresh_global, opaque, large_tree):
+        yield from part()
+
+
+if __name__ == "__main__":
+    run(str(__doc__), measure)

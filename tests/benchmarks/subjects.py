@@ -1,0 +1,159 @@
+"""Functions to differentiate, each with its point: nets, regressions, Rosenbrock."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Subject(NamedTuple):
+    """A scalar function of one tree, and a point."""
+
+    f: Callable[[Any], jax.Array]
+    x: Any
+
+    @property
+    def n(self) -> int:
+        """Count the numbers in the point."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.x))
+
+    @property
+    def v(self) -> Any:
+        """Return a direction."""
+        return jax.tree.map(jnp.ones_like, self.x)
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    """Draw normal numbers."""
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Compute the mean cross-entropy."""
+    scores = jax.nn.log_softmax(logits)
+    return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
+
+
+def rosenbrock(n: int) -> Subject:
+    """Make the chained Rosenbrock function: tiny, elementwise, fused."""
+
+    def f(x):
+        return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    return Subject(f, jnp.linspace(0.5, 1.5, n))
+
+
+def logistic(rows: int = 10_000, n: int = 1000) -> Subject:
+    """Make a logistic regression: two products with one large matrix."""
+    inputs, signs = normal(1, rows, n), jnp.sign(normal(2, rows))
+
+    def f(w):
+        fit = jnp.mean(jax.nn.softplus(-signs * (inputs @ w)))
+        return fit + 1e-3 * jnp.sum(w**2)
+
+    return Subject(f, jnp.full(n, 0.01))
+
+
+def perceptron(sizes: Sequence[int], batch: int = 128) -> Subject:
+    """Make a tanh network with cross-entropy, as a function of its layers."""
+    inputs = normal(0, batch, sizes[0])
+    labels = jnp.arange(batch) % sizes[-1]
+    layers = [
+        (normal(i + 1, a, b) / np.sqrt(a), jnp.zeros(b))
+        for i, (a, b) in enumerate(itertools.pairwise(sizes))
+    ]
+
+    def f(layers):
+        *hidden, (weights, bias) = layers
+        h = inputs
+        for w, b in hidden:
+            h = jnp.tanh(h @ w + b)
+        return cross_entropy(h @ weights + bias, labels)
+
+    return Subject(f, layers)
+
+
+def convolutional(batch: int = 64) -> Subject:
+    """Make a net of two convolutions and one dense layer on 28 x 28 images."""
+    images, labels = normal(0, batch, 28, 28, 1), jnp.arange(batch) % 10
+    x = {
+        "first": normal(1, 3, 3, 1, 16) / 3,
+        "second": normal(2, 3, 3, 16, 32) / 12,
+        "dense": normal(3, 7 * 7 * 32, 10) / 40,
+    }
+
+    def f(x):
+        h = images
+        for name in ("first", "second"):
+            h = jax.lax.conv_general_dilated(
+                h, x[name], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            h = jax.nn.gelu(h)
+        return cross_entropy(h.reshape(batch, -1) @ x["dense"], labels)
+
+    return Subject(f, x)
+
+
+def recurrent(steps: int = 200, batch: int = 32, width: int = 64) -> Subject:
+    """Make a recurrent net: a scan with a small body."""
+    inputs = normal(0, steps, batch, 8)
+    x = {
+        "in": normal(1, 8, width) / 3,
+        "again": normal(2, width, width) / 10,
+        "out": normal(3, width, 1) / 8,
+    }
+
+    def f(x):
+        def step(h, now):
+            return jnp.tanh(now @ x["in"] + h @ x["again"]), None
+
+        last, _ = jax.lax.scan(step, jnp.zeros((batch, width)), inputs)
+        return jnp.mean((last @ x["out"]) ** 2)
+
+    return Subject(f, x)
+
+
+def transformer(length: int = 32, batch: int = 4, width: int = 64) -> Subject:
+    """Make one block of a transformer: attention, layer norms and a wide layer."""
+    inputs, heads = normal(0, batch, length, width), 4
+    x = {
+        "qkv": normal(1, width, 3 * width) / 8,
+        "join": normal(2, width, width) / 8,
+        "up": normal(3, width, 4 * width) / 8,
+        "down": normal(4, 4 * width, width) / 16,
+        "scales": jnp.ones((2, width)),
+    }
+
+    def norm(h, scale):
+        centered = h - h.mean(axis=-1, keepdims=True)
+        return (
+            scale
+            * centered
+            * jax.lax.rsqrt(jnp.mean(centered**2, axis=-1, keepdims=True) + 1e-5)
+        )
+
+    def f(x):
+        h = norm(inputs, x["scales"][0])
+        split = (h @ x["qkv"]).reshape(batch, length, 3, heads, width // heads)
+        q, k, v = jnp.moveaxis(split, 2, 0)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(width // heads)
+        mask = jnp.tril(jnp.ones((length, length), bool))
+        weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, width)
+        h = inputs + mixed @ x["join"]
+        wide = jax.nn.gelu(norm(h, x["scales"][1]) @ x["up"])
+        return jnp.mean((h + wide @ x["down"]) ** 2)
+
+    return Subject(f, x)
+
+
+def hvp_by_hand(f: Callable[..., jax.Array]) -> Callable[..., Any]:
+    """Write the product as one does without hotk: forward over reverse, jitted."""
+
+    def product(x, v, *args):
+        return jax.jvp(lambda x: jax.grad(f)(x, *args), (x,), (v,))[1]
+
+    return jax.jit(product)

@@ -1,0 +1,63 @@
+"""Settings and fixtures of every test.
+
+hotk is not imported here at the top: the type-checking hook below must stand before.
+"""
+
+import jax
+import jaxtyping
+import pytest
+
+from tests import type_checker
+from tests.counting import settings
+
+
+pytest.register_assert_rewrite("tests.helpers")
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# From here on every function of hotk checks its annotations, shapes included, when it
+# is called. `as_user` switches that off.
+jaxtyping.install_import_hook("hotk", f"{type_checker.__name__}.check")
+
+
+def pytest_runtest_setup(item):
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
+        pytest.skip("no GPU")
+
+
+@pytest.fixture
+def as_user():
+    """Switch the type checker off, as it is for users, to see hotk's own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def default_settings(as_user):
+    """Compute as users do who have set nothing: 32 bits, and NumPy's promotions."""
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        yield
+
+
+@pytest.fixture
+def no_leaks():
+    """Let JAX raise when a tracer outlives its trace. Nothing is cached meanwhile."""
+    with jax.check_tracer_leaks(True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def settings_left_as_found():
+    """hotk may change no setting of JAX; a test that does must put it back."""
+    before = settings()
+    yield
+    after = settings()
+    assert {k: v for k, v in after.items() if v != before[k]} == {}

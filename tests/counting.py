@@ -1,0 +1,66 @@
+"""Count what JAX does: traces, lowerings, compiles.
+
+The only test file that touches JAX's internals. It hears the events that JAX's own
+test suite counts (`jax._src.test_util`), but in all threads, so that a race can be
+counted too. The events are sent before any compilation cache on disk is asked, which
+therefore changes no count.
+
+    with compiles() as count:
+        hotk.hvp(f, x, v)
+    assert count() == 1
+
+Whatever JAX computes inside the block counts, `jnp.ones(3)` for an argument as well:
+make the arguments before. One user function is more than one trace (each jitted
+function inside it, `jnp.where` for instance, is one of its own), so zero is the number
+to assert of `traces`; to count how often a function's body runs, let it call
+`tick = itertools.count().__next__`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax._src import config, util
+
+
+@contextlib.contextmanager
+def _events(event: str) -> Iterator[Callable[[], int]]:
+    lock, heard = threading.Lock(), 0
+    previous = util.test_event_listener
+
+    def listen(name: str, *args: Any) -> None:
+        nonlocal heard
+        if name == event:
+            with lock:
+                heard += 1
+        if previous is not None:
+            previous(name, *args)
+
+    util.test_event_listener = listen
+    try:
+        yield lambda: heard
+    finally:
+        util.test_event_listener = previous
+
+
+def traces() -> contextlib.AbstractContextManager[Callable[[], int]]:
+    """Count the functions traced to a program."""
+    return _events("trace_to_jaxpr")
+
+
+def lowerings() -> contextlib.AbstractContextManager[Callable[[], int]]:
+    """Count the programs lowered to a module of the compiler's language."""
+    return _events("lower_jaxpr_to_module")
+
+
+def compiles() -> contextlib.AbstractContextManager[Callable[[], int]]:
+    """Count the modules handed to the compiler."""
+    return _events("pxla_cached_compilation")
+
+
+def settings() -> dict[str, Any]:
+    """Return every JAX setting, and what else a trace depends on in this thread."""
+    names, values = config.trace_context_names(), config.trace_context()
+    return dict(jax.config.values) | dict(zip(names, values, strict=True))

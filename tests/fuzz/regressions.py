@@ -1,0 +1,6 @@
+"""Programs that hotk once got wrong, shrunk."""
+
+from .program import Program
+
+
+REGRESSIONS: list[Program] = []

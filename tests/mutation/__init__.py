@@ -1,0 +1,1 @@
+"""Flaws put into hotk on purpose: the tests must notice each one."""

@@ -1,0 +1,446 @@
+"""The flaws: a text of hotk's source, what it becomes, and the tests that must notice.
+
+The tests of a flaw are few, so that a run is quick; they are those whose claim the flaw
+breaks, not all that would fail.
+"""
+
+from typing import NamedTuple
+
+
+class Flaw(NamedTuple):
+    """One text in one file, replaced by another."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def stale(*stories: str) -> tuple[str, ...]:
+    """Name the stories of promise 1 that are told to direct calls."""
+    test = "tests/promises/test_never_stale.py::test_a_direct_call_sees_what_changed"
+    return tuple(f"{test}[{story}]" for story in stories)
+
+
+def within(file: str, *tests: str) -> tuple[str, ...]:
+    """Name tests of one file."""
+    return tuple(f"tests/{file}.py::test_{test}" for test in tests)
+
+
+WALK = "hotk/function/_walk.py"
+RECIPE = "hotk/function/_recipe.py"
+REBUILD = "hotk/function/_rebuild.py"
+COMPAT = "hotk/_core/_compat.py"
+CALL = "hotk/prepared/_call.py"
+CHECKS = "hotk/prepared/_checks.py"
+DIRECT = "hotk/prepared/_direct.py"
+PROGRAM = "hotk/prepared/_program.py"
+STORE = "hotk/prepared/_store.py"
+
+INPUTS_TESTS = "reliability/test_inputs"
+LEAKS_TESTS = "reliability/test_leaks"
+
+_KEY = [
+    Flaw(
+        "the key drops the type of a static value",
+        WALK,
+        "    walk.key.append(type(value))\n    walk.key.append(value)\n\n\ndef number",
+        "    walk.key.append(value)\n\n\ndef number",
+        within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
+    ),
+    Flaw(
+        "the key does not tell the two zeros apart",
+        WALK,
+        "value if value and not math.isnan(value) else value.hex()",
+        "value if not math.isnan(value) else value.hex()",
+        within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
+    ),
+    Flaw(
+        "the key drops the imaginary part",
+        WALK,
+        "walk.key.append((complex, value.real.hex(), value.imag.hex()))",
+        "walk.key.append((complex, value.real.hex()))",
+        within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
+    ),
+    Flaw(
+        "the key drops the value of a NumPy scalar",
+        WALK,
+        "walk.key.append((type(value), value.dtype.str, value.tobytes()))",
+        "walk.key.append((type(value), value.dtype.str))",
+        within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
+    ),
+    Flaw(
+        "the key drops the name of an enum member",
+        WALK,
+        "    walk.key.append((type(value), value.name))\n",
+        "    walk.key.append(type(value))\n",
+        stale("another_member_of_an_enum_is_captured"),
+    ),
+    Flaw(
+        "the key ignores the order of a dict",
+        WALK,
+        "for name, item in list(value.items()):",
+        "for name, item in sorted(value.items()):",
+        stale("a_dict_of_weights_is_walked_in_its_order"),
+    ),
+    Flaw(
+        "the order of a dict among the constants is ignored",
+        CALL,
+        "        return args if self.orders is None else in_orders(args, self.orders)",
+        "        return args",
+        stale("a_dict_that_is_a_constant_argument_is_walked_in_its_order"),
+    ),
+    Flaw(
+        "cells are not visited",
+        WALK,
+        '            walk.visit(content, " cell `{}`", name)\n',
+        "            del content\n",
+        stale("a_fresh_closure_holds_another_float"),
+    ),
+    Flaw(
+        "keyword defaults are not visited",
+        WALK,
+        "value.__defaults__ or (), value.__kwdefaults__ or {}",
+        "value.__defaults__ or (), {}",
+        stale("a_keyword_default_is_mutated_or_replaced"),
+    ),
+    Flaw(
+        "defaults are not visited",
+        WALK,
+        '        walk.visit(default, " default {}", i)\n',
+        "        del default\n",
+        stale("a_default_argument_is_mutated_or_replaced"),
+    ),
+    Flaw(
+        "globals are not visited",
+        WALK,
+        "    if recipe.names:\n",
+        "    if False:\n",
+        stale("a_global_is_bound_again"),
+    ),
+    Flaw(
+        "globals of nested functions are not visited",
+        RECIPE,
+        "                self._read(constant, outer, names, attributes, bare, imports)",
+        "                pass",
+        stale("a_global_is_read_inside_an_inner_scope"),
+    ),
+    Flaw(
+        "keywords of a partial are not visited",
+        WALK,
+        "    mapping(walk, value.keywords)\n\n\ndef custom_rule",
+        "\n\ndef custom_rule",
+        stale("a_partial_holds_keywords"),
+    ),
+    Flaw(
+        "the object of a bound method is not visited",
+        WALK,
+        '    walk.visit(value.__self__, ".__self__")\n',
+        "    walk.key.append(type(value.__self__))\n",
+        stale("the_bound_method_of_another_object"),
+    ),
+    Flaw(
+        "static data of a tree is not in the key",
+        WALK,
+        "        _static_data(walk, data)\n    finally:",
+        "        pass\n    finally:",
+        within("promises/test_any_tree", "a_static_field_that_changes_is_seen"),
+    ),
+    Flaw(
+        "two captures of one array are like captures of two",
+        WALK,
+        "            self.key.append(_SEEN)\n            self.key.append(number[0])\n",
+        "            self.key.append(_SEEN)\n",
+        stale("one_array_is_reached_by_two_ways"),
+    ),
+    Flaw(
+        "a function that writes is like one that does not",
+        WALK,
+        '        raise Opaque(f"it writes {recipe.writes}")',
+        "        pass",
+        stale("a_call_binds_a_global"),
+    ),
+    Flaw(
+        "what a function changes among its captures goes unseen",
+        CALL,
+        "if not walk.key == after.key == again.key or any(a is not b for a, b in kept):",
+        "if False:",
+        stale("a_call_appends_to_a_captured_list", "a_call_sets_an_attribute"),
+    ),
+    Flaw(
+        "an array needed as a value is known without its content",
+        WALK,
+        'return ("content", data.shape, data.dtype.str, weak, data.tobytes())',
+        'return ("content", data.shape, data.dtype.str, weak)',
+        stale("a_captured_array_is_asked_for_its_value"),
+    ),
+    Flaw(
+        "literals of a program are not compared",
+        COMPAT,
+        'return ("literal", _aval(value), _content(value.val))',
+        'return ("literal", _aval(value))',
+        within(
+            "reliability/test_functions",
+            "opaque_functions_of_other_programs_are_told_apart",
+        ),
+    ),
+    Flaw(
+        "parameters of a program are not compared",
+        COMPAT,
+        "            _print_parameter(equation.params[name], key)\n",
+        "",
+        within(
+            "reliability/test_functions",
+            "opaque_functions_of_other_programs_are_told_apart",
+        ),
+    ),
+    Flaw(
+        "the settings are not compared before a program is shared",
+        DIRECT,
+        "(call.options.kind.name, lengths, context, key), program)",
+        "(call.options.kind.name, lengths, key), program)",
+        within(
+            "reliability/test_configuration",
+            "a_function_is_traced_under_the_settings_of_the_call",
+            "precision_may_change_from_call_to_call",
+        ),
+    ),
+    Flaw(
+        "a Prepared does not look at dtypes",
+        "hotk/function/_signature.py",
+        "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
+        "        return leaf.shape, None, leaf.aval.weak_type",
+        within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
+    ),
+    Flaw(
+        "a Prepared does not look at weak types",
+        "hotk/function/_signature.py",
+        "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
+        "        return leaf.shape, leaf.dtype, False",
+        within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
+    ),
+]
+
+_MEMORY = [
+    Flaw(
+        "NumPy arrays are not copied",
+        WALK,
+        "    return np.array(array, dtype="
+        "jax.dtypes.canonicalize_dtype(array.dtype), copy=True)",
+        "    return np.asarray(array, dtype="
+        "jax.dtypes.canonicalize_dtype(array.dtype))",
+        within(
+            INPUTS_TESTS,
+            "numpy_arguments_may_be_overwritten_as_soon_as_the_call_returns",
+        )
+        + within(
+            "reliability/test_configuration",
+            "a_numpy_array_mutated_after_a_call_in_single_precision_is_not_stale",
+        ),
+    ),
+    Flaw(
+        "a jitted function is kept alive by the key",
+        WALK,
+        "    walk.key.append(weakref.ref(value))\n\n\ndef builtin",
+        "    walk.key.append(value)\n\n\ndef builtin",
+        within(LEAKS_TESTS, "a_captured_jitted_function_dies"),
+    ),
+    Flaw(
+        "a class is kept alive by the key",
+        WALK,
+        "    walk.key.append(weakref.ref(value))\n    walk.frozen += 1",
+        "    walk.key.append(value)\n    walk.frozen += 1",
+        within(LEAKS_TESTS, "a_class_made_on_the_way_dies"),
+    ),
+    Flaw(
+        "tracers stay in the rebuilt cells",
+        REBUILD,
+        "                holder.cell_contents = None\n",
+        "                pass\n",
+        within(
+            LEAKS_TESTS,
+            "the_leak_checker_finds_nothing",
+            "an_array_captured_by_a_nested_function_dies",
+            "a_function_that_captures_itself_dies",
+        ),
+    ),
+    Flaw(
+        "the cache has no bound",
+        STORE,
+        "            while len(self.entries) > 1 and (",
+        "            while False and (",
+        within(
+            "promises/test_bounded_memory",
+            "the_cache_is_bounded_and_right_after_eviction",
+        ),
+    ),
+    Flaw(
+        "what was used last goes first",
+        STORE,
+        "        oldest = min(table, key=lambda key: table[key].used)",
+        "        oldest = max(table, key=lambda key: table[key].used)",
+        within("promises/test_bounded_memory", "what_was_used_last_stays"),
+    ),
+    Flaw(
+        "the budget is not looked at",
+        "hotk/prepared/_budget.py",
+        "    if needed > budget:",
+        "    if False:",
+        within(
+            "promises/test_bounded_memory",
+            "the_refusal_comes_before_anything_is_traced_or_allocated",
+        ),
+    ),
+    Flaw(
+        "all threads share one slot",
+        CALL,
+        "class Slot(threading.local):",
+        "class Slot:",
+        within(
+            "reliability/test_threads",
+            "threads_racing_with_fresh_closures_of_one_code_compile_once",
+            "threads_racing_for_two_signatures_compile_twice",
+            "threads_with_another_static_value_each_get_their_own_results",
+            "threads_nest_operators",
+        ),
+    ),
+    Flaw(
+        "every thread compiles",
+        PROGRAM,
+        "            if self.compiled is not None:\n                return False\n"
+        "            start",
+        "            start",
+        within(
+            "reliability/test_threads",
+            "threads_racing_for_the_first_call_compile_once",
+        ),
+    ),
+    Flaw(
+        "a failed trace stays",
+        DIRECT,
+        "            STORE.forget(call.key, primal)\n",
+        "            STORE.entry(call.store_key)\n",
+        within(
+            "reliability/test_recovery",
+            "a_failed_trace_inside_a_jit_leaves_nothing_behind",
+            "a_refused_output_leaves_nothing_behind",
+        ),
+    ),
+]
+
+_NUMBERS = [
+    Flaw(
+        "the unit direction has a wrong offset",
+        "hotk/mode/_basis.py",
+        "        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset",
+        "        here = jax.lax.iota(jnp.int32, leaf.size) == index",
+        within(
+            "promises/test_any_tree",
+            "the_other_forms_of_a_tree_of_two_arrays_are_as_by_hand",
+        ),
+    ),
+    Flaw(
+        "the seeds of a column have a wrong offset",
+        "hotk/mode/_columns.py",
+        "        offset += leaf.size\n        made.append(here.astype",
+        "        made.append(here.astype",
+        within(
+            "promises/test_any_tree",
+            "a_dense_hessian_over_a_tree_is_a_tree_of_trees",
+        ),
+    ),
+    Flaw(
+        "the last block is at a wrong place",
+        "hotk/mode/_columns.py",
+        "        start = jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)",
+        "        start = jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width - 1)",
+        within(
+            "promises/test_bounded_memory",
+            "blocks_of_any_size_give_the_same_hessian",
+        ),
+    ),
+    Flaw(
+        "the complex gradient is conjugated once too often",
+        "hotk/mode/_first.py",
+        "jax.lax.complex(re, -im)",
+        "jax.lax.complex(re, im)",
+        within(INPUTS_TESTS, "complex_parameters_in_all_modes"),
+    ),
+    Flaw(
+        "the quadratic form forgets the product",
+        "hotk/mode/_first.py",
+        "lambda p, q: jnp.sum(p * q).real",
+        "lambda p, q: jnp.sum(p * p).real",
+        ("tests/second/test_quadratic_form.py",),
+    ),
+    Flaw(
+        "a tangent is dropped",
+        "hotk/mode/_first.py",
+        "        return jax.jvp(f, (x,), (v,), has_aux=True)",
+        "        first, *rest = jax.tree.leaves(v)\n"
+        "        v = jax.tree.structure(v).unflatten("
+        "[first, *(jnp.zeros_like(leaf) for leaf in rest)])\n"
+        "        return jax.jvp(f, (x,), (v,), has_aux=True)",
+        within(INPUTS_TESTS, "a_tree_with_a_float_an_integer_and_an_array"),
+    ),
+    Flaw(
+        "a cotangent has twice its size",
+        "hotk/mode/_first.py",
+        "        return y, pull(jnp.ones_like(y))[0], aux",
+        "        return y, pull(2 * jnp.ones_like(y))[0], aux",
+        within(INPUTS_TESTS, "a_floating_dtype_is_kept"),
+    ),
+    Flaw(
+        "broadcastable directions are taken",
+        CHECKS,
+        "    if (shape[1:] if batched else shape) != want.shape or "
+        "(batched and not shape):",
+        "    if len(shape) > 9:",
+        within(
+            INPUTS_TESTS,
+            "a_direction_of_another_shape_is_refused_and_its_leaf_named",
+        ),
+    ),
+    Flaw(
+        "directions of another dtype are cast",
+        CHECKS,
+        "    if id(part) in loose and jnp.can_cast(_kind(dtype), _kind(want.dtype)):",
+        "    if True:",
+        within(
+            INPUTS_TESTS,
+            "a_direction_of_another_dtype_is_refused_and_its_leaf_named",
+        ),
+    ),
+    Flaw(
+        "loops have no mode",
+        "hotk/mode/_auto.py",
+        "        return [usual, loop, double, last]\n"
+        "    return [usual, double, loop, last]",
+        "        return [usual, double, last]\n    return [usual, double, last]",
+        within("fuzz/test_fuzz", "a_program_of_each_kind_agrees_with_raw_jax[while]"),
+    ),
+    Flaw(
+        "custom rules are run without their order",
+        "hotk/mode/_auto.py",
+        "        return [usual, loop, double, last]\n"
+        "    return [usual, double, loop, last]",
+        "        return [loop]\n    return [loop]",
+        within(
+            "fuzz/test_fuzz", "a_program_of_each_kind_agrees_with_raw_jax[custom_vjp]"
+        ),
+    ),
+]
+
+FLAWS = {flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS)}
+
+QUICK = [
+    "cells are not visited",
+    "keyword defaults are not visited",
+    "the key ignores the order of a dict",
+    "NumPy arrays are not copied",
+    "what was used last goes first",
+    "a tangent is dropped",
+    "the seeds of a column have a wrong offset",
+    "directions of another dtype are cast",
+]

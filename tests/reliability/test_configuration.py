@@ -1,0 +1,213 @@
+"""Every setting of JAX is obeyed at the moment of the call, and left as found."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.counting import compiles, settings
+from tests.helpers import close
+from tests.reliability.public_calls import CALLS
+
+
+X = np.array([1.0, 2.0, 3.0])
+V = np.array([1.0, 0.5, -1.0])
+
+each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+def cubic(x):
+    return jnp.sum(x**3)
+
+
+@each_call
+def test_settings_are_left_as_found(call):
+    before = settings()
+    call(cubic, jnp.asarray(X), jnp.asarray(V))
+    assert settings() == before
+
+
+@each_call
+def test_settings_are_left_as_found_by_a_failure(call):
+    before = settings()
+    with pytest.raises(ZeroDivisionError):
+        call(lambda x: 1 / 0, jnp.asarray(X), jnp.asarray(V))
+    assert settings() == before
+
+
+def test_precision_may_change_from_call_to_call():
+    for wide in (True, False, True, False):
+        with jax.enable_x64(wide):
+            out = hotk.hvp(cubic, X, V)
+            assert out.dtype == (jnp.float64 if wide else jnp.float32)
+            np.testing.assert_array_equal(out, 6 * X * V)
+
+
+def test_precision_may_change_over_a_captured_numpy_array():
+    weight = np.array([1.0, 2.0, 3.0])
+    f = lambda x: jnp.sum(weight * x**3)
+    for wide, factor in ((False, 1.0), (True, 2.0), (False, 3.0)):
+        weight[:] = factor
+        with jax.enable_x64(wide):
+            out = hotk.hvp(f, X, V)
+            assert out.dtype == (jnp.float64 if wide else jnp.float32)
+            np.testing.assert_array_equal(out, factor * 6 * X * V)
+
+
+def test_a_numpy_array_mutated_after_a_call_in_single_precision_is_not_stale():
+    # the array that JAX itself keeps stale: float64, captured, while x64 is off
+    with jax.enable_x64(False):
+        a = np.ones(3)
+        f = lambda x: jnp.sum(a * x**3)
+        assert hotk.hvp(f, X, V).tolist() == (6 * X * V).tolist()
+        a[:] = 5.0
+        assert hotk.hvp(f, X, V).tolist() == (30 * X * V).tolist()
+        g = lambda x, a: jnp.sum(a * x**3)
+        assert hotk.hvp(g, X, V, a).tolist() == (30 * X * V).tolist()
+        assert hotk.hvp(lambda x: jnp.sum(x**3), a, a).tolist() == [150.0] * 3
+
+
+# A function that reads a setting while it is traced shows which trace was used.
+SETTINGS = {
+    "jax_default_matmul_precision": (jax.default_matmul_precision, "highest"),
+    "jax_numpy_dtype_promotion": (jax.numpy_dtype_promotion, "standard"),
+    "jax_numpy_rank_promotion": (jax.numpy_rank_promotion, "allow"),
+    "jax_default_prng_impl": (jax.default_prng_impl, "rbg"),
+    "jax_enable_x64": (jax.enable_x64, False),
+    "jax_threefry_partitionable": (jax.threefry_partitionable, False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_function_is_traced_under_the_settings_of_the_call(name):
+    setting, value = SETTINGS[name]
+    assert getattr(jax.config, name) != value
+
+    def f(x):
+        # fixed text, so that the closure captures no more than a string
+        return jnp.sum(x**3) * (2.0 if getattr(jax.config, name) == value else 1.0)
+
+    for _ in range(2):
+        np.testing.assert_allclose(hotk.hvp(f, X, V), 6 * X * V)
+        with setting(value):
+            np.testing.assert_allclose(hotk.hvp(f, X, V), 12 * X * V, rtol=1e-6)
+
+
+def test_settings_seen_again_compile_nothing():
+    f = lambda x: jnp.sum(jnp.tanh(x) ** 2)
+    x, v = jnp.asarray(X), jnp.asarray(V)
+
+    def both():
+        hotk.hvp(f, x, v)
+        with jax.default_matmul_precision("highest"):
+            hotk.hvp(f, x, v)
+
+    both()
+    with compiles() as count:
+        both()
+    assert count() == 0
+
+
+def test_random_numbers_follow_the_default_generator():
+    def f(x):
+        return jnp.sum(x**3 * jax.random.uniform(jax.random.key(0), (3,)))
+
+    with jax.default_prng_impl("rbg"):
+        rbg = np.asarray(jax.random.uniform(jax.random.key(0), (3,)))
+        np.testing.assert_allclose(hotk.hvp(f, X, V), 6 * X * V * rbg)
+    threefry = np.asarray(jax.random.uniform(jax.random.key(0), (3,)))
+    np.testing.assert_allclose(hotk.hvp(f, X, V), 6 * X * V * threefry)
+
+
+@each_call
+def test_hotk_promotes_nothing_implicitly(call):
+    # strict promotion and rank promotion "raise" are on in all tests; here with
+    # dtypes that hotk's own constants could clash with
+    assert jax.config.jax_numpy_dtype_promotion == "strict"
+    x, v = jnp.asarray(X, jnp.float16), jnp.asarray(V, jnp.float16)
+    for leaf in jax.tree.leaves(call(cubic, x, v)):
+        assert leaf.dtype == jnp.float16
+
+
+def test_promotion_is_judged_at_each_call():
+    weight = np.array([1.0, 2.0, 3.0], np.float32)
+    f = lambda x: jnp.sum(weight * x**3)
+    with jax.numpy_dtype_promotion("standard"):
+        assert close(hotk.hvp(f, X, V), jnp.asarray(6 * weight * X * V))
+    with pytest.raises(jax.dtypes.TypePromotionError):
+        hotk.hvp(f, X, V)
+    with jax.numpy_dtype_promotion("standard"):
+        assert close(hotk.hvp(f, X, V), jnp.asarray(6 * weight * X * V))
+
+
+def test_rank_promotion_is_judged_at_each_call():
+    f = lambda x: jnp.sum(jnp.ones((2, 3)) * x**3)
+    with jax.numpy_rank_promotion("allow"):
+        assert close(hotk.hvp(f, X, V), jnp.asarray(12 * X * V))
+    with pytest.raises(ValueError, match="rank_promotion"):
+        hotk.hvp(f, X, V)
+
+
+@each_call
+def test_operators_work_without_jit(call):
+    expected = call(cubic, jnp.asarray(X), jnp.asarray(V))
+    with jax.disable_jit():
+        assert close(call(cubic, jnp.asarray(X), jnp.asarray(V)), expected)
+    assert close(call(cubic, jnp.asarray(X), jnp.asarray(V)), expected)
+
+
+def test_without_jit_a_function_sees_the_state_of_the_call():
+    weight = np.ones(3)
+    f = lambda x: jnp.sum(weight * x**3)
+    with jax.disable_jit():
+        assert close(hotk.hvp(f, X, V), jnp.asarray(6 * X * V))
+        weight[:] = 3.0
+        assert close(hotk.hvp(f, X, V), jnp.asarray(18 * X * V))
+
+
+def test_debug_nans_finds_the_nan():
+    f = lambda x: jnp.sum(jnp.sqrt(x))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jax.block_until_ready(hotk.hvp(f, -X, V))
+    assert np.isnan(hotk.hvp(f, -X, V)).all()
+
+
+def test_the_default_device_is_obeyed():
+    # two devices need a process of their own, as they are counted at the start
+    program = textwrap.dedent("""
+        import jax, jax.numpy as jnp, hotk
+        one, two = jax.devices("cpu")
+        f = lambda x: jnp.sum(x**3)
+        host = [1.0, 2.0]
+        import numpy as np
+        for device in (one, two, one):
+            with jax.default_device(device):
+                out = hotk.hvp(f, np.array(host), np.ones(2))
+            assert out.devices() == {device}, (out.devices(), device)
+            assert out.tolist() == [6.0, 12.0]
+        for device in (one, two, one):
+            x = jax.device_put(np.array(host, np.float32), device)
+            out = hotk.hvp(f, x, jax.device_put(np.ones(2, np.float32), device))
+            assert out.devices() == {device}, (out.devices(), device)
+            assert out.tolist() == [6.0, 12.0]
+        prepared = hotk.hvp.prepare(f, x, x)
+        print("done")
+    """)
+    flags = "--xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "done\n", done.stderr

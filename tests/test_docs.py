@@ -1,0 +1,113 @@
+"""The examples in docstrings, the README and the pages of `docs/` are true.
+
+They run as a user runs them: 32 bits, no type checker, and `hotk`, `jax`, `jnp` and
+`np` imported. In Markdown, the blocks of one file are one session.
+"""
+
+import ast
+import doctest
+import importlib
+import re
+import types
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+
+
+HOUSE = Path(__file__).parents[1]
+PAGES = sorted(
+    path for path in [HOUSE / "README.md", *HOUSE.glob("docs/**/*.md")] if path.exists()
+)
+NAMES = {"hotk": hotk, "jax": jax, "jnp": jnp, "np": np}
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+each_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(HOUSE))
+)
+
+
+def docstrings():
+    """List `(file, dotted name, docstring)` of everything in hotk with an example.
+
+    Read from the source, so that methods and operators are found however wrapped.
+    """
+
+    def visit(node, names):
+        doc = ast.get_docstring(node)
+        if doc and ">>>" in doc:
+            yield ".".join(names), doc
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                yield from visit(child, [*names, child.name])
+
+    for path in sorted(HOUSE.glob("hotk/**/*.py")):
+        for name, doc in visit(ast.parse(path.read_text(encoding="utf-8")), []):
+            yield path.relative_to(HOUSE), name, doc
+
+
+DOCSTRINGS = list(docstrings())
+
+
+def run(text, name, names):
+    [*examples] = doctest.DocTestParser().get_examples(text, name)
+    test = doctest.DocTest(examples, dict(names), name, name, 0, text)
+    report = []
+    failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)
+    assert not failed, "\n" + "".join(report)
+
+
+def test_examples_are_found():
+    assert any(name == "hvp" for _, name, _ in DOCSTRINGS)
+
+
+@pytest.mark.usefixtures("default_settings")
+@pytest.mark.parametrize(
+    ("path", "name", "doc"), DOCSTRINGS, ids=[f"{p}:{n}" for p, n, _ in DOCSTRINGS]
+)
+def test_docstring(path, name, doc):
+    names = NAMES
+    if name.split(".")[0] not in vars(hotk):  # not public: sees its own file
+        module = importlib.import_module(".".join(path.with_suffix("").parts))
+        names = vars(module) | NAMES
+    run(doc, f"{path}:{name}", names)
+
+
+@pytest.mark.usefixtures("default_settings")
+@each_page
+def test_page(page):
+    text = page.read_text(encoding="utf-8")
+    # A fence would be read as the last line of what is expected.
+    run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
+
+
+@each_page
+def test_code_on_a_page_is_python(page):
+    """What is not an example with its answer can at least be parsed."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if ">>>" not in block:
+            ast.parse(block)
+
+
+def test_links_of_the_readme_lead_somewhere():
+    """Those of `docs/` are followed by `mkdocs build --strict`."""
+    text = (HOUSE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+        assert (HOUSE / target).exists(), target
+
+
+def test_the_reference_has_every_public_name_and_no_other():
+    reference = (HOUSE / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: hotk\.(\w+)$", reference, re.MULTILINE)
+    public = {
+        name
+        for name, value in vars(hotk).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert sorted(listed) == sorted(public)
