@@ -38,7 +38,7 @@ ARRAY: type = type(jax.numpy.zeros(()))
 # What `jax.jit` returns; it has no public name, and is told apart by its type alone.
 JITTED: type = type(jax.jit(lambda: None))
 
-Tracer = jax.core.Tracer
+Tracer = _jax_core.Tracer
 
 # What JAX raises when Python asks a tracer for its value.
 NEEDS_VALUE = (
@@ -150,7 +150,7 @@ def _aval(variable: Any) -> Hashable:
 def _content(value: Any) -> Hashable:
     if isinstance(value, Tracer):
         raise Unrecognized("a tracer among the constants")
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(
         value.dtype, jax.dtypes.extended
     ):
         value = jax.random.key_data(value)

@@ -31,4 +31,17 @@ class TooLargeError(HotkError, MemoryError):
 
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
     """Write an error message: where, what, the two values side by side, the way out."""
-    return f"`{call}`: {problem}\n  expected: {expected}\n  got:      {got}\n{fix}"
+    found = "  got:" + (got if got.startswith("\n") else f"      {got}")
+    return f"`{call}`: {problem}\n  expected: {expected}\n{found}\n{fix}"
+
+
+for _error in (
+    HotkError,
+    StructureError,
+    DtypeError,
+    OutputError,
+    ModeError,
+    PreparationError,
+    TooLargeError,
+):
+    _error.__module__ = "hotk"  # where users find it, and what a traceback shows

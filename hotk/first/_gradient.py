@@ -54,6 +54,7 @@ def value_and_gradient(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3. SIAM.
     """
+    assert isinstance(mode, (Forward, Reverse))
     return mode.gradient(f, x)
 
 
@@ -73,5 +74,6 @@ def gradient(
         >>> hotk.gradient(lambda x: jnp.sum(x**2), jnp.array([1.0, 2.0])).tolist()
         [2.0, 4.0]
     """
+    assert isinstance(mode, (Forward, Reverse))
     _, g, aux = mode.gradient(f, x)
     return g, aux

@@ -64,6 +64,7 @@ def value_and_jacobian(
     """
     refuse_complex("jacobian(f, x)", x, "jvp")
     check_budget("jacobian(f, x)", f, x, order=1)
+    assert isinstance(mode, (Forward, Reverse))
     return mode.jacobian(f, x, block_size)
 
 
@@ -127,6 +128,7 @@ def value_and_derivative(
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3. SIAM.
     """
     check_scalar_point("derivative(f, x)", x)
+    assert isinstance(mode, (Forward, Reverse))
     return mode.derivative(f, x)
 
 
@@ -158,7 +160,7 @@ def refuse_complex(call: str, x: Any, instead: str) -> None:
                 "`x` has complex leaves.",
                 expected="real floating leaves",
                 got=describe_tree(x),
-                fix=f"Use `hotk.{instead}`, or split `x` into real and imaginary parts.",
+                fix=f"Use `hotk.{instead}`, or split `x` into its two parts.",
             )
         )
 

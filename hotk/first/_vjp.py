@@ -80,6 +80,7 @@ def value_and_vjp(
         products = jax.tree.map(lambda a, b: jnp.sum(a * b).real, u, y)
         return sum(jax.tree.leaves(products)), (y, aux)
 
+    assert isinstance(mode, Forward)
     _, product, (y, aux) = mode.gradient(weighted, x)
     return y, product, aux
 

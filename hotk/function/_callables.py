@@ -39,10 +39,9 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     """A Python function: its code, defaults, cells and the globals it reads."""
     recipe = recipe_of(value.__code__)
     key = walk.key
-    if recipe.library:
-        if value.__closure__ is None or is_permanent(value):
-            key.append(weakref.ref(value))
-            return
+    if recipe.library and (value.__closure__ is None or is_permanent(value)):
+        key.append(weakref.ref(value))
+        return
     if walk.met(value):
         return
     key.append(recipe)
@@ -65,7 +64,7 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
     if recipe.draws:  # the one setting that JAX leaves out of its own keys
-        key.append(str(jax.config.jax_default_prng_impl))
+        key.append(str(getattr(jax.config, "jax_default_prng_impl", None)))
     if recipe.names:
         _globals(walk, value, recipe)
     for name in recipe.imports:

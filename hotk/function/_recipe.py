@@ -164,7 +164,7 @@ _KNOWN = frozenset({"__call__", "__class__", "__init__", "__new__", "__post_init
 
 
 def _is_outside(before: list[dis.Instruction]) -> bool:
-    """Whether an attribute is stored on a global, a captured thing or what is in one."""
+    """Whether an attribute is stored on a global or on something captured."""
     for instruction in reversed(before):
         if instruction.opname not in _ATTRIBUTE:
             return instruction.opname in _OUTSIDE

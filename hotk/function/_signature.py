@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import PyTreeDef
 
-from hotk._core import describe, leaf_name
+from hotk._core import Tracer, describe, leaf_name
 
 
 class Row(NamedTuple):
@@ -35,7 +34,7 @@ class Signature(NamedTuple):
             on several devices; static leaves by their value.
     """
 
-    structure: PyTreeDef
+    structure: Any
     names: tuple[str, ...]
     leaves: tuple[Leaf, ...]
 
@@ -83,7 +82,7 @@ def kind_of(leaf: Any) -> tuple[Any, ...]:
 
 def sharding_of(leaf: Any) -> Any:
     """Return the sharding of an array on several devices, `None` of all else."""
-    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return None
     sharding = leaf.sharding
     return sharding if len(sharding.device_set) > 1 else None

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import PyTreeDef
 
 from hotk._core import JITTED
 
@@ -27,11 +26,11 @@ _SIMPLE = (
     type(...),
     JITTED,
 )
-_INERT: dict[PyTreeDef, bool] = {}
+_INERT: dict[Any, bool] = {}
 _LIMIT = 4096
 
 
-def is_inert(treedef: PyTreeDef) -> bool:
+def is_inert(treedef: Any) -> bool:
     """Whether a tree's structure says all there is to know of its static side."""
     known = _INERT.get(treedef)
     if known is None:
@@ -43,14 +42,14 @@ def is_inert(treedef: PyTreeDef) -> bool:
     return known
 
 
-def walk_tree(walk: Walk, treedef: PyTreeDef) -> None:
+def walk_tree(walk: Walk, treedef: Any) -> None:
     """Visit the classes and the static data of all nodes of a tree."""
     for kind, data in _nodes(treedef):
         if kind not in _CONTAINERS:
             tree_data(walk, kind, data)
 
 
-def check_faithful(treedef: PyTreeDef) -> None:
+def check_faithful(treedef: Any) -> None:
     """Refuse to build a further argument anew that may come out as something else.
 
     Raises:
@@ -61,7 +60,7 @@ def check_faithful(treedef: PyTreeDef) -> None:
             raise Opaque(f"an argument of the registered class `{kind.__qualname__}`")
 
 
-def _nodes(treedef: PyTreeDef) -> list[tuple[Any, Any]]:
+def _nodes(treedef: Any) -> list[tuple[Any, Any]]:
     found, waiting = [], [treedef]
     while waiting:
         here = waiting.pop()
@@ -113,7 +112,7 @@ def in_orders(tree: Any, orders: Any) -> Any:
     return type(tree)(map(in_orders, tree, orders))
 
 
-def has_dict(treedef: PyTreeDef) -> bool:
+def has_dict(treedef: Any) -> bool:
     """Whether any node of a tree is a dict."""
     return any(kind is dict for kind, _ in _nodes(treedef))
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
@@ -22,7 +23,7 @@ def is_numeric(dtype: np.dtype) -> bool:
     """Whether JAX has numbers of a NumPy dtype, in this machine's byte order."""
     if dtype.kind in "biu":
         return dtype.isnative
-    known = jax.dtypes.issubdtype(dtype, np.inexact)
+    known = jnp.issubdtype(dtype, np.inexact)
     return (
         known and dtype.isnative and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     )
@@ -46,7 +47,7 @@ def _content(array: Any) -> Hashable:
 
 
 def _is_key(array: jax.Array) -> bool:
-    return jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 # ----- Leaves

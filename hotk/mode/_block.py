@@ -104,7 +104,8 @@ _INLINED = frozenset(
         "custom_vjp_call",
     ]
 )
-# Bytes of intermediates that a block may fill: measured best within 20 % on 16 functions.
+# Bytes of intermediates that a block may fill: measured best within 20 % on 16
+# functions.
 _CACHE = 4 << 20
 _LEAST = 8
 # A batch of kernels makes a grouped convolution, slow on CPUs beyond a few.

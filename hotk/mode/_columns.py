@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from ._block import choose_block
 
 
-# A loop for each leaf writes its columns in place, but is compiled once more. The largest
-# leaves get loops of their own; the others share one, whose columns are copied once.
+# A loop for each leaf writes its columns in place, but is compiled once more. The
+# largest leaves get loops of their own; the others share one, whose columns are copied
+# once.
 _LOOPS = 4
 
 

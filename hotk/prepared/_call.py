@@ -205,8 +205,8 @@ class Call:
     def numpy_inputs(self) -> list[Any]:
         """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
 
-        In the order of the captured arrays, the point's and the further arguments'; what
-        is differentiated is never NumPy's to compute with.
+        In the order of the captured arrays, the point's and the further arguments';
+        what is differentiated is never NumPy's to compute with.
         """
         point, ahead = self.counts[0], self.ahead
         found: list[Any] = list(self.originals)

@@ -12,7 +12,6 @@ from hotk._core import (
     StructureError,
     describe,
     describe_tree,
-    dtype_name,
     function_name,
     function_place,
     leaf_name,
@@ -120,15 +119,15 @@ def _match_leaf(
     if dtype == want.dtype:
         return jnp.asarray(part)
     if id(part) in loose and jnp.can_cast(_kind(dtype), _kind(want.dtype)):
-        return jax.lax.convert_element_type(part, want.dtype)
+        return jnp.asarray(part, want.dtype)
     raise DtypeError(
         message(
             call,
             f"`{names[1]}` must have the dtype of `{names[0]}`.",
             expected=describe(want),
             got=describe(part),
-            fix=f"Cast it, as in `v.astype({dtype_name(want.dtype)!r})`; hotk never "
-            "promotes a JAX array.".replace("'", ""),
+            fix="Cast it, as in `v.astype(x.dtype)`; hotk never promotes, and drops no "
+            "imaginary part.",
         )
     )
 
@@ -241,7 +240,7 @@ def check_aux(call: str, f: Any, out: Any) -> tuple[Any, Any]:
                     f"the auxiliary output of {where} must be made of arrays.",
                     expected="arrays or numbers",
                     got=f"{describe(leaf)} at {leaf_name('aux', path)}",
-                    fix="Leave it out of `aux`: a compiled program returns arrays only.",
+                    fix="Leave it out: a compiled program returns arrays only.",
                 )
             )
     return out

@@ -25,8 +25,8 @@ _ARRAYS = frozenset({ARRAY})
 class Operator:
     """A derivative at a point: call it directly, or prepare it once.
 
-    `op(f, x, [v], *args)` returns the value at `x`; the program is found by the code and
-    the captured structure of `f`, so nothing is traced or compiled twice.
+    `op(f, x, [v], *args)` returns the value at `x`; the program is found by the code
+    and the captured structure of `f`, so nothing is traced or compiled twice.
     `op.prepare(f, x, [v], *args)` returns a `Prepared`, called as `prepared(x, [v],
     *args)`.
     """
@@ -110,7 +110,8 @@ class Operator:
             has_aux: Whether `f` returns `(value, aux)`.
             batched: Whether the direction is a batch of directions.
             block_size: How many directions at once, for operators that choose.
-            on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is called
+            on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
+            called
                 with another signature.
 
         Returns:

@@ -95,7 +95,8 @@ class Options:
         block: int | None,
     ) -> Any:
         """Evaluate the formula, and arrange its results as the caller gets them."""
-        formula, keywords = self.kind.formula, {"mode": mode}
+        formula = self.kind.formula
+        keywords: dict[str, Any] = {"mode": mode}
         if self.kind.sized:
             keywords["block_size"] = block
         if not self.kind.takes:

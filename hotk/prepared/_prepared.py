@@ -67,8 +67,8 @@ class Prepared(eqx.Module):
     operator: Any = eqx.field(static=True)
     on_mismatch: str = eqx.field(static=True)
 
-    # Equinox turns bound methods into pytrees on every read of an attribute, which costs
-    # 0.5 us a read; the call reads six.
+    # Equinox turns bound methods into pytrees on every read of an attribute, which
+    # costs 0.5 us a read; the call reads six.
     __getattribute__ = object.__getattribute__
     # By identity, as functions are: `jax.jit(prepared)` needs a hash.
     __hash__ = object.__hash__
@@ -98,6 +98,7 @@ class Prepared(eqx.Module):
                 return answer(self, x, rest)
             arrays = ready
         SLOT.call = program.replay
+        result = None
         try:
             result = program.jit(list(self.leaves), arrays)
         except Mismatch:
@@ -152,7 +153,8 @@ class Prepared(eqx.Module):
         """Show operator, function, mode and signature."""
         kind = self.program.options.kind
         text = "; ".join(str(self.signature).splitlines()[:6])
-        return f"Prepared {kind.name} of {self.skeleton.name} [{self.program.mode}] at {text}"
+        what = f"{kind.name} of {self.skeleton.name} [{self.program.mode}]"
+        return f"Prepared {what} at {text}"
 
     def _repr_html_(self) -> str:
         return f"<p><code>{self!r}</code></p>{self.info._repr_html_()}"
@@ -187,7 +189,8 @@ def prepare(
             )
         )
     x, rest = _strong(options, x, rest)
-    call = program = None
+    call: Any = None
+    program: Any = None
     closure = Closure.of(f)
     if closure.skeleton.opaque is None:
         call, program = _attempt(options, closure, x, rest)

@@ -183,11 +183,12 @@ class Program:
             return False
         if self.traced is None:
             self.trace(source, captured, arrays)
+        traced: Any = self.traced
         with self.lock:
             if self.compiled is not None:
                 return False
             start = time.perf_counter()
-            lowered = self.traced.lower()
+            lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
             self.compiled = lowered.compile()

@@ -49,7 +49,7 @@ def call_traced(call: Call) -> Any:
 
 
 def find_program(call: Call, kinds: Any) -> Program:
-    """Return the program of a call for what goes into it, a new one if there is none."""
+    """Return the program of a call for what goes into it, made if there is none."""
     entry = STORE.entries.get(call.store_key)
     program = None if entry is None else entry.programs.get(kinds)
     if program is None:
@@ -162,7 +162,7 @@ def share(program: Program, call: Call) -> Program:
     """Return a compiled program that computes the same, or `program` if none does."""
     if program.traced is None or program.context != trace_context():
         program.trace(call, call.captured, call.inputs.arrays)
-    traced = program.traced
+    traced: Any = program.traced
     try:
         key, _ = program_key(traced.jaxpr, jax.tree.structure(traced.out_info), False)
     except Unrecognized:

@@ -35,10 +35,10 @@ def value_gradient_and_hessian(
 ) -> Any:
     r"""Evaluate `f`, its gradient and its Hessian at `x`.
 
-    Computes $f(x)$, $\nabla f(x)$ and $H_{ij} = \partial^2 f / \partial x_i \partial x_j$
-    by columns, `block_size` of them at once, each as a Hessian-vector product. The memory
-    beyond the result is that of one block. For a function with several outputs it gives
-    the Jacobian and one Hessian for each output.
+    Computes $f(x)$, $\nabla f(x)$ and $H_{ij} = \partial^2 f / \partial x_i \partial
+    x_j$ by columns, `block_size` of them at once, each as a Hessian-vector product. The
+    memory beyond the result is that of one block. For a function with several outputs
+    it gives the Jacobian and one Hessian for each output.
 
     Args:
         f: Function `f(x, *args)` that returns a real scalar or a tree of real arrays.
@@ -51,8 +51,8 @@ def value_gradient_and_hessian(
 
     Returns:
         The triple `(y, gradient, hessian)`. The Hessian has the structure of
-        `jax.hessian(f)(x)`: the structure of `y`, then twice that of `x`, with leaves of
-        shape `y.shape + x_i.shape + x_j.shape`; `((y, aux), gradient, hessian)` with
+        `jax.hessian(f)(x)`: the structure of `y`, then twice that of `x`, with leaves
+        of shape `y.shape + x_i.shape + x_j.shape`; `((y, aux), gradient, hessian)` with
         `has_aux=True`.
 
     Raises:
@@ -73,6 +73,7 @@ def value_gradient_and_hessian(
     """
     refuse_complex("hessian(f, x)", x, "hvp")
     check_budget("hessian(f, x)", f, x, order=2)
+    assert isinstance(mode, Nested)
     return mode.hessian(f, x, block_size)
 
 
@@ -138,5 +139,6 @@ def hessian_diagonal(
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
     refuse_complex("hessian_diagonal(f, x)", x, "hvp")
+    assert isinstance(mode, Nested)
     _, diagonal, aux = mode.diagonal(f, x, block_size)
     return diagonal, aux

@@ -68,6 +68,7 @@ def value_gradient_and_hvp(
         [1] Pearlmutter (1994). Fast exact multiplication by the Hessian. Neural
             Computation 6(1), 147-160. https://doi.org/10.1162/neco.1994.6.1.147
     """
+    assert isinstance(mode, Nested)
     return mode.product(f, x, v)
 
 
@@ -92,5 +93,6 @@ def hvp(
         >>> hotk.hvp(lambda x: jnp.sum(x**3), x, jnp.eye(2), batched=True).tolist()
         [[6.0, 0.0], [0.0, 12.0]]
     """
+    assert isinstance(mode, Nested)
     _, _, product, aux = mode.product(f, x, v)
     return product, aux

@@ -59,6 +59,7 @@ def quadratic_form(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
+    assert isinstance(mode, Nested)
     _, form, aux = mode.quadratic_form(f, x, v)
     return form, aux
 
@@ -100,5 +101,6 @@ def second_derivative(
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
     check_scalar_point("second_derivative(f, x)", x)
+    assert isinstance(mode, Nested)
     _, second, aux = mode.second_derivative(f, x)
     return second, aux
