@@ -10,6 +10,8 @@ from ._compat import (
     equations as equations,
     fingerprint as fingerprint,
     in_trace as in_trace,
+    inlined as inlined,
+    inner_constants as inner_constants,
     jaxpr_as_fun as jaxpr_as_fun,
     run_jaxpr as run_jaxpr,
     same_program as same_program,

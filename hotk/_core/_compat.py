@@ -318,6 +318,24 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
     return [read(atom) for atom in jaxpr.outvars]
 
 
+def inner_constants(closed: Any) -> bool:
+    """Whether a jitted function inside a program has captured arrays."""
+    for equation in closed.jaxpr.eqns:
+        body = _inlined(equation)
+        if body is not None and (body.consts or inner_constants(body)):
+            return True
+    return False
+
+
+def inlined(closed: Any) -> Any:
+    """Run jitted functions in place, so that all their constants are the program's."""
+    avals = [variable.aval for variable in closed.jaxpr.invars]
+    shapes = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals
+    ]
+    return jax.make_jaxpr(lambda *a: run_jaxpr(closed, closed.consts, a))(*shapes)
+
+
 def _inlined(equation: Any) -> Any:
     """Return the body of a call that is run in place, or `None`."""
     name = equation.primitive.name

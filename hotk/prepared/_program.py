@@ -243,6 +243,40 @@ class Evaluator:
             SLOT.program = None
 
 
+class Lifted:
+    """A program that holds a jitted function of the user: its arrays are arguments.
+
+    A fresh `jax.jit(lambda ...)` is known by its identity alone, so it is traced; its
+    captured arrays are lifted out of the trace, so that it is not compiled.
+    """
+
+    __slots__ = ("__weakref__", "closed", "constants", "evaluator", "out_tree")
+
+    def __init__(
+        self, closed: Any, constants: Any, evaluator: Evaluator, out_tree: Any
+    ) -> None:
+        self.closed = closed
+        self.constants = constants
+        self.evaluator = evaluator
+        self.out_tree = out_tree
+
+    def jit(self, captured: Any, arrays: Any) -> Any:
+        """Compute; arguments as those of a `Program`."""
+        moving = [*captured, *arrays]
+        outputs = self.evaluator.run(self.closed, self.constants, moving)
+        return self.out_tree.unflatten(outputs)
+
+    def run(self, source: Any, captured: Any, arrays: Any) -> Any:
+        """Compute; nothing is traced again for another function."""
+        del source
+        return self.jit(captured, arrays)
+
+    def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
+        """Leave it to the evaluator, which counts for itself."""
+        del source, captured, arrays
+        return False
+
+
 def derive(
     call: Call,
     primal: Primal | None,

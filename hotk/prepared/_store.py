@@ -31,9 +31,9 @@ class Entry:
     )
 
     def __init__(self) -> None:
-        self.first: Program | None = None
+        self.first: Any = None
         self.programs: dict[Hashable, Program] = {}
-        self.ready: dict[Hashable, Program] = {}
+        self.ready: dict[Hashable, Any] = {}
         self.constant: dict[Hashable, Any] = {}
         self.shared: Hashable = None  # the configuration a foreign program is for
         self.stage = 0

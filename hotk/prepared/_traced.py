@@ -15,6 +15,8 @@ from hotk._core import (
     equations,
     function_name,
     in_trace,
+    inlined,
+    inner_constants,
     same_program,
     trace_context,
     tracers_inside,
@@ -23,8 +25,9 @@ from hotk.function import Opaque, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
-from ._plan import NEEDS, Fallback, first_line, plans
-from ._program import Primal, Program, kinds_of, program_key
+from ._opaque import find_evaluator
+from ._plan import NEEDS, Fallback, Plan, first_line, plans
+from ._program import Lifted, Primal, Program, kinds_of, program_key
 from ._store import STORE
 
 
@@ -158,11 +161,16 @@ def check_numpy(
     primal.checked.add(kinds)
 
 
-def share(program: Program, call: Call) -> Program:
+def share(program: Program, call: Call) -> Program | Lifted:
     """Return a compiled program that computes the same, or `program` if none does."""
     if program.traced is None or program.context != trace_context():
         program.trace(call, call.captured, call.inputs.arrays)
     traced: Any = program.traced
+    if inner_constants(traced.jaxpr):
+        closed, out_tree = inlined(traced.jaxpr), jax.tree.structure(traced.out_info)
+        plan = Plan(program.mode, program.why, program.block)
+        evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
+        return Lifted(closed, constants, evaluator, out_tree)
     try:
         key, _ = program_key(traced.jaxpr, jax.tree.structure(traced.out_info), False)
     except Unrecognized:

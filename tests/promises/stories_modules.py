@@ -1,7 +1,6 @@
 """Stories of modules: the user's own, packages, and installed libraries."""
 
 import importlib
-import math
 import os
 import sys
 import types

@@ -114,7 +114,7 @@ def test_a_real_direction_at_a_complex_point_is_cast_from_numpy_only():
 
 def test_a_complex_direction_at_a_real_point_is_refused():
     for v in (np.array([1j, 1j]), jnp.array([1j, 1j])):
-        with pytest.raises(hotk.DtypeError, match="complex"):
+        with pytest.raises(hotk.DtypeError, match=r"c128\[2\]"):
             hotk.hvp(cubic, jnp.ones(2), v)
 
 
@@ -585,8 +585,8 @@ def test_a_hessian_that_cannot_fit_is_refused_at_once(call, n):
     with pytest.raises(hotk.TooLargeError) as error:
         call(cubic, x)
     assert time.monotonic() - start < 1.0
-    text = str(error.value).replace(",", "").replace("_", "").replace(" ", "")
-    assert str(8 * n * n) in text or "TB" in text or "TiB" in text
+    text = str(error.value)
+    assert str(8 * n * n) in text.replace(",", "")
     assert "hvp" in text
     assert "hessian_diagonal" in text
     assert isinstance(error.value, MemoryError)
