@@ -18,5 +18,9 @@ from ._tree import (
     is_inert as is_inert,
     walk_tree as walk_tree,
 )
-from ._values import is_numeric as is_numeric, own_copy as own_copy
+from ._values import (
+    is_numeric as is_numeric,
+    is_small as is_small,
+    own_copy as own_copy,
+)
 from ._walk import Opaque as Opaque, Walk as Walk

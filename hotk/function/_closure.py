@@ -31,7 +31,7 @@ class Skeleton:
         template: Any,
         *,
         name: str,
-        small: bool = False,
+        small: int = 0,
         count: int = 0,
         opaque: str | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Closure(eqx.Module):
     skeleton: Skeleton = eqx.field(static=True)
 
     @staticmethod
-    def of(f: Callable[..., Any], *, small: bool = False) -> "Closure":
+    def of(f: Callable[..., Any], *, small: int = 0) -> "Closure":
         """Split a callable into captured arrays and a skeleton.
 
         Args:

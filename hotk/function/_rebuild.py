@@ -17,7 +17,7 @@ from ._walk import Node, Trail, Walk
 _MUTABLE = ("mapping", "plain_object")
 
 
-def survey(f: Any, *, small: bool = False) -> tuple[Walk, Trail]:
+def survey(f: Any, *, small: int = 0) -> tuple[Walk, Trail]:
     """Walk a callable and record what was visited from where."""
     trail = Trail()
     walk = Walk(small=small, trail=trail)

@@ -19,6 +19,17 @@ from ._walk import VISITORS, Opaque, Walk
 _SMALL = 64
 
 
+def is_small(value: Any, level: int) -> bool:
+    """Whether an array or a number is static by content at a level; see `Walk`."""
+    if isinstance(value, Tracer) or np.size(value) > (_SMALL if level > 2 else 1):
+        return False
+    if level > 1:
+        return True
+    if isinstance(value, (bool, int)):
+        return True
+    return hasattr(value, "dtype") and not jnp.issubdtype(value.dtype, jnp.inexact)
+
+
 def is_numeric(dtype: np.dtype) -> bool:
     """Whether JAX has numbers of a NumPy dtype, in this machine's byte order."""
     if dtype.kind in "biu":
@@ -59,7 +70,7 @@ def leaf(walk: Walk, value: Any) -> None:
         return
     if walk.frozen:
         raise Opaque("an array reached through a class or a static field")
-    if walk.small and value.size <= _SMALL and not isinstance(value, Tracer):
+    if walk.small and is_small(value, walk.small):
         walk.key.append(_content(value))
         return
     walk.add_leaf(value, value)
@@ -73,7 +84,7 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         raise Opaque("an array reached through a class or a static field")
     if not is_numeric(value.dtype):
         raise Opaque(f"a NumPy array of dtype {value.dtype}")
-    if walk.small and value.size <= _SMALL:
+    if walk.small and is_small(value, walk.small):
         walk.key.append(_content(value))
         return
     try:

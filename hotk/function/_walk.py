@@ -45,21 +45,22 @@ class Walk:
     Attributes:
         key: The skeleton as a flat list of hashable pieces, compared by value.
         leaves: The captured arrays: NumPy arrays as copies of their own.
-        small: Whether small arrays are static by content rather than leaves.
+        small: Which arrays are static by content: 0 none, 1 integer scalars, 2 all
+            scalars, 3 all arrays of at most 64 numbers.
     """
 
     find: "Callable[[Any], Visitor]"  # set by `_kinds`, for types that are in no table
     frozen = 0
-    small = False
+    small = 0
     trail: Trail | None = None
 
-    def __init__(self, *, small: bool = False, trail: Trail | None = None) -> None:
+    def __init__(self, *, small: int = 0, trail: Trail | None = None) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.originals = self.leaves  # another list once a NumPy array was copied
         self.seen: dict[int, tuple[int, Any, bool]] = {}
         if small:
-            self.small = True
+            self.small = small
         if trail is not None:
             self.trail = trail
 

@@ -90,11 +90,11 @@ def first_order_candidates(
     """Return the modes to try, best first, each with the reason for it."""
     if forward:
         return [
-            (Forward(), "fewer inputs than outputs"),
+            (Forward(), "one forward pass for each direction"),
             (Reverse(), "no forward mode" + _places(facts and facts.custom_vjps)),
         ]
     return [
-        (Reverse(), "fewer outputs than inputs"),
+        (Reverse(), "one reverse pass for each output"),
         (Forward(), "no reverse mode" + _places(facts and facts.loops)),
     ]
 

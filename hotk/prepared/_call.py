@@ -58,7 +58,7 @@ class Call:
     """
 
     def __init__(
-        self, options: Options, f: Callable[..., Any], x: Any, rest: Any, *, small: bool
+        self, options: Options, f: Callable[..., Any], x: Any, rest: Any, *, small: int
     ) -> None:
         self.options = options
         self.f = f

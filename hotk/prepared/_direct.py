@@ -3,17 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from hotk._core import (
-    Tracer,
-)
-from hotk.function import Opaque
+from hotk.function import Opaque, is_small
 
 from ._call import Call
 from ._opaque import call_opaque, call_small
 from ._options import Options
-from ._plan import NEEDS, Fallback
+from ._plan import LEVELS, NEEDS, Fallback
 from ._store import STORE
 from ._traced import call_traced
 
@@ -21,11 +16,12 @@ from ._traced import call_traced
 def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> Any:
     """Find or make the program of a call, and run it.
 
-    Three stages: captured arrays are tracers; small ones are static by content; the
-    function is opaque. A stage that fails is remembered once a later one worked.
+    Captured arrays are tracers, stage 0; or more and more small ones are static by
+    content, stages 1 to 3; or the function is opaque, stage 4. A stage that fails is
+    remembered once a later one worked.
     """
     try:
-        call = Call(options, f, x, rest, small=False)
+        call = Call(options, f, x, rest, small=0)
     except Opaque as reason:
         return call_opaque(options, f, x, rest, str(reason))
     entry = STORE.entries.get(call.store_key)
@@ -36,15 +32,18 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
         if done:
             return result
         reason = result
-    if stage <= 1 and reason in NEEDS and has_small(call):
-        done, result = _try(call_small, Call(options, f, x, rest, small=True))
+    levels = range(max(stage, 1), LEVELS + 1) if reason in NEEDS else ()
+    for level in levels:
+        if not any(is_small(a, level) for a in (*call.captured, *call.inputs.arrays)):
+            continue
+        done, result = _try(call_small, Call(options, f, x, rest, small=level))
         if done:
-            if stage == 0:
-                STORE.entry(call.store_key).postpone(1, reason)
+            if stage < level:
+                STORE.entry(call.store_key).postpone(level, reason)
             return result
     result = call_opaque(options, f, x, rest, reason)
-    if stage < 2:
-        STORE.entry(call.store_key).postpone(2, reason)
+    if stage <= LEVELS:
+        STORE.entry(call.store_key).postpone(LEVELS + 1, reason)
     return result
 
 
@@ -54,9 +53,3 @@ def _try(run: Callable[[Call], Any], call: Call) -> tuple[bool, Any]:
         return True, run(call)
     except Fallback as fallback:
         return False, str(fallback)
-
-
-def has_small(call: Call) -> bool:
-    """Whether anything would be static if small arrays were."""
-    numbers = [a for a in call.inputs.arrays if not isinstance(a, Tracer)]
-    return any(np.size(a) <= 64 for a in (*call.captured, *numbers))

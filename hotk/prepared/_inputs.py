@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import ARRAY, DtypeError, Tracer, describe, leaf_name, message
-from hotk.function import Walk, is_numeric, own_copy
+from hotk._core import ARRAY, DtypeError, describe, leaf_name, message
+from hotk.function import Walk, is_numeric, is_small, own_copy
 
 
 _NUMBERS = (bool, int, float, complex)
-_SMALL = 64
 POINT, DIRECTION, ARGS = range(3)
 
 
@@ -81,7 +80,7 @@ def _is_fixed(leaf: Any, part: int, walk: Walk, opaque: bool) -> bool:
         return False
     if opaque:
         return True
-    return walk.small and np.size(leaf) <= _SMALL and not isinstance(leaf, Tracer)
+    return bool(walk.small) and is_small(leaf, walk.small)
 
 
 def is_inexact(leaf: Any) -> bool:

@@ -39,7 +39,7 @@ class OpaqueCall(Call):
         self.f = f
         self.x = x
         self.rest = rest
-        self.small = False
+        self.small = 0
         self._flatten()
         self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
         self.walked = ()
@@ -195,6 +195,8 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
             raise
         except Exception as error:
             failures.append((plan, error))
+    if isinstance(failures[0][1], NEEDS_VALUE):
+        raise failures[0][1]  # it asks for the value of the point itself
     raise no_mode(call, failures) from failures[0][1]
 
 

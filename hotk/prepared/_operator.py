@@ -180,7 +180,7 @@ class Operator:
 
 def _call_again(options: Options, f: Any, x: Any, rest: Any) -> Call:
     """Walk and sort a direct call once more, because JAX traces its program."""
-    return Call(options, f, x, rest, small=False)
+    return Call(options, f, x, rest, small=0)
 
 
 def _is_for(entry: Any, captured: list[Any], arrays: list[Any]) -> bool:

@@ -46,3 +46,5 @@ def first_line(error: Exception) -> str:
 
 
 NEEDS = ("it needs the value of a captured array",)
+# How many levels of static arrays there are; see `Walk.small`.
+LEVELS = 3

@@ -25,7 +25,7 @@ from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
 from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
-from ._plan import Fallback
+from ._plan import LEVELS, Fallback
 from ._program import Program, kinds_of
 from ._store import STORE
 from ._traced import find_program
@@ -195,7 +195,7 @@ def prepare(
     if closure.skeleton.opaque is None:
         call, program = _attempt(options, closure, x, rest)
         if program is None:
-            small = Closure.of(f, small=True)
+            small = Closure.of(f, small=LEVELS)
             call, program = _attempt(options, small, x, rest)
             closure = small if program is not None else closure
     if program is None:
