@@ -7,6 +7,7 @@ from ._compat import (
     Tracer as Tracer,
     Unrecognized as Unrecognized,
     cache_size as cache_size,
+    current_settings as current_settings,
     equations as equations,
     fingerprint as fingerprint,
     in_trace as in_trace,

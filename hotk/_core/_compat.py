@@ -54,6 +54,12 @@ def trace_context() -> Hashable:
     return _config.trace_context()
 
 
+def current_settings() -> tuple[str, ...]:
+    """Return the settings that a user changes and a program's numbers depend on."""
+    names = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion")
+    return tuple(f"{name}={getattr(jax.config, f'jax_{name}')}" for name in names)
+
+
 def in_trace() -> bool:
     """Whether an outer transformation is tracing now."""
     return not _jax_core.trace_state_clean()

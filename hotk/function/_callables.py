@@ -30,9 +30,7 @@ _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
 }
-_REFLECTION = frozenset(
-    {"sys", "importlib", "inspect", "gc", "ctypes", "os", "random", "time"}
-)
+_REFLECTION = frozenset({"sys", "importlib", "inspect", "gc", "ctypes", "os", "random"})
 
 
 def function(walk: Walk, value: types.FunctionType) -> None:

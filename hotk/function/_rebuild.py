@@ -37,6 +37,7 @@ class Rebuild:
         self.made: dict[int, Any] = dict(replacements)
         self.holders: list[tuple[Any, Any]] = []
         self.touched = _touched(trail, replacements)
+        self.copies = any(map(_is_mutable, trail.nodes.values()))
         self.spaces: dict[int, dict[str, Any]] = {}
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()
@@ -189,16 +190,17 @@ class Rebuild:
                 self.holders.append((space, name))
 
 
+def _is_mutable(node: Node) -> bool:
+    value = node.value
+    if isinstance(value, types.FunctionType):
+        return bool(value.__dict__)
+    return node.name in _MUTABLE or isinstance(value, (list, set))
+
+
 def _touched(trail: Trail, replacements: Mapping[int, Any]) -> set[int]:
     """Find what must be copied: all that reaches an array or something mutable."""
-    waiting: list[Node] = [
-        node
-        for key, node in trail.nodes.items()
-        if key in replacements
-        or node.name in _MUTABLE
-        or isinstance(node.value, (list, set))
-        or (isinstance(node.value, types.FunctionType) and bool(node.value.__dict__))
-    ]
+    nodes = trail.nodes.items()
+    waiting = [n for key, n in nodes if key in replacements or _is_mutable(n)]
     touched: set[int] = set()
     while waiting:
         node = waiting.pop()

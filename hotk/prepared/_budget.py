@@ -8,6 +8,8 @@ import jax
 
 from hotk._core import TooLargeError, bytes_name, message
 
+from ._store import STORE
+
 
 _SHARE = 0.5
 
@@ -53,6 +55,7 @@ def set_memory_budget(count: int | None) -> None:
     if count is not None and count <= 0:
         raise ValueError(f"`set_memory_budget(count)`: {count} is not positive.")
     _BUDGET.chosen = count
+    STORE.clear_programs()  # a program that is known is checked anew
 
 
 def _device_bytes() -> int:
@@ -71,8 +74,6 @@ def check_budget(call: str, f: Callable[..., Any], x: Any, order: int) -> None:
     leaves = jax.tree.leaves(x)
     n = sum(leaf.size for leaf in leaves)
     itemsize = max((leaf.dtype.itemsize for leaf in leaves), default=0)
-    if n**order * itemsize <= 1 << 20 and order > 1:
-        return
     y, _ = jax.eval_shape(f, x)
     m = sum(leaf.size for leaf in jax.tree.leaves(y))
     needed, budget = m * n**order * itemsize, memory_budget()

@@ -58,13 +58,22 @@ class Call:
     """
 
     def __init__(
-        self, options: Options, f: Callable[..., Any], x: Any, rest: Any, *, small: int
+        self,
+        options: Options,
+        f: Callable[..., Any],
+        x: Any,
+        rest: Any,
+        *,
+        small: int,
+        trust: bool = False,
     ) -> None:
         self.options = options
         self.f = f
         self.x = x
         self.rest = rest
         self.small = small
+        self.rebuilt = False
+        self.copies = False
         self._flatten()
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
@@ -72,7 +81,7 @@ class Call:
             walk.visit(f)
         except RecursionError as error:
             raise Opaque("it is nested too deeply to be walked") from error
-        for tree in self.args_trees:
+        for tree in () if trust else self.args_trees:
             check_faithful(tree)
         self.plain = is_inert(self.tree)
         if not self.plain:
@@ -164,6 +173,8 @@ class Call:
             made = {**{id(a): a.copy("K") for a in numpy}, **made}
         rebuild = Rebuild(trail, made)
         rebuilt = rebuild(whole)
+        self.rebuilt = bool(rebuild.touched)
+        self.copies = rebuild.copies
         if rebuild.rules:
             raise Opaque("a custom derivative rule captures an array")
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import PreparationError, Tracer
+from hotk._core import PreparationError, Tracer, current_settings
 from hotk.function import (
     Closure,
     Opaque,
@@ -119,6 +119,8 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
             return prepared(*cast)
     rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
     rows += prepared.signature.compare(called)
+    then, now = prepared.program.settings, current_settings()
+    rows.append(Row(then == now, "settings", ", ".join(then), ", ".join(now)))
     if all(row.same for row in rows):
         rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
     raise mismatch_error(prepared, rows)
@@ -175,7 +177,7 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
             return None
         _, dtype, weak = want.kind
         if weak and np.shape(leaf) == ():
-            made.append(np.asarray(leaf).item())
+            made.append(np.asarray(leaf).astype(dtype).item())
             continue
         if not _fits(leaf, dtype):
             return None

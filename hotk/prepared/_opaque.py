@@ -40,6 +40,8 @@ class OpaqueCall(Call):
         self.x = x
         self.rest = rest
         self.small = 0
+        self.rebuilt = False
+        self.copies = False
         self._flatten()
         self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
         self.walked = ()

@@ -87,12 +87,13 @@ class Prepared(eqx.Module):
         """
         program = self.program
         arrays = [x, *rest]
-        if len(arrays) != program.flat or not _ARRAYS.issuperset(map(type, arrays)):
+        plain = len(arrays) == program.flat and _ARRAYS.issuperset(map(type, arrays))
+        if not plain or self.statics.by_number:
             leaves, tree = tree_flatten((x, rest))
             if tree != program.tree:
                 return answer(self, x, rest)
             ready = leaves
-            if not _ARRAYS.issuperset(map(type, leaves)):
+            if self.statics.by_number or not _ARRAYS.issuperset(map(type, leaves)):
                 ready = make_ready(self, leaves)
             if ready is None:
                 return answer(self, x, rest)
@@ -166,7 +167,7 @@ def _call_of(
     if skeleton.opaque is not None:
         return OpaqueCall(options, skeleton.template, x, rest)
     f = skeleton.function(leaves)
-    return Call(options, f, x, rest, small=skeleton.small)
+    return Call(options, f, x, rest, small=skeleton.small, trust=True)
 
 
 def prepare(

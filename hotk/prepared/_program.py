@@ -9,6 +9,7 @@ import jax
 
 from hotk._core import (
     cache_size,
+    current_settings,
     fingerprint,
     jaxpr_as_fun,
     run_jaxpr,
@@ -99,6 +100,7 @@ class Program:
         "primal",
         "replay",
         "seconds",
+        "settings",
         "traced",
         "tree",
         "verified",
@@ -128,6 +130,7 @@ class Program:
         self.context: Hashable = None
         self.replay: Replay | None = None
         self.verified = False
+        self.settings = current_settings()
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
 
@@ -136,6 +139,8 @@ class Program:
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
             if isinstance(source, Replay):
+                if self.settings != current_settings():
+                    raise Mismatch
                 return source(captured, arrays)
             call = source if isinstance(source, Call) else source[0](*source[1:])
             with recorded_blocks() as blocks:

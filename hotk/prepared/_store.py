@@ -202,6 +202,12 @@ class Store:
                 tuple(self.reasons),
             )
 
+    def clear_programs(self) -> None:
+        """Drop the programs of operators; functions stay traced."""
+        with self.lock:
+            for table in (self.entries, self.evaluators, self.prints):
+                table.clear()
+
     def clear(self) -> None:
         """Drop everything and count from zero."""
         with self.lock:

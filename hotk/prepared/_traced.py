@@ -80,8 +80,8 @@ def make_program(call: Call, kinds: Any) -> Program:
     except Opaque as reason:
         raise Fallback(str(reason)) from reason
     except Exception as error:
-        if not call.captured and not call.replaces():
-            raise  # nothing was replaced: it is the function's own
+        if is_own_error(error, call):
+            raise
         raise Fallback(first_line(error)) from error
     finally:
         if primal.traces == 0:
@@ -108,6 +108,22 @@ def make_program(call: Call, kinds: Any) -> Program:
     raise Fallback("; ".join(failures))
 
 
+def is_own_error(error: Exception, call: Call) -> bool:
+    """Whether `f` raised an error that it would have raised without a trace as well.
+
+    It would if nothing of it was replaced, or if its own code raised it and wrote
+    nothing before; errors of type and attribute may be those of a tracer.
+    """
+    if not call.rebuilt and not call.replaces():
+        return True
+    if call.copies or isinstance(error, (TypeError, AttributeError)):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and not recipe_of(trace.tb_frame.f_code).library
+
+
 def is_host_function(equation: Any) -> bool:
     """Whether an equation runs Python code of the user on the host."""
     waiting, known = [equation.params.get("callback")], 0
@@ -121,6 +137,7 @@ def is_host_function(equation: Any) -> bool:
             waiting.extend((here.func, *here.args, *here.keywords.values()))
         elif callable(here):
             waiting.extend(vars(here).values() if hasattr(here, "__dict__") else ())
+            waiting.append(getattr(here, "callback_func", None))
     return False
 
 

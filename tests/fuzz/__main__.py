@@ -1,7 +1,12 @@
 """Fuzz hotk against raw JAX.
 
-python -m tests.fuzz --quick                       about two minutes on one core
-python -m tests.fuzz --programs 10000 --seed 0     the long form, some hours
+python -m tests.fuzz --quick                       two minutes on one core
+python -m tests.fuzz --programs 10000 --seed 0     the long form, about two hours
+python -m tests.fuzz --programs 500 --every        all calls of each program
+
+A program is called directly, as a fresh closure in another state, and prepared; one
+more call is drawn from the four nestings, the other operators, `jit`, `vmap` and `jvp`
+around it, and NumPy arrays written in place. `--every` makes them all.
 
 Prints programs per second, what was explained and why, and each failure as a program
 that can be pasted and run. Exits with 1 if anything failed.
@@ -15,6 +20,8 @@ import time
 import jax
 import numpy as np
 
+import hotk
+
 from .check import Failure, Verdict, check
 from .program import Program, random_program, snippet
 from .shrink import shrink
@@ -27,6 +34,7 @@ SETTINGS = {
     "jax_disable_most_optimizations": True,
 }
 QUICK_SECONDS = 120
+SHRUNK = 5  # failures; a sixth is hardly needed to see what is wrong
 
 
 def report(failure: Failure) -> str:
@@ -47,7 +55,7 @@ def crashed(program: Program, error: Exception) -> Verdict:
     return Verdict(Failure(program, "# raw JAX", None, error), 0, ())
 
 
-def run(programs: int, seed: int, seconds: float, hotk) -> int:
+def run(programs: int, seed: int, seconds: float, *, every: bool) -> int:
     """Check programs until their number or the time is reached; return the failures."""
     rng = np.random.default_rng(seed)
     failures, reasons, kinds = [], collections.Counter(), collections.Counter()
@@ -55,7 +63,7 @@ def run(programs: int, seed: int, seconds: float, hotk) -> int:
     while done < programs and time.monotonic() - start < seconds:
         program = random_program(rng)
         try:
-            verdict = check(program, hotk)
+            verdict = check(program, hotk, extra="all" if every else "one")
         except Exception as error:
             verdict = crashed(program, error)
         done += 1
@@ -67,13 +75,15 @@ def run(programs: int, seed: int, seconds: float, hotk) -> int:
 
             def fails(smaller: Program, call=call) -> bool:
                 try:
-                    found = check(smaller, hotk).failure
+                    found = check(smaller, hotk, extra=call).failure
                 except Exception:
                     return False
                 return found is not None and found.call == call
 
-            small = shrink(program, fails)  # as drawn where raw JAX is what fails
-            again = verdict if small == program else check(small, hotk)
+            small = program  # as drawn where raw JAX is what fails, or there are many
+            if call != "# raw JAX" and len(failures) < SHRUNK:
+                small = shrink(program, fails)
+            again = check(small, hotk, extra=call) if small != program else verdict
             failures.append(again.failure or verdict.failure)
             print(report(failures[-1]), flush=True)
         if done % 200 == 0:
@@ -93,17 +103,21 @@ def run(programs: int, seed: int, seconds: float, hotk) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="at most two minutes")
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", action="store_true", help="every call, not a few")
     options = parser.parse_args()
     for name, value in SETTINGS.items():
         jax.config.update(name, value)
-    import hotk
-
     seconds = QUICK_SECONDS if options.quick else float("inf")
-    return min(run(options.programs, options.seed, seconds, hotk), 1)
+    failures = run(options.programs, options.seed, seconds, every=options.every)
+    return min(failures, 1)
 
 
 if __name__ == "__main__":

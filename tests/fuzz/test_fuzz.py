@@ -18,7 +18,7 @@ from .shrink import shrink
 
 @pytest.mark.parametrize("program", REGRESSIONS, ids=str)
 def test_a_past_failure_stays_mended(program):
-    assert check(program, hotk).failure is None
+    assert check(program, hotk, extra="all").failure is None
 
 
 @pytest.mark.parametrize("kind", OPERATIONS)

@@ -11,7 +11,13 @@ import pytest
 
 import hotk
 from tests import reference
-from tests.cases import SCENARIOS, knowing
+from tests.cases import (
+    SCENARIOS,
+    components,
+    cumulative_product,
+    knowing,
+    no_entries,
+)
 from tests.functions import POINT, SCALAR, VECTOR
 from tests.helpers import close
 
@@ -30,7 +36,7 @@ def test_hvp_known_by_hand(make, nesting):
 
 
 @each_nesting
-@knowing("hessian")
+@knowing("hessian", [*SCENARIOS, components, cumulative_product, no_entries])
 def test_hessian_known_by_hand(make, nesting):
     case = make()
     got = hotk.hessian(case.f, *case.inputs("hessian"), mode=getattr(hotk, nesting))

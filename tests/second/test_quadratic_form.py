@@ -7,7 +7,7 @@ import pytest
 
 import hotk
 from tests import reference
-from tests.cases import WITH_ENTRIES, each_dtype, knowing
+from tests.cases import SCENARIOS, each_dtype, knowing
 from tests.helpers import close
 
 
@@ -137,7 +137,7 @@ def test_a_batch_of_directions_is_a_loop(nesting):
     close(got, np.array([v @ HESSIAN @ v for v in vs]))
 
 
-@knowing("quadratic_form", WITH_ENTRIES)
+@knowing("quadratic_form", SCENARIOS)
 def test_a_direction_and_its_opposite(make):
     case = make()
     x, v, *args = case.inputs("quadratic_form")
