@@ -26,6 +26,13 @@ _CLASS_NOISE = frozenset(
 )
 
 
+# What `typing.NamedTuple` writes into a class.
+_NAMED_TUPLE = frozenset(
+    {"_make", "_replace", "_asdict", "__new__", "__repr__", "__getnewargs__"}
+    | {"_fields", "_field_defaults", "__replace__"}
+)
+
+
 def is_library_class(kind: type) -> bool:
     """Whether a class belongs to Python, to an installed package or to hotk."""
     known = _CLASSES.get(kind)
@@ -99,10 +106,12 @@ def a_class(walk: Walk, value: type) -> None:
                 if field.metadata:
                     mapping(walk, dict(field.metadata))
             members = getattr(base, "__members__", {})
+            named = _NAMED_TUPLE | set(getattr(base, "_fields", ()))
+            named = named if issubclass(base, tuple) else frozenset()
             for known in members.values():
                 _member_data(walk, known)
             for name, item in list(vars(base).items()):
-                if name in _CLASS_NOISE or name in members:
+                if name in _CLASS_NOISE or name in members or name in named:
                     continue
                 if (
                     members

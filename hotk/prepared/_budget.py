@@ -73,10 +73,11 @@ def check_budget(call: str, f: Callable[..., Any], x: Any, order: int) -> None:
     """Refuse a dense derivative of this order that would exceed the budget."""
     leaves = jax.tree.leaves(x)
     n = sum(leaf.size for leaf in leaves)
-    itemsize = max((leaf.dtype.itemsize for leaf in leaves), default=0)
     y, _ = jax.eval_shape(f, x)
     m = sum(leaf.size for leaf in jax.tree.leaves(y))
-    needed, budget = m * n**order * itemsize, memory_budget()
+    # a block has the dtype of its row
+    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    needed, budget = m * rows * n ** (order - 1), memory_budget()
     if needed > budget:
         instead = (
             "`hotk.hvp(f, x, v)` for products, `hotk.hessian_diagonal(f, x)` for the "

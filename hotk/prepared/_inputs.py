@@ -30,14 +30,18 @@ class Inputs(NamedTuple):
 
 
 def sort_inputs(
-    leaves: list[Any], counts: tuple[int, int], walk: Walk, *, opaque: bool = False
+    leaves: list[Any],
+    counts: tuple[int, int],
+    walk: Walk | None,
+    *,
+    opaque: bool = False,
 ) -> Inputs:
     """Sort the leaves of a call; static ones are visited by the walk.
 
     Args:
         leaves: Leaves of the point, the direction and the further arguments.
         counts: How many leaves the point and the direction have.
-        walk: Takes the static leaves into its key.
+        walk: Takes the static leaves into its key, if there is one.
         opaque: Whether all that is not differentiated stays what it is.
     """
     arrays: list[Any] = []
@@ -51,13 +55,13 @@ def sort_inputs(
             statics[i] = leaf
             if part == DIRECTION:
                 marks.append(-1 - i)
-            elif not opaque:
+            elif walk is not None:
                 walk.key.append(("static", part, i if part == POINT else i - ahead))
                 walk.visit(leaf, "x" if part == POINT else "args")
             continue
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             marks.append(i)
-        elif isinstance(leaf, (np.ndarray, np.generic)):
+        elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):
             walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
         arrays.append(ready)
     return Inputs(arrays, statics, tuple(marks))
@@ -74,18 +78,18 @@ def _as_array(leaf: Any) -> Any:
     return None
 
 
-def _is_fixed(leaf: Any, part: int, walk: Walk, opaque: bool) -> bool:
+def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:
     """Whether a leaf that could be an array is static in this kind of trace."""
     if part == POINT and is_inexact(leaf):
         return False
     if opaque:
         return True
-    return bool(walk.small) and is_small(leaf, walk.small)
+    return walk is not None and bool(walk.small) and is_small(leaf, walk.small)
 
 
 def is_inexact(leaf: Any) -> bool:
     """Whether a leaf is differentiated: floating or complex."""
-    if isinstance(leaf, (bool, int)):
+    if isinstance(leaf, (bool, int, type)):
         return False
     if isinstance(leaf, (float, complex)):
         return True

@@ -20,7 +20,7 @@ from hotk._core import (
     stage_moving,
     trace_context,
 )
-from hotk.function import Walk, own_copy
+from hotk.function import own_copy
 from hotk.mode import Facts, Sizes
 
 from ._call import Call
@@ -32,9 +32,14 @@ from ._store import STORE
 
 
 class OpaqueCall(Call):
-    """A call of a function that is run as it is, once: only the point is traced."""
+    """A call of a function that is run as it is, once.
 
-    def __init__(self, options: Options, f: Any, x: Any, rest: Any) -> None:
+    Only the point is traced; the further arguments as well if the program is held.
+    """
+
+    def __init__(
+        self, options: Options, f: Any, x: Any, rest: Any, *, held: bool = False
+    ) -> None:
         self.options = options
         self.f = f
         self.x = x
@@ -43,16 +48,16 @@ class OpaqueCall(Call):
         self.rebuilt = False
         self.copies = False
         self._flatten()
-        self.inputs = sort_inputs(self.leaves, self.counts, Walk(), opaque=True)
+        self.held = held
+        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not held)
         self.walked = ()
         self.captured = []
         self.eager = False
         self.traced: Any = None
 
     def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
-        """Return the further arguments themselves."""
-        del leaves
-        return self.args
+        """Return the further arguments themselves, unless they are traced."""
+        return super().make_args(leaves) if self.held else self.args
 
     def apply(self, plan: Plan, arrays: Any) -> Any:
         """Evaluate the operator in one mode."""
@@ -63,12 +68,15 @@ class OpaqueCall(Call):
         if self.traced is None:
             leaves, _, args = self.unflatten(self.inputs.arrays)
             point, kept = self.point(leaves)
+            numbers = range(self.ahead, len(self.leaves))
 
-            def alone(diff: Any) -> Any:
+            def alone(diff: Any, moving: list[Any]) -> Any:
                 x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
-                return self.split(self.f(x, *self.make_args(args)))
+                given = self._merge(numbers, moving, self.inputs.statics)
+                return self.split(self.f(x, *self.make_args(given)))
 
-            self.traced = jax.make_jaxpr(alone, return_shape=True)(point)
+            moving = self.arrays_only(args, self.ahead)
+            self.traced = jax.make_jaxpr(alone, return_shape=True)(point, moving)
         return self.traced
 
     def evaluate_as_is(
@@ -79,7 +87,8 @@ class OpaqueCall(Call):
             x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
             return self.split(self.f(x, *self.make_args(args)))
         closed, shapes = self.trace_once()
-        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(diff))
+        moving = self.arrays_only(args, self.ahead)
+        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(diff), *moving)
         return jax.tree.structure(shapes).unflatten(outputs)
 
     def plans(self) -> list[Plan]:

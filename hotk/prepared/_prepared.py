@@ -165,7 +165,7 @@ def _call_of(
     options: Options, leaves: Any, skeleton: Skeleton, x: Any, rest: Any
 ) -> Call:
     if skeleton.opaque is not None:
-        return OpaqueCall(options, skeleton.template, x, rest)
+        return OpaqueCall(options, skeleton.template, x, rest, held=True)
     f = skeleton.function(leaves)
     return Call(options, f, x, rest, small=skeleton.small, trust=True)
 
@@ -226,7 +226,7 @@ def _attempt(options: Options, closure: Closure, x: Any, rest: Any) -> Any:
 
 
 def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:
-    call = OpaqueCall(options, f, x, rest)
+    call = OpaqueCall(options, f, x, rest, held=True)
     arrays = call.inputs.arrays
 
     def attempt(plan: Any) -> Program:

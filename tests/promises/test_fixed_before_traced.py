@@ -582,6 +582,7 @@ def test_constants_are_arguments_of_the_prepared(hotk, tick):
 # ----- On many devices
 
 
+@pytest.mark.xfail(reason="inside shard_map the function is traced for its own types")
 def test_it_works_under_shard_map():
     """In a process of its own: the number of devices is fixed at the start."""
     code = """
