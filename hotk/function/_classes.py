@@ -88,6 +88,7 @@ def _member_data(walk: Walk, value: enum.Enum) -> None:
 def a_class(walk: Walk, value: type) -> None:
     """A class: by identity, and its functions like the user's own."""
     if is_library_class(value):
+        walk.key.append(type(value))  # `jnp.float32 == np.float32`
         walk.key.append(value)
         return
     if walk.met(value):

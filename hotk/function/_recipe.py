@@ -107,8 +107,8 @@ class Recipe:
         if not library:
             self._read(code, code, names, attributes, bare, imports)
         self.names = tuple(names)
-        last = {chain[-1] for chains in attributes.values() for chain in chains}
-        self.draws = bool({"PRNGKey", "key"} & (last | set(names)))
+        every = {name for chains in attributes.values() for c in chains for name in c}
+        self.draws = bool({"PRNGKey", "key", "config"} & (every | set(names)))
         self.attributes = {name: tuple(chains) for name, chains in attributes.items()}
         self.bare = frozenset(bare)
         self.imports = tuple(imports)

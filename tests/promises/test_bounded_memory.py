@@ -195,10 +195,10 @@ def test_what_was_used_last_stays(room_for_eight):
     first = hotk.gradient(kept, X)
     for k in range(20):
         hotk.gradient(fresh(k), X)
-        hotk.gradient(kept, X)
-    with compiles() as count:
-        again = hotk.gradient(kept, X)
-    assert count() == 0
+        with compiles() as count:
+            hotk.gradient(fresh(k), X)
+            again = hotk.gradient(kept, X)
+        assert count() == 0
     assert close(again, first)
 
 

@@ -201,8 +201,8 @@ LOOK_ALIKE = {
 
 def weight(c):
     """Tell apart what `==` does not."""
-    name = type(c).__name__ if isinstance(c, memoryview) else repr(c)
-    return 1.0 + sum(map(ord, f"{type(c).__module__}{type(c).__name__}{name}"))
+    name = "" if isinstance(c, memoryview) else repr(c)
+    return 1.0 + sum(map(ord, f"{type(c)!s}{name}"))
 
 
 class Labelled(eqx.Module):
