@@ -119,6 +119,7 @@ def test_a_direct_call_sees_what_changed(story, hotk):
                 agree(call, result, like=direction(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "story", [story for story in STORIES if story.holds and not story.effects], ids=str
 )
