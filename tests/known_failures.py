@@ -20,6 +20,9 @@ KNOWN_FAILURES = {
     "test_values_that_look_alike_are_told_apart[in_a_static_field": (
         "static fields of a captured module that are equal but of other types"
     ),
+    "test_a_failed_trace_costs_one_trace_only": (
+        "a function that raises and captures something mutable is run once more as it is"
+    ),
     "test_a_prepared_operator_holds_what_was_there": (
         "a few callables are not yet held as they were when prepared"
     ),
