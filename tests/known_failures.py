@@ -21,7 +21,7 @@ KNOWN_FAILURES = {
         "static fields of a captured module that are equal but of other types"
     ),
     "test_a_failed_trace_costs_one_trace_only": (
-        "a function that raises and captures something mutable is run once more as it is"
+        "a function that raises and captures a list is run once more, as it is"
     ),
     "test_a_prepared_operator_holds_what_was_there": (
         "a few callables are not yet held as they were when prepared"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from hotk._core import DtypeError, StructureError, describe_tree, message
 from hotk.mode import AUTO, Auto, Forward, Reverse, first_order_candidates, is_complex
@@ -168,7 +169,7 @@ def refuse_complex(call: str, x: Any, instead: str) -> None:
 def check_scalar_point(call: str, x: Any) -> None:
     """Refuse a point that is not one real number."""
     leaves = jax.tree.leaves(x)
-    if len(leaves) != 1 or leaves[0].shape != ():
+    if len(leaves) != 1 or np.shape(leaves[0]) != ():
         raise StructureError(
             message(
                 call,

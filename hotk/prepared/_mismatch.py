@@ -120,7 +120,8 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
     rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
     rows += prepared.signature.compare(called)
     then, now = prepared.program.settings, current_settings()
-    rows.append(Row(then == now, "settings", ", ".join(then), ", ".join(now)))
+    if then != now:
+        rows.append(Row(False, "settings", ", ".join(then), ", ".join(now)))
     if all(row.same for row in rows):
         rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
     raise mismatch_error(prepared, rows)

@@ -188,7 +188,7 @@ def calls(program: Program, hotk, rng, extra: str) -> Iterator[Call]:
         rng: Chooses among the calls that each compile.
         extra: Which of those: `"one"`, `"all"`, or the one with this source.
     """
-    f, x, v, args, values = _bind(program, hotk, "now")
+    f, x, v, args, values = now = _bind(program, hotk, "now")
     f2, x2, v2, args2, _ = later = _bind(program, hotk, "later")
     yield Call(
         "hotk.hvp(f, x, v, *args)",
@@ -207,19 +207,20 @@ def calls(program: Program, hotk, rng, extra: str) -> Iterator[Call]:
         _expect_product,
     )
     others = [
-        *_nestings(program, hotk, f, x, v, args),
-        *_operators(hotk, f, x, v, args),
+        *_nestings(program, hotk, now),
+        *_operators(program, hotk, now),
         *_inside_transformations(program, hotk, later),
     ]
     if any(isinstance(value, np.ndarray) for value in values):
-        others.append(_after_mutation(program, hotk, f, x, v, args, values))
+        others.append(_after_mutation(program, hotk, now))
     if extra == "one":
         yield others[rng.integers(len(others))]
     else:
         yield from (call for call in others if extra in ("all", call.source))
 
 
-def _nestings(program: Program, hotk, f, x, v, args) -> Iterator[Call]:
+def _nestings(program: Program, hotk, bound: _Bound) -> Iterator[Call]:
+    f, x, v, args, _ = bound
     for name in NESTINGS:
         yield Call(
             f"hotk.hvp(f, x, v, *args, mode=hotk.{name})",
@@ -229,7 +230,8 @@ def _nestings(program: Program, hotk, f, x, v, args) -> Iterator[Call]:
         )
 
 
-def _after_mutation(program: Program, hotk, f, x, v, args, values) -> Call:
+def _after_mutation(program: Program, hotk, bound: _Bound) -> Call:
+    f, x, v, args, values = bound
     arrays = [a for a in values if isinstance(a, np.ndarray)]
     later = [a for a in captured(program, "later") if isinstance(a, np.ndarray)]
 
@@ -252,7 +254,9 @@ def _after_mutation(program: Program, hotk, f, x, v, args, values) -> Call:
     )
 
 
-def _operators(hotk, f, x, v, args) -> Iterator[Call]:
+def _operators(program: Program, hotk, bound: _Bound) -> Iterator[Call]:
+    f, x, v, args, _ = bound
+
     def triple():
         value, gradient, product = hotk.value_gradient_and_hvp(f, x, v, *args)
         return np.concatenate([np.ravel(value), flat(gradient), flat(product)])
@@ -297,6 +301,7 @@ def _operators(hotk, f, x, v, args) -> Iterator[Call]:
         "hotk.jvp(f, x, v, *args)",
         lambda: np.asarray(hotk.jvp(f, x, v, *args)),
         lambda r: r.gradient @ r.v,
+        refusals=(hotk.ModeError,) if "custom_vjp" in program.kinds else (),
     )
     yield Call(
         "hotk.hvp(f, x, batch, *args, batched=True)  # batch: v and 2 v",

@@ -215,7 +215,8 @@ _KEY = [
         "(call.options.kind.name, lengths, key), program)",
         within(
             "reliability/test_configuration",
-            "a_function_is_traced_under_the_settings_of_the_call",
+            "a_function_is_traced_under_the_settings_of_the_call"
+            "[jax_default_matmul_precision]",
             "precision_may_change_from_call_to_call",
         ),
     ),
