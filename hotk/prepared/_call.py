@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
@@ -238,7 +239,8 @@ class Call:
         check_point(self.options.kind.call(), self.x)
         kept = [is_inexact(leaf) for leaf in leaves]
         pairs = zip(leaves, kept, strict=True)
-        return self.x_tree.unflatten([leaf if k else None for leaf, k in pairs]), kept
+        diff = [jnp.asarray(leaf) if k else None for leaf, k in pairs]
+        return self.x_tree.unflatten(diff), kept
 
     def merge(self, leaves: list[Any], kept: list[bool], diff: Any) -> list[Any]:
         """Put the differentiated leaves back among the others."""
