@@ -2,6 +2,7 @@
 
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
+from ._guard import look as look
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._recipe import recipe_of as recipe_of
 from ._signature import (

@@ -16,7 +16,7 @@ from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
 from ._walk import Opaque, Walk
 
 
-_MISSING: Final = "<missing global>"
+MISSING: Final = "<missing global>"
 _BUILTINS = vars(builtins)
 _PLAIN_MODULES: set[types.ModuleType] = set()
 # What a bound builtin may belong to: modules, classes, immutable values, and a counter,
@@ -30,7 +30,7 @@ _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
 }
-_REFLECTION = frozenset({"sys", "importlib", "inspect", "gc", "ctypes", "os", "random"})
+REFLECTION = frozenset({"sys", "importlib", "inspect", "gc", "ctypes", "os", "random"})
 
 
 def function(walk: Walk, value: types.FunctionType) -> None:
@@ -62,12 +62,23 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
     if recipe.draws:  # the one setting that JAX leaves out of its own keys
-        key.append(str(getattr(jax.config, "jax_default_prng_impl", None)))
+        key.append(random_setting())
     if recipe.names:
         _globals(walk, value, recipe)
     for name in recipe.imports:
         if not is_library_name(name.partition(".")[0]):
             raise Opaque(f"it imports `{name}` while it runs")
+
+
+def random_setting() -> str:
+    """Return how keys are made."""
+    return str(getattr(jax.config, "jax_default_prng_impl", None))
+
+
+def is_usual_builtin(name: str, found: Any) -> bool:
+    """Whether a builtin is the one that Python came with, and reads nothing unseen."""
+    usual = found is _BUILTINS.get(name, MISSING)
+    return usual and type(found) in _BUILTIN_TYPES and id(found) not in _UNSEEN
 
 
 def _defaults(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
@@ -86,12 +97,12 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
     space = value.__globals__
     key = walk.key
     for name in recipe.names:
-        found = space.get(name, _MISSING)
-        if found is _MISSING:
-            found = value.__builtins__.get(name, _MISSING)
+        found = space.get(name, MISSING)
+        if found is MISSING:
+            found = value.__builtins__.get(name, MISSING)
             if id(found) in _UNSEEN:
                 raise Opaque(f"`{name}` reads what no walk can see")
-            if found is _BUILTINS.get(name, _MISSING) and type(found) in _BUILTIN_TYPES:
+            if is_usual_builtin(name, found):
                 key.append(found)
             else:
                 walk.visit(found, " builtin `{}`", name)
@@ -106,7 +117,7 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
 def _module_attributes(
     walk: Walk, found: types.ModuleType, name: str, recipe: Recipe
 ) -> None:
-    if found.__name__ in _REFLECTION:
+    if found.__name__ in REFLECTION:
         raise Opaque(f"the module `{found.__name__}` reads what no walk can see")
     if is_library_module(found):
         _PLAIN_MODULES.add(found)
@@ -180,7 +191,7 @@ def builtin(walk: Walk, value: Any) -> None:
 
 def module(walk: Walk, value: types.ModuleType) -> None:
     """A module used as a value."""
-    if not is_library_module(value) or value.__name__ in _REFLECTION:
+    if not is_library_module(value) or value.__name__ in REFLECTION:
         raise Opaque(f"the module `{value.__name__}` used as a value")
     walk.key.append(value)
 

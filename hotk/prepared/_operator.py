@@ -8,7 +8,7 @@ from typing import Any
 from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, ModeError, Tracer, message, trace_context
-from hotk.function import Opaque, Walk
+from hotk.function import Opaque, Walk, look
 from hotk.mode import AUTO, AbstractMode, Auto
 
 from ._call import SLOT, Call, Mismatch
@@ -56,32 +56,36 @@ class Operator:
             options = self._options(mode, has_aux, batched, block_size)
         if len(rest) < self._least:
             raise self._missing()
-        walk = Walk()
         arrays = [x, *rest]
         shape: Any = len(arrays)
         marks: tuple[int, ...] = ()
+        given: list[Any] = []
         try:
-            if not _ARRAYS.issuperset(map(type, arrays)):
+            plain = True
+            for array in arrays:  # faster than a set for a few
+                plain = plain and type(array) is ARRAY
+            if not plain:
                 arrays, tree = tree_flatten((x, rest))
                 if tree.num_leaves != shape or tree.num_nodes != shape + 2:
                     shape = tree
                 if not _ARRAYS.issuperset(map(type, arrays)):
+                    walk = Walk()
                     inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
                     if inputs.statics:
                         return call_slowly(options, f, x, rest)
-                    arrays, marks = inputs.arrays, inputs.marks
-            walk.visit(f)
+                    arrays, marks, given = inputs.arrays, inputs.marks, walk.key
+            key, captured = look(f)
         except (Opaque, RecursionError):
             return call_slowly(options, f, x, rest)
-        entry = STORE.entries.get((options, shape, marks, *walk.key))
+        entry = STORE.entries.get((options, shape, marks, *given, *key))
         if entry is None or entry.first is None:
             return call_slowly(options, f, x, rest)
-        if entry.shared is not None and not _is_for(entry, walk.leaves, arrays):
+        if entry.shared is not None and not _is_for(entry, captured, arrays):
             return call_slowly(options, f, x, rest)
         entry.used = STORE.clock()
         SLOT.call = (_call_again, options, f, x, rest)
         try:
-            result = entry.first.jit(walk.leaves, arrays)
+            result = entry.first.jit(captured, arrays)
         except Mismatch:
             return call_slowly(options, f, x, rest)
         finally:

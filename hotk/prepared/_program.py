@@ -31,10 +31,12 @@ def kinds_of(captured: Any, arrays: Any) -> Kinds:
     return (len(captured), *map(kind_of, captured), *map(kind_of, arrays))
 
 
-def flat_count(tree: Any) -> int:
-    """Return how many arguments there are if each is a single leaf, else -1."""
+def flat_count(tree: Any, kinds: Kinds) -> int:
+    """Return how many arguments there are if each is a single array, else -1."""
     count = 1 + len(tree.children()[1].children())
-    return count if tree.num_leaves == count and tree.num_nodes == count + 2 else -1
+    arrays = len(kinds) - 1 - kinds[0]
+    single = tree.num_leaves == count and tree.num_nodes == count + 2
+    return count if single and arrays == count else -1
 
 
 class Primal:
@@ -80,7 +82,7 @@ class Program:
         options: The operator and its keywords.
         mode: The mode that was chosen, and `why`.
         tree: The structure of the arguments.
-        flat: How many arguments there are if each is a single leaf, else -1.
+        flat: How many arguments there are if each is a single array, else -1.
         kinds: Shape, dtype and weak type of all that goes in.
         seconds: What tracing, lowering and compiling took.
     """
@@ -119,7 +121,7 @@ class Program:
         self.options = options
         self.primal = primal
         self.tree = tree
-        self.flat = flat_count(tree)
+        self.flat = flat_count(tree, kinds)
         self.mode: AbstractMode = plan.mode
         self.why: str = plan.why
         self.block: int | None = plan.block

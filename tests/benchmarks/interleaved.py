@@ -50,8 +50,12 @@ def seconds(call: Callable[[], Any], calls: int) -> float:
 
 
 def calls_in(call: Callable[[], Any], batch: float) -> int:
-    """Return how many calls last `batch` seconds, at least one. Warms up as well."""
-    jax.block_until_ready(call())
+    """Return how many calls last `batch` seconds, at least one. Warms up as well.
+
+    The first calls trace, compile and learn; they say nothing of those to be timed.
+    """
+    for _ in range(4):
+        jax.block_until_ready(call())
     calls = 1
     while (one := seconds(call, calls)) * calls < batch / 4:
         calls *= 4

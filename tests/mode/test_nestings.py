@@ -82,6 +82,7 @@ WITHOUT_SECOND_DERIVATIVE = {
     "scalar host callback": "JAX cannot look into it",
     "scalar next after": "no rule",
 }
+LEARNED_LATER = {"scalar next after"}  # by jax 0.12
 # What JAX computes in single precision whatever comes in: tolerance of second
 # derivatives.
 SINGLE_PRECISION = {
@@ -202,7 +203,10 @@ def test_each_nesting_is_right_or_refused_and_auto_is_right(name, nesting):
 
 @subjects(WITHOUT_SECOND_DERIVATIVE)
 def test_what_jax_cannot_differentiate_is_refused(name):
-    assert not nestings_of_jax(name), "JAX has learned it: strike it from the table"
+    if nestings_of_jax(name):
+        assert name in LEARNED_LATER, "JAX has learned it: strike it from the table"
+        check(name, hotk.hvp(*subject(name)))
+        return
     for nesting in reference.NESTINGS:
         with pytest.raises(hotk.ModeError):
             hotk.hvp(*subject(name), mode=getattr(hotk, nesting))
