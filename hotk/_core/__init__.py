@@ -7,6 +7,7 @@ from ._compat import (
     Tracer as Tracer,
     Unrecognized as Unrecognized,
     cache_size as cache_size,
+    check_forward as check_forward,
     current_settings as current_settings,
     equations as equations,
     fingerprint as fingerprint,

@@ -102,6 +102,19 @@ def tracers_inside(closed: Any) -> bool:
     return False
 
 
+def check_forward(closed: Any) -> None:
+    """Refuse a program that holds the forward derivative of a `custom_vjp` function.
+
+    JAX leaves a mark in the program and complains when the program is lowered; only
+    then would the next nesting be tried.
+    """
+    for equation in equations(closed.jaxpr):
+        if equation.primitive.name == "custom_lin":
+            raise TypeError(
+                "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
+            )
+
+
 def source_line(equation: Any) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:

@@ -170,11 +170,10 @@ def custom_rule(walk: Walk, value: Any) -> None:
     if is_permanent(value):
         walk.key.append(weakref.ref(value))
         return
+    kept = {name: item for name, item in vars(value).items() if name[:2] != "__"}
     walk.key.append(type(value))
-    walk.key.append(len(vars(value)))
-    for name, item in vars(value).items():
-        if name == "__wrapped__":
-            continue
+    walk.key.append(len(kept))
+    for name, item in kept.items():
         walk.key.append(name)
         walk.visit(item, ".{}", name)
 

@@ -12,6 +12,7 @@ from hotk._core import (
     ModeError,
     Tracer,
     Unrecognized,
+    check_forward,
     function_name,
     function_place,
     in_trace,
@@ -130,6 +131,7 @@ def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
     if call.eager:
         return stage_moving(lambda a: call.apply(plan, a), arrays)
     traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
+    check_forward(traced[0])
     return traced[0], traced[0].consts, jax.tree.structure(traced[1])
 
 

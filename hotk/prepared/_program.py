@@ -9,6 +9,7 @@ import jax
 
 from hotk._core import (
     cache_size,
+    check_forward,
     current_settings,
     fingerprint,
     jaxpr_as_fun,
@@ -171,6 +172,7 @@ class Program:
             traced = self.jit.trace(captured, arrays)
         finally:
             SLOT.call = None
+        check_forward(traced.jaxpr)
         if tracers_inside(traced.jaxpr):
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start

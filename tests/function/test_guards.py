@@ -1,0 +1,228 @@
+"""A guard finds what a walk would find, or leaves it to the walk."""
+
+import contextlib
+import functools
+import gc
+import types
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hotk.function import Opaque, Walk, _guard, look
+from tests.promises import (  # noqa: F401, each adds its stories
+    stories_arrays,
+    stories_effects,
+    stories_functions,
+    stories_modules,
+    stories_objects,
+    stories_settings,
+    stories_values,
+)
+from tests.promises.telling import STORIES, notebook
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+TABLE = jnp.arange(3.0)
+
+
+def found(looker, f):
+    """Return what a walk or a look finds: a key and the identities of arrays."""
+    try:
+        key, leaves = looker(f)
+    except (Opaque, RecursionError):
+        return "opaque"
+    numpy = any(isinstance(leaf, np.ndarray) for leaf in leaves)  # copied each time
+    return tuple(key), len(leaves) if numpy else tuple(map(id, leaves))
+
+
+def walked(f):
+    """Walk anew."""
+    walk = Walk()
+    walk.visit(f)
+    return walk.key, walk.leaves
+
+
+def guards_of(f):
+    """Return the guards that are known for the code of `f`."""
+    for _ in range(3):
+        look(f)
+    return _guard._KNOWN[id(f.__code__)].guards
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_a_look_finds_what_a_walk_finds(story):
+    with contextlib.closing(story.steps()) as steps:
+        for f, x, args in steps:
+            for _ in range(4):
+                assert found(look, f) == found(walked, f)
+            with contextlib.suppress(BaseException):  # some go on with its effects
+                f(x, *args)
+
+
+def plain():
+    return lambda x: jnp.sum(x)
+
+
+def over_arrays():
+    a, b = jnp.ones(3), jnp.zeros(3)
+    return lambda x: jnp.sum(a * x + b)
+
+
+def over_a_tree():
+    nest = {"a": [jnp.ones(3), 2.0], "b": (1, None, "name", True)}
+    return lambda x: nest["b"][0] * jnp.sum(nest["a"][0] * x)
+
+
+def over_functions():
+    c = jnp.ones(3)
+
+    def inner(x, power=2, *, shift=1.0):
+        return jnp.sum(c * (x - shift) ** power)
+
+    outer = functools.partial(inner, power=3, shift=2.0)
+    return lambda x: outer(x) + inner(x)
+
+
+def over_globals():
+    source = "def g(x): return table * x\ndef f(x): return jnp.sum(g(x)) + len(x.shape)"
+    return notebook(source, table=TABLE)["f"]
+
+
+def over_a_method():
+    class Plain:
+        pass
+
+    del Plain
+    return types.MethodType(lambda self, x: jnp.sum(self * x), jnp.ones(3)).__func__
+
+
+def over_a_jitted():
+    inner = jax.jit(lambda x: x**2)
+    return lambda x: jnp.sum(inner(x))
+
+
+def recursive():
+    c = jnp.ones(())
+
+    def f(x, depth=2):
+        return f(c * x, depth - 1) if depth else jnp.sum(x**2)
+
+    return f
+
+
+GUARDED = [
+    plain,
+    over_arrays,
+    over_a_tree,
+    over_functions,
+    over_globals,
+    over_a_method,
+    over_a_jitted,
+    recursive,
+]
+
+
+@pytest.mark.parametrize("make", GUARDED, ids=lambda make: make.__name__)
+def test_common_functions_have_a_guard(make):
+    f = make()
+    (check, key), *_ = guards_of(f)
+    assert tuple(key) == tuple(walked(f)[0])
+    assert list(map(id, check(f))) == list(map(id, walked(f)[1]))
+
+
+def test_a_fresh_function_of_the_same_code_passes():
+    (check, _), *_ = guards_of(over_arrays())
+    fresh = over_arrays()
+    assert list(map(id, check(fresh))) == list(map(id, walked(fresh)[1]))
+
+
+def made_of(a, b, c=1.5, nest=(1, "x"), table=None):
+    def f(x, power=2):
+        return c * nest[0] * jnp.sum(a * x**power + b) * (table or {"n": 1})["n"]
+
+    return f
+
+
+CHANGES = {
+    "the same array twice": {"b": TABLE},
+    "an array becomes a number": {"b": 2.0},
+    "an array becomes NumPy's": {"b": np.ones(3)},
+    "a number changes": {"c": 2.5},
+    "a number becomes an integer": {"c": 2},
+    "a number becomes zero": {"c": -0.0},
+    "a tuple changes": {"nest": (2, "x")},
+    "a tuple becomes a list": {"nest": [1, "x"]},
+    "one becomes True": {"nest": (True, "x")},
+    "a tuple grows": {"nest": (1, "x", 3)},
+    "a dict appears": {"table": {"n": 1}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_guard_refuses_what_is_not_the_same(change):
+    usual = {"a": TABLE, "b": jnp.zeros(3)}
+    (check, _), *_ = guards_of(made_of(**usual))
+    assert check(made_of(**usual)) is not None
+    assert check(made_of(**{**usual, **change})) is None
+
+
+def test_a_guard_sees_that_two_arrays_are_no_longer_one():
+    (check, _), *_ = guards_of(made_of(TABLE, TABLE))
+    assert len(check(made_of(TABLE, TABLE))) == 1
+    assert check(made_of(TABLE, TABLE + 1)) is None
+
+
+def test_a_guard_sees_defaults_code_attributes_and_globals():
+    f = over_globals()
+    (check, _), *_ = guards_of(f)
+    space = f.__globals__
+    assert check(f) is not None
+    for name, value in [("table", 2.0), ("len", lambda x: 7), ("jnp", np)]:
+        before = space.get(name)
+        space[name] = value
+        assert check(f) is None
+        space.update({name: before}) if before is not None else space.pop(name)
+        assert check(f) is not None
+    inner = space["g"]
+    for change, undo in [
+        ({"__defaults__": (1,)}, {"__defaults__": None}),
+        ({"__kwdefaults__": {"x": 1}}, {"__kwdefaults__": None}),
+        ({"__code__": (lambda x: x).__code__}, {"__code__": inner.__code__}),
+    ]:
+        for name, value in change.items():
+            setattr(inner, name, value)
+        assert check(f) is None
+        for name, value in undo.items():
+            setattr(inner, name, value)
+        assert check(f) is not None
+    inner.note = 1
+    assert check(f) is None
+
+
+def test_a_guard_keeps_nothing_of_the_user_alive():
+    def made():
+        inner = lambda x: x**2
+        helper = jax.jit(lambda x: x)
+        array = jnp.ones(3) * 2
+        f = lambda x: jnp.sum(inner(helper(x)) * array)
+        guards_of(f)
+        return [weakref.ref(thing) for thing in (f, inner, helper, array)]
+
+    references = made()
+    jax.clear_caches()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+def test_a_guard_gives_up_on_functions_that_are_never_the_same():
+    known = None
+    for c in range(200):
+        f = made_of(TABLE, TABLE + 1, c=float(c + 1))
+        look(f)
+        known = _guard._KNOWN[id(f.__code__)]
+    assert len(known.guards) <= 4
+    assert known.tries <= 40
