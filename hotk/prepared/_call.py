@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
@@ -22,6 +21,7 @@ from hotk.function import (
     survey,
     walk_tree,
 )
+from hotk.mode import Sizes
 
 from ._checks import check_aux, check_output, match_direction
 from ._inputs import check_point, is_inexact, sort_inputs
@@ -239,8 +239,11 @@ class Call:
         check_point(self.options.kind.call(), self.x)
         kept = [is_inexact(leaf) for leaf in leaves]
         pairs = zip(leaves, kept, strict=True)
-        diff = [jnp.asarray(leaf) if k else None for leaf, k in pairs]
-        return self.x_tree.unflatten(diff), kept
+        return self.x_tree.unflatten([leaf if k else None for leaf, k in pairs]), kept
+
+    def sizes(self, y: Any) -> Sizes:
+        """Count the numbers in the differentiated part of `x` and in a value."""
+        return Sizes.of(self.point(self.unflatten(self.inputs.arrays)[0])[0], y)
 
     def merge(self, leaves: list[Any], kept: list[bool], diff: Any) -> list[Any]:
         """Put the differentiated leaves back among the others."""

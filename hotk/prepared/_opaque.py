@@ -22,7 +22,7 @@ from hotk._core import (
     trace_context,
 )
 from hotk.function import own_copy
-from hotk.mode import Facts, Sizes
+from hotk.mode import Facts
 
 from ._call import Call
 from ._inputs import sort_inputs
@@ -98,8 +98,7 @@ class OpaqueCall(Call):
             closed, (y, _) = self.trace_once()
         except NEEDS_VALUE:
             self.eager = True
-            point, _ = self.point(self.unflatten(self.inputs.arrays)[0])
-            return usual_plans(self.options, Sizes.of(point, 0.0))
+            return usual_plans(self.options, self.sizes(0.0))
         return plans(self, closed, y)
 
     def facts(self) -> Facts:
@@ -177,12 +176,8 @@ def call_small(call: Call) -> Any:
 def make_small(call: Call, moving: list[Any]) -> Any:
     """Trace a call whose small arrays are known, in the first mode that exists."""
     count = len(call.captured)
-    leaves, _, _ = call.unflatten(call.inputs.arrays)
-    point, _ = call.point(leaves)
-    sizes = Sizes.of(point, 0.0)
-    options = call.options
     STORE.opaque_traces += 1
-    for plan in usual_plans(options, sizes):
+    for plan in usual_plans(call.options, call.sizes(0.0)):
 
         def apply(a: list[Any], plan: Plan = plan) -> Any:
             return derive(call, None, a[:count], a[count:], plan.mode, plan.block)

@@ -23,8 +23,7 @@ class Plan(NamedTuple):
 def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
     """List the modes to try for a call, best first."""
     kind, options = call.options.kind, call.options
-    point, _ = call.point(call.unflatten(call.inputs.arrays)[0])
-    sizes = Sizes.of(point, y)
+    sizes = call.sizes(y)
     block = options.block_size
     if not isinstance(options.mode, Auto):
         return [Plan(options.mode, "asked for", block)]

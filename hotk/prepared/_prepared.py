@@ -17,7 +17,15 @@ from hotk._core import (
     message,
     stage_moving,
 )
-from hotk.function import Closure, Row, Signature, Skeleton
+from hotk.function import (
+    Closure,
+    Opaque,
+    Row,
+    Signature,
+    Skeleton,
+    is_numeric,
+    own_copy,
+)
 
 from ._call import SLOT, Call, Mismatch
 from ._info import Info, info_of
@@ -191,7 +199,7 @@ def prepare(
                 fix="Leave it out to get an error.",
             )
         )
-    x, rest = _strong(options, x, rest)
+    x, rest = jax.tree.map(_as_jax, _strong(options, x, rest))
     call: Any = None
     program: Any = None
     closure = Closure.of(f)
@@ -220,10 +228,10 @@ def prepare(
 
 
 def _attempt(options: Options, closure: Closure, x: Any, rest: Any) -> Any:
-    call = _call_of(options, closure.leaves, closure.skeleton, x, rest)
     try:
+        call = _call_of(options, closure.leaves, closure.skeleton, x, rest)
         return call, find_program(call, kinds_of(call.captured, call.inputs.arrays))
-    except Fallback:
+    except (Fallback, Opaque):
         return None, None
 
 
@@ -259,6 +267,12 @@ def _strong(options: Options, x: Any, rest: Any) -> tuple[Any, Any]:
         for leaf, part in zip(points, parts, strict=True)
     ]
     return x, (treedef.unflatten(made), *rest[1:])
+
+
+def _as_jax(leaf: Any) -> Any:
+    """Make a NumPy array what it is in every call: an array of JAX, as under `jit`."""
+    numpy = isinstance(leaf, (np.ndarray, np.generic)) and is_numeric(leaf.dtype)
+    return jnp.array(own_copy(np.asarray(leaf))) if numpy else leaf
 
 
 def _castable(part: Any, leaf: Any) -> bool:

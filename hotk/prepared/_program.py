@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hotk._core import (
     cache_size,
@@ -306,6 +307,7 @@ def derive(
     """
     leaves, direction, args = call.unflatten(arrays)
     point, kept = call.point(leaves)
+    point = jax.tree.map(jnp.asarray, point)
 
     def f(diff: Any) -> Any:
         if primal is None:

@@ -68,7 +68,7 @@ def make_program(call: Call, kinds: Any) -> Program:
     """Trace an operator in the first mode in which it exists."""
     captured, arrays = call.captured, call.inputs.arrays
     leaves, _, args = call.unflatten(arrays)
-    call.point(leaves)
+    call.point(leaves)  # refuses one without anything to differentiate
     primal = STORE.primal(call.key)
     x = call.arrays_only(leaves, 0)
     try:
