@@ -1,6 +1,8 @@
 """Which visitor a thing gets: the table of what is captured and how it is treated."""
 
+import decimal
 import enum
+import fractions
 import functools
 import sys
 import types
@@ -36,6 +38,7 @@ from ._values import (
     a_set,
     a_slice,
     by_identity,
+    by_text,
     complex_number,
     leaf,
     number,
@@ -132,6 +135,8 @@ VISITORS.update(
         bytes: static,
         float: number,
         complex: complex_number,
+        decimal.Decimal: by_text,
+        fractions.Fraction: by_text,
         range: a_range,
         slice: a_slice,
         type(...): static,

@@ -37,7 +37,6 @@ class Rebuild:
         self.made: dict[int, Any] = dict(replacements)
         self.holders: list[tuple[Any, Any]] = []
         self.touched = _touched(trail, replacements)
-        self.copies = any(map(_is_mutable, trail.nodes.values()))
         self.spaces: dict[int, dict[str, Any]] = {}
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()

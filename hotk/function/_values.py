@@ -117,6 +117,11 @@ def numpy_number(walk: Walk, value: np.generic) -> None:
     walk.key.append((type(value), value.dtype.str, value.tobytes()))
 
 
+def by_text(walk: Walk, value: Any) -> None:
+    """A number of a library whose equal values may differ, as `Decimal`'s do."""
+    walk.key.append((type(value), repr(value)))
+
+
 def a_range(walk: Walk, value: range) -> None:
     """A range, by its three numbers: equal ranges may differ in them."""
     walk.key.append((range, value.start, value.stop, value.step))
@@ -190,7 +195,7 @@ def tree_data(walk: Walk, kind: type, data: Any) -> None:
 
 def _static_data(walk: Walk, data: Any) -> None:
     if type(data) in (tuple, list):
-        walk.key.append(len(data))
+        walk.key.append((type(data), len(data)))
         for item in data:
             _static_data(walk, item)
         return
@@ -200,6 +205,7 @@ def _static_data(walk: Walk, data: Any) -> None:
             hash(data)
         except TypeError as error:
             raise Opaque("static data of a pytree without a hash") from error
+        walk.key.append(type(data))
         walk.key.append(data)
     else:
         walk.visit(data, "<static>")

@@ -1,5 +1,6 @@
 """One call, as a trace of it sees it: the function with tracers inside, the point."""
 
+import functools
 import operator
 import threading
 from collections.abc import Callable, Hashable
@@ -74,7 +75,7 @@ class Call:
         self.rest = rest
         self.small = small
         self.rebuilt = False
-        self.copies = False
+        self.wrote = False
         self._flatten()
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
@@ -175,29 +176,40 @@ class Call:
         rebuild = Rebuild(trail, made)
         rebuilt = rebuild(whole)
         self.rebuilt = bool(rebuild.touched)
-        self.copies = rebuild.copies
         if rebuild.rules:
             raise Opaque("a custom derivative rule captures an array")
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
         x_leaves = self._merge(range(point), x, statics)
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
         given = self.make_args(args_leaves)
+
+        same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
         try:
-            out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
+            try:
+                out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
+            except Exception:
+                self.wrote = not same()
+                raise
             now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
             if len(now) != len(before) or any(map(operator.is_not, now, before)):
                 raise Opaque("it changes an argument")
-            after = Walk(small=self.small)
-            after.visit(rebuilt)
-            again = Walk(small=self.small)
-            again.visit(whole)
-            kept = zip(after.originals, captured, strict=False)
-            same = walk.key == again.key and walk.plain_key() == after.plain_key()
-            if not same or any(a is not b for a, b in kept):
+            if not same():
                 raise Opaque("it changes what it captured")
             return self.split(out)
         finally:
             rebuild.release()
+
+    def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
+        """Whether neither `f` nor what stood for it has changed since it was walked."""
+        after, again = Walk(small=self.small), Walk(small=self.small)
+        try:
+            after.visit(rebuilt)
+            again.visit(whole)
+        except Opaque:
+            return False
+        kept = zip(after.originals, captured, strict=False)
+        keys = walk.key == again.key and walk.plain_key() == after.plain_key()
+        return keys and not any(a is not b for a, b in kept)
 
     def evaluate_as_is(
         self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any

@@ -12,6 +12,7 @@ from hotk.function import Walk, is_numeric, is_small, own_copy
 
 _NUMBERS = (bool, int, float, complex)
 POINT, DIRECTION, ARGS = range(3)
+_LARGE = 1 << 31
 
 
 class Inputs(NamedTuple):
@@ -69,6 +70,8 @@ def sort_inputs(
 
 def _as_array(leaf: Any) -> Any:
     """Return what JAX shall see of a leaf, or `None` for a static thing."""
+    if type(leaf) is int and not -_LARGE <= leaf < _LARGE and not _fits(leaf):
+        return None
     if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
         return leaf
     if isinstance(leaf, np.ndarray):
@@ -76,6 +79,12 @@ def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, np.generic):
         return own_copy(np.asarray(leaf)) if is_numeric(leaf.dtype) else None
     return None
+
+
+def _fits(number: int) -> bool:
+    """Whether JAX has room for an integer."""
+    limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(int))
+    return limits.min <= number <= limits.max
 
 
 def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:

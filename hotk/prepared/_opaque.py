@@ -47,7 +47,7 @@ class OpaqueCall(Call):
         self.rest = rest
         self.small = 0
         self.rebuilt = False
-        self.copies = False
+        self.wrote = False
         self._flatten()
         self.held = held
         self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not held)

@@ -116,7 +116,7 @@ def is_own_error(error: Exception, call: Call) -> bool:
     """
     if not call.rebuilt and not call.replaces():
         return True
-    if call.copies or isinstance(error, (TypeError, AttributeError)):
+    if call.wrote or isinstance(error, (TypeError, AttributeError)):
         return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
