@@ -9,7 +9,6 @@ import pytest
 
 from tests import type_checker
 from tests.counting import settings
-from tests.known_failures import KNOWN_FAILURES
 
 
 pytest.register_assert_rewrite("tests.helpers")
@@ -21,14 +20,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # From here on every function of hotk checks its annotations, shapes included, when it
 # is called. `as_user` switches that off.
 jaxtyping.install_import_hook("hotk", f"{type_checker.__name__}.check")
-
-
-def pytest_collection_modifyitems(items):
-    """Mark what is known not to hold yet."""
-    for item in items:
-        for name, reason in KNOWN_FAILURES.items():
-            if item.name.startswith(name):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
 
 
 def pytest_runtest_setup(item):

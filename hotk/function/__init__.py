@@ -20,6 +20,12 @@ from ._tree import (
     walk_tree as walk_tree,
 )
 from ._values import (
+    ALL_NUMPY as ALL_NUMPY,
+    ALL_NUMPY_AND_SMALL as ALL_NUMPY_AND_SMALL,
+    INTEGERS as INTEGERS,
+    SCALARS as SCALARS,
+    SMALL as SMALL,
+    SMALL_NUMPY as SMALL_NUMPY,
     is_numeric as is_numeric,
     is_small as is_small,
     own_copy as own_copy,

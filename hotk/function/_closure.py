@@ -10,7 +10,7 @@ import numpy as np
 from hotk._core import function_name
 
 from ._rebuild import Rebuild, survey
-from ._walk import Opaque, Placeholder
+from ._walk import Opaque, Placeholder, Trail, Walk
 
 
 class Skeleton:
@@ -92,7 +92,7 @@ class Closure(eqx.Module):
         Args:
             f: Any callable. One that is opaque (see `hotk.explain`) has no leaves and
                 is its own skeleton.
-            small: Whether small captured arrays are static by content.
+            small: Which captured arrays are static by content; 0 is none.
 
         Returns:
             The closure, which computes what `f` computes now.
@@ -102,11 +102,10 @@ class Closure(eqx.Module):
         name = function_name(f)
         try:
             walk, trail = survey(f, small=small)
-        except Opaque as reason:
+            template = _template(f, walk, trail)
+        except (Opaque, RecursionError) as reason:
             skeleton = Skeleton((id(f),), f, name=name, opaque=str(reason))
             return Closure((), skeleton)
-        marks = {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
-        template = Rebuild(trail, marks)(f)
         count = len(walk.leaves)
         key = tuple(walk.key)
         skeleton = Skeleton(key, template, name=name, small=small, count=count)
@@ -115,6 +114,20 @@ class Closure(eqx.Module):
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call the rebuilt callable."""
         return self.skeleton.function(self.leaves)(*args, **keywords)
+
+
+def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Any:
+    """Rebuild a callable without its arrays: the static ones of NumPy as copies."""
+    marks: dict[int, Any] = {
+        id(node.value): node.value.copy("K")
+        for node in trail.nodes.values()
+        if type(node.value) is np.ndarray
+    }
+    marks |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
+    try:
+        return Rebuild(trail, marks)(f)
+    except Exception as error:  # of a class that computes when it is made
+        raise Opaque(f"it cannot be built anew: {error}") from error
 
 
 def _own(leaf: Any) -> Any:

@@ -17,15 +17,24 @@ from ._walk import VISITORS, Opaque, Walk
 
 
 _SMALL = 64
+# Which captured arrays are static by content, level by level: integer scalars, all
+# scalars, all arrays of at most 64 numbers, only those of NumPy; and, for what is held
+# rather than looked up at each call, NumPy's of any size.
+INTEGERS, SCALARS, SMALL, SMALL_NUMPY, ALL_NUMPY, ALL_NUMPY_AND_SMALL = range(1, 7)
 
 
 def is_small(value: Any, level: int) -> bool:
     """Whether an array or a number is static by content at a level; see `Walk`."""
-    if isinstance(value, Tracer) or np.size(value) > (_SMALL if level > 2 else 1):
+    if isinstance(value, Tracer):
         return False
-    if level > 1:
+    numpy = isinstance(value, (np.ndarray, np.generic))
+    if numpy and level in (ALL_NUMPY, ALL_NUMPY_AND_SMALL):
         return True
-    if isinstance(value, (bool, int)):
+    if level == ALL_NUMPY or (level == SMALL_NUMPY and not numpy):
+        return False
+    if np.size(value) > (_SMALL if level >= SMALL else 1):
+        return False
+    if level >= SCALARS or isinstance(value, (bool, int)):
         return True
     return hasattr(value, "dtype") and not jnp.issubdtype(value.dtype, jnp.inexact)
 

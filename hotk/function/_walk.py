@@ -45,8 +45,8 @@ class Walk:
     Attributes:
         key: The skeleton as a flat list of hashable pieces, compared by value.
         leaves: The captured arrays: NumPy arrays as copies of their own.
-        small: Which arrays are static by content: 0 none, 1 integer scalars, 2 all
-            scalars, 3 all arrays of at most 64 numbers.
+        small: Which arrays are static by content: 0 is none, the other levels are
+            those of `_values`.
     """
 
     find: "Callable[[Any], Visitor]"  # set by `_kinds`, for types that are in no table

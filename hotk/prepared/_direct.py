@@ -8,7 +8,7 @@ from hotk.function import Opaque, is_small
 from ._call import Call
 from ._opaque import call_opaque, call_small
 from ._options import Options
-from ._plan import LEVELS, NEEDS, Fallback
+from ._plan import LEVELS, OPAQUE, Fallback
 from ._store import STORE
 from ._traced import call_traced
 
@@ -16,9 +16,9 @@ from ._traced import call_traced
 def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> Any:
     """Find or make the program of a call, and run it.
 
-    Captured arrays are tracers, stage 0; or more and more small ones are static by
-    content, stages 1 to 3; or the function is opaque, stage 4. A stage that fails is
-    remembered once a later one worked.
+    Captured arrays are tracers, stage 0; or small ones are static by content, which
+    ones is the stage; or the function is opaque. A stage that fails is not tried again
+    once a later one worked.
     """
     try:
         call = Call(options, f, x, rest, small=0)
@@ -32,18 +32,20 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
         if done:
             return result
         reason = result
-    levels = range(max(stage, 1), LEVELS + 1) if reason in NEEDS else ()
+    levels = LEVELS.get(reason, ())
+    if stage:
+        levels = levels[levels.index(stage) :] if stage in levels else ()
     for level in levels:
         if not any(is_small(a, level) for a in (*call.captured, *call.inputs.arrays)):
             continue
         done, result = _try(call_small, Call(options, f, x, rest, small=level))
         if done:
-            if stage < level:
+            if stage != level:
                 STORE.entry(call.store_key).postpone(level, reason)
             return result
     result = call_opaque(options, f, x, rest, reason)
-    if stage <= LEVELS:
-        STORE.entry(call.store_key).postpone(LEVELS + 1, reason)
+    if stage != OPAQUE:
+        STORE.entry(call.store_key).postpone(OPAQUE, reason)
     return result
 
 

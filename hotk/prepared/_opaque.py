@@ -27,7 +27,7 @@ from hotk.mode import Facts
 from ._call import Call
 from ._inputs import sort_inputs
 from ._options import Options
-from ._plan import NEEDS, Fallback, Plan, first_line, plans, usual_plans
+from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans, usual_plans
 from ._program import Evaluator, derive, kinds_of, program_key
 from ._store import STORE
 
@@ -159,12 +159,12 @@ def call_small(call: Call) -> Any:
     captured, arrays = call.captured, call.inputs.arrays
     moving = [*captured, *arrays]
     if in_trace() or any(isinstance(a, Tracer) for a in moving):
-        raise Fallback(NEEDS[0])
+        raise Fallback(NEEDS)
     kinds = (trace_context(), kinds_of(captured, arrays))
     entry = STORE.entries.get(call.store_key)
     found = None if entry is None else entry.constant.get(kinds)
     if found is None:
-        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS[0]}")
+        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS}")
         found = make_small(call, moving)
         STORE.entry(call.store_key).constant[kinds] = found
     else:
@@ -176,6 +176,8 @@ def call_small(call: Call) -> Any:
 def make_small(call: Call, moving: list[Any]) -> Any:
     """Trace a call whose small arrays are known, in the first mode that exists."""
     count = len(call.captured)
+    if any(array is not None for array in call.numpy_inputs()):
+        raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
     STORE.opaque_traces += 1
     for plan in usual_plans(call.options, call.sizes(0.0)):
 
@@ -190,7 +192,7 @@ def make_small(call: Call, moving: list[Any]) -> Any:
             continue
         evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
         return evaluator, closed, constants, out_tree
-    raise Fallback(NEEDS[0])
+    raise Fallback(NEEDS)
 
 
 def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:

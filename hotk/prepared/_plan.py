@@ -2,6 +2,14 @@
 
 from typing import Any, NamedTuple
 
+from hotk.function import (
+    ALL_NUMPY,
+    ALL_NUMPY_AND_SMALL,
+    INTEGERS,
+    SCALARS,
+    SMALL,
+    SMALL_NUMPY,
+)
 from hotk.mode import AbstractMode, Auto, Facts, Sizes
 
 from ._call import Call
@@ -44,6 +52,13 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
 
 
-NEEDS = ("it needs the value of a captured array",)
-# How many levels of static arrays there are; see `Walk.small`.
-LEVELS = 3
+NEEDS = "it needs the value of a captured array"
+NUMPY = "NumPy computes with an array that it captured"
+# For each reason, which captured arrays to take as static in turn; in a direct call,
+# which looks at their content each time, and in a `Prepared`, which holds them.
+LEVELS = {
+    NEEDS: (INTEGERS, SCALARS, SMALL_NUMPY, SMALL),
+    NUMPY: (SMALL_NUMPY, SMALL),
+}
+HELD_LEVELS = (0, ALL_NUMPY, ALL_NUMPY_AND_SMALL)
+OPAQUE = 1 + SMALL_NUMPY

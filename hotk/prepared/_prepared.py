@@ -33,7 +33,7 @@ from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
 from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
-from ._plan import LEVELS, Fallback
+from ._plan import HELD_LEVELS, Fallback
 from ._program import Program, kinds_of
 from ._store import STORE
 from ._traced import find_program
@@ -171,15 +171,6 @@ class Prepared(eqx.Module):
         return f"<p><code>{self!r}</code></p>{self.info._repr_html_()}"
 
 
-def _call_of(
-    options: Options, leaves: Any, skeleton: Skeleton, x: Any, rest: Any
-) -> Call:
-    if skeleton.opaque is not None:
-        return OpaqueCall(options, skeleton.template, x, rest, held=True)
-    f = skeleton.function(leaves)
-    return Call(options, f, x, rest, small=skeleton.small, trust=True)
-
-
 def prepare(
     operator: Any,
     options: Options,
@@ -200,24 +191,14 @@ def prepare(
             )
         )
     x, rest = jax.tree.map(_as_jax, _strong(options, x, rest))
-    call: Any = None
-    program: Any = None
-    closure = Closure.of(f)
-    if closure.skeleton.opaque is None:
-        call, program = _attempt(options, closure, x, rest)
-        if program is None:
-            small = Closure.of(f, small=LEVELS)
-            call, program = _attempt(options, small, x, rest)
-            closure = small if program is not None else closure
-    if program is None:
-        closure, call, program = _prepare_opaque(options, f, x, rest)
-    captured, arrays = call.captured, call.inputs.arrays
+    closure, call, program = _held(options, f, x, rest)
+    captured, arrays = list(closure.leaves), call.inputs.arrays
     traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))
     if not traced and program.compile(call, captured, arrays):
         STORE.compiled()
     roots = options.kind.roots(1 + len(rest))
     return Prepared(
-        tuple(captured),
+        closure.leaves,
         closure.skeleton,
         program,
         Signature.of((x, *rest), roots),
@@ -227,12 +208,25 @@ def prepare(
     )
 
 
-def _attempt(options: Options, closure: Closure, x: Any, rest: Any) -> Any:
-    try:
-        call = _call_of(options, closure.leaves, closure.skeleton, x, rest)
-        return call, find_program(call, kinds_of(call.captured, call.inputs.arrays))
-    except (Fallback, Opaque):
-        return None, None
+def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
+    """Return closure, call and program, with as few arrays static as can be."""
+    tried = None
+    for level in HELD_LEVELS:
+        closure = Closure.of(f, small=level)
+        if closure.skeleton.opaque is not None:
+            break
+        if closure.skeleton == tried:
+            continue
+        tried = closure.skeleton
+        # A closure of hotk's own is walked as what it was made of.
+        g = tried.function(closure.leaves) if closure is f else f
+        try:
+            call = Call(options, g, x, rest, small=tried.small, trust=True)
+            kinds = kinds_of(call.captured, call.inputs.arrays)
+            return closure, call, find_program(call, kinds)
+        except (Fallback, Opaque):
+            continue
+    return _prepare_opaque(options, f, x, rest)
 
 
 def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:

@@ -26,7 +26,7 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._opaque import find_evaluator
-from ._plan import NEEDS, Fallback, Plan, first_line, plans
+from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans
 from ._program import Lifted, Primal, Program, kinds_of, program_key
 from ._store import STORE
 
@@ -76,7 +76,7 @@ def make_program(call: Call, kinds: Any) -> Program:
     except HotkError:
         raise
     except NEEDS_VALUE as error:
-        raise Fallback(NEEDS[0]) from error
+        raise Fallback(NEEDS) from error
     except Opaque as reason:
         raise Fallback(str(reason)) from reason
     except Exception as error:
@@ -174,7 +174,7 @@ def check_numpy(
     except Exception as error:
         raise Fallback(first_line(error)) from error
     if not same_program(traced.jaxpr, closed, places):
-        raise Fallback("NumPy computes with an array that it captured")
+        raise Fallback(NUMPY)
     primal.checked.add(kinds)
 
 

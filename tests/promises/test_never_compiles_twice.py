@@ -721,7 +721,6 @@ def test_a_constant_asked_for_its_value_is_found_out_once(hotk, tick):
     assert (count(), tick() - before - 1) == (0, 0)
 
 
-@pytest.mark.xfail(reason="what NumPy computes is opaque: traced at each call")
 def test_what_numpy_computes_is_found_out_once(hotk, tick):
     def make(a, b):
         return lambda x: (tick(), cubic(b * np.sin(a), x))[1]
