@@ -65,6 +65,19 @@ def in_trace() -> bool:
     return not _jax_core.trace_state_clean()
 
 
+def varies_by_device(arrays: Any) -> bool:
+    """Whether `shard_map` has typed any of these by the mesh axes it varies along.
+
+    A program traced without such types has lost where the types change, so it has to be
+    traced for them. The type has no public reader in every version.
+    """
+    for array in arrays:
+        kind = getattr(jax.typeof(array), "manual_axis_type", None)
+        if getattr(kind, "varying", None):
+            return True
+    return False
+
+
 def cache_size(jitted: Any) -> int:
     """Return the number of signatures that a jitted function was called with."""
     return jitted._cache_size()

@@ -16,6 +16,7 @@ from hotk._core import (
     in_trace,
     message,
     stage_moving,
+    varies_by_device,
 )
 from hotk.function import (
     Closure,
@@ -34,7 +35,7 @@ from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
 from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
 from ._plan import HELD_LEVELS, Fallback
-from ._program import Program, kinds_of
+from ._program import Program, derive, kinds_of
 from ._store import STORE
 from ._traced import find_program
 
@@ -108,7 +109,7 @@ class Prepared(eqx.Module):
             if ready is None:
                 return answer(self, x, rest)
             arrays = ready
-        SLOT.call = program.replay
+        SLOT.call = self
         result = None
         try:
             result = program.jit(list(self.leaves), arrays)
@@ -122,6 +123,22 @@ class Prepared(eqx.Module):
         finally:
             SLOT.call = None
         return answer(self, x, rest) if differs else result
+
+    def replay(self, captured: Any, arrays: Any) -> Any:
+        """Run the program as it was traced, because JAX traces its caller anew."""
+        program, skeleton = self.program, self.skeleton
+        if skeleton.opaque is not None or not varies_by_device((*captured, *arrays)):
+            assert program.replay is not None
+            return program.replay.replay(captured, arrays)
+        # For the types of `shard_map` the function that is held is traced anew.
+        moving, statics = iter(arrays), self.statics.by_number
+        count = program.tree.num_leaves
+        leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
+        x, rest = program.tree.unflatten(leaves)
+        f = skeleton.function(captured)
+        call = Call(program.options, f, x, rest, small=skeleton.small, trust=True)
+        inputs = call.inputs.arrays
+        return derive(call, None, call.captured, inputs, program.mode, program.block)
 
     def bind(self, f: Callable[..., Any]) -> "Prepared":
         """Give the same program the captured arrays of another function.

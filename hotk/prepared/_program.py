@@ -142,11 +142,15 @@ class Program:
             source, SLOT.call = SLOT.call, None
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
-            if isinstance(source, Replay):
-                if self.settings != current_settings():
-                    raise Mismatch
-                return source(captured, arrays)
-            call = source if isinstance(source, Call) else source[0](*source[1:])
+            if isinstance(source, tuple):
+                again, *held = source
+                call = again(*held)
+            elif isinstance(source, Call):
+                call = source
+            elif self.settings != current_settings():
+                raise Mismatch
+            else:
+                return source.replay(captured, arrays)
             with recorded_blocks() as blocks:
                 result = derive(
                     call, self.primal, captured, arrays, self.mode, plan.block
@@ -220,7 +224,7 @@ class Replay:
         self.constants = constants
         self.out_tree = out_tree
 
-    def __call__(self, captured: Any, arrays: Any) -> Any:
+    def replay(self, captured: Any, arrays: Any) -> Any:
         """Run the program for these arrays."""
         outputs = jaxpr_as_fun(self.closed)(*self.constants, *captured, *arrays)
         return self.out_tree.unflatten(outputs)
