@@ -1,5 +1,6 @@
 """`explain`: the table of what a callable captures and how hotk treats it."""
 
+import html
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,7 +34,8 @@ class Explanation(NamedTuple):
 
     def _repr_html_(self) -> str:
         table = html_table(("where", "what", "treated as"), self.rows)
-        return f"{table}<p>{self._verdict()}</p>"
+        lines = map(html.escape, (self._verdict(), *self.changes))
+        return table + "".join(f"<p>{line}</p>" for line in lines)
 
     def _verdict(self) -> str:
         if self.opaque is not None:
@@ -77,6 +79,8 @@ def explain(
         walk.visit(f)
     except Opaque as opaque:
         reason = str(opaque)
+    except RecursionError:
+        reason = "it is nested too deeply to be walked"
     rows = tuple(_row(node, name) for node in trail.nodes.values())
     changes = () if other is None else _changes(f, other)
     return Explanation(name, rows, reason, changes)
@@ -95,7 +99,7 @@ def _row(node: Node, name: str) -> tuple[str, str, str]:
 def _changes(f: Any, other: Any) -> tuple[str, ...]:
     try:
         first, second = survey(f)[1], survey(other)[1]
-    except Opaque:
+    except (Opaque, RecursionError):
         return ("One of the two is opaque: they are traced at every call.",)
     a = {n.path: _row(n, "") for n in first.nodes.values()}
     b = {n.path: _row(n, "") for n in second.nodes.values()}

@@ -20,8 +20,9 @@ class Auto(AbstractMode):
 
     Second order: forward over reverse; reverse over reverse where a `custom_vjp` has
     no forward rule; forward over forward where a `while_loop` forbids reverse mode.
-    First order: the cheaper of forward and reverse by the sizes, the other where one
-    does not exist.
+    First order: forward for `jvp` and `derivative`, reverse for `vjp` and `gradient`,
+    the cheaper of both by the sizes for `jacobian`; the other one where that does not
+    exist.
     """
 
     def __str__(self) -> str:

@@ -98,28 +98,40 @@ class Reverse(AbstractMode):
     def jacobian(
         self, f: Callable[..., Any], x: Any, block: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Return `y`, its Jacobian as a tree of trees, and `aux`, in m passes."""
+        """Return `y`, its Jacobian as a tree of trees, and `aux`, in m passes.
+
+        A complex output takes two: for real `x` its derivative is `a - i b`, where `a`
+        and `b` are the cotangents `1` and `i` pulled back.
+        """
         y, pull, aux = jax.vjp(f, x, has_aux=True)
         outputs, treedef = jax.tree.flatten(y)
-        rows = over_basis(lambda i: pull(unit(y, i))[0], size_of(y), block)
         if not outputs:
             return y, jax.tree.map(lambda _: x, y), aux
-        leaves, structure = jax.tree.flatten(rows)
-        pieces = [split_rows(leaf, y) for leaf in leaves]
-        return (
-            y,
-            treedef.unflatten(
-                [structure.unflatten(piece) for piece in zip(*pieces, strict=True)]
-                if leaves
-                else [x for _ in outputs]
-            ),
-            aux,
-        )
+
+        def rows(scale: complex) -> list[list[Any]]:
+            pulled = over_basis(lambda i: pull(unit(y, i, scale))[0], size_of(y), block)
+            return [split_rows(leaf, y) for leaf in jax.tree.leaves(pulled)]
+
+        pieces = rows(1.0)
+        if is_complex(y) and not is_complex(x):
+            pairs = zip(pieces, rows(1j), strict=True)
+            pieces = [_complete(outputs, real, other) for real, other in pairs]
+        structure = jax.tree.structure(x)
+        made = [[row[k] for row in pieces] for k in range(len(outputs))]
+        return y, treedef.unflatten(map(structure.unflatten, made)), aux
 
     def derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
         """Return `y`, its derivative by a scalar `x`, and `aux`, in m passes."""
         y, jacobian, aux = self.jacobian(f, x)
         return y, jax.tree.map(lambda _, j: jax.tree.leaves(j)[0], y, jacobian), aux
+
+
+def _complete(outputs: list[Any], real: list[Any], other: list[Any]) -> list[Any]:
+    """Give the rows of complex outputs their imaginary part."""
+    return [
+        jax.lax.complex(a, -b) if jnp.issubdtype(y.dtype, jnp.complexfloating) else a
+        for y, a, b in zip(outputs, real, other, strict=True)
+    ]
 
 
 def real_inner(a: Any, b: Any) -> Any:

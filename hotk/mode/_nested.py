@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ._basis import over_basis, size_of, split_rows, unit
+from ._basis import is_complex, over_basis, size_of, split_rows, unit
 from ._block import choose_block
 from ._columns import columns
 from ._first import AbstractMode, Forward, Reverse, real_inner
@@ -86,7 +86,8 @@ class Nested(AbstractMode):
     ) -> tuple[Any, Any, Any, Any]:
         """Return `y`, its Jacobian, its Hessian as `jax.hessian` does, and `aux`."""
         shape, _ = jax.eval_shape(f, x)
-        if jax.tree.structure(shape) == jax.tree.structure(0) and shape.shape == ():
+        one = jax.tree.structure(shape) == jax.tree.structure(0) and shape.shape == ()
+        if one and not is_complex(shape):
             return self._scalar_hessian(f, x, block)
 
         def jacobian(x: Any) -> tuple[Any, Any]:

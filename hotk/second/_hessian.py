@@ -41,7 +41,8 @@ def value_gradient_and_hessian(
     it gives the Jacobian and one Hessian for each output.
 
     Args:
-        f: Function `f(x, *args)` that returns a real scalar or a tree of real arrays.
+        f: Function `f(x, *args)` that returns a real scalar or a tree of floating
+            or complex arrays.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
         *args: Further arguments of `f`, held fixed; they may change value freely.
@@ -57,7 +58,7 @@ def value_gradient_and_hessian(
 
     Raises:
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
-        OutputError: If `f` returns anything but floating-point arrays.
+        OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If `f` has no second derivative in this mode.
         TooLargeError: If the Hessian would exceed the memory budget
             (`hotk.memory_budget`); nothing is allocated then.

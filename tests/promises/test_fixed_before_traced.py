@@ -585,8 +585,8 @@ def test_constants_are_arguments_of_the_prepared(hotk, tick):
 def test_it_works_under_shard_map():
     """In a process of its own: the number of devices is fixed at the start.
 
-    For the types that `shard_map` gives with `check_vma` a program is traced anew, of the
-    function as it was held, as `jax.jit` does with its own.
+    For the types that `shard_map` gives with `check_vma` a program is traced anew, of
+    the function as it was held, as `jax.jit` does with its own.
     """
     code = """
         import itertools
