@@ -32,6 +32,7 @@ WALK = "hotk/function/_walk.py"
 CALLABLES = "hotk/function/_callables.py"
 CLASSES = "hotk/function/_classes.py"
 VALUES = "hotk/function/_values.py"
+GUARD = "hotk/function/_guard.py"
 RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
 COMPAT = "hotk/_core/_compat.py"
@@ -177,8 +178,8 @@ _KEY = [
     Flaw(
         "what a function changes among its captures goes unseen",
         CALL,
-        "if not same or any(a is not b for a, b in kept):",
-        "if False:",
+        "            if not same():",
+        "            if False:",
         stale("a_call_appends_to_a_captured_list", "a_call_sets_an_attribute"),
     ),
     Flaw(
@@ -447,7 +448,72 @@ _NUMBERS = [
     ),
 ]
 
-FLAWS = {flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS)}
+GUARDS_TESTS = "function/test_guards"
+
+_GUARDS = [
+    Flaw(
+        "a guard does not ask for the code of a captured function",
+        GUARD,
+        'self.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")',
+        'self.unless(f"type({here}) is {kind} and {same}")',
+        stale("a_captured_function_is_another_one"),
+    ),
+    Flaw(
+        "a guard does not ask for defaults",
+        GUARD,
+        'f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}"',
+        '"True"',
+        within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
+    ),
+    Flaw(
+        "a guard takes equal numbers for the same",
+        GUARD,
+        'self.unless(f"type({here}) is float and {here} == {equal}")',
+        'self.unless(f"{here} == {equal}")',
+        within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
+    ),
+    Flaw(
+        "a guard does not tell two arrays apart",
+        GUARD,
+        "        self._tell_apart()\n        body",
+        "        body",
+        within(
+            GUARDS_TESTS,
+            "a_guard_refuses_what_is_not_the_same",
+            "a_guard_sees_that_two_arrays_are_no_longer_one",
+        ),
+    ),
+    Flaw(
+        "a guard does not look for a builtin among the globals",
+        GUARD,
+        'f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"',
+        'f"{here}.__builtins__[{name!r}] is {equal}"',
+        within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
+    ),
+    Flaw(
+        "a guard keeps a jitted function alive",
+        GUARD,
+        'self.unless(f"{here} is {self.constant(weakref.ref(value))}()")',
+        'self.unless(f"{here} is {self.constant(value)}")',
+        within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),
+    ),
+    Flaw(
+        "complex outputs lose their imaginary part",
+        "hotk/mode/_first.py",
+        "        if is_complex(y) and not is_complex(x):",
+        "        if False:",
+        within("mode/test_complex_outputs", "first_order", "second_order"),
+    ),
+    Flaw(
+        "a Prepared runs its program as it was under the types of shard_map",
+        "hotk/prepared/_prepared.py",
+        "if skeleton.opaque is not None or not varies_by_device((*captured, *arrays)):",
+        "if True:",
+        within("promises/test_fixed_before_traced", "it_works_under_shard_map"),
+    ),
+]
+
+FLAWS = {flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS)}
 
 QUICK = [
     "cells are not visited",
@@ -458,4 +524,5 @@ QUICK = [
     "a tangent is dropped",
     "the seeds of a column have a wrong offset",
     "directions of another dtype are cast",
+    "a guard does not tell two arrays apart",
 ]
