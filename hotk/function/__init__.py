@@ -14,10 +14,10 @@ from ._signature import (
 from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,
-    has_dict as has_dict,
     in_orders as in_orders,
     is_inert as is_inert,
-    walk_tree as walk_tree,
+    node_data as node_data,
+    walk_nodes as walk_nodes,
 )
 from ._values import (
     ALL_NUMPY as ALL_NUMPY,

@@ -26,6 +26,12 @@ _CLASS_NOISE = frozenset(
 )
 
 
+# What Python makes for a slot, `__dict__` and the like.
+DESCRIPTORS = (
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+)
 # What `typing.NamedTuple` writes into a class.
 _NAMED_TUPLE = frozenset(
     {"_make", "_replace", "_asdict", "__new__", "__repr__", "__getnewargs__"}
@@ -101,31 +107,35 @@ def a_class(walk: Walk, value: type) -> None:
         for base in value.__mro__:
             if is_library_class(base):
                 continue
-            fields = vars(base).get("__dataclass_fields__", {})
-            generated = "__dataclass_fields__" in vars(base)
-            for field in fields.values():
+            for field in vars(base).get("__dataclass_fields__", {}).values():
                 if field.metadata:
                     mapping(walk, dict(field.metadata))
-            members = getattr(base, "__members__", {})
-            named = _NAMED_TUPLE | set(getattr(base, "_fields", ()))
-            named = named if issubclass(base, tuple) else frozenset()
-            for known in members.values():
+            for known in getattr(base, "__members__", {}).values():
                 _member_data(walk, known)
-            for name, item in list(vars(base).items()):
-                if name in _CLASS_NOISE or name in members or name in named:
-                    continue
-                if (
-                    members
-                    and name[:1] == "_"
-                    and not isinstance(item, types.FunctionType)
-                ):
-                    continue
-                if generated and _is_generated(name, item):
-                    continue
+            for name, item in own_items(base):
                 walk.key.append(name)
                 _class_item(walk, name, item)
     finally:
         walk.frozen -= 1
+
+
+def own_items(base: type) -> list[tuple[str, Any]]:
+    """List what a class says itself: not what Python or `dataclasses` wrote into it."""
+    generated = "__dataclass_fields__" in vars(base)
+    members = getattr(base, "__members__", {})
+    named: frozenset[str] = frozenset()
+    if issubclass(base, tuple):
+        named = _NAMED_TUPLE | frozenset(getattr(base, "_fields", ()))
+    found = []
+    for name, item in list(vars(base).items()):
+        if name in _CLASS_NOISE or name in members or name in named:
+            continue
+        if members and name[:1] == "_" and not isinstance(item, types.FunctionType):
+            continue
+        if generated and _is_generated(name, item):
+            continue
+        found.append((name, item))
+    return found
 
 
 def _is_generated(name: str, item: Any) -> bool:
@@ -146,14 +156,7 @@ def _class_item(walk: Walk, name: str, item: Any) -> None:
     elif isinstance(item, functools.cached_property):
         walk.key.append(type(item))
         walk.visit(item.func, ".{}", name)
-    elif isinstance(
-        item,
-        (
-            types.MemberDescriptorType,
-            types.GetSetDescriptorType,
-            types.WrapperDescriptorType,
-        ),
-    ):
+    elif isinstance(item, DESCRIPTORS):
         walk.key.append(type(item))
     else:
         walk.visit(item, ".{}", name)

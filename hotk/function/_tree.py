@@ -34,7 +34,7 @@ def is_inert(treedef: Any) -> bool:
     """Whether a tree's structure says all there is to know of its static side."""
     known = _INERT.get(treedef)
     if known is None:
-        known = all(_is_inert_node(*data) for data in _nodes(treedef))
+        known = all(_is_inert_node(*data) for data in node_data(treedef))
         if len(_INERT) >= _LIMIT:
             _INERT.clear()
         if known:  # the others may hold functions of the user: not kept alive
@@ -42,11 +42,10 @@ def is_inert(treedef: Any) -> bool:
     return known
 
 
-def walk_tree(walk: Walk, treedef: Any) -> None:
-    """Visit the classes and the static data of all nodes of a tree."""
-    for kind, data in _nodes(treedef):
-        if kind not in _CONTAINERS:
-            tree_data(walk, kind, data)
+def walk_nodes(walk: Walk, nodes: Any) -> None:
+    """Visit the classes and the static data of a tree's nodes."""
+    for kind, data in nodes:
+        tree_data(walk, kind, data)
 
 
 def check_faithful(treedef: Any) -> None:
@@ -55,25 +54,25 @@ def check_faithful(treedef: Any) -> None:
     Raises:
         Opaque: If a node is of a class of the user that may not survive it.
     """
-    for kind, _ in _nodes(treedef):
-        if kind not in _CONTAINERS and not is_faithful_node(kind):
+    for kind, _ in node_data(treedef):
+        if not is_faithful_node(kind):
             raise Opaque(f"an argument of the registered class `{kind.__qualname__}`")
 
 
-def _nodes(treedef: Any) -> list[tuple[Any, Any]]:
+def node_data(treedef: Any) -> list[tuple[Any, Any]]:
+    """List the class and the static data of each node that is no plain container."""
     found, waiting = [], [treedef]
     while waiting:
         here = waiting.pop()
         data = here.node_data()
         if data is not None:
-            found.append(data)
+            if data[0] not in _CONTAINERS:
+                found.append(data)
             waiting.extend(here.children())
     return found
 
 
 def _is_inert_node(kind: Any, data: Any) -> bool:
-    if kind in _CONTAINERS:
-        return True
     return is_library_class(kind) and _is_inert_data(data)
 
 
@@ -110,11 +109,6 @@ def in_orders(tree: Any, orders: Any) -> Any:
         pairs = zip(names, inner, strict=True)
         return {name: in_orders(tree[name], order) for name, order in pairs}
     return type(tree)(map(in_orders, tree, orders))
-
-
-def has_dict(treedef: Any) -> bool:
-    """Whether any node of a tree is a dict."""
-    return any(kind is dict for kind, _ in _nodes(treedef))
 
 
 def leaf_paths(tree: Any) -> list[Any]:

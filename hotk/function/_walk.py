@@ -140,7 +140,7 @@ class Walk:
         """Whether a thing was met before; if so its number goes into the key."""
         number = self.seen.get(id(value))
         if number is not None:
-            if number[2] is not bool(self.frozen) and _is_mutable(value):
+            if number[2] is not bool(self.frozen) and is_mutable(value):
                 raise Opaque("something mutable is shared with a class")
             self.key.append(_SEEN)
             self.key.append(number[0])
@@ -149,7 +149,8 @@ class Walk:
         return False
 
 
-def _is_mutable(value: Any) -> bool:
+def is_mutable(value: Any) -> bool:
+    """Whether a thing may change in place, besides classes and functions."""
     return not isinstance(value, (type, FunctionType, tuple))
 
 

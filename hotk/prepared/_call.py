@@ -16,11 +16,11 @@ from hotk.function import (
     Walk,
     check_faithful,
     dict_orders,
-    has_dict,
     in_orders,
     is_inert,
+    node_data,
     survey,
-    walk_tree,
+    walk_nodes,
 )
 from hotk.mode import Sizes
 
@@ -85,9 +85,8 @@ class Call:
             raise Opaque("it is nested too deeply to be walked") from error
         for tree in () if trust else self.args_trees:
             check_faithful(tree)
-        self.plain = is_inert(self.tree)
-        if not self.plain:
-            walk_tree(walk, self.tree)
+        if not is_inert(self.tree):
+            walk_nodes(walk, node_data(self.tree))
         self.walked = tuple(walk.key)
         self.captured = walk.leaves
         self.originals = walk.originals
@@ -103,8 +102,7 @@ class Call:
         self.args_trees = tuple(parts[takes:])
         self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
         self.ahead = self.counts[0] + self.counts[1]
-        dicts = any(map(has_dict, self.args_trees))
-        self.orders = dict_orders(self.args) if dicts else None
+        self.orders = dict_orders(self.args)
 
     @property
     def key(self) -> Hashable:
@@ -116,15 +114,12 @@ class Call:
     def store_key(self) -> Hashable:
         """What identifies the program of the operator in the store.
 
-        It is the short key that a direct call looks up first, unless more than the
-        arrays and the function's walk decides.
+        It is what a direct call looks up first.
         """
-        simple = not self.inputs.statics and self.orders is None and self.plain
-        if simple and not self.small:
-            flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
-            shape = 1 + len(self.rest) if flat else self.tree
-            return (self.options, shape, self.inputs.marks, *self.walked)
-        return (self.options, self.tree, self.inputs.marks, self.key)
+        flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
+        shape = 1 + len(self.rest) if flat else self.tree
+        marks = self.inputs.marks
+        return (self.options, shape, marks, self.orders, self.small, *self.walked)
 
     def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
         """Put arrays in their places: the leaves of `x`, the direction, the `args`."""

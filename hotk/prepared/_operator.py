@@ -8,7 +8,7 @@ from typing import Any
 from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, ModeError, Tracer, message, trace_context
-from hotk.function import Opaque, Walk, look
+from hotk.function import Opaque, Walk, dict_orders, is_inert, look
 from hotk.mode import AUTO, AbstractMode, Auto
 
 from ._call import SLOT, Call, Mismatch
@@ -60,6 +60,7 @@ class Operator:
         shape: Any = len(arrays)
         marks: tuple[int, ...] = ()
         given: list[Any] = []
+        orders = nodes = None
         try:
             plain = True
             for array in arrays:  # faster than a set for a few
@@ -68,16 +69,19 @@ class Operator:
                 arrays, tree = tree_flatten((x, rest))
                 if tree.num_leaves != shape or tree.num_nodes != shape + 2:
                     shape = tree
+                    orders = dict_orders(rest[self._least :])
+                    nodes = None if is_inert(tree) else tree
                 if not _ARRAYS.issuperset(map(type, arrays)):
                     walk = Walk()
                     inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
                     if inputs.statics:
                         return call_slowly(options, f, x, rest)
                     arrays, marks, given = inputs.arrays, inputs.marks, walk.key
-            key, captured = look(f)
+            key, captured = look(f, nodes)
         except (Opaque, RecursionError):
             return call_slowly(options, f, x, rest)
-        entry = STORE.entries.get((options, shape, marks, *given, *key))
+        found = (options, shape, marks, orders, 0, *given, *key)
+        entry = STORE.entries.get(found)
         if entry is None or entry.first is None:
             return call_slowly(options, f, x, rest)
         if entry.shared is not None and not _is_for(entry, captured, arrays):

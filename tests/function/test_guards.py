@@ -5,13 +5,16 @@ import functools
 import gc
 import types
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.function import Opaque, Walk, _guard, look
+from hotk.function import Opaque, Walk, _guard, look, node_data
 from tests.promises import (  # noqa: F401, each adds its stories
     stories_arrays,
     stories_effects,
@@ -50,7 +53,8 @@ def guards_of(f):
     """Return the guards that are known for the code of `f`."""
     for _ in range(3):
         look(f)
-    return _guard._KNOWN[id(f.__code__)].guards
+    code = getattr(f, "__func__", f).__code__
+    return _guard._KNOWN[id(code)].guards
 
 
 @pytest.mark.parametrize("story", STORIES, ids=str)
@@ -105,6 +109,60 @@ def over_a_jitted():
     return lambda x: jnp.sum(inner(x))
 
 
+class Holder:
+    power = 2
+
+    def __init__(self):
+        self.a, self.note = jnp.ones(3), "note"
+
+    def __call__(self, x):
+        return jnp.sum(self.a * self.half(x) ** self.power)
+
+    @staticmethod
+    def half(x):
+        return x / 2
+
+    @property
+    def twice(self):
+        return 2 * self.a
+
+
+class Layer(eqx.Module):
+    w: jax.Array
+    act: Callable = eqx.field(static=True)
+    size: int = eqx.field(static=True, default=3)
+
+    def __call__(self, x):
+        return jnp.sum(self.act(self.w * x))
+
+
+class Pair(NamedTuple):
+    a: jax.Array
+    b: float
+
+
+def over_an_object():
+    held = Holder()
+    return lambda x: held(x)
+
+
+def a_method():
+    return Holder().__call__
+
+
+def over_modules():
+    layer, net = (
+        Layer(jnp.ones(3), jnp.sin),
+        eqx.nn.MLP(3, "scalar", 4, 1, key=jax.random.key(0)),
+    )
+    return lambda x: layer(x) + net(x)
+
+
+def over_a_named_tuple():
+    pair = Pair(jnp.ones(3), 2.0)
+    return lambda x: jnp.sum(pair.a * x) * pair.b
+
+
 def recursive():
     c = jnp.ones(())
 
@@ -123,6 +181,10 @@ GUARDED = [
     over_a_method,
     over_a_jitted,
     recursive,
+    over_an_object,
+    a_method,
+    over_modules,
+    over_a_named_tuple,
 ]
 
 
@@ -131,13 +193,13 @@ def test_common_functions_have_a_guard(make):
     f = make()
     (check, key), *_ = guards_of(f)
     assert tuple(key) == tuple(walked(f)[0])
-    assert list(map(id, check(f))) == list(map(id, walked(f)[1]))
+    assert list(map(id, check(f, ()))) == list(map(id, walked(f)[1]))
 
 
 def test_a_fresh_function_of_the_same_code_passes():
     (check, _), *_ = guards_of(over_arrays())
     fresh = over_arrays()
-    assert list(map(id, check(fresh))) == list(map(id, walked(fresh)[1]))
+    assert list(map(id, check(fresh, ()))) == list(map(id, walked(fresh)[1]))
 
 
 def made_of(a, b, c=1.5, nest=(1, "x"), table=None):
@@ -166,27 +228,27 @@ CHANGES = {
 def test_a_guard_refuses_what_is_not_the_same(change):
     usual = {"a": TABLE, "b": jnp.zeros(3)}
     (check, _), *_ = guards_of(made_of(**usual))
-    assert check(made_of(**usual)) is not None
-    assert check(made_of(**{**usual, **change})) is None
+    assert check(made_of(**usual), ()) is not None
+    assert check(made_of(**{**usual, **change}), ()) is None
 
 
 def test_a_guard_sees_that_two_arrays_are_no_longer_one():
     (check, _), *_ = guards_of(made_of(TABLE, TABLE))
-    assert len(check(made_of(TABLE, TABLE))) == 1
-    assert check(made_of(TABLE, TABLE + 1)) is None
+    assert len(check(made_of(TABLE, TABLE), ())) == 1
+    assert check(made_of(TABLE, TABLE + 1), ()) is None
 
 
 def test_a_guard_sees_defaults_code_attributes_and_globals():
     f = over_globals()
     (check, _), *_ = guards_of(f)
     space = f.__globals__
-    assert check(f) is not None
+    assert check(f, ()) is not None
     for name, value in [("table", 2.0), ("len", lambda x: 7), ("jnp", np)]:
         before = space.get(name)
         space[name] = value
-        assert check(f) is None
+        assert check(f, ()) is None
         space.update({name: before}) if before is not None else space.pop(name)
-        assert check(f) is not None
+        assert check(f, ()) is not None
     inner = space["g"]
     for change, undo in [
         ({"__defaults__": (1,)}, {"__defaults__": None}),
@@ -195,12 +257,12 @@ def test_a_guard_sees_defaults_code_attributes_and_globals():
     ]:
         for name, value in change.items():
             setattr(inner, name, value)
-        assert check(f) is None
+        assert check(f, ()) is None
         for name, value in undo.items():
             setattr(inner, name, value)
-        assert check(f) is not None
+        assert check(f, ()) is not None
     inner.note = 1
-    assert check(f) is None
+    assert check(f, ()) is None
 
 
 def test_a_guard_keeps_nothing_of_the_user_alive():
@@ -226,3 +288,48 @@ def test_a_guard_gives_up_on_functions_that_are_never_the_same():
         known = _guard._KNOWN[id(f.__code__)]
     assert len(known.guards) <= 4
     assert known.tries <= 40
+
+
+def test_a_guard_sees_what_changes_in_a_class_and_in_an_object():
+    held = Holder()
+    f = lambda x: held(x)
+    (check, _), *_ = guards_of(f)
+    assert check(f, ()) is not None
+    changes = [
+        (Holder, "power", 3),
+        (Holder, "half", staticmethod(lambda x: x / 3)),
+        (Holder, "twice", property(lambda self: 3)),
+        (Holder, "more", 1),
+        (held, "note", "another"),
+        (held, "more", 1),
+        (held, "a", 1.0),
+        (held, "__class__", type("Holder", (Holder,), {})),
+    ]
+    for owner, name, value in changes:
+        before = vars(owner).get(name)
+        setattr(owner, name, value)
+        assert check(f, ()) is None, name
+        if before is not None:
+            setattr(owner, name, before)
+        elif name == "__class__":
+            held.__class__ = Holder
+        else:
+            delattr(owner, name)
+        assert check(f, ()) is not None, name
+
+
+def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
+    f = lambda m: m(jnp.ones(3))
+    trees = [
+        jax.tree.structure(Layer(jnp.ones(3), act, size))
+        for act, size in [(jnp.sin, 3), (jnp.cos, 3), (jnp.sin, True), (jnp.sin, 1)]
+    ]
+    for _ in range(3):
+        for tree in trees:
+            key, _ = look(f, tree)
+            assert tuple(key) == tuple(_guard.walk_all(f, node_data(tree)).key)
+    guards = _guard._KNOWN[id(f.__code__)].guards
+    passing = [
+        [check(f, node_data(tree)) is not None for check, _ in guards] for tree in trees
+    ]
+    assert [sum(row) for row in passing] == [1, 1, 1, 1]

@@ -1,0 +1,113 @@
+"""`Writer`: how a guard is written, line by line."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from ._walk import VISITORS, Walk, is_mutable
+
+
+_MOST_THINGS = 400
+
+
+# From a function and the nodes of a tree to the captured arrays.
+Check = Callable[[Any, Sequence[Any]], list[Any] | None]
+
+
+class Unguarded(Exception):
+    """A guard cannot vouch for something captured."""
+
+
+class Writer:
+    """Writes the check of one function: a line or two for each thing that it reaches.
+
+    Attributes:
+        lines: The body of the check.
+        constants: What it compares with, by the names that the lines use. Nothing of
+            the user's is kept alive, as in the key of a walk.
+        things: Where each thing with an identity was met, and the kind of things that
+            it must be told apart from.
+        leaves: The variables that hold the captured arrays.
+        frozen: How many classes and static fields the writer is inside of.
+    """
+
+    frozen = 0
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.things: dict[int, tuple[str, Hashable, bool]] = {}
+        self.alive: list[Any] = []
+        self.leaves: list[str] = []
+
+    def check_of(
+        self,
+        f: Any,
+        nodes: Sequence[Any],
+        write_node: Callable[..., None],
+    ) -> Check:
+        """Return the check of `f` and of all callables that run the same code.
+
+        Args:
+            f: The callable.
+            nodes: Class and static data of each node of the arguments' tree.
+            write_node: Writes the check of one of them.
+        """
+        self.visit(f, "f")
+        self.unless(f"len(nodes) == {len(nodes)}")
+        for i, node in enumerate(nodes):
+            write_node(self, *node, f"nodes[{i}]")
+        self._tell_apart()
+        body = "\n".join(f"  {line}" for line in self.lines)
+        text = f"def check(f, nodes):\n try:\n{body}\n"
+        text += f"  return [{', '.join(self.leaves)}]\n except Exception: return None"
+        space: dict[str, Any] = dict(self.constants)
+        exec(text, space)
+        return space["check"]
+
+    def visit(self, value: Any, expression: str) -> None:
+        """Write the check of a thing that `expression` reads."""
+        if len(self.alive) >= _MOST_THINGS:
+            raise Unguarded
+        self.alive.append(value)
+        here = f"v{len(self.alive)}"
+        self.lines.append(f"{here} = {expression}")
+        write = WRITERS.get(VISITORS.get(type(value)) or Walk.find(value))
+        if write is None:
+            raise Unguarded
+        write(self, value, here)
+
+    def unless(self, condition: str) -> None:
+        """Go on only if a condition holds."""
+        self.lines.append(f"if not ({condition}): return None")
+
+    def constant(self, value: Any) -> str:
+        """Return a name for something to compare with."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def met(self, value: Any, here: str, kind: Hashable) -> bool:
+        """Whether a thing was met before; `kind` is shared by what could be it."""
+        frozen = bool(self.frozen)
+        known = self.things.setdefault(id(value), (here, kind, frozen))
+        if known[0] == here:
+            return False
+        if known[2] is not frozen and is_mutable(value):
+            raise Unguarded
+        self.unless(f"{here} is {known[0]}")
+        return True
+
+    def _tell_apart(self) -> None:
+        kinds: dict[Hashable, list[str]] = {}
+        for here, kind, _ in self.things.values():
+            kinds.setdefault(kind, []).append(here)
+        for names in kinds.values():
+            if len(names) == 2:
+                self.unless(f"{names[0]} is not {names[1]}")
+            elif len(names) > 2:
+                identities = ", ".join(f"id({name})" for name in names)
+                self.unless(f"len({{{identities}}}) == {len(names)}")
+
+
+# For each visitor of a walk what writes its line. Filled in by `_lines`.
+WRITERS: dict[Any, Callable[[Writer, Any, str], None]] = {}
