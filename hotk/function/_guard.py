@@ -35,18 +35,18 @@ class Known:
         self.guards: tuple[Guard, ...] = ()
         self.tries = 0
 
-    def learn(self, f: Any, nodes: Sequence[Any]) -> None:
+    def learn(self, f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> None:
         """Add a guard for `f` as it is now, if there can be one."""
         if self.tries >= _MOST_TRIES:
             return
         self.tries += 1
         try:
-            check = check_of(f, nodes)
+            check = check_of(f, nodes, fixed)
         except Unguarded:
             self.tries += _MOST_TRIES // 4
             return
-        walk = walk_all(f, nodes)
-        leaves = check(f, nodes)
+        walk = walk_all(f, nodes, fixed)
+        leaves = check(f, nodes, fixed)
         if leaves is not None and list(map(id, leaves)) == list(map(id, walk.leaves)):
             made = (check, tuple(walk.key))
             self.guards = (made, *self.guards[: _MOST_GUARDS - 1])
@@ -56,20 +56,25 @@ _KNOWN: dict[int, Known] = {}
 _LIMIT = 4096
 
 
-def walk_all(f: Any, nodes: Sequence[Any]) -> Walk:
-    """Walk a callable, then the classes and the static data of a tree's nodes."""
+def walk_all(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Walk:
+    """Walk what is static among the arguments, a callable, and a tree's nodes."""
     walk = Walk()
+    for thing in fixed:
+        walk.visit(thing)
     walk.visit(f)
     walk_nodes(walk, nodes)
     return walk
 
 
-def look(f: Any, tree: Any = None) -> tuple[Sequence[Hashable], list[Any]]:
+def look(
+    f: Any, tree: Any = None, fixed: Sequence[Any] = ()
+) -> tuple[Sequence[Hashable], list[Any]]:
     """Return the key of a callable and its captured arrays, by a guard or by a walk.
 
     Args:
         f: A callable.
         tree: The arguments' tree, if its nodes have to be looked at as well.
+        fixed: What is static among the arguments.
 
     Raises:
         Opaque: If the callable can change unseen.
@@ -80,15 +85,15 @@ def look(f: Any, tree: Any = None) -> tuple[Sequence[Hashable], list[Any]]:
         known = _KNOWN.get(id(code))
         if known is not None and known.code is code:
             for check, key in known.guards:
-                leaves = check(f, nodes)
+                leaves = check(f, nodes, fixed)
                 if leaves is not None:
                     return key, leaves
-            known.learn(f, nodes)
+            known.learn(f, nodes, fixed)
         else:  # most functions are never seen again: learn at the second sight
             if len(_KNOWN) >= _LIMIT:
                 _KNOWN.clear()
             _KNOWN[id(code)] = Known(code)
-    walk = walk_all(f, nodes)
+    walk = walk_all(f, nodes, fixed)
     return walk.key, walk.leaves
 
 

@@ -29,9 +29,23 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
 }
 
 
-def check_of(f: Any, nodes: Sequence[Any]) -> Check:
-    """Write the check of a callable and of a tree's nodes; see `Writer.check_of`."""
-    return Writer().check_of(f, nodes, _node)
+def check_of(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Check:
+    """Return the check of `f` and of all callables that run the same code.
+
+    Args:
+        f: The callable.
+        nodes: Class and static data of each node of the arguments' tree.
+        fixed: What is static among the arguments.
+    """
+    w = Writer()
+    w.unless(f"len(nodes) == {len(nodes)} and len(fixed) == {len(fixed)}")
+    for i, thing in enumerate(fixed):
+        w.visit(thing, f"fixed[{i}]")
+    w.root = f
+    w.visit(f, "f")
+    for i, (kind, data) in enumerate(nodes):
+        _node(w, kind, data, f"nodes[{i}]")
+    return w.finished()
 
 
 def leaf(w: Writer, value: Any, here: str) -> None:
@@ -249,7 +263,7 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
         return
     if w.met(value, here, code):
         return
-    if len(w.things) > 1:  # the first was looked up by its code
+    if value is not w.root:  # that was looked up by its code
         kind, same = w.constant(FunctionType), w.constant(code)
         w.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")
     _cells(w, value, here)

@@ -9,8 +9,9 @@ from ._walk import VISITORS, Walk, is_mutable
 _MOST_THINGS = 400
 
 
-# From a function and the nodes of a tree to the captured arrays.
-Check = Callable[[Any, Sequence[Any]], list[Any] | None]
+# From a callable, the nodes of a tree and what is static among the arguments to the
+# captured arrays, or `None` where a walk has to look.
+Check = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any] | None]
 
 
 class Unguarded(Exception):
@@ -28,9 +29,11 @@ class Writer:
             it must be told apart from.
         leaves: The variables that hold the captured arrays.
         frozen: How many classes and static fields the writer is inside of.
+        root: The function whose code is known.
     """
 
     frozen = 0
+    root: Any = None
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -39,26 +42,11 @@ class Writer:
         self.alive: list[Any] = []
         self.leaves: list[str] = []
 
-    def check_of(
-        self,
-        f: Any,
-        nodes: Sequence[Any],
-        write_node: Callable[..., None],
-    ) -> Check:
-        """Return the check of `f` and of all callables that run the same code.
-
-        Args:
-            f: The callable.
-            nodes: Class and static data of each node of the arguments' tree.
-            write_node: Writes the check of one of them.
-        """
-        self.visit(f, "f")
-        self.unless(f"len(nodes) == {len(nodes)}")
-        for i, node in enumerate(nodes):
-            write_node(self, *node, f"nodes[{i}]")
+    def finished(self) -> Check:
+        """Compile what was written."""
         self._tell_apart()
         body = "\n".join(f"  {line}" for line in self.lines)
-        text = f"def check(f, nodes):\n try:\n{body}\n"
+        text = f"def check(f, nodes, fixed):\n try:\n{body}\n"
         text += f"  return [{', '.join(self.leaves)}]\n except Exception: return None"
         space: dict[str, Any] = dict(self.constants)
         exec(text, space)

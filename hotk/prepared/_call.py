@@ -80,6 +80,8 @@ class Call:
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
         try:
+            for leaf in self.inputs.visited:
+                walk.visit(leaf)
             walk.visit(f)
         except RecursionError as error:
             raise Opaque("it is nested too deeply to be walked") from error
@@ -160,7 +162,7 @@ class Call:
         """
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
-        whole = (*(self.inputs.statics[i] for i in numbers), self.f)
+        whole = (*self.inputs.visited, self.f)
         walk, trail = survey(whole, small=self.small)
         made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
         if self.small:  # what is static by content is not to be written into either

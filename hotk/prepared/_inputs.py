@@ -23,11 +23,13 @@ class Inputs(NamedTuple):
         statics: What does not, by its number among all leaves.
         marks: Numbers of the direction's leaves that may be cast to the dtype of the
             point (NumPy arrays and Python numbers).
+        visited: The static leaves besides those of the direction, in order.
     """
 
     arrays: list[Any]
     statics: dict[int, Any]
     marks: tuple[int, ...]
+    visited: tuple[Any, ...]
 
 
 def sort_inputs(
@@ -37,12 +39,12 @@ def sort_inputs(
     *,
     opaque: bool = False,
 ) -> Inputs:
-    """Sort the leaves of a call; static ones are visited by the walk.
+    """Sort the leaves of a call; the walk's key gets the places of what it shall visit.
 
     Args:
         leaves: Leaves of the point, the direction and the further arguments.
         counts: How many leaves the point and the direction have.
-        walk: Takes the static leaves into its key, if there is one.
+        walk: Takes the places of the static leaves into its key, if there is one.
         opaque: Whether all that is not differentiated stays what it is.
     """
     arrays: list[Any] = []
@@ -58,14 +60,14 @@ def sort_inputs(
                 marks.append(-1 - i)
             elif walk is not None:
                 walk.key.append(("static", part, i if part == POINT else i - ahead))
-                walk.visit(leaf, "x" if part == POINT else "args")
             continue
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             marks.append(i)
         elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):
             walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
         arrays.append(ready)
-    return Inputs(arrays, statics, tuple(marks))
+    fixed = tuple(s for i, s in statics.items() if not point <= i < ahead)
+    return Inputs(arrays, statics, tuple(marks), fixed)
 
 
 def _as_array(leaf: Any) -> Any:

@@ -61,6 +61,7 @@ class Operator:
         marks: tuple[int, ...] = ()
         given: list[Any] = []
         orders = nodes = None
+        fixed: tuple[Any, ...] = ()
         try:
             plain = True
             for array in arrays:  # faster than a set for a few
@@ -74,10 +75,9 @@ class Operator:
                 if not _ARRAYS.issuperset(map(type, arrays)):
                     walk = Walk()
                     inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
-                    if inputs.statics:
-                        return call_slowly(options, f, x, rest)
                     arrays, marks, given = inputs.arrays, inputs.marks, walk.key
-            key, captured = look(f, nodes)
+                    fixed = inputs.visited
+            key, captured = look(f, nodes, fixed)
         except (Opaque, RecursionError):
             return call_slowly(options, f, x, rest)
         found = (options, shape, marks, orders, 0, *given, *key)

@@ -193,13 +193,13 @@ def test_common_functions_have_a_guard(make):
     f = make()
     (check, key), *_ = guards_of(f)
     assert tuple(key) == tuple(walked(f)[0])
-    assert list(map(id, check(f, ()))) == list(map(id, walked(f)[1]))
+    assert list(map(id, check(f, (), ()))) == list(map(id, walked(f)[1]))
 
 
 def test_a_fresh_function_of_the_same_code_passes():
     (check, _), *_ = guards_of(over_arrays())
     fresh = over_arrays()
-    assert list(map(id, check(fresh, ()))) == list(map(id, walked(fresh)[1]))
+    assert list(map(id, check(fresh, (), ()))) == list(map(id, walked(fresh)[1]))
 
 
 def made_of(a, b, c=1.5, nest=(1, "x"), table=None):
@@ -228,27 +228,27 @@ CHANGES = {
 def test_a_guard_refuses_what_is_not_the_same(change):
     usual = {"a": TABLE, "b": jnp.zeros(3)}
     (check, _), *_ = guards_of(made_of(**usual))
-    assert check(made_of(**usual), ()) is not None
-    assert check(made_of(**{**usual, **change}), ()) is None
+    assert check(made_of(**usual), (), ()) is not None
+    assert check(made_of(**{**usual, **change}), (), ()) is None
 
 
 def test_a_guard_sees_that_two_arrays_are_no_longer_one():
     (check, _), *_ = guards_of(made_of(TABLE, TABLE))
-    assert len(check(made_of(TABLE, TABLE), ())) == 1
-    assert check(made_of(TABLE, TABLE + 1), ()) is None
+    assert len(check(made_of(TABLE, TABLE), (), ())) == 1
+    assert check(made_of(TABLE, TABLE + 1), (), ()) is None
 
 
 def test_a_guard_sees_defaults_code_attributes_and_globals():
     f = over_globals()
     (check, _), *_ = guards_of(f)
     space = f.__globals__
-    assert check(f, ()) is not None
+    assert check(f, (), ()) is not None
     for name, value in [("table", 2.0), ("len", lambda x: 7), ("jnp", np)]:
         before = space.get(name)
         space[name] = value
-        assert check(f, ()) is None
+        assert check(f, (), ()) is None
         space.update({name: before}) if before is not None else space.pop(name)
-        assert check(f, ()) is not None
+        assert check(f, (), ()) is not None
     inner = space["g"]
     for change, undo in [
         ({"__defaults__": (1,)}, {"__defaults__": None}),
@@ -257,12 +257,12 @@ def test_a_guard_sees_defaults_code_attributes_and_globals():
     ]:
         for name, value in change.items():
             setattr(inner, name, value)
-        assert check(f, ()) is None
+        assert check(f, (), ()) is None
         for name, value in undo.items():
             setattr(inner, name, value)
-        assert check(f, ()) is not None
+        assert check(f, (), ()) is not None
     inner.note = 1
-    assert check(f, ()) is None
+    assert check(f, (), ()) is None
 
 
 def test_a_guard_keeps_nothing_of_the_user_alive():
@@ -294,7 +294,7 @@ def test_a_guard_sees_what_changes_in_a_class_and_in_an_object():
     held = Holder()
     f = lambda x: held(x)
     (check, _), *_ = guards_of(f)
-    assert check(f, ()) is not None
+    assert check(f, (), ()) is not None
     changes = [
         (Holder, "power", 3),
         (Holder, "half", staticmethod(lambda x: x / 3)),
@@ -308,14 +308,14 @@ def test_a_guard_sees_what_changes_in_a_class_and_in_an_object():
     for owner, name, value in changes:
         before = vars(owner).get(name)
         setattr(owner, name, value)
-        assert check(f, ()) is None, name
+        assert check(f, (), ()) is None, name
         if before is not None:
             setattr(owner, name, before)
         elif name == "__class__":
             held.__class__ = Holder
         else:
             delattr(owner, name)
-        assert check(f, ()) is not None, name
+        assert check(f, (), ()) is not None, name
 
 
 def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
@@ -327,9 +327,10 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
     for _ in range(3):
         for tree in trees:
             key, _ = look(f, tree)
-            assert tuple(key) == tuple(_guard.walk_all(f, node_data(tree)).key)
+            assert tuple(key) == tuple(_guard.walk_all(f, node_data(tree), ()).key)
     guards = _guard._KNOWN[id(f.__code__)].guards
     passing = [
-        [check(f, node_data(tree)) is not None for check, _ in guards] for tree in trees
+        [check(f, node_data(tree), ()) is not None for check, _ in guards]
+        for tree in trees
     ]
     assert [sum(row) for row in passing] == [1, 1, 1, 1]

@@ -32,7 +32,8 @@ WALK = "hotk/function/_walk.py"
 CALLABLES = "hotk/function/_callables.py"
 CLASSES = "hotk/function/_classes.py"
 VALUES = "hotk/function/_values.py"
-GUARD = "hotk/function/_guard.py"
+LINES = "hotk/function/_lines.py"
+WRITER = "hotk/function/_writer.py"
 RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
 COMPAT = "hotk/_core/_compat.py"
@@ -453,28 +454,28 @@ GUARDS_TESTS = "function/test_guards"
 _GUARDS = [
     Flaw(
         "a guard does not ask for the code of a captured function",
-        GUARD,
-        'self.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")',
-        'self.unless(f"type({here}) is {kind} and {same}")',
+        LINES,
+        'w.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")',
+        'w.unless(f"type({here}) is {kind} and {same}")',
         stale("a_captured_function_is_another_one"),
     ),
     Flaw(
         "a guard does not ask for defaults",
-        GUARD,
+        LINES,
         'f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}"',
         '"True"',
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
         "a guard takes equal numbers for the same",
-        GUARD,
-        'self.unless(f"type({here}) is float and {here} == {equal}")',
-        'self.unless(f"{here} == {equal}")',
+        LINES,
+        'w.unless(f"type({here}) is float and {here} == {equal}")',
+        'w.unless(f"{here} == {equal}")',
         within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
     ),
     Flaw(
         "a guard does not tell two arrays apart",
-        GUARD,
+        WRITER,
         "        self._tell_apart()\n        body",
         "        body",
         within(
@@ -485,16 +486,30 @@ _GUARDS = [
     ),
     Flaw(
         "a guard does not look for a builtin among the globals",
-        GUARD,
+        LINES,
         'f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"',
         'f"{here}.__builtins__[{name!r}] is {equal}"',
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
+        "a guard does not look into classes",
+        LINES,
+        "    for name, item in _classes.own_items(base):",
+        "    for name, item in ():",
+        within(GUARDS_TESTS, "a_guard_sees_what_changes_in_a_class_and_in_an_object"),
+    ),
+    Flaw(
+        "a guard does not look at the static data of a tree's nodes",
+        LINES,
+        '    _static_data(w, data, f"{here}[1]")',
+        "    pass",
+        within(GUARDS_TESTS, "a_guard_sees_the_static_fields_of_modules_in_the_point"),
+    ),
+    Flaw(
         "a guard keeps a jitted function alive",
-        GUARD,
-        'self.unless(f"{here} is {self.constant(weakref.ref(value))}()")',
-        'self.unless(f"{here} is {self.constant(value)}")',
+        LINES,
+        'w.unless(f"{here} is {w.constant(weakref.ref(value))}()")',
+        'w.unless(f"{here} is {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),
     ),
     Flaw(
