@@ -31,6 +31,7 @@ from ._describe import (
     function_name as function_name,
     function_place as function_place,
     leaf_name as leaf_name,
+    peek as peek,
 )
 from ._errors import (
     DtypeError as DtypeError,

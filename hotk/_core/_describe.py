@@ -1,5 +1,6 @@
 """Short text for arrays, leaves and bytes, as it stands in messages and tables."""
 
+from types import CodeType
 from typing import Any
 
 import jax
@@ -7,6 +8,14 @@ import numpy as np
 
 
 _SHORT = {"float": "f", "complex": "c", "uint": "u", "int": "i", "bfloat": "bf"}
+
+
+def peek(value: Any, name: str) -> Any:
+    """Read an attribute without running a `__getattr__` of the user, `None` if none."""
+    try:
+        return object.__getattribute__(value, name)
+    except Exception:
+        return None
 
 
 def dtype_name(dtype: Any) -> str:
@@ -24,7 +33,7 @@ def describe(leaf: Any) -> str:
         return "None"
     if isinstance(leaf, (bool, int, float, complex)):
         return f"Python {type(leaf).__name__}"
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)):
         prefix = "NumPy " if isinstance(leaf, (np.ndarray, np.generic)) else ""
         weak = " (weak)" if getattr(leaf, "weak_type", False) else ""
         shape = ",".join(map(str, leaf.shape))
@@ -49,17 +58,17 @@ def describe_tree(tree: Any) -> str:
 
 def function_name(f: Any) -> str:
     """Name a callable for a message: its qualified name, else its type's name."""
-    inner = getattr(f, "func", f)
-    name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None)
-    return str(name) if name else type(f).__name__
+    inner = peek(f, "func") or f
+    name = peek(inner, "__qualname__") or peek(inner, "__name__")
+    return name if isinstance(name, str) else type(f).__name__
 
 
 def function_place(f: Any) -> str:
     """Say where a callable was written, if Python knows: ` (file.py:12)`."""
-    inner = getattr(f, "func", f)
-    inner = getattr(inner, "__func__", inner)
-    code = getattr(inner, "__code__", None)
-    if code is None:
+    inner = peek(f, "func") or f
+    inner = peek(inner, "__func__") or inner
+    code = peek(inner, "__code__")
+    if not isinstance(code, CodeType):
         return ""
     return f" ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
 

@@ -30,4 +30,4 @@ from ._values import (
     is_small as is_small,
     own_copy as own_copy,
 )
-from ._walk import Opaque as Opaque, Walk as Walk
+from ._walk import WRITES as WRITES, Opaque as Opaque, Walk as Walk

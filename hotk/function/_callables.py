@@ -11,6 +11,8 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from hotk._core import peek
+
 from ._classes import mapping
 from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
 from ._walk import Opaque, Walk
@@ -197,8 +199,8 @@ def module(walk: Walk, value: types.ModuleType) -> None:
 
 def is_permanent(value: Any) -> bool:
     """Whether a thing is what its qualified name in an installed library says."""
-    name = getattr(value, "__module__", None)
-    path = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    name = peek(value, "__module__")
+    path = peek(value, "__qualname__") or peek(value, "__name__")
     if (
         not isinstance(name, str)
         or not isinstance(path, str)

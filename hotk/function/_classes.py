@@ -140,6 +140,7 @@ def own_items(base: type) -> list[tuple[str, Any]]:
 
 def _is_generated(name: str, item: Any) -> bool:
     """Whether `dataclasses` wrote a method: from the fields, so nothing of its own."""
+    item = getattr(item, "__wrapped__", item)  # `__repr__` is wrapped by a library
     code = getattr(item, "__code__", None)
     written = name.startswith("__") and name != "__call__"
     return written and code is not None and code.co_filename == "<string>"

@@ -4,7 +4,7 @@ import html
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hotk._core import describe, function_name, html_table, text_table
+from hotk._core import describe, function_name, html_table, peek, text_table
 
 from ._rebuild import survey
 from ._walk import Node, Opaque, Trail, Walk
@@ -91,7 +91,7 @@ def _row(node: Node, name: str) -> tuple[str, str, str]:
     what = describe(value)
     if isinstance(value, (bool, int, float, complex, str)):
         what = f"{type(value).__name__} {value!r}"[:40]
-    elif hasattr(value, "__qualname__") or hasattr(value, "__name__"):
+    elif isinstance(peek(value, "__qualname__") or peek(value, "__name__"), str):
         what = f"{type(value).__name__} {function_name(value)}"
     return (node.path.strip() or name, what, node.treatment)
 

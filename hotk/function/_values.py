@@ -36,7 +36,8 @@ def is_small(value: Any, level: int) -> bool:
         return False
     if level >= SCALARS or isinstance(value, (bool, int)):
         return True
-    return hasattr(value, "dtype") and not jnp.issubdtype(value.dtype, jnp.inexact)
+    known = isinstance(value, (jax.Array, np.ndarray, np.generic))
+    return known and not jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def is_numeric(dtype: np.dtype) -> bool:

@@ -7,6 +7,10 @@ from types import FunctionType
 from typing import Any, Final
 
 
+# Why a callable is opaque that was seen to write while it ran.
+WRITES = ("it changes an argument", "it changes what it captured")
+
+
 class Opaque(Exception):
     """A captured thing can change in a way that the walk cannot see."""
 

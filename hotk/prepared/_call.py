@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk.function import (
+    WRITES,
     Opaque,
     Rebuild,
     Walk,
@@ -189,9 +190,9 @@ class Call:
                 raise
             now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
             if len(now) != len(before) or any(map(operator.is_not, now, before)):
-                raise Opaque("it changes an argument")
+                raise Opaque(WRITES[0])
             if not same():
-                raise Opaque("it changes what it captured")
+                raise Opaque(WRITES[1])
             return self.split(out)
         finally:
             rebuild.release()

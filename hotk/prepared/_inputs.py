@@ -104,8 +104,8 @@ def is_inexact(leaf: Any) -> bool:
         return False
     if isinstance(leaf, (float, complex)):
         return True
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+    known = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+    return known and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def check_point(call: str, x: Any) -> None:

@@ -21,7 +21,7 @@ from hotk._core import (
     stage_moving,
     trace_context,
 )
-from hotk.function import own_copy
+from hotk.function import WRITES, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
@@ -64,21 +64,31 @@ class OpaqueCall(Call):
         """Evaluate the operator in one mode."""
         return derive(self, None, [], arrays, plan.mode, plan.block)
 
+    def _alone(self) -> tuple[Any, Any, Any]:
+        """Return the function of point and moving arguments, and both of them."""
+        leaves, _, args = self.unflatten(self.inputs.arrays)
+        point, kept = self.point(leaves)
+        numbers = range(self.ahead, len(self.leaves))
+
+        def alone(diff: Any, moving: list[Any]) -> Any:
+            x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
+            given = self._merge(numbers, moving, self.inputs.statics)
+            return self.split(self.f(x, *self.make_args(given)))
+
+        return alone, point, self.arrays_only(args, self.ahead)
+
     def trace_once(self) -> Any:
         """Return the program of the function itself and the shapes of its results."""
         if self.traced is None:
-            leaves, _, args = self.unflatten(self.inputs.arrays)
-            point, kept = self.point(leaves)
-            numbers = range(self.ahead, len(self.leaves))
-
-            def alone(diff: Any, moving: list[Any]) -> Any:
-                x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
-                given = self._merge(numbers, moving, self.inputs.statics)
-                return self.split(self.f(x, *self.make_args(given)))
-
-            moving = self.arrays_only(args, self.ahead)
+            alone, point, moving = self._alone()
             self.traced = jax.make_jaxpr(alone, return_shape=True)(point, moving)
         return self.traced
+
+    def remember(self) -> None:
+        """Run the function once as it is, so that what it keeps is no tracer."""
+        alone, point, moving = self._alone()
+        leaves, treedef = jax.tree.flatten((point, moving))
+        stage_moving(lambda given: alone(*treedef.unflatten(given)), leaves)
 
     def evaluate_as_is(
         self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
@@ -94,6 +104,8 @@ class OpaqueCall(Call):
 
     def plans(self) -> list[Plan]:
         """List the modes to try."""
+        if self.eager:
+            return usual_plans(self.options, self.sizes(0.0))
         try:
             closed, (y, _) = self.trace_once()
         except NEEDS_VALUE:
@@ -113,6 +125,10 @@ def call_opaque(
 ) -> Any:
     """Trace the function itself, now and once; compile only if the program is new."""
     call = OpaqueCall(options, f, x, rest)
+    if reason in WRITES:  # what it keeps must not be a tracer
+        call.eager = not options.kind.sized
+        if options.kind.sized:
+            call.remember()
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
@@ -206,8 +222,28 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
         except Exception as error:
             failures.append((plan, error))
     if isinstance(failures[0][1], NEEDS_VALUE):
-        raise failures[0][1]  # it asks for the value of the point itself
+        raise needs_point(call, failures[0][1]) from failures[0][1]
     raise no_mode(call, failures) from failures[0][1]
+
+
+def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
+    """Write the error for a function that asks Python for the value of the point."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not recipe_of(code).library:
+            line = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return ModeError(
+        message(
+            call.options.kind.call(),
+            f"`{function_name(call.f)}` needs the value of the point{line}.",
+            expected="operations of `jax.numpy` on what depends on `x`",
+            got=first_line(error),
+            fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
+            "`float(x)`, `int(x)` and `x.item()` outside.",
+        )
+    )
 
 
 def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:

@@ -19,6 +19,7 @@ from hotk._core import (
     varies_by_device,
 )
 from hotk.function import (
+    WRITES,
     Closure,
     Opaque,
     Row,
@@ -227,7 +228,7 @@ def prepare(
 
 def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
     """Return closure, call and program, with as few arrays static as can be."""
-    tried = None
+    tried, reason = None, ""
     for level in HELD_LEVELS:
         closure = Closure.of(f, small=level)
         if closure.skeleton.opaque is not None:
@@ -241,13 +242,15 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
             call = Call(options, g, x, rest, small=tried.small, trust=True)
             kinds = kinds_of(call.captured, call.inputs.arrays)
             return closure, call, find_program(call, kinds)
-        except (Fallback, Opaque):
-            continue
-    return _prepare_opaque(options, f, x, rest)
+        except (Fallback, Opaque) as fallback:
+            reason = str(fallback)
+    return _prepare_opaque(options, f, x, rest, reason)
 
 
-def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:
+def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any, reason: str) -> Any:
     call = OpaqueCall(options, f, x, rest, held=True)
+    if reason in WRITES:
+        call.remember()
     arrays = call.inputs.arrays
 
     def attempt(plan: Any) -> Program:
