@@ -59,6 +59,7 @@ def describe_tree(tree: Any) -> str:
 def function_name(f: Any) -> str:
     """Name a callable for a message: its qualified name, else its type's name."""
     inner = peek(f, "func") or f
+    inner = peek(inner, "__func__") or inner
     name = peek(inner, "__qualname__") or peek(inner, "__name__")
     return name if isinstance(name, str) else type(f).__name__
 

@@ -4,7 +4,7 @@ from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._guard import look as look
 from ._rebuild import Rebuild as Rebuild, survey as survey
-from ._recipe import recipe_of as recipe_of
+from ._recipe import Recipe as Recipe, recipe_of as recipe_of
 from ._signature import (
     Row as Row,
     Signature as Signature,
@@ -30,4 +30,9 @@ from ._values import (
     is_small as is_small,
     own_copy as own_copy,
 )
-from ._walk import WRITES as WRITES, Opaque as Opaque, Walk as Walk
+from ._walk import (
+    WRITES as WRITES,
+    Opaque as Opaque,
+    Trail as Trail,
+    Walk as Walk,
+)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten
+from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 
 from hotk._core import Tracer
 
@@ -187,8 +187,15 @@ def tree_node(walk: Walk, value: Any) -> None:
         raise Opaque(f"an empty node of type {type(value).__name__}")
     tree_data(walk, *data)
     walk.key.append(len(children))
-    for i, child in enumerate(children):
-        walk.visit(child, "<{}>", i)
+    names = child_names(value) if walk.trail is not None else children
+    for name, child in zip(names, children, strict=True):
+        walk.visit(child, "{}", name)
+
+
+def child_names(value: Any) -> list[str]:
+    """Name the children of a registered pytree: `.weight`, `['a']`, `[0]`."""
+    paths = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    return [keystr(path) for path, _ in paths]
 
 
 def tree_data(walk: Walk, kind: type, data: Any) -> None:

@@ -16,15 +16,19 @@ class Opaque(Exception):
 
 
 class Node:
-    """One visited thing, recorded when a walk is asked to leave a trail."""
+    """One visited thing, recorded when a walk is asked to leave a trail.
 
-    __slots__ = ("name", "parents", "path", "treatment", "value")
+    `at` is how long the key was when the visit began.
+    """
+
+    __slots__ = ("at", "name", "parents", "path", "treatment", "value")
 
     def __init__(self, value: Any, path: str, name: str, treatment: str) -> None:
         self.value = value
         self.path = path
         self.name = name
         self.treatment = treatment
+        self.at = 0
         self.parents: list[Node] = []
 
 
@@ -105,6 +109,7 @@ class Walk:
             node = Node(
                 value, path, visitor.__name__, TREATMENTS.get(visitor, "static")
             )
+            node.at = len(self.key)
             trail.nodes[id(value)] = node
         if parent is not None:
             node.parents.append(parent)

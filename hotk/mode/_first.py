@@ -19,6 +19,10 @@ from ._columns import columns
 class AbstractMode:
     """How a derivative is taken: a static choice, compared by type and fields."""
 
+    def __str__(self) -> str:
+        """Say the mode in a word."""
+        return type(self).__name__.lower()
+
 
 @dataclasses.dataclass(frozen=True)
 class Forward(AbstractMode):

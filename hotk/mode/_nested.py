@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from hotk._core import ModeError, message
+
 from ._basis import is_complex, over_basis, size_of, split_rows, unit
 from ._block import choose_block
 from ._columns import columns
@@ -30,6 +32,20 @@ class Nested(AbstractMode):
 
     outer: Forward | Reverse
     inner: Forward | Reverse
+
+    def __post_init__(self) -> None:
+        """Refuse anything but modes, classes of modes as well."""
+        for name, mode in (("outer", self.outer), ("inner", self.inner)):
+            if not isinstance(mode, (Forward, Reverse)):
+                raise ModeError(
+                    message(
+                        "Nested(outer, inner)",
+                        f"`{name}` must be a mode.",
+                        expected="hotk.Forward() or hotk.Reverse()",
+                        got=repr(mode),
+                        fix="Make one: `hotk.Nested(hotk.Forward(), hotk.Reverse())`.",
+                    )
+                )
 
     def product(
         self, f: Callable[..., Any], x: Any, v: Any, block: int | None = None

@@ -44,6 +44,7 @@ def set_memory_budget(count: int | None) -> None:
         count: The budget in bytes, or `None` for half of the device's memory.
 
     Raises:
+        TypeError: If `count` is no whole number.
         ValueError: If `count` is not positive.
 
     Example:
@@ -52,6 +53,11 @@ def set_memory_budget(count: int | None) -> None:
         1073741824
         >>> hotk.set_memory_budget(None)
     """
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise TypeError(
+            f"`set_memory_budget(count)`: {count!r} is no whole number of bytes; "
+            "write `1 << 30` for a GiB."
+        )
     if count is not None and count <= 0:
         raise ValueError(f"`set_memory_budget(count)`: {count} is not positive.")
     _BUDGET.chosen = count

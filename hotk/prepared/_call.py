@@ -80,6 +80,7 @@ class Call:
         self._flatten()
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
+        self.marked = len(walk.key)
         try:
             for leaf in self.inputs.visited:
                 walk.visit(leaf)

@@ -19,6 +19,20 @@ from hotk._core import (
 )
 
 
+def check_callable(call: str, f: Any) -> None:
+    """Refuse a function that is none."""
+    if not callable(f):
+        raise TypeError(
+            message(
+                call,
+                "the first argument must be the function.",
+                expected="a callable",
+                got=describe(f),
+                fix=f"Write `{call}`: the function, then the point.",
+            )
+        )
+
+
 def match_direction(
     call: str,
     names: tuple[str, str],
@@ -76,6 +90,14 @@ def match_direction(
     return found
 
 
+def _way_out(shape: tuple[int, ...], want: tuple[int, ...], batched: bool) -> str:
+    if batched and shape == want:
+        return "Leave out `batched=True` for one direction, or add a leading axis."
+    if not batched and shape[1:] == want:
+        return "Reshape it, or pass `batched=True` for a batch of directions."
+    return "Reshape it; hotk never broadcasts."
+
+
 def _match_leaf(
     call: str,
     names: tuple[str, str],
@@ -110,9 +132,7 @@ def _match_leaf(
                 f"`{names[1]}` must have the shape of `{names[0]}`.",
                 expected=expected,
                 got=describe(part),
-                fix="Reshape it; hotk never broadcasts."
-                if batched or shape[1:] != want.shape
-                else "Reshape it, or pass `batched=True` for a batch of directions.",
+                fix=_way_out(shape, want.shape, batched),
             )
         )
     dtype = jnp.result_type(part)

@@ -6,6 +6,7 @@ from typing import Any
 from hotk.function import Opaque, is_small
 
 from ._call import Call
+from ._checks import check_callable
 from ._opaque import call_opaque, call_small
 from ._options import Options
 from ._plan import LEVELS, OPAQUE, Fallback
@@ -20,6 +21,7 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     ones is the stage; or the function is opaque. A stage that fails is not tried again
     once a later one worked.
     """
+    check_callable(options.kind.call(), f)
     try:
         call = Call(options, f, x, rest, small=0)
     except Opaque as reason:

@@ -127,8 +127,21 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
     raise mismatch_error(prepared, rows)
 
 
-def mismatch_error(prepared: Any, rows: list[Row]) -> PreparationError:
-    """Write the error: a line a field, with a tick or a cross and both values."""
+_WAY_OUT = (
+    "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."
+)
+_MANY = 12
+
+
+def mismatch_error(
+    prepared: Any, rows: list[Row], fix: str = _WAY_OUT
+) -> PreparationError:
+    """Write the error: a line a field, with a tick or a cross and both values.
+
+    Of many fields those that differ come first.
+    """
+    if len(rows) > _MANY:
+        rows = sorted(rows, key=lambda row: row.same)
     lines = [f"`{prepared.program.options.kind.name}` was prepared for something else."]
     for row in rows:
         mark = "✓" if row.same else "✗"
@@ -138,9 +151,7 @@ def mismatch_error(prepared: Any, rows: list[Row]) -> PreparationError:
             else f"prepared {row.prepared}, called {row.called}"
         )
         lines.append(f"  {mark} {row.field}: {values}")
-    lines.append(
-        "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."
-    )
+    lines.append(fix)
     return PreparationError("\n".join(lines))
 
 

@@ -20,6 +20,18 @@ from ._store import STORE
 
 
 _ARRAYS = frozenset({ARRAY})
+_MISSING: Any = object()
+_WAY_OUT = (
+    "Arguments of `f` follow by position, after the direction; for one by keyword "
+    "use `functools.partial(f, {name}=...)`."
+)
+_WAYS_OUT = {
+    "argnums": "`f` is differentiated by its first argument, which may be a tree: give "
+    "what else is to be differentiated inside it.",
+    "on_mismatch": "It is for `.prepare`; a direct call takes any arguments.",
+    "holomorphic": "Complex parameters are taken as pairs of real ones.",
+    "allow_int": "Integer leaves inside of a tree pass through.",
+}
 
 
 class Operator:
@@ -42,20 +54,21 @@ class Operator:
     def __call__(
         self,
         f: Callable[..., Any],
-        x: Any,
+        x: Any = _MISSING,
         *rest: Any,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
+        **named: Any,
     ) -> Any:
         """Evaluate the operator at `x`."""
+        if x is _MISSING or len(rest) < self._least or named:
+            rest = self._arguments(x, rest, named)
         if mode is AUTO and not has_aux and not batched and block_size is None:
             options = self._usual
         else:
             options = self._options(mode, has_aux, batched, block_size)
-        if len(rest) < self._least:
-            raise self._missing()
         arrays = [x, *rest]
         shape: Any = len(arrays)
         marks: tuple[int, ...] = ()
@@ -100,52 +113,77 @@ class Operator:
     def prepare(
         self,
         f: Callable[..., Any],
-        x: Any,
+        x: Any = _MISSING,
         *rest: Any,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
         on_mismatch: str = "raise",
+        **named: Any,
     ) -> Prepared:
         """Trace and compile the operator once, for this function and signature.
 
         Args:
             f: The function, held as it is now.
-            x: A point; only its structure, shapes and dtypes matter.
+            x: A point; only its structure, shapes and dtypes matter, so leaves may be
+                `jax.ShapeDtypeStruct`s.
             *rest: The direction, if the operator takes one, and further arguments.
             mode: How the derivatives are taken.
             has_aux: Whether `f` returns `(value, aux)`.
             batched: Whether the direction is a batch of directions.
             block_size: How many directions at once, for operators that choose.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
-            called
-                with another signature.
+                called with another signature.
+            **named: The direction, if it is given by name.
 
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
         options = self._options(mode, has_aux, batched, block_size)
-        if len(rest) < self._least:
-            raise self._missing()
+        if x is _MISSING or len(rest) < self._least or named:
+            rest = self._arguments(x, rest, named)
         return prepare(self, options, f, x, rest, on_mismatch)
 
-    def _missing(self) -> TypeError:
-        return TypeError(
-            message(
-                self.kind.call(),
-                f"the argument `{self.kind.takes}` is missing.",
-                expected=self.kind.call(),
-                got=f"{self.kind.name}(f, x)",
-                fix=f"Give the direction `{self.kind.takes}` after the point.",
+    def _arguments(
+        self, x: Any, rest: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Return the direction and what follows, with what was given by name."""
+        call, takes = self.kind.call(), self.kind.takes
+        if takes and takes in named:
+            rest = (named.pop(takes), *rest)
+        for name in named:
+            raise TypeError(
+                message(
+                    call,
+                    f"there is no keyword `{name}`.",
+                    expected=f"{call[:-1]}, *args, mode=, has_aux=, ...)",
+                    got=f"{name}=",
+                    fix=_WAYS_OUT.get(name, _WAY_OUT.format(name=name)),
+                )
             )
-        )
+        if x is _MISSING or len(rest) < self._least:
+            missing = "x" if x is _MISSING else takes
+            raise TypeError(
+                message(
+                    call,
+                    f"the argument `{missing}` is missing.",
+                    expected=call,
+                    got=f"{self.kind.name}({'f' if missing == 'x' else 'f, x'})",
+                    fix=f"Write `{call}`: an operator takes function and point at "
+                    "once.",
+                )
+            )
+        return rest
 
     def _options(
         self, mode: AbstractMode, has_aux: bool, batched: bool, block_size: int | None
     ) -> Options:
         key = (mode, bool(has_aux), bool(batched), block_size)
-        known = self._known.get(key)
+        try:
+            known = self._known.get(key)
+        except TypeError:  # without a hash it is none of the choices
+            known = None
         if known is None:
             self._check_options(mode, batched, block_size)
             known = self._known.setdefault(key, Options(self.kind, *key))
@@ -168,14 +206,20 @@ class Operator:
             )
         if batched and not kind.takes:
             raise TypeError(
-                f"`{kind.call()}` has no direction: `batched` is not for it."
+                f"`{kind.call()}` has no direction: `batched` is not for it. For many "
+                "points use `jax.vmap`."
             )
-        if block_size is not None and (not kind.sized or block_size < 1):
-            raise (ValueError if kind.sized else TypeError)(
+        if block_size is not None and not kind.sized:
+            raise TypeError(
+                f"`{kind.call()}` does not work in blocks: `block_size` is not for it."
+            )
+        whole = type(block_size) is int and block_size > 0
+        if block_size is not None and not whole:
+            raise (ValueError if type(block_size) is int else TypeError)(
                 message(
                     kind.call(),
                     "`block_size` is the number of columns at once.",
-                    expected="a positive integer, for operators that work in blocks",
+                    expected="a positive integer",
                     got=repr(block_size),
                     fix="Leave it out: it is chosen from the program.",
                 )

@@ -1,5 +1,6 @@
 """`Prepared`: an operator bound to a closure and a signature, compiled once."""
 
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from hotk.function import (
 )
 
 from ._call import SLOT, Call, Mismatch
+from ._checks import check_callable
 from ._info import Info, info_of
 from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
@@ -37,6 +39,7 @@ from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
 from ._plan import HELD_LEVELS, Fallback
 from ._program import Program, derive, kinds_of
+from ._reasons import difference
 from ._store import STORE
 from ._traced import find_program
 
@@ -157,11 +160,14 @@ class Prepared(eqx.Module):
         closure = Closure.of(f, small=self.skeleton.small)
         same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
         rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
+        if not same and closure.skeleton.opaque is None:
+            place, change = difference(self.skeleton.key, closure.skeleton.key, (f,))
+            rows = [Row(False, f"function, {place}", *change.split(" -> ", 1))]
         first = len(self.leaves) - self.skeleton.count
         mine = Signature.of((self.leaves[first:],), ("captured",))
         rows += mine.compare(Signature.of((closure.leaves,), ("captured",)))
         if not all(row.same for row in rows):
-            raise mismatch_error(self, rows)
+            raise mismatch_error(self, rows, "Prepare again for the other function.")
         leaves = (*self.leaves[:first], *closure.leaves)
         return Prepared(
             leaves,
@@ -186,7 +192,8 @@ class Prepared(eqx.Module):
         return f"Prepared {what} at {text}"
 
     def _repr_html_(self) -> str:
-        return f"<p><code>{self!r}</code></p>{self.info._repr_html_()}"
+        text = html.escape(repr(self))
+        return f"<p><code>{text}</code></p>{self.info._repr_html_()}"
 
 
 def prepare(
@@ -202,12 +209,13 @@ def prepare(
         raise ValueError(
             message(
                 f"{options.kind.name}.prepare(...)",
-                "`on_mismatch` is not an answer.",
+                "`on_mismatch` is not one of the three.",
                 expected=" or ".join(map(repr, _ANSWERS)),
                 got=repr(on_mismatch),
-                fix="Leave it out to get an error.",
+                fix="Leave it out: then a call with another signature is an error.",
             )
         )
+    check_callable(options.kind.call(), f)
     x, rest = jax.tree.map(_as_jax, _strong(options, x, rest))
     closure, call, program = _held(options, f, x, rest)
     captured, arrays = list(closure.leaves), call.inputs.arrays
@@ -284,7 +292,9 @@ def _strong(options: Options, x: Any, rest: Any) -> tuple[Any, Any]:
 
 
 def _as_jax(leaf: Any) -> Any:
-    """Make a NumPy array what it is in every call: an array of JAX, as under `jit`."""
+    """Make a NumPy array or a shape what it is in every call: an array of JAX."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     numpy = isinstance(leaf, (np.ndarray, np.generic)) and is_numeric(leaf.dtype)
     return jnp.array(own_copy(np.asarray(leaf))) if numpy else leaf
 

@@ -1,5 +1,6 @@
 """The one bounded store behind direct calls."""
 
+import html
 import itertools
 import threading
 from collections import deque
@@ -59,7 +60,8 @@ class CacheInfo(NamedTuple):
         entries: Keys in the store.
         bytes: Estimated memory of the compiled programs.
         evictions: Keys dropped to stay within the bounds.
-        reasons: The last misses, newest last: operator, function and why.
+        reasons: The last misses, newest last: operator, function and why, as in
+            "hvp(loss): cell `rate`: 0.1 -> 0.2".
     """
 
     hits: int
@@ -77,7 +79,8 @@ class CacheInfo(NamedTuple):
         return "\n".join((text_table(*self._table()), *self.reasons[-5:]))
 
     def _repr_html_(self) -> str:
-        return html_table(*self._table())
+        lines = map(html.escape, self.reasons[-5:])
+        return html_table(*self._table()) + "".join(f"<p>{line}</p>" for line in lines)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         values = [str(value) for value in self[:6]]

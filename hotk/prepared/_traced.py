@@ -28,6 +28,7 @@ from ._call import Call
 from ._opaque import find_evaluator
 from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans
 from ._program import Lifted, Primal, Program, kinds_of, program_key
+from ._reasons import what_is_new
 from ._store import STORE
 
 
@@ -57,9 +58,9 @@ def find_program(call: Call, kinds: Any) -> Program:
     program = None if entry is None else entry.programs.get(kinds)
     if program is None:
         name = f"{call.options.kind.name}({function_name(call.f)})"
-        what = "skeleton or structure" if entry is None else "signature"
+        what = what_is_new(call) if entry is None else "a new signature"
         program = make_program(call, kinds)
-        STORE.missed(f"{name}: a new {what}")
+        STORE.missed(f"{name}: {what}")
         program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
     return program
 

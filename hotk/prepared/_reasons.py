@@ -1,0 +1,84 @@
+"""Why a call is new to the store: what differs from the nearest one that is known."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hotk.function import Opaque, Recipe, Trail, Walk
+
+from ._call import Call
+from ._store import STORE
+
+
+_HEADER = ("operator", "structure", "kinds", "order of a dict", "stage")
+
+
+def what_is_new(call: Call) -> str:
+    """Say in a few words what is new about a call that found no entry."""
+    key: Any = call.store_key
+    nearest: Any = None
+    same = 0
+    for known in list(STORE.entries):
+        entry: Any = known
+        count = _common(entry, key)
+        if entry[0] is key[0] and count >= same:
+            nearest, same = entry, count
+    if nearest is None:
+        return "a new skeleton or structure"
+    if same < len(_HEADER):
+        return f"another {_HEADER[same]} of the arguments"
+    if same == len(_HEADER):
+        return "another function"
+    things, skip = (*call.inputs.visited, call.f), call.marked
+    header = len(_HEADER)
+    return ": ".join(difference(nearest[header:], key[header:], things, skip))
+
+
+def difference(
+    was: Sequence[Any], now: Sequence[Any], things: Sequence[Any], skip: int = 0
+) -> tuple[str, str]:
+    """Say where two keys of walks differ first, and how.
+
+    Args:
+        was: The key of an earlier walk.
+        now: The key of a walk through `things`.
+        things: What was visited.
+        skip: How many pieces stand before those of the walk.
+    """
+    same = _common(was, now)
+    a, b = (key[same] if same < len(key) else "nothing" for key in (was, now))
+    return _place(things, same, skip), f"{_text(a)} -> {_text(b)}"
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    count = 0
+    for one, other in zip(a, b, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
+
+
+def _place(things: Sequence[Any], index: int, skip: int) -> str:
+    """Name what was visited when the walk's key had a length."""
+    trail = Trail()
+    walk = Walk(trail=trail)
+    walk.key.extend([None] * skip)
+    try:
+        for thing in things:
+            walk.visit(thing)
+    except (Opaque, RecursionError):
+        return "the function"
+    before = [node for node in trail.nodes.values() if node.at <= index]
+    return (before[-1].path.strip() if before else "") or "the function"
+
+
+def _text(piece: Any) -> str:
+    if piece in ("<leaf>", "<NumPy leaf>"):
+        return "an array"
+    if isinstance(piece, Recipe):
+        return f"function {piece.name}"
+    if isinstance(piece, type):
+        return piece.__name__
+    if isinstance(piece, (bool, int, float, complex, str, bytes, type(None))):
+        return repr(piece)[:40]
+    return type(piece).__name__
