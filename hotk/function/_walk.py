@@ -7,8 +7,9 @@ from types import FunctionType
 from typing import Any, Final
 
 
-# Why a callable is opaque that was seen to write while it ran.
-WRITES = ("it changes an argument", "it changes what it captured")
+# Why a callable is opaque that was seen to write, or to keep an array, while it ran.
+WRITES = "it changes an argument or what it captured"
+KEEPS = "it keeps an array that it has computed"
 
 
 class Opaque(Exception):

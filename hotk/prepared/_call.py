@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk.function import (
+    KEEPS,
     WRITES,
     Opaque,
     Rebuild,
@@ -76,7 +77,7 @@ class Call:
         self.rest = rest
         self.small = small
         self.rebuilt = False
-        self.wrote = False
+        self.wrote = self.keeps = False
         self._flatten()
         walk = Walk(small=small)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
@@ -191,9 +192,9 @@ class Call:
                 raise
             now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
             if len(now) != len(before) or any(map(operator.is_not, now, before)):
-                raise Opaque(WRITES[0])
+                raise Opaque(WRITES)
             if not same():
-                raise Opaque(WRITES[1])
+                raise Opaque(KEEPS if self.keeps else WRITES)
             return self.split(out)
         finally:
             rebuild.release()
@@ -201,11 +202,14 @@ class Call:
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
         after, again = Walk(small=self.small), Walk(small=self.small)
+        self.keeps = True
         try:
             after.visit(rebuilt)
             again.visit(whole)
         except Opaque:
             return False
+        mine = set(map(id, captured))
+        self.keeps = any(id(a) not in mine for a in after.originals)
         kept = zip(after.originals, captured, strict=False)
         keys = walk.key == again.key and walk.plain_key() == after.plain_key()
         return keys and not any(a is not b for a, b in kept)

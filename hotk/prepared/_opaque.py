@@ -21,7 +21,7 @@ from hotk._core import (
     stage_moving,
     trace_context,
 )
-from hotk.function import WRITES, own_copy, recipe_of
+from hotk.function import KEEPS, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
@@ -125,9 +125,9 @@ def call_opaque(
 ) -> Any:
     """Trace the function itself, now and once; compile only if the program is new."""
     call = OpaqueCall(options, f, x, rest)
-    if reason in WRITES:  # what it keeps must not be a tracer
+    if keeps_arrays(reason):
         call.eager = not options.kind.sized
-        if options.kind.sized:
+        if options.kind.sized:  # it is run in loops, and more than once
             call.remember()
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
@@ -139,6 +139,15 @@ def call_opaque(
     )
     evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
     return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+
+
+def keeps_arrays(reason: str) -> bool:
+    """Whether an opaque function may keep what it computes, which is to be no tracer.
+
+    Such a function is run so that what does not depend on the point is computed at
+    once, as it is without hotk.
+    """
+    return reason == KEEPS or "_lru_cache_wrapper" in reason
 
 
 def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
@@ -222,6 +231,8 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
         except Exception as error:
             failures.append((plan, error))
     if isinstance(failures[0][1], NEEDS_VALUE):
+        if in_trace():  # it may be a tracer of the outside whose value is asked for
+            raise failures[0][1]
         raise needs_point(call, failures[0][1]) from failures[0][1]
     raise no_mode(call, failures) from failures[0][1]
 

@@ -20,7 +20,6 @@ from hotk._core import (
     varies_by_device,
 )
 from hotk.function import (
-    WRITES,
     Closure,
     Opaque,
     Row,
@@ -35,7 +34,7 @@ from ._checks import check_callable
 from ._info import Info, info_of
 from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
-from ._opaque import OpaqueCall, first_that_works
+from ._opaque import OpaqueCall, first_that_works, keeps_arrays
 from ._options import Options
 from ._plan import HELD_LEVELS, Fallback
 from ._program import Program, derive, kinds_of
@@ -240,6 +239,7 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
     for level in HELD_LEVELS:
         closure = Closure.of(f, small=level)
         if closure.skeleton.opaque is not None:
+            reason = closure.skeleton.opaque
             break
         if closure.skeleton == tried:
             continue
@@ -257,7 +257,7 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
 
 def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any, reason: str) -> Any:
     call = OpaqueCall(options, f, x, rest, held=True)
-    if reason in WRITES:
+    if keeps_arrays(reason):
         call.remember()
     arrays = call.inputs.arrays
 
