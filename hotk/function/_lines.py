@@ -38,7 +38,10 @@ def check_of(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Check:
         fixed: What is static among the arguments.
     """
     w = Writer()
-    w.unless(f"len(nodes) == {len(nodes)} and len(fixed) == {len(fixed)}")
+    if nodes or fixed:
+        w.unless(f"len(nodes) == {len(nodes)} and len(fixed) == {len(fixed)}")
+    else:
+        w.unless("not (nodes or fixed)")
     for i, thing in enumerate(fixed):
         w.visit(thing, f"fixed[{i}]")
     w.root = f

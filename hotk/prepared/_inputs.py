@@ -51,7 +51,11 @@ def sort_inputs(
     statics: dict[int, Any] = {}
     marks: list[int] = []
     point, ahead = counts[0], counts[0] + counts[1]
+    usual = not opaque and (walk is None or not walk.small)
     for i, leaf in enumerate(leaves):
+        if usual and type(leaf) is ARRAY:
+            arrays.append(leaf)
+            continue
         part = POINT if i < point else DIRECTION if i < ahead else ARGS
         ready = _as_array(leaf)
         if ready is None or (part != DIRECTION and _is_fixed(leaf, part, walk, opaque)):
