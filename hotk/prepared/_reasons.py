@@ -52,7 +52,7 @@ def difference(
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     count = 0
     for one, other in zip(a, b, strict=False):
-        if one is not other and one != other:
+        if type(one) is not type(other) or (one is not other and one != other):
             break
         count += 1
     return count

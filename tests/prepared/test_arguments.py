@@ -1,0 +1,99 @@
+"""What is given by name, left out, swapped, of the wrong kind; shapes for arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.helpers import close
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+X, V = np.array([0.5, -1.0, 2.0]), np.array([1.0, 0.0, -2.0])
+
+
+def cubes(x, c=1.0):
+    return c * jnp.sum(x**3)
+
+
+def test_the_direction_may_be_given_by_name():
+    close(hotk.hvp(cubes, X, v=V), 6 * X * V)
+    close(hotk.hvp(cubes, x=X, v=V), 6 * X * V)
+    close(hotk.hvp(cubes, X, 2.0, v=V), 12 * X * V)
+    close(hotk.vjp(lambda x: x**2, X, u=V), 2 * X * V)
+    close(hotk.hvp.prepare(cubes, X, v=V)(X, V), 6 * X * V)
+
+
+MISTAKES = {
+    "as a transformation": (lambda: hotk.hessian(cubes)(X), "`x` is missing"),
+    "no direction": (lambda: hotk.hvp(cubes, X), "`v` is missing"),
+    "no function": (lambda: hotk.hvp(X, V), "`v` is missing"),
+    "swapped": (lambda: hotk.hvp(X, cubes, V), "must be the function"),
+    "none": (lambda: hotk.gradient(None, X), "must be the function"),
+    "none, prepared": (lambda: hotk.gradient.prepare(None, X), "must be the function"),
+    "argnums": (lambda: hotk.gradient(cubes, X, argnums=1), "first argument"),
+    "a keyword of f": (lambda: hotk.gradient(cubes, X, c=2.0), "functools.partial"),
+    "of prepare": (lambda: hotk.gradient(cubes, X, on_mismatch="cast"), ".prepare"),
+    "half a block": (lambda: hotk.hessian(cubes, X, block_size=1.5), "integer"),
+    "a block of text": (lambda: hotk.hessian(cubes, X, block_size="a"), "integer"),
+    "a block of arrays": (
+        lambda: hotk.hessian(cubes, X, block_size=jnp.array(2)),
+        "integer",
+    ),
+    "blocks for a product": (
+        lambda: hotk.hvp(cubes, X, V, block_size=2),
+        "does not work in blocks",
+    ),
+    "a budget in words": (lambda: hotk.set_memory_budget("1GB"), "whole number"),
+    "half a byte": (lambda: hotk.set_memory_budget(0.5), "whole number"),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_a_type_error_with_a_way_out(call, says):
+    with pytest.raises(TypeError, match=says):
+        call()
+
+
+def test_a_class_of_modes_is_no_mode():
+    with pytest.raises(hotk.ModeError, match=r"hotk\.Forward\(\)"):
+        hotk.Nested(hotk.Forward, hotk.Reverse)
+
+
+def test_one_direction_is_no_batch():
+    with pytest.raises(hotk.StructureError, match="Leave out `batched=True`"):
+        hotk.hvp(cubes, X, V, batched=True)
+
+
+def test_shapes_are_enough_to_prepare():
+    shape = jax.ShapeDtypeStruct(X.shape, jnp.float64)
+    product = hotk.hvp.prepare(cubes, shape, shape)
+    close(product(X, V), 6 * X * V)
+    tree = {"a": shape, "b": jax.ShapeDtypeStruct((), jnp.float64)}
+    slope = hotk.gradient.prepare(lambda t: t["b"] * cubes(t["a"]), tree)
+    close(slope({"a": jnp.array(X), "b": np.array(2.0)})["a"], 6 * X**2)
+
+
+POINT_IN_PYTHON = {
+    "a branch": lambda x: cubes(x) if x[0] > 0 else jnp.sum(x),
+    "a float": lambda x: float(x[0]) * jnp.sum(x),
+    "NumPy": lambda x: jnp.sum(np.sin(x)),
+    "an item": lambda x: x[0].item() * jnp.sum(x),
+    "a range": lambda x: sum(x[0] for _ in range(int(x[0]))),
+}
+
+
+@pytest.mark.parametrize("f", POINT_IN_PYTHON.values(), ids=POINT_IN_PYTHON)
+def test_python_may_not_ask_for_the_point(f):
+    for call in (
+        lambda: hotk.gradient(f, X),
+        lambda: hotk.hvp(f, X, V),
+        lambda: hotk.hessian(f, X),
+        lambda: hotk.hvp.prepare(f, X, V),
+    ):
+        with pytest.raises(
+            hotk.ModeError, match=r"needs the value of the point in test"
+        ):
+            call()

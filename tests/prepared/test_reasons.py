@@ -1,0 +1,122 @@
+"""A call that is traced again says what was new about it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+X = jnp.array([0.5, -1.0, 2.0])
+RATE = 1.0
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    hotk.clear_cache()
+
+
+def last():
+    return hotk.cache_info().reasons[-1].split(": ", 1)[1]
+
+
+def test_a_captured_number():
+    scaled = lambda c: lambda x: c * jnp.sum(x**2)
+    hotk.gradient(scaled(0.5), X)
+    hotk.gradient(scaled(0.25), X)
+    assert last() == "cell `c`: 0.5 -> 0.25"
+
+
+def test_a_global(monkeypatch):
+    f = lambda x: RATE * jnp.sum(x**2)
+    hotk.gradient(f, X)
+    monkeypatch.setitem(globals(), "RATE", 2.0)
+    hotk.gradient(f, X)
+    assert last() == "global `RATE`: 1.0 -> 2.0"
+
+
+def test_a_default():
+    def f(x, k=3):
+        return k * jnp.sum(x)
+
+    hotk.gradient(f, X)
+    f.__defaults__ = (4,)
+    hotk.gradient(f, X)
+    assert last() == "default 0: 3 -> 4"
+
+
+def test_an_attribute():
+    class Task:
+        step = 0
+
+        def loss(self, x):
+            return self.step * jnp.sum(x)
+
+    task = Task()
+    for step in (1, 2):
+        task.step = step
+        hotk.gradient(task.loss, X)
+    assert last() == ".__self__.step: 1 -> 2"
+    assert "Task.loss" in hotk.cache_info().reasons[-1]
+
+
+def test_an_array_that_becomes_a_number():
+    scaled = lambda c: lambda x: jnp.sum(c * x)
+    hotk.gradient(scaled(jnp.ones(())), X)
+    hotk.gradient(scaled(1.0), X)
+    assert last() == "cell `c`: an array -> float"
+
+
+def test_another_function_structure_or_signature():
+    hotk.gradient(lambda x: jnp.sum(x), X)
+    hotk.gradient(lambda x: jnp.sum(2 * x), X)
+    assert last() == "another function"
+    g = lambda x, c: jnp.sum(jax.tree.leaves(x)[0]) * c
+    hotk.gradient(g, X, 1.0)
+    hotk.gradient(g, [X], 1.0)
+    assert last() == "another structure of the arguments"
+    hotk.gradient(g, [X[:2]], 1.0)
+    assert last() == "a new signature"
+
+
+def test_bind_names_what_differs():
+    def make(c):
+        return lambda x: c * jnp.sum(x)
+
+    prepared = hotk.gradient.prepare(make(1.0), X)
+    with pytest.raises(hotk.PreparationError) as error:
+        prepared.bind(make(2.0))
+    assert "✗ function, cell `c`: prepared 1.0, called 2.0" in str(error.value)
+    assert "retrace" not in str(error.value)
+
+
+def test_what_is_shown_in_a_notebook_is_escaped():
+    f = lambda x: RATE * jnp.sum(x)
+    prepared = hotk.gradient.prepare(f, X)
+    hotk.gradient(f, X)
+    for shown in (prepared, hotk.cache_info(), hotk.explain(f, lambda x: jnp.sum(x))):
+        assert "<lambda>" not in shown._repr_html_()
+        assert "&lt;lambda&gt;" in shown._repr_html_()
+
+
+def test_the_paths_of_a_model_are_those_of_python():
+    import equinox as eqx
+
+    net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    places = [row[0] for row in hotk.explain(lambda x: net(x)).rows]
+    assert "cell `net`.layers[0].weight" in places
+
+
+def test_objects_that_answer_every_name():
+    table = {"rate": 0.5}
+
+    class Names:
+        def __getattr__(self, name):
+            return table[name]
+
+    names = Names()
+    f = lambda x: names.rate * jnp.sum(x**2)
+    assert hotk.gradient(f, X).tolist() == X.tolist()
+    assert "Names" in str(hotk.explain(f))
