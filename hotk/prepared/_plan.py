@@ -49,7 +49,8 @@ def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
 
 def first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return text if len(text) <= 160 else text[:160].rsplit(" ", 1)[0] + " ..."
 
 
 NEEDS = "it needs the value of a captured array"

@@ -183,6 +183,26 @@ class Prepared(eqx.Module):
         """Mode and why, equations, flops, bytes, and seconds to trace and compile."""
         return info_of(self.program)
 
+    def __copy__(self) -> "Prepared":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Prepared":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled: a compiled program belongs to its process."""
+        raise TypeError(
+            message(
+                repr(self).partition(" at ")[0],
+                "a compiled program cannot be pickled.",
+                expected="use in the process that prepared it",
+                got="`pickle`, or another process",
+                fix="Send the function and the arguments, and prepare it there.",
+            )
+        )
+
     def __repr__(self) -> str:
         """Show operator, function, mode and signature."""
         kind = self.program.options.kind

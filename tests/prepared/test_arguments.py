@@ -1,5 +1,8 @@
 """What is given by name, left out, swapped, of the wrong kind; shapes for arrays."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,3 +100,20 @@ def test_python_may_not_ask_for_the_point(f):
             hotk.ModeError, match=r"needs the value of the point in test"
         ):
             call()
+
+
+def test_a_prepared_is_its_own_copy_and_is_not_pickled():
+    prepared = hotk.gradient.prepare(cubes, X)
+    assert copy.copy(prepared) is prepared
+    assert copy.deepcopy({"a": prepared})["a"] is prepared
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(prepared)
+
+
+def test_the_leaf_that_a_direction_lacks_is_named():
+    x = {f"layer{i}": jnp.ones(2) for i in range(50)}
+    v = {name: leaf for name, leaf in x.items() if name != "layer7"}
+    f = lambda x: sum(jnp.sum(leaf**2) for leaf in x.values())
+    with pytest.raises(hotk.StructureError, match=r"v\['layer7'\]") as error:
+        hotk.hvp(f, x, v)
+    assert len(str(error.value)) < 250
