@@ -250,6 +250,7 @@ def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) ->
 
     for equation in jaxpr.eqns:
         key.append(equation.primitive)
+        key.append(_context(equation.ctx))
         key.append(tuple(map(atom, equation.invars)))
         custom = equation.primitive.name in _CUSTOM
         for name in sorted(equation.params):
@@ -261,6 +262,12 @@ def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) ->
             number[variable] = len(number)
             key.append(_aval(variable))
     key.append(tuple(map(atom, jaxpr.outvars)))
+
+
+def _context(context: Any) -> Hashable:
+    """Return the settings that an equation was traced under and keeps."""
+    names = ("compute_type", "threefry_partitionable", "xla_metadata")
+    return tuple(str(getattr(context, name, None)) for name in names)
 
 
 def _print_parameter(value: Any, key: list[Hashable]) -> None:

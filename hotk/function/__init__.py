@@ -31,6 +31,7 @@ from ._values import (
     own_copy as own_copy,
 )
 from ._walk import (
+    CHANGED as CHANGED,
     KEEPS as KEEPS,
     WRITES as WRITES,
     Opaque as Opaque,

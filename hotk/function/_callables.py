@@ -13,7 +13,7 @@ import numpy as np
 
 from hotk._core import peek
 
-from ._classes import mapping
+from ._classes import is_library_class, mapping
 from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
 from ._walk import Opaque, Walk
 
@@ -24,8 +24,8 @@ _PLAIN_MODULES: set[types.ModuleType] = set()
 # What a bound builtin may belong to: modules, classes, immutable values, and a counter,
 # which is how one counts traces.
 _HARMLESS_OWNERS = (
-    *(type(None), types.ModuleType, type, str, bytes, int, float, complex, tuple),
-    *(frozenset, range, types.FunctionType, itertools.count, np.ufunc, np.dtype),
+    *(type(None), types.ModuleType, str, bytes, int, float, complex),
+    *(range, itertools.count, np.ufunc, np.dtype),
 )
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
 _UNSEEN = {
@@ -183,7 +183,8 @@ def custom_rule(walk: Walk, value: Any) -> None:
 def builtin(walk: Walk, value: Any) -> None:
     """A builtin function or method."""
     owner = getattr(value, "__self__", None)
-    if not isinstance(owner, _HARMLESS_OWNERS):
+    library = isinstance(owner, type) and is_library_class(owner)
+    if not library and not isinstance(owner, _HARMLESS_OWNERS):
         raise Opaque(f"a method of a {type(owner).__name__} that can change")
     if id(value) in _UNSEEN:
         raise Opaque(f"`{value.__name__}` reads what no walk can see")

@@ -1,7 +1,9 @@
 """Visitors of classes, their objects, enumerations and mappings."""
 
+import dataclasses
 import enum
 import functools
+import sys
 import types
 import weakref
 from typing import Any
@@ -39,6 +41,10 @@ _NAMED_TUPLE = frozenset(
 )
 
 
+# Modules of Python that make classes for others and put their own name into them.
+_MAKERS = ("abc", "types", "typing", "dataclasses", "collections", "enum", "functools")
+
+
 def is_library_class(kind: type) -> bool:
     """Whether a class belongs to Python, to an installed package or to hotk."""
     known = _CLASSES.get(kind)
@@ -47,6 +53,8 @@ def is_library_class(kind: type) -> bool:
         known = is_library_name(name)
         if name == "builtins" and kind.__flags__ & _HEAP_TYPE:
             known = False  # made by `exec` in a namespace without a name
+        if known and name in _MAKERS:  # it may have been made there for the user
+            known = vars(sys.modules[name]).get(kind.__qualname__) is kind
         _CLASSES[kind] = known
     return known
 
@@ -110,6 +118,9 @@ def a_class(walk: Walk, value: type) -> None:
             for field in vars(base).get("__dataclass_fields__", {}).values():
                 if field.metadata:
                     mapping(walk, dict(field.metadata))
+                for part in own_defaults(field):
+                    walk.key.append(part)
+                    walk.visit(getattr(field, part), ".{}", field.name)
             for known in getattr(base, "__members__", {}).values():
                 _member_data(walk, known)
             for name, item in own_items(base):
@@ -117,6 +128,13 @@ def a_class(walk: Walk, value: type) -> None:
                 _class_item(walk, name, item)
     finally:
         walk.frozen -= 1
+
+
+def own_defaults(field: Any) -> list[str]:
+    """List which of `default` and `default_factory` a field of a dataclass has."""
+    missing = dataclasses.MISSING
+    both = ("default", "default_factory")
+    return [part for part in both if getattr(field, part) is not missing]
 
 
 def own_items(base: type) -> list[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 from ._lines import check_of
 from ._tree import node_data, walk_nodes
 from ._walk import Walk
-from ._writer import Check, Unguarded
+from ._writer import Check
 
 
 _MOST_GUARDS = 4
@@ -42,7 +42,7 @@ class Known:
         self.tries += 1
         try:
             check = check_of(f, nodes, fixed)
-        except Unguarded:
+        except Exception:  # `Unguarded`, or what the walk will say better
             self.tries += _MOST_TRIES // 4
             return
         walk = walk_all(f, nodes, fixed)

@@ -47,6 +47,7 @@ from ._values import (
     permanent,
     sequence,
     tree_node,
+    ufunc,
 )
 from ._walk import TREATMENTS, VISITORS, Placeholder, Visitor, Walk
 
@@ -158,7 +159,7 @@ VISITORS.update(
         types.ModuleType: module,
         type: a_class,
         JITTED: by_identity,
-        np.ufunc: permanent,
+        np.ufunc: ufunc,
     }
 )
 TREATMENTS.update(

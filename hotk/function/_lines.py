@@ -108,7 +108,8 @@ def same(w: Writer, value: Any, here: str) -> None:
 
 
 def same_if_alive(w: Writer, value: Any, here: str) -> None:
-    w.unless(f"{here} is {w.constant(weakref.ref(value))}()")
+    alive = w.constant(weakref.ref(value))  # which is `None` once it is dead
+    w.unless(f"{here} is not None and {here} is {alive}()")
 
 
 def custom_rule(w: Writer, value: Any, here: str) -> None:
@@ -146,10 +147,18 @@ def _base(w: Writer, base: type, expression: str) -> None:
     w.lines.append(f"{here} = {here}.__dict__")
     w.unless(f"[*{here}] == {w.constant(list(vars(base)))}")
     for name, field in vars(base).get("__dataclass_fields__", {}).items():
+        place = f"{here}['__dataclass_fields__'][{name!r}]"
+        w.unless(f"[*{place}.metadata] == {w.constant(list(field.metadata))}")
         for key, item in field.metadata.items():
-            place = f"{here}['__dataclass_fields__'][{name!r}].metadata[{key!r}]"
-            w.visit(item, place)
-    for name, item in _classes.own_items(base):
+            _plain_name(key)
+            w.visit(item, f"{place}.metadata[{key!r}]")
+        for part in _classes.own_defaults(field):
+            w.visit(getattr(field, part), f"{place}.{part}")
+    own = dict(_classes.own_items(base))
+    for name, item in vars(base).items():
+        if name not in own and isinstance(item, FunctionType):  # written by Python
+            w.visit_as(item, f"{here}[{name!r}]", same_if_alive)
+    for name, item in own.items():
         _class_item(w, item, f"{here}[{name!r}]")
 
 
@@ -179,9 +188,15 @@ def _attributes(w: Writer, found: dict[str, Any], here: str, static: Any) -> Non
     w.lines.append(f"{space} = {here}.__dict__")
     w.unless(f"[*{space}] == {w.constant(list(found))}")
     for name, item in found.items():
+        _plain_name(name)
         w.frozen += name in static
         w.visit(item, f"{space}[{name!r}]")
         w.frozen -= name in static
+
+
+def _plain_name(name: Any) -> None:
+    if type(name) is not str:
+        raise Unguarded
 
 
 def tree_node(w: Writer, value: Any, here: str) -> None:
@@ -190,6 +205,9 @@ def tree_node(w: Writer, value: Any, here: str) -> None:
         return
     w.visit(kind, f"type({here})")
     if isinstance(value, tuple):
+        if not hasattr(kind, "_fields") or getattr(value, "__dict__", None):
+            raise Unguarded  # registered by the user, with what may be more
+        w.unless(f"len({here}) == {len(value)}")
         for i, item in enumerate(value):
             w.visit(item, f"{here}[{i}]")
         return
@@ -266,9 +284,10 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
         return
     if w.met(value, here, code):
         return
+    kind, same = w.constant(FunctionType), w.constant(code)
+    w.unless(f"type({here}) is {kind}")
     if value is not w.root:  # that was looked up by its code
-        kind, same = w.constant(FunctionType), w.constant(code)
-        w.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")
+        w.unless(f"{here}.__code__ is {same}")
     _cells(w, value, here)
     _defaults(w, value, here)
     if recipe.library:
@@ -372,6 +391,7 @@ WRITERS.update(
         _values.number: number,
         _values.sequence: sequence,
         _values.permanent: same,
+        _values.ufunc: same,
         _values.by_identity: same_if_alive,
         _classes.static: static,
         _classes.mapping: mapping,

@@ -1,11 +1,13 @@
 """The static side of an argument's tree: which of its nodes must be walked anew."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import tree_flatten
 
-from hotk._core import JITTED
+from hotk._core import ARRAY, JITTED
 
 from ._classes import is_library_class
 from ._kinds import is_faithful_node
@@ -83,6 +85,8 @@ def _is_inert_data(data: Any) -> bool:
         return is_library_class(data)
     if isinstance(data, _SIMPLE):
         return True
+    if isinstance(data, (jax.custom_jvp, jax.custom_vjp)):
+        return False  # of the user, whatever module its class is of
     return type(data).__module__.partition(".")[0] in ("jax", "equinox", "jaxlib")
 
 
@@ -94,10 +98,12 @@ def dict_orders(tree: Any) -> Any:
     if type(tree) is dict:
         inner = tuple(dict_orders(value) for value in tree.values())
         return (tuple(tree), inner)
-    if type(tree) in (list, tuple):
-        inner = tuple(map(dict_orders, tree))
-        return inner if any(item is not None for item in inner) else None
-    return None
+    kind = type(tree)
+    if kind is ARRAY or isinstance(tree, (np.ndarray, np.generic, *_SIMPLE)):
+        return None
+    children = tree if kind in (list, tuple) else _children(tree)
+    inner = tuple(map(dict_orders, children))
+    return inner if any(item is not None for item in inner) else None
 
 
 def in_orders(tree: Any, orders: Any) -> Any:
@@ -108,7 +114,15 @@ def in_orders(tree: Any, orders: Any) -> Any:
         names, inner = orders
         pairs = zip(names, inner, strict=True)
         return {name: in_orders(tree[name], order) for name, order in pairs}
-    return type(tree)(map(in_orders, tree, orders))
+    if type(tree) in (list, tuple):
+        return type(tree)(map(in_orders, tree, orders))
+    children, treedef = tree_flatten(tree, is_leaf=lambda node: node is not tree)
+    return treedef.unflatten(map(in_orders, children, orders))
+
+
+def _children(tree: Any) -> Sequence[Any]:
+    children, _ = tree_flatten(tree, is_leaf=lambda node: node is not tree)
+    return () if len(children) == 1 and children[0] is tree else children
 
 
 def leaf_paths(tree: Any) -> list[Any]:

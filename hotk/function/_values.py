@@ -1,6 +1,7 @@
 """Visitors of arrays, values and containers."""
 
 import math
+import sys
 import weakref
 from collections.abc import Hashable
 from typing import Any
@@ -159,6 +160,14 @@ def permanent(walk: Walk, value: Any) -> None:
     walk.key.append(value)
 
 
+def ufunc(walk: Walk, value: np.ufunc) -> None:
+    """A function of NumPy or SciPy; one made of Python code may read anything."""
+    special = sys.modules.get("scipy.special")
+    if not any(getattr(m, value.__name__, None) is value for m in (np, special)):
+        raise Opaque("a ufunc made of a Python function")
+    permanent(walk, value)
+
+
 def by_identity(walk: Walk, value: Any) -> None:
     """A thing known by its identity alone, not kept alive."""
     walk.key.append(weakref.ref(value))
@@ -222,6 +231,8 @@ def _static_data(walk: Walk, data: Any) -> None:
             hash(data)
         except TypeError as error:
             raise Opaque("static data of a pytree without a hash") from error
+        if type(data).__hash__ is object.__hash__:
+            raise Opaque(f"static data of type `{type(data).__qualname__}`")
         walk.key.append(type(data))
         walk.key.append(data)
     else:

@@ -10,6 +10,8 @@ from typing import Any, Final
 # Why a callable is opaque that was seen to write, or to keep an array, while it ran.
 WRITES = "it changes an argument or what it captured"
 KEEPS = "it keeps an array that it has computed"
+# Another thread was at work between the walk and the trace: true of one call only.
+CHANGED = "it was changed while it was called"
 
 
 class Opaque(Exception):

@@ -54,14 +54,23 @@ class Writer:
 
     def visit(self, value: Any, expression: str) -> None:
         """Write the check of a thing that `expression` reads."""
+        write = WRITERS.get(VISITORS.get(type(value)) or Walk.find(value))
+        if write is None:
+            raise Unguarded
+        self.visit_as(value, expression, write)
+
+    def visit_as(
+        self,
+        value: Any,
+        expression: str,
+        write: "Callable[[Writer, Any, str], None]",
+    ) -> None:
+        """Write the check of a thing by a writer that is not its own."""
         if len(self.alive) >= _MOST_THINGS:
             raise Unguarded
         self.alive.append(value)
         here = f"v{len(self.alive)}"
         self.lines.append(f"{here} = {expression}")
-        write = WRITERS.get(VISITORS.get(type(value)) or Walk.find(value))
-        if write is None:
-            raise Unguarded
         write(self, value, here)
 
     def unless(self, condition: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk.function import (
+    CHANGED,
     KEEPS,
     WRITES,
     Opaque,
@@ -83,18 +84,21 @@ class Call:
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
         self.marked = len(walk.key)
         try:
-            for leaf in self.inputs.visited:
-                walk.visit(leaf)
-            walk.visit(f)
+            self._visit(walk)
         except RecursionError as error:
             raise Opaque("it is nested too deeply to be walked") from error
         for tree in () if trust else self.args_trees:
             check_faithful(tree)
-        if not is_inert(self.tree):
-            walk_nodes(walk, node_data(self.tree))
         self.walked = tuple(walk.key)
         self.captured = walk.leaves
         self.originals = walk.originals
+
+    def _visit(self, walk: Walk) -> None:
+        for leaf in self.inputs.visited:
+            walk.visit(leaf)
+        walk.visit(self.f)
+        if not is_inert(self.tree):
+            walk_nodes(walk, node_data(self.tree))
 
     def _flatten(self) -> None:
         self.leaves, self.tree = tree_flatten((self.x, self.rest))
@@ -167,6 +171,10 @@ class Call:
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
         whole = (*self.inputs.visited, self.f)
         walk, trail = survey(whole, small=self.small)
+        now = Walk(small=self.small)
+        self._visit(now)
+        if tuple(now.key) != self.walked[self.marked :]:
+            raise Opaque(CHANGED)
         made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
         if self.small:  # what is static by content is not to be written into either
             numpy = [

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotk.function import Opaque, is_small
+from hotk.function import CHANGED, Opaque, is_small
 
 from ._call import Call
 from ._checks import check_callable
@@ -46,7 +46,7 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
                 STORE.entry(call.store_key).postpone(level, reason)
             return result
     result = call_opaque(options, f, x, rest, reason)
-    if stage != OPAQUE:
+    if stage != OPAQUE and reason != CHANGED:
         STORE.entry(call.store_key).postpone(OPAQUE, reason)
     return result
 

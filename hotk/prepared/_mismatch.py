@@ -188,6 +188,8 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
         ):
             return None
         _, dtype, weak = want.kind
+        if not np.can_cast(got.kind[1], dtype, "same_kind"):
+            return None  # nothing is rounded to an integer or to a truth
         if weak and np.shape(leaf) == ():
             made.append(np.asarray(leaf).astype(dtype).item())
             continue

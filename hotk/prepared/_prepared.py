@@ -25,6 +25,8 @@ from hotk.function import (
     Row,
     Signature,
     Skeleton,
+    dict_orders,
+    in_orders,
     is_numeric,
     own_copy,
 )
@@ -235,7 +237,8 @@ def prepare(
             )
         )
     check_callable(options.kind.call(), f)
-    x, rest = jax.tree.map(_as_jax, _strong(options, x, rest))
+    strong = _strong(options, x, rest)
+    x, rest = in_orders(jax.tree.map(_as_jax, strong), dict_orders(strong))
     closure, call, program = _held(options, f, x, rest)
     captured, arrays = list(closure.leaves), call.inputs.arrays
     traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))

@@ -17,6 +17,7 @@ import pytest
 from hotk.function import Opaque, Walk, _guard, look, node_data
 from tests.promises import (  # noqa: F401, each adds its stories
     stories_arrays,
+    stories_classes,
     stories_effects,
     stories_functions,
     stories_modules,

@@ -530,3 +530,11 @@ def test_another_sharding_is_loud():
         check=False,
     )
     assert done.stdout.strip() == "fine", done.stdout + done.stderr[-3000:]
+
+
+def test_a_cast_rounds_nothing(hotk):
+    prepared = hotk.gradient.prepare(
+        lambda x, c: c * jnp.sum(x**2), X, 2, on_mismatch="cast"
+    )
+    with pytest.raises(hotk.PreparationError):
+        prepared(X, 2.5)

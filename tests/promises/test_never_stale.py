@@ -11,6 +11,7 @@ import gc
 import itertools
 import math
 import threading
+import time
 import types
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ import pytest
 from tests.helpers import close
 from tests.promises import (  # noqa: F401, each adds its stories
     stories_arrays,
+    stories_classes,
     stories_effects,
     stories_functions,
     stories_modules,
@@ -630,6 +632,28 @@ def test_threads_with_other_settings_do_not_disturb_each_other(hotk):
     for on, (dtypes, result) in zip([True, False] * 8, outcomes, strict=True):
         assert dtypes == {"float64" if on else "float32"}
         np.testing.assert_allclose(result, 6.0 * a * x * x, rtol=1e-5)
+
+
+def test_a_change_during_the_trace_poisons_nothing(hotk):
+    """A program is stored under the state that it was traced for."""
+    state = {"rate": 0, "stop": False}
+    cell = notebook("rate = 0\ndef f(x): return rate * jnp.sum(jnp.sin(x) ** 3)")
+
+    def spin():
+        while not state["stop"]:
+            cell["rate"] = (cell["rate"] + 1) % 20
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    for _ in range(60):
+        hotk.gradient(cell["f"], X)
+    state["stop"] = True
+    thread.join()
+    for rate in range(20):
+        cell["rate"] = rate
+        expected = rate * 3 * jnp.sin(X) ** 2 * jnp.cos(X)
+        close(hotk.gradient(cell["f"], X), expected)
 
 
 # ----- Tracers of outer transformations
