@@ -28,6 +28,7 @@ _HARMLESS_OWNERS = (
     *(range, itertools.count, np.ufunc, np.dtype),
 )
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
+_RANDOM = ("jax.random", "jax._src.random", "jax._src.prng")
 _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
@@ -41,6 +42,8 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     key = walk.key
     if recipe.library and (value.__closure__ is None or is_permanent(value)):
         key.append(weakref.ref(value))
+        if makes_keys(value):
+            key.append(random_setting())
         return
     if walk.met(value):
         return
@@ -75,6 +78,12 @@ def function(walk: Walk, value: types.FunctionType) -> None:
 def random_setting() -> str:
     """Return how keys are made."""
     return str(getattr(jax.config, "jax_default_prng_impl", None))
+
+
+def makes_keys(value: types.FunctionType) -> bool:
+    """Whether a function of JAX makes random keys, or uses raw ones."""
+    name = value.__module__
+    return isinstance(name, str) and name.startswith(_RANDOM)
 
 
 def is_usual_builtin(name: str, found: Any) -> bool:

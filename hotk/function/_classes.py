@@ -87,8 +87,9 @@ def mapping(walk: Walk, value: Any) -> None:
 
 
 def member(walk: Walk, value: enum.Enum) -> None:
-    """A member of an enumeration, by its class and name."""
-    walk.key.append((type(value), value.name))
+    """A member of an enumeration, by its class, its name, and its number if any."""
+    number = value.value if isinstance(value.value, int) else None
+    walk.key.append((type(value), value.name, number))
     if not is_library_class(type(value)):
         a_class(walk, type(value))
 

@@ -281,6 +281,8 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
     recipe, code = recipe_of(value.__code__), value.__code__
     if recipe.library and (value.__closure__ is None or is_permanent(value)):
         same_if_alive(w, value, here)
+        if _callables.makes_keys(value):
+            _random_setting(w)
         return
     if w.met(value, here, code):
         return
@@ -295,13 +297,17 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
     if recipe.writes is not None or recipe.imports:
         raise Unguarded
     if recipe.draws:
-        setting = w.constant(_callables.random_setting)
-        w.unless(f"{setting}() == {_callables.random_setting()!r}")
+        _random_setting(w)
     if recipe.names:
         space = f"g{len(w.alive)}"
         w.lines.append(f"{space} = {here}.__globals__")
         for name in recipe.names:
             _global(w, value, here, space, name)
+
+
+def _random_setting(w: Writer) -> None:
+    setting = w.constant(_callables.random_setting)
+    w.unless(f"{setting}() == {_callables.random_setting()!r}")
 
 
 def _cells(w: Writer, value: FunctionType, here: str) -> None:

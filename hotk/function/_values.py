@@ -146,12 +146,12 @@ def a_slice(walk: Walk, value: slice) -> None:
 
 
 def a_set(walk: Walk, value: Any) -> None:
-    """A set of simple values."""
+    """A set of simple values, in the order in which it is iterated over."""
     if walk.met(value):
         return
     if not all(type(item) in (int, str, bool, bytes, type(None)) for item in value):
         raise Opaque("a set of things that are not simple")
-    walk.key.append((type(value), frozenset((type(item), item) for item in value)))
+    walk.key.append((type(value), tuple((type(item), item) for item in value)))
 
 
 def permanent(walk: Walk, value: Any) -> None:

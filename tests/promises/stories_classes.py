@@ -255,3 +255,42 @@ def an_ordinary_dataclass_is_mutated():
     yield held
     config.weights = jnp.arange(3.0)
     yield held
+
+
+@story
+def keys_are_made_by_another_algorithm():
+    make = jax.random.key
+
+    def f(x):
+        return cubic(jax.random.normal(make(0), (3,), jnp.float64), x)
+
+    before = jax.config.jax_default_prng_impl
+    yield f
+    try:
+        jax.config.update("jax_default_prng_impl", "rbg")
+        yield f
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
+
+
+@story
+def a_flag_without_a_name_has_another_value():
+    class Flags(enum.IntFlag):
+        ONE = 1
+
+    for flag in (Flags(8), Flags(16)):
+        yield functools.partial(lambda flag, x: cubic(float(int(flag)), x), flag)
+
+
+@story
+def a_set_is_iterated_over_in_another_order():
+    def f(numbers, x):
+        for k in numbers:
+            x = 2.0 * x + k * x**2
+        return jnp.sum(x)
+
+    first, second = {0, 8}, set()
+    second.add(8)
+    second.add(0)
+    for numbers in (first, second):
+        yield functools.partial(f, numbers)
