@@ -85,7 +85,7 @@ _KEY = [
     Flaw(
         "the key drops the name of an enum member",
         CLASSES,
-        "    walk.key.append((type(value), value.name))\n",
+        "    walk.key.append((type(value), value.name, number))\n",
         "    walk.key.append(type(value))\n",
         stale("another_member_of_an_enum_is_captured"),
     ),
@@ -455,8 +455,8 @@ _GUARDS = [
     Flaw(
         "a guard does not ask for the code of a captured function",
         LINES,
-        'w.unless(f"type({here}) is {kind} and {here}.__code__ is {same}")',
-        'w.unless(f"type({here}) is {kind} and {same}")',
+        '        w.unless(f"{here}.__code__ is {same}")',
+        '        w.unless(f"{same}")',
         stale("a_captured_function_is_another_one"),
     ),
     Flaw(
@@ -494,7 +494,7 @@ _GUARDS = [
     Flaw(
         "a guard does not look into classes",
         LINES,
-        "    for name, item in _classes.own_items(base):",
+        "    for name, item in own.items():",
         "    for name, item in ():",
         within(GUARDS_TESTS, "a_guard_sees_what_changes_in_a_class_and_in_an_object"),
     ),
@@ -508,8 +508,8 @@ _GUARDS = [
     Flaw(
         "a guard keeps a jitted function alive",
         LINES,
-        'w.unless(f"{here} is {w.constant(weakref.ref(value))}()")',
-        'w.unless(f"{here} is {w.constant(value)}")',
+        'w.unless(f"{here} is not None and {here} is {alive}()")',
+        'w.unless(f"{here} is not None and {here} is {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),
     ),
     Flaw(
