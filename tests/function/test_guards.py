@@ -227,7 +227,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_guard_refuses_what_is_not_the_same(change):
-    usual = {"a": TABLE, "b": jnp.zeros(3)}
+    usual = {"a": TABLE, "b": jnp.zeros(3), "c": 2.0}
     (check, _), *_ = guards_of(made_of(**usual))
     assert check(made_of(**usual), (), ()) is not None
     assert check(made_of(**{**usual, **change}), (), ()) is None
