@@ -335,3 +335,12 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
         for tree in trees
     ]
     assert [sum(row) for row in passing] == [1, 1, 1, 1]
+
+
+def test_which_array_is_met_again_is_part_of_the_key():
+    def make(a, b, c):
+        return lambda x: jnp.sum(a * x + b * x**2 + c * x**3)
+
+    a, b = TABLE, TABLE + 1
+    keys = {tuple(walked(make(a, b, c))[0]) for c in (a, b, TABLE + 2)}
+    assert len(keys) == 3

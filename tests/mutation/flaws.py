@@ -167,7 +167,7 @@ _KEY = [
         WALK,
         "            self.key.append(_SEEN)\n            self.key.append(number[0])\n",
         "            self.key.append(_SEEN)\n",
-        stale("one_array_is_reached_by_two_ways"),
+        within("function/test_guards", "which_array_is_met_again_is_part_of_the_key"),
     ),
     Flaw(
         "a function that writes is like one that does not",
