@@ -1,6 +1,6 @@
 """Fuzz hotk against raw JAX.
 
-python -m tests.fuzz --quick                       two minutes on one core
+python -m tests.fuzz --quick                       one minute on one core
 python -m tests.fuzz --programs 10000 --seed 0     the long form, about two hours
 python -m tests.fuzz --programs 500 --every        all calls of each program
 
@@ -33,7 +33,7 @@ SETTINGS = {
     "jax_numpy_rank_promotion": "raise",
     "jax_disable_most_optimizations": True,
 }
-QUICK_SECONDS = 120
+QUICK_SECONDS = 60
 SHRUNK = 5  # failures; a sixth is hardly needed to see what is wrong
 
 
