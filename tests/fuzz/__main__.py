@@ -108,7 +108,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="at most two minutes")
+    parser.add_argument("--quick", action="store_true", help="at most one minute")
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", action="store_true", help="every call, not a few")
