@@ -231,7 +231,8 @@ def _static_data(walk: Walk, data: Any) -> None:
             hash(data)
         except TypeError as error:
             raise Opaque("static data of a pytree without a hash") from error
-        if type(data).__hash__ is object.__hash__:
+        own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
+        if type(data).__hash__ is object.__hash__ and not own:
             raise Opaque(f"static data of type `{type(data).__qualname__}`")
         walk.key.append(type(data))
         walk.key.append(data)

@@ -33,6 +33,8 @@ CALLABLES = "hotk/function/_callables.py"
 CLASSES = "hotk/function/_classes.py"
 VALUES = "hotk/function/_values.py"
 LINES = "hotk/function/_lines.py"
+CLASS_LINES = "hotk/function/_class_lines.py"
+VALUE_LINES = "hotk/function/_value_lines.py"
 WRITER = "hotk/function/_writer.py"
 RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
@@ -468,7 +470,7 @@ _GUARDS = [
     ),
     Flaw(
         "a guard takes equal numbers for the same",
-        LINES,
+        VALUE_LINES,
         'w.unless(f"type({here}) is float and {here} == {equal}")',
         'w.unless(f"{here} == {equal}")',
         within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
@@ -493,21 +495,21 @@ _GUARDS = [
     ),
     Flaw(
         "a guard does not look into classes",
-        LINES,
+        CLASS_LINES,
         "    for name, item in own.items():",
         "    for name, item in ():",
         within(GUARDS_TESTS, "a_guard_sees_what_changes_in_a_class_and_in_an_object"),
     ),
     Flaw(
         "a guard does not look at the static data of a tree's nodes",
-        LINES,
+        CLASS_LINES,
         '    _static_data(w, data, f"{here}[1]")',
         "    pass",
         within(GUARDS_TESTS, "a_guard_sees_the_static_fields_of_modules_in_the_point"),
     ),
     Flaw(
         "a guard keeps a jitted function alive",
-        LINES,
+        VALUE_LINES,
         'w.unless(f"{here} is not None and {here} is {alive}()")',
         'w.unless(f"{here} is not None and {here} is {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),

@@ -534,7 +534,7 @@ def test_another_sharding_is_loud():
 
 def test_a_cast_rounds_nothing(hotk):
     prepared = hotk.gradient.prepare(
-        lambda x, c: c * jnp.sum(x**2), X, 2, on_mismatch="cast"
+        lambda x, c: c * jnp.sum(x**2), jnp.ones(3), 2, on_mismatch="cast"
     )
     with pytest.raises(hotk.PreparationError):
-        prepared(X, 2.5)
+        prepared(jnp.ones(3), 2.5)

@@ -1,0 +1,150 @@
+"""The lines of a guard for classes, their objects, and the nodes of trees."""
+
+import dataclasses
+import functools
+from types import FunctionType
+from typing import Any
+
+import equinox as eqx
+
+from . import _classes
+from ._classes import is_library_class
+from ._value_lines import same, same_if_alive
+from ._writer import Unguarded, Writer
+
+
+# The wrappers of functions that a class may hold, and what is inside.
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+}
+
+
+def a_class(w: Writer, value: type, here: str) -> None:
+    if is_library_class(value):
+        same(w, value, here)
+        return
+    if w.met(value, here, "class"):
+        return
+    if not is_library_class(type(value)):
+        raise Unguarded
+    same_if_alive(w, value, here)
+    w.unless(f"len({here}.__mro__) == {len(value.__mro__)}")
+    w.frozen += 1
+    for i, base in enumerate(value.__mro__):
+        _base(w, base, f"{here}.__mro__[{i}]")
+    w.frozen -= 1
+
+
+def _base(w: Writer, base: type, expression: str) -> None:
+    w.alive.append(base)
+    here = f"v{len(w.alive)}"
+    w.lines.append(f"{here} = {expression}")
+    if is_library_class(base):
+        same(w, base, here)
+        return
+    same_if_alive(w, base, here)
+    if hasattr(base, "__members__"):
+        raise Unguarded
+    w.lines.append(f"{here} = {here}.__dict__")
+    w.unless(f"[*{here}] == {w.constant(list(vars(base)))}")
+    for name, field in vars(base).get("__dataclass_fields__", {}).items():
+        place = f"{here}['__dataclass_fields__'][{name!r}]"
+        w.unless(f"[*{place}.metadata] == {w.constant(list(field.metadata))}")
+        for key, item in field.metadata.items():
+            _plain_name(key)
+            w.visit(item, f"{place}.metadata[{key!r}]")
+        for part in _classes.own_defaults(field):
+            w.visit(getattr(field, part), f"{place}.{part}")
+    own = dict(_classes.own_items(base))
+    for name, item in vars(base).items():
+        if name not in own and isinstance(item, FunctionType):  # written by Python
+            w.visit_as(item, f"{here}[{name!r}]", same_if_alive)
+    for name, item in own.items():
+        _class_item(w, item, f"{here}[{name!r}]")
+
+
+def _class_item(w: Writer, item: Any, expression: str) -> None:
+    if not isinstance(item, (*_WRAPPERS, *_classes.DESCRIPTORS)):
+        w.visit(item, expression)
+        return
+    w.alive.append(item)
+    here = f"v{len(w.alive)}"
+    w.lines.append(f"{here} = {expression}")
+    w.unless(f"type({here}) is {w.constant(type(item))}")
+    for part in _WRAPPERS.get(type(item), ()):
+        w.visit(getattr(item, part), f"{here}.{part}")
+
+
+def plain_object(w: Writer, value: Any, here: str) -> None:
+    if w.met(value, here, "object"):
+        return
+    if any("__slots__" in vars(base) for base in type(value).__mro__[:-1]):
+        raise Unguarded
+    w.visit(type(value), f"type({here})")
+    _attributes(w, vars(value), here, static=())
+
+
+def _attributes(w: Writer, found: dict[str, Any], here: str, static: Any) -> None:
+    space = f"s{len(w.alive)}"
+    w.lines.append(f"{space} = {here}.__dict__")
+    w.unless(f"[*{space}] == {w.constant(list(found))}")
+    for name, item in found.items():
+        _plain_name(name)
+        w.frozen += name in static
+        w.visit(item, f"{space}[{name!r}]")
+        w.frozen -= name in static
+
+
+def _plain_name(name: Any) -> None:
+    if type(name) is not str:
+        raise Unguarded
+
+
+def tree_node(w: Writer, value: Any, here: str) -> None:
+    kind = type(value)
+    if w.met(value, here, "node"):
+        return
+    w.visit(kind, f"type({here})")
+    if isinstance(value, tuple):
+        if not hasattr(kind, "_fields") or getattr(value, "__dict__", None):
+            raise Unguarded  # registered by the user, with what may be more
+        w.unless(f"len({here}) == {len(value)}")
+        for i, item in enumerate(value):
+            w.visit(item, f"{here}[{i}]")
+        return
+    if not isinstance(value, eqx.Module):
+        if kind.__module__.partition(".")[0] != "equinox":
+            raise Unguarded
+        same_if_alive(w, value, here)  # a sentinel in its static fields
+        return
+    fields = {field.name: field for field in dataclasses.fields(value)}
+    if not set(vars(value)) <= set(fields):
+        raise Unguarded
+    static = {n for n, field in fields.items() if field.metadata.get("static")}
+    _attributes(w, vars(value), here, static)
+
+
+def node(w: Writer, kind: type, data: Any, expression: str) -> None:
+    """Write the check of the class and the static data of a tree's node."""
+    here = f"n{len(w.alive)}"
+    w.lines.append(f"{here} = {expression}")
+    w.visit(kind, f"{here}[0]")
+    w.frozen += 1
+    _static_data(w, data, f"{here}[1]")
+    w.frozen -= 1
+
+
+def _static_data(w: Writer, data: Any, expression: str) -> None:
+    if type(data) in (tuple, list):
+        here = f"d{len(w.alive)}"
+        w.alive.append(data)
+        w.lines.append(f"{here} = {expression}")
+        kind = w.constant(type(data))
+        w.unless(f"type({here}) is {kind} and len({here}) == {len(data)}")
+        for i, item in enumerate(data):
+            _static_data(w, item, f"{here}[{i}]")
+    else:
+        w.visit(data, expression)
