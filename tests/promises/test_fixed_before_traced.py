@@ -402,9 +402,9 @@ def test_an_inner_prepared_of_an_outer_function_may_be_exchanged(hotk, tick):
     def over(inner):
         return lambda x: jnp.sum(inner(x) ** 2)
 
-    outer = hotk.hvp.prepare(over(inner), X, V)
+    outer, twice = hotk.hvp.prepare(over(inner), X, V), 2.0 * B
     with compiles() as count:
-        other = outer.bind(over(inner.bind(make(tick, 2.0 * B))))
+        other = outer.bind(over(inner.bind(make(tick, twice))))
         got = other(X, V)
     assert (count(), tick()) == (0, 1)
     close(got, 4.0 * outer(X, V))
