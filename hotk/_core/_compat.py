@@ -266,8 +266,12 @@ def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) ->
 
 def _context(context: Any) -> Hashable:
     """Return the settings that an equation was traced under and keeps."""
-    names = ("compute_type", "threefry_partitionable", "xla_metadata")
-    return tuple(str(getattr(context, name, None)) for name in names)
+    metadata = getattr(context, "xla_metadata", None)
+    return (
+        getattr(context, "compute_type", None),
+        getattr(context, "threefry_partitionable", None),
+        str(metadata) if metadata else None,
+    )
 
 
 def _print_parameter(value: Any, key: list[Hashable]) -> None:
