@@ -52,8 +52,8 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
         elif isinstance(leaf, jax.Array):
             made.append(leaf)
         elif isinstance(leaf, (np.ndarray, np.generic, *_NUMBERS)):
-            want = prepared.signature.leaves[i].kind[1]
-            if i in directions and _fits(leaf, want):
+            _, want, weak = prepared.signature.leaves[i].kind
+            if i in directions and not weak and _fits(leaf, want):
                 made.append(np.array(leaf, dtype=want, copy=True))
             else:
                 made.append(

@@ -117,3 +117,10 @@ def test_the_leaf_that_a_direction_lacks_is_named():
     with pytest.raises(hotk.StructureError, match=r"v\['layer7'\]") as error:
         hotk.hvp(f, x, v)
     assert len(str(error.value)) < 250
+
+
+def test_an_integer_in_the_direction_stays_what_it_was_prepared_as():
+    f = lambda x: x["n"] * cubes(x["a"])
+    x = {"a": jnp.array(X), "n": 3}
+    product = hotk.hvp.prepare(f, x, {"a": V, "n": 3})
+    close(product(x, {"a": V, "n": 3})["a"], 18 * X * V)
