@@ -21,6 +21,7 @@ from ._compat import (
     stage_moving as stage_moving,
     trace_context as trace_context,
     tracers_inside as tracers_inside,
+    unkeyed_setting as unkeyed_setting,
     varies_by_device as varies_by_device,
 )
 from ._describe import (

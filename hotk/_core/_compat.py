@@ -54,6 +54,11 @@ def trace_context() -> Hashable:
     return _config.trace_context()
 
 
+def unkeyed_setting() -> Hashable:
+    """Return how random keys are made: JAX leaves that out of `trace_context`."""
+    return _config.default_prng_impl.value
+
+
 def current_settings() -> tuple[str, ...]:
     """Return the settings that a user changes and a program's numbers depend on."""
     names = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion")

@@ -15,9 +15,8 @@ from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,
     in_orders as in_orders,
-    is_inert as is_inert,
-    node_data as node_data,
-    walk_nodes as walk_nodes,
+    moving_nodes as moving_nodes,
+    walk_all as walk_all,
 )
 from ._values import (
     ALL_NUMPY as ALL_NUMPY,

@@ -8,14 +8,13 @@ import types
 import weakref
 from typing import Any, Final
 
-import jax
 import numpy as np
 
 from hotk._core import peek
 
 from ._classes import is_library_class, mapping
 from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
-from ._walk import Opaque, Walk
+from ._walk import KEEPS, Opaque, Walk
 
 
 MISSING: Final = "<missing global>"
@@ -28,7 +27,6 @@ _HARMLESS_OWNERS = (
     *(range, itertools.count, np.ufunc, np.dtype),
 )
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
-_RANDOM = ("jax.random", "jax._src.random", "jax._src.prng")
 _UNSEEN = {
     id(_BUILTINS[name])
     for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
@@ -42,8 +40,6 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     key = walk.key
     if recipe.library and (value.__closure__ is None or is_permanent(value)):
         key.append(weakref.ref(value))
-        if makes_keys(value):
-            key.append(random_setting())
         return
     if walk.met(value):
         return
@@ -66,24 +62,11 @@ def function(walk: Walk, value: types.FunctionType) -> None:
         return
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
-    if recipe.draws:  # the one setting that JAX leaves out of its own keys
-        key.append(random_setting())
     if recipe.names:
         _globals(walk, value, recipe)
     for name in recipe.imports:
         if not is_library_name(name.partition(".")[0]):
             raise Opaque(f"it imports `{name}` while it runs")
-
-
-def random_setting() -> str:
-    """Return how keys are made."""
-    return str(getattr(jax.config, "jax_default_prng_impl", None))
-
-
-def makes_keys(value: types.FunctionType) -> bool:
-    """Whether a function of JAX makes random keys, or uses raw ones."""
-    name = value.__module__
-    return isinstance(name, str) and name.startswith(_RANDOM)
 
 
 def is_usual_builtin(name: str, found: Any) -> bool:
@@ -172,6 +155,8 @@ def partial(walk: Walk, value: functools.partial) -> None:
     for i, item in enumerate(value.args):
         walk.visit(item, " argument {}", i)
     mapping(walk, value.keywords)
+    if value.__dict__:
+        mapping(walk, value.__dict__)
 
 
 def custom_rule(walk: Walk, value: Any) -> None:
@@ -187,6 +172,13 @@ def custom_rule(walk: Walk, value: Any) -> None:
     for name, item in kept.items():
         walk.key.append(name)
         walk.visit(item, ".{}", name)
+
+
+def memo(walk: Walk, value: Any) -> None:
+    """A function of `functools.lru_cache`: it keeps what it returns."""
+    if not is_permanent(value):
+        raise Opaque(KEEPS)
+    walk.key.append(weakref.ref(value))
 
 
 def builtin(walk: Walk, value: Any) -> None:

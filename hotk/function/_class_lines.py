@@ -1,7 +1,6 @@
 """The lines of a guard for classes, their objects, and the nodes of trees."""
 
 import dataclasses
-import functools
 from types import FunctionType
 from typing import Any
 
@@ -11,15 +10,6 @@ from . import _classes
 from ._classes import is_library_class
 from ._value_lines import same, same_if_alive
 from ._writer import Unguarded, Writer
-
-
-# The wrappers of functions that a class may hold, and what is inside.
-_WRAPPERS: dict[type, tuple[str, ...]] = {
-    staticmethod: ("__func__",),
-    classmethod: ("__func__",),
-    property: ("fget", "fset", "fdel"),
-    functools.cached_property: ("func",),
-}
 
 
 def a_class(w: Writer, value: type, here: str) -> None:
@@ -39,16 +29,14 @@ def a_class(w: Writer, value: type, here: str) -> None:
 
 
 def _base(w: Writer, base: type, expression: str) -> None:
-    w.alive.append(base)
-    here = f"v{len(w.alive)}"
-    w.lines.append(f"{here} = {expression}")
+    here = w.hold(base, expression)
     if is_library_class(base):
         same(w, base, here)
         return
     same_if_alive(w, base, here)
     if hasattr(base, "__members__"):
         raise Unguarded
-    w.lines.append(f"{here} = {here}.__dict__")
+    here = w.hold(vars(base), f"{here}.__dict__")
     w.unless(f"[*{here}] == {w.constant(list(vars(base)))}")
     for name, field in vars(base).get("__dataclass_fields__", {}).items():
         place = f"{here}['__dataclass_fields__'][{name!r}]"
@@ -67,14 +55,13 @@ def _base(w: Writer, base: type, expression: str) -> None:
 
 
 def _class_item(w: Writer, item: Any, expression: str) -> None:
-    if not isinstance(item, (*_WRAPPERS, *_classes.DESCRIPTORS)):
+    parts = _classes.parts_of(item)
+    if parts is None:
         w.visit(item, expression)
         return
-    w.alive.append(item)
-    here = f"v{len(w.alive)}"
-    w.lines.append(f"{here} = {expression}")
+    here = w.hold(item, expression)
     w.unless(f"type({here}) is {w.constant(type(item))}")
-    for part in _WRAPPERS.get(type(item), ()):
+    for part in parts:
         w.visit(getattr(item, part), f"{here}.{part}")
 
 
@@ -88,8 +75,7 @@ def plain_object(w: Writer, value: Any, here: str) -> None:
 
 
 def _attributes(w: Writer, found: dict[str, Any], here: str, static: Any) -> None:
-    space = f"s{len(w.alive)}"
-    w.lines.append(f"{space} = {here}.__dict__")
+    space = w.hold(found, f"{here}.__dict__")
     w.unless(f"[*{space}] == {w.constant(list(found))}")
     for name, item in found.items():
         _plain_name(name)
@@ -129,8 +115,7 @@ def tree_node(w: Writer, value: Any, here: str) -> None:
 
 def node(w: Writer, kind: type, data: Any, expression: str) -> None:
     """Write the check of the class and the static data of a tree's node."""
-    here = f"n{len(w.alive)}"
-    w.lines.append(f"{here} = {expression}")
+    here = w.hold(data, expression)
     w.visit(kind, f"{here}[0]")
     w.frozen += 1
     _static_data(w, data, f"{here}[1]")
@@ -139,9 +124,7 @@ def node(w: Writer, kind: type, data: Any, expression: str) -> None:
 
 def _static_data(w: Writer, data: Any, expression: str) -> None:
     if type(data) in (tuple, list):
-        here = f"d{len(w.alive)}"
-        w.alive.append(data)
-        w.lines.append(f"{here} = {expression}")
+        here = w.hold(data, expression)
         kind = w.constant(type(data))
         w.unless(f"type({here}) is {kind} and len({here}) == {len(data)}")
         for i, item in enumerate(data):

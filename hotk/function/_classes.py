@@ -34,10 +34,17 @@ DESCRIPTORS = (
     types.GetSetDescriptorType,
     types.WrapperDescriptorType,
 )
+# The wrappers of functions that a class may hold, and what is inside.
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+}
 # What `typing.NamedTuple` writes into a class.
 _NAMED_TUPLE = frozenset(
     {"_make", "_replace", "_asdict", "__new__", "__repr__", "__getnewargs__"}
-    | {"_fields", "_field_defaults", "__replace__"}
+    | {"_fields", "__replace__"}
 )
 
 
@@ -96,8 +103,8 @@ def member(walk: Walk, value: enum.Enum) -> None:
 
 def _member_data(walk: Walk, value: enum.Enum) -> None:
     """What a member of an enumeration carries besides its name."""
-    kept = {k: v for k, v in vars(value).items() if k == "_value_" or k[:1] != "_"}
-    mapping(walk, kept)
+    items = vars(value).items()
+    mapping(walk, {k: v for k, v in items if k == "_value_" or not _is_sunder(k)})
 
 
 def a_class(walk: Walk, value: type) -> None:
@@ -138,6 +145,11 @@ def own_defaults(field: Any) -> list[str]:
     return [part for part in both if getattr(field, part) is not missing]
 
 
+def _is_sunder(name: str) -> bool:
+    """Whether a name is one of those that Python gives to an enumeration's parts."""
+    return name[:1] == name[-1:] == "_"
+
+
 def own_items(base: type) -> list[tuple[str, Any]]:
     """List what a class says itself: not what Python or `dataclasses` wrote into it."""
     generated = "__dataclass_fields__" in vars(base)
@@ -149,7 +161,7 @@ def own_items(base: type) -> list[tuple[str, Any]]:
     for name, item in list(vars(base).items()):
         if name in _CLASS_NOISE or name in members or name in named:
             continue
-        if members and name[:1] == "_" and not isinstance(item, types.FunctionType):
+        if members and _is_sunder(name) and not isinstance(item, types.FunctionType):
             continue
         if generated and _is_generated(name, item):
             continue
@@ -166,20 +178,25 @@ def _is_generated(name: str, item: Any) -> bool:
 
 
 def _class_item(walk: Walk, name: str, item: Any) -> None:
-    if isinstance(item, (staticmethod, classmethod)):
-        walk.key.append(type(item))
-        walk.visit(item.__func__, ".{}", name)
-    elif isinstance(item, property):
-        walk.key.append(property)
-        for part in (item.fget, item.fset, item.fdel):
-            walk.visit(part, ".{}", name)
-    elif isinstance(item, functools.cached_property):
-        walk.key.append(type(item))
-        walk.visit(item.func, ".{}", name)
-    elif isinstance(item, DESCRIPTORS):
-        walk.key.append(type(item))
-    else:
+    parts = parts_of(item)
+    if parts is None:
         walk.visit(item, ".{}", name)
+        return
+    walk.key.append(type(item))
+    for part in parts:
+        walk.visit(getattr(item, part), ".{}", name)
+
+
+def parts_of(item: Any) -> tuple[str, ...] | None:
+    """Name what is inside of a descriptor; `None` if it is none that is known."""
+    if isinstance(item, DESCRIPTORS):
+        return ()
+    kind = type(item)
+    for wrapper, parts in _WRAPPERS.items():
+        # One of the user may have methods and attributes of its own.
+        if kind is wrapper or (isinstance(item, wrapper) and is_library_class(kind)):
+            return parts
+    return None
 
 
 def plain_object(walk: Walk, value: Any) -> None:

@@ -125,7 +125,7 @@ def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Any:
     }
     marks |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
     try:
-        return Rebuild(trail, marks)(f)
+        return Rebuild(trail, marks, every=True)(f)
     except Exception as error:  # of a class that computes when it is made
         raise Opaque(f"it cannot be built anew: {error}") from error
 

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from ._lines import check_of
-from ._tree import node_data, walk_nodes
+from ._tree import moving_nodes, walk_all
 from ._walk import Walk
 from ._writer import Check
 
@@ -45,7 +45,8 @@ class Known:
         except Exception:  # `Unguarded`, or what the walk will say better
             self.tries += _MOST_TRIES // 4
             return
-        walk = walk_all(f, nodes, fixed)
+        walk = Walk()
+        walk_all(walk, f, nodes, fixed)
         leaves = check(f, nodes, fixed)
         if leaves is not None and list(map(id, leaves)) == list(map(id, walk.leaves)):
             made = (check, tuple(walk.key))
@@ -54,16 +55,6 @@ class Known:
 
 _KNOWN: dict[int, Known] = {}
 _LIMIT = 4096
-
-
-def walk_all(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Walk:
-    """Walk what is static among the arguments, a callable, and a tree's nodes."""
-    walk = Walk()
-    for thing in fixed:
-        walk.visit(thing)
-    walk.visit(f)
-    walk_nodes(walk, nodes)
-    return walk
 
 
 def look(
@@ -79,7 +70,7 @@ def look(
     Raises:
         Opaque: If the callable can change unseen.
     """
-    nodes = () if tree is None else node_data(tree)
+    nodes = moving_nodes(tree)
     code = f.__code__ if type(f) is FunctionType else _code_of(f)
     if code is not None:
         known = _KNOWN.get(id(code))
@@ -93,7 +84,8 @@ def look(
             if len(_KNOWN) >= _LIMIT:
                 _KNOWN.clear()
             _KNOWN[id(code)] = Known(code)
-    walk = walk_all(f, nodes, fixed)
+    walk = Walk()
+    walk_all(walk, f, nodes, fixed)
     return walk.key, walk.leaves
 
 

@@ -20,6 +20,7 @@ from ._callables import (
     custom_rule,
     function,
     is_permanent,
+    memo,
     method,
     module,
     partial,
@@ -82,7 +83,7 @@ def visitor_of(value: Any) -> Visitor:
     if isinstance(value, _CUSTOM_RULES):
         return custom_rule
     if isinstance(value, functools.partial):
-        return partial
+        return partial if is_library_class(kind) else unknown
     if is_equinox_method(value):
         return method
     if isinstance(value, np.dtype):
@@ -156,6 +157,7 @@ VISITORS.update(
         types.MethodDescriptorType: permanent,
         types.ClassMethodDescriptorType: permanent,
         functools.partial: partial,
+        functools._lru_cache_wrapper: memo,
         types.ModuleType: module,
         type: a_class,
         JITTED: by_identity,

@@ -45,7 +45,7 @@ def check_of(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Check:
     return w.finished()
 
 
-def custom_rule(w: Writer, value: Any, here: str) -> None:
+def of_library(w: Writer, value: Any, here: str) -> None:
     if not is_permanent(value):
         raise Unguarded
     same_if_alive(w, value, here)
@@ -74,8 +74,11 @@ def method(w: Writer, value: Any, here: str) -> None:
 def partial(w: Writer, value: functools.partial, here: str) -> None:
     if type(value) is not functools.partial:
         raise Unguarded
+    if value.__dict__:
+        raise Unguarded
     kind = w.constant(functools.partial)
-    w.unless(f"type({here}) is {kind} and len({here}.args) == {len(value.args)}")
+    w.unless(f"type({here}) is {kind} and not {here}.__dict__")
+    w.unless(f"len({here}.args) == {len(value.args)}")
     w.visit(value.func, f"{here}.func")
     for i, item in enumerate(value.args):
         w.visit(item, f"{here}.args[{i}]")
@@ -86,40 +89,28 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
     recipe, code = recipe_of(value.__code__), value.__code__
     if recipe.library and (value.__closure__ is None or is_permanent(value)):
         same_if_alive(w, value, here)
-        if _callables.makes_keys(value):
-            _random_setting(w)
         return
     if w.met(value, here, code):
         return
-    kind, same = w.constant(FunctionType), w.constant(code)
-    w.unless(f"type({here}) is {kind}")
+    w.unless(f"type({here}) is {w.constant(FunctionType)}")
     if value is not w.root:  # that was looked up by its code
-        w.unless(f"{here}.__code__ is {same}")
+        w.unless(f"{here}.__code__ is {w.constant(code)}")
     _cells(w, value, here)
     _defaults(w, value, here)
     if recipe.library:
         return
     if recipe.writes is not None or recipe.imports:
         raise Unguarded
-    if recipe.draws:
-        _random_setting(w)
     if recipe.names:
-        space = f"g{len(w.alive)}"
-        w.lines.append(f"{space} = {here}.__globals__")
+        space = w.hold(value.__globals__, f"{here}.__globals__")
         for name in recipe.names:
             _global(w, value, here, space, name)
-
-
-def _random_setting(w: Writer) -> None:
-    setting = w.constant(_callables.random_setting)
-    w.unless(f"{setting}() == {_callables.random_setting()!r}")
 
 
 def _cells(w: Writer, value: FunctionType, here: str) -> None:
     if value.__closure__ is None:
         return  # by the code: it has no free names
-    cells = f"k{len(w.alive)}"
-    w.lines.append(f"{cells} = {here}.__closure__")
+    cells = w.hold(value.__closure__, f"{here}.__closure__")
     for i, cell in enumerate(value.__closure__):
         try:
             content = cell.cell_contents
@@ -161,9 +152,7 @@ def _global(w: Writer, value: FunctionType, here: str, space: str, name: str) ->
     elif type(found) is not types.ModuleType:
         w.visit(found, f"{space}[{name!r}]")
     else:
-        w.alive.append(found)
-        inner = f"v{len(w.alive)}"
-        w.lines.append(f"{inner} = {space}[{name!r}]")
+        inner = w.hold(found, f"{space}[{name!r}]")
         _module(w, found, inner, recipe_of(value.__code__), name)
 
 
@@ -187,9 +176,7 @@ def _chain(w: Writer, found: types.ModuleType, here: str, chain: Any) -> None:
         raise Unguarded
     inner, expression = vars(found)[chain[0]], f"{here}.__dict__[{chain[0]!r}]"
     if type(inner) is types.ModuleType and not is_library_module(inner):
-        w.alive.append(inner)
-        name = f"v{len(w.alive)}"
-        w.lines.append(f"{name} = {expression}")
+        name = w.hold(inner, expression)
         same_if_alive(w, inner, name)
         _chain(w, inner, name, chain[1:])
     else:
@@ -209,7 +196,8 @@ WRITERS.update(
         _classes.a_class: a_class,
         _classes.plain_object: plain_object,
         _values.tree_node: tree_node,
-        _callables.custom_rule: custom_rule,
+        _callables.custom_rule: of_library,
+        _callables.memo: of_library,
         _callables.function: function,
         _callables.method: method,
         _callables.partial: partial,

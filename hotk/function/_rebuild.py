@@ -28,15 +28,18 @@ def survey(f: Any, *, small: int = 0) -> tuple[Walk, Trail]:
 class Rebuild:
     """Puts replacements in place of captured arrays, copying only what holds them.
 
-    What holds no array and nothing mutable keeps its identity. Mutable containers are
-    copied, so that a callable that writes into them is found out without harm.
+    What holds no array and nothing mutable keeps its identity, unless every function
+    is asked for. Mutable containers are copied, so that a callable that writes into
+    them is found out without harm.
     """
 
-    def __init__(self, trail: Trail, replacements: Mapping[int, Any]) -> None:
+    def __init__(
+        self, trail: Trail, replacements: Mapping[int, Any], *, every: bool = False
+    ) -> None:
         self.trail = trail
         self.made: dict[int, Any] = dict(replacements)
         self.holders: list[tuple[Any, Any]] = []
-        self.touched = _touched(trail, replacements)
+        self.touched = _touched(trail, replacements, every)
         self.spaces: dict[int, dict[str, Any]] = {}
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()
@@ -81,7 +84,9 @@ class Rebuild:
             return self._dict(value)
         if isinstance(value, functools.partial):
             keywords = {name: self(item) for name, item in value.keywords.items()}
-            return type(value)(self(value.func), *map(self, value.args), **keywords)
+            made = type(value)(self(value.func), *map(self, value.args), **keywords)
+            vars(made).update((name, self(item)) for name, item in vars(value).items())
+            return made
         if isinstance(value, types.MethodType) or _kinds.is_equinox_method(value):
             return types.MethodType(self(value.__func__), self(value.__self__))
         if isinstance(value, (jax.custom_jvp, jax.custom_vjp)):
@@ -196,10 +201,30 @@ def _is_mutable(node: Node) -> bool:
     return node.name in _MUTABLE or isinstance(value, (list, set))
 
 
-def _touched(trail: Trail, replacements: Mapping[int, Any]) -> set[int]:
-    """Find what must be copied: all that reaches an array or something mutable."""
+def _is_of_user(node: Node) -> bool:
+    value = node.value
+    return isinstance(value, types.FunctionType) and not (
+        recipe_of(value.__code__).library
+    )
+
+
+def _touched(
+    trail: Trail, replacements: Mapping[int, Any], every: bool = False
+) -> set[int]:
+    """Find what must be copied: all that reaches an array or something mutable.
+
+    Args:
+        trail: What was visited from where.
+        replacements: What stands for what, by identity.
+        every: Whether all functions of the user are copied, with the numbers they
+            read: in a function that keeps its identity they could change.
+    """
     nodes = trail.nodes.items()
-    waiting = [n for key, n in nodes if key in replacements or _is_mutable(n)]
+    waiting = [
+        n
+        for key, n in nodes
+        if key in replacements or _is_mutable(n) or (every and _is_of_user(n))
+    ]
     touched: set[int] = set()
     while waiting:
         node = waiting.pop()

@@ -88,7 +88,6 @@ class Recipe:
         "__weakref__",
         "attributes",
         "bare",
-        "draws",
         "imports",
         "library",
         "name",
@@ -107,8 +106,6 @@ class Recipe:
         if not library:
             self._read(code, code, names, attributes, bare, imports)
         self.names = tuple(names)
-        every = {name for chains in attributes.values() for c in chains for name in c}
-        self.draws = bool({"PRNGKey", "key", "config"} & (every | set(names)))
         self.attributes = {name: tuple(chains) for name, chains in attributes.items()}
         self.bare = frozenset(bare)
         self.imports = tuple(imports)

@@ -44,8 +44,23 @@ def is_inert(treedef: Any) -> bool:
     return known
 
 
-def walk_nodes(walk: Walk, nodes: Any) -> None:
-    """Visit the classes and the static data of a tree's nodes."""
+def moving_nodes(treedef: Any) -> Sequence[Any]:
+    """List the nodes of a tree that have to be looked at anew in each call."""
+    return () if treedef is None or is_inert(treedef) else node_data(treedef)
+
+
+def walk_all(walk: Walk, f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> None:
+    """Visit all that one call holds and that is not an array of its arguments.
+
+    Args:
+        walk: Takes it.
+        f: The callable.
+        nodes: Class and static data of each node of the arguments' tree.
+        fixed: What is static among the arguments.
+    """
+    for thing in fixed:
+        walk.visit(thing)
+    walk.visit(f)
     for kind, data in nodes:
         tree_data(walk, kind, data)
 

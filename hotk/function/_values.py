@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Hashable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 
 from hotk._core import Tracer
 
-from ._classes import a_class, is_library_class, unknown
+from ._classes import a_class, attributes_of, is_library_class, unknown
 from ._walk import VISITORS, Opaque, Walk
 
 
@@ -194,11 +195,32 @@ def tree_node(walk: Walk, value: Any) -> None:
     data = treedef.node_data()
     if data is None:
         raise Opaque(f"an empty node of type {type(value).__name__}")
+    if not _is_whole(value, children, treedef):
+        raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
     tree_data(walk, *data)
     walk.key.append(len(children))
     names = child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
         walk.visit(child, "{}", name)
+
+
+def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
+    """Whether a node's tree holds all that it holds.
+
+    A class of the user registered by `jax.tree_util.register_dataclass` may leave
+    fields out, and an object may have attributes besides its fields.
+    """
+    kind = type(value)
+    fields = vars(kind).get("__dataclass_fields__")
+    if is_library_class(kind) or (fields is None and isinstance(value, tuple)):
+        return True
+    attributes = attributes_of(value)
+    if isinstance(value, eqx.Module):
+        return not attributes or attributes.keys() <= (fields or {}).keys()
+    again = attributes_of(treedef.unflatten(children))
+    return attributes.keys() == again.keys() and all(
+        again[name] is item for name, item in attributes.items()
+    )
 
 
 def child_names(value: Any) -> list[str]:

@@ -7,9 +7,10 @@ from types import FunctionType
 from typing import Any, Final
 
 
-# Why a callable is opaque that was seen to write, or to keep an array, while it ran.
+# Why a callable is opaque that was seen to write, or that keeps what it computes: it is
+# run so that what does not depend on the point is computed at once, and is no tracer.
 WRITES = "it changes an argument or what it captured"
-KEEPS = "it keeps an array that it has computed"
+KEEPS = "it keeps what it has computed"
 # Another thread was at work between the walk and the trace: true of one call only.
 CHANGED = "it was changed while it was called"
 

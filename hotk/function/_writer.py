@@ -6,7 +6,7 @@ from typing import Any
 from ._walk import VISITORS, Walk, is_mutable
 
 
-_MOST_THINGS = 400
+_MOST_THINGS = 600
 
 
 # From a callable, the nodes of a tree and what is static among the arguments to the
@@ -27,6 +27,7 @@ class Writer:
             the user's is kept alive, as in the key of a walk.
         things: Where each thing with an identity was met, and the kind of things that
             it must be told apart from.
+        alive: What the variables hold, so that no two things have the same `id`.
         leaves: The variables that hold the captured arrays.
         frozen: How many classes and static fields the writer is inside of.
         root: The function whose code is known.
@@ -66,12 +67,16 @@ class Writer:
         write: "Callable[[Writer, Any, str], None]",
     ) -> None:
         """Write the check of a thing by a writer that is not its own."""
+        write(self, value, self.hold(value, expression))
+
+    def hold(self, value: Any, expression: str) -> str:
+        """Write what reads a thing into a variable, and return the variable's name."""
         if len(self.alive) >= _MOST_THINGS:
             raise Unguarded
         self.alive.append(value)
         here = f"v{len(self.alive)}"
         self.lines.append(f"{here} = {expression}")
-        write(self, value, here)
+        return here
 
     def unless(self, condition: str) -> None:
         """Go on only if a condition holds."""

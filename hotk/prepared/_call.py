@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten
 
+from hotk._core import unkeyed_setting
 from hotk.function import (
     CHANGED,
     KEEPS,
@@ -20,10 +21,9 @@ from hotk.function import (
     check_faithful,
     dict_orders,
     in_orders,
-    is_inert,
-    node_data,
+    moving_nodes,
     survey,
-    walk_nodes,
+    walk_all,
 )
 from hotk.mode import Sizes
 
@@ -94,11 +94,7 @@ class Call:
         self.originals = walk.originals
 
     def _visit(self, walk: Walk) -> None:
-        for leaf in self.inputs.visited:
-            walk.visit(leaf)
-        walk.visit(self.f)
-        if not is_inert(self.tree):
-            walk_nodes(walk, node_data(self.tree))
+        walk_all(walk, self.f, moving_nodes(self.tree), self.inputs.visited)
 
     def _flatten(self) -> None:
         self.leaves, self.tree = tree_flatten((self.x, self.rest))
@@ -117,7 +113,8 @@ class Call:
     def key(self) -> Hashable:
         """What identifies the program of `f`, whatever the operator."""
         trees = (self.x_tree, self.args_trees, self.orders)
-        return (self.options.has_aux, self.small, *trees, *self.walked)
+        stage = (self.small, unkeyed_setting())
+        return (self.options.has_aux, *stage, *trees, *self.walked)
 
     @property
     def store_key(self) -> Hashable:
@@ -128,7 +125,8 @@ class Call:
         flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
         shape = 1 + len(self.rest) if flat else self.tree
         marks = self.inputs.marks
-        return (self.options, shape, marks, self.orders, self.small, *self.walked)
+        header = (self.options, shape, marks, self.orders, unkeyed_setting())
+        return (*header, self.small, *self.walked)
 
     def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
         """Put arrays in their places: the leaves of `x`, the direction, the `args`."""

@@ -125,7 +125,7 @@ def call_opaque(
 ) -> Any:
     """Trace the function itself, now and once; compile only if the program is new."""
     call = OpaqueCall(options, f, x, rest)
-    if keeps_arrays(reason):
+    if reason == KEEPS:
         call.eager = not options.kind.sized
         if options.kind.sized:  # it is run in loops, and more than once
             call.remember()
@@ -139,15 +139,6 @@ def call_opaque(
     )
     evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
     return out_tree.unflatten(evaluator.run(closed, constants, arrays))
-
-
-def keeps_arrays(reason: str) -> bool:
-    """Whether an opaque function may keep what it computes, which is to be no tracer.
-
-    Such a function is run so that what does not depend on the point is computed at
-    once, as it is without hotk.
-    """
-    return reason == KEEPS or "_lru_cache_wrapper" in reason
 
 
 def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 from jax.tree_util import tree_flatten
 
-from hotk._core import ARRAY, ModeError, Tracer, message, trace_context
-from hotk.function import Opaque, Walk, dict_orders, is_inert, look
+from hotk._core import ARRAY, ModeError, Tracer, message, trace_context, unkeyed_setting
+from hotk.function import Opaque, Walk, dict_orders, look
 from hotk.mode import AUTO, AbstractMode, Auto
 
 from ._call import SLOT, Call, Mismatch
@@ -84,7 +84,7 @@ class Operator:
                 if tree.num_leaves != shape or tree.num_nodes != shape + 2:
                     shape = tree
                     orders = dict_orders(rest[self._least :])
-                    nodes = None if is_inert(tree) else tree
+                    nodes = tree
                 if not _ARRAYS.issuperset(map(type, arrays)):
                     walk = Walk()
                     inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
@@ -93,7 +93,7 @@ class Operator:
             key, captured = look(f, nodes, fixed)
         except (Opaque, RecursionError):
             return call_slowly(options, f, x, rest)
-        found = (options, shape, marks, orders, 0, *given, *key)
+        found = (options, shape, marks, orders, unkeyed_setting(), 0, *given, *key)
         entry = STORE.entries.get(found)
         if entry is None or entry.first is None:
             return call_slowly(options, f, x, rest)

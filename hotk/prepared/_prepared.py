@@ -20,6 +20,7 @@ from hotk._core import (
     varies_by_device,
 )
 from hotk.function import (
+    KEEPS,
     Closure,
     Opaque,
     Row,
@@ -36,7 +37,7 @@ from ._checks import check_callable
 from ._info import Info, info_of
 from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
-from ._opaque import OpaqueCall, first_that_works, keeps_arrays
+from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
 from ._plan import HELD_LEVELS, Fallback
 from ._program import Program, derive, kinds_of
@@ -280,7 +281,7 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
 
 def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any, reason: str) -> Any:
     call = OpaqueCall(options, f, x, rest, held=True)
-    if keeps_arrays(reason):
+    if reason == KEEPS:
         call.remember()
     arrays = call.inputs.arrays
 

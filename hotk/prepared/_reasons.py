@@ -9,7 +9,10 @@ from ._call import Call
 from ._store import STORE
 
 
-_HEADER = ("operator", "structure", "kinds", "order of a dict", "stage")
+_HEADER = (
+    *("operator", "structure of the arguments", "kind of arguments"),
+    *("order of a dict among the arguments", "kind of random keys", "stage"),
+)
 
 
 def what_is_new(call: Call) -> str:
@@ -25,7 +28,7 @@ def what_is_new(call: Call) -> str:
     if nearest is None:
         return "a new skeleton or structure"
     if same < len(_HEADER):
-        return f"another {_HEADER[same]} of the arguments"
+        return f"another {_HEADER[same]}"
     if same == len(_HEADER):
         return "another function"
     things, skip = (*call.inputs.visited, call.f), call.marked

@@ -14,18 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.function import Opaque, Walk, _guard, look, node_data
-from tests.promises import (  # noqa: F401, each adds its stories
-    stories_arrays,
-    stories_classes,
-    stories_effects,
-    stories_functions,
-    stories_modules,
-    stories_objects,
-    stories_settings,
-    stories_values,
-)
-from tests.promises.telling import STORIES, notebook
+from hotk.function import Opaque, Walk, _guard, look, moving_nodes, walk_all
+from tests.promises.stories import STORIES
+from tests.promises.telling import notebook
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -319,6 +310,12 @@ def test_a_guard_sees_what_changes_in_a_class_and_in_an_object():
         assert check(f, (), ()) is not None, name
 
 
+def _walked(f, tree):
+    walk = Walk()
+    walk_all(walk, f, moving_nodes(tree), ())
+    return walk
+
+
 def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
     f = lambda m: m(jnp.ones(3))
     trees = [
@@ -328,10 +325,10 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
     for _ in range(3):
         for tree in trees:
             key, _ = look(f, tree)
-            assert tuple(key) == tuple(_guard.walk_all(f, node_data(tree), ()).key)
+            assert tuple(key) == tuple(_walked(f, tree).key)
     guards = _guard._KNOWN[id(f.__code__)].guards
     passing = [
-        [check(f, node_data(tree), ()) is not None for check, _ in guards]
+        [check(f, moving_nodes(tree), ()) is not None for check, _ in guards]
         for tree in trees
     ]
     assert [sum(row) for row in passing] == [1, 1, 1, 1]

@@ -294,3 +294,164 @@ def a_set_is_iterated_over_in_another_order():
     second.add(0)
     for numbers in (first, second):
         yield functools.partial(f, numbers)
+
+
+class Scaled(functools.partial):
+    """A partial of a user, with a call of its own."""
+
+    def __call__(self, x):
+        return self.scale * super().__call__(x)
+
+
+@story
+def a_partial_of_a_class_of_the_user_has_a_scale():
+    f = Scaled(cubic, 2.0)
+    f.scale = 1.0
+    yield f
+    f.scale = 5.0
+    yield f
+
+
+@story
+def an_attribute_of_a_partial_is_read():
+    settings = functools.partial(cubic)
+    settings.rate = 2.0
+
+    def f(x):
+        return settings(settings.rate, x)
+
+    yield f
+    settings.rate = 5.0
+    yield f
+    settings.rate = jnp.array([1.0, 2.0, 3.0])
+    yield f
+
+
+class Counted(property):
+    """A property with a state."""
+
+    rate = 2.0
+
+    def __get__(self, instance, owner=None):
+        return self.rate
+
+
+class Late(staticmethod):
+    """A static method that is looked up by itself."""
+
+    rate = 2.0
+
+    def __get__(self, instance, owner=None):
+        return lambda x: self.rate * x
+
+
+def _reader_of(item):
+    class Model:
+        rate = item
+
+    model = Model()
+
+    def f(x):
+        rate = model.rate
+        return jnp.sum((rate(x) if callable(rate) else rate * x) ** 3)
+
+    return f
+
+
+@story
+def a_property_of_a_class_of_the_user_has_a_state():
+    item = Counted(lambda self: 3.0)
+    f = _reader_of(item)
+    yield f
+    item.rate = 5.0
+    yield f
+    Counted.rate = 7.0
+    yield f
+    del item.rate
+    yield f
+    Counted.rate = 2.0
+
+
+@story
+def a_static_method_of_a_class_of_the_user_has_a_state():
+    item = Late(abs)
+    f = _reader_of(item)
+    yield f
+    item.rate = 5.0
+    yield f
+
+
+@story
+def a_hidden_attribute_of_an_enumeration_changes():
+    class Kind(enum.Enum):
+        FIRST = 1
+
+        @property
+        def _rate(self):
+            return self._scale
+
+    Kind.FIRST._scale = 2.0
+
+    def f(x):
+        return cubic(Kind.FIRST._rate, x)
+
+    yield f
+    Kind.FIRST._scale = 5.0
+    yield f
+    Kind._rate = property(lambda self: 7.0)
+    yield f
+
+
+@story
+def a_default_of_a_named_tuple_is_written_in_place():
+    class Config(NamedTuple):
+        rate: Any = np.array([1.0, 2.0, 3.0])
+        table: Any = [2.0]  # noqa: RUF012, shared as careless users share it
+
+    default = Config._field_defaults
+
+    def f(x):
+        return cubic(Config().rate * Config().table[0], x)
+
+    yield f
+    default["rate"][:] = [3.0, 1.0, 4.0]
+    yield f
+    default["table"][0] = 5.0
+    yield f
+
+
+@story
+def a_registered_class_forgets_a_field():
+    @dataclasses.dataclass
+    class Config:
+        rate: Any
+        scale: Any = 2.0
+
+    jax.tree_util.register_dataclass(Config, ["rate"], [], drop_fields=["scale"])
+    config = Config(jnp.ones(3))
+
+    def f(x):
+        return cubic(config.rate * config.scale, x)
+
+    yield f
+    config.scale = 5.0
+    yield f
+
+
+@story
+def a_registered_class_has_one_attribute_more():
+    @dataclasses.dataclass
+    class Config:
+        rate: Any
+
+    jax.tree_util.register_dataclass(Config, ["rate"], [])
+    config = Config(jnp.ones(3))
+
+    def f(x):
+        return cubic(config.rate * getattr(config, "scale", 2.0), x)
+
+    yield f
+    config.scale = 5.0
+    yield f
+    config.scale = 7.0
+    yield f

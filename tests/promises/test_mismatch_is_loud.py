@@ -1,5 +1,6 @@
 """Promise 4: calling a `Prepared` with something else raises one error, with a list."""
 
+import functools
 import itertools
 import os
 import subprocess
@@ -428,6 +429,25 @@ def test_retrace_keeps_the_function_as_it_was(hotk):
     scale[0] = 5.0
     close(prepared(W[0], W[0]), 12.0 * W[0] ** 2)
     close(prepared(W, W), 12.0 * W**2)
+
+
+def test_retrace_keeps_numbers_and_functions_as_they_were(hotk):
+    rate = 2.0
+
+    def power(x):
+        return x**3
+
+    outer = functools.wraps(power)(lambda x: power(x))
+
+    def f(x):
+        return rate * jnp.sum(outer(x))
+
+    prepared = hotk.hvp.prepare(f, W, W, on_mismatch="retrace")
+    power.__code__ = (lambda x: x**5).__code__
+    rate = 5.0
+    close(prepared(W[0], W[0]), 12.0 * W[0] ** 2)
+    close(prepared(W, W), 12.0 * W**2)
+    close(hotk.hvp(f, W, W), 100.0 * W**4)
 
 
 def test_cast_answers_in_the_prepared_dtype(hotk, tick):

@@ -23,18 +23,8 @@ import numpy as np
 import pytest
 
 from tests.helpers import close
-from tests.promises import (  # noqa: F401, each adds its stories
-    stories_arrays,
-    stories_classes,
-    stories_effects,
-    stories_functions,
-    stories_modules,
-    stories_objects,
-    stories_settings,
-    stories_values,
-)
+from tests.promises.stories import STORIES
 from tests.promises.telling import (
-    STORIES,
     X,
     cubic,
     direction,

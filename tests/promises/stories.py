@@ -1,0 +1,13 @@
+"""All stories: importing a module of them adds them to the list."""
+
+from . import (  # noqa: F401
+    stories_arrays,
+    stories_classes,
+    stories_effects,
+    stories_functions,
+    stories_modules,
+    stories_objects,
+    stories_settings,
+    stories_values,
+)
+from .telling import STORIES as STORIES
