@@ -143,8 +143,8 @@ _KEY = [
     Flaw(
         "keywords of a partial are not visited",
         CALLABLES,
-        "    mapping(walk, value.keywords)\n\n\ndef custom_rule",
-        "\n\ndef custom_rule",
+        "    mapping(walk, value.keywords)\n",
+        "",
         stale("a_partial_holds_keywords"),
     ),
     Flaw(
@@ -457,8 +457,8 @@ _GUARDS = [
     Flaw(
         "a guard does not ask for the code of a captured function",
         LINES,
-        '        w.unless(f"{here}.__code__ is {same}")',
-        '        w.unless(f"{same}")',
+        '        w.unless(f"{here}.__code__ is {w.constant(code)}")',
+        '        w.unless(f"{w.constant(code)}")',
         stale("a_captured_function_is_another_one"),
     ),
     Flaw(
