@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
@@ -253,7 +254,8 @@ class Call:
         """Check what `f` returned, and split it into value and auxiliary output."""
         kind, call = self.options.kind, self.options.kind.call()
         y, aux = check_aux(call, self.f, out) if self.options.has_aux else (out, ())
-        return check_output(call, self.f, y, kind.wants), aux
+        check_output(call, self.f, y, kind.wants)
+        return jax.tree.map(jnp.asarray, y), aux
 
     def point(self, leaves: list[Any]) -> tuple[Any, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""

@@ -177,21 +177,22 @@ def _kind(dtype: Any) -> Any:
     return np.dtype("int8")
 
 
-def check_output(call: str, f: Any, y: Any, want: str) -> Any:
-    """Check the value of `f`, and return it as a tree of arrays.
+_VALUES = (jax.Array, np.ndarray, np.generic, int, float, complex)
+
+
+def check_output(call: str, f: Any, y: Any, want: str) -> None:
+    """Check the value of `f`, or the shapes of it.
 
     Args:
         call: The call, for messages.
         f: The function, for messages.
-        y: Its value.
+        y: Its value, or a tree of `jax.ShapeDtypeStruct`s.
         want: `scalar` for one real number, `real` or `inexact` for a tree of such
             arrays.
     """
     where = f"`{function_name(f)}`{function_place(f)}"
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
-        if not isinstance(
-            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
-        ):
+        if not isinstance(leaf, (*_VALUES, jax.ShapeDtypeStruct)):
             raise OutputError(
                 message(
                     call,
@@ -203,7 +204,8 @@ def check_output(call: str, f: Any, y: Any, want: str) -> Any:
                 )
             )
     if want == "scalar":
-        return _check_scalar(call, where, y)
+        _check_scalar(call, where, y)
+        return
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
             raise OutputError(
@@ -215,10 +217,9 @@ def check_output(call: str, f: Any, y: Any, want: str) -> Any:
                     fix="Cast the result to a float, or return it with `has_aux=True`.",
                 )
             )
-    return jax.tree.map(jnp.asarray, y)
 
 
-def _check_scalar(call: str, where: str, y: Any) -> Any:
+def _check_scalar(call: str, where: str, y: Any) -> None:
     if jax.tree.structure(y) != jax.tree.structure(0):
         problem = f"{where} must return one real number."
         fix = "Return the scalar alone"
@@ -241,7 +242,7 @@ def _check_scalar(call: str, where: str, y: Any) -> Any:
         )
         got = describe(y)
     else:
-        return jnp.asarray(y)
+        return
     raise OutputError(
         message(
             call,
@@ -267,9 +268,7 @@ def check_aux(call: str, f: Any, out: Any) -> tuple[Any, Any]:
             )
         )
     for path, leaf in jax.tree_util.tree_flatten_with_path(out[1])[0]:
-        if not isinstance(
-            leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)
-        ):
+        if not isinstance(leaf, _VALUES):
             raise OutputError(
                 message(
                     call,

@@ -25,6 +25,7 @@ from hotk.function import Opaque, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
+from ._checks import check_output
 from ._opaque import find_evaluator
 from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans
 from ._program import Lifted, Primal, Program, kinds_of, program_key
@@ -89,12 +90,15 @@ def make_program(call: Call, kinds: Any) -> Program:
             STORE.forget(call.key, primal)
     if tracers_inside(traced.jaxpr):
         raise Fallback("something inside it closes over what is traced")
+    # it may have been traced for an operator that wants something else
+    kind, shapes = call.options.kind, traced.out_info[0]
+    check_output(kind.call(), call.f, shapes, kind.wants)
     check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
         raise Fallback("a host callback keeps what it captured")
     failures = []
-    for plan in plans(call, traced.jaxpr, traced.out_info[0]):
+    for plan in plans(call, traced.jaxpr, shapes):
         program = Program(call.options, primal, call.tree, plan, facts, kinds)
         try:
             program.trace(call, captured, arrays)
