@@ -4,11 +4,19 @@ from hotk._core import (
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
+    NotPositiveDefiniteError as NotPositiveDefiniteError,
     OutputError as OutputError,
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
 )
+from hotk.curvature import (
+    empirical_fvp as empirical_fvp,
+    fvp as fvp,
+    ggnvp as ggnvp,
+    sampled_fvp as sampled_fvp,
+)
+from hotk.estimate import Estimate as Estimate
 from hotk.first import (
     derivative as derivative,
     gradient as gradient,
@@ -25,6 +33,15 @@ from hotk.function import (
     Closure as Closure,
     Signature as Signature,
     explain as explain,
+)
+from hotk.linop import (
+    Diagonal as Diagonal,
+    EmpiricalFisherOperator as EmpiricalFisherOperator,
+    FisherOperator as FisherOperator,
+    GGNOperator as GGNOperator,
+    HessianOperator as HessianOperator,
+    Identity as Identity,
+    SampledFisherOperator as SampledFisherOperator,
 )
 from hotk.mode import (
     FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,

@@ -38,10 +38,12 @@ from ._errors import (
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
+    NotPositiveDefiniteError as NotPositiveDefiniteError,
     OutputError as OutputError,
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
     message as message,
 )
+from ._progress import progress as progress
 from ._table import html_table as html_table, text_table as text_table

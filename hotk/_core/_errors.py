@@ -29,6 +29,18 @@ class TooLargeError(HotkError, MemoryError):
     """A dense result would exceed the memory budget."""
 
 
+class NotPositiveDefiniteError(HotkError, ValueError):
+    """A matrix that is to be positive definite is not.
+
+    Attributes:
+        smallest: The smallest eigenvalue that was found.
+    """
+
+    def __init__(self, text: str, smallest: float) -> None:
+        super().__init__(text)
+        self.smallest = smallest
+
+
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
     """Write an error message: where, what, the two values side by side, the way out."""
     found = "  got:" + (got if got.startswith("\n") else f"      {got}")
@@ -43,5 +55,6 @@ for _error in (
     ModeError,
     PreparationError,
     TooLargeError,
+    NotPositiveDefiniteError,
 ):
     _error.__module__ = "hotk"  # where users find it, and what a traceback shows

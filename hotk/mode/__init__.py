@@ -8,8 +8,18 @@ from ._auto import (
     forward_first_candidates as forward_first_candidates,
     second_order_candidates as second_order_candidates,
 )
-from ._basis import is_complex as is_complex
-from ._block import recorded_blocks as recorded_blocks
+from ._basis import (
+    is_complex as is_complex,
+    over_basis as over_basis,
+    split_rows as split_rows,
+    unit as unit,
+)
+from ._block import (
+    choose_block as choose_block,
+    recorded_blocks as recorded_blocks,
+)
+from ._columns import columns as columns
+from ._entrywise import is_entrywise as is_entrywise
 from ._first import (
     AbstractMode as AbstractMode,
     Forward as Forward,

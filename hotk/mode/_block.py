@@ -190,7 +190,7 @@ def _traffic(
     written: dict[Any, int] = {}
     shared: dict[Any, int] = {}
     kernel = False
-    equations, wanted = _needed(jaxpr, used or [True] * len(jaxpr.outvars))
+    equations, wanted = needed(jaxpr, used or [True] * len(jaxpr.outvars))
     for equation in equations:
         inputs = [not _is_literal(v) and v in live for v in equation.invars]
         if not any(inputs):
@@ -200,7 +200,8 @@ def _traffic(
         if name in _INLINED and inner is not None:
             inner = getattr(inner, "jaxpr", inner)
             part = _traffic(inner, inputs, [v in wanted for v in equation.outvars])
-            outer = dict(zip(inner.invars, equation.invars, strict=True))
+            pairs = zip(inner.invars, equation.invars, strict=True)
+            outer = {v: atom for v, atom in pairs if not _is_literal(atom)}
             written.update({(id(equation), k): b for k, b in part.written.items()})
             shared.update({outer.get(v, v): b for v, b in part.shared.items()})
             kernel |= part.kernel
@@ -221,7 +222,7 @@ def _traffic(
     return _Traffic(written, shared, kernel, outputs)
 
 
-def _needed(jaxpr: Any, used: list[bool]) -> tuple[list[Any], set[Any]]:
+def needed(jaxpr: Any, used: list[bool]) -> tuple[list[Any], set[Any]]:
     """Return the equations that the used outputs depend on, and all they depend on."""
     outputs = zip(jaxpr.outvars, used, strict=True)
     wanted = {v for v, is_used in outputs if is_used and not _is_literal(v)}

@@ -2,6 +2,7 @@
 
 from ._budget import (
     check_budget as check_budget,
+    check_bytes as check_bytes,
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )

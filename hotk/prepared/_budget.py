@@ -83,14 +83,26 @@ def check_budget(call: str, f: Callable[..., Any], x: Any, order: int) -> None:
     m = sum(leaf.size for leaf in jax.tree.leaves(y))
     # a block has the dtype of its row
     rows = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    needed, budget = m * rows * n ** (order - 1), memory_budget()
+    instead = (
+        "`hotk.hvp(f, x, v)` for products, `hotk.hessian_diagonal(f, x)` for the "
+        "diagonal, `hotk.quadratic_form(f, x, v)` for curvature along a direction"
+        if order == 2
+        else "`hotk.jvp(f, x, v)` or `hotk.vjp(f, x, u)` for products"
+    )
+    check_bytes(call, n, m * rows * n ** (order - 1), instead)
+
+
+def check_bytes(call: str, n: int, needed: int, instead: str) -> None:
+    """Refuse a dense result of so many bytes if that is above the budget.
+
+    Args:
+        call: What was called.
+        n: How many numbers it is for.
+        needed: Its bytes.
+        instead: What to use in its place.
+    """
+    budget = memory_budget()
     if needed > budget:
-        instead = (
-            "`hotk.hvp(f, x, v)` for products, `hotk.hessian_diagonal(f, x)` for the "
-            "diagonal, `hotk.quadratic_form(f, x, v)` for curvature along a direction"
-            if order == 2
-            else "`hotk.jvp(f, x, v)` or `hotk.vjp(f, x, u)` for products"
-        )
         raise TooLargeError(
             message(
                 call,

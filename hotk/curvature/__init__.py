@@ -1,0 +1,23 @@
+"""Floor 7. Gauss-Newton and Fisher matrices, and the Hessians of common losses."""
+
+from ._fisher import (
+    EmpiricalFisher as EmpiricalFisher,
+    Fisher as Fisher,
+    SampledFisher as SampledFisher,
+)
+from ._gauss_newton import GaussNewton as GaussNewton
+from ._losses import (
+    AbstractLikelihood as AbstractLikelihood,
+    AbstractLoss as AbstractLoss,
+    HuberLoss as HuberLoss,
+    PoissonLoss as PoissonLoss,
+    SigmoidCrossEntropy as SigmoidCrossEntropy,
+    SoftmaxCrossEntropy as SoftmaxCrossEntropy,
+    SquaredError as SquaredError,
+)
+from ._products import (
+    empirical_fvp as empirical_fvp,
+    fvp as fvp,
+    ggnvp as ggnvp,
+    sampled_fvp as sampled_fvp,
+)

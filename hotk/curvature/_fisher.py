@@ -1,0 +1,139 @@
+"""Functions whose Hessian is a Fisher matrix: exact, sampled, empirical."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from hotk._core import message
+
+from ._gauss_newton import linearized, with_curvature
+from ._losses import AbstractLikelihood
+
+
+def _check(name: str, loss: Any) -> None:
+    if not isinstance(loss, AbstractLikelihood):
+        raise TypeError(
+            message(
+                f"{name}(model, loss)",
+                "`loss` is no likelihood, so there is no distribution of targets.",
+                expected="one of `hotk.curvature`: SquaredError, SoftmaxCrossEntropy, "
+                "SigmoidCrossEntropy, PoissonLoss, or a class of `AbstractLikelihood`",
+                got=getattr(loss, "__name__", type(loss).__name__),
+                fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
+            )
+        )
+
+
+@final
+class Fisher(eqx.Module):
+    r"""The function `loss(model(x, *args))` whose Hessian is the exact Fisher matrix.
+
+    The Fisher matrix is the mean over the model's own distribution of targets,
+    $c \sum_n J_n^T\, E_{y \sim p(\cdot | z_n)}[\nabla \ell\, \nabla \ell^T]\, J_n$ with
+    c = 1/N for the mean over N examples and 1 for the sum. The likelihoods of
+    `hotk.curvature` have natural parameters as outputs, so that it equals the
+    Gauss-Newton matrix [1, section 9]; the targets do not enter.
+
+    Attributes:
+        model: Function `model(x, *args)` that returns outputs.
+        loss: A likelihood of `hotk.curvature`.
+
+    References:
+        [1] Martens (2020). New insights and perspectives on the natural gradient
+            method. JMLR 21(146), 1-76.
+    """
+
+    model: Callable[..., Any]
+    loss: AbstractLikelihood
+
+    def __check_init__(self) -> None:
+        """Refuse a loss without a density."""
+        _check("Fisher", self.loss)
+
+    def __call__(self, x: Any, *args: Any) -> Any:
+        """Return the value of the loss."""
+        z = linearized(self.model, x, args)
+        loss = self.loss
+        return with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
+
+
+@final
+class SampledFisher(eqx.Module):
+    r"""The function whose Hessian is a Monte Carlo estimate of the Fisher matrix.
+
+    For each example S targets are drawn from the model's distribution:
+    $\frac{c}{S} \sum_n \sum_s J_n^T g_{ns} g_{ns}^T J_n$ with $g_{ns} = \nabla_z
+    \ell(z_n, y_{ns})$, and c = 1/N for the mean over N examples, 1 for the sum. Its
+    mean over keys is the exact Fisher matrix; a key gives one matrix.
+
+    Attributes:
+        model: Function `model(x, *args)` that returns outputs.
+        loss: A likelihood of `hotk.curvature`.
+        key: A random key.
+        samples: How many targets for each example.
+    """
+
+    model: Callable[..., Any]
+    loss: AbstractLikelihood
+    key: Key[Array, ""]
+    samples: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        """Refuse a loss without a density."""
+        _check("SampledFisher", self.loss)
+        if self.samples < 1:
+            raise ValueError(f"`samples` is {self.samples}, not positive.")
+
+    def __call__(self, x: Any, *args: Any) -> Any:
+        """Return the value of the loss."""
+        z = linearized(self.model, x, args)
+        loss = self.loss
+        fixed = jax.lax.stop_gradient(z)
+        keys = jax.random.split(self.key, self.samples)
+        slopes = jax.vmap(lambda k: loss.slope(fixed, loss.sample(k, fixed)))(keys)
+        factor = loss.factor(z) / self.samples
+        return _outer(loss(z), z, loss.gradient, slopes, factor)
+
+
+@final
+class EmpiricalFisher(eqx.Module):
+    r"""The function whose Hessian is the empirical Fisher matrix.
+
+    The targets are the data's own, $c \sum_n J_n^T g_n g_n^T J_n$ with $g_n = \nabla_z
+    \ell(z_n, y_n)$, and c = 1/N for the mean over N examples, 1 for the sum. It is no
+    estimate of the Fisher matrix [1], and vanishes where all examples are fitted.
+
+    Attributes:
+        model: Function `model(x, *args)` that returns outputs.
+        loss: A loss of `hotk.curvature`.
+
+    References:
+        [1] Kunstner, Balles and Hennig (2019). Limitations of the empirical Fisher
+            approximation for natural gradient descent. NeurIPS. Equation 3.
+    """
+
+    model: Callable[..., Any]
+    loss: Any
+
+    def __call__(self, x: Any, *args: Any) -> Any:
+        """Return the value of the loss."""
+        z = linearized(self.model, x, args)
+        loss = self.loss
+        slopes = loss.slope(jax.lax.stop_gradient(z), loss.targets)[None]
+        return _outer(loss(z), z, loss.gradient, slopes, loss.factor(z))
+
+
+def _outer(value: Any, z: Any, gradient: Any, slopes: Any, factor: float) -> Any:
+    """Return `value` with the curvature `factor sum_sn g_sn g_sn^T`."""
+    axes = tuple(range(2, slopes.ndim))
+
+    def product(z: Any, u: Any) -> Any:
+        del z
+        along = jnp.sum(slopes * u[None], axis=axes, keepdims=True)
+        return factor * jnp.sum(slopes * along, axis=0)
+
+    return with_curvature(value, z, gradient, product)

@@ -1,0 +1,239 @@
+"""Losses of common models, with their Hessians in closed form."""
+
+import abc
+from typing import Any, Literal, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, Key, Num, Shaped
+
+
+def as_array(values: Any) -> Any:
+    """Return targets as an array of JAX; those of NumPy are copied."""
+    return values if isinstance(values, jax.Array) else jnp.array(values)
+
+
+class AbstractLoss(eqx.Module):
+    r"""A loss $L(z) = c \sum_n \ell(z_n, y_n)$ of outputs, example by example.
+
+    The first axis of `z` counts the N examples; $\ell$ is summed over the others. The
+    factor c is 1/N for the mean over examples, 1 for the sum.
+
+    Attributes:
+        targets: What the outputs are compared with.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: eqx.AbstractVar[Any]
+    reduction: eqx.AbstractVar[Literal["mean", "sum"]]
+
+    def __check_init__(self) -> None:
+        """Refuse another reduction."""
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"`reduction` is {self.reduction!r}, not 'mean' or 'sum'.")
+
+    def __call__(self, z: Inexact[Array, "N *outputs"]) -> Float[Array, ""]:
+        """Return the loss."""
+        return self.factor(z) * jnp.sum(self.each(z))
+
+    def factor(self, z: Any) -> float:
+        """Return 1/N for the mean over N examples, 1 for the sum."""
+        return 1 / len(z) if self.reduction == "mean" else 1.0
+
+    def gradient(self, z: Inexact[Array, "N *outputs"]) -> Inexact[Array, "N *outputs"]:
+        """Return the gradient by the outputs, factor included."""
+        return self.factor(z) * self.slope(z, self.targets)
+
+    @abc.abstractmethod
+    def each(self, z: Any) -> Any:
+        """Return the losses whose sum over all axes counts."""
+
+    @abc.abstractmethod
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return the derivatives of the losses by the outputs, without the factor."""
+
+    @abc.abstractmethod
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return the product of the loss' Hessian with `u`, factor included."""
+
+
+class AbstractLikelihood(AbstractLoss):
+    """A loss that is the negative logarithm of a density of the targets."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key[Array, ""], z: Any) -> Any:
+        """Draw targets from the density that the outputs stand for."""
+
+
+@final
+class SquaredError(AbstractLikelihood):
+    r"""Half the squared error, $\ell(z, y) = \frac12 \sum_j (z_j - y_j)^2$.
+
+    Its Hessian is the identity. It is the negative log-likelihood of a normal
+    distribution with mean `z` and variance 1, but for a constant.
+
+    Attributes:
+        targets: As many numbers as outputs.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
+    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+
+    def each(self, z: Any) -> Any:
+        """Return half the squares."""
+        return (z - self.targets.astype(z.dtype)) ** 2 / 2
+
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return the residuals."""
+        return z - targets.astype(z.dtype)
+
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return `c u`."""
+        return self.factor(z) * u
+
+    def sample(self, key: Any, z: Any) -> Any:
+        """Draw from the normal distribution around the outputs."""
+        return z + jax.random.normal(key, z.shape, z.dtype)
+
+
+@final
+class SoftmaxCrossEntropy(AbstractLikelihood):
+    r"""The cross entropy of logits, $\ell(z, y) = \log\sum_j e^{z_j} - z_y$.
+
+    Its Hessian is $\mathrm{diag}(p) - p p^T$ with $p = \mathrm{softmax}(z)$, over the
+    last axis. Targets are class numbers, or probabilities of the same shape as `z`.
+
+    Attributes:
+        targets: Integers without the last axis of the logits, or probabilities.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
+    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+
+    def _probabilities(self, z: Any, targets: Any) -> Any:
+        if jnp.issubdtype(targets.dtype, jnp.integer):
+            return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
+        return targets.astype(z.dtype)
+
+    def each(self, z: Any) -> Any:
+        """Return the cross entropies."""
+        logs = jax.nn.log_softmax(z)
+        return -jnp.sum(self._probabilities(z, self.targets) * logs, axis=-1)
+
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return predicted minus given probabilities, if those sum to 1."""
+        given = self._probabilities(z, targets)
+        return jax.nn.softmax(z) * jnp.sum(given, axis=-1, keepdims=True) - given
+
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return `c (p * u - p (p . u))`."""
+        p = jax.nn.softmax(z)
+        given = self._probabilities(z, self.targets)
+        mass = self.factor(z) * jnp.sum(given, axis=-1, keepdims=True)
+        return mass * (p * u - p * jnp.sum(p * u, axis=-1, keepdims=True))
+
+    def sample(self, key: Any, z: Any) -> Any:
+        """Draw class numbers."""
+        return jax.random.categorical(key, z)
+
+
+@final
+class SigmoidCrossEntropy(AbstractLikelihood):
+    r"""The cross entropy of single logits, $\ell(z, y) = \log(1 + e^z) - y z$.
+
+    Its Hessian is $p (1 - p)$ on the diagonal, with $p = 1 / (1 + e^{-z})$.
+
+    Attributes:
+        targets: 0 and 1, or probabilities; as many as logits.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
+    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+
+    def each(self, z: Any) -> Any:
+        """Return the cross entropies."""
+        return jax.nn.softplus(z) - self.targets.astype(z.dtype) * z
+
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return predicted minus given probabilities."""
+        return jax.nn.sigmoid(z) - targets.astype(z.dtype)
+
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return `c p (1 - p) u`."""
+        return self.factor(z) * jax.nn.sigmoid(z) * jax.nn.sigmoid(-z) * u
+
+    def sample(self, key: Any, z: Any) -> Any:
+        """Draw zeros and ones."""
+        return jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype(z.dtype)
+
+
+@final
+class PoissonLoss(AbstractLikelihood):
+    r"""The Poisson loss of logarithms of rates, $\ell(z, y) = e^z - y z$.
+
+    Its Hessian is $e^z$ on the diagonal. The constant $\log y!$ is left out.
+
+    Attributes:
+        targets: Counts, as many as outputs.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
+    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+
+    def each(self, z: Any) -> Any:
+        """Return the losses."""
+        return jnp.exp(z) - self.targets.astype(z.dtype) * z
+
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return rates minus counts."""
+        return jnp.exp(z) - targets.astype(z.dtype)
+
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return `c exp(z) u`."""
+        return self.factor(z) * jnp.exp(z) * u
+
+    def sample(self, key: Any, z: Any) -> Any:
+        """Draw counts."""
+        return jax.random.poisson(key, jnp.exp(z)).astype(z.dtype)
+
+
+@final
+class HuberLoss(AbstractLoss):
+    r"""Huber's loss of the residual $r = z - y$: quadratic near zero, then linear.
+
+    It is $r^2 / 2$ for $|r| \le \delta$ and $\delta (|r| - \delta / 2)$ beyond; its
+    Hessian is 1 and 0 there. It has no density of its own, so no Fisher matrix.
+
+    Attributes:
+        targets: As many numbers as outputs.
+        delta: Where the linear part begins, a positive number.
+        reduction: `"mean"` or `"sum"` over the examples.
+    """
+
+    targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
+    delta: Any = 1.0
+    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+
+    def each(self, z: Any) -> Any:
+        """Return the losses."""
+        r = jnp.abs(z - self.targets.astype(z.dtype))
+        inside = jnp.minimum(r, self._delta(z))
+        return inside * (r - inside / 2)
+
+    def slope(self, z: Any, targets: Any) -> Any:
+        """Return the clipped residuals."""
+        delta = self._delta(z)
+        return jnp.clip(z - targets.astype(z.dtype), -delta, delta)
+
+    def hessian_product(self, z: Any, u: Any) -> Any:
+        """Return `c u` where the loss is quadratic, zero elsewhere."""
+        inside = jnp.abs(z - self.targets.astype(z.dtype)) <= self._delta(z)
+        return self.factor(z) * jnp.where(inside, u, 0)
+
+    def _delta(self, z: Any) -> Any:
+        return jnp.asarray(self.delta, z.dtype)

@@ -1,0 +1,7 @@
+"""Floor 11. Estimates from random products, with error bars."""
+
+from ._diagonal import diagonal as diagonal
+from ._estimate import Estimate as Estimate
+from ._logdet import logdet as logdet
+from ._spectrum import Spectrum as Spectrum, spectrum as spectrum
+from ._trace import trace as trace

@@ -1,0 +1,88 @@
+"""`Estimate`: a value with its standard error."""
+
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from hotk._core import describe_tree, html_table, text_table
+
+
+@final
+class Estimate(eqx.Module):
+    r"""A value that was estimated from random vectors, and how far off it may be.
+
+    The error is that of the mean, $\sqrt{\sum_i (t_i - \bar t)^2 / (k (k - 1))}$ for
+    `k` independent samples, not that of one sample. Two errors to each side cover the
+    truth in about 95 % of all cases for many samples, in about 92 % for ten. A single
+    sample has an infinite error.
+
+    Attributes:
+        value: The estimate: a number, an array, or a vector of the operator's space.
+        error: Its standard error, entry by entry, in the structure of the value. The
+            real and the imaginary part of a complex entry have one each.
+        products: How many products with the operator it took.
+        method: How it was estimated.
+    """
+
+    value: Any
+    error: Any
+    products: Int[Array, "*batch"]
+    method: str = eqx.field(static=True)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("value", self._say(self.value, "{:.6g}")),
+            ("standard error", self._say(self.error, "{:.2g}")),
+            ("products", str(self.products)),
+            ("method", self.method),
+        ]
+
+    @staticmethod
+    def _say(v: Any, number: str) -> str:
+        leaves = jax.tree.leaves(v)
+        if len(leaves) == 1 and leaves[0].ndim == 0:
+            return number.format(leaves[0].item())
+        sizes = [float(jnp.max(jnp.abs(a))) for a in leaves if a.size]
+        return f"{describe_tree(v)}, at most " + number.format(max(sizes, default=0.0))
+
+    def __repr__(self) -> str:
+        """Write the value and its error in one line."""
+        try:
+            (_, value), (_, error), (_, products), (_, method) = self._rows()
+        except Exception:  # inside of a transformation there are no numbers yet
+            return eqx.tree_pformat(self)
+        return f"Estimate({value} +- {error}, {method}, {products} products)"
+
+    def __str__(self) -> str:
+        """Write one line a field."""
+        try:
+            return text_table(("field", "value"), self._rows())
+        except Exception:  # as above
+            return repr(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(("field", "value"), self._rows())
+
+
+def averaged(samples: Any, products: int, method: str) -> Estimate:
+    """Estimate by the mean of independent samples, along the leading axis of a tree."""
+    error = jax.tree.map(spread, samples)
+    return Estimate(mean(samples), error, jnp.asarray(products, jnp.int32), method)
+
+
+def mean(samples: Any) -> Any:
+    """Return the mean over the leading axis of a tree."""
+    return jax.tree.map(lambda a: jnp.mean(a, axis=0), samples)
+
+
+def spread(a: Any) -> Any:
+    """Return the standard error of the mean over the leading axis of an array."""
+    if jnp.iscomplexobj(a):
+        return jax.lax.complex(spread(a.real), spread(a.imag))
+    count = a.shape[0]
+    if count == 1:
+        return jnp.full_like(a[0], jnp.inf)
+    return jnp.std(a, axis=0, ddof=1) / jnp.asarray(count, a.dtype) ** 0.5

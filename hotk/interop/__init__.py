@@ -1,0 +1,13 @@
+"""Roof. Derivatives for other libraries: SciPy, lineax, IPOPT."""
+
+from ._ipopt_problem import (
+    IpoptProblem as IpoptProblem,
+    ipopt_problem as ipopt_problem,
+)
+from ._layout import PrecisionWarning as PrecisionWarning
+from ._lineax_operator import as_lineax as as_lineax
+from ._scipy_operator import as_scipy as as_scipy
+from ._scipy_problem import (
+    ScipyProblem as ScipyProblem,
+    scipy_problem as scipy_problem,
+)

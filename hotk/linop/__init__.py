@@ -1,0 +1,26 @@
+"""Floor 10. Derivatives at a point as linear operators, and Krylov methods on them."""
+
+from . import space as space
+from ._batches import DataOperator as DataOperator
+from ._cg import cg as cg, steihaug as steihaug
+from ._curvature import (
+    EmpiricalFisherOperator as EmpiricalFisherOperator,
+    FisherOperator as FisherOperator,
+    GGNOperator as GGNOperator,
+    SampledFisherOperator as SampledFisherOperator,
+)
+from ._driver import loop as loop
+from ._hessian import HessianOperator as HessianOperator
+from ._index import Index as Index
+from ._lanczos import Eigenpairs as Eigenpairs, eigh as eigh
+from ._minres import minres as minres
+from ._operator import AbstractOperator as AbstractOperator
+from ._simple import Diagonal as Diagonal, Identity as Identity
+from ._solution import Method as Method, Reason as Reason, Solution as Solution
+from ._solve import (
+    Inertia as Inertia,
+    cholesky as cholesky,
+    inertia as inertia,
+    solve as solve,
+)
+from ._vectors import space_of as space_of

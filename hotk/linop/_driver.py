@@ -1,0 +1,116 @@
+"""What the iterative solvers share: their input, their loop, their result."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from . import space
+from ._solution import Reason, Solution
+
+
+class Check(NamedTuple):
+    """When to stop.
+
+    Attributes:
+        tol: The residual's norm over that of `b`.
+        max_steps: The largest number of products.
+        starts: Whether the iteration begins at a point other than zero.
+    """
+
+    tol: Any
+    max_steps: Any
+    starts: bool
+
+
+def prepared_system(
+    call: str, operator: Any, b: Any, x0: Any, tol: Any, max_steps: int | None
+) -> tuple[Any, Any, Check]:
+    """Check operator, right-hand side and start, and widen them to work with."""
+    if not operator.symmetric:
+        raise TypeError(
+            f"`{call}`: the operator is not known to be symmetric. For a product of "
+            "operators solve with one factor after the other."
+        )
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"`{call}`: `max_steps` is {max_steps}, not positive.")
+    b = operator.vector(b, call)
+    start = space.zeros(b) if x0 is None else operator.vector(x0, call)
+    steps = 10 * max(space.dimension(b), 1) if max_steps is None else max_steps
+    steps = min(steps, 2**31 - 1)
+    dtype = space.scalar_dtype(b)
+    check = Check(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
+    return space.widened(b), space.widened(start), check
+
+
+def loop(operator: Any, run: Callable[..., Any], *inputs: Any) -> Any:
+    """Run an iteration: compiled as a whole, or step by step if it has to be.
+
+    An operator whose products run on the host, such as one over batches of data, cannot
+    be part of a compiled loop.
+
+    Args:
+        operator: The operator that the iteration multiplies with.
+        run: From a while loop, `jax.lax.while_loop` or one in Python, and the inputs to
+            the result.
+        *inputs: Trees; what is no array in them is static.
+    """
+    if operator.on_host:
+        return run(_python_loop, *inputs)
+    return compiled(run, inputs)
+
+
+def compiled(run: Callable[..., Any], inputs: Any) -> Any:
+    """Run an iteration compiled as a whole."""
+    arrays, statics = eqx.partition(inputs, eqx.is_array)
+    leaves, treedef = jax.tree.flatten(statics)
+    return _jitted(run, arrays, tuple(leaves), treedef)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _jitted(run: Callable[..., Any], arrays: Any, leaves: Any, treedef: Any) -> Any:
+    inputs = eqx.combine(arrays, treedef.unflatten(leaves))
+    return run(jax.lax.while_loop, *inputs)
+
+
+def _python_loop(condition: Any, body: Any, state: Any) -> Any:
+    while bool(condition(state)):
+        state = body(state)
+    return state
+
+
+def finished(
+    mv: Callable[[Any], Any],
+    b: Any,
+    end: Any,
+    target: Any,
+    method: Any,
+    like: Any,
+    unit: Any,
+) -> Solution:
+    """Compute the residual anew and write down what was found, in another unit."""
+    x = end["x"]
+    r = space.minus(b, mv(x))
+    residual, length = space.norm(r), space.norm(b)
+    converged = end["reason"] == Reason.converged
+    reason = Reason.where(
+        converged & (residual > 1.5 * target), Reason.stagnated, end["reason"]
+    )
+    reason = Reason.where(
+        converged & ~jnp.isfinite(residual), Reason.not_finite, reason
+    )
+    safe = jnp.where(length > 0, length, 1)
+    return Solution(
+        x=space.narrowed(space.times(unit, x), like),
+        iterations=end["steps"],
+        residual=residual * unit,
+        relative=residual / safe,
+        curvature=end["curvature"],
+        direction=space.narrowed(end["direction"], like),
+        model=-space.inner(x, space.plus(b, r)) / 2 * unit**2,
+        reason=reason,
+        method=method,
+    )

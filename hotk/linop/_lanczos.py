@@ -1,0 +1,278 @@
+"""Lanczos iteration with thick restart: extreme eigenvalues and their vectors."""
+
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from hotk._core import html_table, text_table
+
+from . import space
+from ._driver import loop
+from ._vectors import space_of
+
+
+_WHICH = ("LA", "SA", "LM", "BE")
+
+
+@final
+class Eigenpairs(eqx.Module):
+    """Some eigenvalues of a symmetric operator, with vectors and residuals.
+
+    Attributes:
+        values: The eigenvalues, in ascending order.
+        vectors: The eigenvectors, of norm 1: a tree like the space with one leading
+            axis.
+        residuals: The norms of `A v - lambda v`, computed anew at the end. Each
+            interval `lambda +- residual` holds an eigenvalue.
+        converged: Whether each residual is below the tolerance.
+        products: How many products with the operator it took, residuals included.
+        restarts: How often the iteration was restarted.
+    """
+
+    values: Float[Array, " k"]
+    vectors: Any
+    residuals: Float[Array, " k"]
+    converged: Bool[Array, " k"]
+    products: Int[Array, ""]
+    restarts: Int[Array, ""]
+
+    def _table(self) -> Any:
+        rows = [
+            (f"{float(v):.6g}", f"{float(r):.2g}", "yes" if bool(c) else "no")
+            for v, r, c in zip(self.values, self.residuals, self.converged, strict=True)
+        ]
+        return ("eigenvalue", "residual", "converged"), rows
+
+    def __str__(self) -> str:
+        """Write one line an eigenvalue, and the cost."""
+        try:
+            cost = f"{int(self.products)} products, {int(self.restarts)} restarts"
+            return f"{text_table(*self._table())}\n{cost}"
+        except Exception:  # inside of a transformation there are no numbers yet
+            return repr(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table())
+
+
+def eigh(
+    operator: Any,
+    k: int = 6,
+    which: str = "LA",
+    *,
+    key: Any = None,
+    tol: float | None = None,
+    window: int | None = None,
+    max_restarts: int = 100,
+) -> Eigenpairs:
+    r"""Compute `k` extreme eigenvalues of a symmetric operator, with vectors.
+
+    Lanczos iteration with full re-orthogonalization, twice [2], and thick restart [1]:
+    of a window of basis vectors the best Ritz vectors are kept, until `k` residuals are
+    below `tol` times the largest eigenvalue found. Where a Krylov space is exhausted, a
+    random direction begins another one, so that multiple eigenvalues and the zero
+    operator come out right where the window covers the space. Of a multiple eigenvalue
+    in a larger space one copy may be found.
+
+    Args:
+        operator: A symmetric operator.
+        k: How many eigenvalues.
+        which: `"LA"`, the largest; `"SA"`, the smallest; `"LM"`, those of largest
+            magnitude; `"BE"`, from both ends, one more from the upper end if odd.
+        key: A random key for the start; a fixed one if left out.
+        tol: Residual over largest magnitude; the square root of the precision
+            (3e-4 in single, 1e-8 in double precision) if left out.
+        window: The number of basis vectors, `2 k + 20` if left out. More memory, fewer
+            restarts.
+        max_restarts: Stop after so many restarts, converged or not.
+
+    Returns:
+        `Eigenpairs`: `values`, `vectors`, `residuals`, `converged`.
+
+    Raises:
+        ValueError: If `k` is not between 1 and the dimension, or `which` is none of
+            those.
+        TypeError: If the operator is not symmetric.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.arange(5.0) * x**2)
+        >>> H = hotk.HessianOperator(f, jnp.ones(5))
+        >>> hotk.linop.eigh(H, 2).values.round(4).tolist()
+        [6.0, 8.0]
+
+    References:
+        [1] Wu and Simon (2000). Thick-restart Lanczos method for large symmetric
+            eigenvalue problems. SIAM J. Matrix Anal. Appl. 22(2), 602-616. Algorithm 2.
+        [2] Daniel, Gragg, Kaufman and Stewart (1976). Reorthogonalization and stable
+            algorithms for updating the Gram-Schmidt QR factorization. Math. Comp. 30.
+    """
+    like = space_of(operator)
+    n = space.dimension(like)
+    if not operator.symmetric:
+        raise TypeError("`eigh(A, k)`: the operator is not known to be symmetric.")
+    if not 1 <= k <= n:
+        raise ValueError(f"`eigh(A, k)`: k = {k} is not between 1 and n = {n}.")
+    if which not in _WHICH:
+        raise ValueError(f"`eigh(A, k, which)`: {which!r} is none of {_WHICH}.")
+    window = 2 * k + 20 if window is None else window
+    window = min(n, max(window, k + 2))
+    dtype = space.scalar_dtype(like)
+    tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
+    key = jax.random.key(0) if key is None else key
+    limits = (jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
+    return loop(operator, _run, operator, key, limits, k, which, window)
+
+
+def _run(
+    while_loop: Any,
+    A: Any,
+    key: Any,
+    limits: Any,
+    k: int,
+    which: str,
+    m: int,
+) -> Eigenpairs:
+    like = space.widened(A.like)
+    mv = lambda v: space.widened(A.mv(space.narrowed(v, A.like)))
+    dtype = space.scalar_dtype(like)
+    tol, max_restarts = limits
+    keep = k + (m - k) // 3
+
+    start = space.random(key, like)
+    start = space.times(1 / space.norm(start), start)
+    state = {
+        "basis": space.put(space.basis(like, m + 1), 0, start),
+        "t": jnp.zeros((m, m), dtype),
+        "from": jnp.zeros((), jnp.int32),
+        "values": jnp.zeros(m, dtype),
+        "residuals": jnp.full(m, jnp.inf, dtype),
+        "products": jnp.zeros((), jnp.int32),
+        "restarts": -jnp.ones((), jnp.int32),
+        "running": jnp.ones((), bool),
+    }
+
+    def cycle(s: Any) -> Any:
+        steps = extend(while_loop, mv, s["basis"], s["t"], s["from"], m, key)
+        values, small = jnp.linalg.eigh(steps["t"])
+        order = _best_first(values, which)
+        values, small = values[order], small[:, order]
+        residuals = jnp.abs(steps["beta"] * small[-1])
+        scale = jnp.max(jnp.abs(values))
+        done = jnp.all(residuals[:k] <= tol * scale) | ~jnp.isfinite(scale)
+        restarts = s["restarts"] + 1
+        last = done | (restarts >= max_restarts)
+        # the kept Ritz vectors, then the direction in which the space goes on
+        kept = space.combination(small.T[:keep], _first(steps["basis"], m))
+        basis = jax.tree.map(
+            lambda a, b: jnp.concatenate([a, b[m:], jnp.zeros_like(b[keep:m])]),
+            kept,
+            steps["basis"],
+        )
+        mask = jnp.arange(m) < keep
+        return {
+            "basis": basis,
+            "t": jnp.diag(jnp.where(mask, values, 0)),
+            "from": jnp.asarray(keep, jnp.int32),
+            "values": values,
+            "residuals": residuals,
+            "products": s["products"] + m - s["from"],
+            "restarts": restarts,
+            "running": ~last,
+        }
+
+    end = while_loop(lambda s: s["running"], cycle, state)
+    order = jnp.argsort(end["values"][:k])
+    values = end["values"][:k][order]
+    vectors = jax.tree.map(lambda b: b[:k][order], end["basis"])
+    residuals = _residuals(while_loop, mv, vectors, values)
+    scale = jnp.max(jnp.abs(end["values"]))
+    return Eigenpairs(
+        values=values,
+        vectors=space.narrowed(vectors, A.like),
+        residuals=residuals,
+        converged=residuals <= 1.5 * tol * scale,
+        products=end["products"] + k,
+        restarts=end["restarts"],
+    )
+
+
+def _residuals(while_loop: Any, mv: Any, vectors: Any, values: Any) -> Any:
+    def step(s: Any) -> Any:
+        j, found = s
+        v = space.take(vectors, j)
+        gap = space.plus(mv(v), v, -values[j])
+        return j + 1, found.at[j].set(space.norm(gap))
+
+    state = (jnp.zeros((), jnp.int32), jnp.zeros_like(values))
+    return while_loop(lambda s: s[0] < len(values), step, state)[1]
+
+
+def extend(
+    while_loop: Any, mv: Any, basis: Any, t: Any, start: Any, m: int, key: Any
+) -> Any:
+    """Go on with a Lanczos basis from its vector number `start` to number `m`.
+
+    Args:
+        while_loop: Which loop to use.
+        mv: The product.
+        basis: A basis of `m + 1` vectors, of which the first `start + 1` are there.
+        t: The projected matrix, of which the first `start` columns are there.
+        start: The number of the first vector to be multiplied.
+        m: The number of vectors in the end.
+        key: A random key for new directions.
+
+    Returns:
+        The state of the loop: `basis`, `t`, and `beta`, the norm of what is left.
+    """
+
+    def step(s: Any) -> Any:
+        j, basis = s["j"], s["basis"]
+        v = space.take(basis, j)
+        image = mv(v)
+        length = space.norm(image)
+        w, first = space.orthogonal(basis, image)
+        w, second = space.orthogonal(basis, w)
+        column = (first + second)[:m]
+        beta = space.norm(w)
+        # what rounding leaves of a vector inside of the space is no direction
+        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
+        fresh = space.random(jax.random.fold_in(key, j + 1), w)
+        for _ in range(2):
+            fresh, _ = space.orthogonal(basis, fresh)
+        w = space.choose(exhausted, fresh, w)
+        size = space.norm(w)
+        w = space.times(1 / jnp.where(size > 0, size, 1), w)
+        t = s["t"].at[:, j].set(column).at[j, :].set(column)
+        return {
+            "j": j + 1,
+            "basis": space.put(basis, j + 1, w),
+            "t": t,
+            "beta": jnp.where(exhausted, 0, beta),
+        }
+
+    state = {
+        "j": start,
+        "basis": basis,
+        "t": t,
+        "beta": jnp.zeros((), t.dtype),
+    }
+    return while_loop(lambda s: s["j"] < m, step, state)
+
+
+def _first(basis: Any, count: int) -> Any:
+    return jax.tree.map(lambda b: b[:count], basis)
+
+
+def _best_first(values: Any, which: str) -> Any:
+    n = values.shape[0]
+    if which == "LA":
+        return jnp.arange(n)[::-1]
+    if which == "SA":
+        return jnp.arange(n)
+    if which == "LM":
+        return jnp.argsort(-jnp.abs(values))
+    ends = [i // 2 if i % 2 else n - 1 - i // 2 for i in range(n)]
+    return jnp.array(ends)

@@ -1,0 +1,104 @@
+"""What a user gives for a vector of a space, and vectors as lists of real arrays."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import StructureError, describe_tree, message
+
+from . import space
+
+
+def space_of(operator: Any) -> Any:
+    """Return a vector of the space of an operator.
+
+    Args:
+        operator: An operator.
+
+    Raises:
+        TypeError: If any space will do.
+    """
+    if operator.like is None:
+        raise TypeError(
+            "an operator made of identities alone acts on any space, so it has no size "
+            "and no matrix: add it to another one, as in `H + 0.1 * hotk.Identity()`."
+        )
+    return operator.like
+
+
+def flattened(v: Any) -> Any:
+    """Return a vector as one array, in the order of the index."""
+    arrays = space.parts(v)
+    dtype = space.promoted(*[a.dtype for a in arrays])
+    return jnp.concatenate([space.gathered(a).ravel().astype(dtype) for a in arrays])
+
+
+def unflattened(flat: Any, like: Any) -> Any:
+    """Return one array as a vector."""
+    made, start = [], 0
+    for part in space.parts(like):
+        piece = flat[start : start + part.size]
+        made.append(piece.reshape(part.shape).astype(part.dtype))
+        start += part.size
+    return space.whole(made, like)
+
+
+def is_flat(v: Any, like: Any) -> bool:
+    """Whether a vector is given as one array although the space has another form."""
+    array = isinstance(v, (jax.Array, np.ndarray)) and v.ndim == 1
+    if like is None or not array or v.shape != (space.dimension(like),):
+        return False
+    leaves, treedef = jax.tree.flatten(like)
+    one = treedef == jax.tree.structure(0) and leaves[0].ndim == 1
+    return not one or jnp.iscomplexobj(leaves[0]) != np.iscomplexobj(v)
+
+
+def as_vector(call: str, v: Any, like: Any) -> Any:
+    """Return what was given as a vector of the space.
+
+    Entries at leaves that are not differentiated are dropped; NumPy arrays and Python
+    numbers get the dtype of their leaf.
+
+    Raises:
+        StructureError: If structure, shapes or dtypes are others.
+    """
+    is_none = lambda leaf: leaf is None
+    want, treedef = jax.tree.flatten(like, is_leaf=is_none)
+    found: list[Any] = []
+    try:
+        given = treedef.flatten_up_to(v)
+    except (ValueError, TypeError, KeyError):
+        given = None
+    if given is not None:
+        pairs = zip(want, given, strict=True)
+        found = [None if a is None else fitted(b, a) for a, b in pairs]
+        pairs = zip(want, found, strict=True)
+        if not any(a is not None and b is None for a, b in pairs):
+            return treedef.unflatten(found)
+    raise StructureError(
+        message(
+            call,
+            "this is not a vector of the space.",
+            expected=describe_tree(like),
+            got=describe_tree(v),
+            fix="Give it the structure, shapes and dtypes of the point; `A @ v` takes "
+            f"one array of {space.dimension(like)} numbers as well.",
+        )
+    )
+
+
+def fitted(b: Any, a: Any) -> Any:
+    """Return a leaf of a vector as a leaf of the space, `None` if it is none."""
+    if isinstance(b, (np.ndarray, np.generic, bool, int, float, complex)):
+        fits = np.shape(b) == a.shape and _kind(np.asarray(b)) <= _kind(a)
+        return jnp.asarray(np.array(b), a.dtype) if fits else None
+    same = isinstance(b, jax.Array) and b.shape == a.shape and b.dtype == a.dtype
+    return b if same else None
+
+
+def _kind(a: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    found = [i for i, kind in enumerate(kinds) if jnp.issubdtype(a.dtype, kind)]
+    return found[0] if found else len(kinds)

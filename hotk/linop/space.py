@@ -1,0 +1,239 @@
+r"""Vectors that are trees: inner products, combinations and bases, leaf by leaf.
+
+Nothing is ravelled, so each leaf keeps its dtype and its sharding. Complex leaves stand
+for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v)$.
+"""
+
+import contextlib
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hotk._core import Tracer
+
+
+def promoted(*dtypes: Any) -> Any:
+    """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
+
+
+def wide(dtype: Any) -> Any:
+    """Return the dtype in which sums over numbers of a dtype are taken."""
+    return promoted(dtype, jnp.float32)
+
+
+def widened(v: Any) -> Any:
+    """Convert a vector's low-precision leaves to `float32`."""
+    return jax.tree.map(lambda a: a.astype(wide(a.dtype)), v)
+
+
+def narrowed(v: Any, like: Any) -> Any:
+    """Convert a vector's leaves to the dtypes of another vector."""
+    return jax.tree.map(lambda a, b: a.astype(b.dtype), v, like)
+
+
+def scalar_dtype(v: Any) -> Any:
+    """Return the real dtype of inner products."""
+    dtypes = [jnp.finfo(wide(a.dtype)).dtype for a in jax.tree.leaves(v)]
+    return promoted(jnp.float32, *dtypes)
+
+
+def dimension(v: Any) -> int:
+    """Count the real numbers in a vector: two for each complex one."""
+    leaves = jax.tree.leaves(v)
+    return sum(a.size * (2 if jnp.iscomplexobj(a) else 1) for a in leaves)
+
+
+def inner(u: Any, v: Any) -> Any:
+    """Return the real inner product of two vectors."""
+    dtype = scalar_dtype(u)
+    total = jnp.zeros((), dtype)
+    for a, b in zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True):
+        a, b = a.astype(wide(a.dtype)), b.astype(wide(b.dtype))
+        total += jnp.sum(_product(a, b)).astype(dtype)
+    return total
+
+
+def norm(v: Any) -> Any:
+    """Return the Euclidean norm of a vector."""
+    return jnp.sqrt(inner(v, v))
+
+
+def power_of_size(v: Any) -> Any:
+    """Return a power of two near the largest entry, 1 if that is 0 or not finite.
+
+    A vector over it has a norm that neither overflows nor vanishes, and its digits.
+    """
+    dtype = scalar_dtype(v)
+    largest, least = jnp.zeros((), dtype), 0.0
+    for a in jax.tree.leaves(v):
+        for part in (a.real, a.imag) if jnp.iscomplexobj(a) else (a,):
+            entry = jnp.max(jnp.abs(part), initial=0).astype(dtype)
+            largest = jnp.maximum(largest, entry)
+        least = max(least, float(jnp.finfo(a.dtype).tiny))
+    sensible = jnp.isfinite(largest) & (largest > 0)
+    power = jnp.exp2(jnp.floor(jnp.log2(jnp.where(sensible, largest, 1))))
+    return jnp.clip(power, least, 1 / least)
+
+
+def _product(a: Any, b: Any) -> Any:
+    if jnp.iscomplexobj(a) or jnp.iscomplexobj(b):
+        return jnp.real(a) * jnp.real(b) + jnp.imag(a) * jnp.imag(b)
+    return a * b
+
+
+def times(factor: Any, v: Any) -> Any:
+    """Return a multiple of a vector, leaf by leaf in the leaf's dtype."""
+    return jax.tree.map(lambda a: _scaled(factor, a), v)
+
+
+def _scaled(factor: Any, a: Any) -> Any:
+    factor = jnp.asarray(factor, _real(a))
+    if jnp.iscomplexobj(a):
+        return jax.lax.complex(factor * a.real, factor * a.imag)
+    return factor * a
+
+
+def plus(u: Any, v: Any, factor: Any = 1) -> Any:
+    """Return `u + factor v`."""
+    return jax.tree.map(lambda a, b: a + _scaled(factor, b), u, v)
+
+
+def minus(u: Any, v: Any) -> Any:
+    """Return `u - v`."""
+    return jax.tree.map(jnp.subtract, u, v)
+
+
+def choose(condition: Any, u: Any, v: Any) -> Any:
+    """Return `u` where a scalar condition holds, else `v`."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), u, v)
+
+
+def zeros(like: Any) -> Any:
+    """Return the zero vector."""
+    return jax.tree.map(jnp.zeros_like, like)
+
+
+def is_explicit(a: Any) -> bool:
+    """Whether the type of an array says how it is split among devices."""
+    return any(axis is not None for axis in jax.typeof(a).sharding.spec)
+
+
+def mesh_of(v: Any) -> Any:
+    """Enter the mesh that a vector is split over explicitly, if it is.
+
+    The zeros that a program begins with belong to no mesh otherwise.
+    """
+    for a in jax.tree.leaves(v):
+        if is_explicit(a):
+            return jax.sharding.use_abstract_mesh(jax.typeof(a).sharding.mesh)
+    return contextlib.nullcontext()
+
+
+def gathered(a: Any) -> Any:
+    """Return an array whole on each device, if its type would forbid to reshape it."""
+    if not is_explicit(a):
+        return a
+    mesh = jax.typeof(a).sharding.mesh if isinstance(a, Tracer) else a.sharding.mesh
+    return jax.sharding.reshard(a, NamedSharding(mesh, PartitionSpec(*[None] * a.ndim)))
+
+
+def _real(a: Any) -> Any:
+    return jnp.finfo(a.dtype).dtype
+
+
+def random(key: Any, like: Any, *, signs: bool = False) -> Any:
+    """Draw independent entries: normal, or signs with equal chance.
+
+    Real and imaginary parts are drawn one by one, so the covariance is the identity of
+    the real space in either case.
+    """
+    leaves, treedef = jax.tree.flatten(like)
+    keys = jax.random.split(key, max(len(leaves), 1))
+    draw = jax.random.rademacher if signs else jax.random.normal
+    made = []
+    for one, leaf in zip(keys, leaves, strict=False):
+        dtype = _real(leaf)
+        wider = wide(dtype)  # drawn alike for leaves of low precision
+        if jnp.iscomplexobj(leaf):
+            parts = [draw(k, leaf.shape, wider) for k in jax.random.split(one)]
+            entries = jax.lax.complex(*parts)
+        else:
+            entries = draw(one, leaf.shape, wider)
+        # `0 leaf` gives the sharding of the leaf, whatever kind its axes are
+        made.append(entries.astype(leaf.dtype) + jnp.zeros_like(leaf))
+    return treedef.unflatten(made)
+
+
+# ----- Bases: the same tree with one leading axis
+
+
+def basis(like: Any, count: int) -> Any:
+    """Return `count` zero vectors."""
+    return jax.tree.map(
+        lambda a: jnp.broadcast_to(jnp.zeros_like(a)[None], (count, *a.shape)), like
+    )
+
+
+def put(vectors: Any, index: Any, v: Any) -> Any:
+    """Replace one vector of a basis."""
+    return jax.tree.map(
+        lambda b, a: jax.lax.dynamic_update_index_in_dim(b, a, index, 0), vectors, v
+    )
+
+
+def take(vectors: Any, index: Any) -> Any:
+    """Return one vector of a basis."""
+    return jax.tree.map(
+        lambda b: jax.lax.dynamic_index_in_dim(b, index, 0, keepdims=False), vectors
+    )
+
+
+def coefficients(vectors: Any, v: Any) -> Any:
+    """Return the inner products of all vectors of a basis with one."""
+    dtype = scalar_dtype(v)
+    total: Any = 0
+    for b, a in zip(jax.tree.leaves(vectors), jax.tree.leaves(v), strict=True):
+        axes = tuple(range(1, b.ndim))
+        total += jnp.sum(_product(b, a[None]), axis=axes).astype(dtype)
+    return total
+
+
+def combination(weights: Any, vectors: Any) -> Any:
+    """Combine the vectors of a basis, once or for each row of a matrix of weights."""
+    return jax.tree.map(
+        lambda b: jnp.tensordot(weights.astype(b.dtype), b, axes=1), vectors
+    )
+
+
+def orthogonal(basis: Any, w: Any) -> tuple[Any, Any]:
+    """Subtract from a vector its part in the span of a basis; return both."""
+    found = coefficients(basis, w)
+    return minus(w, combination(found, basis)), found
+
+
+# ----- Complex numbers as pairs
+
+
+def parts(v: Any) -> list[Any]:
+    """List the real arrays of a vector: two for a complex leaf."""
+    made = []
+    for leaf in jax.tree.leaves(v):
+        made += [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
+    return made
+
+
+def whole(arrays: Any, like: Any) -> Any:
+    """Put real arrays together again to a vector."""
+    remaining = iter(arrays)
+    made = [
+        jax.lax.complex(next(remaining), next(remaining))
+        if jnp.iscomplexobj(leaf)
+        else next(remaining)
+        for leaf in jax.tree.leaves(like)
+    ]
+    return jax.tree.structure(like).unflatten(made)

@@ -1,0 +1,75 @@
+"""Whether a linear map is diagonal, as its program proves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ._block import needed
+
+
+# Each entry of the result depends on the same entry of the operands only.
+_ENTRYWISE = frozenset(
+    {
+        *("add", "add_any", "sub", "mul", "div", "neg", "convert_element_type"),
+        *("select_n", "copy", "copy_p", "real", "imag", "complex", "conj"),
+        *("reduce_precision", "optimization_barrier", "squeeze", "expand_dims"),
+    }
+)
+_INLINED = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call")
+
+
+def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
+    """Whether each entry of `push(v)` depends on the same entry of `v` alone.
+
+    Then `push` of a direction of ones is its diagonal. A program that mixes entries in
+    a way that cancels is not recognized; one that is recognized does not mix any.
+
+    Args:
+        push: A linear map from trees like `x` to trees of the same structure.
+        x: A tree of arrays.
+    """
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
+    jaxpr = jax.make_jaxpr(push)(shapes).jaxpr
+    try:
+        found = _follow(jaxpr, list(range(len(jaxpr.invars))))
+    except _Mixed:
+        return False
+    return all(leaf is None or leaf == i for i, leaf in enumerate(found))
+
+
+class _Mixed(Exception):
+    """An entry depends on another entry of the direction."""
+
+
+def _follow(jaxpr: Any, inputs: list[int | None]) -> list[int | None]:
+    """Return for each result the leaf whose entries it holds in order, if any."""
+    leaf_of: dict[Any, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(atom: Any) -> int | None:
+        return None if hasattr(atom, "val") else leaf_of.get(atom)
+
+    for equation in needed(jaxpr, [True] * len(jaxpr.outvars))[0]:
+        moving = {leaf for leaf in map(read, equation.invars) if leaf is not None}
+        if not moving:
+            continue
+        name = equation.primitive.name
+        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+        if name in _INLINED and inner is not None:
+            inner = getattr(inner, "jaxpr", inner)
+            found = _follow(inner, list(map(read, equation.invars)))
+            leaf_of.update(zip(equation.outvars, found, strict=True))
+            continue
+        [leaf] = moving if len(moving) == 1 else [None]
+        if leaf is None or not _keeps_order(equation, name, read):
+            raise _Mixed
+        leaf_of.update((variable, leaf) for variable in equation.outvars)
+    return list(map(read, jaxpr.outvars))
+
+
+def _keeps_order(equation: Any, name: str, read: Callable[[Any], Any]) -> bool:
+    sizes = {v.aval.size for v in equation.invars if read(v) is not None}
+    same_size = sizes == {v.aval.size for v in equation.outvars}
+    if name == "reshape":
+        return same_size and equation.params.get("dimensions") is None
+    return same_size and name in _ENTRYWISE

@@ -1,0 +1,132 @@
+"""Operators at a point: eigenvalues, steps of Lanczos, many directions, memory."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from matfree.decomp import tridiag_sym
+from matfree.eig import eigh_partial as matfree_eigh
+
+import hotk
+from tests.benchmarks.interleaved import compare
+from tests.benchmarks.subjects import hvp_by_hand, logistic, perceptron
+from tests.benchmarks.table import Row, of_ratio, run
+
+
+def lanczos_steps(steps: int = 20) -> Iterator[Row]:
+    """Compare some steps with as many products."""
+    subject = perceptron((784, 256, 256, 10), batch=256)
+    f, x, v = subject.f, subject.x, subject.v
+    operator = hotk.HessianOperator(f, x)
+    by_hand = hvp_by_hand(f)
+
+    def ours():
+        return operator.eigh(5, window=steps, tol=1e30)
+
+    found = ours()
+    products = int(found.products)
+    ratio = compare(ours, lambda: by_hand(x, v), rounds=7)
+    rows = [a.reshape(len(a), -1) for a in jax.tree.leaves(found.vectors)]
+    gram = sum(a @ a.T for a in rows)
+    far = float(jnp.max(jnp.abs(gram - jnp.eye(len(gram)))))
+    note = f"{products} products in all; orthogonal to {far:.1e}"
+    share = ratio._replace(
+        median=ratio.median * steps / products,
+        low=ratio.low * steps / products,
+        high=ratio.high * steps / products,
+    )
+    yield of_ratio(f"{steps} steps of Lanczos / one hvp, MLP", share, 25, note)
+
+
+def eigenpairs() -> Iterator[Row]:
+    """Compare the five largest eigenvalues with matfree's, each as cheap as it gets."""
+    subject = perceptron((784, 256, 256, 10), batch=256)
+    f, x, v = subject.f, subject.x, subject.v
+    operator = hotk.HessianOperator(f, x)
+    exact = operator.eigh(5, tol=1e-6, window=60).values
+
+    def error(values):
+        return float(jnp.max(jnp.abs(values - exact) / jnp.abs(exact)))
+
+    def theirs(count):
+        partial = matfree_eigh(tridiag_sym(count, reortho="full"))
+        product = jax.tree_util.Partial(operator.mv)
+        compiled = jax.jit(lambda start: partial(product, start))
+        return lambda: compiled(v)
+
+    def ours(tol, window):
+        return lambda: operator.eigh(5, tol=tol, window=window)
+
+    enough = 1e-4
+    counts = [n for n in range(12, 80, 4) if error(theirs(n)()[0][-5:]) < enough]
+    pairs = [(t, w) for t in (3e-2, 1e-2, 3e-3) for w in (10, 14, 18, 24, 30)]
+    fits = [(ours(*p)(), p) for p in pairs]
+    fits = [(found.products, p) for found, p in fits if error(found.values) < enough]
+    products, best = min(fits)
+    ratio = compare(ours(*best), theirs(counts[0]), rounds=7)
+    note = f"{products} / {counts[0]} products, errors below {enough:.0e}"
+    yield of_ratio("top 5 eigenpairs / matfree, MLP, n=2.7e5", ratio, 0.5, note)
+
+
+def many_directions() -> Iterator[Row]:
+    """Compare 16 directions at once with 16 calls."""
+    f, x = logistic()
+    operator, by_hand = hotk.HessianOperator(f, x), hvp_by_hand(f)
+    vectors = jax.random.normal(jax.random.key(0), (16, x.size))
+    each = list(vectors)
+    ratio = compare(
+        lambda: operator.many(vectors), lambda: [by_hand(x, v) for v in each], rounds=9
+    )
+    what = "16 directions at once / 16 calls by hand, logistic 1e4 x 1e3"
+    yield of_ratio(what, ratio, 0.35)
+
+
+def gauss_newton() -> Iterator[Row]:
+    """Compare the Gauss-Newton product with the gradient, and with one by hand."""
+    subject = perceptron((784, 256, 256, 10), batch=256)
+    x, v = subject.x, subject.v
+    inputs = jax.random.normal(jax.random.key(1), (256, 784))
+    labels = jax.random.randint(jax.random.key(2), (256,), 0, 10)
+
+    def model(x):
+        z = inputs
+        for w, b in x:
+            z = jnp.tanh(z @ w + b)
+        return z
+
+    loss = hotk.curvature.SoftmaxCrossEntropy(labels)
+
+    def by_hand(x, v):
+        z, tangent = jax.jvp(model, (x,), (v,))
+        return jax.vjp(model, x)[1](loss.hessian_product(z, tangent))[0]
+
+    hand = jax.jit(by_hand)
+    prepared = hotk.hvp.prepare(hotk.curvature.GaussNewton(model, loss), x, v)
+    ratio = compare(lambda: prepared(x, v), lambda: hand(x, v), rounds=9)
+    yield of_ratio("Gauss-Newton product / by hand, MLP", ratio, None)
+
+
+def diagonal_memory() -> Iterator[Row]:
+    """Compare the memory of an exact diagonal with that of the matrix."""
+    f, x = perceptron((8, 40, 40, 40, 8))
+    operator = hotk.HessianOperator(f, x)
+    n = operator.size
+    lowered = jax.jit(lambda h: h.diagonal()).lower(operator)
+    temporary = lowered.compile().memory_analysis().temp_size_in_bytes
+    note = f"{temporary / 2**20:.3g} MiB"
+    yield Row(
+        f"memory of diagonal() / n x n, n={n}", temporary / (4 * n * n), 0.1, note=note
+    )
+
+
+def measure() -> Iterator[Row]:
+    """Measure all of it."""
+    yield from lanczos_steps()
+    yield from eigenpairs()
+    yield from many_directions()
+    yield from gauss_newton()
+    yield from diagonal_memory()
+
+
+if __name__ == "__main__":
+    run(str(__doc__), measure)

@@ -1,0 +1,95 @@
+"""The logarithm of a determinant."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.estimate import logdet
+from tests.counting import compiles
+from tests.estimate.operators import Dense, Recording, hessian, square, symmetric, wide
+from tests.helpers import close
+
+
+KEY = jax.random.key(11)
+OPTIONS = {"samples": 4, "steps": 8}
+
+
+def positive(seed=0):
+    return symmetric(np.geomspace(0.1, 10, 40), seed) + np.eye(40) / 2
+
+
+def test_errors_cover_the_truth():
+    a = positive()
+    run = jax.vmap(lambda key: logdet(hessian(a), key, samples=10, steps=12))
+    found = wide(jax.jit(run)(jax.random.split(KEY, 200)))
+    off = np.abs(found.value - np.linalg.slogdet(a)[1])
+    assert np.mean(off <= 2 * found.error) >= 0.9
+    assert np.mean(found.error) < 1.5 * np.sqrt(np.mean(off**2))
+    assert np.all(found.products == 120)
+
+
+@pytest.mark.parametrize("value", [1.0, 0.25, 1e-20])
+def test_of_a_multiple_of_the_identity_is_exact(value):
+    found = logdet(hessian(value * np.eye(40)), KEY, **OPTIONS)
+    close(found.value, np.float32(40 * np.log(value)), rtol=1e-5)
+    assert found.error < 1e-5 * abs(found.value) + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("values", "smallest"),
+    [
+        (np.linspace(-1, 2, 40), -1.0),
+        (-np.ones(40), -1.0),
+        (np.zeros(40), 0.0),
+        (np.append(np.ones(30), np.zeros(10)), 0.0),
+        (np.append(np.ones(39), 1e-9), 0.0),
+    ],
+    ids=["indefinite", "negative", "zero", "singular", "almost singular"],
+)
+def test_what_is_not_positive_definite_is_refused(values, smallest):
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="Identity") as caught:
+        logdet(hessian(symmetric(values)), KEY, **OPTIONS)
+    assert caught.value.smallest == pytest.approx(smallest, abs=0.05)
+
+
+def test_inside_of_a_transformation_it_is_nan():
+    run = jax.jit(lambda A: logdet(A, KEY, **OPTIONS))
+    found = run(hessian(symmetric(np.linspace(-1, 2, 40))))
+    assert np.isnan(found.value)
+    assert np.isnan(found.error)
+    good = run(hessian(positive()))
+    close(good.value, logdet(hessian(positive()), KEY, **OPTIONS).value, rtol=1e-4)
+
+
+def test_a_damped_operator_is_positive_definite():
+    a = symmetric(np.linspace(0, 2, 40))
+    A = hessian(a) + 0.5 * hotk.Identity()
+    found = logdet(A, KEY, **OPTIONS)
+    exact = np.linalg.slogdet(a + np.eye(40) / 2)[1]
+    assert abs(float(found.value) - exact) < 4 * float(found.error)
+
+
+def test_fresh_operators_compile_nothing():
+    logdet(hessian(positive()), KEY, **OPTIONS)
+    A = hessian(positive(1))
+    with compiles() as count:
+        logdet(A, KEY, **OPTIONS)
+    assert count() == 0
+
+
+def test_products_on_the_host():
+    a = np.float32(positive())
+    found = logdet(Recording(a, []), KEY, **OPTIONS)
+    close(found.value, logdet(hessian(a), KEY, **OPTIONS).value, rtol=1e-4)
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        logdet(Recording(-a, []), KEY, **OPTIONS)
+
+
+@pytest.mark.usefixtures("as_user")
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="samples"):
+        logdet(hessian(positive()), KEY, samples=0)
+    with pytest.raises(TypeError, match="symmetric"):
+        logdet(Dense(jnp.asarray(square(6)), False), KEY)

@@ -1,0 +1,101 @@
+"""SciPy finds minima that are known."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+import hotk
+from hotk.interop import scipy_problem
+from tests.counting import compiles
+from tests.helpers import close
+
+
+START = np.full(50, -1.2)
+SECOND_ORDER = {
+    "trust-ncg": {"gtol": 1e-9},
+    "Newton-CG": {"xtol": 1e-12},
+    "trust-krylov": {"gtol": 1e-7},
+    "trust-exact": {"gtol": 1e-9},
+}
+OTHERS = {
+    "trust-constr": {"gtol": 1e-9, "xtol": 1e-14, "maxiter": 2000},
+    "L-BFGS-B": {"gtol": 1e-9, "ftol": 0.0, "maxiter": 5000, "maxfun": 10**5},
+    "BFGS": {"gtol": 1e-8},
+    "CG": {"gtol": 1e-8, "maxiter": 10**4},
+    "TNC": {"gtol": 1e-8, "ftol": 0.0, "xtol": 0.0, "maxfun": 10**5},
+    "SLSQP": {"ftol": 1e-16, "maxiter": 1000},
+}
+
+
+def rosenbrock(x):
+    return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+def quartic(x):
+    return jnp.sum(x**4)
+
+
+@pytest.mark.parametrize("method", SECOND_ORDER)
+def test_rosenbrock_by_hand_with_one_compile_a_callback(method):
+    hotk.clear_cache()
+    calls = itertools.count()
+    tick = calls.__next__
+
+    def f(x):
+        tick()
+        return rosenbrock(x)
+
+    jnp.asarray(START)
+    with compiles() as count:
+        problem = scipy_problem(f, START)
+        second = (
+            {"hess": problem.hess}
+            if method == "trust-exact"
+            else {"hessp": problem.hessp}
+        )
+        result = scipy.optimize.minimize(
+            problem.fun,
+            problem.x0,
+            jac=problem.jac,
+            method=method,
+            options=SECOND_ORDER[method],
+            **second,
+        )
+    assert np.abs(result.x - 1).max() < 1e-8
+    assert result.nit > 10
+    assert count() == 2
+    assert next(calls) <= 6
+
+
+@pytest.mark.parametrize("method", ["trust-ncg", "trust-exact", *OTHERS])
+def test_minimize_gives_each_method_what_it_takes(method):
+    problem = scipy_problem(lambda x: rosenbrock(x["x"]), {"x": START[:10]})
+    result = problem.minimize(method, **(SECOND_ORDER | OTHERS)[method])
+    np.testing.assert_allclose(result.x, np.ones(10), atol=1e-6)
+    close(result.tree, {"x": np.ones(10)}, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["Nelder-Mead", "Powell", "COBYLA", "COBYQA"])
+def test_minimize_without_derivatives(method):
+    problem = scipy_problem(quartic, np.array([0.5, 1.0]))
+    result = problem.minimize(method)
+    np.testing.assert_allclose(result.x, 0.0, atol=0.05)
+
+
+def test_minimize_a_convex_function_by_dogleg():
+    problem = scipy_problem(lambda x: jnp.sum(jnp.cosh(x - 2.0)), np.zeros(3))
+    close(problem.minimize("dogleg", gtol=1e-12).x, np.full(3, 2.0))
+
+
+def test_minimize_passes_bounds_constraints_tolerance_and_callback_on():
+    problem = scipy_problem(lambda x: jnp.sum((x - 2.0) ** 2), np.zeros(2))
+    seen = []
+    result = problem.minimize("L-BFGS-B", bounds=[(0, 1), (0, 5)], callback=seen.append)
+    np.testing.assert_allclose(result.x, [1.0, 2.0], atol=1e-6)
+    assert seen
+    on_a_line = {"type": "eq", "fun": lambda z: z[0] + z[1] - 2.0}
+    result = problem.minimize("SLSQP", tol=1e-12, constraints=on_a_line)
+    np.testing.assert_allclose(result.x, [1.0, 1.0], atol=1e-6)

@@ -1,0 +1,211 @@
+"""Operators over data sets in batches, against the dense matrix of all the data."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.counting import compiles
+from tests.helpers import close
+
+
+RNG = np.random.default_rng(0)
+DATA = RNG.normal(size=(100, 5))
+LABELS = RNG.integers(0, 2, 100)
+W = jnp.asarray(RNG.normal(size=5))
+V = jnp.asarray(RNG.normal(size=5))
+
+
+def mean_loss(w, rows):
+    return jnp.mean(jnp.tanh(rows @ w) ** 2)
+
+
+def sum_loss(w, rows):
+    return jnp.sum(jnp.tanh(rows @ w) ** 2)
+
+
+def cut(size):
+    return [DATA[i : i + size] for i in range(0, 100, size)]
+
+
+def dense():
+    """Return the Hessian of the mean over all rows, by hand."""
+    t = np.tanh(DATA @ np.asarray(W))
+    second = 2 * (1 - t**2) * (1 - 3 * t**2)
+    return (DATA * second[:, None]).T @ DATA / 100
+
+
+each_size = pytest.mark.parametrize("size", [7, 30, 64, 99, 100, 200])
+
+
+@each_size
+def test_a_mean_over_ragged_batches_is_the_mean_over_all_rows(size):
+    H = hotk.HessianOperator.over(mean_loss, W, cut(size))
+    close(H @ V, jnp.asarray(dense() @ np.asarray(V)))
+    close(H.matrix(), jnp.asarray(dense()))
+    close(H.diagonal(), jnp.asarray(np.diag(dense())))
+    assert H.examples == 100
+    t = np.tanh(DATA @ np.asarray(W))
+    close(H.value, jnp.asarray(np.mean(t**2)))
+    close(H.gradient, jnp.asarray(DATA.T @ (2 * t * (1 - t**2)) / 100))
+
+
+@each_size
+def test_a_sum_over_ragged_batches_is_the_sum_over_all_rows(size):
+    H = hotk.HessianOperator.over(sum_loss, W, cut(size), reduction="sum")
+    close(H @ V, jnp.asarray(100 * dense() @ np.asarray(V)))
+    close(H.value, jnp.asarray(np.sum(np.tanh(DATA @ np.asarray(W)) ** 2)))
+
+
+def test_a_short_batch_compiles_nothing(default_settings):
+    w = jnp.ones(5)
+    H = hotk.HessianOperator.over(mean_loss, w, cut(50))
+    H @ w
+    ragged = [DATA[:50], DATA[50:80], DATA[80:83]]
+    with compiles() as count:
+        G = hotk.HessianOperator.over(mean_loss, w, ragged)
+        product = G @ w
+    assert count() == 0
+    rows = DATA[:83]
+    t = np.tanh(rows @ np.ones(5))
+    second = 2 * (1 - t**2) * (1 - 3 * t**2)
+    exact = (rows * second[:, None]).T @ rows / 83 @ np.ones(5)
+    np.testing.assert_allclose(product, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_batches_are_trees_and_directions_come_many_at_once():
+    def loss(w, batch):
+        scores = batch["rows"] @ w
+        signs = 2.0 * batch["labels"].astype(w.dtype) - 1.0
+        return jnp.mean(jnp.logaddexp(0.0, -signs * scores))
+
+    batches = [
+        {"rows": DATA[i : i + 40], "labels": LABELS[i : i + 40]} for i in (0, 40, 80)
+    ]
+    H = hotk.HessianOperator.over(loss, W, batches)
+    p = 1 / (1 + np.exp(-DATA @ np.asarray(W)))
+    exact = (DATA * (p * (1 - p))[:, None]).T @ DATA / 100
+    vs = jnp.asarray(RNG.normal(size=(3, 5)))
+    close(H.many(vs), jnp.asarray(np.asarray(vs) @ exact))
+    close(H.block("", ""), jnp.asarray(exact))
+
+
+def test_krylov_methods_and_arithmetic_work_on_the_host():
+    H = hotk.HessianOperator.over(mean_loss, W, cut(30))
+    values = np.linalg.eigvalsh(dense())
+    close(H.eigh(2).values, jnp.asarray(values[-2:]), rtol=1e-6)
+    shift = 0.1 - values[0]
+    damped = H + shift * hotk.Identity()
+    exact = np.linalg.solve(dense() + shift * np.eye(5), np.asarray(V))
+    solution = damped.solve(V, tol=1e-10)
+    assert bool(solution.converged)
+    close(solution.x, jnp.asarray(exact), rtol=1e-7)
+    close((2.0 * H - H) @ V, jnp.asarray(dense() @ np.asarray(V)))
+
+
+def test_another_point_reads_the_data_again():
+    H = hotk.HessianOperator.over(mean_loss, W, cut(30)).at(0.0 * W)
+    close(H.matrix(), jnp.asarray(2 * DATA.T @ DATA / 100))
+
+
+def test_a_function_that_returns_an_iterator_is_read_batch_by_batch():
+    alive = itertools.count().__next__
+
+    def batches():
+        for batch in cut(30):
+            alive()
+            yield batch
+
+    H = hotk.HessianOperator.over(mean_loss, W, batches)
+    before = alive()
+    H @ V
+    assert alive() == before + 5
+
+
+def test_gauss_newton_and_its_fisher_cousin_come_in_batches():
+    model = lambda w, rows: jnp.sin(rows @ w)
+    G = hotk.GGNOperator.over(model, lambda z, rows: jnp.mean(z**2) / 2, W, cut(30))
+    slope = np.cos(DATA @ np.asarray(W))[:, None] * DATA
+    close(G.matrix(), jnp.asarray(slope.T @ slope / 100))
+    close(G @ V, jnp.asarray(slope.T @ slope @ np.asarray(V) / 100))
+
+
+def test_low_precision_is_summed_in_single(default_settings):
+    rows = np.ones((512, 1), np.float32)
+    loss = lambda w, rows: jnp.mean((rows.astype(w.dtype) @ w) ** 2) / 2
+    w = jnp.ones(1, jnp.bfloat16)
+    batches = [rows[i : i + 1] for i in range(512)]
+    H = hotk.HessianOperator.over(loss, w, batches)
+    product = H @ w
+    assert product.dtype == jnp.float32
+    # 512 ones do not add up in bfloat16, whose integers end at 256
+    np.testing.assert_allclose(product, 1.0, rtol=1e-6)
+
+
+def test_a_bar_is_shown_if_asked(capsys, default_settings):
+    H = hotk.HessianOperator.over(mean_loss, jnp.ones(5), cut(30), progress=True)
+    H @ jnp.ones(5)
+    assert "batches" in capsys.readouterr().err
+
+
+# ----- What is refused
+
+
+def test_what_can_be_read_once_only_is_refused(as_user):
+    with pytest.raises(TypeError, match="read only once"):
+        hotk.HessianOperator.over(mean_loss, W, iter(cut(30)))
+
+
+def test_nothing_to_read_is_refused(as_user):
+    with pytest.raises(ValueError, match="no batch"):
+        hotk.HessianOperator.over(mean_loss, W, [])
+
+
+def test_arrays_without_a_common_axis_are_refused(as_user):
+    loss = lambda w, batch: jnp.mean(batch[0] @ w) + jnp.sum(batch[1])
+    with pytest.raises(hotk.StructureError, match=r"\[2, 3\] rows"):
+        hotk.HessianOperator.over(loss, W, [(np.ones((2, 5)), np.ones(3))])
+
+
+def test_another_reduction_is_refused(as_user):
+    with pytest.raises(ValueError, match="'median'"):
+        hotk.HessianOperator.over(mean_loss, W, cut(30), reduction="median")
+
+
+def test_data_that_change_from_pass_to_pass_are_refused(as_user):
+    noise = np.random.default_rng(1)
+
+    def batches():
+        for batch in cut(50):
+            yield batch + 0.1 * noise.normal(size=batch.shape)
+
+    H = hotk.HessianOperator.over(mean_loss, W, batches)
+    with pytest.raises(ValueError, match="not the same when it is asked twice"):
+        H @ V
+
+
+def test_a_loss_with_a_state_is_refused(as_user):
+    count = itertools.count().__next__
+
+    def noisy(w, rows):
+        draw = jax.pure_callback(
+            lambda: np.float64(count()), jax.ShapeDtypeStruct((), np.float64)
+        )
+        return mean_loss(w, rows) + jax.lax.stop_gradient(draw)
+
+    with pytest.raises(ValueError, match="not the same when it is asked twice"):
+        hotk.HessianOperator.over(noisy, W, cut(50))
+
+
+def test_a_shuffled_order_is_the_same_data():
+    order = np.random.default_rng(2)
+
+    def batches():
+        whole = cut(30)
+        yield from [whole[i] for i in order.permutation(len(whole))]
+
+    H = hotk.HessianOperator.over(mean_loss, W, batches)
+    close(H @ V, jnp.asarray(dense() @ np.asarray(V)))

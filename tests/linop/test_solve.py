@@ -1,0 +1,309 @@
+"""Linear systems: right answers, and the truth where there is none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.linop import Method, Reason, cg, minres, solve
+from tests.helpers import close
+
+
+SOLVERS = {"cg": cg, "minres": minres, "solve": solve}
+each_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+each_indefinite = pytest.mark.parametrize("solver", [minres, solve])
+
+
+def symmetric(values, seed=0, dtype=np.float64):
+    """A matrix of known eigenvalues, in a basis that is not a special one."""
+    n = len(values)
+    q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(n, n)))
+    return ((q * np.asarray(values)) @ q.T).astype(dtype)
+
+
+def operator(matrix):
+    a = jnp.asarray(matrix)
+    return hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(len(a), a.dtype))
+
+
+def vector(n, seed=1, dtype=np.float64):
+    return np.random.default_rng(seed).normal(size=n).astype(dtype)
+
+
+def residual(matrix, b, solution):
+    x = np.asarray(solution.x, np.float64)
+    return np.linalg.norm(b - np.asarray(matrix, np.float64) @ x)
+
+
+@each_solver
+@pytest.mark.parametrize("n", [1, 2, 10, 40])
+def test_the_solution_is_that_of_dense_algebra(solver, n):
+    A, b = symmetric(np.linspace(1.0, 50.0, n)), vector(n)
+    solution = solver(operator(A), b, tol=1e-12)
+    assert solution.converged
+    assert solution.definite
+    np.testing.assert_allclose(solution.x, np.linalg.solve(A, b), rtol=1e-9, atol=1e-11)
+    x = np.asarray(solution.x)
+    np.testing.assert_allclose(solution.model, x @ A @ x / 2 - b @ x, rtol=1e-10)
+    found = residual(A, b, solution)
+    np.testing.assert_allclose(solution.residual, found, atol=1e-12)
+    np.testing.assert_allclose(solution.relative, found / np.linalg.norm(b), atol=1e-12)
+
+
+@each_indefinite
+def test_an_indefinite_system_is_solved_and_called_indefinite(solver):
+    A, b = symmetric(np.append(np.linspace(1, 9, 8), [-1, -5, -7])), vector(11)
+    solution = solver(operator(A), b, tol=1e-11)
+    assert solution.converged
+    assert not solution.definite
+    np.testing.assert_allclose(solution.x, np.linalg.solve(A, b), rtol=1e-8)
+    p = np.asarray(solution.direction)
+    assert p @ A @ p <= 0
+    np.testing.assert_allclose(p @ A @ p / (p @ p), solution.curvature)
+
+
+def test_a_definite_operator_is_left_to_conjugate_gradients():
+    A, b = symmetric([1.0, 2.0, 3.0]), vector(3)
+    assert operator(A).solve(b).method == Method.cg
+    assert operator(-A).solve(b).method == Method.minres
+
+
+@each_solver
+def test_single_precision_converges_to_its_tolerance(solver):
+    A, b = symmetric(np.linspace(1, 100, 30), dtype=np.float32), vector(30).astype("f")
+    solution = solver(operator(A), b)
+    assert solution.converged
+    assert solution.x.dtype == np.float32
+    assert residual(A, b, solution) <= 2e-5 * np.linalg.norm(b)
+
+
+@each_solver
+def test_a_start_at_the_solution_needs_no_step(solver):
+    A, b = symmetric([1.0, 4.0, 9.0, 2.0]), vector(4)
+    x = np.linalg.solve(A, b)
+    solution = solver(operator(A), b, x0=x)
+    assert solution.converged
+    assert solution.iterations == 0
+    close(solution.x, x)
+    near = solver(operator(A), b, x0=x + 0.1, tol=1e-12)
+    np.testing.assert_allclose(near.x, x, rtol=1e-9)
+
+
+@each_solver
+def test_a_preconditioner_saves_steps_and_changes_no_solution(solver):
+    n = 60
+    scale = np.logspace(0, 4, n)
+    A = np.diag(scale) + 0.1 * symmetric(np.linspace(0.5, 1.0, n))
+    b = vector(n)
+    M = hotk.Diagonal(1 / np.diag(A))
+    plain = solver(operator(A), b, tol=1e-9)
+    faster = solver(operator(A), b, tol=1e-9, preconditioner=M)
+    assert faster.converged
+    assert int(faster.iterations) < 0.3 * int(plain.iterations)
+    np.testing.assert_allclose(faster.x, np.linalg.solve(A, b), rtol=1e-4)
+
+
+@each_indefinite
+def test_a_preconditioner_of_an_indefinite_operator(solver):
+    values = np.logspace(0, 3, 20) * np.where(np.arange(20) % 3, 1, -1)
+    A = np.diag(values) + 0.1 * symmetric(np.linspace(-1, 1, 20))
+    b = vector(20)
+    M = hotk.Diagonal(1 / np.abs(values))
+    solution = solver(operator(A), b, tol=1e-9, preconditioner=M)
+    assert solution.converged
+    np.testing.assert_allclose(solution.x, np.linalg.solve(A, b), rtol=1e-4, atol=1e-8)
+
+
+@each_solver
+def test_an_indefinite_preconditioner_is_named_as_the_reason(solver):
+    A, b = symmetric([1.0, 2.0, 3.0]), vector(3)
+    for entries in (-np.ones(3), np.zeros(3)):
+        M = hotk.Diagonal(entries)
+        solution = solver(operator(A), b, preconditioner=M)
+        assert solution.reason == Reason.preconditioner
+
+
+@each_solver
+@pytest.mark.parametrize("with_start", [False, True])
+def test_right_hand_sides_side_by_side(solver, with_start):
+    A = symmetric([1.0, 4.0, 9.0, 2.0])
+    b = np.stack([vector(4, seed) for seed in range(3)] + [np.zeros(4)])
+    H = operator(A)
+    x0 = b + 1.0 if with_start else None
+    if solver is solve:
+        found = solve(H, b, batched=True, x0=x0, tol=1e-12)
+    else:
+        start = b * 0 if x0 is None else x0
+        one = lambda b, x: solver(H, b, x0=x, tol=1e-12)
+        found = jax.vmap(one)(jnp.asarray(b), jnp.asarray(start))
+    assert found.converged.all()
+    expected = np.linalg.solve(A, b.T).T
+    np.testing.assert_allclose(found.x, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_with_definite_and_indefinite_systems():
+    As = jnp.asarray([symmetric([1.0, 2.0, 3.0]), symmetric([1.0, -2.0, 3.0])])
+    b = jnp.asarray(vector(3))
+    found = jax.vmap(lambda A: operator(A).solve(b, tol=1e-12))(As)
+    np.testing.assert_allclose(found.x, [np.linalg.solve(A, b) for A in As], rtol=1e-9)
+    assert found.definite.tolist() == [True, False]
+    assert (found.method == Method.cg).tolist() == [True, False]
+
+
+@each_solver
+def test_zero_is_solved_by_zero(solver):
+    solution = solver(operator(symmetric([1.0, 2.0])), np.zeros(2))
+    assert solution.converged
+    assert solution.iterations == 0
+    assert solution.x.tolist() == [0.0, 0.0]
+    assert solution.residual == solution.relative == solution.model == 0
+
+
+@each_solver
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_never_a_success(solver, bad):
+    A, b = symmetric([1.0, 2.0, 3.0]), vector(3)
+    spoiled = b.copy()
+    spoiled[1] = bad
+    assert solver(operator(A), spoiled).reason == Reason.not_finite
+    assert solver(operator(A), b, x0=spoiled).reason == Reason.not_finite
+    A[1, 1] = bad
+    assert solver(operator(A), b).reason == Reason.not_finite
+    M = hotk.Diagonal(spoiled)
+    found = solver(operator(symmetric([1.0, 2.0, 3.0])), b, preconditioner=M)
+    assert not found.converged
+
+
+@each_solver
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_tiny_and_huge_right_hand_sides_are_no_special_case(solver, size):
+    A = symmetric([1.0, 2.0, 5.0], dtype=np.float32)
+    b = np.array([1.0, -2.0, 0.5], np.float32)
+    expected = np.linalg.solve(A.astype(float), b)
+    solution = solver(operator(A), (size * b).astype(np.float32))
+    assert solution.converged
+    assert solution.definite
+    np.testing.assert_allclose(solution.x / np.float32(size), expected, rtol=1e-4)
+
+
+def test_conjugate_gradients_stop_where_the_curvature_is_not_positive():
+    """These two made `jax.scipy.sparse.linalg.cg` ascend, and return NaN."""
+    for diagonal, g in (
+        ([3.0, 1.0, -2.0], [0.1, 0.1, 1.0]),
+        ([1.0, -1.0], [1.0, 1.0]),
+        ([0.0, 0.0], [1.0, 1.0]),
+    ):
+        A, g = np.diag(diagonal), np.array(g)
+        solution = cg(operator(A), -g)
+        assert solution.reason == Reason.negative_curvature
+        assert not solution.definite
+        assert np.isfinite(solution.x).all()
+        assert g @ np.asarray(solution.x) <= 0
+        p = np.asarray(solution.direction)
+        assert p @ A @ p <= 0
+        assert g @ p < 0
+
+
+def test_where_the_curvature_is_found_late_the_step_descends():
+    A, g = np.diag([3.0, 1.0, -2.0]), np.array([1.0, 1.0, 0.1])
+    solution = cg(operator(A), -g)
+    assert solution.reason == Reason.negative_curvature
+    assert g @ np.asarray(solution.x) < 0
+    assert solution.model < 0
+
+
+@each_solver
+def test_a_consistent_singular_system_has_a_solution(solver):
+    A = symmetric([0.0, 0.0, 1.0, 3.0, 7.0])
+    b = A @ vector(5)
+    solution = solver(operator(A), b, tol=1e-10)
+    assert solution.converged
+    assert residual(A, b, solution) <= 1e-9 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "rank"), [(3, 1), (5, 3), (30, 20), (60, 40), (50, 49)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_inconsistent_system_has_a_least_squares_solution(dtype, n, rank, seed):
+    values = np.linspace(-2.0, 3.0, rank)
+    A = symmetric([*(values + 0.1), *np.zeros(n - rank)], seed, dtype)
+    b = vector(n, seed, dtype)
+    solution = minres(operator(A), b)
+    assert solution.reason == Reason.least_squares
+    best, *_ = np.linalg.lstsq(A.astype(float), b, rcond=1e-5)
+    least = np.linalg.norm(b - A.astype(float) @ best)
+    assert residual(A, b, solution) <= (1 + 1e-3) * least
+    assert np.linalg.norm(solution.x) <= 1e3 * np.linalg.norm(best)
+
+
+def test_without_curvature_there_is_no_solution_and_none_is_claimed():
+    solution = operator(np.zeros((3, 3))).solve(np.ones(3))
+    assert not solution.converged
+    assert solution.reason == Reason.least_squares
+    assert solution.relative == 1.0
+
+
+@each_solver
+def test_it_stops_after_so_many_products(solver):
+    A, b = symmetric(np.logspace(0, 4, 50)), vector(50)
+    solution = solver(operator(A), b, max_steps=7)
+    assert solution.iterations == 7
+    assert solution.reason == Reason.most_steps
+    assert not solution.converged
+    np.testing.assert_allclose(solution.residual, residual(A, b, solution))
+
+
+@pytest.mark.usefixtures("as_user")
+@each_solver
+def test_no_steps_at_all_are_refused(solver):
+    with pytest.raises(ValueError, match="max_steps"):
+        solver(operator(np.eye(2)), np.ones(2), max_steps=0)
+
+
+@each_solver
+def test_what_rounding_does_not_allow_is_not_claimed(solver):
+    A = symmetric(np.logspace(-3, 0, 30), dtype=np.float32)
+    b = vector(30).astype(np.float32)
+    solution = solver(operator(A), b, tol=1e-7)
+    reached = residual(A, b, solution) / np.linalg.norm(b)
+    np.testing.assert_allclose(solution.relative, reached, rtol=0.2, atol=1e-6)
+    assert reached > 3e-7
+    assert solution.reason == Reason.stagnated
+
+
+def test_more_curvature_than_met_is_not_claimed():
+    A = symmetric([1.0, 2.0, 4.0])
+    solution = cg(operator(A), vector(3), tol=1e-12)
+    assert 1.0 - 1e-9 <= solution.curvature <= 4.0
+
+
+@each_solver
+def test_leaves_of_two_precisions(solver):
+    x = {"a": jnp.zeros(4, jnp.float32), "b": jnp.zeros(3, jnp.bfloat16)}
+    d = {"a": np.array([1.0, 2.0, 3.0, 4.0]), "b": np.array([1.0, 2.0, 4.0])}
+
+    def f(x):
+        wide = jax.tree.map(lambda a: a.astype(jnp.float32), x)
+        parts = (jnp.sum(jnp.asarray(d[k], jnp.float32) * wide[k] ** 2) for k in d)
+        return sum(parts) / 2
+
+    b = {"a": jnp.ones(4, jnp.float32), "b": jnp.ones(3, jnp.bfloat16)}
+    solution = solver(hotk.HessianOperator(f, x), b, tol=1e-2)
+    for name, leaf in solution.x.items():
+        assert leaf.dtype == x[name].dtype
+        np.testing.assert_allclose(leaf.astype(float), 1 / d[name], rtol=3e-2)
+
+
+@each_solver
+def test_under_jit_it_is_the_same(solver):
+    A, b = symmetric([1.0, 3.0, 5.0, 0.5]), vector(4)
+    found = jax.jit(lambda A, b: solver(operator(A), b, tol=1e-12))(A, b)
+    np.testing.assert_allclose(found.x, np.linalg.solve(A, b), rtol=1e-9)
+    assert found.converged
+
+
+def test_a_solution_shows_itself():
+    text = str(operator(np.eye(2)).solve(np.ones(2)))
+    assert "conjugate gradients" in text
+    assert "below the tolerance" in text
