@@ -1,6 +1,6 @@
 """All benchmarks in one table, in ten minutes: `python -m tests.benchmarks`."""
 
-from tests.benchmarks import calls, first_call, hessians, products
+from tests.benchmarks import calls, first_call, hessians, operators, products
 from tests.benchmarks.table import run
 
 
@@ -10,5 +10,6 @@ if __name__ == "__main__":
         calls.measure,
         products.measure,
         hessians.measure,
+        operators.measure,
         first_call.measure,
     )

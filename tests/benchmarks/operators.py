@@ -58,8 +58,8 @@ def eigenpairs() -> Iterator[Row]:
         return lambda: operator.eigh(5, tol=tol, window=window)
 
     enough = 1e-4
-    counts = [n for n in range(12, 80, 4) if error(theirs(n)()[0][-5:]) < enough]
-    pairs = [(t, w) for t in (3e-2, 1e-2, 3e-3) for w in (10, 14, 18, 24, 30)]
+    counts = [n for n in range(24, 100, 12) if error(theirs(n)()[0][-5:]) < enough]
+    pairs = [(t, w) for t in (1e-2, 3e-3) for w in (18, 30, 40, 60)]
     fits = [(ours(*p)(), p) for p in pairs]
     fits = [(found.products, p) for found, p in fits if error(found.values) < enough]
     products, best = min(fits)
