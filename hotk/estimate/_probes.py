@@ -10,8 +10,6 @@ from hotk._core import StructureError
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.mode import choose_block, unit
 
-from ._draw import entries
-
 
 def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
     """Check what all estimates need, and return the key as JAX has it.
@@ -36,7 +34,7 @@ def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
 def drawn(key: Any, like: Any, *, count: int, signs: bool) -> Any:
     """Draw independent vectors: a tree with one leading axis."""
     vectors = space.basis(like, count)
-    return space.narrowed(entries(key, vectors, signs=signs), vectors)
+    return space.narrowed(space.random(key, vectors, signs=signs), vectors)
 
 
 @jax.jit

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from hotk._core import Tracer, in_trace, progress
 from hotk.linop import loop, space
 
-from ._draw import entries
 from ._probes import orthogonalized, products
 
 
@@ -95,7 +94,7 @@ def _shown(
 @functools.partial(jax.jit, static_argnums=2)
 def _begun(keys: Any, like: Any, steps: int) -> Any:
     def one(key: Any) -> Any:
-        v = entries(key, like, signs=False)
+        v = space.random(key, like)
         v = space.times(1 / space.norm(v), v)
         return space.put(space.basis(v, steps + 1), 0, v)
 

@@ -6,6 +6,7 @@ for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v
 
 import contextlib
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -146,27 +147,42 @@ def _real(a: Any) -> Any:
     return jnp.finfo(a.dtype).dtype
 
 
+# A draw takes long to compile: leaves up to this size are cut from one; larger ones,
+# which may be sharded, are drawn in their own shape, those of one shape in a loop.
+_SMALL = 1 << 16
+
+
 def random(key: Any, like: Any, *, signs: bool = False) -> Any:
-    """Draw independent entries: normal, or signs with equal chance.
+    """Draw independent entries, normal or signs, in at least single precision.
 
     Real and imaginary parts are drawn one by one, so the covariance is the identity of
     the real space in either case.
     """
-    leaves, treedef = jax.tree.flatten(like)
-    keys = jax.random.split(key, max(len(leaves), 1))
+    like = widened(like)
+    arrays = parts(like)
+    groups: dict[Any, list[int]] = {}
+    for i, a in enumerate(arrays):
+        shape = a.shape if a.size > _SMALL else None
+        groups.setdefault((str(a.dtype), shape), []).append(i)
+    keys = jax.random.split(key, max(len(groups), 1))
     draw = jax.random.rademacher if signs else jax.random.normal
-    made = []
-    for one, leaf in zip(keys, leaves, strict=False):
-        dtype = _real(leaf)
-        wider = wide(dtype)  # drawn alike for leaves of low precision
-        if jnp.iscomplexobj(leaf):
-            parts = [draw(k, leaf.shape, wider) for k in jax.random.split(one)]
-            entries = jax.lax.complex(*parts)
+    made = list(arrays)
+    for one, ((_, shape), group) in zip(keys, groups.items(), strict=False):
+        dtype = arrays[group[0]].dtype
+        if shape is None:
+            sizes = [arrays[i].size for i in group]
+            # without the barrier each leaf would draw for itself
+            flat = jax.lax.optimization_barrier(draw(one, (sum(sizes),), dtype))
+            bounds = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
+            pieces = [flat[a:b] for a, b in itertools.pairwise(bounds)]
         else:
-            entries = draw(one, leaf.shape, wider)
-        # `0 leaf` gives the sharding of the leaf, whatever kind its axes are
-        made.append(entries.astype(leaf.dtype) + jnp.zeros_like(leaf))
-    return treedef.unflatten(made)
+            each = lambda k, shape=shape, dtype=dtype: draw(k, shape, dtype)
+            pieces = jax.lax.map(each, jax.random.split(one, len(group)))
+            pieces = jax.lax.optimization_barrier(pieces)
+        for i, piece in zip(group, pieces, strict=True):
+            # zeros like the leaf give its sharding, whatever kind its axes are
+            made[i] = piece.reshape(arrays[i].shape) + jnp.zeros_like(arrays[i])
+    return whole(made, like)
 
 
 # ----- Bases: the same tree with one leading axis
@@ -206,7 +222,10 @@ def coefficients(vectors: Any, v: Any) -> Any:
 def combination(weights: Any, vectors: Any) -> Any:
     """Combine the vectors of a basis, once or for each row of a matrix of weights."""
     return jax.tree.map(
-        lambda b: jnp.tensordot(weights.astype(b.dtype), b, axes=1), vectors
+        lambda b: jnp.tensordot(
+            weights.astype(b.dtype), b, axes=1, precision="highest"
+        ),
+        vectors,
     )
 
 

@@ -52,7 +52,7 @@ def digits():
 def digits_over_seeds():
     """Return the spectra of 100 seeds. The start has no direction: nor has A."""
     A = hotk.Diagonal(jnp.float32(digits()[1]))
-    one = lambda key: spectrum(A, key, samples=30, steps=15)
+    one = lambda key: spectrum(A, key, samples=50, steps=12)
     return jax.lax.map(one, jax.random.split(KEY, 100))
 
 
@@ -108,7 +108,7 @@ def test_errors_of_the_density_cover_a_digits_network():
     there = density > 1e-3 * np.max(density)
     assert np.sum(there) >= 25
     assert np.mean(covered[:, there]) >= 0.9
-    assert np.mean(np.mean(covered[:, there], axis=0) >= 0.85) >= 0.9
+    assert np.min(np.mean(covered[:, there], axis=0)) >= 0.85
     assert np.mean(got.error[:, there]) < 0.15 * np.mean(density[there])
 
 

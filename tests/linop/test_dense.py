@@ -1,5 +1,7 @@
 """The matrix, parts of it, its diagonal."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -193,7 +195,7 @@ def test_the_diagonal_of_a_separable_function_is_one_product():
     program = str(jax.make_jaxpr(diagonal)(x))
     assert not any(loop in program for loop in ("while[", "scan["))
     assert "4000]" in program
-    assert "4006" not in program  # as many as all entries at once would be
+    assert not re.search(r"[\[,]4006[,\]]", program)  # as all entries at once have
     expected = 2 * np.asarray(weights) * np.cos(2 * x["a"])
     close(diagonal(x), {"a": expected, "b": np.full((2, 3), 12.0)})
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.estimate._draw import entries
+from hotk.linop import space
 
 
 KEY = jax.random.key(2)
@@ -21,7 +21,7 @@ TREE = {
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_entries_are_independent_with_variance_one(signs):
-    made = entries(KEY, TREE, signs=signs)
+    made = space.random(KEY, TREE, signs=signs)
     assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, TREE)
     assert made["half"].dtype == jnp.float32
     z = np.array(made["complex"])
@@ -39,5 +39,5 @@ def test_entries_are_independent_with_variance_one(signs):
 def test_many_leaves_take_few_draws():
     """A draw takes longer to compile than all else that is done with a leaf."""
     many = [jnp.zeros((3, i)) for i in range(50)] + [LARGE] * 10
-    text = str(jax.make_jaxpr(lambda key: entries(key, many, signs=False))(KEY))
+    text = str(jax.make_jaxpr(lambda key: space.random(key, many, signs=False))(KEY))
     assert text.count("random_bits") == 2
