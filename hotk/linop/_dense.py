@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import inlined, jaxpr_as_fun
 from hotk.mode import choose_block, columns, is_entrywise, over_basis, split_rows, unit
 from hotk.prepared import check_bytes
 
@@ -107,18 +106,11 @@ def diagonal(operator: Any, block: int | None) -> Any:
     return _diagonal(operator, block)
 
 
-def _in_place(push: Any, arrays: list[Any]) -> Any:
-    """Return a map with all that it calls in place, so that what is unused is seen."""
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
-    run = jaxpr_as_fun(inlined(jax.make_jaxpr(push)(shapes)))
-    return lambda arrays: run(*arrays)
-
-
 @functools.partial(jax.jit, static_argnums=1)
 def _diagonal(operator: Any, block: int | None) -> Any:
     like = operator.like
     push, like_parts = pushed(operator, like), space.parts(like)
-    if is_entrywise(_in_place(push, like_parts), like_parts):
+    if is_entrywise(push, like_parts):
         return space.whole(push([jnp.ones_like(a) for a in like_parts]), like)
 
     def entry(i: Any) -> Any:

@@ -32,7 +32,8 @@ def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
     jaxpr = jax.make_jaxpr(push)(shapes).jaxpr
     try:
-        found = _follow(jaxpr, list(range(len(jaxpr.invars))))
+        every = [True] * len(jaxpr.outvars)
+        found = _follow(jaxpr, list(range(len(jaxpr.invars))), every)
     except _Mixed:
         return False
     return all(leaf is None or leaf == i for i, leaf in enumerate(found))
@@ -42,14 +43,18 @@ class _Mixed(Exception):
     """An entry depends on another entry of the direction."""
 
 
-def _follow(jaxpr: Any, inputs: list[int | None]) -> list[int | None]:
-    """Return for each result the leaf whose entries it holds in order, if any."""
+def _follow(jaxpr: Any, inputs: list[int | None], used: list[bool]) -> list[int | None]:
+    """Return for each result the leaf whose entries it holds in order, if any.
+
+    What only results depend on that nobody uses does not count.
+    """
     leaf_of: dict[Any, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def read(atom: Any) -> int | None:
         return None if hasattr(atom, "val") else leaf_of.get(atom)
 
-    for equation in needed(jaxpr, [True] * len(jaxpr.outvars))[0]:
+    equations, wanted = needed(jaxpr, used)
+    for equation in equations:
         moving = {leaf for leaf in map(read, equation.invars) if leaf is not None}
         if not moving:
             continue
@@ -57,7 +62,8 @@ def _follow(jaxpr: Any, inputs: list[int | None]) -> list[int | None]:
         inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         if name in _INLINED and inner is not None:
             inner = getattr(inner, "jaxpr", inner)
-            found = _follow(inner, list(map(read, equation.invars)))
+            inside = [v in wanted for v in equation.outvars]
+            found = _follow(inner, list(map(read, equation.invars)), inside)
             leaf_of.update(zip(equation.outvars, found, strict=True))
             continue
         [leaf] = moving if len(moving) == 1 else [None]
