@@ -45,5 +45,6 @@ from ._errors import (
     TooLargeError as TooLargeError,
     message as message,
 )
+from ._extra import extra as extra
 from ._progress import progress as progress
 from ._table import html_table as html_table, text_table as text_table

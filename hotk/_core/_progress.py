@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from ._extra import extra
+
 
 T = TypeVar("T")
 
@@ -20,11 +22,4 @@ def progress(items: Iterable[T], what: str, *, show: bool) -> Iterator[T]:
     """
     if not show:
         return iter(items)
-    try:
-        from tqdm.auto import tqdm  # noqa: PLC0415, an extra
-    except ImportError as error:
-        raise ImportError(
-            'a progress bar needs `tqdm`: `pip install "hotk[demo]"`, or give '
-            "`progress=False`"
-        ) from error
-    return iter(tqdm(items, desc=what, leave=False))
+    return iter(extra("tqdm.auto", "demo").tqdm(items, desc=what, leave=False))

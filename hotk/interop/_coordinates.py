@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hotk._core import DtypeError, describe_tree, message
+from hotk.linop import space
 
 from ._layout import Layout, as_flat
 
@@ -70,7 +71,7 @@ class Coordinates:
             )
         self.rest = tuple(None if k in _MOVING else _kept(leaf) for leaf, k in pairs)
         self.layout = Layout(moving)
-        self.start = self.layout.join(real_parts(moving))
+        self.start = self.layout.join(space.parts(moving))
         self.call = call
 
     def embed(self, f: Callable[..., Any], args: tuple[Any, ...]) -> Embedded:
@@ -111,14 +112,6 @@ def whole(parts: Any, kinds: tuple[str, ...], rest: tuple[Any, ...]) -> list[Any
         elif kind == "complex":
             leaves[i] = jax.lax.complex(next(remaining), next(remaining))
     return leaves
-
-
-def real_parts(leaves: list[Any]) -> list[Any]:
-    """List the real arrays of leaves: two for a complex one."""
-    made = []
-    for leaf in leaves:
-        made += [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
-    return made
 
 
 def _as_leaf(leaf: Any) -> Any:

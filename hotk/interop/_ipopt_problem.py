@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from hotk._core import OutputError, describe_tree, function_name, message
+from hotk._core import OutputError, describe_tree, extra, function_name, message
 from hotk.first import value_and_gradient, value_and_jacobian
 from hotk.prepared import check_bytes
 from hotk.second import hessian
 
 from ._coordinates import Coordinates, Embedded
-from ._extra import extra
 from ._held import held
 from ._layout import Layout, as_flat, warn_of_low_precision
 from ._points import Points

@@ -5,11 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import DtypeError, describe_tree, message
-from hotk.linop import AbstractOperator
-
-from ._extra import extra
-from ._space import known_space
+from hotk._core import DtypeError, describe_tree, extra, message
+from hotk.linop import AbstractOperator, space_of
 
 
 _CALL = "as_lineax(operator)"
@@ -36,7 +33,8 @@ def as_lineax(
 
     Raises:
         ImportError: If lineax is not installed.
-        StructureError: If the operator knows no space, as `hotk.Identity()` alone.
+        TypeError: If the operator knows no space, as `hotk.Identity()` alone, or runs
+            on the host, as one over batches of data.
         DtypeError: If a leaf is complex: on it the operator is linear for real factors
             only, which lineax has no word for.
         ValueError: If `positive_semidefinite` is asked of an operator that is not
@@ -53,7 +51,12 @@ def as_lineax(
         [1.0, 2.0]
     """
     lineax = extra("lineax")
-    like = known_space(_CALL, operator)
+    like = space_of(operator)
+    if operator.on_host:
+        raise TypeError(
+            f"`{_CALL}`: lineax compiles its loops, and a product with this operator "
+            "is a pass over data on the host: use `operator.solve(b)`."
+        )
     if any(map(jnp.iscomplexobj, jax.tree.leaves(like))):
         raise DtypeError(
             message(

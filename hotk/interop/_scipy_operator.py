@@ -1,5 +1,6 @@
 """`as_scipy`: an operator for SciPy's sparse solvers and eigensolvers."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,11 +8,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator
 
-from hotk.linop import AbstractOperator
+from hotk.linop import AbstractOperator, space, space_of
 
-from ._coordinates import kind_of, real_parts, whole
 from ._layout import Layout, as_flat, as_flat_rows
-from ._space import known_space
 
 
 _CALL = "as_scipy(operator)"
@@ -33,7 +32,7 @@ def as_scipy(operator: AbstractOperator) -> LinearOperator:
         The operator of SciPy. It has a transpose if the operator is symmetric.
 
     Raises:
-        StructureError: If the operator knows no space, as `hotk.Identity()` alone.
+        TypeError: If the operator knows no space, as `hotk.Identity()` alone.
 
     Example:
         >>> from hotk.interop import as_scipy
@@ -44,33 +43,33 @@ def as_scipy(operator: AbstractOperator) -> LinearOperator:
         >>> (A @ np.eye(2)).tolist()
         [[12.0, 0.0], [0.0, 48.0]]
     """
-    layout = Layout(jax.tree.leaves(known_space(_CALL, operator)))
+    layout = Layout(jax.tree.leaves(space_of(operator)))
 
     def matvec(v: Any) -> Float[np.ndarray, "n"]:
         own = as_flat(_CALL, "v", v, layout.size)
-        return layout.join(_product(operator, layout.split(own)))
+        return layout.join(run(_product, operator, layout.split(own)))
 
     def matmat(vectors: Any) -> Float[np.ndarray, "n k"]:
         own = as_flat_rows(_CALL, "V", vectors, layout.size)
-        return layout.join(_products(operator, layout.split(own))).T.copy()
+        return layout.join(run(_products, operator, layout.split(own))).T.copy()
 
+    run = _as_it_is if operator.on_host else _compiled
     maps: Any = {"matvec": matvec, "matmat": matmat, "dtype": np.float64}
     if operator.symmetric:
         maps |= {"rmatvec": matvec, "rmatmat": matmat}
     return LinearOperator((layout.size, layout.size), **maps)
 
 
-@jax.jit
+def _as_it_is(product: Any, operator: Any, parts: list[Any]) -> list[Any]:
+    return product(operator, parts)
+
+
+_compiled = functools.partial(jax.jit, static_argnums=0)(_as_it_is)
+
+
 def _product(operator: AbstractOperator, parts: list[Any]) -> list[Any]:
-    return real_parts(jax.tree.leaves(operator.mv(_vector(operator, parts))))
+    return space.parts(operator.mv(space.whole(parts, operator.like)))
 
 
-@jax.jit
 def _products(operator: AbstractOperator, parts: list[Any]) -> list[Any]:
-    return real_parts(jax.tree.leaves(operator.many(_vector(operator, parts))))
-
-
-def _vector(operator: AbstractOperator, parts: list[Any]) -> Any:
-    leaves, treedef = jax.tree.flatten(operator.like)
-    kinds = tuple(map(kind_of, leaves))
-    return treedef.unflatten(whole(parts, kinds, tuple(leaves)))
+    return space.parts(operator.many(space.whole(parts, operator.like)))

@@ -244,7 +244,7 @@ class DataOperator(AbstractOperator):
 
     def _wide(self, a: Any) -> Any:
         wide = space.wide(a.dtype)
-        return wide if self.dtype is None else jnp.promote_types(wide, self.dtype)
+        return wide if self.dtype is None else space.promoted(wide, self.dtype)
 
 
 def _unequal(before: float, after: float) -> ValueError:

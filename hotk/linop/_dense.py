@@ -11,7 +11,7 @@ from hotk.prepared import check_bytes
 
 from . import space
 from ._index import Index, leaf_numbers
-from ._vectors import space_of
+from ._vectors import flattened, space_of, unflattened
 
 
 _INSTEAD = (
@@ -45,7 +45,17 @@ def many(operator: Any, vectors: Any, block: int | None) -> Any:
 def matrix(operator: Any, block: int | None) -> Any:
     """Return the matrix of an operator."""
     _check(operator, "H.matrix()", operator.size, operator.size)
-    return _matrix(operator, block)
+    return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)
+
+
+def _matrix_on_host(operator: Any) -> Any:
+    """Multiply all unit vectors at once, as each product is a pass over data."""
+    like = operator.like
+    dtype = space.promoted(*[a.dtype for a in space.parts(like)])
+    rows = jnp.eye(operator.size, dtype=dtype)
+    products = operator.many(jax.vmap(lambda row: unflattened(row, like))(rows))
+    a = jax.vmap(flattened)(products).T
+    return (a + a.T) / 2 if operator.symmetric else a
 
 
 @functools.partial(jax.jit, static_argnames="block")
@@ -75,6 +85,8 @@ def block(operator: Any, row: str, column: str, size: int | None) -> Any:
     places = index[row], index[column]
     count = [place.stop - place.start for place in places]
     _check(operator, "H.block(row, column)", *count)
+    if operator.on_host:
+        return matrix(operator, size)[places]
     numbers = [tuple(leaf_numbers(like, place)) for place in places]
     if operator.symmetric and count[0] < count[1]:
         return _block(operator, numbers[1], numbers[0], size).T
@@ -102,7 +114,9 @@ def _block(
 
 def diagonal(operator: Any, block: int | None) -> Any:
     """Return the diagonal of the matrix of an operator as a vector."""
-    space_of(operator)
+    like = space_of(operator)
+    if operator.on_host:
+        return unflattened(jnp.diag(matrix(operator, block)), like)
     return _diagonal(operator, block)
 
 

@@ -78,7 +78,15 @@ def test_another_point_needs_no_compile():
 
 @pytest.mark.usefixtures("as_user")
 def test_errors():
-    with pytest.raises(hotk.StructureError, match="knows no space"):
+    with pytest.raises(TypeError, match="acts on any space"):
         as_lineax(hotk.Identity())
     with pytest.raises(hotk.DtypeError, match="complex"):
         as_lineax(hotk.HessianOperator(lambda z: jnp.sum(abs(z) ** 2), X + 1j))
+
+
+@pytest.mark.usefixtures("as_user")
+def test_an_operator_on_the_host_is_refused():
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2)
+    H = hotk.HessianOperator.over(loss, jnp.ones(2), [np.ones((3, 2))])
+    with pytest.raises(TypeError, match="a pass over data on the host"):
+        as_lineax(H)

@@ -123,10 +123,20 @@ def test_what_is_not_finite_comes_through():
 
 @pytest.mark.usefixtures("as_user")
 def test_errors():
-    with pytest.raises(hotk.StructureError, match="knows no space"):
+    with pytest.raises(TypeError, match="acts on any space"):
         as_scipy(hotk.Identity())
     operator = as_scipy(hotk.HessianOperator(quadratic, X))
     with pytest.raises(hotk.DtypeError, match="complex"):
         operator @ (X + 1j)
     with pytest.raises(ValueError, match="mismatch"):
         operator @ np.ones(3)
+
+
+def test_an_operator_over_batches_of_data():
+    rows = np.arange(20.0).reshape(10, 2) / 10
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2) / 2
+    H = hotk.HessianOperator.over(loss, jnp.ones(2), [rows[:4], rows[4:8], rows[8:]])
+    np.testing.assert_allclose(as_scipy(H) @ np.eye(2), rows.T @ rows / 10, rtol=1e-12)
+    np.testing.assert_allclose(
+        as_scipy(H) @ np.ones(2), rows.T @ rows @ np.ones(2) / 10, rtol=1e-12
+    )

@@ -104,6 +104,11 @@ def test_krylov_methods_and_arithmetic_work_on_the_host():
     assert bool(solution.converged)
     close(solution.x, jnp.asarray(exact), rtol=1e-7)
     close((2.0 * H - H) @ V, jnp.asarray(dense() @ np.asarray(V)))
+    exact = dense() + shift * np.eye(5)
+    close(damped.matrix(), jnp.asarray(exact))
+    close(damped.diagonal(), jnp.asarray(np.diag(exact)))
+    close(damped.block("", ""), jnp.asarray(exact))
+    close(damped.cholesky(1.0), jnp.asarray(np.linalg.cholesky(exact + np.eye(5))))
 
 
 def test_another_point_reads_the_data_again():
