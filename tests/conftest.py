@@ -22,6 +22,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("hotk", f"{type_checker.__name__}.check")
 
 
+def pytest_collection_modifyitems(items):
+    """Refuse names with an address in them: no two processes would agree on them."""
+    unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if unstable:
+        raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))
+
+
 def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":

@@ -47,7 +47,9 @@ def test_an_object_with_state_is_held_as_it_was():
     assert model.calls == calls
 
 
-@pytest.mark.parametrize("kind", [np.array, jnp.array, lambda a: a], ids=str)
+@pytest.mark.parametrize(
+    "kind", [np.array, jnp.array, int], ids=["numpy", "jax", "python"]
+)
 def test_captured_values_may_decide(kind):
     sign, count = kind(1), kind(3)
 
