@@ -22,7 +22,8 @@ class Eigenpairs(eqx.Module):
     """Some eigenvalues of a symmetric operator, with vectors and residuals.
 
     Attributes:
-        values: The eigenvalues, in ascending order.
+        values: The eigenvalues, in ascending order: the Rayleigh quotients of the
+            vectors.
         vectors: The eigenvectors, of norm 1: a tree like the space with one leading
             axis.
         residuals: The norms of `A v - lambda v`, computed anew at the end. Each
@@ -70,12 +71,13 @@ def eigh(
 ) -> Eigenpairs:
     r"""Compute `k` extreme eigenvalues of a symmetric operator, with vectors.
 
-    Lanczos iteration with full re-orthogonalization, twice [2], and thick restart [1]:
-    of a window of basis vectors the best Ritz vectors are kept, until `k` residuals are
-    below `tol` times the largest eigenvalue found. Where a Krylov space is exhausted, a
-    random direction begins another one, so that multiple eigenvalues and the zero
-    operator come out right where the window covers the space. Of a multiple eigenvalue
-    in a larger space one copy may be found.
+    Lanczos iteration with full re-orthogonalization, repeated where a pass took away
+    more than 1 - 1/sqrt(2) of the norm [2], and thick restart [1]: of a window of basis
+    vectors the best Ritz vectors are kept, until `k` residuals are below `tol` times
+    the largest eigenvalue found. Where a Krylov space is exhausted, a random direction
+    begins another one, so that multiple eigenvalues and the zero operator come out
+    right where the window covers the space. Of a multiple eigenvalue in a larger space
+    one copy may be found.
 
     Args:
         operator: A symmetric operator.
@@ -184,14 +186,14 @@ def _run(
         }
 
     end = while_loop(lambda s: s["running"], cycle, state)
-    order = jnp.argsort(end["values"][:k])
-    values = end["values"][:k][order]
-    vectors = jax.tree.map(lambda b: b[:k][order], end["basis"])
-    residuals = _residuals(while_loop, mv, vectors, values)
+    vectors = _first(end["basis"], k)
+    values, residuals = _quotients(while_loop, mv, vectors, dtype)
+    order = jnp.argsort(values)
+    values, residuals = values[order], residuals[order]
     scale = jnp.max(jnp.abs(end["values"]))
     return Eigenpairs(
         values=values,
-        vectors=space.narrowed(vectors, A.like),
+        vectors=space.narrowed(jax.tree.map(lambda b: b[order], vectors), A.like),
         residuals=residuals,
         converged=residuals <= 1.5 * tol * scale,
         products=end["products"] + k,
@@ -199,15 +201,23 @@ def _run(
     )
 
 
-def _residuals(while_loop: Any, mv: Any, vectors: Any, values: Any) -> Any:
-    def step(s: Any) -> Any:
-        j, found = s
-        v = space.take(vectors, j)
-        gap = space.plus(mv(v), v, -values[j])
-        return j + 1, found.at[j].set(space.norm(gap))
+def _quotients(while_loop: Any, mv: Any, vectors: Any, dtype: Any) -> Any:
+    """Return the Rayleigh quotients of several vectors and the residuals of these.
 
-    state = (jnp.zeros((), jnp.int32), jnp.zeros_like(values))
-    return while_loop(lambda s: s[0] < len(values), step, state)[1]
+    Of all numbers that is the one with the smallest residual.
+    """
+    count = len(jax.tree.leaves(vectors)[0])
+
+    def step(s: Any) -> Any:
+        j, values, residuals = s
+        v = space.take(vectors, j)
+        image = mv(v)
+        value = space.inner(v, image) / space.inner(v, v)
+        residual = space.norm(space.plus(image, v, -value))
+        return j + 1, values.at[j].set(value), residuals.at[j].set(residual)
+
+    state = (jnp.zeros((), jnp.int32), *[jnp.zeros(count, dtype)] * 2)
+    return while_loop(lambda s: s[0] < count, step, state)[1:]
 
 
 def extend(
@@ -229,29 +239,8 @@ def extend(
     """
 
     def step(s: Any) -> Any:
-        j, basis = s["j"], s["basis"]
-        v = space.take(basis, j)
-        image = mv(v)
-        length = space.norm(image)
-        w, first = space.orthogonal(basis, image)
-        w, second = space.orthogonal(basis, w)
-        column = (first + second)[:m]
-        beta = space.norm(w)
-        # what rounding leaves of a vector inside of the space is no direction
-        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
-        fresh = space.random(jax.random.fold_in(key, j + 1), w)
-        for _ in range(2):
-            fresh, _ = space.orthogonal(basis, fresh)
-        w = space.choose(exhausted, fresh, w)
-        size = space.norm(w)
-        w = space.times(1 / jnp.where(size > 0, size, 1), w)
-        t = s["t"].at[:, j].set(column).at[j, :].set(column)
-        return {
-            "j": j + 1,
-            "basis": space.put(basis, j + 1, w),
-            "t": t,
-            "beta": jnp.where(exhausted, 0, beta),
-        }
+        image = mv(space.take(s["basis"], s["j"]))
+        return _grown(s, image, jax.random.fold_in(key, s["j"] + 1))
 
     state = {
         "j": start,
@@ -260,6 +249,49 @@ def extend(
         "beta": jnp.zeros((), t.dtype),
     }
     return while_loop(lambda s: s["j"] < m, step, state)
+
+
+@jax.jit
+def _grown(s: Any, image: Any, key: Any) -> Any:
+    """Take up the image of the last vector of a basis as the next one."""
+    j, basis, before = s["j"], s["basis"], s["beta"]
+    last, last_but_one = space.take(basis, j), space.take(basis, jnp.maximum(j - 1, 0))
+    length = space.norm(image)
+    # the recurrence of three terms takes away nearly all that lies in the span, so that
+    # one pass over the basis is a second one; another where it still took away much [2]
+    alpha = space.inner(last, image)
+    w = space.plus(space.plus(image, last, -alpha), last_but_one, -before)
+    size = space.norm(w)
+    w, column = space.orthogonal(basis, w)
+    m = len(s["t"])
+    column = column[:m].at[j].add(alpha).at[jnp.maximum(j - 1, 0)].add(before)
+    again = space.norm(w) < size / 2**0.5
+    w, more = jax.lax.cond(again, space.orthogonal, _as_it_is, basis, w)
+    beta = space.norm(w)
+    # what rounding leaves of a vector inside of the space is no direction
+    exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
+    w = jax.lax.cond(exhausted, _another, lambda key, basis, w: w, key, basis, w)
+    size = space.norm(w)
+    return {
+        "j": j + 1,
+        "basis": space.put(
+            basis, j + 1, space.times(1 / jnp.where(size > 0, size, 1), w)
+        ),
+        "t": s["t"].at[:, j].set(column + more[:m]).at[j, :].set(column + more[:m]),
+        "beta": jnp.where(exhausted, 0, beta),
+    }
+
+
+def _as_it_is(basis: Any, w: Any) -> Any:
+    return w, jnp.zeros(len(jax.tree.leaves(basis)[0]), space.scalar_dtype(w))
+
+
+def _another(key: Any, basis: Any, w: Any) -> Any:
+    """Return a random direction that is orthogonal to a basis."""
+    w = space.random(key, w)
+    for _ in range(2):
+        w, _ = space.orthogonal(basis, w)
+    return w
 
 
 def _first(basis: Any, count: int) -> Any:

@@ -187,6 +187,8 @@ def random(key: Any, like: Any, *, signs: bool = False) -> Any:
 
 # ----- Bases: the same tree with one leading axis
 
+_FULL = jax.lax.Precision.HIGHEST
+
 
 def basis(like: Any, count: int) -> Any:
     """Return `count` zero vectors."""
@@ -214,17 +216,23 @@ def coefficients(vectors: Any, v: Any) -> Any:
     dtype = scalar_dtype(v)
     total: Any = 0
     for b, a in zip(jax.tree.leaves(vectors), jax.tree.leaves(v), strict=True):
-        axes = tuple(range(1, b.ndim))
-        total += jnp.sum(_product(b, a[None]), axis=axes).astype(dtype)
+        total += _contracted(b, a).astype(dtype)
     return total
+
+
+def _contracted(b: Any, a: Any) -> Any:
+    if jnp.iscomplexobj(a):
+        return _contracted(b.real, a.real) + _contracted(b.imag, a.imag)
+    if is_explicit(a):  # a product of matrices would ask how the result is split
+        return jnp.sum(b * a[None], axis=tuple(range(1, b.ndim)))
+    axes = (tuple(range(1, b.ndim)), tuple(range(a.ndim)))
+    return jnp.tensordot(b, a, axes=axes, precision=_FULL)
 
 
 def combination(weights: Any, vectors: Any) -> Any:
     """Combine the vectors of a basis, once or for each row of a matrix of weights."""
     return jax.tree.map(
-        lambda b: jnp.tensordot(
-            weights.astype(b.dtype), b, axes=1, precision="highest"
-        ),
+        lambda b: jnp.tensordot(weights.astype(b.dtype), b, axes=1, precision=_FULL),
         vectors,
     )
 
