@@ -11,6 +11,7 @@ from ._signature import (
     kind_of as kind_of,
     sharding_of as sharding_of,
 )
+from ._staged import Staged as Staged
 from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,

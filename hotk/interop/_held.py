@@ -1,43 +1,10 @@
 """A function held as it is now, for operators that are prepared later."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
-import equinox as eqx
-import jax
-
-from hotk._core import jaxpr_as_fun
-from hotk.function import Closure
+from hotk.function import Closure, Staged
 from hotk.prepared import Prepared
-
-
-class Program:
-    """A traced program without its constants: known by its identity."""
-
-    __slots__ = ("closed", "out_tree")
-
-    def __init__(self, closed: Any, out_tree: Any) -> None:
-        self.closed = closed
-        self.out_tree = out_tree
-
-
-@final
-class Traced(eqx.Module):
-    """A function as the program that it was when it was traced.
-
-    Attributes:
-        constants: The arrays that it had captured.
-        program: The program.
-    """
-
-    constants: list[Any]
-    program: Program = eqx.field(static=True)
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the program."""
-        closed = self.program.closed.replace(consts=list(self.constants))
-        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
-        return self.program.out_tree.unflatten(outputs)
 
 
 def held(f: Callable[..., Any], known: list[Prepared], *arguments: Any) -> Closure:
@@ -54,8 +21,4 @@ def held(f: Callable[..., Any], known: list[Prepared], *arguments: Any) -> Closu
         closure = Closure.of(f, small=small)
         if closure.skeleton.opaque is None:
             return closure
-    with jax.ensure_compile_time_eval():  # a captured array may decide what is traced
-        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
-    empty = closed.replace(consts=[None] * len(closed.consts))
-    program = Program(empty, jax.tree.structure(shapes))
-    return Closure.of(Traced(list(closed.consts), program))
+    return Closure.of(Staged.of(f, *arguments))

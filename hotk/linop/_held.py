@@ -16,22 +16,11 @@ from hotk._core import (
     describe_tree,
     function_name,
     in_trace,
-    jaxpr_as_fun,
     message,
 )
-from hotk.function import Closure, Opaque, own_copy
+from hotk.function import Closure, Opaque, Staged, own_copy
 
 from ._vectors import fitted
-
-
-class Program:
-    """The traced program of an opaque function: known by its identity."""
-
-    __slots__ = ("closed", "out_tree")
-
-    def __init__(self, closed: Any, out_tree: Any) -> None:
-        self.closed = closed
-        self.out_tree = out_tree
 
 
 class Fixed:
@@ -55,34 +44,14 @@ class Fixed:
 
 
 @final
-class Staged(eqx.Module):
-    """An opaque function as the program that it was when it was traced.
-
-    Attributes:
-        constants: The arrays that it had captured.
-        program: The program, without them.
-        fixed: What its arguments have besides arrays that may change.
-    """
-
-    constants: list[Any]
-    program: Program = eqx.field(static=True)
-    fixed: Fixed = eqx.field(static=True)
-
-    def __call__(self, x: Any, *args: Any) -> Any:
-        """Run the program."""
-        bound = self.program.closed.replace(consts=list(self.constants))
-        outputs = jaxpr_as_fun(bound)(*jax.tree.leaves((x, args)))
-        return self.program.out_tree.unflatten(outputs)
-
-
-@final
 class WithStatics(eqx.Module):
     """A function whose arguments have parts that are no arrays.
 
     Attributes:
         f: The function.
-        statics: Those parts, `None` in the place of an array.
-        fixed: The same, as they were given.
+        statics: Those parts, `None` in the place of an array; all `None` if the
+            function is a program that has them.
+        fixed: The parts as they were given.
     """
 
     f: Any
@@ -154,18 +123,15 @@ def _call(f: Any, x: Any, args: Any) -> Any:
     return f(x, *args)
 
 
-def _staged(f: Any, arrays: Any, parts: Any) -> Staged:
-    """Trace a function now; what does not depend on the arrays is computed."""
+def _staged(f: Any, arrays: Any, parts: Any) -> WithStatics:
+    """Trace a function now, with what cannot change."""
 
     def run(arrays: Any) -> Any:
         x, args = eqx.combine(arrays, parts)
         return f(x, *args)
 
-    with jax.ensure_compile_time_eval():
-        closed, shapes = jax.make_jaxpr(run, return_shape=True)(arrays)
-    empty = closed.replace(consts=[None] * len(closed.consts))
-    program = Program(empty, jax.tree.structure(shapes))
-    return Staged(list(closed.consts), program, Fixed(parts))
+    staged = Staged.of(run, arrays)
+    return WithStatics(staged, jax.tree.map(lambda a: None, parts), Fixed(parts))
 
 
 def _needs_point(f: Any, error: Exception) -> ModeError:
@@ -184,7 +150,7 @@ def _needs_point(f: Any, error: Exception) -> ModeError:
 def parts_of(f: Closure, arrays: Any) -> Any:
     """Return what the arguments of a held function have besides their arrays."""
     held = f.skeleton.template
-    if isinstance(held, (Staged, WithStatics)):
+    if isinstance(held, WithStatics):
         return held.fixed.parts
     return jax.tree.map(lambda a: None, arrays)
 

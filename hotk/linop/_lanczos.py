@@ -125,12 +125,20 @@ def eigh(
     tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
     key = jax.random.key(0) if key is None else key
     limits = (jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
-    return loop(operator, _run, operator, key, limits, k, which, window)
+    start = _start(key, space.widened(like))
+    return loop(operator, _run, operator, start, key, limits, k, which, window)
+
+
+@jax.jit
+def _start(key: Any, like: Any) -> Any:
+    start = space.random(key, like)
+    return space.times(1 / space.norm(start), start)
 
 
 def _run(
     while_loop: Any,
     A: Any,
+    start: Any,
     key: Any,
     limits: Any,
     k: int,
@@ -143,8 +151,6 @@ def _run(
     tol, max_restarts = limits
     keep = k + (m - k) // 3
 
-    start = space.random(key, like)
-    start = space.times(1 / space.norm(start), start)
     state = {
         "basis": space.put(space.basis(like, m + 1), 0, start),
         "t": jnp.zeros((m, m), dtype),
@@ -157,7 +163,8 @@ def _run(
     }
 
     def cycle(s: Any) -> Any:
-        steps = extend(while_loop, mv, s["basis"], s["t"], s["from"], m, key)
+        fresh = jax.random.fold_in(key, s["restarts"] + 1)
+        steps = extend(while_loop, mv, s["basis"], s["t"], s["from"], m, fresh)
         values, small = jnp.linalg.eigh(steps["t"])
         order = _best_first(values, which)
         values, small = values[order], small[:, order]
