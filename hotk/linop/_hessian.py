@@ -14,6 +14,7 @@ from hotk.second import hvp
 
 from ._batches import DataOperator, Source
 from ._held import arrays_of, hold, moved, parts_of, split
+from ._linearized import Linearized, linearized
 from ._operator import AbstractOperator
 
 
@@ -58,6 +59,37 @@ class AbstractHessian(AbstractOperator):
             return super().many(vectors, block_size)
         directions = self.direction(vectors, batched=True)
         return self.conjugate(hvp(self.f, self.x, directions, *self.args, batched=True))
+
+    def linearize(
+        self, plan: Literal["store", "recompute"] | None = None
+    ) -> Linearized:
+        """Keep what all products at this point have in common.
+
+        It is for products asked for one by one, from Python: compiled solvers take what
+        is common out of their loops by themselves. The operator that comes back is like
+        this one, with its `plan` and with the `bytes` that it keeps.
+
+        Args:
+            plan: `"store"` keeps it, `"recompute"` nothing. If left out, it is kept
+                unless all is elementwise: to compute that again is cheaper than to read
+                it.
+
+        Returns:
+            A `Linearized` operator.
+
+        Raises:
+            ValueError: If there is no such plan.
+            TooLargeError: If what is to be kept exceeds `hotk.memory_budget()`.
+
+        Example:
+            >>> a = jnp.arange(6.0).reshape(3, 2)
+            >>> f, v = lambda x: jnp.sum(jnp.tanh(a @ x)), jnp.ones(2)
+            >>> H = hotk.HessianOperator(f, v / 10)
+            >>> L = H.linearize()
+            >>> L.plan, jnp.allclose(L @ v, H @ v).item()
+            ('store', True)
+        """
+        return linearized(self, plan)
 
     def direction(self, v: Any, *, batched: bool = False) -> Any:
         """Return a vector, or several, with the rest of the point beside it."""

@@ -16,6 +16,7 @@ from ._basis import (
 )
 from ._block import (
     choose_block as choose_block,
+    is_fused as is_fused,
     recorded_blocks as recorded_blocks,
 )
 from ._columns import columns as columns

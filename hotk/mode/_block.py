@@ -153,6 +153,16 @@ def choose_block(push: Callable[[Any], Any], x: Any) -> int:
     return block
 
 
+def is_fused(push: Callable[[Any], Any], x: Any) -> bool:
+    """Whether a linear map writes nothing but its result, all being elementwise.
+
+    Args:
+        push: The map.
+        x: A tree with the shapes of its argument.
+    """
+    return not _traffic(_jaxpr(push, x)).written
+
+
 def _jaxpr(push: Callable[[Any], Any], x: Any) -> Any:
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
     return jax.make_jaxpr(push)(shapes).jaxpr

@@ -1,6 +1,6 @@
 """All benchmarks in one table, in ten minutes: `python -m tests.benchmarks`."""
 
-from tests.benchmarks import calls, first_call, hessians, operators, products
+from tests.benchmarks import accuracy, calls, first_call, hessians, operators, products
 from tests.benchmarks.table import run
 
 
@@ -11,5 +11,6 @@ if __name__ == "__main__":
         products.measure,
         hessians.measure,
         operators.measure,
+        accuracy.measure,
         first_call.measure,
     )

@@ -80,6 +80,23 @@ def many_directions() -> Iterator[Row]:
     yield of_ratio(what, ratio, 0.35)
 
 
+def linearized() -> Iterator[Row]:
+    """Compare products of a kept linearization with those that compute it anew."""
+    for name, subject in (
+        ("MLP", perceptron((784, 256, 256, 10), batch=256)),
+        ("logistic 1e4 x 1e3", logistic()),
+    ):
+        operator = hotk.HessianOperator(subject.f, subject.x)
+        kept, v = operator.linearize(), jax.tree.map(jnp.ones_like, operator.like)
+        ratio = compare(
+            lambda v=v, kept=kept: kept @ v,
+            lambda v=v, operator=operator: operator @ v,
+            rounds=9,
+        )
+        note = f"{kept.bytes / 2**20:.3g} MiB kept"
+        yield of_ratio(f"product, linearization kept / anew, {name}", ratio, None, note)
+
+
 def gauss_newton() -> Iterator[Row]:
     """Compare the Gauss-Newton product with the gradient, and with one by hand."""
     subject = perceptron((784, 256, 256, 10), batch=256)
@@ -123,6 +140,7 @@ def measure() -> Iterator[Row]:
     yield from lanczos_steps()
     yield from eigenpairs()
     yield from many_directions()
+    yield from linearized()
     yield from gauss_newton()
     yield from diagonal_memory()
 
