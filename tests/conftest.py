@@ -17,13 +17,22 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# From here on every function of hotk checks its annotations, shapes included, when it
-# is called. `as_user` switches that off.
-jaxtyping.install_import_hook("hotk", f"{type_checker.__name__}.check")
+# From here on every function of these floors checks its annotations, shapes included,
+# when it is called; `as_user` switches that off. Below them are no shapes to check, and
+# so many calls that a fifth of the time went there.
+FLOORS = ["mode", "first", "second", "curvature", "linop", "estimate", "interop"]
+jaxtyping.install_import_hook(
+    [f"hotk.{floor}" for floor in FLOORS], f"{type_checker.__name__}.check"
+)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--every", type=int, default=1, help="run each n-th test only")
+
+
+def pytest_collection_modifyitems(config, items):
     """Refuse names with an address in them: no two processes would agree on them."""
+    items[:] = items[:: config.getoption("--every")]
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
         raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))
@@ -52,6 +61,15 @@ def default_settings(as_user):
         jax.numpy_rank_promotion("allow"),
     ):
         yield
+
+
+@pytest.fixture
+def compiled_fast():
+    """Let XLA optimize little, where nearly all of the time is compiling."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

@@ -47,4 +47,8 @@ from ._errors import (
 )
 from ._extra import extra as extra
 from ._progress import progress as progress
-from ._table import html_table as html_table, text_table as text_table
+from ._table import (
+    AbstractReport as AbstractReport,
+    html_table as html_table,
+    text_table as text_table,
+)

@@ -1,7 +1,11 @@
 """Small tables for the terminal and for Jupyter."""
 
+import abc
 import html
 from collections.abc import Sequence
+from typing import ClassVar
+
+import equinox as eqx
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,3 +28,28 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class AbstractReport(eqx.Module):
+    """A result that shows as a small table, in a terminal and in a notebook."""
+
+    _header: ClassVar[tuple[str, ...]] = ("field", "value")
+
+    @abc.abstractmethod
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return the rows below the header."""
+
+    def _lines(self) -> list[str]:
+        """Return what else there is to say, below the table."""
+        return []
+
+    def __str__(self) -> str:
+        """Write one line a row."""
+        try:
+            return "\n".join([text_table(self._header, self._rows()), *self._lines()])
+        except Exception:  # inside of a transformation there are no numbers yet
+            return repr(self)
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]
+        return "".join([html_table(self._header, self._rows()), *lines])

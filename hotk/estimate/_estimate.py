@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from hotk._core import describe_tree, html_table, text_table
+from hotk._core import AbstractReport, describe_tree
 
 
 @final
-class Estimate(eqx.Module):
+class Estimate(AbstractReport):
     r"""A value that was estimated from random vectors, and how far off it may be.
 
     The error is that of the mean, $\sqrt{\sum_i (t_i - \bar t)^2 / (k (k - 1))}$ for
@@ -32,7 +32,7 @@ class Estimate(eqx.Module):
     products: Int[Array, "*batch"]
     method: str = eqx.field(static=True)
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _rows(self) -> list[tuple[str, ...]]:
         return [
             ("value", self._say(self.value, "{:.6g}")),
             ("standard error", self._say(self.error, "{:.2g}")),
@@ -55,16 +55,6 @@ class Estimate(eqx.Module):
         except Exception:  # inside of a transformation there are no numbers yet
             return eqx.tree_pformat(self)
         return f"Estimate({value} +- {error}, {method}, {products} products)"
-
-    def __str__(self) -> str:
-        """Write one line a field."""
-        try:
-            return text_table(("field", "value"), self._rows())
-        except Exception:  # as above
-            return repr(self)
-
-    def _repr_html_(self) -> str:
-        return html_table(("field", "value"), self._rows())
 
 
 def averaged(samples: Any, products: int, method: str) -> Estimate:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from hotk._core import html_table, text_table
+from hotk._core import AbstractReport
 
 from ._estimate import Estimate, averaged
 from ._probes import checked
@@ -16,7 +16,7 @@ from ._quadrature import quadrature
 
 
 @final
-class Spectrum(eqx.Module):
+class Spectrum(AbstractReport):
     r"""The spectrum of a symmetric operator as several random starts saw it.
 
     Each start gives a rule of quadrature: $\mathrm{tr} f(A) / n$ is about
@@ -97,7 +97,7 @@ class Spectrum(eqx.Module):
         """
         return _quantile(self, jnp.asarray(share, self.nodes.dtype))
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _rows(self) -> list[tuple[str, ...]]:
         samples, steps = self.nodes.shape
         return [
             ("dimension", str(self.size)),
@@ -116,16 +116,6 @@ class Spectrum(eqx.Module):
             return eqx.tree_pformat(self)
         what = f"n={self.size}, from {low:.6g} to {high:.6g}, {self.products} products"
         return f"Spectrum({what})"
-
-    def __str__(self) -> str:
-        """Write one line a field."""
-        try:
-            return text_table(("field", "value"), self._rows())
-        except Exception:  # as above
-            return repr(self)
-
-    def _repr_html_(self) -> str:
-        return html_table(("field", "value"), self._rows())
 
 
 def _sums(found: Spectrum, values: Any) -> Any:

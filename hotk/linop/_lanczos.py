@@ -1,13 +1,13 @@
 """Lanczos iteration with thick restart: extreme eigenvalues and their vectors."""
 
-from typing import Any, final
+import functools
+from typing import Any, ClassVar, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import html_table, text_table
+from hotk._core import AbstractReport
 
 from . import space
 from ._driver import loop
@@ -18,7 +18,7 @@ _WHICH = ("LA", "SA", "LM", "BE")
 
 
 @final
-class Eigenpairs(eqx.Module):
+class Eigenpairs(AbstractReport):
     """Some eigenvalues of a symmetric operator, with vectors and residuals.
 
     Attributes:
@@ -40,23 +40,16 @@ class Eigenpairs(eqx.Module):
     products: Int[Array, ""]
     restarts: Int[Array, ""]
 
-    def _table(self) -> Any:
-        rows = [
+    _header: ClassVar[tuple[str, ...]] = ("eigenvalue", "residual", "converged")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
             (f"{float(v):.6g}", f"{float(r):.2g}", "yes" if bool(c) else "no")
             for v, r, c in zip(self.values, self.residuals, self.converged, strict=True)
         ]
-        return ("eigenvalue", "residual", "converged"), rows
 
-    def __str__(self) -> str:
-        """Write one line an eigenvalue, and the cost."""
-        try:
-            cost = f"{int(self.products)} products, {int(self.restarts)} restarts"
-            return f"{text_table(*self._table())}\n{cost}"
-        except Exception:  # inside of a transformation there are no numbers yet
-            return repr(self)
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table())
+    def _lines(self) -> list[str]:
+        return [f"{int(self.products)} products, {int(self.restarts)} restarts"]
 
 
 def eigh(
@@ -129,7 +122,7 @@ def eigh(
     return loop(operator, _run, operator, start, key, limits, k, which, window)
 
 
-@jax.jit
+@functools.partial(jax.jit, keep_unused=True)  # it says where to compute
 def _start(key: Any, like: Any) -> Any:
     start = space.random(key, like)
     return space.times(1 / space.norm(start), start)

@@ -106,7 +106,7 @@ def linearized(operator: Any, plan: Literal["store", "recompute"] | None) -> Lin
     return Linearized(operator, None if shapes is None else _kept(operator, plan))
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=1, keep_unused=True)
 def _kept(operator: Any, plan: str | None) -> Any:
     fused = plan is None and is_fused(operator.mv, operator.like)
     if plan == "recompute" or fused:

@@ -5,7 +5,7 @@ from typing import Any, final
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import html_table, text_table
+from hotk._core import AbstractReport
 
 
 class Reason(eqx.Enumeration):
@@ -30,7 +30,7 @@ class Method(eqx.Enumeration):
 
 
 @final
-class Solution(eqx.Module):
+class Solution(AbstractReport):
     """What an iterative solver found for `A x = b`, and why it stopped.
 
     It is a pytree of arrays, so that it can be returned from `jit`, `vmap` and `scan`.
@@ -73,7 +73,7 @@ class Solution(eqx.Module):
         """
         return self.curvature > 0
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _rows(self) -> list[tuple[str, ...]]:
         if self.iterations.ndim:
             return [("systems", str(self.iterations.shape[0]))]
         return [
@@ -89,13 +89,3 @@ class Solution(eqx.Module):
     @staticmethod
     def _say(enumeration: Any, item: Any) -> str:
         return enumeration[item]
-
-    def __str__(self) -> str:
-        """Write one line a number."""
-        try:
-            return text_table(("field", "value"), self._rows())
-        except Exception:  # inside of a transformation there are no numbers yet
-            return repr(self)
-
-    def _repr_html_(self) -> str:
-        return html_table(("field", "value"), self._rows())

@@ -1,5 +1,6 @@
 """Systems with an operator: a solver chosen by definiteness, and factorizations."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -68,7 +69,7 @@ def solve(
             "curvature": found.curvature,
             "direction": found.direction,
         }
-        return _replaced(other, **changed)
+        return dataclasses.replace(other, **changed)
 
     indefinite = first.reason == Reason.negative_curvature
     if isinstance(indefinite, Tracer) or in_trace():
@@ -86,11 +87,6 @@ def _batched(
         # `vmap` of a loop selects with a condition that is not split as its cases are
         return jax.lax.map(lambda pair: one(*pair), (b, x0))
     return jax.vmap(one, in_axes=(0, None if x0 is None else 0))(b, x0)
-
-
-def _replaced(solution: Solution, **changed: Any) -> Solution:
-    fields = {name: getattr(solution, name) for name in solution.__dataclass_fields__}
-    return Solution(**{**fields, **changed})
 
 
 class Inertia(NamedTuple):

@@ -64,7 +64,7 @@ def test_there_are_no_ghosts_in_single_precision():
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
-@pytest.mark.parametrize("k", [1, 2, 5, 40])
+@pytest.mark.parametrize("k", [1, 5, 40])
 def test_each_end_of_the_spectrum(which, k):
     values = np.random.default_rng(3).normal(size=40) * 4 - 1
     A = symmetric(values)
@@ -74,7 +74,7 @@ def test_each_end_of_the_spectrum(which, k):
     check_pairs(A, pairs, 1e-8)
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (2, 2), (3, 2), (7, 3), (7, 7)])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (3, 3), (7, 3)])
 def test_all_eigenvalues_of_a_small_operator(n, k):
     values = np.linspace(-2.0, 3.0, n)
     A = symmetric(values)
@@ -84,7 +84,7 @@ def test_all_eigenvalues_of_a_small_operator(n, k):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [5, 20, 100])
+@pytest.mark.parametrize("n", [5, 100])
 @pytest.mark.parametrize("factor", [0.0, 1.0, -3.0])
 def test_a_multiple_of_the_identity(factor, n, dtype):
     pairs = operator(factor * np.eye(n), dtype).eigh(4)

@@ -188,8 +188,20 @@ def check(name, got):
 DIFFERENTIABLE = [name for name in SUBJECTS if name not in WITHOUT_SECOND_DERIVATIVE]
 
 
-@pytest.mark.parametrize("nesting", ["Auto", *reference.NESTINGS])
-@subjects(DIFFERENTIABLE)
+def _in_turn():
+    """List all pairs; each function takes one of the nestings, the others are slow."""
+    pairs, nestings = [], list(reference.NESTINGS)
+    for i, name in enumerate(DIFFERENTIABLE):
+        own = nestings[i % len(nestings)]
+        for nesting in ("Auto", *nestings):
+            marks = () if nesting in ("Auto", own) else pytest.mark.slow
+            pairs.append(
+                pytest.param(name, nesting, id=f"{name}-{nesting}", marks=marks)
+            )
+    return pairs
+
+
+@pytest.mark.parametrize(("name", "nesting"), _in_turn())
 def test_each_nesting_is_right_or_refused_and_auto_is_right(name, nesting):
     mode = hotk.Auto() if nesting == "Auto" else getattr(hotk, nesting)
     try:
