@@ -32,7 +32,11 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Refuse names with an address in them: no two processes would agree on them."""
-    items[:] = items[:: config.getoption("--every")]
+    every = config.getoption("--every")
+    config.hook.pytest_deselected(
+        items=[item for i, item in enumerate(items) if i % every]
+    )
+    items[:] = items[::every]
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
         raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))

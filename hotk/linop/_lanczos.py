@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport
+from hotk._core import AbstractReport, in_trace, progress as with_bar
 
 from . import space
 from ._driver import loop
@@ -61,6 +61,7 @@ def eigh(
     tol: float | None = None,
     window: int | None = None,
     max_restarts: int = 100,
+    progress: bool = False,
 ) -> Eigenpairs:
     r"""Compute `k` extreme eigenvalues of a symmetric operator, with vectors.
 
@@ -83,13 +84,14 @@ def eigh(
         window: The number of basis vectors, `2 k + 20` if left out. More memory, fewer
             restarts.
         max_restarts: Stop after so many restarts, converged or not.
+        progress: Whether to show a bar over the windows; needs `tqdm`.
 
     Returns:
         `Eigenpairs`: `values`, `vectors`, `residuals`, `converged`.
 
     Raises:
         ValueError: If `k` is not between 1 and the dimension, or `which` is none of
-            those.
+            those, or progress is asked for inside of a transformation.
         TypeError: If the operator is not symmetric.
 
     Example:
@@ -118,8 +120,15 @@ def eigh(
     tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
     key = jax.random.key(0) if key is None else key
     limits = (jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
-    start = _start(key, space.widened(like))
-    return loop(operator, _run, operator, start, key, limits, k, which, window)
+    inputs = _start(key, space.widened(like)), key, limits, k, which, window
+    if progress:
+        if in_trace():
+            raise ValueError(
+                "`eigh(A, k, progress=True)`: inside of a transformation there is no "
+                "progress to show."
+            )
+        return _shown(operator, *inputs)
+    return loop(operator, _run, operator, *inputs)
 
 
 @functools.partial(jax.jit, keep_unused=True)  # it says where to compute
@@ -138,56 +147,76 @@ def _run(
     which: str,
     m: int,
 ) -> Eigenpairs:
-    like = space.widened(A.like)
-    mv = lambda v: space.widened(A.mv(space.narrowed(v, A.like)))
-    dtype = space.scalar_dtype(like)
-    tol, max_restarts = limits
-    keep = k + (m - k) // 3
+    cycle = lambda s: _cycle(while_loop, A, s, key, limits, k, which, m)
+    end = while_loop(lambda s: s["running"], cycle, _blank(start, m))
+    return _pairs(while_loop, A, end, limits, k)
 
-    state = {
-        "basis": space.put(space.basis(like, m + 1), 0, start),
+
+def _shown(
+    A: Any, start: Any, key: Any, limits: Any, k: int, which: str, m: int
+) -> Eigenpairs:
+    """Do the same with a bar: one compiled window after the other."""
+    s = _blank(start, m)
+    for _ in with_bar(range(int(limits[1]) + 1), "Lanczos windows", show=True):
+        s = loop(A, _cycle, A, s, key, limits, k, which, m)
+        if not bool(s["running"]):
+            break
+    return loop(A, _pairs, A, s, limits, k)
+
+
+def _blank(start: Any, m: int) -> Any:
+    dtype = space.scalar_dtype(start)
+    return {
+        "basis": space.put(space.basis(start, m + 1), 0, start),
         "t": jnp.zeros((m, m), dtype),
         "from": jnp.zeros((), jnp.int32),
         "values": jnp.zeros(m, dtype),
-        "residuals": jnp.full(m, jnp.inf, dtype),
         "products": jnp.zeros((), jnp.int32),
         "restarts": -jnp.ones((), jnp.int32),
         "running": jnp.ones((), bool),
     }
 
-    def cycle(s: Any) -> Any:
-        fresh = jax.random.fold_in(key, s["restarts"] + 1)
-        steps = extend(while_loop, mv, s["basis"], s["t"], s["from"], m, fresh)
-        values, small = jnp.linalg.eigh(steps["t"])
-        order = _best_first(values, which)
-        values, small = values[order], small[:, order]
-        residuals = jnp.abs(steps["beta"] * small[-1])
-        scale = jnp.max(jnp.abs(values))
-        done = jnp.all(residuals[:k] <= tol * scale) | ~jnp.isfinite(scale)
-        restarts = s["restarts"] + 1
-        last = done | (restarts >= max_restarts)
-        # the kept Ritz vectors, then the direction in which the space goes on
-        kept = space.combination(small.T[:keep], _first(steps["basis"], m))
-        basis = jax.tree.map(
-            lambda a, b: jnp.concatenate([a, b[m:], jnp.zeros_like(b[keep:m])]),
-            kept,
-            steps["basis"],
-        )
-        mask = jnp.arange(m) < keep
-        return {
-            "basis": basis,
-            "t": jnp.diag(jnp.where(mask, values, 0)),
-            "from": jnp.asarray(keep, jnp.int32),
-            "values": values,
-            "residuals": residuals,
-            "products": s["products"] + m - s["from"],
-            "restarts": restarts,
-            "running": ~last,
-        }
 
-    end = while_loop(lambda s: s["running"], cycle, state)
+def _product(A: Any) -> Any:
+    return lambda v: space.widened(A.mv(space.narrowed(v, A.like)))
+
+
+def _cycle(
+    while_loop: Any, A: Any, s: Any, key: Any, limits: Any, k: int, which: str, m: int
+) -> Any:
+    """Fill the window, and keep the best Ritz vectors of it."""
+    tol, max_restarts = limits
+    keep = k + (m - k) // 3
+    fresh = jax.random.fold_in(key, s["restarts"] + 1)
+    steps = extend(while_loop, _product(A), s["basis"], s["t"], s["from"], m, fresh)
+    values, small = jnp.linalg.eigh(steps["t"])
+    order = _best_first(values, which)
+    values, small = values[order], small[:, order]
+    residuals = jnp.abs(steps["beta"] * small[-1])
+    scale = jnp.max(jnp.abs(values))
+    done = jnp.all(residuals[:k] <= tol * scale) | ~jnp.isfinite(scale)
+    restarts = s["restarts"] + 1
+    # the kept Ritz vectors, then the direction in which the space goes on
+    kept = space.combination(small.T[:keep], _first(steps["basis"], m))
+    basis = jax.tree.map(
+        lambda a, b: jnp.concatenate([a, b[m:], jnp.zeros_like(b[keep:m])]),
+        kept,
+        steps["basis"],
+    )
+    return {
+        "basis": basis,
+        "t": jnp.diag(jnp.where(jnp.arange(m) < keep, values, 0)),
+        "from": jnp.asarray(keep, jnp.int32),
+        "values": values,
+        "products": s["products"] + m - s["from"],
+        "restarts": restarts,
+        "running": ~(done | (restarts >= max_restarts)),
+    }
+
+
+def _pairs(while_loop: Any, A: Any, end: Any, limits: Any, k: int) -> Eigenpairs:
     vectors = _first(end["basis"], k)
-    values, residuals = _quotients(while_loop, mv, vectors, dtype)
+    values, residuals = _quotients(while_loop, _product(A), vectors, end["t"].dtype)
     order = jnp.argsort(values)
     values, residuals = values[order], residuals[order]
     scale = jnp.max(jnp.abs(end["values"]))
@@ -195,7 +224,7 @@ def _run(
         values=values,
         vectors=space.narrowed(jax.tree.map(lambda b: b[order], vectors), A.like),
         residuals=residuals,
-        converged=residuals <= 1.5 * tol * scale,
+        converged=residuals <= 1.5 * limits[0] * scale,
         products=end["products"] + k,
         restarts=end["restarts"],
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hotk
+from tests.counting import compiles
 from tests.helpers import close
 
 
@@ -212,3 +213,18 @@ def test_what_makes_no_sense_is_refused():
             H.eigh(k)
     with pytest.raises(ValueError, match="none of"):
         H.eigh(1, "largest")
+
+
+def test_a_bar_changes_nothing(as_user, capsys):
+    A = symmetric(np.linspace(-1, 2, 40))
+    H = operator(A)
+    shown = H.eigh(2, window=6, progress=True)
+    assert "Lanczos" in capsys.readouterr().err
+    close(shown.values, H.eigh(2, window=6).values)
+    assert shown.restarts > 1
+    check_pairs(A, shown, 1e-7)
+    with compiles() as count:
+        operator(A).eigh(2, window=6, progress=True)
+    assert count() == 0
+    with pytest.raises(ValueError, match="no progress to show"):
+        jax.jit(lambda H: H.eigh(2, progress=True).values)(H)
