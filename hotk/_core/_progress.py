@@ -22,4 +22,4 @@ def progress(items: Iterable[T], what: str, *, show: bool) -> Iterator[T]:
     """
     if not show:
         return iter(items)
-    return iter(extra("tqdm.auto", "demo").tqdm(items, desc=what, leave=False))
+    return iter(extra("tqdm.auto", "progress").tqdm(items, desc=what, leave=False))

@@ -13,6 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from hotk._core import equations
+
 from ._losses import AbstractLoss
 
 
@@ -60,8 +62,18 @@ def linearized(model: Callable[..., Any], x: Any, args: Any) -> Any:
     fixed = jax.lax.stop_gradient(moving)
     step = jax.tree.map(jnp.subtract, moving, fixed)
     at = lambda p: model(eqx.combine(p, rest), *args)
-    z, slope = jax.jvp(at, (fixed,), (step,))
+    z, slope = _slope(at, fixed, step)
     return jax.tree.map(_with_tangent, z, slope)
+
+
+def _slope(at: Callable[[Any], Any], x: Any, v: Any) -> tuple[Any, Any]:
+    """Return the value and the derivative along `v`, linear in `v` in any mode."""
+    names = [e.primitive.name for e in equations(jax.make_jaxpr(at)(x).jaxpr)]
+    if not any(name.startswith("custom_vjp") for name in names):
+        return jax.jvp(at, (x,), (v,))
+    # there is no forward rule: what is pulled back is linear, so turn that around
+    z, pull = jax.vjp(at, x)
+    return z, jax.linear_transpose(lambda u: pull(u)[0], z)(v)[0]
 
 
 @jax.custom_jvp

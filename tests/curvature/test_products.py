@@ -276,3 +276,30 @@ def test_samples_are_at_least_one(as_user):
 def test_an_empirical_fisher_is_a_function_like_others():
     f = EmpiricalFisher(net, SoftmaxCrossEntropy(CLASSES))
     close(hotk.gradient(f, W), jax.grad(lambda w: f.loss(net(w)))(W))
+
+
+@jax.custom_vjp
+def without_forward_rule(z):
+    return jnp.tanh(z)
+
+
+without_forward_rule.defvjp(
+    lambda z: (jnp.tanh(z), jnp.tanh(z)), lambda y, g: (g * (1 - y**2),)
+)
+
+
+@pytest.mark.parametrize("nesting", ["Auto", *reference.NESTINGS])
+def test_a_model_with_a_reverse_rule_alone(nesting):
+    a = np.random.default_rng(0).normal(size=(5, 3))
+    x, v = np.array([0.3, -0.2, 1.0]), np.array([1.0, 2.0, -0.5])
+    model = lambda x: jax.jit(without_forward_rule)(jnp.asarray(a) @ x)
+    z = np.tanh(a @ x)
+    J = (1 - z**2)[:, None] * a
+    mode = hotk.Auto() if nesting == "Auto" else getattr(hotk, nesting)
+    for loss, second in (
+        (hotk.curvature.SquaredError(jnp.zeros(5)), np.full(5, 1 / 5)),
+        (lambda z: jnp.sum(jnp.cosh(z)), np.cosh(z)),
+    ):
+        f = hotk.curvature.GaussNewton(model, loss)
+        exact = J.T @ (second * (J @ v))
+        close(hotk.hvp(f, jnp.asarray(x), jnp.asarray(v), mode=mode), exact)
