@@ -75,4 +75,10 @@ def spread(a: Any) -> Any:
     count = a.shape[0]
     if count == 1:
         return jnp.full_like(a[0], jnp.inf)
-    return jnp.std(a, axis=0, ddof=1) / jnp.asarray(count, a.dtype) ** 0.5
+    size = jnp.max(jnp.abs(a), axis=0)  # so that no square overflows or vanishes
+    size = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
+    return (
+        size
+        * jnp.std(a / size[None], axis=0, ddof=1)
+        / jnp.asarray(count, a.dtype) ** 0.5
+    )

@@ -41,6 +41,8 @@ def left_out(r: Any) -> LeftOut:
     """Compute from the triangle of `orthonormal` what is lacking."""
     eye = jnp.eye(len(r), dtype=r.dtype)
     inside = jnp.diag(r) == 0
+    largest = jnp.max(jnp.abs(r), axis=0)
+    r = r / jnp.where(largest > 0, largest, 1)[None]
     lengths = jnp.sqrt(jnp.sum(r**2, axis=0))
     r = r / jnp.where(lengths > 0, lengths, 1)[None]
     regular = jnp.where(inside[None], eye, r)
@@ -98,6 +100,6 @@ def error_of(each: Any, fewer: Any) -> Any:
         if len(a) == 1:
             return spread(a)
         jackknife = (len(b) - 1) * spread(b)
-        return jnp.sqrt(spread(a) * jackknife)
+        return jnp.sqrt(spread(a)) * jnp.sqrt(jackknife)
 
     return jax.tree.map(one, each, fewer)

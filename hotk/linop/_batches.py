@@ -39,8 +39,9 @@ class Source:
             ValueError: If there is none.
         """
         for batch in self._batches():
-            return batch
-        raise ValueError("`over(loss, x, batches)`: there is no batch.")
+            if _rows(batch):
+                return batch
+        raise _nothing()
 
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass over the data."""
@@ -48,6 +49,13 @@ class Source:
 
     def _batches(self) -> Any:
         return self.batches() if callable(self.batches) else self.batches
+
+
+def _nothing() -> ValueError:
+    return ValueError(
+        "`over(loss, x, batches)`: there is no batch. A function must return a new "
+        "iterator each time."
+    )
 
 
 def _rows(batch: Any) -> int:
@@ -193,7 +201,11 @@ class DataOperator(AbstractOperator):
             found, y = hvp(f, h.x, direction, *h.args, has_aux=True, batched=batched)
             return h.conjugate(found), y
 
-        (found, value), _ = self._sum(product)
+        return self._checked(product)
+
+    def _checked(self, each: Callable[[Any], Any]) -> Any:
+        """Sum results with the loss beside them, and see that it is what it was."""
+        (found, value), _ = self._sum(each)
         before, after = float(self.value), float(value)
         limit = 100 * float(jnp.finfo(value.dtype).eps) * max(abs(before), abs(after))
         if not abs(after - before) <= limit and np.isfinite(before):
@@ -202,15 +214,15 @@ class DataOperator(AbstractOperator):
 
     def matrix(self, block_size: int | None = None) -> Any:
         """Return the matrix: one pass over the data. See `AbstractOperator.matrix`."""
-        return self._sum(lambda h: h.matrix(block_size))[0]
+        return self._checked(lambda h: (h.matrix(block_size), h.value))
 
     def block(self, row: str, column: str, block_size: int | None = None) -> Any:
         """Return a part of the matrix. See `AbstractOperator.block`."""
-        return self._sum(lambda h: h.block(row, column, block_size))[0]
+        return self._checked(lambda h: (h.block(row, column, block_size), h.value))
 
     def diagonal(self, block_size: int | None = None) -> Any:
         """Return the exact diagonal. See `AbstractOperator.diagonal`."""
-        return self._sum(lambda h: h.diagonal(block_size))[0]
+        return self._checked(lambda h: (h.diagonal(block_size), h.value))
 
     def _sum(self, each: Callable[[Any], Any]) -> tuple[Any, int]:
         """Sum over the batches, each weighted by its number of examples."""
@@ -219,6 +231,8 @@ class DataOperator(AbstractOperator):
         mean = self.source.reduction == "mean"
         for batch in self.source:
             rows = _rows(batch)
+            if not rows:
+                continue
             share = rows if mean else 1
             for same, weight in self._parts(batch, rows):
                 part = each(self.make(self.x, same))
@@ -227,6 +241,8 @@ class DataOperator(AbstractOperator):
                     total = jax.tree.map(blank, part)
                 total = _added(total, part, share * weight)
             count += rows
+        if total is None:
+            raise _nothing()
         if mean:
             total = jax.tree.map(lambda a: a / count, total)
         return total, count

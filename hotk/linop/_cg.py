@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from . import space
-from ._driver import Check, finished, loop, prepared_system
+from ._driver import Check, constant, finished, loop, prepared_system
 from ._solution import Method, Reason, Solution
 
 
@@ -52,7 +52,8 @@ def cg(
             systems. J. Res. Nat. Bur. Standards 49, 409-436. Section 3.
     """
     b, x0, check = prepared_system("cg(A, b)", operator, b, x0, tol, max_steps)
-    return loop(operator, _run, operator, b, x0, preconditioner, check, None)
+    inputs = constant("cg(A, b)", (operator, b, x0, preconditioner, check))
+    return loop(operator, _run, *inputs, None)
 
 
 def steihaug(
@@ -101,7 +102,8 @@ def steihaug(
     )
     radius = jnp.asarray(radius, space.scalar_dtype(b))
     b = space.times(-1, b)
-    return loop(operator, _run, operator, b, x0, preconditioner, check, radius)
+    inputs = (operator, b, x0, preconditioner, check, radius)
+    return loop(operator, _run, *constant("steihaug(A, g, radius)", inputs))
 
 
 def _run(

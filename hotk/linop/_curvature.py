@@ -1,9 +1,9 @@
 """Gauss-Newton and Fisher matrices as operators."""
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, final
 
+import equinox as eqx
 from jaxtyping import Array, Key
 
 from hotk.curvature import (
@@ -15,9 +15,9 @@ from hotk.curvature import (
     SampledFisher,
 )
 
-from ._batches import DataOperator, Source
-from ._held import arrays_of, hold, split
-from ._hessian import AbstractHessian
+from ._batches import DataOperator
+from ._held import hold, split
+from ._hessian import AbstractHessian, HessianOperator
 
 
 @final
@@ -105,18 +105,21 @@ class GGNOperator(AbstractHessian):
             >>> jnp.allclose(G.matrix(), data.T @ data / 5).item()
             True
         """
-
-        def make(x: Any, batch: Any) -> GGNOperator:
-            batch = arrays_of(batch)
-            return GGNOperator(
-                model, functools.partial(_of_batch, loss, batch), x, batch
-            )
-
-        return DataOperator.of(make, x, Source(batches, reduction, progress), dtype)
+        f = _OnBatch(model, loss)
+        return HessianOperator.over(
+            f, x, batches, reduction=reduction, dtype=dtype, progress=progress
+        )
 
 
-def _of_batch(loss: Callable[..., Any], batch: Any, z: Any) -> Any:
-    return loss(z, batch)
+@final
+class _OnBatch(eqx.Module):
+    """A Gauss-Newton function of a point and a batch."""
+
+    model: Any
+    loss: Any
+
+    def __call__(self, x: Any, batch: Any) -> Any:
+        return GaussNewton(self.model, lambda z: self.loss(z, batch))(x, batch)
 
 
 @final

@@ -8,6 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from hotk._core import ModeError, Tracer, message
+
 from . import space
 from ._solution import Reason, Solution
 
@@ -44,6 +46,36 @@ def prepared_system(
     dtype = space.scalar_dtype(b)
     check = Check(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
     return space.widened(b), space.widened(start), check
+
+
+def _refuse(call: str, primals: Any, tangents: Any) -> Any:
+    raise ModeError(
+        message(
+            call,
+            "an iteration that stops when it is done has no derivative here.",
+            expected="an operator and vectors that nothing is differentiated by",
+            got="a derivative by one of them",
+            fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
+            "from A x = b follows A dx = db - dA x, another system with A.",
+        )
+    )
+
+
+def constant(call: str, inputs: Any) -> Any:
+    """Refuse derivatives: those of the steps are wrong where the steps are too few.
+
+    Args:
+        call: What was called, for the message.
+        inputs: Trees; what is no tracer of floating numbers is left as it is.
+    """
+
+    @jax.custom_jvp
+    def same(leaf: Any) -> Any:
+        return leaf
+
+    same.defjvp(functools.partial(_refuse, call))
+    marked = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
+    return jax.tree.map(lambda a: same(a) if marked(a) else a, inputs)
 
 
 def loop(operator: Any, run: Callable[..., Any], *inputs: Any) -> Any:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from hotk._core import AbstractReport, in_trace, progress as with_bar
 
 from . import space
-from ._driver import loop
+from ._driver import constant, loop
 from ._vectors import space_of
 
 
@@ -120,6 +120,7 @@ def eigh(
     tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
     key = jax.random.key(0) if key is None else key
     limits = (jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
+    operator = constant("eigh(A, k)", operator)
     inputs = _start(key, space.widened(like)), key, limits, k, which, window
     if progress:
         if in_trace():

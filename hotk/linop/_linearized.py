@@ -102,8 +102,10 @@ def linearized(operator: Any, plan: Literal["store", "recompute"] | None) -> Lin
             f"`H.linearize(plan)`: {plan!r} is neither 'store' nor 'recompute'."
         )
     shapes = _kept.eval_shape(operator, plan)
+    if shapes is None:
+        return Linearized(operator, None)
     check_bytes("H.linearize()", operator.size, _bytes(shapes), _INSTEAD)
-    return Linearized(operator, None if shapes is None else _kept(operator, plan))
+    return Linearized(operator, _kept(operator, "store"))
 
 
 @functools.partial(jax.jit, static_argnums=1, keep_unused=True)

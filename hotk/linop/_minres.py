@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from . import space
-from ._driver import Check, finished, loop, prepared_system
+from ._driver import Check, constant, finished, loop, prepared_system
 from ._solution import Method, Reason, Solution
 
 
@@ -55,7 +55,8 @@ def minres(
             equations. SIAM J. Numer. Anal. 12(4), 617-629. Section 6.
     """
     b, x0, check = prepared_system("minres(A, b)", operator, b, x0, tol, max_steps)
-    return loop(operator, _run, operator, b, x0, preconditioner, check)
+    inputs = (operator, b, x0, preconditioner, check)
+    return loop(operator, _run, *constant("minres(A, b)", inputs))
 
 
 def _run(while_loop: Any, A: Any, b: Any, x0: Any, M: Any, check: Check) -> Solution:

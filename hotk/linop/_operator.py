@@ -74,6 +74,8 @@ class AbstractOperator(eqx.Module):
     def vector(self, v: Any, call: str = "A @ v") -> Any:
         """Return a vector of the space: NumPy's leaves are cast, others are dropped.
 
+        One flat vector, in the order of `index`, becomes a tree; `flat` turns back.
+
         Args:
             v: What is given for a vector.
             call: What it is given to, for the message.
@@ -83,7 +85,13 @@ class AbstractOperator(eqx.Module):
         """
         if self.like is None:
             return jax.tree.map(jnp.asarray, v)
+        if is_flat(v, self.like):
+            return unflattened(jnp.asarray(v), self.like)
         return as_vector(call, v, self.like)
+
+    def flat(self, v: Any) -> Inexact[Array, " n"]:
+        """Return a vector of the space as one array, in the order of `index`."""
+        return flattened(self.vector(v, "A.flat(v)"))
 
     def many(self, vectors: Any, block_size: int | None = None) -> Any:
         """Return the products with several vectors, which share what they can.

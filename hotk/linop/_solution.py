@@ -82,7 +82,8 @@ class Solution(AbstractReport):
             ("iterations", str(self.iterations)),
             ("residual", f"{float(self.residual):.3g}"),
             ("relative residual", f"{float(self.relative):.3g}"),
-            ("smallest curvature", f"{float(self.curvature):.3g}"),
+            ("smallest curvature met", f"{float(self.curvature):.3g}"),
+            ("positive definite", "not refuted" if bool(self.definite) else "no"),
             ("model", f"{float(self.model):.6g}"),
         ]
 

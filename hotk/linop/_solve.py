@@ -11,7 +11,7 @@ from hotk._core import NotPositiveDefiniteError, Tracer, in_trace, message
 
 from . import space
 from ._cg import cg
-from ._driver import compiled
+from ._driver import compiled, constant
 from ._minres import minres
 from ._solution import Reason, Solution
 
@@ -39,7 +39,8 @@ def solve(
         x0: Where to begin; zero if left out.
         preconditioner: An operator close to the inverse, positive definite.
         tol: Stop when the residual is below `tol` times the norm of `b`.
-        max_steps: Stop after so many products; `10 n` at most if left out.
+        max_steps: Stop each of the two after so many products; `10 n` at most if left
+            out.
 
     Returns:
         A `Solution`, with a leading axis if `batched`.
@@ -58,7 +59,9 @@ def solve(
     if batched:
         b, x0, tol = jax.tree.map(jnp.asarray, (b, x0, tol))
         inputs = (operator, b, x0, preconditioner, tol, max_steps)
-        return compiled(_batched, inputs)
+        if operator.on_host:
+            return _one_by_one(*inputs)
+        return compiled(_batched, constant("solve(A, b)", inputs))
     first = cg(operator, b, x0=x0, **options)
 
     def again(found: Solution) -> Solution:
@@ -75,6 +78,16 @@ def solve(
     if isinstance(indefinite, Tracer) or in_trace():
         return jax.lax.cond(indefinite, again, lambda found: found, first)
     return again(first) if bool(indefinite) else first
+
+
+def _one_by_one(
+    A: Any, b: Any, x0: Any, M: Any, tol: Any, max_steps: int | None
+) -> Solution:
+    options = {"preconditioner": M, "tol": tol, "max_steps": max_steps}
+    count = len(jax.tree.leaves(b)[0])
+    row = lambda v, i: None if v is None else space.take(v, i)
+    found = [solve(A, row(b, i), x0=row(x0, i), **options) for i in range(count)]
+    return jax.tree.map(lambda *each: jnp.stack(each), *found)
 
 
 def _batched(

@@ -83,8 +83,8 @@ def as_vector(call: str, v: Any, like: Any) -> Any:
             "this is not a vector of the space.",
             expected=describe_tree(like),
             got=describe_tree(v),
-            fix="Give it the structure, shapes and dtypes of the point; `A @ v` takes "
-            f"one array of {space.dimension(like)} numbers as well.",
+            fix="Give it the structure, shapes and dtypes of the point, or one array "
+            f"of {space.dimension(like)} numbers.",
         )
     )
 

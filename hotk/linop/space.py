@@ -60,8 +60,25 @@ def inner(u: Any, v: Any) -> Any:
 
 
 def norm(v: Any) -> Any:
-    """Return the Euclidean norm of a vector."""
-    return jnp.sqrt(inner(v, v))
+    """Return the Euclidean norm of a vector, whatever its size."""
+    square = inner(v, v)
+    if not jax.tree.leaves(v):
+        return square
+    limits = jnp.finfo(square.dtype)
+    safe = (square > limits.tiny / limits.eps) & (square <= limits.max)
+    return jax.lax.cond(safe, _root, _scaled_norm, square, v)
+
+
+def _root(square: Any, v: Any) -> Any:
+    del v
+    return jnp.sqrt(square)
+
+
+def _scaled_norm(square: Any, v: Any) -> Any:
+    """Return the norm where squares overflow or vanish."""
+    unit = power_of_size(v)
+    scaled = times(1 / unit, v)
+    return (unit * jnp.sqrt(inner(scaled, scaled))).astype(square.dtype)
 
 
 def power_of_size(v: Any) -> Any:

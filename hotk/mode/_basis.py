@@ -22,6 +22,9 @@ def unit(x: Any, index: Any, scale: complex = 1.0) -> Any:
     leaves, treedef = jax.tree.flatten(x)
     made, offset = [], 0
     for leaf in leaves:
+        if not leaf.size:
+            made.append(jnp.zeros_like(leaf))
+            continue
         here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
         offset += leaf.size
         real = not jnp.issubdtype(leaf.dtype, jnp.complexfloating)

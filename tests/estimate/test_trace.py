@@ -254,3 +254,19 @@ def test_nonsense_is_refused():
         trace(jnp.eye(3), KEY)
     with pytest.raises(hotk.StructureError):
         trace(hotk.Diagonal({}), KEY)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e18])
+@pytest.mark.parametrize("method", METHODS)
+def test_values_of_any_size(method, size):
+    c = np.float32(np.linspace(1, 3, 40) * size)
+    found = trace(hotk.Diagonal(jnp.asarray(c)), KEY, samples=8, method=method)
+    exact = float(np.sum(np.float64(c)))
+    assert abs(float(found.value) - exact) <= 4 * float(found.error) + 1e-5 * exact
+    assert float(found.value) > 0
+
+
+def test_a_leaf_without_entries(as_user):
+    point = {"a": jnp.ones(2), "e": jnp.zeros((0, 3))}
+    H = hotk.HessianOperator(lambda p: jnp.sum(p["a"] ** 2), point)
+    close(trace(H, KEY).value, 4.0)

@@ -214,3 +214,49 @@ def test_a_shuffled_order_is_the_same_data():
 
     H = hotk.HessianOperator.over(mean_loss, W, batches)
     close(H @ V, jnp.asarray(dense() @ np.asarray(V)))
+
+
+def test_all_dense_things_refuse_data_that_changed():
+    data = DATA.copy()
+    H = hotk.HessianOperator.over(mean_loss, W, [data[:60], data[60:]])
+    H.matrix()
+    data *= 2
+    for ask in (
+        lambda: H.matrix(),
+        lambda: H.diagonal(),
+        lambda: H.block("", ""),
+        lambda: H @ V,
+    ):
+        with pytest.raises(ValueError, match="not the same when it is asked twice"):
+            ask()
+
+
+def test_gauss_newton_in_batches_holds_its_functions():
+    scale = 2.0
+    model = lambda w, rows: scale * (rows @ w)
+    G = hotk.GGNOperator.over(model, lambda z, rows: jnp.mean(z**2) / 2, W, cut(30))
+    scale = 5.0
+    exact = 4.0 * DATA.T @ DATA / 100
+    close(G.matrix(), jnp.asarray(exact))
+    close(G @ V, jnp.asarray(exact @ np.asarray(V)))
+
+
+def test_several_systems_are_solved_on_the_host():
+    exact = DATA.T @ DATA / 100
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2) / 2
+    H = hotk.HessianOperator.over(loss, W, cut(50))
+    found = H.solve(jnp.eye(5)[:2], batched=True, tol=1e-12)
+    close(found.x, jnp.asarray(np.linalg.inv(exact)[:2]), rtol=1e-8)
+    assert found.converged.all()
+
+
+def test_an_empty_batch_adds_nothing(as_user):
+    parts = [DATA[:0], DATA[:60], DATA[:0], DATA[60:]]
+    H = hotk.HessianOperator.over(mean_loss, W, parts)
+    assert H.examples == 100
+    close(H.matrix(), jnp.asarray(dense()))
+    with pytest.raises(ValueError, match="no batch"):
+        hotk.HessianOperator.over(mean_loss, W, [DATA[:0]])
+    spent = iter(cut(30))
+    with pytest.raises(ValueError, match="new iterator each time"):
+        hotk.HessianOperator.over(mean_loss, W, lambda: spent) @ V

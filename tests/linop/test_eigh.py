@@ -228,3 +228,11 @@ def test_a_bar_changes_nothing(as_user, capsys):
     assert count() == 0
     with pytest.raises(ValueError, match="no progress to show"):
         jax.jit(lambda H: H.eigh(2, progress=True).values)(H)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-18, 1e18, 1e30])
+def test_values_of_any_size(size, default_settings):
+    a = jnp.asarray(np.linspace(1, 2, 30) * size, jnp.float32)
+    pairs = hotk.linop.eigh(hotk.Diagonal(a), 2)
+    assert pairs.converged.all()
+    np.testing.assert_allclose(pairs.values, np.asarray(a)[-2:], rtol=1e-4)

@@ -307,3 +307,12 @@ def test_a_solution_shows_itself():
     text = str(operator(np.eye(2)).solve(np.ones(2)))
     assert "conjugate gradients" in text
     assert "below the tolerance" in text
+
+
+def test_a_flat_right_hand_side_is_a_vector_as_well():
+    f = lambda p: jnp.sum(p["a"] ** 2) + 2.0 * p["b"] ** 2
+    H = hotk.HessianOperator(f, {"a": jnp.ones(2), "b": jnp.asarray(1.0)})
+    found = H.solve(jnp.array([2.0, 4.0, 8.0])).x
+    close(found, {"a": np.array([1.0, 2.0]), "b": np.array(2.0)})
+    close(H.flat(found), np.array([1.0, 2.0, 2.0]))
+    close(H.vector(H.flat(found)), found)
