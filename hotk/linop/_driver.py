@@ -48,7 +48,10 @@ def prepared_system(
     return space.widened(b), space.widened(start), check
 
 
-def _refuse(call: str, primals: Any, tangents: Any) -> Any:
+_DERIVATIVE = "from A x = b follows A dx = db - dA x, another system with A"
+
+
+def _refuse(call: str, derivative: str, primals: Any, tangents: Any) -> Any:
     raise ModeError(
         message(
             call,
@@ -56,24 +59,25 @@ def _refuse(call: str, primals: Any, tangents: Any) -> Any:
             expected="an operator and vectors that nothing is differentiated by",
             got="a derivative by one of them",
             fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
-            "from A x = b follows A dx = db - dA x, another system with A.",
+            f"{derivative}.",
         )
     )
 
 
-def constant(call: str, inputs: Any) -> Any:
+def constant(call: str, inputs: Any, derivative: str = _DERIVATIVE) -> Any:
     """Refuse derivatives: those of the steps are wrong where the steps are too few.
 
     Args:
         call: What was called, for the message.
         inputs: Trees; what is no tracer of floating numbers is left as it is.
+        derivative: What the derivative is, for the message.
     """
 
     @jax.custom_jvp
     def same(leaf: Any) -> Any:
         return leaf
 
-    same.defjvp(functools.partial(_refuse, call))
+    same.defjvp(functools.partial(_refuse, call, derivative))
     marked = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
     return jax.tree.map(lambda a: same(a) if marked(a) else a, inputs)
 

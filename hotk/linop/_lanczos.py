@@ -14,6 +14,7 @@ from ._driver import constant, loop
 from ._vectors import space_of
 
 
+_DERIVATIVE = "that of a simple eigenvalue with the vector v is v' dA v"
 _WHICH = ("LA", "SA", "LM", "BE")
 
 
@@ -120,7 +121,7 @@ def eigh(
     tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
     key = jax.random.key(0) if key is None else key
     limits = (jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
-    operator = constant("eigh(A, k)", operator)
+    operator = constant("eigh(A, k)", operator, _DERIVATIVE)
     inputs = _start(key, space.widened(like)), key, limits, k, which, window
     if progress:
         if in_trace():
@@ -300,13 +301,10 @@ def _grown(s: Any, image: Any, key: Any) -> Any:
     beta = space.norm(w)
     # what rounding leaves of a vector inside of the space is no direction
     exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
-    w = jax.lax.cond(exhausted, _another, lambda key, basis, w: w, key, basis, w)
-    size = space.norm(w)
+    v = jax.lax.cond(exhausted, _another, _normalized, w, beta, basis, key)
     return {
         "j": j + 1,
-        "basis": space.put(
-            basis, j + 1, space.times(1 / jnp.where(size > 0, size, 1), w)
-        ),
+        "basis": space.put(basis, j + 1, v),
         "t": s["t"].at[:, j].set(column + more[:m]).at[j, :].set(column + more[:m]),
         "beta": jnp.where(exhausted, 0, beta),
     }
@@ -316,12 +314,17 @@ def _as_it_is(basis: Any, w: Any) -> Any:
     return w, jnp.zeros(len(jax.tree.leaves(basis)[0]), space.scalar_dtype(w))
 
 
-def _another(key: Any, basis: Any, w: Any) -> Any:
-    """Return a random direction that is orthogonal to a basis."""
+def _normalized(w: Any, size: Any, *_: Any) -> Any:
+    return space.times(1 / jnp.where(size > 0, size, 1), w)
+
+
+def _another(w: Any, size: Any, basis: Any, key: Any) -> Any:
+    """Return a random direction of norm 1 that is orthogonal to a basis, if any is."""
+    del size
     w = space.random(key, w)
     for _ in range(2):
         w, _ = space.orthogonal(basis, w)
-    return w
+    return _normalized(w, space.norm(w))
 
 
 def _first(basis: Any, count: int) -> Any:

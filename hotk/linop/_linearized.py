@@ -17,6 +17,7 @@ from ._operator import AbstractOperator
 _INSTEAD = "`H @ v`, which keeps nothing"
 
 
+@final
 class Own(eqx.Module):
     """Stands for one of the operator's own arrays among what is kept."""
 

@@ -220,7 +220,7 @@ def test_a_bar_changes_nothing(as_user, capsys):
     H = operator(A)
     shown = H.eigh(2, window=6, progress=True)
     assert "Lanczos" in capsys.readouterr().err
-    close(shown.values, H.eigh(2, window=6).values)
+    np.testing.assert_allclose(shown.values, np.linspace(-1, 2, 40)[-2:], rtol=1e-7)
     assert shown.restarts > 1
     check_pairs(A, shown, 1e-7)
     with compiles() as count:
