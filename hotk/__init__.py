@@ -60,6 +60,7 @@ from hotk.prepared import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
+from hotk.rule import safe as safe
 from hotk.second import (
     hessian as hessian,
     hessian_diagonal as hessian_diagonal,

@@ -4,24 +4,29 @@ from ._compat import (
     ARRAY as ARRAY,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
+    Primitive as Primitive,
     Tracer as Tracer,
-    Unrecognized as Unrecognized,
+    ad as ad,
+    batching as batching,
     cache_size as cache_size,
     check_forward as check_forward,
     current_settings as current_settings,
     equations as equations,
-    fingerprint as fingerprint,
     in_trace as in_trace,
     inlined as inlined,
     inner_constants as inner_constants,
     jaxpr_as_fun as jaxpr_as_fun,
+    mapped_aval as mapped_aval,
+    mlir as mlir,
+    output_types as output_types,
+    placed_equations as placed_equations,
     run_jaxpr as run_jaxpr,
-    same_program as same_program,
     source_line as source_line,
     stage_moving as stage_moving,
     trace_context as trace_context,
     tracers_inside as tracers_inside,
     unkeyed_setting as unkeyed_setting,
+    unmapped_aval as unmapped_aval,
     varies_by_device as varies_by_device,
 )
 from ._describe import (
@@ -46,7 +51,13 @@ from ._errors import (
     message as message,
 )
 from ._extra import extra as extra
+from ._fingerprint import (
+    Unrecognized as Unrecognized,
+    fingerprint as fingerprint,
+    same_program as same_program,
+)
 from ._progress import progress as progress
+from ._replace import run_replaced as run_replaced
 from ._table import (
     AbstractReport as AbstractReport,
     html_table as html_table,

@@ -1,10 +1,10 @@
 """The only file that touches what JAX does not promise: each use with its reason."""
 
+import contextlib
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax._src import (
     api_util as _api_util,
     config as _config,
@@ -14,20 +14,29 @@ from jax._src import (
 )
 from jax._src.interpreters import partial_eval as _partial_eval
 
+# The rules of a primitive of our own: a function with several derivative rules is one.
+from jax.interpreters import ad as ad, batching as batching, mlir as mlir
+
 
 try:  # jax.extend is the semi-public home of these names
     from jax.extend.core import (
-        ClosedJaxpr,
-        Jaxpr,
-        Literal,
+        ClosedJaxpr as ClosedJaxpr,
+        Jaxpr as Jaxpr,
+        Literal as Literal,
+        Primitive as Primitive,
         jaxpr_as_fun as jaxpr_as_fun,
+        mapped_aval as mapped_aval,
+        unmapped_aval as unmapped_aval,
     )
 except ImportError:  # pragma: no cover
     from jax._src.core import (  # type: ignore[assignment]
-        ClosedJaxpr,
-        Jaxpr,
-        Literal,
+        ClosedJaxpr as ClosedJaxpr,
+        Jaxpr as Jaxpr,
+        Literal as Literal,
+        Primitive as Primitive,
         jaxpr_as_fun as jaxpr_as_fun,
+        mapped_aval as mapped_aval,
+        unmapped_aval as unmapped_aval,
     )
 
 
@@ -108,6 +117,19 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                 yield from equations(inner)
 
 
+def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield all equations, each with the user's line that made it.
+
+    One that a library made has the line of the call that it is inside of.
+    """
+    for equation in jaxpr.eqns:
+        here = source_line(equation) or place
+        yield equation, here
+        for value in equation.params.values():
+            for inner in sub_jaxprs(value):
+                yield from placed_equations(inner, here)
+
+
 def tracers_inside(closed: Any) -> bool:
     """Whether a program holds a tracer as a constant: one that has leaked into it."""
     if any(isinstance(constant, Tracer) for constant in closed.consts):
@@ -141,169 +163,7 @@ def source_line(equation: Any) -> str:
         return "unknown place"
 
 
-# Parameters that do not change what a program computes, only how it is named.
-_NAMES = frozenset({"name", "debug_info", "fwd_name", "keep_unused"})
-# Rules of functions with their own derivative: irrelevant once a program is only run.
-_RULES = frozenset(
-    {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
-)
-_CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-_CONTENT_LIMIT = 1 << 24
-
-
-class Unrecognized(Exception):
-    """A program holds something that cannot be compared by value."""
-
-
-def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
-    """Return a key under which equal programs are equal, and the constants lifted out.
-
-    Two programs with the same key compute the same numbers; their derivative rules may
-    differ, so the key is good for running a program, not for differentiating it.
-
-    Args:
-        closed: A closed jaxpr.
-        lift: Whether the constants of the outermost jaxpr are taken out (they become
-            arguments); otherwise they are part of the key, bit by bit.
-
-    Raises:
-        Unrecognized: If a parameter cannot be compared by value.
-    """
-    key: list[Hashable] = []
-    if lift:
-        key.append(tuple(map(_aval, closed.jaxpr.constvars)))
-        constants = tuple(closed.consts)
-    else:
-        key.append(tuple(map(_content, closed.consts)))
-        constants = ()
-    _print_jaxpr(closed.jaxpr, key)
-    return tuple(key), constants
-
-
-def _aval(variable: Any) -> Hashable:
-    return variable.aval
-
-
-def _content(value: Any) -> Hashable:
-    if isinstance(value, Tracer):
-        raise Unrecognized("a tracer among the constants")
-    if isinstance(value, jax.Array) and jax.numpy.issubdtype(
-        value.dtype, jax.dtypes.extended
-    ):
-        value = jax.random.key_data(value)
-    array = np.asarray(value)
-    if array.dtype == object or array.nbytes > _CONTENT_LIMIT:
-        raise Unrecognized("a constant without comparable content")
-    weak = bool(getattr(value, "weak_type", False))
-    return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
-
-
-def same_program(first: Any, second: Any, places: list[Any]) -> bool:
-    """Whether two programs are equal once constants of the second are arguments.
-
-    Args:
-        first: A closed jaxpr without such constants.
-        second: A closed jaxpr with fewer arguments and more constants.
-        places: For each argument of the first, the value of the constant that takes its
-            place in the second, or `None` for an argument.
-    """
-    arguments = iter(second.jaxpr.invars)
-    constants = list(zip(second.jaxpr.constvars, second.consts, strict=True))
-    inputs: list[Any] = []
-    for place in places:
-        if place is None:
-            inputs.append(next(arguments))
-            continue
-        found = [
-            i for i, (_, value) in enumerate(constants) if _same_array(value, place)
-        ]
-        inputs.append(constants.pop(found[0])[0] if found else object())
-    keys: tuple[list[Hashable], list[Hashable]] = ([], [])
-    try:
-        kept = tuple(_content(value) for _, value in constants)
-        if kept != tuple(map(_content, first.consts)):
-            return False
-        for closed, key, order in (
-            (first, keys[0], [*first.jaxpr.invars, *first.jaxpr.constvars]),
-            (second, keys[1], [*inputs, *(variable for variable, _ in constants)]),
-        ):
-            _print_equations(closed.jaxpr, key, {v: i for i, v in enumerate(order)})
-    except (Unrecognized, KeyError):
-        return False
-    return keys[0] == keys[1]
-
-
-def _same_array(constant: Any, place: Any) -> bool:
-    if np.shape(constant) != np.shape(place):
-        return False
-    return np.asarray(constant).astype(place.dtype).tobytes() == place.tobytes()
-
-
-def _print_jaxpr(jaxpr: Any, key: list[Hashable]) -> None:
-    number: dict[Any, int] = {}
-    for variable in (*jaxpr.constvars, *jaxpr.invars):
-        number[variable] = len(number)
-        key.append(_aval(variable))
-    _print_equations(jaxpr, key, number)
-
-
-def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) -> None:
-    def atom(value: Any) -> Hashable:
-        if isinstance(value, Literal):
-            return ("literal", _aval(value), _content(value.val))
-        return number[value]
-
-    for equation in jaxpr.eqns:
-        key.append(equation.primitive)
-        key.append(_context(equation.ctx))
-        key.append(tuple(map(atom, equation.invars)))
-        custom = equation.primitive.name in _CUSTOM
-        for name in sorted(equation.params):
-            if name in _NAMES or (custom and name in _RULES):
-                continue
-            key.append(name)
-            _print_parameter(equation.params[name], key)
-        for variable in equation.outvars:
-            number[variable] = len(number)
-            key.append(_aval(variable))
-    key.append(tuple(map(atom, jaxpr.outvars)))
-
-
-def _context(context: Any) -> Hashable:
-    """Return the settings that an equation was traced under and keeps."""
-    metadata = getattr(context, "xla_metadata", None)
-    return (
-        getattr(context, "compute_type", None),
-        getattr(context, "threefry_partitionable", None),
-        str(metadata) if metadata else None,
-    )
-
-
-def _print_parameter(value: Any, key: list[Hashable]) -> None:
-    if isinstance(value, ClosedJaxpr):
-        key.append(tuple(map(_content, value.consts)))
-        _print_jaxpr(value.jaxpr, key)
-    elif isinstance(value, Jaxpr):
-        _print_jaxpr(value, key)
-    elif isinstance(value, (tuple, list)):
-        key.append((type(value), len(value)))
-        for item in value:
-            _print_parameter(item, key)
-    elif isinstance(value, dict):
-        key.append((dict, len(value)))
-        for name, item in value.items():
-            key.append(name)
-            _print_parameter(item, key)
-    elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        key.append(_content(value))
-    elif isinstance(value, float):
-        key.append((float, value.hex()))
-    else:
-        try:
-            hash(value)
-        except TypeError as error:
-            raise Unrecognized(f"a parameter of type {type(value).__name__}") from error
-        key.append((type(value), value))
+CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...], Any]:
@@ -334,6 +194,35 @@ def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]
     return closed, tuple(constants), trees[0]
 
 
+def output_types(function: Any, types: Any) -> list[Any]:
+    """Return the types of a function's results, with their shardings and mesh axes.
+
+    `jax.eval_shape` takes shapes and dtypes alone.
+
+    Args:
+        function: A function of a list of arrays that returns a list of them.
+        types: The types of the arrays.
+    """
+
+    def flat(*arrays: Any) -> list[Any]:
+        return function(list(arrays))
+
+    debug = _api_util.debug_info("output_types", flat, types, {})
+    wrapped = _linear_util.wrap_init(flat, debug_info=debug)
+    jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
+    return [variable.aval for variable in jaxpr.outvars]
+
+
+@contextlib.contextmanager
+def as_written(equation: Any) -> Iterator[None]:
+    """Set the line and the settings that an equation was traced under."""
+    with (
+        _source.user_context(equation.source_info.traceback),
+        equation.ctx.manager,
+    ):
+        yield
+
+
 def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
     """Evaluate a jaxpr whose outermost constants are given as arguments.
 
@@ -350,15 +239,12 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
     environment.update(zip(inputs, (*constants, *arguments), strict=True))
     for equation in jaxpr.eqns:
         inputs = [read(atom) for atom in equation.invars]
-        body = _inlined(equation)
+        body = inlined_body(equation)
         if body is not None:
             outputs = run_jaxpr(body, body.consts, inputs)
         else:
             parameters = equation.primitive.get_bind_params(equation.params)
-            with (
-                _source.user_context(equation.source_info.traceback),
-                equation.ctx.manager,
-            ):
+            with as_written(equation):
                 outputs = equation.primitive.bind(*inputs, **parameters)
             if not equation.primitive.multiple_results:
                 outputs = [outputs]
@@ -369,7 +255,7 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
 def inner_constants(closed: Any) -> bool:
     """Whether a jitted function inside a program has captured arrays."""
     for equation in closed.jaxpr.eqns:
-        body = _inlined(equation)
+        body = inlined_body(equation)
         if body is not None and (body.consts or inner_constants(body)):
             return True
     return False
@@ -384,10 +270,10 @@ def inlined(closed: Any) -> Any:
     return jax.make_jaxpr(lambda *a: run_jaxpr(closed, closed.consts, a))(*shapes)
 
 
-def _inlined(equation: Any) -> Any:
+def inlined_body(equation: Any) -> Any:
     """Return the body of a call that is run in place, or `None`."""
     name = equation.primitive.name
     if name in ("jit", "pjit"):
         return equation.params.get("jaxpr")
     body = equation.params.get("call_jaxpr")
-    return body if name in _CUSTOM and isinstance(body, ClosedJaxpr) else None
+    return body if name in CUSTOM and isinstance(body, ClosedJaxpr) else None

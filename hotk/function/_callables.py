@@ -17,6 +17,10 @@ from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
 from ._walk import KEEPS, Opaque, Walk
 
 
+class Ruled:
+    """Base of functions with their own derivatives: walked by their attributes."""
+
+
 MISSING: Final = "<missing global>"
 _BUILTINS = vars(builtins)
 _PLAIN_MODULES: set[types.ModuleType] = set()

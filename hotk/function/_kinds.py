@@ -16,6 +16,7 @@ import numpy as np
 from hotk._core import ARRAY, JITTED
 
 from ._callables import (
+    Ruled,
     builtin,
     custom_rule,
     function,
@@ -54,7 +55,7 @@ from ._walk import TREATMENTS, VISITORS, Placeholder, Visitor, Walk
 
 
 _PLAIN_BASES = (object, Generic, Protocol)
-_CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp)
+CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, Ruled)
 
 
 def is_equinox_method(value: Any) -> bool:
@@ -80,7 +81,7 @@ def visitor_of(value: Any) -> Visitor:
         return member
     if isinstance(value, type):
         return a_class
-    if isinstance(value, _CUSTOM_RULES):
+    if isinstance(value, CUSTOM_RULES):
         return custom_rule
     if isinstance(value, functools.partial):
         return partial if is_library_class(kind) else unknown

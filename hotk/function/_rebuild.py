@@ -9,7 +9,10 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten
 
+from hotk._core import Tracer
+
 from . import _classes, _kinds
+from ._callables import Ruled
 from ._recipe import recipe_of
 from ._walk import Node, Trail, Walk
 
@@ -44,6 +47,7 @@ class Rebuild:
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()
         self.rules = False
+        self.ruled = False
 
     def __call__(self, value: Any) -> Any:
         """Return `value` with the replacements inside."""
@@ -57,8 +61,13 @@ class Rebuild:
         return made
 
     def release(self) -> None:
-        """Let go of the replacements, so that no tracer outlives its trace."""
+        """Let go of the replacements, so that no tracer outlives its trace.
+
+        A rule is run once more when its program is lowered: it finds what is no tracer.
+        """
         for holder, name in self.holders:
+            if self.ruled and not _holds_tracer(holder, name):
+                continue
             if isinstance(holder, types.CellType):
                 holder.cell_contents = None
             elif isinstance(holder, types.FunctionType):
@@ -89,8 +98,9 @@ class Rebuild:
             return made
         if isinstance(value, types.MethodType) or _kinds.is_equinox_method(value):
             return types.MethodType(self(value.__func__), self(value.__self__))
-        if isinstance(value, (jax.custom_jvp, jax.custom_vjp)):
-            self.rules = True
+        if isinstance(value, _kinds.CUSTOM_RULES):
+            self.ruled = self.ruled or isinstance(value, Ruled)
+            self.rules = self.rules or not isinstance(value, Ruled)
             return self._attributes(value, dict(vars(value)))
         if isinstance(value, types.ModuleType):
             return self._module(value)
@@ -119,7 +129,7 @@ class Rebuild:
         self.made[id(value)] = made
         for name, item in attributes.items():
             object.__setattr__(made, name, self(item))
-        if hasattr(made, "__dict__") and not self.rules:
+        if hasattr(made, "__dict__") and not isinstance(made, _kinds.CUSTOM_RULES):
             self.holders.append((vars(made), None))
         return made
 
@@ -192,6 +202,17 @@ class Rebuild:
             space[name] = made
             if made is not value:
                 self.holders.append((space, name))
+
+
+def _holds_tracer(holder: Any, name: Any) -> bool:
+    """Whether what is to be emptied holds a tracer itself."""
+    if isinstance(holder, types.CellType):
+        held = holder.cell_contents
+    elif isinstance(holder, types.FunctionType):
+        held = (holder.__defaults__, holder.__kwdefaults__, vars(holder))
+    else:
+        held = holder if name is None else holder[name]
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(held))
 
 
 def _is_mutable(node: Node) -> bool:

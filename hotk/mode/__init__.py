@@ -1,5 +1,6 @@
 """Floor 2. How one derivative is taken, and how two are nested."""
 
+from ._adopted import adopted as adopted
 from ._auto import (
     AUTO as AUTO,
     Auto as Auto,
@@ -26,6 +27,12 @@ from ._first import (
     Forward as Forward,
     Reverse as Reverse,
 )
+from ._linear import (
+    AbstractLinear as AbstractLinear,
+    apply_linear as apply_linear,
+    check_linear as check_linear,
+    notes_of as notes_of,
+)
 from ._nested import (
     FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,
     FORWARD_OVER_REVERSE as FORWARD_OVER_REVERSE,
@@ -33,4 +40,5 @@ from ._nested import (
     REVERSE_OVER_REVERSE as REVERSE_OVER_REVERSE,
     Nested as Nested,
 )
+from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._sizes import Sizes as Sizes

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from hotk._core import equations, source_line
+from hotk._core import placed_equations
 
 from ._first import AbstractMode, Forward, Reverse
 from ._nested import (
@@ -44,14 +44,14 @@ class Facts(NamedTuple):
     def of(jaxpr: Any) -> "Facts":
         """Read the facts from the jaxpr of `f`."""
         loops, rules, callbacks = [], [], []
-        for equation in equations(jaxpr):
+        for equation, place in placed_equations(jaxpr):
             name = equation.primitive.name
             if name == "while":
-                loops.append(source_line(equation))
+                loops.append(place)
             elif name.startswith("custom_vjp"):
-                rules.append(source_line(equation))
+                rules.append(place)
             elif "callback" in name or name == "pallas_call":
-                callbacks.append(f"{name} at {source_line(equation)}")
+                callbacks.append(f"{name} at {place}")
         return Facts(tuple(loops), tuple(rules), tuple(callbacks))
 
     def __str__(self) -> str:

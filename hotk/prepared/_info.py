@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from hotk._core import bytes_name, equations, html_table, text_table
+from hotk.mode import notes_of
 
 from ._program import Program
 
@@ -14,6 +15,7 @@ class Info(NamedTuple):
         operator: Name of the operator.
         mode: The mode that runs.
         why: Why it was chosen.
+        rules: Which derivative rules run, of functions that have some of their own.
         block: How many directions at once; `None` means all or no matter.
         equations: Equations of the traced program, inner ones included.
         flops: Floating-point operations of one call, as XLA counts them.
@@ -28,6 +30,7 @@ class Info(NamedTuple):
     operator: str
     mode: str
     why: str
+    rules: tuple[str, ...]
     block: int | None
     equations: int
     flops: float
@@ -50,6 +53,8 @@ class Info(NamedTuple):
         for name, value in self._asdict().items():
             if name == "bytes" or name.endswith("_bytes"):
                 rows.append((name, bytes_name(value)))
+            elif name == "rules":
+                rows.append((name, "; ".join(value) or "-"))
             elif name.endswith("_seconds"):
                 rows.append((name, f"{value:.3g}"))
             else:
@@ -78,6 +83,7 @@ def info_of(program: Program) -> Info:
         program.options.kind.name,
         str(program.mode),
         program.why,
+        () if jaxpr is None else notes_of(jaxpr),
         program.block if program.options.kind.sized else None,
         0 if jaxpr is None else sum(1 for _ in equations(jaxpr)),
         float(cost.get("flops", 0.0)),

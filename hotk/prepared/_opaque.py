@@ -22,12 +22,12 @@ from hotk._core import (
     trace_context,
 )
 from hotk.function import KEEPS, own_copy, recipe_of
-from hotk.mode import Facts
+from hotk.mode import Facts, check_linear
 
 from ._call import Call
 from ._inputs import sort_inputs
 from ._options import Options
-from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans, usual_plans
+from ._plan import ASKED, NEEDS, NUMPY, Fallback, Plan, first_line, plans, usual_plans
 from ._program import Evaluator, derive, kinds_of, program_key
 from ._store import STORE
 
@@ -62,7 +62,7 @@ class OpaqueCall(Call):
 
     def apply(self, plan: Plan, arrays: Any) -> Any:
         """Evaluate the operator in one mode."""
-        return derive(self, None, [], arrays, plan.mode, plan.block)
+        return derive(self, None, [], arrays, plan)
 
     def _alone(self) -> tuple[Any, Any, Any]:
         """Return the function of point and moving arguments, and both of them."""
@@ -147,6 +147,7 @@ def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
         return stage_moving(lambda a: call.apply(plan, a), arrays)
     traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
     check_forward(traced[0])
+    check_linear(traced[0])
     return traced[0], traced[0].consts, jax.tree.structure(traced[1])
 
 
@@ -198,7 +199,7 @@ def make_small(call: Call, moving: list[Any]) -> Any:
     for plan in usual_plans(call.options, call.sizes(0.0)):
 
         def apply(a: list[Any], plan: Plan = plan) -> Any:
-            return derive(call, None, a[:count], a[count:], plan.mode, plan.block)
+            return derive(call, None, a[:count], a[count:], plan)
 
         try:
             closed, constants, out_tree = stage_moving(apply, moving)
@@ -250,11 +251,11 @@ def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
 
 def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
-    tried = "\n".join(f"    {plan.mode}: {first_line(e)}" for plan, e in failures)
+    tried = "\n".join(f"    {plan}: {first_line(e)}" for plan, e in failures)
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
     facts = str(call.facts())
     found = f" It holds {facts}." if facts else ""
-    asked = len(failures) == 1 and failures[0][0].why == "asked for"
+    asked = failures[0][0].why == ASKED
     return ModeError(
         message(
             call.options.kind.call(),

@@ -16,33 +16,49 @@ from ._call import Call
 from ._options import Options
 
 
+ASKED = "asked for"
+
+
 class Fallback(Exception):
     """The function cannot be traced with tracers in place of its captured arrays."""
 
 
 class Plan(NamedTuple):
-    """A mode to try, the reason for it, and how many directions at once."""
+    """A mode to try, the reason for it, and how many directions at once.
+
+    With `adopt`, functions of `jax.custom_vjp` get the forward rule that they lack.
+    """
 
     mode: AbstractMode
     why: str
     block: int | None
+    adopt: bool = False
+
+    def __str__(self) -> str:
+        """Name the mode, and whether a rule is derived."""
+        return f"{self.mode}, forward rules derived" if self.adopt else str(self.mode)
 
 
 def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
     """List the modes to try for a call, best first."""
     kind, options = call.options.kind, call.options
-    sizes = call.sizes(y)
-    block = options.block_size
-    if not isinstance(options.mode, Auto):
-        return [Plan(options.mode, "asked for", block)]
-    facts = Facts.of(closed.jaxpr)
-    return [Plan(mode, why, block) for mode, why in kind.candidates(facts, sizes)]
+    facts, block = Facts.of(closed.jaxpr), options.block_size
+    if isinstance(options.mode, Auto):
+        found = kind.candidates(facts, call.sizes(y))
+    else:
+        found = [(options.mode, ASKED)]
+    made = [Plan(mode, why, block) for mode, why in found]
+    if not facts.custom_vjps:
+        return made
+    how = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is derived"
+    adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in made]
+    return [made[0], adopted[0], *made[1:], *adopted[1:]]
 
 
 def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
     """List the modes to try when the program of `f` is not known."""
     if not isinstance(options.mode, Auto):
-        return [Plan(options.mode, "asked for", options.block_size)]
+        return [Plan(options.mode, ASKED, options.block_size)]
     candidates = options.kind.candidates(None, sizes)
     return [Plan(mode, why, options.block_size) for mode, why in candidates]
 

@@ -144,7 +144,7 @@ class Prepared(eqx.Module):
         f = skeleton.function(captured)
         call = Call(program.options, f, x, rest, small=skeleton.small, trust=True)
         inputs = call.inputs.arrays
-        return derive(call, None, call.captured, inputs, program.mode, program.block)
+        return derive(call, None, call.captured, inputs, program.plan)
 
     def bind(self, f: Callable[..., Any]) -> "Prepared":
         """Give the same program the captured arrays of another function.

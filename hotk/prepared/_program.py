@@ -19,10 +19,11 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.function import Opaque, kind_of
-from hotk.mode import AbstractMode, Facts, recorded_blocks
+from hotk.mode import AbstractMode, Facts, adopted, check_linear, recorded_blocks
 
 from ._call import SLOT, Call, Mismatch
 from ._options import Options
+from ._plan import Plan
 
 
 Kinds = tuple[Any, ...]
@@ -82,7 +83,7 @@ class Program:
 
     Attributes:
         options: The operator and its keywords.
-        mode: The mode that was chosen, and `why`.
+        plan: The mode that was chosen, and why.
         tree: The structure of the arguments.
         flat: How many arguments there are if each is a single array, else -1.
         kinds: Shape, dtype and weak type of all that goes in.
@@ -99,8 +100,8 @@ class Program:
         "jit",
         "kinds",
         "lock",
-        "mode",
         "options",
+        "plan",
         "primal",
         "replay",
         "seconds",
@@ -108,7 +109,6 @@ class Program:
         "traced",
         "tree",
         "verified",
-        "why",
     )
 
     def __init__(
@@ -116,7 +116,7 @@ class Program:
         options: Options,
         primal: Primal | None,
         tree: Any,
-        plan: Any,
+        plan: Plan,
         facts: Facts | None,
         kinds: Kinds,
     ) -> None:
@@ -124,8 +124,7 @@ class Program:
         self.primal = primal
         self.tree = tree
         self.flat = flat_count(tree, kinds)
-        self.mode: AbstractMode = plan.mode
-        self.why: str = plan.why
+        self.plan = plan
         self.block: int | None = plan.block
         self.facts = facts
         self.kinds = kinds
@@ -152,14 +151,22 @@ class Program:
             else:
                 return source.replay(captured, arrays)
             with recorded_blocks() as blocks:
-                result = derive(
-                    call, self.primal, captured, arrays, self.mode, plan.block
-                )
+                result = derive(call, self.primal, captured, arrays, plan)
             if blocks:
                 self.block = min(blocks)
             return result
 
         self.jit = jax.jit(body)
+
+    @property
+    def mode(self) -> AbstractMode:
+        """The mode that runs."""
+        return self.plan.mode
+
+    @property
+    def why(self) -> str:
+        """Why it was chosen."""
+        return self.plan.why
 
     def run(self, source: Any, captured: Any, arrays: Any) -> Any:
         """Compute; `source` tells the function if JAX has to trace it again."""
@@ -178,6 +185,7 @@ class Program:
         finally:
             SLOT.call = None
         check_forward(traced.jaxpr)
+        check_linear(traced.jaxpr)
         if tracers_inside(traced.jaxpr):
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start
@@ -296,8 +304,7 @@ def derive(
     primal: Primal | None,
     captured: Any,
     arrays: Any,
-    mode: AbstractMode,
-    block: int | None,
+    plan: Plan,
 ) -> Any:
     """Evaluate the operator of a call: the one place where formulas are applied.
 
@@ -306,8 +313,7 @@ def derive(
         primal: The function traced once, or `None` to run the function itself.
         captured: In place of the captured arrays.
         arrays: In place of the arrays among the arguments.
-        mode: The mode to use.
-        block: How many directions at once.
+        plan: The mode to use, and how.
     """
     leaves, direction, args = call.unflatten(arrays)
     point, kept = call.point(leaves)
@@ -319,13 +325,15 @@ def derive(
         x = call.arrays_only(call.merge(leaves, kept, diff), 0)
         return primal(call, captured, x, call.arrays_only(args, call.ahead))
 
+    if plan.adopt:
+        f = adopted(f)
     takes = call.options.kind.takes
     if takes == "v":
         direction = call.direction(direction, leaves, kept, point, arrays)
     elif takes == "u":
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
-    return call.options.apply(f, point, direction, mode, block)
+    return call.options.apply(f, point, direction, plan.mode, plan.block)
 
 
 def program_key(closed: Any, out_tree: Any, lift: bool) -> tuple[Hashable, Any]:

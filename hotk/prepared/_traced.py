@@ -107,7 +107,7 @@ def make_program(call: Call, kinds: Any) -> Program:
         except Opaque as reason:
             raise Fallback(str(reason)) from reason
         except Exception as error:
-            failures.append(f"{plan.mode}: {first_line(error)}")
+            failures.append(f"{plan}: {first_line(error)}")
             continue
         return program
     raise Fallback("; ".join(failures))

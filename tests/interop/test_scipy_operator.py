@@ -36,7 +36,7 @@ def test_products_are_those_with_the_matrix():
     assert operator.shape == (12, 12)
     assert operator.dtype == np.float64
     close(operator.matvec(X), SPD @ X)
-    close(operator.matvec(X[:, None]), (SPD @ X)[:, None])
+    close(operator.matmat(X[:, None]), (SPD @ X)[:, None])
     close(operator.matmat(rows), SPD @ rows)
     close(operator.rmatvec(X), SPD @ X)
     close(operator.rmatmat(rows), SPD @ rows)

@@ -1,0 +1,149 @@
+"""A function whose tangents are given: a primitive that keeps them at every order.
+
+`jax.custom_jvp` loses its rule where JAX splits a loop into what is known and what is
+linear, so a tangent pushed through a reverse pass differentiates the body instead. An
+equation of its own is split as any other: whole.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hotk._core import Primitive, ad, batching, mlir, output_types
+
+
+Arrays = list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractRuled(abc.ABC):
+    """A function of a list of arrays, with its tangents; compared by value."""
+
+    # Types of outputs by those of the arrays: tracing it once is enough.
+    known: dict[Any, Any] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False, kw_only=True
+    )
+
+    @abc.abstractmethod
+    def run(self, arrays: Arrays) -> Arrays:
+        """Evaluate the function."""
+
+    @abc.abstractmethod
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+        """Differentiate the function along tangents.
+
+        Args:
+            outputs: Its values at `arrays`.
+            arrays: Where.
+            along: Tangents, `None` for those that are zero.
+
+        Returns:
+            The tangents of the outputs, `None` for those that are not differentiated.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchedRuled(AbstractRuled):
+    """A function for a batch of arguments.
+
+    Attributes:
+        one: The function of one of them.
+        size: How many there are.
+        mapped: For each array whether it has the leading axis.
+    """
+
+    one: AbstractRuled
+    size: int
+    mapped: tuple[bool, ...]
+
+    def run(self, arrays: Arrays) -> Arrays:
+        """Evaluate each."""
+        return self._over(self.one.run, [self._axes()], arrays)
+
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+        """Differentiate each."""
+        axes = self._axes()
+        moved = [None if t is None else a for a, t in zip(axes, along, strict=True)]
+        return self._over(self.one.tangents, [0, axes, moved], outputs, arrays, along)
+
+    def _axes(self) -> Arrays:
+        return [0 if m else None for m in self.mapped]
+
+    def _over(self, function: Callable[..., Any], axes: Arrays, *arguments: Any) -> Any:
+        mapped = jax.vmap(function, in_axes=tuple(axes), axis_size=self.size)
+        return mapped(*arguments)
+
+
+def apply_ruled(function: AbstractRuled, arrays: Arrays) -> Arrays:
+    """Evaluate a function so that its tangents stay its own."""
+    return _PRIMITIVE.bind(*arrays, function=function)
+
+
+def _run(*arrays: Any, function: AbstractRuled) -> Arrays:
+    return function.run(list(arrays))
+
+
+def _types(*types: Any, function: AbstractRuled) -> Arrays:
+    if types not in function.known:
+        function.known[types] = output_types(function.run, types)
+    return function.known[types]
+
+
+def _jvp(
+    primals: Any, tangents: Any, *, function: AbstractRuled
+) -> tuple[Arrays, Arrays]:
+    outputs = _PRIMITIVE.bind(*primals, function=function)
+    along = [None if type(t) is ad.Zero else t for t in tangents]
+    made = function.tangents(outputs, list(primals), along)
+    return outputs, [
+        ad.Zero(jax.typeof(o).to_tangent_aval()) if t is None else t
+        for o, t in zip(outputs, made, strict=True)
+    ]
+
+
+def _transpose(
+    cotangents: Any, *arrays: Any, function: AbstractRuled
+) -> list[Any | None]:
+    """Transpose a function that is linear in what is not known."""
+    unknown = [i for i, a in enumerate(arrays) if ad.is_undefined_primal(a)]
+
+    def linear(*some: Any) -> Arrays:
+        given = list(arrays)
+        for i, value in zip(unknown, some, strict=True):
+            given[i] = value
+        return function.run(given)
+
+    shapes = [
+        jax.ShapeDtypeStruct(arrays[i].aval.shape, arrays[i].aval.dtype)
+        for i in unknown
+    ]
+    given = [ad.instantiate_zeros(c) for c in cotangents]
+    back = jax.linear_transpose(linear, *shapes)(given)
+    found = dict(zip(unknown, back, strict=True))
+    return [found.get(i) for i in range(len(arrays))]
+
+
+def _batch(
+    arrays: Any, axes: Any, *, function: AbstractRuled
+) -> tuple[Arrays, list[int]]:
+    sizes = [a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None]
+    mapped = tuple(d is not None for d in axes)
+    moved = [
+        a if d is None else batching.bdim_at_front(a, d, sizes[0])
+        for a, d in zip(arrays, axes, strict=True)
+    ]
+    outputs = apply_ruled(BatchedRuled(function, sizes[0], mapped), moved)
+    return outputs, [0] * len(outputs)
+
+
+_PRIMITIVE = Primitive("hotk_ruled")
+_PRIMITIVE.multiple_results = True
+_PRIMITIVE.def_impl(_run)
+_PRIMITIVE.def_abstract_eval(_types)
+ad.primitive_jvps[_PRIMITIVE] = _jvp
+ad.primitive_transposes[_PRIMITIVE] = _transpose
+batching.primitive_batchers[_PRIMITIVE] = _batch
+mlir.register_lowering(_PRIMITIVE, mlir.lower_fun(_run, multiple_results=True))

@@ -1,0 +1,317 @@
+"""`Derivative`: the derivative of a function with rules, as a linear map."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotk._core import function_name
+from hotk.mode import AbstractLinear, Forward, Reverse, apply_linear
+
+from ._results import cotangents_of, tangents_of
+from ._shape import Shape, is_inexact
+
+
+Arrays = list[Any]
+
+
+class Rules(NamedTuple):
+    """Which rule serves which mode.
+
+    Attributes:
+        names: The rules that were given, but for Taylor series.
+        forward: `"jvp"`, `"vjp"` (transposed) or `"body"`.
+        backward: `"vjp"`, `"jvp"` (transposed) or `"body"`.
+        keeps_value: Whether a rule takes the value of the function.
+    """
+
+    names: frozenset[str]
+    forward: str
+    backward: str
+    keeps_value: bool
+
+    @staticmethod
+    def of(shape: Shape) -> "Rules":
+        """Choose the rules of a function."""
+        return rules_of(shape.template)
+
+
+def rules_of(function: Any) -> Rules:
+    """Choose the rules of a function: the nearest one that may serve a mode."""
+    given = {n: rule for n, rule in function.rules().items() if n != "taylor"}
+
+    def serves(name: str, mode: type) -> bool:
+        return name in given and mode in getattr(function, f"{name}_modes")
+
+    def first(mode: type, names: tuple[str, ...]) -> str:
+        return next((name for name in names if serves(name, mode)), "body")
+
+    return Rules(
+        frozenset(given),
+        first(Forward, ("jvp", "vjp")),
+        first(Reverse, ("vjp", "jvp")),
+        any("y" in function.extras[name] for name in given),
+    )
+
+
+class BoundRule:
+    """A rule with the keywords that it takes."""
+
+    __slots__ = ("func", "keywords")
+
+    def __init__(self, func: Callable[..., Any], keywords: dict[str, Any]) -> None:
+        self.func = func
+        self.keywords = keywords
+
+    def __call__(self, *args: Any) -> Any:
+        """Apply the rule."""
+        return self.func(*args, **self.keywords)
+
+
+@dataclasses.dataclass(frozen=True)
+class Derivative(AbstractLinear):
+    """The derivative of a function with rules by some of its arrays.
+
+    Residuals: the value, where a rule takes it, then all arrays of the call. Inputs:
+    tangents of the arrays that move. Outputs: tangents of the inexact outputs.
+
+    Attributes:
+        shape: The function and what is static in its call.
+        rules: Which rule serves which mode.
+        tree: The structure of the value.
+        types: The types of the tangents of all outputs.
+        moving: For each array whether it moves.
+    """
+
+    shape: Shape
+    rules: Rules
+    tree: Any
+    types: tuple[Any, ...]
+    moving: tuple[bool, ...]
+
+    def note(self, transposed: bool) -> str:
+        """Say which rule runs."""
+        own = "vjp" if transposed else "jvp"
+        name = self.rules.backward if transposed else self.rules.forward
+        derived = "" if name in (own, "body") else ", transposed"
+        return f"{function_name(self.shape.template.f)}: {name}{derived}"
+
+    def along(self, outputs: Arrays, arrays: Arrays, tangents: Arrays) -> Arrays:
+        """Differentiate along tangents, so that the rules are kept for what follows."""
+        residuals = [*(outputs if self.rules.keeps_value else ()), *arrays]
+        if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
+            return self.forward(residuals, tangents)  # JAX transposes it as it is
+        return apply_linear(self, residuals, tangents)
+
+    def takes(self, residuals: Arrays) -> Arrays:
+        """Return the types of the tangents."""
+        arrays = residuals[len(residuals) - len(self.moving) :]
+        return [a.to_tangent_aval() for a in self.chosen(arrays)]
+
+    def gives(self, residuals: Arrays) -> Arrays:
+        """Return the types of the tangents of the outputs."""
+        del residuals
+        return [t for t in self.types if is_inexact(t)]
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        """Apply the forward rule, or what is derived for it."""
+        if self.rules.forward == "jvp":
+            rule, args, arrays = self.rule("jvp", residuals)
+            tangents = self.directions(arrays, self.moving, inputs)
+            made = rule(args, tangents)
+            return tangents_of(rule.func, made, self.tree, self.types)
+        if self.rules.forward == "body":
+            point = self.chosen(residuals)
+            return jax.jvp(self._body(residuals), (point,), (inputs,))[1]
+        back = lambda cotangents: self.backward(residuals, cotangents)
+        return self.contracted(back, self.gives(residuals), inputs)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        """Apply the reverse rule, or what is derived for it."""
+        if self.rules.backward == "vjp":
+            rule, args, arrays = self.rule("vjp", residuals)
+            made = rule(args, self.cotangent(cotangents))
+            return self.chosen(cotangents_of(rule.func, made, self.shape, arrays))
+        if self.rules.backward == "body":
+            point = self.chosen(residuals)
+            return jax.vjp(self._body(residuals), point)[1](cotangents)[0]
+        like = [jax.typeof(a).to_tangent_aval() for a in self.chosen(residuals)]
+        ahead = lambda tangents: self.forward(residuals, tangents)
+        return jax.linear_transpose(ahead, shapes(like))(cotangents)[0]
+
+    def derivative(
+        self, transposed: bool, residuals: Arrays, tangents: Arrays, values: Arrays
+    ) -> Arrays:
+        """Apply the second-order rule, or differentiate the rule of first order."""
+        if "hvp" not in self.rules.names:
+            return super().derivative(transposed, residuals, tangents, values)
+        along = tangents[len(tangents) - len(self.moving) :]
+        moving = tuple(t is not None for t in along)
+        second = SecondDerivative(self, transposed, moving)
+        given = [t for t in along if t is not None]
+        return apply_linear(second, [*residuals, *values], given)
+
+    def rule(
+        self, name: str, residuals: Arrays
+    ) -> tuple[BoundRule, tuple[Any, ...], Arrays]:
+        """Return a rule with what it takes, the arguments, and all arrays."""
+        start = len(residuals) - len(self.moving)
+        arrays = residuals[start:]
+        function, keywords = self.shape.function(arrays)
+        wanted = function.extras[name]
+        if "y" in wanted:
+            keywords["y"] = self.tree.unflatten(residuals[:start])
+        if "built" not in wanted:
+            keywords.pop("built", None)
+        bound = BoundRule(getattr(function, name), keywords)
+        return bound, self.shape.args(arrays), arrays
+
+    def directions(
+        self, arrays: Arrays, moving: tuple[bool, ...], inputs: Arrays
+    ) -> tuple[Any, ...]:
+        """Return tangents of all arguments: zero for those that do not move."""
+        rest = iter(inputs)
+        made = [
+            next(rest) if m else (jnp.zeros_like(a) if is_inexact(a) else None)
+            for a, m in zip(arrays, moving, strict=True)
+        ]
+        return self.shape.given.only(made[self.shape.start :])
+
+    def cotangent(self, cotangents: Arrays) -> Any:
+        """Return the cotangent of the value, `None` where it is not differentiated."""
+        rest = iter(cotangents)
+        return self.tree.unflatten(
+            next(rest) if is_inexact(t) else None for t in self.types
+        )
+
+    def chosen(self, arrays: Arrays, moving: tuple[bool, ...] | None = None) -> Arrays:
+        """Return the arrays that move."""
+        arrays = arrays[len(arrays) - len(self.moving) :]
+        pairs = zip(arrays, moving or self.moving, strict=True)
+        return [a for a, m in pairs if m]
+
+    def contracted(
+        self, product: Callable[[Arrays], Arrays], types: Arrays, values: Arrays
+    ) -> Arrays:
+        r"""Return $u \mapsto \langle$ `product(u)`, `values` $\rangle$ as a vector.
+
+        That is the transpose of a linear map, applied to `values`: JAX transposes it,
+        unless there is one output of one number, or the rules run on the host.
+
+        Args:
+            product: A map that is linear in cotangents of these types.
+            types: What it is applied to.
+            values: What its results are contracted with.
+        """
+        single = len(types) == 1 and types[0].size == 1
+        if self.shape.template.transposable and not single:
+            return jax.linear_transpose(product, shapes(types))(values)[0]
+        zeros = [jnp.zeros(t.shape, t.dtype) for t in types]
+
+        def entry(k: int, i: Any) -> Any:
+            unit = zeros[k].reshape(-1).at[i].set(1).reshape(zeros[k].shape)
+            made = product([*zeros[:k], unit, *zeros[k + 1 :]])
+            parts = [jnp.sum(a * b) for a, b in zip(made, values, strict=True)]
+            return sum(parts[1:], parts[0]).astype(types[k].dtype)
+
+        return [
+            jnp.reshape(entry(k, 0), t.shape)
+            if t.size == 1
+            else jax.lax.map(functools.partial(entry, k), jnp.arange(t.size)).reshape(
+                t.shape
+            )
+            for k, t in enumerate(types)
+        ]
+
+    def _body(self, residuals: Arrays) -> Callable[[Arrays], Arrays]:
+        arrays = residuals[len(residuals) - len(self.moving) :]
+
+        def body(some: Arrays) -> Arrays:
+            rest = iter(some)
+            pairs = zip(arrays, self.moving, strict=True)
+            outputs = self.shape.call([next(rest) if m else a for a, m in pairs])
+            return [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
+
+        return body
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondDerivative(AbstractLinear):
+    r"""The derivative of a `Derivative` by its arrays, by a rule of second order.
+
+    The rule gives $M(u)\,t = \sum_k u_k \nabla^2 f_k\,t$, which is linear in both; with
+    the residuals go the values that the first derivative was applied to.
+
+    Attributes:
+        first: The derivative that is differentiated.
+        transposed: Whether that is its transpose, applied to a cotangent.
+        moving: For each array whether it moves.
+    """
+
+    first: Derivative
+    transposed: bool
+    moving: tuple[bool, ...]
+
+    def note(self, transposed: bool) -> str:
+        """Say which rule runs."""
+        del transposed
+        function = self.first.shape.template
+        notes = "".join(f" ({note})" for note in function.notes)
+        return f"{function_name(function.f)}: hvp{notes}"
+
+    def takes(self, residuals: Arrays) -> Arrays:
+        """Return the types of the tangents."""
+        inner, _ = self._split(residuals)
+        arrays = self.first.chosen(inner, self.moving)
+        return [a.to_tangent_aval() for a in arrays]
+
+    def gives(self, residuals: Arrays) -> Arrays:
+        """Return the types of what the first derivative returns."""
+        inner, _ = self._split(residuals)
+        return self.first.takes(inner) if self.transposed else self.first.gives(inner)
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        """Differentiate the first derivative along tangents."""
+        inner, values = self._split(residuals)
+        if self.transposed:
+            made = self._rule(inner, self.moving, inputs, values)
+            return self.first.chosen(made)
+
+        def product(cotangents: Arrays) -> Arrays:
+            made = self._rule(inner, self.moving, inputs, cotangents)
+            return self.first.chosen(made)
+
+        return self.first.contracted(product, self.first.gives(inner), values)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        """Apply the transpose, which is the same rule: Hessians are symmetric."""
+        inner, values = self._split(residuals)
+        first = self.first
+        if self.transposed:
+            made = self._rule(inner, first.moving, cotangents, values)
+        else:
+            made = self._rule(inner, first.moving, values, cotangents)
+        return first.chosen(made, self.moving)
+
+    def _rule(
+        self, inner: Arrays, moving: tuple[bool, ...], along: Arrays, u: Arrays
+    ) -> Arrays:
+        first = self.first
+        rule, args, arrays = first.rule("hvp", inner)
+        tangents = first.directions(arrays, moving, along)
+        made = rule(args, tangents, first.cotangent(u))
+        return cotangents_of(rule.func, made, first.shape, arrays)
+
+    def _split(self, residuals: Arrays) -> tuple[Arrays, Arrays]:
+        first = self.first
+        count = len(first.moving)
+        count += len(first.types) if first.rules.keeps_value else 0
+        return list(residuals[:count]), list(residuals[count:])
+
+
+def shapes(types: Arrays) -> Arrays:
+    """Return the shapes and dtypes of these types."""
+    return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]

@@ -1,0 +1,249 @@
+"""`external`: functions that are computed outside of JAX, with their derivatives."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import ModeError, function_name, function_place, message
+
+from ._custom import Custom
+
+
+Trees = Any
+
+
+def external(
+    fun: Callable[..., Any],
+    *,
+    result_shape: Any,
+    jvp: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    hvp: Callable[..., Any] | None = None,
+    vmap_method: str = "sequential",
+) -> Custom:
+    r"""Make a function of NumPy arrays, such as a simulator, one of JAX.
+
+    It runs on the host, by `jax.pure_callback`, so it works under `jit` and `vmap`. Its
+    derivatives are those that are given; of the others
+
+    - a missing `jvp` is one call of `vjp` for each number in the result;
+    - a missing `vjp` is one call of `jvp` for each number in the arguments;
+    - a missing `hvp` is a central difference of `vjp`, given or derived, both calls in
+      float64, with the step $h = \epsilon^{1/3} \max(1, \|x\|) / \|t\|$ in the maximum
+      norm, $\epsilon$ that of the dtype which `vjp` returns. Its relative error is
+      about $\epsilon^{2/3}$, 4e-11 in float64; `rules` in `info` tells of it.
+
+    Args:
+        fun: `fun(*args)` of NumPy arrays, which returns a tree of them. It must be
+            pure: it may be called any number of times, or not at all.
+        result_shape: The result's shapes and dtypes: a tree of `jax.ShapeDtypeStruct`,
+            or of arrays, or a function from those of the arguments to it.
+        jvp: `jvp(primals, tangents)`, which returns the tangent of the result.
+        vjp: `vjp(primals, cotangent)`, which returns a tuple with the cotangent of each
+            argument; `None` is zero.
+        hvp: `hvp(primals, tangents, cotangent)`, which returns a tuple with the
+            derivative of `vjp` along the tangents, for each argument.
+        vmap_method: What `jax.vmap` does: see `jax.pure_callback`.
+
+    Returns:
+        A function with rules, as `hotk.rule.custom` makes it.
+
+    Raises:
+        ModeError: When it is differentiated and neither `jvp` nor `vjp` was given, or
+            to third order.
+
+    Example:
+        >>> sine = hotk.rule.external(
+        ...     np.sin,
+        ...     result_shape=lambda x: x,
+        ...     vjp=lambda primals, u: (np.cos(primals[0]) * u,),
+        ... )
+        >>> print(f"{hotk.second_derivative(sine, 0.5):.4f}")
+        -0.4794
+    """
+    shape_of = result_shape if callable(result_shape) else lambda *_: result_shape
+
+    def call(host: Callable[..., Any], shape: Any, *arrays: Any) -> Any:
+        last = lambda *a: jax.pure_callback(host, shape, *a, vmap_method=vmap_method)
+        return _without_derivative(fun, last)(*arrays)
+
+    def run(*args: Any) -> Any:
+        shape = jax.tree.map(_shape, shape_of(*jax.tree.map(_shape, args)))
+        host = lambda *args: _like(fun(*jax.tree.map(np.asarray, args)), shape)
+        return call(host, shape, *args)
+
+    run.__name__ = run.__qualname__ = function_name(fun)
+    function = Custom(run)
+
+    back = vjp if vjp is not None else _from_jvp(jvp)
+
+    def tangent(primals: Trees, tangents: Trees, *, y: Trees) -> Trees:
+        shape = jax.tree.map(_shape, y)
+
+        def host(*given: Any) -> Any:
+            p, t = _numpy(*given)
+            return _like(jvp(p, t) if jvp else _from_vjp(back)(p, t, shape), shape)
+
+        return call(host, shape, primals, _filled(primals, tangents))
+
+    def cotangent(primals: Trees, u: Trees, *, y: Trees) -> Trees:
+        shape = jax.tree.map(_shape, primals)
+        host = lambda p, u: _cotangents(back(*_numpy(p, u)), shape)
+        return call(host, shape, primals, _filled(y, u))
+
+    def second(primals: Trees, tangents: Trees, u: Trees, *, y: Trees) -> Trees:
+        shape = jax.tree.map(_shape, primals)
+
+        def host(*given: Any) -> Any:
+            p, t, u = _numpy(*given)
+            if hvp is not None:
+                return _cotangents(hvp(p, t, u), shape)
+            return _difference(back, shape, p, t, u)
+
+        return call(host, shape, primals, _filled(primals, tangents), _filled(y, u))
+
+    if jvp is None and vjp is None:
+        function.def_jvp(lambda *_: _refuse(fun))
+        return function
+    function.def_jvp(tangent)
+    function.def_vjp(cotangent)
+    function.def_hvp(second)
+    function.transposable = False
+    if hvp is None:
+        function.notes = ("a central difference of vjp",)
+    return function
+
+
+def _without_derivative(fun: Any, last: Callable[..., Any]) -> Any:
+    """Say that there are no more derivatives, where JAX would speak of callbacks."""
+    ended = jax.custom_jvp(last)
+    ended.defjvp(lambda *_: _refuse(fun))
+    return ended
+
+
+def _refuse(fun: Any) -> Any:
+    raise ModeError(
+        message(
+            f"rule.external({function_name(fun)})",
+            f"there is no rule for a derivative of this order{function_place(fun)}.",
+            expected="`jvp` or `vjp`, and at most the second derivative",
+            got="a derivative beyond the rules that were given",
+            fix="Give the rule, or take `jax.lax.stop_gradient` of the result.",
+        )
+    )
+
+
+def _from_vjp(vjp: Any) -> Any:
+    """Make a forward rule of a reverse rule: one call for each number in the result."""
+
+    def jvp(primals: Any, tangents: Any, shape: Any) -> Any:
+        def along(u: Any) -> float:
+            return _inner(_cotangents(vjp(primals, u), primals), tangents)
+
+        return _over_units(along, shape)
+
+    return jvp
+
+
+def _from_jvp(jvp: Any) -> Any:
+    """Make a reverse rule of a forward rule: one call for each number in the point."""
+
+    def vjp(primals: Any, u: Any) -> Any:
+        return _over_units(lambda t: _inner(jvp(primals, t), u), primals)
+
+    return vjp
+
+
+def _difference(vjp: Any, shape: Any, p: Any, t: Any, u: Any) -> Any:
+    """Differentiate `vjp` along `t` by a central difference, in float64."""
+    wide = lambda a: np.asarray(a, np.float64) if _is_floating(a) else a
+    p, t = jax.tree.map(wide, p), jax.tree.map(wide, t)
+    length = max((np.max(np.abs(a)) for a in _floating(t) if a.size), default=0.0)
+    if length == 0:
+        return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
+    size = max((np.max(np.abs(a)) for a in _floating(p) if a.size), default=1.0)
+    full = lambda made: jax.tree.leaves(made)
+    types = [np.asarray(a).dtype for a in full(vjp(p, u)) if a is not None]
+    eps = max(float(np.finfo(d).eps) for d in types if np.issubdtype(d, np.floating))
+    h = eps ** (1 / 3) * max(1.0, float(size)) / float(length)
+    step = lambda sign: jax.tree.map(
+        lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t
+    )
+    ahead = _cotangents(vjp(step(1), u), jax.tree.map(_as_float64, shape))
+    behind = _cotangents(vjp(step(-1), u), jax.tree.map(_as_float64, shape))
+    return jax.tree.map(
+        lambda a, b, s: np.asarray((a - b) / (2 * h), s.dtype), ahead, behind, shape
+    )
+
+
+def _as_float64(shape: Any) -> Any:
+    wide = np.float64 if np.issubdtype(shape.dtype, np.floating) else shape.dtype
+    return jax.ShapeDtypeStruct(shape.shape, wide)
+
+
+def _is_floating(a: Any) -> bool:
+    return np.issubdtype(np.asarray(a).dtype, np.floating)
+
+
+def _floating(tree: Any) -> list[Any]:
+    return [np.asarray(a) for a in jax.tree.leaves(tree) if _is_floating(a)]
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _numpy(*trees: Any) -> Any:
+    return jax.tree.map(np.asarray, trees)
+
+
+def _like(made: Any, shape: Any) -> Any:
+    """Give what the host returned the dtypes that were declared."""
+    return jax.tree.map(lambda s, a: np.asarray(a, s.dtype), shape, made)
+
+
+def _cotangents(made: Any, shape: Any) -> Any:
+    """Fill in zeros where a rule of the host returned `None`."""
+    made = made if isinstance(made, tuple) else (made,)
+    zeros = lambda s: np.zeros(s.shape, s.dtype)
+    return tuple(
+        jax.tree.map(zeros, s)
+        if entry is None
+        else jax.tree.map(lambda s, a: np.asarray(a, s.dtype), s, entry)
+        for s, entry in zip(shape, made, strict=True)
+    )
+
+
+def _filled(like: Any, tree: Any) -> Any:
+    """Put zeros where a tangent is `None`."""
+    leaves, structure = jax.tree.flatten(like)
+    given = structure.flatten_up_to(tree)
+    pairs = zip(leaves, given, strict=True)
+    return structure.unflatten(jnp.zeros_like(a) if t is None else t for a, t in pairs)
+
+
+def _inner(a: Any, b: Any) -> float:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return sum(np.sum(p * q) for p, q in pairs if _is_floating(p))
+
+
+def _over_units(function: Callable[[Any], Any], like: Any) -> Any:
+    """Return the numbers that a linear function takes on the unit vectors of a tree."""
+    leaves, structure = jax.tree.flatten(like)
+    zeros = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+    made = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+    for k, leaf in enumerate(leaves):
+        if not np.issubdtype(leaf.dtype, np.floating):
+            continue
+        for index in np.ndindex(*leaf.shape):
+            unit = np.zeros(leaf.shape, leaf.dtype)
+            unit[index] = 1
+            moved = [*zeros[:k], unit, *zeros[k + 1 :]]
+            made[k][index] = function(structure.unflatten(moved))
+    return structure.unflatten(made)

@@ -1,0 +1,64 @@
+"""`which`: what a derivative of a function with rules is made of."""
+
+from typing import Any
+
+from hotk._core import DtypeError, function_name, message
+from hotk.mode import Forward, Nested
+
+from ._custom import Custom
+from ._derivative import rules_of
+from ._disabled import is_disabled
+
+
+def which(f: Any, mode: Any) -> str:
+    """Say which rule of a function applies in a mode.
+
+    Args:
+        f: A function made by `hotk.rule.custom` or `hotk.rule.external`.
+        mode: `hotk.Forward()`, `hotk.Reverse()` or a `hotk.Nested`.
+
+    Returns:
+        For a mode of first order `"jvp"`, `"vjp"`, one of them `"transposed"`, or
+        `"body"` if the function itself is differentiated. For a nesting also what its
+        derivative is: `"hvp"`, or the derivative of the rule.
+
+    Raises:
+        DtypeError: If `f` has no rules of hotk.
+
+    Example:
+        >>> f = hotk.rule.custom(jnp.sin)
+        >>> _ = f.def_vjp(lambda primals, u: (jnp.cos(primals[0]) * u,))
+        >>> hotk.rule.which(f, hotk.Reverse())
+        'vjp'
+        >>> hotk.rule.which(f, hotk.Forward())
+        'vjp, transposed'
+        >>> hotk.rule.which(f, hotk.FORWARD_OVER_REVERSE)
+        'vjp, then its derivative in forward mode'
+    """
+    if not isinstance(f, Custom):
+        raise DtypeError(
+            message(
+                "rule.which(f, mode)",
+                f"`{function_name(f)}` is no function with rules.",
+                expected="what `hotk.rule.custom` or `hotk.rule.external` returns",
+                got=type(f).__name__,
+                fix="JAX's own rules are those of one mode: `custom_jvp` of forward, "
+                "`custom_vjp` of reverse.",
+            )
+        )
+    inner = mode.inner if isinstance(mode, Nested) else mode
+    first = _first(f, isinstance(inner, Forward))
+    if not isinstance(mode, Nested):
+        return first
+    if not is_disabled(f) and f.hvp is not None:
+        return f"{first}, then hvp" + "".join(f" ({note})" for note in f.notes)
+    outer = "forward" if isinstance(mode.outer, Forward) else "reverse"
+    return f"{first}, then its derivative in {outer} mode"
+
+
+def _first(f: Custom, forward: bool) -> str:
+    if is_disabled(f):
+        return "body"
+    rules, own = rules_of(f), "jvp" if forward else "vjp"
+    name = rules.forward if forward else rules.backward
+    return name if name in (own, "body") else f"{name}, transposed"

@@ -1,0 +1,139 @@
+"""Functions of NumPy with their derivatives."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.rule import external
+from tests import reference
+from tests.helpers import close
+
+
+W = np.array([1.0, 2.0, 3.0])
+X, B = np.array([0.3, 0.7, 1.2]), 0.8
+NESTINGS = [getattr(hotk, name) for name in reference.NESTINGS]
+each_nesting = pytest.mark.parametrize("mode", NESTINGS, ids=reference.NESTINGS)
+
+
+def fun(x, b):
+    return np.array([np.sum(np.sin(x) * W) * b, np.sum(x**2)])
+
+
+def jvp(primals, tangents):
+    (x, b), (t, s) = primals, tangents
+    along = np.sum(np.cos(x) * W * t) * b + np.sum(np.sin(x) * W) * s
+    return np.array([along, 2 * np.sum(x * t)])
+
+
+def vjp(primals, u):
+    x, b = primals
+    return np.cos(x) * W * b * u[0] + 2 * x * u[1], np.sum(np.sin(x) * W) * u[0]
+
+
+def hvp(primals, tangents, u):
+    (x, b), (t, s) = primals, tangents
+    by_x = -np.sin(x) * W * b * u[0] * t + np.cos(x) * W * s * u[0] + 2 * t * u[1]
+    return by_x, np.sum(np.cos(x) * W * t) * u[0]
+
+
+GIVEN = {
+    "vjp": {"vjp": vjp},
+    "jvp": {"jvp": jvp},
+    "jvp vjp": {"jvp": jvp, "vjp": vjp},
+    "vjp hvp": {"vjp": vjp, "hvp": hvp},
+    "all": {"jvp": jvp, "vjp": vjp, "hvp": hvp},
+}
+each_choice = pytest.mark.parametrize("given", GIVEN)
+
+
+def make(given):
+    shape = jax.ShapeDtypeStruct((2,), jnp.float64)
+    return external(fun, result_shape=shape, **GIVEN[given])
+
+
+def hessian_by_hand():
+    """Of y0^2 y1 by (x, b)."""
+    y0, y1 = fun(X, B)
+    g0 = np.append(np.cos(X) * W * B, np.sum(np.sin(X) * W))
+    g1 = np.append(2 * X, 0)
+    h0 = np.diag(np.append(-np.sin(X) * W * B, 0))
+    h0[:3, 3] = h0[3, :3] = np.cos(X) * W
+    h1 = np.diag([2.0, 2, 2, 0])
+    mixed = np.outer(g0, g1) + np.outer(g1, g0)
+    return 2 * y1 * np.outer(g0, g0) + 2 * y0 * mixed + 2 * y0 * y1 * h0 + y0**2 * h1
+
+
+def loss(f):
+    return lambda z: (lambda y: y[0] ** 2 * y[1])(f(z[:3], z[3]))
+
+
+Z = jnp.asarray(np.append(X, B))
+
+
+@each_nesting
+@each_choice
+def test_the_hessian_in_every_nesting(given, mode):
+    exact = "hvp" in GIVEN[given]
+    got = hotk.hessian(loss(make(given)), Z, mode=mode)
+    # a central difference in float64 has a relative error of about 4e-11
+    close(got, hessian_by_hand(), rtol=1e-10 if exact else 1e-8, atol=1e-12)
+
+
+@each_choice
+def test_first_derivatives(given):
+    y0, y1 = fun(X, B)
+    gradient = 2 * y0 * y1 * np.append(np.cos(X) * W * B, np.sum(np.sin(X) * W))
+    gradient += y0**2 * np.append(2 * X, 0)
+    close(hotk.gradient(loss(make(given)), Z), gradient)
+    close(hotk.jvp(loss(make(given)), Z, Z), np.dot(gradient, Z))
+
+
+def test_single_precision_takes_its_difference_in_double(default_settings):
+    f = external(np.sin, result_shape=lambda x: x, vjp=lambda p, u: (np.cos(p[0]) * u,))
+    close(hotk.second_derivative(f, 0.5), np.float32(-np.sin(0.5)), rtol=2e-7)
+
+
+def test_jit_vmap_and_a_scan():
+    f = make("all")
+    x, b = jnp.stack([jnp.asarray(X), 2 * X]), jnp.array([B, B])
+    expected = np.stack([fun(X, B), fun(2 * X, B)])
+    close(jax.jit(jax.vmap(f))(x, b), expected)
+    close(jax.lax.map(lambda a: f(*a), (x, b)), expected)
+    close(jax.vmap(jax.grad(loss(f)))(jnp.stack([Z, Z]))[1], jax.grad(loss(f))(Z))
+
+
+def test_how_often_the_host_is_called():
+    count = itertools.count()
+    tick = count.__next__
+
+    def counted(primals, u):
+        tick()
+        return vjp(primals, u)
+
+    shape = jax.ShapeDtypeStruct((2,), jnp.float64)
+    f = external(fun, result_shape=shape, vjp=counted)
+    hotk.gradient(loss(f), Z).block_until_ready()
+    assert next(count) == 1
+
+
+def test_no_rule_is_an_error_that_names_the_function(as_user):
+    f = external(fun, result_shape=jax.ShapeDtypeStruct((2,), jnp.float64))
+    close(f(X, B), fun(X, B))
+    with pytest.raises(
+        hotk.ModeError, match=r"external\(fun\).*(?s:.*)test_external.py"
+    ):
+        hotk.gradient(loss(f), Z)
+    third = jax.jacfwd(jax.hessian(loss(make("all"))))
+    with pytest.raises(hotk.ModeError, match="of this order"):
+        third(Z)
+
+
+def test_info_tells_of_the_finite_difference():
+    f = external(np.sin, result_shape=lambda x: x, vjp=lambda p, u: (np.cos(p[0]) * u,))
+    product = hotk.hvp.prepare(lambda x: f(x), 0.5, 1.0)
+    assert "sin: hvp (a central difference of vjp)" in product.info.rules
+    assert "central difference" in str(product.info)

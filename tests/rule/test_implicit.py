@@ -1,0 +1,159 @@
+"""Solutions of equations: derivatives by the implicit function theorem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+import hotk
+from hotk.rule import fixed_point, linear_solve, minimum, root
+from tests import reference
+from tests.helpers import close
+
+
+NESTINGS = [getattr(hotk, name) for name in reference.NESTINGS]
+each_nesting = pytest.mark.parametrize("mode", NESTINGS, ids=reference.NESTINGS)
+
+
+def newton(residual, x, steps=30):
+    """Solve by a loop that has no reverse mode."""
+
+    def step(state):
+        x, i = state
+        return x - residual(x) / jax.grad(residual)(x), i + 1
+
+    return jax.lax.while_loop(lambda s: s[1] < steps, step, (x, 0))[0]
+
+
+SQUARE_ROOTS = {
+    "root": root(lambda x, a: x**2 - a, lambda x, a: newton(lambda x: x**2 - a, x)),
+    "minimum": minimum(
+        lambda x, a: x**3 / 3 - a * x, lambda x, a: newton(lambda x: x**2 - a, x)
+    ),
+    "fixed_point": fixed_point(
+        lambda x, a: (x + a / x) / 2, lambda x, a: newton(lambda x: x**2 - a, x)
+    ),
+    "root by Python": root(lambda x, a: x**2 - a, lambda x, a: jnp.sqrt(a)),
+}
+each_root = pytest.mark.parametrize("name", SQUARE_ROOTS)
+
+
+@each_nesting
+@each_root
+def test_a_square_root_to_second_order(name, mode):
+    f = lambda a: SQUARE_ROOTS[name](jnp.asarray(1.0), a)
+    close(f(4.0), 2.0)
+    close(hotk.second_derivative(f, 4.0, mode=mode), -1 / 32)
+
+
+@each_root
+def test_a_square_root_to_fourth_order(name):
+    f = lambda a: SQUARE_ROOTS[name](jnp.asarray(1.0), a)
+    third = jax.grad(jax.grad(jax.grad(f)))
+    close(third(4.0), 3 / 8 * 4.0**-2.5)
+    close(jax.jvp(third, (4.0,), (1.0,))[1], -15 / 16 * 4.0**-3.5)
+
+
+@each_nesting
+def test_what_is_captured_moves_the_solution(mode):
+    """x + x^3 / 10 = a b, elementwise, with a captured and b given."""
+
+    def loss(theta):
+        doubled = 2 * theta["a"]
+
+        @root(lambda x, b: x + x**3 / 10 - b * doubled)
+        def solve(x0, b):
+            step = lambda i, x: x - (x + x**3 / 10 - b * doubled) / (1 + 0.3 * x**2)
+            return jax.lax.fori_loop(0, jnp.asarray(20), step, x0)
+
+        return jnp.sum(solve(jnp.zeros(2), jnp.sin(theta["b"])) ** 2)
+
+    def by_hand(c):
+        """x(c), its first and its second derivative, for x + x^3 / 10 = c."""
+        residual = lambda x, k: x + x**3 / 10 - k
+        roots = [scipy.optimize.brentq(residual, -9, 9, (k,), xtol=1e-15) for k in c]
+        x = np.array(roots)
+        slope = 1 / (1 + 0.3 * x**2)
+        return x, slope, -0.6 * x * slope**3
+
+    a, b = np.array([0.4, 0.9]), 1.1
+    x, first, second = by_hand(2 * a * np.sin(b))
+    bend = 2 * (first**2 + x * second)  # of x^2 by c
+    expected = bend * (2 * np.sin(b)) ** 2
+    got = hotk.hessian(loss, {"a": jnp.asarray(a), "b": jnp.asarray(b)}, mode=mode)
+    close(got["a"]["a"], np.diag(expected))
+    by_b = bend * (2 * a * np.cos(b)) ** 2 - 2 * x * first * 2 * a * np.sin(b)
+    close(got["b"]["b"], np.sum(by_b))
+
+
+def test_any_python_solves_where_nothing_is_traced():
+    objective = lambda w, c: jnp.sum((w - 1) ** 2) + c * jnp.sum(w**2)
+
+    def solve(w0, c):
+        f = lambda w: float(np.sum((w - 1) ** 2) + c * np.sum(w**2))
+        return scipy.optimize.minimize(f, np.asarray(w0), tol=1e-12).x
+
+    solution = minimum(objective, solve)
+    slope = jax.grad(lambda c: solution(jnp.zeros(3), c).sum())(1.0)
+    close(slope, -3 / 4, rtol=1e-6)
+
+
+@each_nesting
+def test_a_linear_system(mode):
+    def f(a):
+        return linear_solve(lambda v: jnp.stack([a * v[0], v[0] + v[1]]), jnp.ones(2))[
+            1
+        ]
+
+    close(f(2.0), 0.5)  # x0 = 1 / a, x1 = 1 - 1 / a
+    close(hotk.second_derivative(f, 2.0, mode=mode), -2 / 8)
+
+
+def test_a_solver_of_ones_own_serves_both_directions():
+    calls = []
+
+    def solver(product, b):
+        calls.append(1)
+        return jax.scipy.sparse.linalg.gmres(product, b, tol=1e-12)[0]
+
+    A = jnp.array([[3.0, 1.0], [0.5, 2.0]])
+    x = root(
+        lambda x, b: A @ x - b,
+        lambda x0, b: jnp.linalg.solve(A, b),
+        linear_solver=solver,
+    )
+    inverse = np.linalg.inv(A)
+    b = jnp.array([1.0, 2.0])
+    close(jax.jacfwd(lambda b: x(b, b))(b), inverse, rtol=1e-8)
+    close(jax.jacrev(lambda b: x(b, b))(b), inverse, rtol=1e-8)
+    assert calls
+
+
+def test_aux_comes_back_without_derivative():
+    solve = lambda x0, a: (jnp.sqrt(a), {"steps": jnp.asarray(3), "seen": a * 2})
+    solution = root(lambda x, a: x**2 - a, solve, has_aux=True)
+    x, aux = solution(1.0, 4.0)
+    assert (x.item(), aux["steps"].item(), aux["seen"].item()) == (2.0, 3, 8.0)
+    close(jax.grad(lambda a: solution(1.0, a)[0])(4.0), 0.25)
+    close(jax.grad(lambda a: solution(1.0, a)[1]["seen"])(4.0), 0.0)
+
+
+def test_under_jit_vmap_and_scan():
+    f = lambda a: SQUARE_ROOTS["root"](1.0, a)
+    second = jax.grad(jax.grad(f))
+    a = np.array([1.0, 4.0, 9.0])
+    expected = -0.25 * a**-1.5
+    close(jax.jit(jax.vmap(second))(jnp.asarray(a)), expected)
+    scan = lambda s: jax.lax.scan(lambda t, b: (t + f(s * b), None), 0.0, points)[0]
+    points = jnp.asarray(a)
+    close(hotk.second_derivative(scan, 1.0), np.sum(a**2 * expected))
+
+
+def test_mistakes_are_named(as_user):
+    wrong = root(lambda x, a: x.sum() - a, lambda x0, a: x0)
+    with pytest.raises(hotk.OutputError, match="another structure or shape"):
+        jax.grad(lambda a: wrong(jnp.ones(2), a).sum())(1.0)
+    big = root(lambda x, a: x - a, lambda x0, a: x0 + a)
+    with pytest.raises(hotk.TooLargeError, match="2048"):
+        jax.grad(lambda a: big(jnp.ones(3000), a).sum())(1.0)

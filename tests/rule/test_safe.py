@@ -1,0 +1,107 @@
+"""Functions with derivatives where those of the plain ones are NaN."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+import hotk
+from hotk import safe
+from tests import reference
+from tests.helpers import close
+
+
+NESTINGS = [getattr(hotk, name) for name in reference.NESTINGS]
+each_nesting = pytest.mark.parametrize("mode", NESTINGS, ids=reference.NESTINGS)
+Z = jnp.zeros(3)
+
+
+@each_nesting
+def test_norms_at_zero(mode):
+    got = hotk.hessian(lambda x: jnp.exp(-(safe.norm(x) ** 2)), Z, mode=mode)
+    close(got, -2 * np.eye(3))
+    close(hotk.hessian(lambda x: safe.norm(x) ** 2, Z, mode=mode), 2 * np.eye(3))
+    close(hotk.gradient(safe.norm, Z), np.zeros(3))
+    # the plain one is what the test would otherwise not see
+    assert np.isnan(jax.hessian(lambda x: jnp.linalg.norm(x) ** 2)(Z)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_norms_at_zero_in_low_precision(dtype, default_settings):
+    z = jnp.zeros(2, dtype)
+    got = hotk.hessian(lambda x: safe.norm(x) ** 2, z)
+    close(got, 2 * np.eye(2).astype(dtype), rtol=1e-2)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_norms_of_any_size(size):
+    x = size * np.array([3.0, 4.0])
+    close(safe.norm(x), 5 * size, rtol=1e-14)
+    close(hotk.gradient(safe.norm, x), np.array([0.6, 0.8]))
+    hessian = np.array([[0.64, -0.48], [-0.48, 0.36]]) / (5 * size)
+    close(hotk.hessian(safe.norm, x), hessian, atol=0)
+
+
+def test_norms_along_axes_and_of_complex_numbers():
+    x = np.arange(6.0).reshape(2, 3)
+    for axis in (None, 0, 1, (0, 1)):
+        for keepdims in (False, True):
+            expected = np.linalg.norm(x, axis=axis, keepdims=keepdims)
+            close(safe.norm(x, axis, keepdims=keepdims), np.asarray(expected))
+    close(safe.norm(np.array([3 + 4j])), 5.0)
+
+
+@each_nesting
+def test_powers_at_zero(mode):
+    third = lambda f: hotk.second_derivative(jax.grad(f), 0.0, mode=mode)
+    close(third(lambda x: safe.power(x, 2.0)), 0.0)
+    close(third(lambda x: safe.power(x, 3.0)), 6.0)
+    close(hotk.second_derivative(lambda x: safe.power(x, 2), 0.0, mode=mode), 2.0)
+    two = jnp.asarray(2.0)
+    close(hotk.second_derivative(lambda x: safe.power(x, two), 0.0, mode=mode), 2.0)
+
+
+@each_nesting
+def test_powers_elsewhere(mode):
+    close(
+        hotk.second_derivative(lambda x: safe.power(x, 2.5), 2.0, mode=mode),
+        3.75 * 2**0.5,
+    )
+    by_y = hotk.second_derivative(
+        lambda y: safe.power(jnp.asarray(2.0), y), 3.0, mode=mode
+    )
+    close(by_y, 8 * np.log(2) ** 2)
+
+
+@each_nesting
+@pytest.mark.parametrize("x", [-40.0, -1.0, 0.0, 2.0, 40.0, 300.0])
+def test_softplus_and_sigmoid_keep_their_digits(x, mode):
+    with mpmath.workdps(200):
+        sigmoid = 1 / (1 + mpmath.exp(-mpmath.mpf(x)))
+        softplus = sigmoid * (1 - sigmoid)
+        expected = float(softplus), float(softplus * (1 - 2 * sigmoid))
+    close(hotk.second_derivative(safe.softplus, x, mode=mode), expected[0], atol=0)
+    close(hotk.second_derivative(safe.sigmoid, x, mode=mode), expected[1], atol=0)
+
+
+@each_nesting
+def test_logsumexp_without_some_of_its_terms(mode):
+    x = jnp.array([0.0, -jnp.inf, 0.0])
+    expected = np.array([[1, 0, -1], [0, 0, 0], [-1, 0, 1]]) / 4
+    close(hotk.hessian(safe.logsumexp, x, mode=mode), expected)
+    nothing = jnp.full(2, -jnp.inf)
+    close(hotk.hessian(safe.logsumexp, nothing, mode=mode), np.zeros((2, 2)))
+    assert safe.logsumexp(nothing) == -jnp.inf
+    assert safe.logsumexp(jnp.array([1e4, 1e4])) == 1e4 + np.log(2)
+
+
+@each_nesting
+def test_quotients_and_branches(mode):
+    quotient = lambda x: jnp.sum(safe.divide(x**3, x))
+    got = hotk.hessian(quotient, jnp.array([0.0, 2.0]), mode=mode)
+    close(got, np.diag([0.0, 2.0]))
+    branch = lambda x: safe.apply_where(x > 0, jnp.log, x, 5.0)
+    close(hotk.second_derivative(branch, 0.0, mode=mode), 0.0)
+    close(hotk.second_derivative(branch, 2.0, mode=mode), -0.25)
+    assert branch(0.0) == 5.0
