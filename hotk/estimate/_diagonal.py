@@ -88,7 +88,8 @@ def diagonal(
         run = _exact
     found = loop(operator, run, operator, key, samples, block_size)
     value, error = (
-        space.narrowed(v, operator.like) for v in (found.value, found.error)
+        space.placed(space.narrowed(v, operator.like), operator.like)
+        for v in (found.value, found.error)
     )
     return Estimate(value, error, found.products, method)
 

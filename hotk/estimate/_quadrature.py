@@ -95,7 +95,7 @@ def _shown(
 def _begun(keys: Any, like: Any, steps: int) -> Any:
     def one(key: Any) -> Any:
         v = space.random(key, like)
-        v = space.times(1 / space.norm(v), v)
+        v = space.times(1 / space.norm_of_each(v), v)
         return space.put(space.basis(v, steps + 1), 0, v)
 
     blank = jnp.zeros((len(keys), steps), space.scalar_dtype(like))
@@ -125,9 +125,9 @@ def _absorbed(state: Any, images: Any) -> Any:
     def one(vectors: Any, image: Any) -> Any:
         alpha = space.inner(space.take(vectors, j), image)
         w, _ = orthogonalized(vectors, image)
-        beta = space.norm(w)
+        beta = space.norm_of_each(w)
         # what rounding leaves of a vector inside of the space is no direction
-        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm(image)
+        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm_of_each(image)
         w = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)
         return space.put(vectors, j + 1, w), alpha, jnp.where(exhausted, 0, beta)
 

@@ -66,19 +66,19 @@ def norm(v: Any) -> Any:
         return square
     limits = jnp.finfo(square.dtype)
     safe = (square > limits.tiny / limits.eps) & (square <= limits.max)
-    return jax.lax.cond(safe, _root, _scaled_norm, square, v)
+    return jax.lax.cond(safe, lambda v: jnp.sqrt(square), scaled_norm, v)
 
 
-def _root(square: Any, v: Any) -> Any:
-    del v
-    return jnp.sqrt(square)
+def norm_of_each(v: Any) -> Any:
+    """As `norm`, for `vmap`: JAX has no batch of branches on what is split by type."""
+    return (scaled_norm if any(map(is_explicit, jax.tree.leaves(v))) else norm)(v)
 
 
-def _scaled_norm(square: Any, v: Any) -> Any:
-    """Return the norm where squares overflow or vanish."""
+def scaled_norm(v: Any) -> Any:
+    """As `norm`, and reads the vector twice."""
     unit = power_of_size(v)
     scaled = times(1 / unit, v)
-    return (unit * jnp.sqrt(inner(scaled, scaled))).astype(square.dtype)
+    return (unit * jnp.sqrt(inner(scaled, scaled))).astype(scalar_dtype(v))
 
 
 def power_of_size(v: Any) -> Any:
@@ -158,6 +158,17 @@ def gathered(a: Any) -> Any:
         return a
     mesh = jax.typeof(a).sharding.mesh if isinstance(a, Tracer) else a.sharding.mesh
     return jax.sharding.reshard(a, NamedSharding(mesh, PartitionSpec(*[None] * a.ndim)))
+
+
+def placed(v: Any, like: Any) -> Any:
+    """Split a vector among devices as another one is, unless it is being traced."""
+
+    def one(a: Any, b: Any) -> Any:
+        if isinstance(a, Tracer) or isinstance(b, Tracer):
+            return a
+        return jax.device_put(a, b.sharding) if len(b.devices()) > 1 else a
+
+    return jax.tree.map(one, v, like)
 
 
 def _real(a: Any) -> Any:

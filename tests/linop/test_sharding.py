@@ -1,11 +1,8 @@
 """Points that are split among devices: the same numbers, split as the point is."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
+
+from tests.devices import run_on_eight_devices
 
 
 CODE = """
@@ -92,18 +89,4 @@ CODE = """
     ids=["Auto", "Explicit, in the mesh", "Explicit, outside of it"],
 )
 def test_a_split_point_gives_the_same_numbers_split_as_it_is(kind, inside):
-    environment = dict(
-        os.environ,
-        XLA_FLAGS="--xla_force_host_platform_device_count=8",
-        JAX_PLATFORMS="cpu",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # nearly all of its time is compiling
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CODE).format(kind=kind, inside=inside)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.stdout.strip() == "fine", done.stdout + done.stderr[-3000:]
+    run_on_eight_devices(CODE.format(kind=kind, inside=inside))

@@ -38,7 +38,7 @@ VALUE_LINES = "hotk/function/_value_lines.py"
 WRITER = "hotk/function/_writer.py"
 RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
-COMPAT = "hotk/_core/_compat.py"
+FINGERPRINT = "hotk/_core/_fingerprint.py"
 CALL = "hotk/prepared/_call.py"
 CHECKS = "hotk/prepared/_checks.py"
 PROGRAM = "hotk/prepared/_program.py"
@@ -194,7 +194,7 @@ _KEY = [
     ),
     Flaw(
         "literals of a program are not compared",
-        COMPAT,
+        FINGERPRINT,
         'return ("literal", _aval(value), _content(value.val))',
         'return ("literal", _aval(value))',
         within(
@@ -204,7 +204,7 @@ _KEY = [
     ),
     Flaw(
         "parameters of a program are not compared",
-        COMPAT,
+        FINGERPRINT,
         "            _print_parameter(equation.params[name], key)\n",
         "",
         within(

@@ -1,0 +1,102 @@
+"""Estimates at a split point, and at one of mixed precision: within their bars.
+
+`logdet` and `spectrum` are not tried at a split point: where the host stands in for more
+devices than it has cores, XLA's collectives in their loop may wait for each other forever.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.devices import run_on_eight_devices
+
+
+CODE = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from contextlib import nullcontext
+    from types import SimpleNamespace
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+    KIND, INSIDE = AxisType.{kind}, {inside}
+    random = np.random.default_rng(0)
+    host = {{
+        "m": random.normal(size=(8, 4)).astype("f"),
+        "w": random.normal(size=16).astype("f"),
+    }}
+    specs = {{"m": P("a", "b"), "w": P(("a", "b"))}}
+
+    def f(x):
+        cross = jnp.sum(x["w"]) * jnp.sum(x["m"]) / 50
+        return jnp.sum(jnp.cosh(x["w"])) + jnp.sum(x["m"] ** 2) + cross
+
+    def from_flat(a):
+        return f({{"m": a[:32].reshape(8, 4), "w": a[32:]}})
+
+    point = np.concatenate([np.ravel(host[k]) for k in "mw"])
+    A = np.asarray(jax.hessian(from_flat)(jnp.asarray(point)), np.float64)
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(KIND, KIND))
+    key = jax.random.key(0)
+
+    def inside(found, exact):
+        far = np.abs(np.asarray(found.value, np.float64) - exact)
+        bar = 4 * np.asarray(found.error, np.float64) + 1e-4 * np.abs(exact)
+        assert np.mean(far <= bar) > 0.95, (found, exact)
+
+    with jax.set_mesh(mesh) if INSIDE else nullcontext():
+        x = {{
+            k: jax.device_put(a, NamedSharding(mesh, specs[k]))
+            for k, a in host.items()
+        }}
+        H = hotk.HessianOperator(f, x)
+        for method in ("hutchinson", "hutch++", "xtrace"):
+            inside(hotk.estimate.trace(H, key, method=method), np.trace(A))
+        for method in ("hutchinson", "xdiag"):
+            found = hotk.estimate.diagonal(H, key, method=method)
+            flat = lambda t: np.concatenate([np.ravel(np.asarray(t[k])) for k in "mw"])
+            inside(SimpleNamespace(value=flat(found.value), error=flat(found.error)),
+                   np.diag(A))
+            for name, leaf in found.value.items():
+                wanted = NamedSharding(mesh, specs[name])
+                assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim), name
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [("Auto", False), ("Explicit", True)],
+    ids=["Auto", "Explicit"],
+)
+def test_estimates_at_a_split_point(kind, inside):
+    run_on_eight_devices(CODE.format(kind=kind, inside=inside))
+
+
+def test_estimates_at_a_point_of_mixed_precision(default_settings):
+    """A quadratic, so that the Hessian is that of exact arithmetic."""
+    random = np.random.default_rng(0)
+    x = {
+        "m": jnp.asarray(random.normal(size=(4, 2)), jnp.bfloat16),
+        "w": jnp.asarray(random.normal(size=6), jnp.float32),
+    }
+    scale = np.arange(1.0, 7.0)
+
+    def f(x):
+        wide = x["m"].astype(jnp.float32)
+        own = jnp.sum(jnp.asarray(scale, jnp.float32) * x["w"] ** 2)
+        return own + 2 * jnp.sum(wide**2)
+
+    H, key = hotk.HessianOperator(f, x), jax.random.key(0)
+    diagonal = np.concatenate([np.full(8, 4.0), 2 * scale])
+    found = hotk.estimate.diagonal(H, key)
+    got = np.concatenate([np.ravel(np.asarray(found.value[k], float)) for k in "mw"])
+    np.testing.assert_allclose(got, diagonal, rtol=1e-2)
+    for method in ("hutchinson", "hutch++", "xtrace"):
+        got = hotk.estimate.trace(H, key, method=method)
+        assert abs(got.value - diagonal.sum()) <= 4 * got.error + 1e-2 * diagonal.sum()
+    exact = np.sum(np.log(diagonal))
+    got = hotk.estimate.logdet(H, key)
+    assert abs(got.value - exact) <= 4 * got.error + 1e-2 * exact
+    pairs = hotk.estimate.spectrum(H, key)
+    np.testing.assert_allclose(pairs.largest, diagonal.max(), rtol=2e-2)
