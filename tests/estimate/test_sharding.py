@@ -1,7 +1,8 @@
 """Estimates at a split point, and at one of mixed precision: within their bars.
 
-`logdet` and `spectrum` are not tried at a split point: where the host stands in for more
-devices than it has cores, XLA's collectives in their loop may wait for each other forever.
+`logdet` and `spectrum` are not tried at a split point: where the host stands in for
+more devices than it has cores, XLA's collectives in their loop may wait for each other
+forever.
 """
 
 import jax
