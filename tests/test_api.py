@@ -11,12 +11,18 @@ import hotk
 
 
 # Names that users reach, those of the floors they enter by themselves as well.
-SPACES = ["", "curvature.", "linop.", "estimate.", "interop."]
+SPACES = ["", "curvature.", "linop.", "estimate.", "rule.", "interop."]
 PUBLIC = {
     space + name: value
     for space in SPACES
     for name, value in vars(importlib.import_module(f"hotk.{space}"[:-1])).items()
     if not name.startswith("_") and not isinstance(value, types.ModuleType)
+}
+PUBLIC |= {
+    f"safe.{name}": value
+    for name, value in vars(hotk.safe).items()
+    if not name.startswith("_")
+    and getattr(value, "__module__", "") == hotk.safe.__name__
 }
 PUBLIC = {
     name: value

@@ -233,9 +233,7 @@ def _implicit(primals: Any, tangents: Any, *, y: Any) -> Any:
             return made
         return jax.tree.map(jnp.subtract, made, x)
 
-    def product(v: Any) -> Any:
-        return jax.jvp(lambda x: residual(x, equation, theta), (x,), (v,))[1]
-
+    _, product = jax.linearize(lambda x: residual(x, equation, theta), x)
     _, change = eqx.filter_jvp(
         functools.partial(residual, x), (equation, theta), (d_equation, d_theta)
     )

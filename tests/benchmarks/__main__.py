@@ -1,6 +1,14 @@
 """All benchmarks in one table, in ten minutes: `python -m tests.benchmarks`."""
 
-from tests.benchmarks import accuracy, calls, first_call, hessians, operators, products
+from tests.benchmarks import (
+    accuracy,
+    calls,
+    first_call,
+    hessians,
+    operators,
+    products,
+    rules,
+)
 from tests.benchmarks.table import run
 
 
@@ -12,5 +20,6 @@ if __name__ == "__main__":
         hessians.measure,
         operators.measure,
         accuracy.measure,
+        rules.measure,
         first_call.measure,
     )

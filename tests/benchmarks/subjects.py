@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 
+Activation = Callable[[jax.Array], jax.Array]
+
+
 class Subject(NamedTuple):
     """A scalar function of one tree, and a point."""
 
@@ -57,7 +60,9 @@ def logistic(rows: int = 10_000, n: int = 1000) -> Subject:
     return Subject(f, jnp.full(n, 0.01))
 
 
-def perceptron(sizes: Sequence[int], batch: int = 128) -> Subject:
+def perceptron(
+    sizes: Sequence[int], batch: int = 128, activation: Activation = jnp.tanh
+) -> Subject:
     """Make a tanh network with cross-entropy, as a function of its layers."""
     inputs = normal(0, batch, sizes[0])
     labels = jnp.arange(batch) % sizes[-1]
@@ -70,13 +75,13 @@ def perceptron(sizes: Sequence[int], batch: int = 128) -> Subject:
         *hidden, (weights, bias) = layers
         h = inputs
         for w, b in hidden:
-            h = jnp.tanh(h @ w + b)
+            h = activation(h @ w + b)
         return cross_entropy(h @ weights + bias, labels)
 
     return Subject(f, layers)
 
 
-def convolutional(batch: int = 64) -> Subject:
+def convolutional(batch: int = 64, activation: Activation = jax.nn.gelu) -> Subject:
     """Make a net of two convolutions and one dense layer on 28 x 28 images."""
     images, labels = normal(0, batch, 28, 28, 1), jnp.arange(batch) % 10
     x = {
@@ -91,7 +96,7 @@ def convolutional(batch: int = 64) -> Subject:
             h = jax.lax.conv_general_dilated(
                 h, x[name], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
-            h = jax.nn.gelu(h)
+            h = activation(h)
         return cross_entropy(h.reshape(batch, -1) @ x["dense"], labels)
 
     return Subject(f, x)
