@@ -60,7 +60,11 @@ from hotk.prepared import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
-from hotk.rule import safe as safe
+from hotk.rule import (
+    can_differentiate as can_differentiate,
+    locate_nan as locate_nan,
+    safe as safe,
+)
 from hotk.second import (
     hessian as hessian,
     hessian_diagonal as hessian_diagonal,

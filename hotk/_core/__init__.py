@@ -57,7 +57,11 @@ from ._fingerprint import (
     same_program as same_program,
 )
 from ._progress import progress as progress
-from ._replace import run_replaced as run_replaced
+from ._replace import (
+    inlined_equations as inlined_equations,
+    run_replaced as run_replaced,
+    run_watched as run_watched,
+)
 from ._table import (
     AbstractReport as AbstractReport,
     html_table as html_table,

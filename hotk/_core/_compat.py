@@ -155,6 +155,14 @@ def check_forward(closed: Any) -> None:
             )
 
 
+def transforms(equation: Any) -> str:
+    """Return the transformations that made an equation: `transpose(jvp())`.
+
+    JAX writes them into the names that profilers show, and nowhere else.
+    """
+    return str(equation.source_info.name_stack)
+
+
 def source_line(equation: Any) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:

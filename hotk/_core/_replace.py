@@ -1,10 +1,21 @@
 """Programs evaluated with some of their equations computed otherwise."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from ._compat import CUSTOM, ClosedJaxpr, Literal, as_written, equations, sub_jaxprs
+from ._compat import (
+    CUSTOM,
+    ClosedJaxpr,
+    Literal,
+    as_written,
+    equations,
+    inlined_body,
+    source_line,
+    sub_jaxprs,
+    transforms,
+)
 
 
 def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
@@ -30,6 +41,51 @@ def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
             outputs = _run_one(equation, inputs, handlers)
         environment.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def run_watched(
+    closed: Any, arguments: Any, see: Any, place: str = "", stack: str = ""
+) -> list[Any]:
+    """Evaluate a jaxpr, jitted functions in place, and show each equation with values.
+
+    Args:
+        closed: A closed jaxpr.
+        arguments: Its arguments.
+        see: Called with each equation, its inputs, its outputs, the line that made it
+            and the transformations that it is inside of.
+        place: The line of the call that the program is of.
+        stack: The transformations of that call.
+    """
+    jaxpr = closed.jaxpr
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    environment = dict(zip(names, (*closed.consts, *arguments), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else environment[atom]
+
+    for equation in jaxpr.eqns:
+        inputs = [read(atom) for atom in equation.invars]
+        body = inlined_body(equation)
+        here, inside = source_line(equation) or place, stack + transforms(equation)
+        if body is not None:
+            outputs = run_watched(body, inputs, see, here, inside)
+        else:
+            with as_written(equation):
+                outputs = _run_one(equation, inputs, {})
+            see(equation, inputs, outputs, here, inside)
+        environment.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def inlined_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the equations of a jaxpr and those inside of its jitted functions."""
+    for equation in jaxpr.eqns:
+        here = source_line(equation) or place
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name in ("jit", "pjit") and inner is not None:
+            yield from inlined_equations(inner.jaxpr, here)
+        else:
+            yield equation, here
 
 
 def _run_one(equation: Any, inputs: list[Any], handlers: Any) -> Any:

@@ -35,6 +35,10 @@ class AbstractReport(eqx.Module):
 
     _header: ClassVar[tuple[str, ...]] = ("field", "value")
 
+    def _head(self) -> tuple[str, ...]:
+        """Return the header."""
+        return self._header
+
     @abc.abstractmethod
     def _rows(self) -> list[tuple[str, ...]]:
         """Return the rows below the header."""
@@ -46,10 +50,10 @@ class AbstractReport(eqx.Module):
     def __str__(self) -> str:
         """Write one line a row."""
         try:
-            return "\n".join([text_table(self._header, self._rows()), *self._lines()])
+            return "\n".join([text_table(self._head(), self._rows()), *self._lines()])
         except Exception:  # inside of a transformation there are no numbers yet
             return repr(self)
 
     def _repr_html_(self) -> str:
         lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]
-        return "".join([html_table(self._header, self._rows()), *lines])
+        return "".join([html_table(self._head(), self._rows()), *lines])

@@ -1,6 +1,10 @@
 """Floor 4. Functions that know their own derivatives, for each mode."""
 
 from . import safe as safe
+from ._can_differentiate import (
+    Differentiability as Differentiability,
+    can_differentiate as can_differentiate,
+)
 from ._custom import Custom as Custom, custom as custom
 from ._disabled import disabled as disabled
 from ._external import external as external
@@ -10,4 +14,5 @@ from ._implicit import (
     minimum as minimum,
     root as root,
 )
+from ._locate_nan import NaNOrigin as NaNOrigin, locate_nan as locate_nan
 from ._which import which as which

@@ -445,9 +445,7 @@ _NUMBERS = [
         "        return [usual, loop, double, last]\n"
         "    return [usual, double, loop, last]",
         "        return [loop]\n    return [loop]",
-        within(
-            "fuzz/test_fuzz", "a_program_of_each_kind_agrees_with_raw_jax[custom_vjp]"
-        ),
+        within("mode/test_adopted", "auto_says_what_it_derived"),
     ),
 ]
 

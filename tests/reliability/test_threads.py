@@ -59,11 +59,14 @@ def cubic(x):
 
 def test_threads_racing_for_the_first_call_compile_once():
     f = slowly(lambda x: jnp.sum(x**3) + 1.25)
+    before = hotk.cache_info().compiles
     with compiles() as count:
         results = together(lambda i: hotk.hvp(f, X, V))
     for result in results:
         assert close(result, 6 * X * V)
     assert count() == 1
+    # JAX may find the second compile of one program among what it keeps
+    assert hotk.cache_info().compiles == before + 1
 
 
 def test_threads_racing_with_fresh_closures_of_one_code_compile_once():

@@ -1,0 +1,144 @@
+"""`locate_nan`: where the NaN of a derivative comes from."""
+
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from hotk._core import AbstractReport, ModeError, run_watched
+from hotk.mode import (
+    FORWARD_OVER_FORWARD,
+    FORWARD_OVER_REVERSE,
+    REVERSE_OVER_FORWARD,
+    REVERSE_OVER_REVERSE,
+    Forward,
+    Nested,
+    Reverse,
+)
+
+
+@final
+class NaNOrigin(AbstractReport):
+    """Where the first NaN of a derivative comes from.
+
+    Attributes:
+        primitive: The operation that made a NaN of numbers, `None` if there is none.
+        line: The line of the user's code that it belongs to.
+        part: `"value"`, `"forward"` or `"backward"`: the pass that it is in.
+        order: The highest order of the derivatives in that pass; 0 is the value.
+        inputs: What went into it, in words.
+        mode: The mode in which it was looked for.
+        finite: The modes whose result is finite.
+    """
+
+    primitive: str | None
+    line: str
+    part: str
+    order: int
+    inputs: str
+    mode: str
+    finite: tuple[str, ...]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        if self.primitive is None:
+            return [("first NaN", "none"), ("mode", self.mode)]
+        level = f"the {self.part} pass, order up to {self.order}"
+        return [
+            ("first NaN", f"`{self.primitive}` of {self.inputs}"),
+            ("line", self.line),
+            ("in", level if self.order else "the value"),
+            ("mode", self.mode),
+            ("finite in", ", ".join(self.finite) or "no mode"),
+        ]
+
+
+def locate_nan(
+    operator: Any, f: Any, x: Any, *rest: Any, mode: Any = None
+) -> NaNOrigin:
+    """Find the operation that makes the first NaN of a derivative.
+
+    The program of the operator is run one operation after the other, without a
+    compiler. The first one that returns NaN though nothing NaN went in is it; inside of
+    a loop, the loop. Then the other modes are tried.
+
+    Args:
+        operator: An operator: `hotk.hvp`, `hotk.hessian`, `hotk.gradient`, ...
+        f: The function.
+        x: The point at which the result is NaN.
+        *rest: The direction, if the operator takes one, and further arguments.
+        mode: The mode to look into; by default the one that would be chosen.
+
+    Returns:
+        What it is, on which line, at which order of differentiation, and in which modes
+        the result is finite.
+
+    Example:
+        >>> f = lambda x: jnp.exp(-jnp.sqrt(jnp.sum(x**2)))
+        >>> found = hotk.locate_nan(hotk.gradient, f, jnp.zeros(2))
+        >>> found.primitive, found.part, found.order, found.finite
+        ('mul', 'backward', 1, ())
+    """
+    chosen = {} if mode is None else {"mode": mode}
+    prepared = operator.prepare(f, x, *rest, **chosen)
+    arguments = (x, *rest)
+    closed = jax.make_jaxpr(lambda *a: prepared(*a))(*arguments)
+    found: list[Any] = []
+
+    def see(equation: Any, inputs: Any, outputs: Any, line: str, stack: str) -> None:
+        if not found and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
+            found.append((equation.primitive.name, inputs, line, stack))
+
+    run_watched(closed, jax.tree.leaves(arguments), see)
+    name = prepared.info.mode
+    if not found:
+        return NaNOrigin(None, "", "value", 0, "", name, (name,))
+    primitive, inputs, line, stack = found[0]
+    part = "backward" if "transpose(" in stack else "forward"
+    order = stack.count("jvp(")
+    return NaNOrigin(
+        primitive,
+        line,
+        part if order else "value",
+        order,
+        ", ".join(map(_words, inputs)),
+        name,
+        _finite(operator, f, x, rest),
+    )
+
+
+def _finite(operator: Any, f: Any, x: Any, rest: Any) -> tuple[str, ...]:
+    nestings = (
+        FORWARD_OVER_REVERSE,
+        REVERSE_OVER_REVERSE,
+        REVERSE_OVER_FORWARD,
+        FORWARD_OVER_FORWARD,
+    )
+    modes: tuple[Any, ...] = (
+        nestings if Nested in operator.kind.modes else (Forward(), Reverse())
+    )
+    names = []
+    for mode in modes:
+        if not isinstance(mode, operator.kind.modes):
+            continue
+        try:
+            result = operator(f, x, *rest, mode=mode)
+        except ModeError:
+            continue
+        if not any(map(_has_nan, jax.tree.leaves(result))):
+            names.append(str(mode))
+    return tuple(names)
+
+
+def _has_nan(a: Any) -> bool:
+    if not hasattr(a, "dtype") or not jnp.issubdtype(a.dtype, jnp.inexact):
+        return False
+    return bool(jnp.any(jnp.isnan(a)))
+
+
+def _words(a: Any) -> str:
+    """Say what is remarkable about an input: zeros and infinities."""
+    if not hasattr(a, "dtype") or not jnp.issubdtype(a.dtype, jnp.inexact):
+        return "an integer"
+    if bool(jnp.any(jnp.isinf(a))):
+        return "infinity"
+    return "zero" if bool(jnp.any(a == 0)) else "numbers"
