@@ -28,6 +28,7 @@ from ._compat import (
     unkeyed_setting as unkeyed_setting,
     unmapped_aval as unmapped_aval,
     varies_by_device as varies_by_device,
+    varying_alike as varying_alike,
 )
 from ._describe import (
     bytes_name as bytes_name,

@@ -85,11 +85,28 @@ def varies_by_device(arrays: Any) -> bool:
     A program traced without such types has lost where the types change, so it has to be
     traced for them. The type has no public reader in every version.
     """
-    for array in arrays:
-        kind = getattr(jax.typeof(array), "manual_axis_type", None)
-        if getattr(kind, "varying", None):
-            return True
-    return False
+    return any(map(_varying, arrays))
+
+
+def varying_alike(arrays: list[Any]) -> list[Any]:
+    """Let arrays vary along the same mesh axes of a `shard_map`, all that any does.
+
+    JAX does so before each primitive of its own; the transpose is a sum over devices,
+    and so what comes back for an array that all devices share is whole.
+    """
+    axes = [_varying(a) for a in arrays]
+    every = frozenset().union(*axes)
+    return [
+        jax.lax.pcast(a, tuple(sorted(every - own)), to="varying")
+        if own != every
+        else a
+        for a, own in zip(arrays, axes, strict=True)
+    ]
+
+
+def _varying(array: Any) -> frozenset[str]:
+    kind = getattr(jax.typeof(array), "manual_axis_type", None)
+    return frozenset(getattr(kind, "varying", None) or ())
 
 
 def cache_size(jitted: Any) -> int:

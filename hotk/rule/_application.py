@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from hotk._core import ModeError, Tracer, function_name, function_place, message
+from hotk._core import (
+    ModeError,
+    Tracer,
+    function_name,
+    function_place,
+    message,
+    varying_alike,
+)
 from hotk.function import Closure, Opaque, Skeleton, survey
 from hotk.mode import AbstractRuled, apply_ruled
 
@@ -66,7 +73,7 @@ def call_with_rules(function: Any, args: tuple[Any, ...]) -> Any:
     given = split(args)
     skeleton, captured = _split(function)
     shape = Shape(skeleton, len(captured), built.form, given.form)
-    arrays = [*captured, *built.arrays, *given.arrays]
+    arrays = varying_alike([*captured, *built.arrays, *given.arrays])
     application = Application(shape)
     run = apply_ruled
     if skeleton.opaque is not None:  # what it has captured cannot be told
@@ -144,7 +151,7 @@ def _split(function: Any) -> tuple[Skeleton, list[Any]]:
     try:
         walk, _ = survey(function)
     except (Opaque, RecursionError):
-        key = (_Itself(function),)
+        key = (object(),)  # what it does may change: it equals no other
         return Skeleton(key, function, name=name, opaque="it is opaque"), []
     if any(isinstance(leaf, Tracer) for leaf in walk.leaves):
         closure = Closure.of(function)
