@@ -14,5 +14,7 @@ from ._implicit import (
     minimum as minimum,
     root as root,
 )
+from ._lint import Findings as Findings, lint as lint
 from ._locate_nan import NaNOrigin as NaNOrigin, locate_nan as locate_nan
+from ._substitute import Substituted as Substituted, substitute as substitute
 from ._which import which as which
