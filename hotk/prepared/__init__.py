@@ -11,6 +11,7 @@ from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options
 from ._prepared import Prepared as Prepared
 from ._store import (
+    STORE as STORE,
     CacheInfo as CacheInfo,
     cache_info as cache_info,
     clear_cache as clear_cache,

@@ -100,6 +100,7 @@ class Store:
         self.primals: dict[Hashable, Primal] = {}
         self.evaluators: dict[Hashable, Evaluator] = {}
         self.prints: dict[Hashable, Program] = {}
+        self.others: list[Any] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
         self.hits = self.misses = self.compiles = self.shared = self.evictions = 0
@@ -215,6 +216,8 @@ class Store:
         """Drop everything and count from zero."""
         with self.lock:
             for table in (self.entries, self.primals, self.evaluators, self.prints):
+                table.clear()
+            for table in self.others:
                 table.clear()
             self.hits = self.misses = self.compiles = self.shared = 0
             self.evictions = self.traces_before = self.opaque_traces = 0

@@ -8,12 +8,14 @@ import jax
 
 from hotk._core import trace_context
 from hotk.function import Closure
+from hotk.prepared import STORE
 
 
 _LIMIT = 128
 _LOCK = threading.Lock()
 # What was built, and what its key holds by identity.
 _BUILT: collections.OrderedDict[Any, tuple[Any, Any]] = collections.OrderedDict()
+STORE.others.append(_BUILT)
 
 
 def built_for(build: Any, args: Any) -> Any:

@@ -279,6 +279,9 @@ def test_a_built_thing_is_built_once_and_never_differentiated():
     close(jax.jit(lambda x: product(x, x))(x), np.asarray(got))
     jax.jvp(lambda x: product(x, x), (x,), (x,))
     assert next(built) == 1
+    hotk.clear_cache()  # drops what was built as well
+    f(x)
+    assert next(built) == 3
 
 
 @pytest.mark.parametrize(
