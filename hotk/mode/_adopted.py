@@ -76,7 +76,7 @@ class Adopted(AbstractLinear):
     def note(self, transposed: bool) -> str:
         """Say whether the rule is derived."""
         place = source_line(self.function.equation)
-        rule = "its rule" if transposed else "its rule, transposed"
+        rule = "its rule" if transposed else "a derived forward rule"
         return f"custom_vjp at {place}: {rule}"
 
     def takes(self, residuals: Arrays) -> Arrays:
