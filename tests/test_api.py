@@ -22,7 +22,8 @@ PUBLIC |= {
     f"safe.{name}": value
     for name, value in vars(hotk.safe).items()
     if not name.startswith("_")
-    and getattr(value, "__module__", "") == hotk.safe.__name__
+    and getattr(value, "__module__", "").startswith("hotk.rule")
+    and name not in vars(hotk.rule)
 }
 PUBLIC = {
     name: value

@@ -12,6 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from ._custom import custom
+from ._spectral import (
+    matrix_function as matrix_function,
+    spectral_sum as spectral_sum,
+)
 
 
 def sqrt(x: Any) -> Any:
