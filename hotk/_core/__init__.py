@@ -4,23 +4,18 @@ from ._compat import (
     ARRAY as ARRAY,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
-    Primitive as Primitive,
     Tracer as Tracer,
     ad as ad,
-    batching as batching,
     cache_size as cache_size,
     check_forward as check_forward,
     current_settings as current_settings,
     equations as equations,
+    in_front as in_front,
     in_trace as in_trace,
-    inlined as inlined,
-    inner_constants as inner_constants,
     jaxpr_as_fun as jaxpr_as_fun,
     mapped_aval as mapped_aval,
-    mlir as mlir,
+    new_primitive as new_primitive,
     output_types as output_types,
-    placed_equations as placed_equations,
-    run_jaxpr as run_jaxpr,
     source_line as source_line,
     stage_moving as stage_moving,
     trace_context as trace_context,
@@ -57,12 +52,16 @@ from ._fingerprint import (
     fingerprint as fingerprint,
     same_program as same_program,
 )
-from ._progress import progress as progress
-from ._replace import (
+from ._interpret import (
+    inlined as inlined,
     inlined_equations as inlined_equations,
+    inner_constants as inner_constants,
+    placed_equations as placed_equations,
+    run_jaxpr as run_jaxpr,
     run_replaced as run_replaced,
     run_watched as run_watched,
 )
+from ._progress import progress as progress
 from ._table import (
     AbstractReport as AbstractReport,
     html_table as html_table,

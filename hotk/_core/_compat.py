@@ -15,7 +15,7 @@ from jax._src import (
 from jax._src.interpreters import partial_eval as _partial_eval
 
 # The rules of a primitive of our own: a function with several derivative rules is one.
-from jax.interpreters import ad as ad, batching as batching, mlir as mlir
+from jax.interpreters import ad as ad, batching, mlir
 
 
 try:  # jax.extend is the semi-public home of these names
@@ -23,7 +23,7 @@ try:  # jax.extend is the semi-public home of these names
         ClosedJaxpr as ClosedJaxpr,
         Jaxpr as Jaxpr,
         Literal as Literal,
-        Primitive as Primitive,
+        Primitive,
         jaxpr_as_fun as jaxpr_as_fun,
         mapped_aval as mapped_aval,
         unmapped_aval as unmapped_aval,
@@ -33,7 +33,7 @@ except ImportError:  # pragma: no cover
         ClosedJaxpr as ClosedJaxpr,
         Jaxpr as Jaxpr,
         Literal as Literal,
-        Primitive as Primitive,
+        Primitive,
         jaxpr_as_fun as jaxpr_as_fun,
         mapped_aval as mapped_aval,
         unmapped_aval as unmapped_aval,
@@ -132,19 +132,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         for value in equation.params.values():
             for inner in sub_jaxprs(value):
                 yield from equations(inner)
-
-
-def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
-    """Yield all equations, each with the user's line that made it.
-
-    One that a library made has the line of the call that it is inside of.
-    """
-    for equation in jaxpr.eqns:
-        here = source_line(equation) or place
-        yield equation, here
-        for value in equation.params.values():
-            for inner in sub_jaxprs(value):
-                yield from placed_equations(inner, here)
 
 
 def tracers_inside(closed: Any) -> bool:
@@ -248,57 +235,35 @@ def as_written(equation: Any) -> Iterator[None]:
         yield
 
 
-def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
-    """Evaluate a jaxpr whose outermost constants are given as arguments.
+def new_primitive(
+    name: str, *, run: Any, types: Any, jvp: Any, transpose: Any, batch: Any
+) -> Any:
+    """Make an operation of our own known to every transformation.
 
-    Functions with their own derivative rule are run by their body, so that the program
-    made of this keeps nothing of the user's rules alive.
+    Args:
+        name: Its name in programs.
+        run: From arrays and parameters to a list of arrays.
+        types: The same for their types.
+        jvp: From primals, tangents and parameters to both of the outputs.
+        transpose: From cotangents, arrays and parameters to cotangents.
+        batch: From arrays, their mapped axes and parameters to arrays and their axes.
     """
-    environment: dict[Any, Any] = {}
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else environment[atom]
-
-    jaxpr = closed.jaxpr
-    inputs = (*jaxpr.constvars, *jaxpr.invars)
-    environment.update(zip(inputs, (*constants, *arguments), strict=True))
-    for equation in jaxpr.eqns:
-        inputs = [read(atom) for atom in equation.invars]
-        body = inlined_body(equation)
-        if body is not None:
-            outputs = run_jaxpr(body, body.consts, inputs)
-        else:
-            parameters = equation.primitive.get_bind_params(equation.params)
-            with as_written(equation):
-                outputs = equation.primitive.bind(*inputs, **parameters)
-            if not equation.primitive.multiple_results:
-                outputs = [outputs]
-        environment.update(zip(equation.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_impl(run)
+    made.def_abstract_eval(types)
+    ad.primitive_jvps[made] = jvp
+    ad.primitive_transposes[made] = transpose
+    batching.primitive_batchers[made] = batch
+    mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
+    return made
 
 
-def inner_constants(closed: Any) -> bool:
-    """Whether a jitted function inside a program has captured arrays."""
-    for equation in closed.jaxpr.eqns:
-        body = inlined_body(equation)
-        if body is not None and (body.consts or inner_constants(body)):
-            return True
-    return False
-
-
-def inlined(closed: Any) -> Any:
-    """Run jitted functions in place, so that all their constants are the program's."""
-    avals = [variable.aval for variable in closed.jaxpr.invars]
-    shapes = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals
+def in_front(arrays: Any, axes: Any) -> tuple[list[Any], int]:
+    """Move the mapped axes of arrays to the front; return also how long they are."""
+    sizes = [a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None]
+    moved = [
+        a if d is None else batching.bdim_at_front(a, d, sizes[0])
+        for a, d in zip(arrays, axes, strict=True)
     ]
-    return jax.make_jaxpr(lambda *a: run_jaxpr(closed, closed.consts, a))(*shapes)
-
-
-def inlined_body(equation: Any) -> Any:
-    """Return the body of a call that is run in place, or `None`."""
-    name = equation.primitive.name
-    if name in ("jit", "pjit"):
-        return equation.params.get("jaxpr")
-    body = equation.params.get("call_jaxpr")
-    return body if name in CUSTOM and isinstance(body, ClosedJaxpr) else None
+    return moved, sizes[0]

@@ -6,6 +6,7 @@ the forward rule.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import jaxpr_as_fun, run_replaced, source_line
+from hotk._core import jaxpr_as_fun, run_replaced, source_line, varying_alike
 
 from ._linear import AbstractLinear, apply_linear
 from ._ruled import AbstractRuled, apply_ruled
@@ -23,16 +24,19 @@ Arrays = list[Any]
 _NAMES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
-def adopted(f: Callable[..., Any]) -> Callable[..., Any]:
+def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., Any]:
     """Return `f` so that what it holds of `jax.custom_vjp` has all derivatives.
 
     Args:
         f: A function of trees of arrays.
+        by_body: Whether the forward rule is the derivative of the function's body. By
+            default it is the transpose of the reverse rule, which need not exist.
     """
+    handlers = dict.fromkeys(_NAMES, functools.partial(_run, by_body))
 
     def call(*arguments: Any) -> Any:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
-        outputs = run_replaced(closed, jax.tree.leaves(arguments), _HANDLERS)
+        outputs = run_replaced(closed, jax.tree.leaves(arguments), handlers)
         return jax.tree.structure(shapes).unflatten(outputs)
 
     return call
@@ -64,20 +68,22 @@ class Adopted(AbstractLinear):
 
     Attributes:
         function: The function.
+        by_body: Whether its forward rule is the derivative of its body.
         types: The types of the tangents of all outputs.
         moving: For each argument whether it moves.
     """
 
     is_doubtful = True  # a reverse rule need not be one that JAX can transpose
     function: _Function
+    by_body: bool
     types: tuple[Any, ...]
     moving: tuple[bool, ...]
 
     def note(self, transposed: bool) -> str:
         """Say whether the rule is derived."""
         place = source_line(self.function.equation)
-        rule = "its rule" if transposed else "a derived forward rule"
-        return f"custom_vjp at {place}: {rule}"
+        derived = "the derivative of its body" if self.by_body else "vjp, transposed"
+        return f"custom_vjp at {place}: {'vjp' if transposed else derived}"
 
     def takes(self, residuals: Arrays) -> Arrays:
         """Return the types of the tangents."""
@@ -89,23 +95,18 @@ class Adopted(AbstractLinear):
         return [t for t in self.types if _is_inexact(t)]
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
-        """Transpose the reverse rule, or differentiate the function where none is."""
-        back = lambda cotangents: self.backward(residuals, cotangents)
-        try:
+        """Transpose the reverse rule, or differentiate the body."""
+        if not self.by_body:
+            back = lambda cotangents: self.backward(residuals, cotangents)
             return jax.linear_transpose(back, self.gives(residuals))(inputs)[0]
-        except NotImplementedError:  # what the rule is made of is not linear to JAX
-            return self._through_body(residuals, inputs)
 
-    def _through_body(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         def body(some: Arrays) -> Arrays:
-            rest = iter(some)
-            pairs = zip(residuals, self.moving, strict=True)
-            outputs = self.function.body(*(next(rest) if m else r for r, m in pairs))
-            return [
-                o for o, t in zip(outputs, self.types, strict=True) if _is_inexact(t)
-            ]
+            outputs = self.function.body(*self._with(residuals, some))
+            pairs = zip(outputs, self.types, strict=True)
+            return [o for o, t in pairs if _is_inexact(t)]
 
-        return jax.jvp(adopted(body), (self._chosen(residuals),), (inputs,))[1]
+        point = self._chosen(residuals)
+        return jax.jvp(adopted(body, by_body=True), (point,), (inputs,))[1]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         """Apply the reverse rule, itself adopted: it may call the function again."""
@@ -116,16 +117,15 @@ class Adopted(AbstractLinear):
                 next(rest) if _is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
                 for t in self.types
             ]
-            held = list(residuals)
+            function = lambda some: self.function(*self._with(residuals, some))
+            return jax.vjp(function, self._chosen(residuals))[1](given)[0]
 
-            def function(*some: Any) -> Arrays:
-                values = iter(some)
-                pairs = zip(held, self.moving, strict=True)
-                return self.function(*(next(values) if m else r for r, m in pairs))
+        return adopted(pulled, by_body=self.by_body)(residuals, cotangents)
 
-            return list(jax.vjp(function, *self._chosen(residuals))[1](given))
-
-        return adopted(pulled)(residuals, cotangents)
+    def _with(self, residuals: Arrays, some: Arrays) -> Arrays:
+        rest = iter(some)
+        pairs = zip(residuals, self.moving, strict=True)
+        return [next(rest) if m else r for r, m in pairs]
 
     def _chosen(self, arrays: Any) -> Arrays:
         return [a for a, m in zip(arrays, self.moving, strict=True) if m]
@@ -136,27 +136,25 @@ class _Ruled(AbstractRuled):
     """A function with a reverse rule, as one with tangents."""
 
     function: _Function
+    by_body: bool
 
     def run(self, arrays: Arrays) -> Arrays:
         """Evaluate it."""
         return self.function(*arrays)
 
     def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
-        """Apply the transpose of its rule."""
+        """Apply the derived rule."""
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
-        derivative = Adopted(self.function, types, tuple(t is not None for t in along))
-        found = iter(
-            apply_linear(derivative, arrays, [t for t in along if t is not None])
-        )
+        moving = tuple(t is not None for t in along)
+        derivative = Adopted(self.function, self.by_body, types, moving)
+        moved = [t for t in along if t is not None]
+        found = iter(apply_linear(derivative, arrays, moved))
         return [next(found) if _is_inexact(t) else None for t in types]
 
 
-def _run(equation: Any, inputs: Arrays) -> Arrays:
-    return apply_ruled(_Ruled(_Function(equation)), inputs)
+def _run(by_body: bool, equation: Any, inputs: Arrays) -> Arrays:
+    return apply_ruled(_Ruled(_Function(equation), by_body), varying_alike(inputs))
 
 
 def _is_inexact(kind: Any) -> bool:
     return jnp.issubdtype(kind.dtype, jnp.inexact)
-
-
-_HANDLERS = dict.fromkeys(_NAMES, _run)

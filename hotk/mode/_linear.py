@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from hotk._core import (
-    Primitive,
     ad,
-    batching,
     equations,
+    in_front,
     mapped_aval,
-    mlir,
+    new_primitive,
     output_types,
     unmapped_aval,
 )
@@ -259,22 +259,17 @@ def _batch(
     transposed: bool,
     count: int,
 ) -> tuple[Arrays, list[int]]:
-    sizes = [a.shape[d] for a, d in zip(arguments, axes, strict=True) if d is not None]
-    mapped = tuple(d is not None for d in axes[:count])
-    moved = [
-        batching.bdim_at_front(a, d, sizes[0]) if i >= count or d is not None else a
-        for i, (a, d) in enumerate(zip(arguments, axes, strict=True))
+    moved, size = in_front(arguments, axes)
+    mapped = tuple(d is not None for d in axes)
+    values = [
+        a if m else jnp.broadcast_to(a, (size, *a.shape))
+        for a, m in zip(moved[count:], mapped[count:], strict=True)
     ]
-    batched = Batched(linear, sizes[0], mapped)
-    outputs = _bind(batched, transposed, moved[:count], moved[count:])
+    batched = Batched(linear, size, mapped[:count])
+    outputs = _bind(batched, transposed, moved[:count], values)
     return outputs, [0] * len(outputs)
 
 
-_PRIMITIVE = Primitive("hotk_linear")
-_PRIMITIVE.multiple_results = True
-_PRIMITIVE.def_impl(_run)
-_PRIMITIVE.def_abstract_eval(_types)
-ad.primitive_jvps[_PRIMITIVE] = _jvp
-ad.primitive_transposes[_PRIMITIVE] = _transpose
-batching.primitive_batchers[_PRIMITIVE] = _batch
-mlir.register_lowering(_PRIMITIVE, mlir.lower_fun(_run, multiple_results=True))
+_PRIMITIVE = new_primitive(
+    "hotk_linear", run=_run, types=_types, jvp=_jvp, transpose=_transpose, batch=_batch
+)

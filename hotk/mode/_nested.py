@@ -159,3 +159,9 @@ FORWARD_OVER_REVERSE = Nested(Forward(), Reverse())
 REVERSE_OVER_REVERSE = Nested(Reverse(), Reverse())
 REVERSE_OVER_FORWARD = Nested(Reverse(), Forward())
 FORWARD_OVER_FORWARD = Nested(Forward(), Forward())
+NESTINGS = (
+    FORWARD_OVER_REVERSE,
+    REVERSE_OVER_REVERSE,
+    REVERSE_OVER_FORWARD,
+    FORWARD_OVER_FORWARD,
+)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from hotk._core import Primitive, ad, batching, mlir, output_types
+from hotk._core import ad, in_front, new_primitive, output_types
 
 
 Arrays = list[Any]
@@ -129,21 +129,12 @@ def _transpose(
 def _batch(
     arrays: Any, axes: Any, *, function: AbstractRuled
 ) -> tuple[Arrays, list[int]]:
-    sizes = [a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None]
+    moved, size = in_front(arrays, axes)
     mapped = tuple(d is not None for d in axes)
-    moved = [
-        a if d is None else batching.bdim_at_front(a, d, sizes[0])
-        for a, d in zip(arrays, axes, strict=True)
-    ]
-    outputs = apply_ruled(BatchedRuled(function, sizes[0], mapped), moved)
+    outputs = apply_ruled(BatchedRuled(function, size, mapped), moved)
     return outputs, [0] * len(outputs)
 
 
-_PRIMITIVE = Primitive("hotk_ruled")
-_PRIMITIVE.multiple_results = True
-_PRIMITIVE.def_impl(_run)
-_PRIMITIVE.def_abstract_eval(_types)
-ad.primitive_jvps[_PRIMITIVE] = _jvp
-ad.primitive_transposes[_PRIMITIVE] = _transpose
-batching.primitive_batchers[_PRIMITIVE] = _batch
-mlir.register_lowering(_PRIMITIVE, mlir.lower_fun(_run, multiple_results=True))
+_PRIMITIVE = new_primitive(
+    "hotk_ruled", run=_run, types=_types, jvp=_jvp, transpose=_transpose, batch=_batch
+)

@@ -26,17 +26,20 @@ class Fallback(Exception):
 class Plan(NamedTuple):
     """A mode to try, the reason for it, and how many directions at once.
 
-    With `adopt`, functions of `jax.custom_vjp` get the forward rule that they lack.
+    With `adopt`, functions of `jax.custom_vjp` get the forward rule that they lack: the
+    transpose of their reverse rule, or with `by_body` the derivative of their body.
     """
 
     mode: AbstractMode
     why: str
     block: int | None
     adopt: bool = False
+    by_body: bool = False
 
     def __str__(self) -> str:
         """Name the mode, and whether a rule is derived."""
-        return f"{self.mode}, forward rules derived" if self.adopt else str(self.mode)
+        how = "by their bodies" if self.by_body else "by transposing"
+        return f"{self.mode}, forward rules {how}" if self.adopt else str(self.mode)
 
 
 def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
@@ -50,9 +53,15 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
     made = [Plan(mode, why, block) for mode, why in found]
     if not facts.custom_vjps:
         return made
-    how = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is derived"
+    # The body may have another derivative than the rule: it comes last.
+    what = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is "
+    how = what + "the transpose of its reverse rule"
     adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in made]
-    return [made[0], adopted[0], *made[1:], *adopted[1:]]
+    how = what + "the derivative of its body"
+    last = [
+        plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in made
+    ]
+    return [made[0], adopted[0], *made[1:], *adopted[1:], *last]
 
 
 def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:

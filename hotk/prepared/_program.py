@@ -326,7 +326,7 @@ def derive(
         return primal(call, captured, x, call.arrays_only(args, call.ahead))
 
     if plan.adopt:
-        f = adopted(f)
+        f = adopted(f, by_body=plan.by_body)
     takes = call.options.kind.takes
     if takes == "v":
         direction = call.direction(direction, leaves, kept, point, arrays)

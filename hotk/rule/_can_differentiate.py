@@ -15,10 +15,7 @@ from hotk._core import (
     jaxpr_as_fun,
 )
 from hotk.mode import (
-    FORWARD_OVER_FORWARD,
-    FORWARD_OVER_REVERSE,
-    REVERSE_OVER_FORWARD,
-    REVERSE_OVER_REVERSE,
+    NESTINGS,
     Forward,
     Nested,
     Reverse,
@@ -28,12 +25,6 @@ from hotk.mode import (
 
 
 Modes = tuple[Any, ...]
-_NESTINGS = (
-    FORWARD_OVER_REVERSE,
-    REVERSE_OVER_REVERSE,
-    REVERSE_OVER_FORWARD,
-    FORWARD_OVER_FORWARD,
-)
 
 
 @final
@@ -120,7 +111,7 @@ def can_differentiate(
 
 
 def _modes(order: int) -> Modes:
-    return (Forward(), Reverse()) if order == 1 else _NESTINGS
+    return (Forward(), Reverse()) if order == 1 else NESTINGS
 
 
 def _is_inexact(leaf: Any) -> bool:
@@ -153,9 +144,13 @@ def _alone(equation: Any) -> Any:
 
 def _exists(closed: Any, mode: Any, order: int) -> bool:
     """Whether a derivative of a program can be traced in a mode."""
+    return any(_traces(closed, mode, order, by_body) for by_body in (False, True))
+
+
+def _traces(closed: Any, mode: Any, order: int, by_body: bool) -> bool:
     types = [v.aval for v in closed.jaxpr.invars]
     moves = [_is_inexact(t) for t in types]
-    run = adopted(jaxpr_as_fun(closed))
+    run = adopted(jaxpr_as_fun(closed), by_body=by_body)
 
     def derivative(inputs: list[Any]) -> Any:
         point = [a for a, m in zip(inputs, moves, strict=True) if m]

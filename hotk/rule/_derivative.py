@@ -57,20 +57,6 @@ def rules_of(function: Any) -> Rules:
     )
 
 
-class BoundRule:
-    """A rule with the keywords that it takes."""
-
-    __slots__ = ("func", "keywords")
-
-    def __init__(self, func: Callable[..., Any], keywords: dict[str, Any]) -> None:
-        self.func = func
-        self.keywords = keywords
-
-    def __call__(self, *args: Any) -> Any:
-        """Apply the rule."""
-        return self.func(*args, **self.keywords)
-
-
 @dataclasses.dataclass(frozen=True)
 class Derivative(AbstractLinear):
     """The derivative of a function with rules by some of its arrays.
@@ -156,7 +142,7 @@ class Derivative(AbstractLinear):
 
     def rule(
         self, name: str, residuals: Arrays
-    ) -> tuple[BoundRule, tuple[Any, ...], Arrays]:
+    ) -> tuple[functools.partial, tuple[Any, ...], Arrays]:
         """Return a rule with what it takes, the arguments, and all arrays."""
         start = len(residuals) - len(self.moving)
         arrays = residuals[start:]
@@ -166,7 +152,7 @@ class Derivative(AbstractLinear):
             keywords["y"] = self.tree.unflatten(residuals[:start])
         if "built" not in wanted:
             keywords.pop("built", None)
-        bound = BoundRule(getattr(function, name), keywords)
+        bound = functools.partial(getattr(function, name), **keywords)
         return bound, self.shape.args(arrays), arrays
 
     def directions(

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import ModeError, function_name, function_place, message
+from hotk._core import (
+    DtypeError,
+    ModeError,
+    describe,
+    function_name,
+    function_place,
+    message,
+)
 
 from ._custom import Custom
 
@@ -31,7 +38,7 @@ def external(
 
     - a missing `jvp` is one call of `vjp` for each number in the result;
     - a missing `vjp` is one call of `jvp` for each number in the arguments;
-    - a missing `hvp` is a central difference of `vjp`, given or derived, both calls in
+    - a missing `hvp` is a central difference of `vjp`, given or derived, three calls in
       float64, with the step $h = \epsilon^{1/3} \max(1, \|x\|) / \|t\|$ in the maximum
       norm, $\epsilon$ that of the dtype which `vjp` returns. Its relative error is
       about $\epsilon^{2/3}$, 4e-11 in float64; `rules` in `info` tells of it.
@@ -52,6 +59,7 @@ def external(
         A function with rules, as `hotk.rule.custom` makes it.
 
     Raises:
+        DtypeError: When a rule would have to be derived for complex numbers.
         ModeError: When it is differentiated and neither `jvp` nor `vjp` was given, or
             to third order.
 
@@ -81,6 +89,8 @@ def external(
     back = vjp if vjp is not None else _from_jvp(jvp)
 
     def tangent(primals: Trees, tangents: Trees, *, y: Trees) -> Trees:
+        if jvp is None:
+            _refuse_complex(fun, (primals, y), "jvp")
         shape = jax.tree.map(_shape, y)
 
         def host(*given: Any) -> Any:
@@ -90,11 +100,15 @@ def external(
         return call(host, shape, primals, _filled(primals, tangents))
 
     def cotangent(primals: Trees, u: Trees, *, y: Trees) -> Trees:
+        if vjp is None:
+            _refuse_complex(fun, (primals, y), "vjp")
         shape = jax.tree.map(_shape, primals)
         host = lambda p, u: _cotangents(back(*_numpy(p, u)), shape)
         return call(host, shape, primals, _filled(y, u))
 
     def second(primals: Trees, tangents: Trees, u: Trees, *, y: Trees) -> Trees:
+        if hvp is None:
+            _refuse_complex(fun, (primals, y), "hvp")
         shape = jax.tree.map(_shape, primals)
 
         def host(*given: Any) -> Any:
@@ -134,6 +148,20 @@ def _refuse(fun: Any) -> Any:
             fix="Give the rule, or take `jax.lax.stop_gradient` of the result.",
         )
     )
+
+
+def _refuse_complex(fun: Any, trees: Any, name: str) -> None:
+    for leaf in jax.tree.leaves(trees):
+        if jnp.iscomplexobj(leaf):
+            raise DtypeError(
+                message(
+                    f"rule.external({function_name(fun)})",
+                    f"there is no `{name}`, and of complex numbers none is derived.",
+                    expected=f"a `{name}`, or real arguments and results",
+                    got=describe(leaf),
+                    fix=f"Give `{name}`.",
+                )
+            )
 
 
 def _from_vjp(vjp: Any) -> Any:

@@ -196,12 +196,13 @@ class _Solution(eqx.Module):
 
     def __call__(self, x0: Any, *theta: Any) -> Any:
         made = _solution(
-            self.equation, self.solve, self.linear_solver, self._choice(), x0, theta
+            self.kind, self.equation, self._with_aux, self.linear_solver, x0, theta
         )
         return made if self.has_aux else made[0]
 
-    def _choice(self) -> str:
-        return f"{self.kind} aux" if self.has_aux else self.kind
+    def _with_aux(self, x0: Any, *theta: Any) -> Any:
+        made = self.solve(x0, *theta)
+        return made if self.has_aux else (made, None)
 
     def __repr__(self) -> str:
         return f"<{self.kind} of {function_name(self.equation)}>"
@@ -209,20 +210,17 @@ class _Solution(eqx.Module):
 
 @custom
 def _solution(
-    equation: Any, solve: Any, linear_solver: Any, choice: str, x0: Any, theta: Any
+    kind: str, equation: Any, solve: Any, linear_solver: Any, x0: Any, theta: Any
 ) -> Any:
-    del equation, linear_solver
-    made = solve(x0, *theta)
-    x, aux = made if choice.endswith("aux") else (made, None)
-    return jax.tree.map(jnp.asarray, (x, aux))
+    del kind, equation, linear_solver
+    return jax.tree.map(jnp.asarray, solve(x0, *theta))
 
 
 @_solution.def_jvp
 def _implicit(primals: Any, tangents: Any, *, y: Any) -> Any:
-    equation, _, linear_solver, choice, _, theta = primals
-    d_equation, *_, d_theta = tangents
+    kind, equation, _, linear_solver, _, theta = primals
+    _, d_equation, *_, d_theta = tangents
     x, _ = y
-    kind = choice.removesuffix(" aux")
 
     def residual(x: Any, equation: Any, theta: Any) -> Any:
         if kind == "minimum":

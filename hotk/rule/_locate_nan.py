@@ -7,10 +7,7 @@ import jax.numpy as jnp
 
 from hotk._core import AbstractReport, ModeError, run_watched
 from hotk.mode import (
-    FORWARD_OVER_FORWARD,
-    FORWARD_OVER_REVERSE,
-    REVERSE_OVER_FORWARD,
-    REVERSE_OVER_REVERSE,
+    NESTINGS,
     Forward,
     Nested,
     Reverse,
@@ -107,14 +104,8 @@ def locate_nan(
 
 
 def _finite(operator: Any, f: Any, x: Any, rest: Any) -> tuple[str, ...]:
-    nestings = (
-        FORWARD_OVER_REVERSE,
-        REVERSE_OVER_REVERSE,
-        REVERSE_OVER_FORWARD,
-        FORWARD_OVER_FORWARD,
-    )
     modes: tuple[Any, ...] = (
-        nestings if Nested in operator.kind.modes else (Forward(), Reverse())
+        NESTINGS if Nested in operator.kind.modes else (Forward(), Reverse())
     )
     names = []
     for mode in modes:

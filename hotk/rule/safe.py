@@ -153,7 +153,7 @@ def power(x: Any, y: Any) -> Any:
     if isinstance(y, int):
         return jnp.asarray(x) ** y
     if isinstance(y, float):
-        return _fixed_power(x, _Exponent(y))
+        return _fixed_power(x, _Exponent(float(y)))
     return _power(x, y)
 
 

@@ -82,6 +82,35 @@ def test_the_rule_counts_and_not_the_body():
         close(hotk.second_derivative(f, 1.3, mode=mode), 2.0)
 
 
+@jax.custom_vjp
+def same(x):
+    return x
+
+
+same.defvjp(lambda x: (x, None), lambda _, u: (u,))
+
+
+@jax.custom_vjp
+def stepped(x):
+    """Round; the rule is that of the identity, through what JAX cannot transpose."""
+    return jnp.round(x)
+
+
+stepped.defvjp(lambda x: (stepped(x), None), lambda _, u: (same(u),))
+
+
+def test_a_rule_that_cannot_be_transposed_counts_as_long_as_a_mode_has_it():
+    f = lambda x: stepped(x) ** 2
+    prepared = hotk.hvp.prepare(f, 1.3, 1.0)
+    close(prepared(1.3, 1.0), 2.0)
+    assert prepared.info.mode == "reverse over reverse"
+    # pushed forward it has no other derivative than that of its body, and it is said
+    pushed = hotk.jvp.prepare(f, 1.3, 1.0)
+    close(pushed(1.3, 1.0), 0.0)
+    assert "the derivative of its body" in pushed.info.why
+    assert "the derivative of its body" in pushed.info.rules[0]
+
+
 def test_a_loop_and_a_reverse_rule_together():
     """JAX has no nesting for it: a loop wants forward mode, the rule reverse mode."""
 
@@ -100,7 +129,7 @@ def test_a_loop_and_a_reverse_rule_together():
 def test_auto_says_what_it_derived():
     product = hotk.hvp.prepare(in_a_scan, X, V)
     assert product.info.mode == "forward over reverse"
-    assert "is derived" in product.info.why
+    assert "is the transpose of its reverse rule" in product.info.why
 
 
 def test_an_ode_solver_to_second_order():

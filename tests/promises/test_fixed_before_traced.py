@@ -4,10 +4,6 @@ import copy
 import dataclasses
 import gc
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.counting import compiles
+from tests.devices import run_on_eight_devices
 from tests.helpers import close
 from tests.promises.telling import X, direction, uncached_gradient, uncached_hvp
 
@@ -645,17 +642,4 @@ def test_it_works_under_shard_map():
         assert out.sharding.is_equivalent_to(on_mesh, 2), out.sharding
         print("fine")
     """
-    environment = dict(
-        os.environ,
-        XLA_FLAGS="--xla_force_host_platform_device_count=8",
-        JAX_PLATFORMS="cpu",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.stdout.strip() == "fine", done.stderr[-3000:]
+    run_on_eight_devices(code)

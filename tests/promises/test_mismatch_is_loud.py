@@ -2,10 +2,6 @@
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
 from typing import NamedTuple
 
 import jax
@@ -14,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.counting import compiles, traces
+from tests.devices import run_on_eight_devices
 from tests.helpers import close
 
 
@@ -536,20 +533,7 @@ def test_another_sharding_is_loud():
         assert tick() == 1, "traced again"
         print("fine")
     """
-    environment = dict(
-        os.environ,
-        XLA_FLAGS="--xla_force_host_platform_device_count=8",
-        JAX_PLATFORMS="cpu",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.stdout.strip() == "fine", done.stdout + done.stderr[-3000:]
+    run_on_eight_devices(code)
 
 
 def test_a_cast_rounds_nothing(hotk):

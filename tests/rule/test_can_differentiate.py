@@ -11,9 +11,6 @@ from tests.counting import compiles
 from tests.functions import SCALAR
 
 
-NESTINGS = [getattr(hotk, name) for name in reference.NESTINGS]
-
-
 def loop(x):
     return jax.lax.while_loop(lambda y: y < 9, lambda y: y * y, jnp.sin(x) + 2)
 
@@ -21,16 +18,16 @@ def loop(x):
 @pytest.mark.parametrize(
     "name", ["gammainc in a", "gammainc in x", "random gamma", "zeta"]
 )
-def test_what_it_says_is_what_the_operators_do(name):
+def test_what_it_says_is_what_jax_does(name):
     f, x = SCALAR[name]
     found = hotk.can_differentiate(f, x)
-    for mode in NESTINGS:
+    for nesting in reference.NESTINGS:
         try:
-            hotk.second_derivative(f, x, mode=mode)
+            getattr(reference, nesting.lower())(f, jnp.asarray(x), jnp.ones(()))
             exists = True
-        except hotk.ModeError:
+        except (NotImplementedError, ValueError, TypeError):
             exists = False
-        assert (mode in found.modes) == exists, mode
+        assert (getattr(hotk, nesting) in found.modes) == exists, nesting
 
 
 def test_it_names_the_primitive_and_the_line_and_compiles_nothing():

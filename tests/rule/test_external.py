@@ -137,3 +137,12 @@ def test_info_tells_of_the_finite_difference():
     product = hotk.hvp.prepare(lambda x: f(x), 0.5, 1.0)
     assert "sin: hvp (a central difference of vjp)" in product.info.rules
     assert "central difference" in str(product.info)
+
+
+def test_of_complex_numbers_no_rule_is_derived(as_user):
+    f = external(np.exp, result_shape=lambda z: z, vjp=lambda p, u: (np.exp(p[0]) * u,))
+    g = lambda z: jnp.real(f(z))
+    close(hotk.gradient(g, 1j), np.exp(1j))  # as `jax.grad` of the real part of exp
+    close(hotk.gradient(g, 1j), np.asarray(jax.grad(lambda z: jnp.exp(z).real)(1j)))
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.jvp(g, 1j, 1.0 + 0j)

@@ -1,0 +1,195 @@
+"""Programs read and evaluated equation by equation."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from ._compat import (
+    CUSTOM,
+    ClosedJaxpr,
+    Literal,
+    as_written,
+    equations,
+    source_line,
+    sub_jaxprs,
+    transforms,
+)
+
+
+def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield all equations, each with the user's line that made it.
+
+    One that a library made has the line of the call that it is inside of.
+    """
+    for equation in jaxpr.eqns:
+        here = source_line(equation) or place
+        yield equation, here
+        for value in equation.params.values():
+            for inner in sub_jaxprs(value):
+                yield from placed_equations(inner, here)
+
+
+def inlined_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the equations of a jaxpr and those inside of its jitted functions."""
+    for equation in jaxpr.eqns:
+        here, inner = source_line(equation) or place, _jitted(equation)
+        if inner is None:
+            yield equation, here
+        else:
+            yield from inlined_equations(inner.jaxpr, here)
+
+
+def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
+    """Evaluate a jaxpr whose outermost constants are given as arguments.
+
+    Functions with their own derivative rule are run by their body, so that the program
+    made of this keeps nothing of the user's rules alive.
+    """
+
+    def step(equation: Any, inputs: list[Any]) -> Any:
+        body = _inlined(equation)
+        if body is not None:
+            return run_jaxpr(body, body.consts, inputs)
+        return _bound(equation, inputs, equation.params)
+
+    return _run(closed, constants, arguments, step)
+
+
+def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
+    """Evaluate a jaxpr, some of its equations otherwise, inside of loops as well.
+
+    Args:
+        closed: A closed jaxpr.
+        arguments: Its arguments.
+        handlers: For the name of a primitive a function from an equation and its inputs
+            to its outputs.
+    """
+
+    def step(equation: Any, inputs: list[Any]) -> Any:
+        name, parameters = equation.primitive.name, equation.params
+        if name in handlers:
+            return handlers[name](equation, inputs)
+        if name in CUSTOM or not _holds(parameters.values(), handlers):
+            return _bound(equation, inputs, parameters)
+        inner = _jitted(equation)
+        if inner is not None:
+            return run_replaced(inner, inputs, handlers)
+        changed = {key: _replaced(v, handlers) for key, v in parameters.items()}
+        return _bound(equation, inputs, changed)
+
+    return _run(closed, closed.consts, arguments, step)
+
+
+def run_watched(
+    closed: Any, arguments: Any, see: Any, place: str = "", stack: str = ""
+) -> list[Any]:
+    """Evaluate a jaxpr, jitted functions in place, and show each equation with values.
+
+    Args:
+        closed: A closed jaxpr.
+        arguments: Its arguments.
+        see: Called with each equation, its inputs, its outputs, the line that made it
+            and the transformations that it is inside of.
+        place: The line of the call that the program is of.
+        stack: The transformations of that call.
+    """
+
+    def step(equation: Any, inputs: list[Any]) -> Any:
+        here, inside = source_line(equation) or place, stack + transforms(equation)
+        body = _inlined(equation)
+        if body is not None:
+            return run_watched(body, inputs, see, here, inside)
+        outputs = _bound(equation, inputs, equation.params)
+        see(equation, inputs, outputs, here, inside)
+        return outputs
+
+    return _run(closed, closed.consts, arguments, step)
+
+
+def inner_constants(closed: Any) -> bool:
+    """Whether a jitted function inside a program has captured arrays."""
+    for equation in closed.jaxpr.eqns:
+        body = _inlined(equation)
+        if body is not None and (body.consts or inner_constants(body)):
+            return True
+    return False
+
+
+def inlined(closed: Any) -> Any:
+    """Run jitted functions in place, so that all their constants are the program's."""
+    run = lambda *a: run_jaxpr(closed, closed.consts, a)
+    return jax.make_jaxpr(run)(*_shapes(closed))
+
+
+def _run(
+    closed: Any,
+    constants: Any,
+    arguments: Any,
+    step: Callable[[Any, list[Any]], Any],
+) -> list[Any]:
+    jaxpr = closed.jaxpr
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    environment = dict(zip(names, (*constants, *arguments), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else environment[atom]
+
+    for equation in jaxpr.eqns:
+        with as_written(equation):
+            outputs = step(equation, [read(atom) for atom in equation.invars])
+        environment.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _bound(equation: Any, inputs: list[Any], parameters: Any) -> Any:
+    primitive = equation.primitive
+    outputs = primitive.bind(*inputs, **primitive.get_bind_params(parameters))
+    return outputs if primitive.multiple_results else [outputs]
+
+
+def _jitted(equation: Any) -> Any:
+    """Return the program of a jitted function that is called, or `None`."""
+    called = equation.primitive.name in ("jit", "pjit")
+    return equation.params.get("jaxpr") if called else None
+
+
+def _inlined(equation: Any) -> Any:
+    """Return the body of a call that is run in place, or `None`."""
+    if equation.primitive.name not in CUSTOM:
+        return _jitted(equation)
+    body = equation.params.get("call_jaxpr")
+    return body if isinstance(body, ClosedJaxpr) else None
+
+
+def _holds(parameters: Any, handlers: Any) -> bool:
+    return any(
+        inner.primitive.name in handlers
+        for value in parameters
+        for jaxpr in sub_jaxprs(value)
+        for inner in equations(jaxpr)
+    )
+
+
+def _replaced(value: Any, handlers: Any) -> Any:
+    """Trace a parameter of an equation anew, if it is a program that is concerned."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_replaced(item, handlers) for item in value)
+    if not _holds((value,), handlers):
+        return value
+    closed = value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
+    run = lambda *a: run_replaced(closed, a, handlers)
+    made = jax.make_jaxpr(run)(*_shapes(closed))
+    if isinstance(value, ClosedJaxpr):
+        return made
+    if made.consts:
+        raise NotImplementedError("constants in a program that must have none")
+    return made.jaxpr
+
+
+def _shapes(closed: Any) -> list[Any]:
+    avals = [variable.aval for variable in closed.jaxpr.invars]
+    return [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+        for a in avals
+    ]
