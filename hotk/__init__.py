@@ -9,6 +9,7 @@ from hotk._core import (
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    ZeroHessianWarning as ZeroHessianWarning,
 )
 from hotk.curvature import (
     empirical_fvp as empirical_fvp,

@@ -80,3 +80,58 @@ def test_a_custom_vjp_with_another_derivative_on_purpose():
     step.defvjp(lambda x: (step(x), x), lambda x, u: (u * jnp.ones_like(x),))
     with pytest.raises(AssertionError, match="gradient and differences"):
         hotk.testing.check(step, X, order=1)
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    [
+        (lambda x: jnp.sum(jnp.cos(x)), jnp.zeros(2)),
+        (lambda x: jnp.sum((x - 1) ** 2) + 7.3, jnp.ones(2)),
+        (lambda x: jnp.sum((x - 1) ** 2), jnp.ones(3)),
+        (lambda x: jnp.exp(-(hotk.safe.norm(x) ** 2)), jnp.zeros(2)),
+        (lambda x: jnp.sum(0 * x) + 3.0, jnp.ones(2)),
+    ],
+)
+def test_right_functions_pass_where_they_are_stationary(f, x):
+    assert hotk.testing.check(f, x).passed
+
+
+def test_a_wrong_rule_is_seen_beside_a_large_value():
+    f = hotk.rule.custom(lambda x: x**3 + 100.0)
+    f.def_jvp(lambda p, t: 3.0003 * p[0] ** 2 * t[0])
+    with pytest.raises(AssertionError, match="gradient and differences"):
+        hotk.testing.check(f, 2.0)
+
+
+def test_a_solver_that_has_no_derivatives_without_its_rule():
+    def newton(x0, a):
+        far = lambda x: jnp.abs(x**2 - a) > 1e-15 * a
+        return jax.lax.while_loop(far, lambda x: (x + a / x) / 2, x0)
+
+    square_root = hotk.rule.root(lambda x, a: x**2 - a, newton)
+    assert hotk.testing.check(lambda a: square_root(1.0, a), 2.0).passed
+
+
+def test_an_error_in_a_small_array_is_not_lost_in_a_large_one():
+    f = hotk.rule.custom(lambda p: 1e6 * p["a"] ** 2 + p["b"] ** 3)
+    f.def_vjp(
+        lambda p, u: ({"a": 2e6 * p[0]["a"] * u, "b": 2.999 * p[0]["b"] ** 2 * u},)
+    )
+    with pytest.raises(AssertionError, match="gradient and differences"):
+        hotk.testing.check(f, {"a": 1.0, "b": 1.0})
+
+
+def test_a_rule_that_is_wrong_for_a_batch_of_points_is_seen():
+    @jax.custom_batching.custom_vmap
+    def square(x):
+        return x**2
+
+    @square.def_vmap
+    def _(size, mapped, x):
+        return 1.01 * x**2, mapped[0]
+
+    f = hotk.rule.custom(lambda x: x**3)
+    f.def_jvp(lambda p, t: 3 * jax.lax.stop_gradient(square(p[0])) * t[0])
+    f.def_hvp(lambda p, t, u: (6 * square(p[0]) / p[0] * t[0] * u,))
+    with pytest.raises(AssertionError, match=r"under vmap of the point.*FAILED"):
+        hotk.testing.check(f, 2.0)

@@ -4,6 +4,7 @@ from ._compat import (
     ARRAY as ARRAY,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
+    WITHOUT_RULES as WITHOUT_RULES,
     Tracer as Tracer,
     ad as ad,
     cache_size as cache_size,
@@ -22,6 +23,7 @@ from ._compat import (
     tracers_inside as tracers_inside,
     unkeyed_setting as unkeyed_setting,
     unmapped_aval as unmapped_aval,
+    used_inputs as used_inputs,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
 )
@@ -44,6 +46,7 @@ from ._errors import (
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    ZeroHessianWarning as ZeroHessianWarning,
     message as message,
 )
 from ._extra import extra as extra

@@ -1,6 +1,7 @@
 """The only file that touches what JAX does not promise: each use with its reason."""
 
 import contextlib
+import os
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax._src import (
     source_info_util as _source,
 )
 from jax._src.interpreters import partial_eval as _partial_eval
+from jax.extend import source_info_util as _lines
 
 # The rules of a primitive of our own: a function with several derivative rules is one.
 from jax.interpreters import ad as ad, batching, mlir
@@ -40,6 +42,9 @@ except ImportError:  # pragma: no cover
     )
 
 
+# Lines of programs are those of the user's code, not of ours.
+_lines.register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 # The concrete array class: `type(a) is ARRAY` is 20x faster than `isinstance`, which
 # also answers yes for tracers.
 ARRAY: type = type(jax.numpy.zeros(()))
@@ -63,9 +68,17 @@ def trace_context() -> Hashable:
     return _config.trace_context()
 
 
+# The functions whose rules are switched off, in a context that JAX's own caches know:
+# nothing traced with rules is run without them.
+WITHOUT_RULES = jax.make_user_context(frozenset())
+
+
 def unkeyed_setting() -> Hashable:
-    """Return how random keys are made: JAX leaves that out of `trace_context`."""
-    return _config.default_prng_impl.value
+    """Return settings on which the choice of a program depends, but for JAX's own.
+
+    How random keys are made is one that JAX leaves out of `trace_context`.
+    """
+    return _config.default_prng_impl.value, WITHOUT_RULES.value
 
 
 def current_settings() -> tuple[str, ...]:
@@ -170,9 +183,19 @@ def transforms(equation: Any) -> str:
 def source_line(equation: Any) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:
-        return _source.summarize(equation.source_info)
+        return _source.summarize(equation.source_info) or _definition(equation)
     except Exception:
         return "unknown place"
+
+
+def _definition(equation: Any) -> str:
+    """Return where a function inside an equation is defined, if there is one."""
+    for value in equation.params.values():
+        for jaxpr in sub_jaxprs(value):
+            info = jaxpr.debug_info
+            if info.func_filename and info.func_lineno:
+                return f"{info.func_filename}:{info.func_lineno} ({info.func_name})"
+    return ""
 
 
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -223,6 +246,15 @@ def output_types(function: Any, types: Any) -> list[Any]:
     wrapped = _linear_util.wrap_init(flat, debug_info=debug)
     jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
     return [variable.aval for variable in jaxpr.outvars]
+
+
+def used_inputs(closed: Any) -> list[bool]:
+    """Return for each input of a program whether any output depends on it.
+
+    JAX has the analysis, loops and inner functions included, but not in public.
+    """
+    outputs = [True] * len(closed.jaxpr.outvars)
+    return list(_partial_eval.dce_jaxpr(closed.jaxpr, outputs)[1])
 
 
 @contextlib.contextmanager

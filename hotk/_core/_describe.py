@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 
+_TYPES = (jax.ShapeDtypeStruct, type(jax.typeof(0.0)))
 _SHORT = {"float": "f", "complex": "c", "uint": "u", "int": "i", "bfloat": "bf"}
 
 
@@ -33,7 +34,7 @@ def describe(leaf: Any) -> str:
         return "None"
     if isinstance(leaf, (bool, int, float, complex)):
         return f"Python {type(leaf).__name__}"
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)):
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_TYPES)):
         prefix = "NumPy " if isinstance(leaf, (np.ndarray, np.generic)) else ""
         weak = " (weak)" if getattr(leaf, "weak_type", False) else ""
         shape = ",".join(map(str, leaf.shape))

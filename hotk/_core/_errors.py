@@ -41,6 +41,10 @@ class NotPositiveDefiniteError(HotkError, ValueError):
         self.smallest = smallest
 
 
+class ZeroHessianWarning(UserWarning):
+    """A Hessian is zero at every point, as the function is linear in pieces."""
+
+
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
     """Write an error message: where, what, the two values side by side, the way out."""
     found = "  got:" + (got if got.startswith("\n") else f"      {got}")
@@ -56,5 +60,6 @@ for _error in (
     PreparationError,
     TooLargeError,
     NotPositiveDefiniteError,
+    ZeroHessianWarning,
 ):
     _error.__module__ = "hotk"  # where users find it, and what a traceback shows

@@ -5,7 +5,11 @@ from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._guard import look as look
 from ._rebuild import Rebuild as Rebuild, survey as survey
-from ._recipe import Recipe as Recipe, recipe_of as recipe_of
+from ._recipe import (
+    Recipe as Recipe,
+    is_library_file as is_library_file,
+    recipe_of as recipe_of,
+)
 from ._signature import (
     Row as Row,
     Signature as Signature,

@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 import weakref
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -18,7 +18,13 @@ from ._walk import KEEPS, Opaque, Walk
 
 
 class Ruled:
-    """Base of functions with their own derivatives: walked by their attributes."""
+    """Base of functions with their own derivatives: walked by their attributes.
+
+    Attributes:
+        calls: How often one was applied: what it holds is run once more in lowering.
+    """
+
+    calls: ClassVar[int] = 0
 
 
 MISSING: Final = "<missing global>"

@@ -47,7 +47,7 @@ class Rebuild:
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()
         self.rules = False
-        self.ruled = False
+        self.ruled = Ruled.calls  # how many there were before
 
     def __call__(self, value: Any) -> Any:
         """Return `value` with the replacements inside."""
@@ -66,7 +66,7 @@ class Rebuild:
         A rule is run once more when its program is lowered: it finds what is no tracer.
         """
         for holder, name in self.holders:
-            if self.ruled and not _holds_tracer(holder, name):
+            if Ruled.calls > self.ruled and not _holds_tracer(holder, name):
                 continue
             if isinstance(holder, types.CellType):
                 holder.cell_contents = None
@@ -99,7 +99,6 @@ class Rebuild:
         if isinstance(value, types.MethodType) or _kinds.is_equinox_method(value):
             return types.MethodType(self(value.__func__), self(value.__self__))
         if isinstance(value, _kinds.CUSTOM_RULES):
-            self.ruled = self.ruled or isinstance(value, Ruled)
             self.rules = self.rules or not isinstance(value, Ruled)
             return self._attributes(value, dict(vars(value)))
         if isinstance(value, types.ModuleType):

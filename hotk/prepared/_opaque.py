@@ -21,8 +21,8 @@ from hotk._core import (
     stage_moving,
     trace_context,
 )
-from hotk.function import KEEPS, own_copy, recipe_of
-from hotk.mode import Facts, check_linear
+from hotk.function import KEEPS, is_library_file, own_copy
+from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
 from ._call import Call
 from ._inputs import sort_inputs
@@ -231,16 +231,10 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
 
 def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
     """Write the error for a function that asks Python for the value of the point."""
-    line, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not recipe_of(code).library:
-            line = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
-        trace = trace.tb_next
     return ModeError(
         message(
             call.options.kind.call(),
-            f"`{function_name(call.f)}` needs the value of the point{line}.",
+            f"`{function_name(call.f)}` needs the value of the point{_at(error)}.",
             expected="operations of `jax.numpy` on what depends on `x`",
             got=first_line(error),
             fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
@@ -249,24 +243,61 @@ def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
     )
 
 
+def _at(error: Exception) -> str:
+    """Say which line of the user's function an error is about.
+
+    JAX makes the cause of an error the traceback of the code that it transforms.
+    """
+    cause = error.__cause__
+    line, trace = "", (error if cause is None else cause).__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_library_file(code.co_filename):
+            line = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def _in(mode: AbstractMode) -> str:
+    return f"by {mode}" if isinstance(mode, Nested) else f"in {mode} mode"
+
+
+def _way_out(call: OpaqueCall, facts: Facts, asked: bool) -> str:
+    """Say what to do about a function without a derivative."""
+    auto = "Leave `mode=` to `hotk.Auto()`, which looks for one that exists"
+    if facts.callbacks:
+        return (
+            "Give it rules with `hotk.rule.external` or `hotk.rule.custom`, or the "
+            "derivatives of a reference with `hotk.rule.substitute`."
+        )
+    if asked and facts.loops:
+        return (
+            f"{auto} (forward over forward for loops), write the loop as a `lax.scan` "
+            "of fixed length, or, if it solves an equation, use `hotk.rule.root`."
+        )
+    if asked:
+        return f"{auto}."
+    return (
+        "`hotk.can_differentiate(f, x)` shows which operation has no derivative; give "
+        "that part one with `hotk.rule.custom`."
+    )
+
+
 def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
-    tried = "\n".join(f"    {plan}: {first_line(e)}" for plan, e in failures)
+    tried = "\n".join(f"    {plan}: {first_line(e)}{_at(e)}" for plan, e in failures)
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
-    facts = str(call.facts())
-    found = f" It holds {facts}." if facts else ""
+    facts = call.facts()
+    found = f" It holds {facts}." if str(facts) else ""
     asked = failures[0][0].why == ASKED
     return ModeError(
         message(
             call.options.kind.call(),
             f"{where} cannot be differentiated "
-            + (f"by {failures[0][0].mode}." if asked else "in any mode.")
+            + (f"{_in(failures[0][0].mode)}." if asked else "in any mode.")
             + found,
             expected="a program whose derivative exists",
             got=f"\n{tried}",
-            fix="Leave `mode=` to `hotk.Auto()`, which looks for one that exists."
-            if asked
-            else "Give the part without a derivative a rule (`jax.custom_jvp`), or "
-            "replace it by one that JAX can differentiate.",
+            fix=_way_out(call, facts, asked),
         )
     )

@@ -10,9 +10,10 @@ from hotk.function import (
     SMALL,
     SMALL_NUMPY,
 )
-from hotk.mode import AbstractMode, Auto, Facts, Sizes
+from hotk.mode import AbstractMode, Auto, Facts, Nested, Sizes
 
 from ._call import Call
+from ._flat import kinks
 from ._options import Options
 
 
@@ -28,6 +29,7 @@ class Plan(NamedTuple):
 
     With `adopt`, functions of `jax.custom_vjp` get the forward rule that they lack: the
     transpose of their reverse rule, or with `by_body` the derivative of their body.
+    `kinks` are the places where a function bends that bends nowhere else.
     """
 
     mode: AbstractMode
@@ -35,6 +37,7 @@ class Plan(NamedTuple):
     block: int | None
     adopt: bool = False
     by_body: bool = False
+    kinks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Name the mode, and whether a rule is derived."""
@@ -50,13 +53,16 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
         found = kind.candidates(facts, call.sizes(y))
     else:
         found = [(options.mode, ASKED)]
-    made = [Plan(mode, why, block) for mode, why in found]
+    bent = kinks(closed.jaxpr) if Nested in kind.modes else ()
+    made = [Plan(mode, why, block, kinks=bent) for mode, why in found]
     if not facts.custom_vjps:
         return made
     # The body may have another derivative than the rule: it comes last.
     what = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is "
     how = what + "the transpose of its reverse rule"
     adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in made]
+    if not isinstance(options.mode, Auto):
+        return [made[0], adopted[0]]
     how = what + "the derivative of its body"
     last = [
         plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in made

@@ -22,6 +22,7 @@ from hotk.function import Opaque, kind_of
 from hotk.mode import AbstractMode, Facts, adopted, check_linear, recorded_blocks
 
 from ._call import SLOT, Call, Mismatch
+from ._flat import warn_if_flat
 from ._options import Options
 from ._plan import Plan
 
@@ -250,7 +251,7 @@ class Evaluator:
 
         def body(constants: Any, arrays: Any) -> Any:
             closed, SLOT.program = SLOT.program, None
-            if closed is None:
+            if closed is None or not _fits(closed, arrays):
                 raise Mismatch
             return run_jaxpr(closed, constants, arrays)
 
@@ -263,6 +264,14 @@ class Evaluator:
             return self.jit(constants, arrays)
         finally:
             SLOT.program = None
+
+
+def _fits(closed: Any, arrays: Any) -> bool:
+    """Whether a program, whose last arguments they are, was traced for such arrays."""
+    variables = closed.jaxpr.invars
+    types = [v.aval for v in variables[len(variables) - len(arrays) :]]
+    expected = [(t.shape, t.dtype, t.weak_type) for t in types]
+    return expected == [kind_of(a) for a in arrays]
 
 
 class Lifted:
@@ -333,7 +342,10 @@ def derive(
     elif takes == "u":
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
-    return call.options.apply(f, point, direction, plan.mode, plan.block)
+    result = call.options.apply(f, point, direction, plan.mode, plan.block)
+    if plan.kinks:
+        warn_if_flat(call, f, point, plan.mode, plan.kinks)
+    return result
 
 
 def program_key(closed: Any, out_tree: Any, lift: bool) -> tuple[Hashable, Any]:

@@ -16,7 +16,7 @@ from hotk._core import (
     message,
     varying_alike,
 )
-from hotk.function import Closure, Opaque, Skeleton, survey
+from hotk.function import Closure, Opaque, Ruled, Skeleton, survey
 from hotk.mode import AbstractRuled, apply_ruled
 
 from ._built import built_for
@@ -68,6 +68,7 @@ class Application(AbstractRuled):
 
 def call_with_rules(function: Any, args: tuple[Any, ...]) -> Any:
     """Evaluate a function so that its derivatives follow its rules."""
+    Ruled.calls += 1
     args = jax.tree.map(lambda a: _held(a) if callable(a) else a, args)
     built = split(built_for(function.build, args))
     given = split(args)
@@ -117,14 +118,14 @@ class _Itself:
 class _Held:
     """A function among the arguments: static, compared by what it is and captured."""
 
-    __slots__ = ("function", "key")
+    __slots__ = ("func", "key")
 
     def __init__(self, function: Any, key: Any) -> None:
-        self.function = function
+        self.func = function
         self.key = key
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self.function(*args, **keywords)
+        return self.func(*args, **keywords)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Held) and other.key == self.key

@@ -9,10 +9,14 @@ import jax.numpy as jnp
 
 from hotk._core import (
     AbstractReport,
+    DtypeError,
+    OutputError,
     check_forward,
+    describe_tree,
     function_name,
     inlined_equations,
     jaxpr_as_fun,
+    message,
 )
 from hotk.mode import (
     NESTINGS,
@@ -79,6 +83,8 @@ def can_differentiate(
 
     Raises:
         ValueError: If the order is not positive.
+        DtypeError: If nothing in `x` can be differentiated.
+        OutputError: If nothing that `f` returns can be.
 
     Example:
         >>> f = lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x * x, x)
@@ -91,6 +97,16 @@ def can_differentiate(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
     wanted = jax.tree.map(_is_inexact, x)
+    if not any(jax.tree.leaves(wanted)):
+        raise DtypeError(
+            message(
+                "can_differentiate(f, x)",
+                "`x` holds nothing that can be differentiated.",
+                expected="floating-point arrays",
+                got=describe_tree(x),
+                fix="Convert it first.",
+            )
+        )
     moving, kept = eqx.partition(x, wanted)
 
     def value(diff: Any) -> list[Any]:
@@ -98,13 +114,23 @@ def can_differentiate(
         return [a for a in made if _is_inexact(a)]
 
     closed = jax.make_jaxpr(value)(moving)
-    whole = tuple(m for m in _modes(order) if _exists(closed, m, order))
+    if not closed.jaxpr.outvars:
+        raise OutputError(
+            message(
+                "can_differentiate(f, x)",
+                f"`{function_name(f)}` returns nothing that can be differentiated.",
+                expected="a tree with floating-point arrays",
+                got="integers, or nothing",
+                fix="Return what the derivative is taken of.",
+            )
+        )
+    whole = _existing(closed, order)
     missing = {}
     for equation, place in inlined_equations(closed.jaxpr):
         alone = _alone(equation)
         if alone is None:
             continue
-        have = tuple(m for m in _modes(order) if _exists(alone, m, order))
+        have = _existing(alone, order)
         if len(have) < len(_modes(order)):
             missing[equation.primitive.name, place, have] = None
     return Differentiability(function_name(f), order, whole, tuple(missing))
@@ -142,9 +168,13 @@ def _alone(equation: Any) -> Any:
         return None
 
 
-def _exists(closed: Any, mode: Any, order: int) -> bool:
-    """Whether a derivative of a program can be traced in a mode."""
-    return any(_traces(closed, mode, order, by_body) for by_body in (False, True))
+def _existing(closed: Any, order: int) -> Modes:
+    """Return the modes in which a derivative of a program can be traced."""
+    for by_body in (False, True):  # the body serves where nothing else does
+        found = tuple(m for m in _modes(order) if _traces(closed, m, order, by_body))
+        if found:
+            return found
+    return ()
 
 
 def _traces(closed: Any, mode: Any, order: int, by_body: bool) -> bool:

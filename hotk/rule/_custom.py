@@ -2,10 +2,11 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
-from hotk._core import function_name
+from hotk._core import describe, function_name
 from hotk.function import Ruled
 from hotk.mode import Forward, Reverse
 
@@ -26,6 +27,7 @@ class Custom(Ruled):
     ) -> None:
         functools.update_wrapper(self, f)
         self.f = f
+        self.origin = f  # what `disabled` tells it by
         self.build = build
         self.jvp: Callable[..., Any] | None = None
         self.vjp: Callable[..., Any] | None = None
@@ -42,11 +44,12 @@ class Custom(Ruled):
         r"""Give the forward rule: $t \mapsto J(x)\,t$.
 
         Args:
-            rule: `rule(primals, tangents)`, which returns the tangent of the output
-                alone, never the value. Both are tuples with one entry an argument;
-                tangents of what is not differentiated are `None`, or zero. With a
-                keyword-only parameter `y` it gets the value of the function, and with
-                `built` what `build` returned.
+            rule: `rule(primals, tangents)`, linear in the tangents, which returns the
+                tangent of the output alone, never the value. Both are tuples with one
+                entry an argument; the tangent of an integer, and of anything else that
+                is no floating-point array, is `None`, that of an array held fixed is
+                zero. With a keyword-only parameter `y` it gets the value of the
+                function, and with `built` what `build` returned.
             modes: Which modes it may serve. With `hotk.Reverse` among them it is
                 transposed where there is no reverse rule.
 
@@ -64,8 +67,9 @@ class Custom(Ruled):
         r"""Give the reverse rule: $u \mapsto J(x)^T u$.
 
         Args:
-            rule: `rule(primals, cotangent)`, which returns a tuple with the cotangent
-                of each argument; `None` is zero. For `y` and `built` see `def_jvp`.
+            rule: `rule(primals, cotangent)`, linear in the cotangent, which returns a
+                tuple with the cotangent of each argument; `None` is zero. For `y` and
+                `built` see `def_jvp`.
             modes: Which modes it may serve. With `hotk.Forward` among them it is
                 transposed where there is no forward rule.
 
@@ -110,6 +114,10 @@ class Custom(Ruled):
     def extras(self) -> dict[str, tuple[str, ...]]:
         """For each rule which of the keywords `y` and `built` it takes."""
         return {name: _extras(rule) for name, rule in self.rules().items()}
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind a method: the instance is the first argument."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Evaluate the function, so that its derivatives follow the rules."""
@@ -182,6 +190,8 @@ def custom(
     """
     if f is None:
         return functools.partial(custom, build=build)
+    if not callable(f):
+        raise TypeError(f"`rule.custom(f)`: `f` must be a function, not {describe(f)}.")
     return Custom(f, build)
 
 
@@ -196,7 +206,8 @@ def _extras(rule: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _checked(modes: Modes) -> Modes:
-    made = tuple(m if isinstance(m, type) else type(m) for m in modes)
+    given = modes if isinstance(modes, (tuple, list)) else (modes,)
+    made = tuple(m if isinstance(m, type) else type(m) for m in given)
     for mode in made:
         if mode not in _BOTH:
             raise TypeError(
@@ -212,6 +223,13 @@ def _by_position(f: Any, args: Any, keywords: Any) -> tuple[Any, ...]:
         return args
     only = inspect.Parameter.KEYWORD_ONLY
     kept = [p for p in signature.parameters.values() if p.kind is not only]
+    named = {p.name for p in signature.parameters.values() if p.kind is only}
+    for name in sorted(named & keywords.keys()):
+        raise TypeError(
+            f"`{function_name(f)}` has rules, which know arguments by position: make "
+            f"`{name}` a positional parameter, or bind it with `functools.partial` "
+            "before the rules are given."
+        )
     bound = signature.replace(parameters=kept).bind(*args, **keywords)
     bound.apply_defaults()
     if bound.kwargs:

@@ -8,14 +8,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hotk._core import function_name
-from hotk.mode import AbstractLinear, Forward, Reverse, apply_linear
+from hotk._core import (
+    ModeError,
+    equations,
+    function_name,
+    function_place,
+    message,
+    used_inputs,
+)
+from hotk.mode import AbstractLinear, Forward, Reverse, adopted, apply_linear
 
 from ._results import cotangents_of, tangents_of
 from ._shape import Shape, is_inexact
 
 
 Arrays = list[Any]
+_HIDING = ("while", "scan", "cond", "hotk_ruled", "hotk_linear")
 
 
 class Rules(NamedTuple):
@@ -89,7 +97,7 @@ class Derivative(AbstractLinear):
         """Differentiate along tangents, so that the rules are kept for what follows."""
         residuals = [*(outputs if self.rules.keeps_value else ()), *arrays]
         if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
-            return self.forward(residuals, tangents)  # JAX transposes it as it is
+            return adopted(self.forward)(residuals, tangents)  # JAX transposes it
         return apply_linear(self, residuals, tangents)
 
     def takes(self, residuals: Arrays) -> Arrays:
@@ -105,40 +113,65 @@ class Derivative(AbstractLinear):
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         """Apply the forward rule, or what is derived for it."""
         if self.rules.forward == "jvp":
-            rule, args, arrays = self.rule("jvp", residuals)
-            tangents = self.directions(arrays, self.moving, inputs)
-            made = rule(args, tangents)
-            return tangents_of(rule.func, made, self.tree, self.types)
+            return self._by_jvp(residuals, inputs)
         if self.rules.forward == "body":
             point = self.chosen(residuals)
-            return jax.jvp(self._body(residuals), (point,), (inputs,))[1]
-        back = lambda cotangents: self.backward(residuals, cotangents)
+            return jax.jvp(adopted(self._body(residuals)), (point,), (inputs,))[1]
+        self._check_linear(residuals)
+        back = lambda cotangents: self._by_vjp(residuals, cotangents)
         return self.contracted(back, self.gives(residuals), inputs)
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         """Apply the reverse rule, or what is derived for it."""
         if self.rules.backward == "vjp":
-            rule, args, arrays = self.rule("vjp", residuals)
-            made = rule(args, self.cotangent(cotangents))
-            return self.chosen(cotangents_of(rule.func, made, self.shape, arrays))
+            return self._by_vjp(residuals, cotangents)
         if self.rules.backward == "body":
             point = self.chosen(residuals)
             return jax.vjp(self._body(residuals), point)[1](cotangents)[0]
         like = [jax.typeof(a).to_tangent_aval() for a in self.chosen(residuals)]
-        ahead = lambda tangents: self.forward(residuals, tangents)
+        ahead = lambda tangents: self._by_jvp(residuals, tangents)
         return jax.linear_transpose(ahead, shapes(like))(cotangents)[0]
+
+    def _by_jvp(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        rule, args, arrays = self.rule("jvp", residuals)
+        made = rule(args, self.directions(arrays, self.moving, inputs))
+        return tangents_of(rule.func, made, self.tree, self.types)
+
+    def _by_vjp(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        rule, args, arrays = self.rule("vjp", residuals)
+        made = rule(args, self.cotangent(cotangents))
+        return self.chosen(cotangents_of(rule.func, made, self.shape, arrays))
 
     def derivative(
         self, transposed: bool, residuals: Arrays, tangents: Arrays, values: Arrays
     ) -> Arrays:
         """Apply the second-order rule, or differentiate the rule of first order."""
         if "hvp" not in self.rules.names:
+            if transposed and self.rules.backward == "vjp":
+                self._check_linear(residuals)
             return super().derivative(transposed, residuals, tangents, values)
         along = tangents[len(tangents) - len(self.moving) :]
         moving = tuple(t is not None for t in along)
         second = SecondDerivative(self, transposed, moving)
         given = [t for t in along if t is not None]
         return apply_linear(second, [*residuals, *values], given)
+
+    def _check_linear(self, residuals: Arrays) -> None:
+        """Refuse a reverse rule, such as one that clips, that is no linear map.
+
+        A map is linear if its derivative does not depend on where it is taken.
+        """
+        values = shapes(self.gives(residuals))
+        back = lambda u: self._by_vjp(residuals, u)
+        slope = lambda u, t: jax.jvp(back, (u,), (t,))[1]
+        try:
+            closed = jax.make_jaxpr(slope)(values, values)
+        except Exception:  # what JAX cannot differentiate cannot be told
+            return
+        # nor can what is linear in the end only: rules in it, and solvers
+        hidden = any(e.primitive.name in _HIDING for e in equations(closed.jaxpr))
+        if not hidden and any(used_inputs(closed)[: len(values)]):
+            raise _nonlinear(self.shape.template)
 
     def rule(
         self, name: str, residuals: Arrays
@@ -193,6 +226,7 @@ class Derivative(AbstractLinear):
             values: What its results are contracted with.
         """
         single = len(types) == 1 and types[0].size == 1
+        single = single and jnp.issubdtype(types[0].dtype, jnp.floating)
         if self.shape.template.transposable and not single:
             return jax.linear_transpose(product, shapes(types))(values)[0]
         zeros = [jnp.zeros(t.shape, t.dtype) for t in types]
@@ -204,7 +238,9 @@ class Derivative(AbstractLinear):
             return sum(parts[1:], parts[0]).astype(types[k].dtype)
 
         return [
-            jnp.reshape(entry(k, 0), t.shape)
+            zeros[k]
+            if t.size == 0
+            else jnp.reshape(entry(k, 0), t.shape)
             if t.size == 1
             else jax.lax.map(functools.partial(entry, k), jnp.arange(t.size)).reshape(
                 t.shape
@@ -296,6 +332,21 @@ class SecondDerivative(AbstractLinear):
         count = len(first.moving)
         count += len(first.types) if first.rules.keeps_value else 0
         return list(residuals[:count]), list(residuals[count:])
+
+
+def _nonlinear(function: Any) -> ModeError:
+    rule = function.vjp
+    return ModeError(
+        message(
+            f"rule {function_name(rule)}{function_place(rule)}",
+            f"the reverse rule of `{function_name(function.f)}` is transposed or "
+            "differentiated, but it is not linear in the cotangent.",
+            expected="a rule that gives J(x)^T u",
+            got="one whose result bends with u, as by clipping",
+            fix="Give `def_hvp`, or use `jax.custom_vjp`, whose rules JAX "
+            "differentiates as they are.",
+        )
+    )
 
 
 def shapes(types: Arrays) -> Arrays:

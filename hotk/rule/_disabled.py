@@ -4,11 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax
+from hotk._core import WITHOUT_RULES, function_name
 
 
-# A context that JAX's own caches know: nothing traced with rules is run without them.
-_CONTEXT = jax.make_user_context(frozenset())
 _ALL = "all"
 
 
@@ -17,7 +15,12 @@ def disabled(*functions: Any) -> Iterator[None]:
     """Differentiate functions as if they had no rules, within a `with` block.
 
     Args:
-        *functions: Functions made by `hotk.rule.custom`; without any, all of them.
+        *functions: Functions made by `hotk.rule`: `custom`, `external`, `root`,
+            `minimum`, `fixed_point`; without any, all of them. Those of one `def` or
+            `lambda`, with other captured values, are one function here.
+
+    Raises:
+        TypeError: If one of them has no rules.
 
     Example:
         >>> f = hotk.rule.custom(lambda x: x**2)
@@ -28,18 +31,23 @@ def disabled(*functions: Any) -> Iterator[None]:
         ...     jax.grad(f)(3.0).item()
         6.0
     """
+    for function in functions:
+        if not hasattr(function, "origin"):
+            raise TypeError(
+                f"`rule.disabled(...)`: `{function_name(function)}` has no rules of "
+                "hotk; give what `hotk.rule.custom`, `root` or the like returned."
+            )
     more = frozenset(map(_identity, functions)) or frozenset((_ALL,))
-    with _CONTEXT(_CONTEXT.value | more):
+    with WITHOUT_RULES(WITHOUT_RULES.value | more):
         yield
 
 
 def is_disabled(function: Any) -> bool:
     """Whether a function is to be differentiated without its rules."""
-    now = _CONTEXT.value
+    now = WITHOUT_RULES.value
     return bool(now) and (_ALL in now or _identity(function) in now)
 
 
 def _identity(function: Any) -> Any:
     """Return what copies of a function have in common, those in a program as well."""
-    body = getattr(function, "f", function)
-    return getattr(body, "__code__", body)
+    return getattr(function.origin, "__code__", function.origin)

@@ -10,7 +10,9 @@ import numpy as np
 from hotk._core import (
     DtypeError,
     ModeError,
+    StructureError,
     describe,
+    describe_tree,
     function_name,
     function_place,
     message,
@@ -40,8 +42,9 @@ def external(
     - a missing `vjp` is one call of `jvp` for each number in the arguments;
     - a missing `hvp` is a central difference of `vjp`, given or derived, three calls in
       float64, with the step $h = \epsilon^{1/3} \max(1, \|x\|) / \|t\|$ in the maximum
-      norm, $\epsilon$ that of the dtype which `vjp` returns. Its relative error is
-      about $\epsilon^{2/3}$, 4e-11 in float64; `rules` in `info` tells of it.
+      norm over the numbers that move, $\epsilon$ that of the dtype which `vjp` returns.
+      Its relative error is about $\epsilon^{2/3}$, 4e-11 in float64, for a function
+      that changes on the scale of 1 or of its arguments; `rules` in `info` tells of it.
 
     Args:
         fun: `fun(*args)` of NumPy arrays, which returns a tree of them. It must be
@@ -80,13 +83,15 @@ def external(
 
     def run(*args: Any) -> Any:
         shape = jax.tree.map(_shape, shape_of(*jax.tree.map(_shape, args)))
-        host = lambda *args: _like(fun(*jax.tree.map(np.asarray, args)), shape)
+        host = lambda *args: _like(fun(*_numpy(*args)), shape, name)
         return call(host, shape, *args)
 
-    run.__name__ = run.__qualname__ = function_name(fun)
+    run.__name__ = run.__qualname__ = name = function_name(fun)
     function = Custom(run)
+    function.origin = fun
 
-    back = vjp if vjp is not None else _from_jvp(jvp)
+    reverse = vjp if vjp is not None else _from_jvp(jvp)
+    back = lambda p, u: _cotangents(reverse(p, u), p, f"`vjp` of {name}")
 
     def tangent(primals: Trees, tangents: Trees, *, y: Trees) -> Trees:
         if jvp is None:
@@ -95,7 +100,8 @@ def external(
 
         def host(*given: Any) -> Any:
             p, t = _numpy(*given)
-            return _like(jvp(p, t) if jvp else _from_vjp(back)(p, t, shape), shape)
+            made = jvp(p, t) if jvp else _from_vjp(back)(p, t, shape)
+            return _like(made, shape, f"`jvp` of {name}")
 
         return call(host, shape, primals, _filled(primals, tangents))
 
@@ -103,7 +109,7 @@ def external(
         if vjp is None:
             _refuse_complex(fun, (primals, y), "vjp")
         shape = jax.tree.map(_shape, primals)
-        host = lambda p, u: _cotangents(back(*_numpy(p, u)), shape)
+        host = lambda p, u: _like(back(*_numpy(p, u)), shape, name)
         return call(host, shape, primals, _filled(y, u))
 
     def second(primals: Trees, tangents: Trees, u: Trees, *, y: Trees) -> Trees:
@@ -114,8 +120,8 @@ def external(
         def host(*given: Any) -> Any:
             p, t, u = _numpy(*given)
             if hvp is not None:
-                return _cotangents(hvp(p, t, u), shape)
-            return _difference(back, shape, p, t, u)
+                return _cotangents(hvp(p, t, u), shape, f"`hvp` of {name}")
+            return _difference(reverse, back, shape, p, t, u)
 
         return call(host, shape, primals, _filled(primals, tangents), _filled(y, u))
 
@@ -169,7 +175,7 @@ def _from_vjp(vjp: Any) -> Any:
 
     def jvp(primals: Any, tangents: Any, shape: Any) -> Any:
         def along(u: Any) -> float:
-            return _inner(_cotangents(vjp(primals, u), primals), tangents)
+            return _inner(vjp(primals, u), tangents)
 
         return _over_units(along, shape)
 
@@ -185,31 +191,28 @@ def _from_jvp(jvp: Any) -> Any:
     return vjp
 
 
-def _difference(vjp: Any, shape: Any, p: Any, t: Any, u: Any) -> Any:
-    """Differentiate `vjp` along `t` by a central difference, in float64."""
+def _difference(raw: Any, vjp: Any, shape: Any, p: Any, t: Any, u: Any) -> Any:
+    """Differentiate `vjp` along `t` by a central difference, in float64.
+
+    The step is that of the dtype which the rule itself, `raw`, returns.
+    """
     wide = lambda a: np.asarray(a, np.float64) if _is_floating(a) else a
     p, t = jax.tree.map(wide, p), jax.tree.map(wide, t)
-    length = max((np.max(np.abs(a)) for a in _floating(t) if a.size), default=0.0)
+    both = zip(_floating(p), _floating(t), strict=True)
+    pairs = [(a[d != 0], d[d != 0]) for a, d in both]
+    length = max((np.max(np.abs(d)) for _, d in pairs if d.size), default=0.0)
     if length == 0:
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
-    size = max((np.max(np.abs(a)) for a in _floating(p) if a.size), default=1.0)
-    full = lambda made: jax.tree.leaves(made)
-    types = [np.asarray(a).dtype for a in full(vjp(p, u)) if a is not None]
-    eps = max(float(np.finfo(d).eps) for d in types if np.issubdtype(d, np.floating))
+    size = max(np.max(np.abs(a)) for a, _ in pairs if a.size)
+    eps = max(float(np.finfo(a.dtype).eps) for a in _floating(raw(p, u)))
     h = eps ** (1 / 3) * max(1.0, float(size)) / float(length)
     step = lambda sign: jax.tree.map(
         lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t
     )
-    ahead = _cotangents(vjp(step(1), u), jax.tree.map(_as_float64, shape))
-    behind = _cotangents(vjp(step(-1), u), jax.tree.map(_as_float64, shape))
+    ahead, behind = vjp(step(1), u), vjp(step(-1), u)
     return jax.tree.map(
         lambda a, b, s: np.asarray((a - b) / (2 * h), s.dtype), ahead, behind, shape
     )
-
-
-def _as_float64(shape: Any) -> Any:
-    wide = np.float64 if np.issubdtype(shape.dtype, np.floating) else shape.dtype
-    return jax.ShapeDtypeStruct(shape.shape, wide)
 
 
 def _is_floating(a: Any) -> bool:
@@ -231,21 +234,40 @@ def _numpy(*trees: Any) -> Any:
     return jax.tree.map(np.asarray, trees)
 
 
-def _like(made: Any, shape: Any) -> Any:
+def _like(made: Any, shape: Any, name: str) -> Any:
     """Give what the host returned the dtypes that were declared."""
-    return jax.tree.map(lambda s, a: np.asarray(a, s.dtype), shape, made)
+
+    def fitted(s: Any, a: Any) -> Any:
+        a = np.asarray(a, s.dtype)
+        if a.shape != s.shape:
+            raise ValueError("another shape")
+        return a
+
+    try:
+        return jax.tree.map(fitted, shape, made)
+    except (TypeError, ValueError) as error:
+        raise StructureError(
+            message(
+                f"rule.external: {name}",
+                "it has returned something else than was declared.",
+                expected=describe_tree(shape),
+                got=describe_tree(made),
+                fix="The result is that of `result_shape`; `vjp` and `hvp` return a "
+                "tuple with one entry for each argument.",
+            )
+        ) from error
 
 
-def _cotangents(made: Any, shape: Any) -> Any:
+def _cotangents(made: Any, shape: Any, name: str) -> Any:
     """Fill in zeros where a rule of the host returned `None`."""
     made = made if isinstance(made, tuple) else (made,)
     zeros = lambda s: np.zeros(s.shape, s.dtype)
-    return tuple(
-        jax.tree.map(zeros, s)
-        if entry is None
-        else jax.tree.map(lambda s, a: np.asarray(a, s.dtype), s, entry)
-        for s, entry in zip(shape, made, strict=True)
-    )
+    if len(made) == len(shape):
+        made = tuple(
+            jax.tree.map(zeros, s) if entry is None else entry
+            for s, entry in zip(shape, made, strict=True)
+        )
+    return _like(made, shape, name)
 
 
 def _filled(like: Any, tree: Any) -> Any:

@@ -7,17 +7,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from hotk._core import (
+    DtypeError,
     OutputError,
     TooLargeError,
     describe_tree,
     function_name,
     message,
 )
+from hotk.mode import adopted
 
 from ._custom import custom
+from ._disabled import is_disabled
 
 
 _DENSE_LIMIT = 2048
@@ -41,13 +45,15 @@ def root(
 
     Args:
         residual: `residual(x, *theta)` with the structure and shapes of `x`. Arrays
-            that it captures are differentiated as well.
+            that it captures are differentiated as well. Complex unknowns are two real
+            ones each, so it need not be holomorphic.
         solve: `solve(x0, *theta)`, which returns the solution: any code that JAX can
             trace, loops included, or any Python at all where nothing is traced. It is
             not differentiated. Without it `root(residual)` is a decorator.
         linear_solver: `linear_solver(product, b)`, which returns the solution of
-            `product(x) = b` and serves the transpose as well. Without it the matrix is
-            made, by one product for each number in `x`, and factorized.
+            `product(x) = b` and serves the transpose as well; a complex array stands
+            in both as a pair of real ones. Without it the matrix is made, by one
+            product for each number in `x`, and factorized.
         has_aux: Whether `solve` returns `(x, aux)`; `aux` has no derivative.
 
     Returns:
@@ -171,6 +177,8 @@ def linear_solve(
         The solution, with the structure of `b`.
 
     Raises:
+        TypeError: If `product` is no function.
+        DtypeError: If `b` holds integers.
         TooLargeError: If `b` has more than 2048 numbers and there is no `solver`.
 
     Example:
@@ -179,9 +187,62 @@ def linear_solve(
         0.75
     """
     solver = _dense if solver is None else solver
+    if not callable(product):
+        raise TypeError(_text("a function", product, "Write `lambda v: A @ v`."))
     b = jax.tree.map(jnp.asarray, b)
-    return jax.lax.custom_linear_solve(
-        product, b, solver, transpose_solve=solver, symmetric=symmetric
+    leaves, tree = jax.tree.flatten(b)
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            fix = "Convert `b`, such as by `1.0 *`."
+            raise DtypeError(_text("floating-point unknowns", leaf, fix))
+    if len(leaves) == 1:
+        whole, parts = tree.unflatten, jax.tree.leaves
+        pack = lambda tree: parts(tree)[0]
+        unpack = lambda leaf: whole([leaf])
+    else:  # JAX does not solve where the tangents of some leaves are zero
+        pack, unpack = _packing(b)
+
+    def solve(product: Callable[[Any], Any], b: Any) -> Any:
+        return pack(solver(lambda v: unpack(product(pack(v))), unpack(b)))
+
+    return unpack(
+        jax.lax.custom_linear_solve(
+            lambda v: pack(product(unpack(v))),
+            pack(b),
+            solve,
+            transpose_solve=solve,
+            symmetric=symmetric,
+        )
+    )
+
+
+def _packing(like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Return the functions from a tree to one vector of the widest dtype and back."""
+    leaves, tree = jax.tree.flatten(like)
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = functools.reduce(jnp.promote_types, (leaf.dtype for leaf in leaves))
+    ends = np.cumsum([0, *(leaf.size for leaf in leaves)]).tolist()
+
+    def pack(tree: Any) -> Any:
+        parts = jax.tree.leaves(tree)
+        return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
+
+    def unpack(vector: Any) -> Any:
+        pairs = zip(leaves, ends[:-1], ends[1:], strict=True)
+        return tree.unflatten(
+            vector[i:j].reshape(leaf.shape).astype(leaf.dtype) for leaf, i, j in pairs
+        )
+
+    return pack, unpack
+
+
+def _text(expected: str, got: Any, fix: str) -> str:
+    return message(
+        "rule.linear_solve(product, b)",
+        "an argument is of another kind.",
+        expected=expected,
+        got=describe_tree(got),
+        fix=fix,
     )
 
 
@@ -194,7 +255,20 @@ class _Solution(eqx.Module):
     has_aux: bool = eqx.field(static=True)
     kind: str = eqx.field(static=True)
 
+    @property
+    def origin(self) -> Callable[..., Any]:
+        """What `disabled` tells it by."""
+        return self.solve
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """What it is named after in messages, as a partial is."""
+        return self.equation
+
     def __call__(self, x0: Any, *theta: Any) -> Any:
+        if is_disabled(self):
+            made = self._with_aux(x0, *theta)
+            return made if self.has_aux else made[0]
         made = _solution(
             self.kind, self.equation, self._with_aux, self.linear_solver, x0, theta
         )
@@ -202,7 +276,19 @@ class _Solution(eqx.Module):
 
     def _with_aux(self, x0: Any, *theta: Any) -> Any:
         made = self.solve(x0, *theta)
-        return made if self.has_aux else (made, None)
+        if not self.has_aux:
+            return made, None
+        if isinstance(made, tuple) and len(made) == 2:
+            return made
+        raise OutputError(
+            message(
+                f"{self.kind} of {function_name(self.equation)}",
+                "with `has_aux=True` the solver returns two things.",
+                expected="(x, aux)",
+                got=describe_tree(made),
+                fix="Return `x, aux`, or leave out `has_aux`.",
+            )
+        )
 
     def __repr__(self) -> str:
         return f"<{self.kind} of {function_name(self.equation)}>"
@@ -220,25 +306,57 @@ def _solution(
 def _implicit(primals: Any, tangents: Any, *, y: Any) -> Any:
     kind, equation, _, linear_solver, _, theta = primals
     _, d_equation, *_, d_theta = tangents
-    x, _ = y
+    # No equation need be differentiable by a complex number: real parts are solved for.
+    x, joined = _real_parts(y[0])
 
     def residual(x: Any, equation: Any, theta: Any) -> Any:
         if kind == "minimum":
-            return jax.grad(lambda x: equation(x, *theta))(x)
-        made = equation(x, *theta)
-        _check_residual(kind, equation, made, x)
+            return jax.grad(lambda x: equation(joined(x), *theta))(x)
+        made = equation(joined(x), *theta)
+        _check_residual(kind, equation, made, joined(x))
+        made, _ = _real_parts(made)
         if kind == "root":
             return made
         return jax.tree.map(jnp.subtract, made, x)
 
-    _, product = jax.linearize(lambda x: residual(x, equation, theta), x)
-    _, change = eqx.filter_jvp(
-        functools.partial(residual, x), (equation, theta), (d_equation, d_theta)
+    whole = (equation, theta)
+    moving, kept = eqx.partition(whole, eqx.is_inexact_array)
+    _, product = jax.linearize(adopted(lambda x: residual(x, *whole)), x)
+    _, change = jax.jvp(
+        adopted(lambda moving: residual(x, *eqx.combine(moving, kept))),
+        (moving,),
+        (_only(moving, (d_equation, d_theta)),),
     )
     minus = jax.tree.map(jnp.negative, change)
-    return linear_solve(
-        product, minus, linear_solver, symmetric=kind == "minimum"
-    ), None
+    found = linear_solve(product, minus, linear_solver, symmetric=kind == "minimum")
+    return joined(found), None
+
+
+def _real_parts(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a tree with pairs of real arrays for complex ones, and the way back."""
+    leaves, structure = jax.tree.flatten(tree)
+    pairs = [jnp.iscomplexobj(leaf) for leaf in leaves]
+
+    def joined(parts: Any) -> Any:
+        made = structure.flatten_up_to(parts)
+        return structure.unflatten(
+            jax.lax.complex(*part) if pair else part
+            for part, pair in zip(made, pairs, strict=True)
+        )
+
+    parts = [
+        (jnp.real(leaf), jnp.imag(leaf)) if pair else leaf
+        for leaf, pair in zip(leaves, pairs, strict=True)
+    ]
+    return structure.unflatten(parts), joined
+
+
+def _only(moving: Any, tangents: Any) -> Any:
+    """Return tangents where something moves, and `None` elsewhere."""
+    is_none = lambda node: node is None
+    return jax.tree.map(
+        lambda a, t: None if a is None else t, moving, tangents, is_leaf=is_none
+    )
 
 
 def _check_residual(kind: str, equation: Any, made: Any, x: Any) -> None:
@@ -269,6 +387,8 @@ def _dense(product: Callable[[Any], Any], b: Any) -> Any:
             )
         )
     columns = jax.vmap(lambda v: ravel_pytree(product(unravel(v)))[0], out_axes=1)
-    return unravel(
-        jnp.linalg.solve(columns(jnp.eye(flat.size, dtype=flat.dtype)), flat)
-    )
+    matrix = columns(jnp.eye(flat.size, dtype=flat.dtype))
+    narrow = jnp.finfo(flat.dtype).bits < 32  # which JAX does not factorize
+    wide = jnp.float32 if narrow else flat.dtype
+    found = jnp.linalg.solve(matrix.astype(wide), flat.astype(wide))
+    return unravel(found.astype(flat.dtype))

@@ -2,10 +2,11 @@
 
 from typing import Any, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from hotk._core import AbstractReport, ModeError, run_watched
+from hotk._core import AbstractReport, ModeError, describe, run_watched
 from hotk.mode import (
     NESTINGS,
     Forward,
@@ -19,7 +20,8 @@ class NaNOrigin(AbstractReport):
     """Where the first NaN of a derivative comes from.
 
     Attributes:
-        primitive: The operation that made a NaN of numbers, `None` if there is none.
+        primitive: The operation that made a NaN of numbers, `None` if there is none;
+            `"the arguments"` if one of them holds NaN.
         line: The line of the user's code that it belongs to.
         part: `"value"`, `"forward"` or `"backward"`: the pass that it is in.
         order: The highest order of the derivatives in that pass; 0 is the value.
@@ -75,17 +77,25 @@ def locate_nan(
         >>> found.primitive, found.part, found.order, found.finite
         ('mul', 'backward', 1, ())
     """
+    if not hasattr(operator, "prepare"):
+        raise TypeError(
+            "`locate_nan(operator, f, x)`: `operator` must be one of hotk, such as "
+            f"`hotk.gradient` or `hotk.hvp`, not {describe(operator)}."
+        )
     chosen = {} if mode is None else {"mode": mode}
     prepared = operator.prepare(f, x, *rest, **chosen)
-    arguments = (x, *rest)
-    closed = jax.make_jaxpr(lambda *a: prepared(*a))(*arguments)
+    moving, kept = eqx.partition((x, *rest), eqx.is_array_like)
+    closed = jax.make_jaxpr(lambda a: prepared(*eqx.combine(a, kept)))(moving)
     found: list[Any] = []
 
     def see(equation: Any, inputs: Any, outputs: Any, line: str, stack: str) -> None:
         if not found and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
             found.append((equation.primitive.name, inputs, line, stack))
 
-    run_watched(closed, jax.tree.leaves(arguments), see)
+    arrays = list(map(jnp.asarray, jax.tree.leaves(moving)))
+    if any(map(_has_nan, arrays)):
+        return NaNOrigin("the arguments", "", "value", 0, "NaN", prepared.info.mode, ())
+    run_watched(closed, arrays, see)
     name = prepared.info.mode
     if not found:
         return NaNOrigin(None, "", "value", 0, "", name, (name,))

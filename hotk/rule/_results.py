@@ -27,6 +27,8 @@ def tangents_of(
     rule: Callable[..., Any], made: Any, tree: Any, types: tuple[Any, ...]
 ) -> Arrays:
     """Flatten what a forward rule returned: tangents of the inexact outputs."""
+    if made is None and tree.node_data() is None:
+        raise _structure(rule, "the tangent of the value", types[0], made)
     try:
         leaves = _expanded(tree, made)
     except ValueError as error:
@@ -47,7 +49,9 @@ def cotangents_of(
     Entries of arrays that were captured or built are `None`.
     """
     children = shape.given.tree.children()
-    if not isinstance(made, tuple) and len(children) == 1:
+    if isinstance(made, list):
+        made = tuple(made)
+    if not isinstance(made, tuple) and len(children) == 1 and made is not None:
         made = (made,)
     args = shape.given.join(arrays[shape.start :])
     if not isinstance(made, tuple) or len(made) != len(children):
@@ -120,11 +124,23 @@ def _structure(rule: Any, expected: str, like: Any, made: Any) -> StructureError
         message(
             _name(rule),
             "the rule returns another structure than it must.",
-            expected=f"{expected}: {describe_tree(like)}",
-            got=describe_tree(made),
-            fix="A rule returns derivatives alone, never the value; `None` is zero.",
+            expected=f"{expected}: {_described(like)}",
+            got=_described(made),
+            fix="Does it end with a `return`?"
+            if made is None
+            else "A rule returns derivatives alone, never the value; `None` is zero.",
         )
     )
+
+
+def _described(tree: Any) -> str:
+    """Describe a tree whose leaves may be `None`."""
+    if tree is None:
+        return "None"
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: node is None)
+    if any(leaf is None for leaf in leaves):
+        return f"{type(tree).__name__} of {', '.join(map(describe, leaves))}"
+    return describe_tree(tree)
 
 
 def _name(rule: Any) -> str:

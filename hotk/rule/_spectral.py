@@ -207,8 +207,8 @@ def _differences(f: Any, x: Any, order: int) -> Any:
             for u, s in points
         )
 
-    direct = _pair(f, middle, high) - _pair(f, low, middle)
-    return _agreed(integral, direct, gap)
+    pairs = _pair(f, middle, high), _pair(f, low, middle)
+    return _agreed(integral, pairs, (low, high))
 
 
 def _pair(f: Any, p: Any, q: Any) -> Any:
@@ -218,12 +218,23 @@ def _pair(f: Any, p: Any, q: Any) -> Any:
     def integral(rule: Any) -> Any:
         return sum(w * slope(p + t * gap) for t, w in zip(*rule, strict=True))
 
-    return _agreed(integral, f(q) - f(p), gap)
+    return _agreed(integral, (f(q), f(p)), (p, q))
 
 
-def _agreed(integral: Callable[[Any], Any], difference: Any, gap: Any) -> Any:
-    """Return an integral where two rules agree, else a difference over the gap."""
+def _agreed(integral: Callable[[Any], Any], values: Any, ends: Any) -> Any:
+    """Return an integral, or a difference over the gap where that has more digits.
+
+    The first is known as far as two rules agree; the other has the roundings of the
+    values and of the ends, over the gap.
+    """
     few, many = map(integral, _RULES)
-    agree = jnp.abs(many - few) <= 20 * jnp.finfo(gap.dtype).eps * jnp.abs(many)
+    gap = ends[1] - ends[0]
+    largest = lambda pair: jnp.maximum(*map(jnp.abs, pair))
+    size = jnp.abs(many)
+    rounding = size + (largest(values) + size * largest(ends)) / jnp.where(
+        gap == 0, 1, jnp.abs(gap)
+    )
+    agree = jnp.abs(many - few) <= 20 * jnp.finfo(gap.dtype).eps * rounding
     close = agree | (gap == 0)
+    difference = values[0] - values[1]
     return jnp.where(close, many, difference / jnp.where(close, 1, gap))

@@ -1,5 +1,6 @@
 """`substitute`: derivatives of a reference in place of those that a kernel lacks."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,10 @@ class Substituted(Ruled):
             if id(kernel) not in trail.nodes and kernel is not self.f:
                 raise _hidden(self.f, f"no `{function_name(kernel)}` that it captures")
             ruled[id(kernel)] = _with_reference(kernel, reference)
+        _, left = survey(Rebuild(trail, dict.fromkeys(ruled, None))(self.f))
+        for kernel, _ in self.kernels:
+            if id(kernel) in left.nodes:
+                raise _hidden(self.f, f"`{function_name(kernel)}` in a class's method")
         return Rebuild(trail, ruled)(self.f)(*args, **keywords)
 
     def __repr__(self) -> str:
@@ -48,8 +53,10 @@ def substitute(
 
     Args:
         kernels: From kernels to references: functions of the same arguments with
-            results of the same structure. A kernel is found where the function
-            captures it: as a global, in a closure, as a default or an attribute.
+            results of the same structure. What is passed to a kernel by keyword is an
+            option, passed on to its reference, and not differentiated. A kernel is
+            found where the function captures it: as a global, in a closure, as a
+            default or an attribute, but not inside of a function of `jax.jit`.
 
     Returns:
         A function that takes a function and returns it with its kernels substituted.
@@ -68,8 +75,22 @@ def substitute(
     return lambda f: Substituted(f, pairs)
 
 
-def _with_reference(kernel: Any, reference: Any) -> Custom:
+def _with_reference(kernel: Any, reference: Any) -> Callable[..., Any]:
+    """Return the kernel with the derivatives of the reference, options as they come."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if options:
+            bind = lambda f: functools.partial(f, **options)
+            return _ruled(bind(kernel), bind(reference))(*args)
+        return ruled(*args)
+
+    ruled = _ruled(kernel, reference)
+    return call
+
+
+def _ruled(kernel: Any, reference: Any) -> Custom:
     ruled = Custom(lambda *args: kernel(*args))
+    ruled.origin = kernel
 
     def tangent(primals: Any, tangents: Any) -> Any:
         leaves, tree = jax.tree.flatten(primals)
@@ -95,6 +116,7 @@ def _hidden(f: Any, got: str) -> StructureError:
             f"the kernel is not found in `{function_name(f)}`.",
             expected="a kernel that the function captures",
             got=got,
-            fix="Give the kernel rules where it is defined, with `hotk.rule.custom`.",
+            fix="Substitute before `jax.jit`, which hides what it holds, or give the "
+            "kernel rules where it is defined, with `hotk.rule.custom`.",
         )
     )

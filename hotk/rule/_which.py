@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hotk._core import DtypeError, function_name, message
-from hotk.mode import Forward, Nested
+from hotk._core import DtypeError, ModeError, function_name, message
+from hotk.mode import Forward, Nested, Reverse
 
 from ._custom import Custom
 from ._derivative import rules_of
@@ -24,6 +24,7 @@ def which(f: Any, mode: Any) -> str:
 
     Raises:
         DtypeError: If `f` has no rules of hotk.
+        ModeError: If `mode` is none of these.
 
     Example:
         >>> f = hotk.rule.custom(jnp.sin)
@@ -44,6 +45,18 @@ def which(f: Any, mode: Any) -> str:
                 got=type(f).__name__,
                 fix="JAX's own rules are those of one mode: `custom_jvp` of forward, "
                 "`custom_vjp` of reverse.",
+            )
+        )
+    if isinstance(mode, type) and issubclass(mode, (Forward, Reverse)):
+        mode = mode()
+    if not isinstance(mode, (Forward, Reverse, Nested)):
+        raise ModeError(
+            message(
+                "rule.which(f, mode)",
+                "`mode` must say how the derivative is taken.",
+                expected="hotk.Forward(), hotk.Reverse() or a hotk.Nested",
+                got=repr(mode),
+                fix="Take `hotk.FORWARD_OVER_REVERSE` for second order.",
             )
         )
     inner = mode.inner if isinstance(mode, Nested) else mode

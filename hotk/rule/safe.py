@@ -11,7 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hotk._core import DtypeError, describe, message
+
 from ._custom import custom
+from ._determinant import det as det, slogdet as slogdet
 from ._spectral import (
     matrix_function as matrix_function,
     spectral_sum as spectral_sum,
@@ -21,9 +24,10 @@ from ._spectral import (
 def sqrt(x: Any) -> Any:
     r"""Compute $\sqrt{x}$, at 0 as the limit of $\sqrt{x + \delta}$.
 
-    There $\delta = t^{2/3}$, t the smallest normal number of the dtype: so the value is
-    about 3e-103 in float64 and 2e-13 in float32 and bfloat16, and the derivatives are
-    huge but finite, up to fourth order. In $\sqrt{s}^2$ they cancel, as they must.
+    There $\sqrt{\delta} = 2^{-m}$, with m = 140 in float64 and 24 in float32 and
+    bfloat16, so 7e-43 and 6e-8. The derivatives are huge but finite, up to fourth order
+    in float64 and third in float32, and powers of two, so that those of $\sqrt{s}^2$
+    cancel without a rounding.
 
     Args:
         x: Floating array, not negative; not float16, whose range is too small.
@@ -37,8 +41,8 @@ def sqrt(x: Any) -> Any:
         >>> hotk.hessian(f, x).tolist()
         [[-2.0, 0.0], [0.0, -2.0]]
     """
-    x = jnp.asarray(x)
-    small = float(jnp.finfo(x.dtype).tiny) ** (2 / 3)
+    x = _floating(x, "sqrt")
+    small = 4.0 ** (-140 if jnp.finfo(x.dtype).nmant > 30 else -24)
     return jnp.sqrt(jnp.where(x == 0, x + jnp.asarray(small, x.dtype), x))
 
 
@@ -63,12 +67,28 @@ def norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         >>> jax.hessian(lambda x: hotk.safe.norm(x) ** 2)(x).tolist()
         [[2.0, 0.0], [0.0, 2.0]]
     """
-    x = jnp.asarray(x)
+    x = _floating(x, "norm")
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     squares = sum((part / scale) ** 2 for part in _real_parts(x))
     made = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
     return made if keepdims else jnp.squeeze(made, axis)
+
+
+def _floating(x: Any, name: str) -> Any:
+    x = jnp.asarray(x)
+    small = name in ("sqrt", "norm") and x.dtype == jnp.float16
+    if jnp.issubdtype(x.dtype, jnp.inexact) and not small:
+        return x
+    raise DtypeError(
+        message(
+            f"safe.{name}(x)",
+            "`x` has another dtype than is computed with.",
+            expected="floating-point numbers" + (", not float16" if small else ""),
+            got=describe(x),
+            fix="Convert it, such as by `x.astype(jnp.float32)`.",
+        )
+    )
 
 
 def _real_parts(x: Any) -> tuple[Any, ...]:
@@ -178,10 +198,16 @@ def _power(x: Any, y: Any) -> Any:
 @_power.def_jvp
 def _(primals: Any, tangents: Any, *, y: Any) -> Any:
     base, exponent = primals
-    constant = exponent == 0
-    slope = exponent * _power(base, jnp.where(constant, 1, exponent - 1))
-    by_base = jnp.where(constant, 0, slope) * tangents[0]
-    logarithm = apply_where(base > 0, jnp.log, base, 0.0)
+    exponent = jnp.asarray(exponent, base.dtype)
+    positive = base > 0
+    held = jax.lax.stop_gradient(exponent)
+    exponent = jnp.where(positive, exponent, held)  # no derivative by it elsewhere
+    flat = (exponent == 0) & ~positive
+    slope = exponent * _power(base, jnp.where(flat, 1, exponent - 1))
+    by_base = jnp.where(flat, 0, slope) * tangents[0]
+    if tangents[1] is None:  # an integer
+        return by_base.astype(y.dtype)
+    logarithm = apply_where(positive, jnp.log, base, 0.0)
     return (by_base + y * logarithm * tangents[1]).astype(y.dtype)
 
 
@@ -221,7 +247,7 @@ def sigmoid(x: Any) -> Any:
         >>> print(f"{plain(40.0):.3g} {safe(40.0):.3g}")
         0 4.25e-18
     """
-    return _sigmoid(jnp.asarray(x))
+    return _sigmoid(_floating(x, "sigmoid"))
 
 
 def softplus(x: Any) -> Any:
@@ -237,7 +263,7 @@ def softplus(x: Any) -> Any:
         >>> print(f"{jax.grad(jax.grad(hotk.safe.softplus))(40.0):.3g}")
         4.25e-18
     """
-    return _softplus(jnp.asarray(x))
+    return _softplus(_floating(x, "softplus"))
 
 
 def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
@@ -260,11 +286,11 @@ def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         >>> jax.grad(hotk.safe.logsumexp)(x).tolist()
         [0.0, 0.0]
     """
-    x = jnp.asarray(x)
+    x = _floating(x, "logsumexp")
     largest = jnp.max(jax.lax.stop_gradient(x), axis, keepdims=True, initial=-jnp.inf)
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
     gone = x == -jnp.inf
     terms = jnp.where(gone, 0, jnp.exp(jnp.where(gone, 0, x - shift)))
     total = jnp.sum(terms, axis, keepdims=True)
-    made = shift + apply_where(total > 0, jnp.log, total, -jnp.inf)
+    made = shift + apply_where(total != 0, jnp.log, total, -jnp.inf)
     return made if keepdims else jnp.squeeze(made, axis)

@@ -1,9 +1,12 @@
 """Functions with rules of their own, against the best nesting written by hand."""
 
+import functools
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+import lineax
+import optimistix
 from jax.experimental.ode import odeint
 
 import hotk
@@ -111,11 +114,74 @@ def a_root(n: int, goal: float | None) -> Iterator[Row]:
     yield of_ratio(name, ratio, goal, ours.info.mode)
 
 
+def solvers_of_others(n: int, goal: float | None) -> Iterator[Row]:
+    """Compare optimistix and lineax, as they are, with the best nesting by hand."""
+    coupling = jax.random.normal(jax.random.key(0), (n, n)) / n
+    p = jnp.linspace(-1.0, 1.0, n)
+    newton = optimistix.Newton(rtol=1e-5, atol=1e-5)
+
+    def of_root(p):
+        residual = lambda y, p: y - jnp.tanh(coupling @ y + p)
+        found = optimistix.root_find(residual, newton, jnp.zeros(n), p, throw=False)
+        return jnp.sum(found.value**2)
+
+    def of_solve(p):
+        matrix = jnp.eye(n) + coupling @ coupling.T + jnp.diag(p**2)
+        operator = lineax.MatrixLinearOperator(matrix)
+        return jnp.sum(
+            lineax.linear_solve(operator, jnp.sin(p), lineax.LU()).value ** 3
+        )
+
+    nestings = [
+        lambda f: jax.jacfwd(jax.jacrev(f)),
+        lambda f: jax.jacrev(jax.jacrev(f)),
+        lambda f: jax.jacrev(jax.jacfwd(f)),
+        lambda f: jax.jacfwd(jax.jacfwd(f)),
+    ]
+    for name, f in {"an optimistix root": of_root, "a lineax solve": of_solve}.items():
+        ours = hotk.hessian.prepare(f, p)
+        by_hand = [jax.jit(nesting(f)) for nesting in nestings]
+        one = functools.partial(ours, p)
+        ratios = [compare(one, functools.partial(h, p), rounds=9) for h in by_hand]
+        worst = max(ratios, key=lambda ratio: ratio.median)
+        title = f"hessian through {name}, n={n} / the best nesting by hand"
+        yield of_ratio(title, worst, goal, ours.info.mode)
+
+
+def a_scan_of_checkpoints() -> Iterator[Row]:
+    """Compare temporary memory with the best of four nestings by hand."""
+    layers, width, batch = 32, 64, 256
+    weights = jax.random.normal(jax.random.key(0), (layers, width, width)) / 6
+    x = jnp.ones((batch, width))
+    layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
+
+    def f(weights):
+        last, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), x, weights)
+        return jnp.mean(last**2)
+
+    along = lambda f, x, v: jax.jvp(f, (x,), (v,))[1]
+    nestings = [
+        lambda x, v: along(jax.grad(f), x, v),
+        lambda x, v: jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x),
+        lambda x, v: jax.grad(lambda x: along(f, x, v))(x),
+    ]
+    used = [
+        jax.jit(h).lower(weights, weights).compile().memory_analysis() for h in nestings
+    ]
+    best = min(memory.temp_size_in_bytes for memory in used)
+    info = hotk.hvp.prepare(f, weights, weights).info
+    name = "temporary memory, hvp through a scan of checkpoints / best by hand"
+    yield Row(name, info.temporary_bytes / best, 1.2, None, info.mode)
+
+
 def measure() -> Iterator[Row]:
     """Measure all of it."""
     yield from a_rule_costs_nothing()
     yield from a_kernel_without_forward_rule()
     yield from a_solver_of_odes()
+    yield from solvers_of_others(100, 1.2)
+    yield from solvers_of_others(40, None)  # as small as that, dispatch shows
+    yield from a_scan_of_checkpoints()
     yield from a_root(100, 1.2)
     yield from a_root(20, None)  # a tenth of a millisecond: dispatch shows
 

@@ -124,3 +124,20 @@ def test_an_integer_in_the_direction_stays_what_it_was_prepared_as():
     x = {"a": jnp.array(X), "n": 3}
     product = hotk.hvp.prepare(f, x, {"a": V, "n": 3})
     close(product(x, {"a": V, "n": 3})["a"], 18 * X * V)
+
+
+def test_a_jitted_function_with_its_own_arrays_at_several_shapes():
+    """Its program is one with lifted constants, and fits one signature alone."""
+    scale = jnp.asarray(3.0)
+
+    @jax.jit
+    def mean_square(x):
+        return scale * jnp.mean(x**2)
+
+    f = lambda x: mean_square(x)
+    for n in (3, 4, 3, 5):
+        x = jnp.arange(1.0, n + 1)
+        close(hotk.gradient(f, x), 6 * x / n)
+        close(hotk.hessian(f, x), 6 * np.eye(n) / n)
+    x = jnp.ones(4, jnp.float32)
+    assert hotk.gradient(f, x).dtype == jnp.float32

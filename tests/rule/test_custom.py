@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -348,3 +349,189 @@ def test_info_tells_which_rules_run():
     assert found == (f"{name}: vjp, transposed",)
     assert hotk.gradient.prepare(f, 3.0).info.rules == (f"{name}: vjp",)
     assert hotk.gradient.prepare(jnp.sin, 3.0).info.rules == ()
+
+
+# ---- what users do, and do wrong
+
+
+class Spring:
+    def __init__(self, stiffness):
+        self.stiffness = stiffness
+
+    @custom
+    def energy(self, x):
+        return self.stiffness * jnp.sum(x**2) / 2
+
+    @energy.def_vjp
+    def _(primals, u):
+        self, x = primals
+        return None, 3 * self.stiffness * x * u  # instead of 1: to see that it runs
+
+
+class SpringModule(eqx.Module):
+    stiffness: jax.Array
+
+    @custom
+    def energy(self, x):
+        return self.stiffness * jnp.sum(x**2) / 2
+
+
+@SpringModule.energy.def_jvp
+def _(primals, tangents):
+    (self, x), (d_self, d_x) = primals, tangents
+    by_x = 3 * self.stiffness * jnp.sum(x * d_x)
+    return by_x + d_self.stiffness * jnp.sum(x**2) / 2
+
+
+@pytest.mark.parametrize("make", [Spring, SpringModule])
+def test_rules_of_a_method(make):
+    for stiffness in (2.0, 5.0):
+        f = make(jnp.asarray(stiffness)).energy
+        close(hotk.gradient(f, X), 3 * stiffness * X)
+        close(hotk.hvp(f, X, V), 3 * stiffness * V)
+    module = SpringModule(jnp.asarray(2.0))
+    by_module = hotk.gradient(lambda m: m.energy(X), module)
+    close(by_module.stiffness, np.sum(X**2) / 2)
+
+
+def clipped():
+    f = custom(lambda x: x * 1.0)
+    f.def_vjp(lambda p, u: (jnp.clip(u, -0.1, 0.1),))
+    return f
+
+
+@pytest.mark.parametrize("mode", [*NESTINGS, hotk.Auto()], ids=str)
+def test_a_rule_that_is_not_linear_has_no_second_derivative(mode):
+    c = clipped()
+    close(hotk.gradient(lambda x: c(x) ** 2, 3.0), 0.1)
+    with pytest.raises(hotk.ModeError, match="not linear in the cotangent"):
+        hotk.second_derivative(lambda x: c(x) ** 2, 3.0, mode=mode)
+
+
+def test_a_rule_that_is_not_linear_is_not_transposed():
+    with pytest.raises(hotk.ModeError, match="not linear"):
+        hotk.jvp(clipped(), 3.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["def_vjp", "def_jvp"])
+def test_a_forgotten_return_is_told_of(kind):
+    f = custom(lambda x: x**2)
+
+    def forgetful(primals, u):
+        2 * primals[0]
+
+    getattr(f, kind)(forgetful)
+    with pytest.raises(hotk.StructureError, match="return"):
+        hotk.gradient(f, 2.0)
+
+
+def test_a_list_and_a_bare_array_are_cotangents_as_well():
+    for pack in (list, tuple, lambda made: made[0]):
+        f = custom(lambda x: x**2)
+        f.def_vjp(lambda p, u, pack=pack: pack([3 * p[0] * u]))
+        close(hotk.gradient(f, 2.0), 6.0)
+
+
+def test_keywords_that_rules_cannot_know_are_named():
+    f = custom(lambda x, *, scale=1.0: x * scale)
+    f.def_vjp(lambda p, u: (u,))
+    with pytest.raises(TypeError, match="`scale` a positional"):
+        f(1.0, scale=2.0)
+    with pytest.raises(TypeError, match="must be a function"):
+        custom(3)
+
+
+def test_which_takes_classes_of_modes_and_nothing_else():
+    f = hotk.rule.external(
+        np.sin, result_shape=lambda x: x, jvp=lambda p, t: np.cos(p[0]) * t[0]
+    )
+    assert which(f, hotk.Forward) == which(f, hotk.Forward()) == "jvp"
+    for mode in ("forward", hotk.Auto(), None):
+        with pytest.raises(hotk.ModeError, match="which"):
+            which(f, mode)
+
+
+def test_one_mode_stands_for_a_tuple_of_one():
+    f = custom(lambda x: x**2)
+    f.def_jvp(lambda p, t: 7 * t[0], modes=hotk.Forward)
+    close(hotk.gradient(f, 2.0, mode=hotk.Forward()), 7.0)
+    close(hotk.gradient(f, 2.0, mode=hotk.Reverse()), 4.0)
+
+
+def test_an_error_in_a_rule_comes_with_its_line():
+    f = custom(lambda x: x**2)
+
+    @f.def_jvp
+    def rule(primals, tangents):
+        return primals * tangents
+
+    with pytest.raises(hotk.ModeError) as error:
+        hotk.gradient(f, 2.0)
+    line = rule.__code__.co_firstlineno + 2
+    assert f"in test_custom.py:{line}" in str(error.value)
+
+
+def test_a_mode_chosen_with_rules_is_chosen_anew_without():
+    loop = lambda x: jax.lax.while_loop(lambda y: y < 9.0, lambda y: y * y, x)
+    f = custom(lambda x: loop(x))
+    f.def_vjp(lambda p, u: (5 * u,))
+    g = lambda x: f(x)
+    for _ in range(2):
+        close(hotk.gradient(g, 2.0), 5.0)
+        with disabled():
+            close(hotk.gradient(g, 2.0), 4 * 2.0**3)
+
+
+@each_nesting
+def test_a_complex_number_from_a_reverse_rule_alone(mode):
+    f = custom(lambda x: x * (1 + 2j))
+    f.def_vjp(lambda p, u: ((u * (1 + 2j)).real,))
+    found = jax.jvp(f, (jnp.array(0.3),), (jnp.array(1.0),))[1]
+    close(found, np.asarray(1 + 2j))
+    x = jnp.array(0.3)
+    g = lambda x: (f(x).real ** 2 + f(x).imag ** 2) ** 2
+    close(hotk.hvp(g, x, x, mode=mode), np.asarray(300 * 0.3**3))
+
+
+def test_rules_for_one_mode_each_are_transposed_for_the_other():
+    f = custom(lambda x: x**2)
+    f.def_jvp(lambda p, t: 3 * p[0] * t[0], modes=hotk.Reverse)
+    f.def_vjp(lambda p, u: (5 * p[0] * u,), modes=hotk.Forward)
+    close(hotk.gradient(f, 1.0, mode=hotk.Forward()), 5.0)
+    close(hotk.gradient(f, 1.0, mode=hotk.Reverse()), 3.0)
+
+
+def odd_cube():
+    f = custom(lambda x: x**3)
+    f.def_jvp(lambda p, t: 7 * p[0] * t[0])
+    return f
+
+
+@pytest.mark.parametrize("inside_first", [True, False])
+def test_a_prepared_operator_and_direct_calls_with_and_without_rules(inside_first):
+    hotk.clear_cache()
+    f, x = odd_cube(), jnp.asarray(2.0)
+    g = lambda x: f(x)
+    if inside_first:
+        with disabled(f):
+            close(hotk.gradient(g, x), np.asarray(12.0))
+    prepared = hotk.gradient.prepare(g, x)
+    for _ in range(2):
+        close(prepared(x), np.asarray(14.0))
+        close(hotk.gradient(g, x), np.asarray(14.0))
+        with disabled(f):
+            close(prepared(x), np.asarray(14.0))  # it is as it was prepared
+            close(hotk.gradient(g, x), np.asarray(12.0))
+            close(jax.jit(lambda x: hotk.gradient(g, x))(x), np.asarray(12.0))
+
+
+def test_one_of_two_functions_of_the_host_without_its_rules():
+    make = lambda fun, slope: hotk.rule.external(
+        fun, result_shape=lambda x: x, vjp=lambda p, u: (slope * u,)
+    )
+    sine, cosine = make(np.sin, 2.0), make(np.cos, 3.0)
+    with disabled(sine):
+        close(hotk.gradient(cosine, 1.0), 3.0)
+        with pytest.raises(hotk.ModeError):
+            hotk.gradient(sine, 1.0)
+    close(hotk.gradient(sine, 1.0), 2.0)

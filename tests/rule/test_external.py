@@ -146,3 +146,21 @@ def test_of_complex_numbers_no_rule_is_derived(as_user):
     close(hotk.gradient(g, 1j), np.asarray(jax.grad(lambda z: jnp.exp(z).real)(1j)))
     with pytest.raises(hotk.DtypeError, match="complex"):
         hotk.jvp(g, 1j, 1.0 + 0j)
+
+
+def test_the_step_of_a_difference_knows_only_what_moves():
+    rule = lambda p, u: (np.cos(p[0]) * p[1] * u, np.sin(p[0]) * u)
+    f = external(lambda a, b: np.sin(a) * b, result_shape=lambda a, b: a, vjp=rule)
+    large = jnp.asarray(1e6)
+    found = hotk.second_derivative(lambda a: f(a, large), jnp.asarray(0.3))
+    close(found, np.asarray(-1e6 * np.sin(0.3)), rtol=1e-8)
+
+
+def test_what_a_rule_of_the_host_returns_wrongly_is_named():
+    f = external(np.sin, result_shape=lambda x: x, vjp=lambda p, u: (u, u))
+    with pytest.raises(Exception, match="`vjp` of sin") as error:
+        jax.block_until_ready(hotk.gradient(lambda x: jnp.sum(f(x)), jnp.ones(2)))
+    assert "one entry for each argument" in str(error.value)
+    f = external(lambda x: x[:1], result_shape=lambda x: x, vjp=lambda p, u: (u,))
+    with pytest.raises(Exception, match="something else than was declared"):
+        jax.block_until_ready(f(jnp.ones(2)))

@@ -157,3 +157,111 @@ def test_mistakes_are_named(as_user):
     big = root(lambda x, a: x - a, lambda x0, a: x0 + a)
     with pytest.raises(hotk.TooLargeError, match="2048"):
         jax.grad(lambda a: big(jnp.ones(3000), a).sum())(1.0)
+
+
+# ---- solutions that are trees, some of whose equations do not move
+
+
+def test_equations_that_do_not_hold_the_parameter():
+    residual = lambda x, a: (x[0] ** 2 - a, x[1] - x[0])
+    solution = hotk.rule.root(residual, lambda x0, a: (jnp.sqrt(a), jnp.sqrt(a)))
+    second = lambda a: solution(None, a)[1]
+    for mode in NESTINGS:
+        close(hotk.second_derivative(second, 4.0, mode=mode), -1 / 32)
+    assert not isinstance(jax.grad(second)(4.0), tuple)
+
+
+def test_a_minimum_over_a_tree_of_parameters():
+    def objective(p, c):
+        bias = (p["b"] - 1) ** 2
+        return jnp.sum((p["w"] - 1) ** 2) + c * jnp.sum(p["w"] ** 2) + bias
+
+    solve = lambda p0, c: {"w": jnp.ones(2) / (1 + c), "b": jnp.ones(())}
+    fit = hotk.rule.minimum(objective, solve)
+    loss = lambda c: jnp.sum(fit(None, c)["w"])
+    close(hotk.gradient(loss, 1.0), -0.5)
+    close(jax.grad(loss)(1.0), -0.5)
+    close(hotk.second_derivative(loss, 1.0), 0.5)
+
+
+def test_a_linear_system_of_several_arrays():
+    b = lambda a: {"w": a * jnp.ones(2), "b": jnp.zeros(())}
+    product = lambda c, v: {"w": c * v["w"], "b": v["b"]}
+    solve = hotk.rule.linear_solve
+    f = lambda a, c: jnp.sum(solve(lambda v: product(c, v), b(a))["w"])
+    close(jax.grad(f)(2.0, 2.0), 1.0)
+    close(jax.grad(f, argnums=1)(2.0, 2.0), -1.0)
+    close(hotk.hessian(lambda z: f(z[0], z[1]), np.array([2.0, 2.0]))[1, 1], 1.0)
+
+
+@pytest.mark.parametrize("mode", [*NESTINGS, hotk.Auto()], ids=str)
+def test_an_equation_with_a_reverse_rule_of_jax(mode):
+    act = jax.custom_vjp(jnp.tanh)
+    act.defvjp(lambda z: (act(z), z), lambda z, u: (u * (1 - jnp.tanh(z) ** 2),))
+
+    def walk(z, t):
+        return jax.lax.fori_loop(0, 60, lambda i, z: jnp.tanh(0.3 * z + t), z)
+
+    f, known = (
+        lambda t, g=g: jnp.sum(
+            hotk.rule.fixed_point(lambda z, t: g(0.3 * z + t), walk)(jnp.zeros(2), t)
+        )
+        for g in (act, jnp.tanh)
+    )
+    expected = jax.hessian(known)(jnp.ones(2))
+    close(hotk.hessian(f, jnp.ones(2), mode=mode), expected)
+
+
+def test_a_solver_without_its_rules():
+    solution = hotk.rule.root(lambda x, a: x**2 - a, lambda x0, a: (x0 + a / x0) / 2)
+    f = lambda a: solution(1.0, a)
+    known = 0.5 / 2.5 * 1.0
+    close(hotk.gradient(f, 4.0), known)
+    for functions in ((), (solution,)):
+        with hotk.rule.disabled(*functions):
+            close(hotk.gradient(f, 4.0), 0.5)
+    close(hotk.gradient(f, 4.0), known)
+
+
+def test_what_is_no_solver_or_system_is_refused():
+    root = hotk.rule.root(lambda x, a: x - a, lambda x0, a: a, has_aux=True)
+    with pytest.raises(hotk.OutputError, match="has_aux"):
+        root(0.0, 1.0)
+    with pytest.raises(TypeError, match="lambda v: A @ v"):
+        hotk.rule.linear_solve(jnp.eye(2), jnp.ones(2))
+    with pytest.raises(hotk.DtypeError, match="Convert"):
+        hotk.rule.linear_solve(lambda v: v, jnp.ones(2, int))
+    with pytest.raises(TypeError, match="has no rules"), hotk.rule.disabled(jnp.sin):
+        pass
+
+
+def test_complex_unknowns_of_equations_that_are_not_holomorphic():
+    step = lambda z, r: 0.3 * jnp.conj(z) + r * (1 + 1j)
+    walk = lambda z, r: jax.lax.fori_loop(0, 60, lambda i, z: step(z, r), z)
+    point = hotk.rule.fixed_point(step, walk)
+    found = jax.jvp(lambda r: point(0j, r), (1.0,), (1.0,))[1]
+    close(found, np.asarray(1 / 0.7 + 1j / 1.3))
+    draw = np.random.default_rng(0).normal
+    b, r = (draw(size=s) + 1j * draw(size=s) for s in ((4, 2), (4,)))
+
+    def misfit(z, t):
+        e = b @ z - t * r
+        return jnp.sum(e.real**2 + e.imag**2)
+
+    least = np.linalg.lstsq(b, r)[0]
+    fit = hotk.rule.minimum(misfit, lambda z, t: jnp.asarray(least) * t)
+    found = jax.jvp(lambda t: fit(None, t), (1.0,), (1.0,))[1]
+    close(found, least)
+
+
+def test_a_complex_root_to_second_order():
+    solution = hotk.rule.root(lambda z, a: z**2 - a, lambda z, a: jnp.sqrt(a + 0j))
+    f = lambda a: jnp.imag(solution(1j, a))
+    for mode in NESTINGS:
+        close(hotk.second_derivative(f, -4.0, mode=mode), -1 / 32)
+
+
+def test_half_precision():
+    solution = hotk.rule.root(lambda x, a: x**2 - a, lambda x, a: jnp.sqrt(a))
+    found = jax.grad(lambda a: solution(None, a))(jnp.bfloat16(4.0))
+    assert (found, found.dtype) == (0.25, jnp.bfloat16)

@@ -34,6 +34,18 @@ def test_norms_at_zero_in_low_precision(dtype, default_settings):
     close(got, 2 * np.eye(2).astype(dtype), rtol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_higher_derivatives_of_norms_at_zero(dtype):
+    v = jnp.array([1.0, 0.5], dtype)
+    orders = range(1, 5 if dtype == "float64" else 4)
+    for power, known in ((2, [0, 2.5, 0, 0]), (4, [0, 0, 0, 37.5])):
+        f = lambda x, power=power: safe.norm(x) ** power
+        for order in orders:
+            f = lambda x, f=f: jax.jvp(f, (x,), (v,))[1]
+            found = f(jnp.zeros(2, dtype))
+            close(float(found), known[order - 1], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
 def test_norms_of_any_size(size):
     x = size * np.array([3.0, 4.0])
@@ -105,3 +117,53 @@ def test_quotients_and_branches(mode):
     close(hotk.second_derivative(branch, 0.0, mode=mode), 0.0)
     close(hotk.second_derivative(branch, 2.0, mode=mode), -0.25)
     assert branch(0.0) == 5.0
+
+
+@each_nesting
+@pytest.mark.parametrize("y", [0.0, 0.5, 1.0, 3.0])
+def test_powers_by_both_arguments(mode, y):
+    z = np.array([2.0, y])
+    f = lambda z: safe.power(z[0], z[1])
+    x, log = 2.0, np.log(2.0)
+    by_x = y * (y - 1) * x ** (y - 2)
+    mixed = x ** (y - 1) * (1 + y * log)
+    known = np.array([[by_x, mixed], [mixed, x**y * log**2]])
+    close(hotk.hessian(f, z, mode=mode), known)
+
+
+def test_higher_derivatives_of_x_to_the_x():
+    f = lambda x: safe.power(x, x)
+    with mpmath.workdps(30):
+        known = [float(mpmath.diff(lambda x: x**x, 2, k)) for k in range(1, 5)]
+    for order in range(4):
+        f = jax.grad(f)
+        close(f(2.0), known[order], rtol=1e-12)
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.0])
+@pytest.mark.parametrize("y", [0.0, 1.0, 2.0])
+def test_powers_of_what_is_not_positive_have_no_derivative_by_the_exponent(x, y):
+    found = hotk.hessian(lambda z: safe.power(z[0], z[1]), np.array([x, y]))
+    close(found, np.diag([2.0 if y == 2 else 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("y", [2, np.int64(2), np.array(2)])
+def test_integers_as_exponents(y):
+    with jax.numpy_dtype_promotion("standard"):
+        close(hotk.gradient(safe.power, 3.0, y), 6.0)
+        close(jax.jit(jax.grad(safe.power))(3.0, y), 6.0)
+
+
+def test_nan_stays_and_infinity_does():
+    assert np.isnan(safe.logsumexp(jnp.array([jnp.nan, 1.0])))
+    assert np.isnan(safe.logsumexp(jnp.array([jnp.inf, jnp.nan])))
+    assert safe.logsumexp(jnp.array([jnp.inf, 1.0])) == jnp.inf
+
+
+@pytest.mark.parametrize("name", ["sqrt", "norm", "sigmoid", "softplus", "logsumexp"])
+def test_integers_are_refused(name):
+    with pytest.raises(hotk.DtypeError, match=f"safe.{name}"):
+        getattr(safe, name)(jnp.array([1, 2]))
+    for narrow in ("sqrt", "norm"):
+        with pytest.raises(hotk.DtypeError, match="float16"):
+            getattr(safe, narrow)(jnp.array([1.0], "float16"))

@@ -1,7 +1,10 @@
 """Functions of symmetric matrices where eigenvalues coincide."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 
@@ -79,3 +82,48 @@ def test_what_is_no_symmetric_matrix_is_refused(as_user):
         safe.spectral_sum(jnp.ones((2, 3)), jnp.log)
     with pytest.raises(hotk.DtypeError, match="real"):
         safe.matrix_function(jnp.eye(2, dtype=complex), jnp.exp)
+
+
+def second(f, a, v):
+    """Differentiate f(A) twice along V by a block matrix, in forty digits."""
+    n = len(a)
+    with mpmath.workdps(40):
+        zero = mpmath.zeros(n)
+        a, v = (mpmath.matrix(m.tolist()) for m in (a, v))
+        rows = [[a, v, zero], [zero, a, v], [zero, zero, a]]
+        block = mpmath.matrix(3 * n)
+        for i, j in itertools.product(range(3), repeat=2):
+            for k, m in itertools.product(range(n), repeat=2):
+                block[i * n + k, j * n + m] = rows[i][j][k, m]
+        found = f(block)
+        made = [[2 * found[k, 2 * n + m] for m in range(n)] for k in range(n)]
+        return np.array(made, float)
+
+
+def mp_tanh(a):
+    up, down = mpmath.expm(a), mpmath.expm(-a)
+    return (up - down) * (up + down) ** -1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_matrices_of_low_rank_whose_zeros_are_roundings(seed):
+    draw = np.random.default_rng(seed).normal
+    b, v = 0.7 * draw(size=(5, 1)), draw(size=(5, 5))
+    a, v = b @ b.T, v + v.T
+    known = second(mp_tanh, a, v)
+    f = lambda a: safe.matrix_function(a, jnp.tanh)
+    along = lambda f: lambda a: jax.jvp(f, (a,), (jnp.asarray(v),))[1]
+    close(along(along(f))(jnp.asarray(a)), known, rtol=0, atol=1e-12)
+    g = lambda a: safe.spectral_sum(a, jnp.tanh)
+    close(hotk.quadratic_form(g, a, v), np.trace(known), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-16, 1e-13, 1e-9, 1e-6, 1e-4, 1e-2, 1.0])
+def test_eigenvalues_that_nearly_coincide(gap):
+    a = np.diag([0.3, 0.3 + gap, 0.3 - gap / 3, 1.0])
+    v = np.random.default_rng(5).normal(size=(4, 4))
+    v = v + v.T
+    f = lambda a: safe.matrix_function(a, jnp.tanh)
+    along = lambda f: lambda a: jax.jvp(f, (a,), (jnp.asarray(v),))[1]
+    known = second(mp_tanh, a, v)
+    close(along(along(f))(jnp.asarray(a)), known, rtol=0, atol=2e-11)

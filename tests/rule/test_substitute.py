@@ -73,3 +73,27 @@ def test_a_kernel_that_is_not_there_is_an_error(as_user):
     f = substitute({kernel: jnp.sin})(lambda x: jnp.sum(jnp.cos(x)))
     with pytest.raises(hotk.StructureError, match="kernel"):
         hotk.gradient(f, X)
+
+
+step = jax.jit(lambda x, digits=2: jnp.floor(x * 10.0**digits) / 10.0**digits)
+
+
+def test_options_of_a_kernel_are_passed_on():
+    kernel = lambda x, *, power: jax.pure_callback(lambda x: x**power, x, x)
+    reference = lambda x, *, power: x**power
+    loss = lambda x: jnp.sum(kernel(x, power=3))
+    found = substitute({kernel: reference})(loss)
+    close(hotk.gradient(found, np.array([1.0, 2.0])), np.array([3.0, 12.0]))
+    close(hotk.hessian(found, np.array([1.0, 2.0])), np.diag([6.0, 12.0]))
+
+
+def test_a_kernel_that_cannot_be_replaced_is_told_of():
+    class Loss:
+        def __call__(self, x):
+            return jnp.sum(step(x) ** 2)
+
+    loss = Loss()
+    for f in (loss, lambda x: loss(x)):
+        smooth = substitute({step: lambda x: x})(f)
+        with pytest.raises(hotk.StructureError, match="method"):
+            hotk.gradient(smooth, jnp.array([0.3, 0.8]))

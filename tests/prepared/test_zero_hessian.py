@@ -1,0 +1,116 @@
+"""A Hessian that is zero by structure is told of, once, and no other is."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+
+
+W = jnp.arange(12.0).reshape(3, 4) / 7 - 0.6
+X = jnp.array([0.3, -0.7, 1.1])
+
+
+def relu_network(x):
+    return jnp.sum(jax.nn.relu(x @ W))
+
+
+def leaky_layers(x):
+    layer = lambda c, w: (jnp.maximum(w @ c, 0.1 * (w @ c)), None)
+    return jnp.sum(jax.lax.scan(layer, x, jnp.ones((2, 3, 3)))[0])
+
+
+FLAT = {
+    "relu": relu_network,
+    "layers in a scan": leaky_layers,
+    "where": lambda x: jnp.sum(jnp.where(x > 0, x, 2 * x)),
+    "absolute value": lambda x: jnp.sum(jnp.abs(x)),
+    "sorted": lambda x: jnp.sort(x)[0],
+    "median of a product": lambda x: jnp.max(3 * x) - jnp.min(x / 2),
+}
+BENT = {
+    "tanh": lambda x: jnp.sum(jnp.tanh(x @ W)),
+    "relu, then squared": lambda x: jnp.sum((jax.nn.relu(x @ W) - 1) ** 2),
+    "product of pieces": lambda x: jnp.maximum(x[0], 0) * jnp.abs(x[1]),
+    "where of squares": lambda x: jnp.sum(jnp.where(x > 0, x * x, x)),
+    "softplus": lambda x: jnp.sum(jax.nn.softplus(x)),
+    "linear, as it is written": lambda x: jnp.sum(2 * x),
+}
+CALLS = {
+    "hvp": lambda f: hotk.hvp(f, X, X),
+    "hessian": lambda f: hotk.hessian(f, X),
+    "hessian_diagonal": lambda f: hotk.hessian_diagonal(f, X),
+    "quadratic_form": lambda f: hotk.quadratic_form(f, X, X),
+    "value_gradient_and_hvp": lambda f: hotk.value_gradient_and_hvp(f, X, X),
+    "prepared": lambda f: hotk.hvp.prepare(f, X, X),
+    "in jit": lambda f: jax.jit(lambda x: hotk.hvp(f, x, x))(X),
+    "operator": lambda f: hotk.HessianOperator(f, X) @ X,
+}
+
+
+def warned(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            call()
+    return found
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_a_function_that_is_linear_in_pieces_warns_once(name):
+    hotk.clear_cache()
+    assert not jnp.any(jax.hessian(FLAT[name])(X))
+    found = warned(lambda: hotk.hvp(FLAT[name], X, X))
+    assert [w.category for w in found] == [hotk.ZeroHessianWarning]
+
+
+@pytest.mark.parametrize("name", BENT)
+@pytest.mark.parametrize("call", ["hvp", "hessian"])
+def test_any_other_does_not(name, call):
+    hotk.clear_cache()
+    assert warned(lambda: CALLS[call](BENT[name])) == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_operator_of_second_order_warns(name):
+    hotk.clear_cache()
+    with pytest.warns(hotk.ZeroHessianWarning, match="relu_network"):
+        CALLS[name](relu_network)
+
+
+@pytest.mark.parametrize("name", ["gradient", "jacobian", "value_and_gradient"])
+def test_operators_of_first_order_do_not(name):
+    hotk.clear_cache()
+    assert warned(lambda: getattr(hotk, name)(relu_network, X)) == []
+
+
+def test_it_names_the_function_the_kink_and_the_line_of_the_call():
+    hotk.clear_cache()
+    (found,) = warned(lambda: hotk.hvp(relu_network, X, X))
+    line = relu_network.__code__.co_firstlineno
+    assert f"`relu_network` (test_zero_hessian.py:{line})" in str(found.message)
+    assert f"test_zero_hessian.py:{line + 1}" in str(found.message)
+    assert "`max`" in str(found.message)
+    assert found.filename == __file__
+
+
+def test_weights_of_a_network_bend_its_output():
+    f = lambda p: jnp.sum(jax.nn.relu(X @ p[0]) @ p[1])
+    p = (W, jnp.ones(4))
+    assert warned(lambda: hotk.hvp(f, p, p)) == []
+    last = lambda b: f((W, b))
+    assert warned(lambda: hotk.hvp(last, p[1], p[1])) != []
+    assert not jnp.any(jax.hessian(last)(p[1]))
+
+
+def test_a_rule_of_the_user_may_bend_what_its_body_does_not():
+    @jax.custom_jvp
+    def spike(x):
+        return jnp.where(x > 0, 1.0, 0.0)
+
+    spike.defjvp(lambda p, t: (spike(p[0]), t[0] / (1 + p[0] ** 2)))
+    f = lambda x: jnp.sum(spike(x))
+    assert warned(lambda: hotk.hvp(f, X, X)) == []
+    assert jnp.any(hotk.hvp(f, X, X))

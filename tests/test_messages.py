@@ -1,0 +1,140 @@
+"""What hotk says where JAX has no derivative, word for word.
+
+The texts are in `tests/golden`. After a change of one on purpose, write them anew with
+`python -m tests.test_messages` and read the difference.
+"""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.scipy.special import gammainc
+
+import hotk
+
+
+GOLDEN = Path(__file__).parent / "golden"
+X = np.array([1.0, 2.0])
+
+
+@jax.custom_vjp
+def sine(x):
+    return jnp.sin(x)
+
+
+sine.defvjp(lambda x: (sine(x), jnp.cos(x)), lambda cos, u: (cos * u,))
+
+
+@jax.custom_vjp
+def clipped(x):
+    return 1.0 * x
+
+
+clipped.defvjp(lambda x: (clipped(x), None), lambda _, u: (jnp.clip(u, -1, 1),))
+
+
+def layers(x):
+    return jnp.sum(sine(2.0 * x))
+
+
+def clipping(x):
+    return jnp.sum(clipped(x) ** 2)
+
+
+def weighted(q):
+    return q["w"] ** 2 * jnp.sum(q["a"]) * q["n"]
+
+
+def cubes(x):
+    return jnp.sum(x**3)
+
+
+def loop(x):
+    step = lambda s: (s[0] + 1, jnp.sin(s[1]) * jnp.sum(x))
+    return jnp.sum(jax.lax.while_loop(lambda s: s[0] < 5, step, (0, x))[1])
+
+
+def incomplete_gamma(a):
+    return gammainc(a, 2.0)
+
+
+def drawn(a):
+    return jax.random.gamma(jax.random.key(0), a)
+
+
+def on_the_host(x):
+    return jnp.sum(jax.pure_callback(np.sin, x, x))
+
+
+def kernel(x):
+    def write(source, target):
+        target[...] = jnp.sin(source[...])
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jnp.sum(pl.pallas_call(write, out_shape=shape, interpret=True)(x))
+
+
+def chosen(operator, f, *at, **options):
+    info = operator.prepare(f, *at, **options).info
+    return f"mode: {info.mode}\nwhy: {info.why}\nrules: {'; '.join(info.rules) or '-'}"
+
+
+Q = {"w": 1.0, "n": 3, "a": np.ones(2)}
+ROR = hotk.REVERSE_OVER_REVERSE
+CASES = {
+    "custom_vjp": lambda: chosen(hotk.hvp, layers, X, X),
+    "custom_vjp_forced": lambda: chosen(hotk.hvp, layers, X, X, mode=ROR),
+    "clipping_forward": lambda: hotk.jvp(clipping, X, X, mode=hotk.Forward()),
+    "clipping": lambda: chosen(hotk.hvp, clipping, X, X),
+    "integer_leaf_in_v": lambda: hotk.hvp(weighted, Q, {**Q, "n": 1.0}),
+    "missing_leaf_in_v": lambda: hotk.hvp(weighted, Q, {"w": 1.0, "a": np.ones(2)}),
+    "integer_v": lambda: hotk.hvp(cubes, jnp.ones(3), jnp.ones(3, int)),
+    "integer_x": lambda: hotk.hvp(cubes, np.ones(3, int), np.ones(3)),
+    "loop": lambda: chosen(hotk.hvp, loop, X, X),
+    "loop_forced": lambda: hotk.hvp(loop, X, X, mode=ROR),
+    "gammainc": lambda: hotk.second_derivative(incomplete_gamma, 1.3),
+    "random_gamma": lambda: chosen(hotk.second_derivative, drawn, 1.3),
+    "random_gamma_forced": lambda: hotk.second_derivative(drawn, 1.3, mode=ROR),
+    "callback": lambda: hotk.hessian(on_the_host, X),
+    "pallas": lambda: hotk.hessian(kernel, X),
+}
+
+
+def said(call):
+    """Return what a call says, without folders and without the words of JAX."""
+    try:
+        text = str(call())
+    except hotk.HotkError as error:
+        text = f"{type(error).__name__}\n{error}"
+    text = re.sub(r"[^\s:`(]*/(?=[\w.]+\.py)", "", text)
+    text = re.sub(r"(\.py:\d+):\d+(:\d+)?", r"\1", text)
+    theirs = r"^(    [\w ,]+: \w+): .*?(?=( in \S+\.py:\d+)?$)"
+    return re.sub(theirs, r"\1: ...", text, flags=re.M) + "\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message_is_the_one_written_down(name):
+    assert said(CASES[name]) == (GOLDEN / f"{name}.txt").read_text()
+
+
+def test_every_text_belongs_to_a_case():
+    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_refusal_names_the_function_or_the_leaf_and_a_way_out(name):
+    text = (GOLDEN / f"{name}.txt").read_text()
+    if not text.split()[0].endswith("Error"):
+        return
+    assert re.search(r"`\w+` \(\w+\.py:\d+\)|`[vx]`", text)
+    assert text.splitlines()[-1].endswith(".")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    for name, call in CASES.items():
+        (GOLDEN / f"{name}.txt").write_text(said(call))
