@@ -75,6 +75,7 @@ from hotk.second import (
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
 )
+from hotk.taylor import Taylor as Taylor, derivatives as derivatives, taylor as taylor
 
 
 __version__ = "0.1.0"

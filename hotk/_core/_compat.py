@@ -248,6 +248,14 @@ def output_types(function: Any, types: Any) -> list[Any]:
     return [variable.aval for variable in jaxpr.outvars]
 
 
+def scan_counts(parameters: Any) -> tuple[int, int]:
+    """Return how many constants and carries a `scan` has; jax 0.12 renamed them."""
+    if "num_carry" in parameters:
+        return parameters["num_consts"], parameters["num_carry"]
+    constants, carry, _ = parameters["ft_in"].unpack()
+    return len(constants), len(carry)
+
+
 def used_inputs(closed: Any) -> list[bool]:
     """Return for each input of a program whether any output depends on it.
 

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 
 from hotk._core import (
     ZeroHessianWarning,
+    equations,
     function_name,
     function_place,
-    placed_equations,
+    source_line,
+    sub_jaxprs,
     used_inputs,
 )
 from hotk.function import is_library_file
@@ -106,15 +108,24 @@ _KINKED = frozenset(
 
 
 def kinks(jaxpr: Any) -> tuple[str, ...]:
-    """Return the places of a program's kinks if it may be linear but for them."""
+    """Return the places of a program's kinks if it may be linear but for them.
+
+    They are those of the outermost calls: what a jitted function holds is traced once,
+    with the line of its first caller.
+    """
     found = []
-    for equation, place in placed_equations(jaxpr):
-        name = equation.primitive.name
-        if name in _KINKED:
-            found.append(f"`{name}` at {place}")
-        elif name not in _STRAIGHT:
-            return ()
-    return tuple(found)
+    for equation in jaxpr.eqns:
+        for name in (equation.primitive.name, *_names_inside(equation)):
+            if name in _KINKED:
+                found.append(f"`{name}` at {source_line(equation)}")
+            elif name not in _STRAIGHT:
+                return ()
+    return tuple(dict.fromkeys(found))
+
+
+def _names_inside(equation: Any) -> list[str]:
+    inner = (j for value in equation.params.values() for j in sub_jaxprs(value))
+    return [e.primitive.name for jaxpr in inner for e in equations(jaxpr)]
 
 
 def warn_if_flat(

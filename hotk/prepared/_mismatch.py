@@ -50,6 +50,10 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
             if i not in directions and not _same_static(leaf, statics[i]):
                 return None
         elif isinstance(leaf, jax.Array):
+            _, want, weak = prepared.signature.leaves[i].kind
+            number = isinstance(leaf, Tracer) and jnp.ndim(leaf) == 0
+            if number and i in directions and not weak and leaf.dtype == want:
+                leaf = jax.lax.convert_element_type(leaf, want)  # of a Python number
             made.append(leaf)
         elif isinstance(leaf, (np.ndarray, np.generic, *_NUMBERS)):
             _, want, weak = prepared.signature.leaves[i].kind
@@ -167,6 +171,7 @@ def _retrace(prepared: Any, x: Any, rest: Any) -> Any:
         has_aux=options.has_aux,
         batched=options.batched,
         block_size=options.block_size,
+        order=options.order,
     )
 
 

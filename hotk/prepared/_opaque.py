@@ -243,19 +243,21 @@ def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
     )
 
 
-def _at(error: Exception) -> str:
+def _at(error: BaseException | None) -> str:
     """Say which line of the user's function an error is about.
 
-    JAX makes the cause of an error the traceback of the code that it transforms.
+    Where none of its own lines is the user's, the cause is asked: JAX makes it the
+    traceback of the code that it transforms.
     """
-    cause = error.__cause__
-    line, trace = "", (error if cause is None else cause).__traceback__
+    if error is None:
+        return ""
+    line, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not is_library_file(code.co_filename):
             line = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return line
+    return line or _at(error.__cause__)
 
 
 def _in(mode: AbstractMode) -> str:

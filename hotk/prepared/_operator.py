@@ -47,7 +47,9 @@ class Operator:
         functools.update_wrapper(self, function)
         self.kind = kind
         self._known: dict[Any, Options] = {}
-        self._usual = self._options(AUTO, False, False, None)
+        self._usual: Any = None
+        if not kind.ordered:
+            self._usual = self._options(AUTO, False, False, None, None)
         self._least = 1 if kind.takes else 0
         self.__signature__ = inspect.signature(function)
 
@@ -60,15 +62,17 @@ class Operator:
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
+        order: int | None = None,
         **named: Any,
     ) -> Any:
         """Evaluate the operator at `x`."""
         if x is _MISSING or len(rest) < self._least or named:
             rest = self._arguments(x, rest, named)
-        if mode is AUTO and not has_aux and not batched and block_size is None:
-            options = self._usual
+        choices = block_size is not None or order is not None
+        if mode is AUTO and not has_aux and not batched and not choices:
+            options = self._usual or self._options(mode, False, False, None, None)
         else:
-            options = self._options(mode, has_aux, batched, block_size)
+            options = self._options(mode, has_aux, batched, block_size, order)
         arrays = [x, *rest]
         shape: Any = len(arrays)
         marks: tuple[int, ...] = ()
@@ -119,6 +123,7 @@ class Operator:
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
+        order: int | None = None,
         on_mismatch: str = "raise",
         **named: Any,
     ) -> Prepared:
@@ -133,6 +138,7 @@ class Operator:
             has_aux: Whether `f` returns `(value, aux)`.
             batched: Whether the direction is a batch of directions.
             block_size: How many directions at once, for operators that choose.
+            order: The order of the derivative, for operators of any order.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
                 called with another signature.
             **named: The direction, if it is given by name.
@@ -140,7 +146,7 @@ class Operator:
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
-        options = self._options(mode, has_aux, batched, block_size)
+        options = self._options(mode, has_aux, batched, block_size, order)
         if x is _MISSING or len(rest) < self._least or named:
             rest = self._arguments(x, rest, named)
         return prepare(self, options, f, x, rest, on_mismatch)
@@ -177,9 +183,16 @@ class Operator:
         return rest
 
     def _options(
-        self, mode: AbstractMode, has_aux: bool, batched: bool, block_size: int | None
+        self,
+        mode: AbstractMode,
+        has_aux: bool,
+        batched: bool,
+        block_size: int | None,
+        order: int | None,
     ) -> Options:
-        key = (mode, bool(has_aux), bool(batched), block_size)
+        if self.kind.ordered or order is not None:
+            self._check_order(order)  # 2.0 is equal to 2
+        key = (mode, bool(has_aux), bool(batched), block_size, order)
         try:
             known = self._known.get(key)
         except TypeError:  # without a hash it is none of the choices
@@ -222,6 +235,27 @@ class Operator:
                     expected="a positive integer",
                     got=repr(block_size),
                     fix="Leave it out: it is chosen from the program.",
+                )
+            )
+
+    def _check_order(self, order: Any) -> None:
+        kind = self.kind
+        if not kind.ordered:
+            if order is None:
+                return
+            raise TypeError(
+                f"`{kind.call()}` has one order: `order` is not for it. See "
+                "`hotk.derivatives`."
+            )
+        whole = type(order) is int
+        if not whole or order < 0:
+            raise (ValueError if whole else TypeError)(
+                message(
+                    kind.call(),
+                    "`order` is the highest order of differentiation.",
+                    expected="an integer, zero or more",
+                    got=repr(order),
+                    fix=f"Write `{kind.call()[:-1]}, order=3)`.",
                 )
             )
 
@@ -281,6 +315,7 @@ def operator(
             candidates=candidates,
             modes=modes,
             sized="block_size" in inspect.signature(function).parameters,
+            ordered="order" in inspect.signature(function).parameters,
         )
         return Operator(kind, function)
 

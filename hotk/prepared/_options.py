@@ -21,6 +21,7 @@ class Kind:
         candidates: From facts, sizes and options to the modes to try, best first.
         modes: The classes of mode that it accepts.
         sized: Whether it works in blocks.
+        ordered: Whether it takes the order of the derivative.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Kind:
         "formula",
         "modes",
         "name",
+        "ordered",
         "sized",
         "takes",
         "value",
@@ -45,6 +47,7 @@ class Kind:
         candidates: Callable[..., Any],
         modes: tuple[type, ...],
         sized: bool,
+        ordered: bool,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -54,6 +57,7 @@ class Kind:
         self.candidates = candidates
         self.modes = modes
         self.sized = sized
+        self.ordered = ordered
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""
@@ -70,7 +74,7 @@ class Kind:
 class Options:
     """An operator with its keywords: interned, so compared by identity."""
 
-    __slots__ = ("batched", "block_size", "has_aux", "kind", "mode")
+    __slots__ = ("batched", "block_size", "has_aux", "kind", "mode", "order")
 
     def __init__(
         self,
@@ -79,8 +83,10 @@ class Options:
         has_aux: bool,
         batched: bool,
         block_size: int | None,
+        order: int | None,
     ) -> None:
         self.kind = kind
+        self.order = order
         self.mode = mode
         self.has_aux = has_aux
         self.batched = batched
@@ -99,6 +105,8 @@ class Options:
         keywords: dict[str, Any] = {"mode": mode}
         if self.kind.sized:
             keywords["block_size"] = block
+        if self.kind.ordered:
+            keywords["order"] = self.order
         if not self.kind.takes:
             results = formula(f, x, **keywords)
         elif self.batched:

@@ -10,6 +10,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from hotk._core import (
     ModeError,
+    StructureError,
     Tracer,
     function_name,
     function_place,
@@ -21,6 +22,7 @@ from hotk.mode import AbstractRuled, apply_ruled
 
 from ._built import built_for
 from ._derivative import Derivative, Rules
+from ._results import tangents_of
 from ._shape import Shape, is_inexact, split
 
 
@@ -64,6 +66,45 @@ class Application(AbstractRuled):
         moved = [t for t in along if t is not None]
         found = iter(derivative.along(outputs, arrays, moved))
         return [next(found) if is_inexact(t) else None for t in types]
+
+    def has_series(self) -> bool:
+        """Whether there is a rule for Taylor series."""
+        return self.shape.template.taylor is not None
+
+    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays | None:
+        """Apply the rule for Taylor series, if there is one."""
+        if not self.has_series():
+            return None
+        shape, tree = self.shape, self.structure(arrays)
+        if any(t is not None for column in terms for t in column[: shape.captured]):
+            raise _captured(shape)
+        function, keywords = shape.function(arrays)
+        wanted = function.extras["taylor"]
+        if "y" in wanted:
+            keywords["y"] = tree.unflatten(outputs)
+        if "built" not in wanted:
+            keywords.pop("built", None)
+        columns = [
+            shape.given.only(
+                [
+                    jnp.zeros_like(a) if t is None and is_inexact(a) else t
+                    for a, t in zip(arrays, column, strict=True)
+                ][shape.start :]
+            )
+            for column in terms
+        ]
+        rule = function.taylor
+        made = rule(shape.args(arrays), _per_argument(columns), **keywords)
+        types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
+        if not isinstance(made, (list, tuple)) or len(made) != len(terms):
+            raise _no_series(shape, len(terms), made)
+        found = [iter(tangents_of(rule, m, tree, types)) for m in made]
+        return [[next(f) if is_inexact(t) else None for t in types] for f in found]
+
+
+def _per_argument(columns: list[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+    """Return for each argument the list of its coefficients."""
+    return tuple(map(list, zip(*columns, strict=True)))
 
 
 def call_with_rules(function: Any, args: tuple[Any, ...]) -> Any:
@@ -167,6 +208,20 @@ def _zero(output: Any) -> Any:
     if is_inexact(output):
         return jnp.zeros_like(output)
     return np.zeros(jnp.shape(output), jax.dtypes.float0)
+
+
+def _no_series(shape: Shape, order: int, made: Any) -> StructureError:
+    rule = shape.template.taylor
+    return StructureError(
+        message(
+            f"rule {function_name(rule)}{function_place(rule)}",
+            "the rule for Taylor series returns something else than it must.",
+            expected=f"a list with the {order} coefficients of the value",
+            got=f"{type(made).__name__}"
+            + (f" of {len(made)}" if isinstance(made, (list, tuple)) else ""),
+            fix="The value itself is not among them.",
+        )
+    )
 
 
 def _captured(shape: Shape) -> ModeError:

@@ -25,7 +25,7 @@ class Custom(Ruled):
     def __init__(
         self, f: Callable[..., Any], build: Callable[..., Any] | None = None
     ) -> None:
-        functools.update_wrapper(self, f)
+        functools.update_wrapper(self, f, updated=())  # names, but not what it holds
         self.f = f
         self.origin = f  # what `disabled` tells it by
         self.build = build
@@ -102,7 +102,8 @@ class Custom(Ruled):
         Args:
             rule: `rule(primals, series)`, where the series of an argument is a list of
                 its coefficients 1 to K along a curve, $x_k = x^{(k)}(0)/k!$; it returns
-                the list of the output's. It is kept for Taylor mode.
+                the list of the output's. Taylor mode takes it in place of what follows
+                from the other rules. For `y` and `built` see `def_jvp`.
 
         Returns:
             The rule, so that this may decorate it.

@@ -8,6 +8,7 @@ from tests.benchmarks import (
     operators,
     products,
     rules,
+    taylor,
 )
 from tests.benchmarks.table import run
 
@@ -21,5 +22,6 @@ if __name__ == "__main__":
         operators.measure,
         accuracy.measure,
         rules.measure,
+        taylor.measure,
         first_call.measure,
     )

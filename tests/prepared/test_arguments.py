@@ -141,3 +141,10 @@ def test_a_jitted_function_with_its_own_arrays_at_several_shapes():
         close(hotk.hessian(f, x), 6 * np.eye(n) / n)
     x = jnp.ones(4, jnp.float32)
     assert hotk.gradient(f, x).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("x", [2.0, np.float64(2.0)])
+def test_a_number_as_the_direction_of_a_prepared_operator_under_jit(x):
+    prepared = hotk.hvp.prepare(lambda x: x**3, x, 1.0)
+    close(prepared(x, 1.0), 12.0)
+    close(jax.jit(prepared)(x, 1.0), 12.0)

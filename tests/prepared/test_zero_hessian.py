@@ -46,7 +46,6 @@ CALLS = {
     "value_gradient_and_hvp": lambda f: hotk.value_gradient_and_hvp(f, X, X),
     "prepared": lambda f: hotk.hvp.prepare(f, X, X),
     "in jit": lambda f: jax.jit(lambda x: hotk.hvp(f, x, x))(X),
-    "operator": lambda f: hotk.HessianOperator(f, X) @ X,
 }
 
 
@@ -78,6 +77,12 @@ def test_every_operator_of_second_order_warns(name):
     hotk.clear_cache()
     with pytest.warns(hotk.ZeroHessianWarning, match="relu_network"):
         CALLS[name](relu_network)
+
+
+def test_an_operator_at_a_point_warns():
+    f = lambda x: 3 * jnp.sum(jnp.maximum(x, 2 * x))  # none has seen it before
+    with pytest.warns(hotk.ZeroHessianWarning, match="`max`"):
+        assert not jnp.any(hotk.HessianOperator(f, X) @ X)
 
 
 @pytest.mark.parametrize("name", ["gradient", "jacobian", "value_and_gradient"])

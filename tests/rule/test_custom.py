@@ -394,6 +394,18 @@ def test_rules_of_a_method(make):
     close(by_module.stiffness, np.sum(X**2) / 2)
 
 
+@pytest.mark.parametrize("f", [jnp.sin, jax.jit(jnp.sin)])
+def test_functions_of_libraries_keep_their_rules_at_second_order(f):
+    ruled = custom(f)
+    ruled.def_jvp(lambda p, t: 3 * jnp.cos(p[0]) * t[0])
+
+    def g(x):
+        return jax.lax.scan(lambda c, _: (ruled(c), None), x, length=1)[0]
+
+    close(hotk.gradient(g, 0.5), 3 * np.cos(0.5))
+    close(hotk.second_derivative(g, 0.5), -3 * np.sin(0.5))
+
+
 def clipped():
     f = custom(lambda x: x * 1.0)
     f.def_vjp(lambda p, u: (jnp.clip(u, -0.1, 0.1),))

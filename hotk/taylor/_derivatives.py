@@ -1,0 +1,99 @@
+"""`derivatives` and `taylor`: all orders along a direction."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hotk.mode import AUTO, Auto
+from hotk.prepared import operator
+
+from ._mode import Taylor, times_factorials
+
+
+def _candidates(facts: Any, sizes: Any) -> Any:
+    del facts, sizes
+    return [(Taylor(), "all orders in one pass")]
+
+
+@operator(takes="v", wants="inexact", candidates=_candidates, modes=(Taylor,))
+def derivatives(
+    f: Callable[..., Any],
+    x: Any,
+    v: Any,
+    *args: Any,
+    order: int,
+    mode: Taylor | Auto = AUTO,
+    has_aux: bool = False,
+    batched: bool = False,
+) -> Any:
+    r"""Evaluate all derivatives of `f` along a direction, up to an order K.
+
+    Computes $\frac{d^k}{dt^k} f(x + t v)\big|_{t=0}$ for k = 0 to K in one pass, by
+    truncated Taylor series: the program of `f` is read equation by equation, and each
+    operation is applied to all coefficients [1]. It does not fail for want of a rule:
+    an operation without one has the series that follows from its derivative. Loops and
+    branches are gone into. The cost grows at most quadratically with K, where nested
+    derivatives grow exponentially.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating or complex arrays, K
+            times differentiable at `x`.
+        x: Point: any pytree. Floating and complex leaves are differentiated; integers,
+            strings and functions pass through.
+        v: Direction, with the structure, shapes and dtypes of `x`. NumPy arrays and
+            Python numbers are cast to the dtype of `x`.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        order: The highest order K: an integer, at least 0, or a `ValueError` is
+            raised. It is static: another one is another program.
+        mode: `Taylor()`, or `hotk.Auto()`, which is the same.
+        has_aux: Whether `f` returns `(y, aux)`.
+        batched: Whether the leaves of `v` have a leading axis, one direction each; all
+            results then have it as well, the value too.
+
+    Returns:
+        A list of K + 1 trees, each like what `f` returns: the value, the first
+        derivative, and so on, with no factor; `(list, aux)` with `has_aux=True`.
+
+    Raises:
+        StructureError: If `v` has another structure or shape than `x`.
+        DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
+            another dtype.
+        OutputError: If `f` returns no floating-point array.
+        ModeError: If an operation in `f` has no derivative.
+
+    Example:
+        >>> found = hotk.derivatives(jnp.sin, 0.0, 1.0, order=5)
+        >>> [d.item() for d in found]
+        [0.0, 1.0, 0.0, -1.0, 0.0, 1.0]
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13.
+            SIAM.
+    """
+    assert isinstance(mode, Taylor)
+    found, aux = mode.coefficients(f, x, v, order)
+    return times_factorials(found), aux
+
+
+@operator(takes="v", wants="inexact", candidates=_candidates, modes=(Taylor,))
+def taylor(
+    f: Callable[..., Any],
+    x: Any,
+    v: Any,
+    *args: Any,
+    order: int,
+    mode: Taylor | Auto = AUTO,
+    has_aux: bool = False,
+    batched: bool = False,
+) -> Any:
+    r"""As `derivatives`, and returns the coefficients of Taylor.
+
+    Those are $\frac{1}{k!} \frac{d^k}{dt^k} f(x + t v)\big|_{t=0}$, so that
+    $f(x + t v) = \sum_k c_k t^k + O(t^{K+1})$.
+
+    Example:
+        >>> found = hotk.taylor(jnp.exp, 0.0, 1.0, order=4)
+        >>> print(", ".join(f"{c:.4f}" for c in found))
+        1.0000, 1.0000, 0.5000, 0.1667, 0.0417
+    """
+    assert isinstance(mode, Taylor)
+    return mode.coefficients(f, x, v, order)

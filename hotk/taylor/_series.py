@@ -1,0 +1,79 @@
+"""`Series`: an array along a curve, as its truncated Taylor coefficients."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+
+class Series(NamedTuple):
+    r"""The coefficients of $x(t) = \sum_k x_k t^k$, where `None` is zero.
+
+    Attributes:
+        primal: The value at t = 0.
+        terms: The coefficients 1 to K.
+    """
+
+    primal: Any
+    terms: tuple[Any, ...]
+
+    @property
+    def order(self) -> int:
+        """The highest power of t."""
+        return len(self.terms)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on t."""
+        return any(term is not None for term in self.terms)
+
+    def __getitem__(self, k: Any) -> Any:
+        """Return the k-th coefficient."""
+        return self.primal if k == 0 else self.terms[k - 1]
+
+    def cut(self, order: int) -> "Series":
+        """Forget the powers above an order."""
+        return Series(self.primal, self.terms[:order])
+
+    def derivative(self) -> "Series":
+        """Return the series of the derivative by t, one order lower."""
+        first, *rest = (
+            None if term is None else scaled(k, term)
+            for k, term in enumerate(self.terms, 1)
+        )
+        first = jnp.zeros_like(self.primal) if first is None else first
+        return Series(first, tuple(rest))
+
+
+def constant(value: Any, order: int) -> Series:
+    """Return the series of what does not move."""
+    return Series(value, (None,) * order)
+
+
+def filled(series: Series) -> list[Any]:
+    """Return all coefficients, with arrays of zeros for those that are zero."""
+    zero = None
+    made = [series.primal]
+    for term in series.terms:
+        if term is None:
+            zero = jnp.zeros_like(series.primal) if zero is None else zero
+            term = zero
+        made.append(term)
+    return made
+
+
+def scaled(factor: Any, term: Any) -> Any:
+    """Multiply a coefficient by a Python number, in its own dtype."""
+    if term is None or factor == 1:
+        return term
+    return term * jnp.asarray(factor, term.dtype)
+
+
+def total(parts: Any) -> Any:
+    """Add coefficients, `None` if there are none."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    made = found[0]
+    for part in found[1:]:
+        made = made + part
+    return made
