@@ -43,6 +43,7 @@ from ._describe import (
     peek as peek,
 )
 from ._errors import (
+    PASSED_ON as PASSED_ON,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
@@ -61,6 +62,8 @@ from ._fingerprint import (
     same_program as same_program,
 )
 from ._interpret import (
+    bound as bound,
+    evaluate as evaluate,
     inlined as inlined,
     inlined_equations as inlined_equations,
     inner_constants as inner_constants,

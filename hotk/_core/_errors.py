@@ -45,6 +45,10 @@ class ZeroHessianWarning(UserWarning):
     """A Hessian is zero at every point, as the function is linear in pieces."""
 
 
+# What no attempt at another mode answers: a warning only if the user made it an error.
+PASSED_ON = (HotkError, ZeroHessianWarning)
+
+
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
     """Write an error message: where, what, the two values side by side, the way out."""
     found = "  got:" + (got if got.startswith("\n") else f"      {got}")

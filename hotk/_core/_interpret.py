@@ -51,9 +51,9 @@ def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
         body = _inlined(equation)
         if body is not None:
             return run_jaxpr(body, body.consts, inputs)
-        return _bound(equation, inputs, equation.params)
+        return bound(equation, inputs)
 
-    return _run(closed, constants, arguments, step)
+    return evaluate(closed, constants, arguments, step)
 
 
 def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
@@ -71,14 +71,14 @@ def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
         if name in handlers:
             return handlers[name](equation, inputs)
         if name in CUSTOM or not _holds(parameters.values(), handlers):
-            return _bound(equation, inputs, parameters)
+            return bound(equation, inputs)
         inner = _jitted(equation)
         if inner is not None:
             return run_replaced(inner, inputs, handlers)
         changed = {key: _replaced(v, handlers) for key, v in parameters.items()}
-        return _bound(equation, inputs, changed)
+        return bound(equation, inputs, changed)
 
-    return _run(closed, closed.consts, arguments, step)
+    return evaluate(closed, closed.consts, arguments, step)
 
 
 def run_watched(
@@ -100,11 +100,11 @@ def run_watched(
         body = _inlined(equation)
         if body is not None:
             return run_watched(body, inputs, see, here, inside)
-        outputs = _bound(equation, inputs, equation.params)
+        outputs = bound(equation, inputs)
         see(equation, inputs, outputs, here, inside)
         return outputs
 
-    return _run(closed, closed.consts, arguments, step)
+    return evaluate(closed, closed.consts, arguments, step)
 
 
 def inner_constants(closed: Any) -> bool:
@@ -122,18 +122,28 @@ def inlined(closed: Any) -> Any:
     return jax.make_jaxpr(run)(*_shapes(closed))
 
 
-def _run(
+def evaluate(
     closed: Any,
     constants: Any,
     arguments: Any,
     step: Callable[[Any, list[Any]], Any],
+    literal: Callable[[Any], Any] = lambda value: value,
 ) -> list[Any]:
+    """Evaluate a jaxpr, whatever its values are made of.
+
+    Args:
+        closed: A closed jaxpr.
+        constants: In place of its constants.
+        arguments: Its arguments.
+        step: From an equation and its inputs to its outputs.
+        literal: From a number in the program to what it is among the values.
+    """
     jaxpr = closed.jaxpr
     names = (*jaxpr.constvars, *jaxpr.invars)
     environment = dict(zip(names, (*constants, *arguments), strict=True))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else environment[atom]
+        return literal(atom.val) if isinstance(atom, Literal) else environment[atom]
 
     for equation in jaxpr.eqns:
         with as_written(equation):
@@ -142,10 +152,12 @@ def _run(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _bound(equation: Any, inputs: list[Any], parameters: Any) -> Any:
+def bound(equation: Any, inputs: list[Any], parameters: Any = None) -> list[Any]:
+    """Apply the operation of an equation, with its own parameters or with others."""
     primitive = equation.primitive
-    outputs = primitive.bind(*inputs, **primitive.get_bind_params(parameters))
-    return outputs if primitive.multiple_results else [outputs]
+    given = equation.params if parameters is None else parameters
+    outputs = primitive.bind(*inputs, **primitive.get_bind_params(given))
+    return list(outputs) if primitive.multiple_results else [outputs]
 
 
 def _jitted(equation: Any) -> Any:

@@ -44,8 +44,12 @@ class AbstractRuled(abc.ABC):
             The tangents of the outputs, `None` for those that are not differentiated.
         """
 
-    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays | None:
-        """Propagate Taylor series by a rule, `None` if there is none.
+    def has_series(self) -> bool:
+        """Whether there is a rule for Taylor series."""
+        return False
+
+    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays:
+        """Propagate Taylor series by the rule, where `has_series()`.
 
         Args:
             outputs: Its values at `arrays`.
@@ -57,12 +61,7 @@ class AbstractRuled(abc.ABC):
             For each order the coefficients of the outputs, `None` for those that are
             not differentiated.
         """
-        del outputs, arrays, terms
-        return None
-
-    def has_series(self) -> bool:
-        """Whether there is a rule for Taylor series."""
-        return False
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,20 +88,18 @@ class BatchedRuled(AbstractRuled):
         moved = [None if t is None else a for a, t in zip(axes, along, strict=True)]
         return self._over(self.one.tangents, [0, axes, moved], outputs, arrays, along)
 
-    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays | None:
+    def has_series(self) -> bool:
+        """Whether the function of one has a rule."""
+        return self.one.has_series()
+
+    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays:
         """Propagate the series of each."""
-        if not self.one.has_series():
-            return None
         axes = self._axes()
         moved = [
             [None if t is None else a for a, t in zip(axes, column, strict=True)]
             for column in terms
         ]
         return self._over(self.one.series, [0, axes, moved], outputs, arrays, terms)
-
-    def has_series(self) -> bool:
-        """Whether the function of one has a rule."""
-        return self.one.has_series()
 
     def _axes(self) -> Arrays:
         return [0 if m else None for m in self.mapped]

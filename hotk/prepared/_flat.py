@@ -129,7 +129,11 @@ def _names_inside(equation: Any) -> list[str]:
 
 
 def warn_if_flat(
-    call: Any, f: Callable[[Any], Any], point: Any, mode: Any, places: tuple[str, ...]
+    call: Any,
+    f: Callable[[Any], Any],
+    point: Any,
+    mode: Nested,
+    places: tuple[str, ...],
 ) -> None:
     """Warn if no direction has a part in the product of the Hessian with it.
 
@@ -142,12 +146,11 @@ def warn_if_flat(
         mode: The nesting.
         places: Where the kinks are.
     """
-    if not isinstance(mode, Nested):
-        return
 
     def total(x: Any) -> tuple[Any, None]:
-        parts = [jnp.sum(jnp.real(leaf)) for leaf in jax.tree.leaves(f(x)[0])]
-        return sum(parts, jnp.zeros(())), None
+        leaves = [jnp.real(leaf) for leaf in jax.tree.leaves(f(x)[0])]
+        parts = [jnp.sum(a) for a in leaves if jnp.issubdtype(a.dtype, jnp.floating)]
+        return sum((p.astype(parts[0].dtype) for p in parts[1:]), parts[0]), None
 
     product = lambda v: mode.product(total, point, v)[2]
     if any(used_inputs(jax.make_jaxpr(product)(point))):

@@ -8,7 +8,7 @@ import numpy as np
 
 from hotk._core import (
     NEEDS_VALUE,
-    HotkError,
+    PASSED_ON,
     ModeError,
     Tracer,
     Unrecognized,
@@ -203,7 +203,7 @@ def make_small(call: Call, moving: list[Any]) -> Any:
 
         try:
             closed, constants, out_tree = stage_moving(apply, moving)
-        except HotkError:
+        except PASSED_ON:
             raise
         except Exception:
             continue
@@ -218,7 +218,7 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
     for plan in call.plans():
         try:
             return plan, attempt(plan)
-        except HotkError:
+        except PASSED_ON:
             raise
         except Exception as error:
             failures.append((plan, error))

@@ -241,8 +241,6 @@ class Operator:
     def _check_order(self, order: Any) -> None:
         kind = self.kind
         if not kind.ordered:
-            if order is None:
-                return
             raise TypeError(
                 f"`{kind.call()}` has one order: `order` is not for it. See "
                 "`hotk.derivatives`."

@@ -19,7 +19,14 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.function import Opaque, kind_of
-from hotk.mode import AbstractMode, Facts, adopted, check_linear, recorded_blocks
+from hotk.mode import (
+    AbstractMode,
+    Facts,
+    Nested,
+    adopted,
+    check_linear,
+    recorded_blocks,
+)
 
 from ._call import SLOT, Call, Mismatch
 from ._flat import warn_if_flat
@@ -343,7 +350,7 @@ def derive(
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
     result = call.options.apply(f, point, direction, plan.mode, plan.block)
-    if plan.kinks:
+    if plan.kinks and isinstance(plan.mode, Nested):
         warn_if_flat(call, f, point, plan.mode, plan.kinks)
     return result
 

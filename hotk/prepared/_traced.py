@@ -9,7 +9,7 @@ import numpy as np
 
 from hotk._core import (
     NEEDS_VALUE,
-    HotkError,
+    PASSED_ON,
     Tracer,
     Unrecognized,
     equations,
@@ -75,7 +75,7 @@ def make_program(call: Call, kinds: Any) -> Program:
     x = call.arrays_only(leaves, 0)
     try:
         traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
-    except HotkError:
+    except PASSED_ON:
         raise
     except NEEDS_VALUE as error:
         raise Fallback(NEEDS) from error
@@ -102,7 +102,7 @@ def make_program(call: Call, kinds: Any) -> Program:
         program = Program(call.options, primal, call.tree, plan, facts, kinds)
         try:
             program.trace(call, captured, arrays)
-        except HotkError:
+        except PASSED_ON:
             raise
         except Opaque as reason:
             raise Fallback(str(reason)) from reason

@@ -71,19 +71,12 @@ class Application(AbstractRuled):
         """Whether there is a rule for Taylor series."""
         return self.shape.template.taylor is not None
 
-    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays | None:
-        """Apply the rule for Taylor series, if there is one."""
-        if not self.has_series():
-            return None
+    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays:
+        """Apply the rule for Taylor series."""
         shape, tree = self.shape, self.structure(arrays)
         if any(t is not None for column in terms for t in column[: shape.captured]):
             raise _captured(shape)
-        function, keywords = shape.function(arrays)
-        wanted = function.extras["taylor"]
-        if "y" in wanted:
-            keywords["y"] = tree.unflatten(outputs)
-        if "built" not in wanted:
-            keywords.pop("built", None)
+        rule = shape.rule("taylor", arrays, lambda: tree.unflatten(outputs))
         columns = [
             shape.given.only(
                 [
@@ -93,12 +86,11 @@ class Application(AbstractRuled):
             )
             for column in terms
         ]
-        rule = function.taylor
-        made = rule(shape.args(arrays), _per_argument(columns), **keywords)
+        made = rule(shape.args(arrays), _per_argument(columns))
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
         if not isinstance(made, (list, tuple)) or len(made) != len(terms):
             raise _no_series(shape, len(terms), made)
-        found = [iter(tangents_of(rule, m, tree, types)) for m in made]
+        found = [iter(tangents_of(rule.func, m, tree, types)) for m in made]
         return [[next(f) if is_inexact(t) else None for t in types] for f in found]
 
 

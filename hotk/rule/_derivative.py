@@ -179,14 +179,9 @@ class Derivative(AbstractLinear):
         """Return a rule with what it takes, the arguments, and all arrays."""
         start = len(residuals) - len(self.moving)
         arrays = residuals[start:]
-        function, keywords = self.shape.function(arrays)
-        wanted = function.extras[name]
-        if "y" in wanted:
-            keywords["y"] = self.tree.unflatten(residuals[:start])
-        if "built" not in wanted:
-            keywords.pop("built", None)
-        bound = functools.partial(getattr(function, name), **keywords)
-        return bound, self.shape.args(arrays), arrays
+        value = lambda: self.tree.unflatten(residuals[:start])
+        rule = self.shape.rule(name, arrays, value)
+        return rule, self.shape.args(arrays), arrays
 
     def directions(
         self, arrays: Arrays, moving: tuple[bool, ...], inputs: Arrays

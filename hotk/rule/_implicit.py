@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from hotk._core import (
@@ -200,7 +199,9 @@ def linear_solve(
         pack = lambda tree: parts(tree)[0]
         unpack = lambda leaf: whole([leaf])
     else:  # JAX does not solve where the tangents of some leaves are zero
-        pack, unpack = _packing(b)
+        with jax.numpy_dtype_promotion("standard"):
+            _, unpack = ravel_pytree(b)
+        pack = _pack
 
     def solve(product: Callable[[Any], Any], b: Any) -> Any:
         return pack(solver(lambda v: unpack(product(pack(v))), unpack(b)))
@@ -216,24 +217,10 @@ def linear_solve(
     )
 
 
-def _packing(like: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return the functions from a tree to one vector of the widest dtype and back."""
-    leaves, tree = jax.tree.flatten(like)
+def _pack(tree: Any) -> Any:
+    """Return the numbers of a tree as one vector, of the widest dtype."""
     with jax.numpy_dtype_promotion("standard"):
-        dtype = functools.reduce(jnp.promote_types, (leaf.dtype for leaf in leaves))
-    ends = np.cumsum([0, *(leaf.size for leaf in leaves)]).tolist()
-
-    def pack(tree: Any) -> Any:
-        parts = jax.tree.leaves(tree)
-        return jnp.concatenate([jnp.ravel(part).astype(dtype) for part in parts])
-
-    def unpack(vector: Any) -> Any:
-        pairs = zip(leaves, ends[:-1], ends[1:], strict=True)
-        return tree.unflatten(
-            vector[i:j].reshape(leaf.shape).astype(leaf.dtype) for leaf, i, j in pairs
-        )
-
-    return pack, unpack
+        return ravel_pytree(tree)[0]
 
 
 def _text(expected: str, got: Any, fix: str) -> str:
@@ -325,7 +312,7 @@ def _implicit(primals: Any, tangents: Any, *, y: Any) -> Any:
     _, change = jax.jvp(
         adopted(lambda moving: residual(x, *eqx.combine(moving, kept))),
         (moving,),
-        (_only(moving, (d_equation, d_theta)),),
+        ((d_equation, d_theta),),
     )
     minus = jax.tree.map(jnp.negative, change)
     found = linear_solve(product, minus, linear_solver, symmetric=kind == "minimum")
@@ -349,14 +336,6 @@ def _real_parts(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
         for leaf, pair in zip(leaves, pairs, strict=True)
     ]
     return structure.unflatten(parts), joined
-
-
-def _only(moving: Any, tangents: Any) -> Any:
-    """Return tangents where something moves, and `None` elsewhere."""
-    is_none = lambda node: node is None
-    return jax.tree.map(
-        lambda a, t: None if a is None else t, moving, tangents, is_leaf=is_none
-    )
 
 
 def _check_residual(kind: str, equation: Any, made: Any, x: Any) -> None:

@@ -1,7 +1,8 @@
 """`Shape`: what is static in a call of a function with rules."""
 
 import dataclasses
-from collections.abc import Hashable
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -105,6 +106,18 @@ class Shape:
     def args(self, arrays: Arrays) -> tuple[Any, ...]:
         """Return the arguments."""
         return self.given.join(arrays[self.start :])
+
+    def rule(
+        self, name: str, arrays: Arrays, value: Callable[[], Any]
+    ) -> functools.partial:
+        """Return a rule with what it takes of the value and of what was built."""
+        function, keywords = self.function(arrays)
+        wanted = function.extras[name]
+        if "y" in wanted:
+            keywords["y"] = value()
+        if "built" not in wanted:
+            keywords.pop("built", None)
+        return functools.partial(getattr(function, name), **keywords)
 
     def call(self, arrays: Arrays) -> Any:
         """Evaluate the function itself."""

@@ -11,7 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._series import Series, scaled, total
+from hotk._core import bound
+
+from ._series import Series, constant, is_inexact, scaled, total
 
 
 Rule = Callable[..., list[Series] | None]
@@ -55,7 +57,6 @@ _LINEAR: dict[str, tuple[int, ...] | None] = {
             "reduce_scatter",
             "pvary",
             "pcast",
-            "symmetric_product",
         ),
         None,
     ),
@@ -87,16 +88,10 @@ def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
     return None if rule is None else rule(equation, inputs)
 
 
-def _bound(equation: Any, values: list[Any]) -> list[Any]:
-    primitive = equation.primitive
-    made = primitive.bind(*values, **primitive.get_bind_params(equation.params))
-    return list(made) if primitive.multiple_results else [made]
-
-
 def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     moving = set(places)
-    primals = _bound(equation, [series.primal for series in inputs])
+    primals = bound(equation, [series.primal for series in inputs])
     if equation.primitive.name in _BILINEAR:
         columns = _stacked(equation, inputs, *moving)
     else:
@@ -105,6 +100,8 @@ def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
         ]
     return [
         Series(primal, tuple(None if c is None else c[i] for c in columns))
+        if is_inexact(primal)
+        else constant(primal, len(columns))  # such as rounded ones
         for i, primal in enumerate(primals)
     ]
 
@@ -118,7 +115,10 @@ def _term(equation: Any, inputs: list[Series], moving: set[int], k: int) -> Any:
         else (jnp.zeros_like(series.primal) if series[k] is None else series[k])
         for i, series in enumerate(inputs)
     ]
-    return _bound(equation, values)
+    parameters = equation.params
+    if equation.primitive.name == "gather":  # what is filled in does not move
+        parameters = {**parameters, "fill_value": 0}
+    return bound(equation, values, parameters)
 
 
 def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
@@ -128,7 +128,7 @@ def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
     values = [series.primal for series in inputs]
 
     def one(term: Any) -> Any:
-        return _bound(equation, [*values[:place], term, *values[place + 1 :]])[0]
+        return bound(equation, [*values[:place], term, *values[place + 1 :]])[0]
 
     made: list[Any] = [None] * len(terms)
     if equation.primitive.name == "mul" or len(there) == 1:
@@ -142,7 +142,7 @@ def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
 
 
 def _bilinear(equation: Any, a: Series, b: Series) -> Series:
-    times = lambda p, q: None if p is None or q is None else _bound(equation, [p, q])[0]
+    times = lambda p, q: None if p is None or q is None else bound(equation, [p, q])[0]
     return product(times, a, b)
 
 
@@ -185,14 +185,14 @@ def _square(y: list[Any], k: int) -> Any:
 
 def _exp(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    first = _bound(equation, [x.primal])[0]
+    first = bound(equation, [x.primal])[0]
     return [_series(_from_slope(x, first, lambda y: y[-1]))]
 
 
 def _expm1(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     y = _from_slope(x, jnp.exp(x.primal), lambda y: y[-1])
-    return [_series([_bound(equation, [x.primal])[0], *y[1:]])]
+    return [_series([bound(equation, [x.primal])[0], *y[1:]])]
 
 
 def _tanh(equation: Any, inputs: list[Series]) -> list[Series]:
@@ -204,16 +204,16 @@ def _tanh(equation: Any, inputs: list[Series]) -> list[Series]:
             return 1 - square
         return None if square is None else -square
 
-    return [_series(_from_slope(x, _bound(equation, [x.primal])[0], slope))]
+    return [_series(_from_slope(x, bound(equation, [x.primal])[0], slope))]
 
 
 def _logistic(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    first = _bound(equation, [x.primal])[0]
+    first = bound(equation, [x.primal])[0]
 
     def slope(y: list[Any]) -> Any:
         if len(y) == 1:
-            return first * _bound(equation, [-x.primal])[0]
+            return first * bound(equation, [-x.primal])[0]
         square = _square(y, len(y) - 1)
         return total([y[-1], None if square is None else -square])
 
@@ -242,7 +242,7 @@ def _turning(sign: int) -> Rule:
 def _log(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     base = x.primal + 1 if equation.primitive.name == "log1p" else x.primal
-    y = [_bound(equation, [x.primal])[0]]
+    y = [bound(equation, [x.primal])[0]]
     for k in range(1, x.order + 1):
         parts = (_times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
         found = total([x[k], *parts])
@@ -264,12 +264,12 @@ def _divided(a: Any, b: Series, order: int) -> list[Any]:
 def _div(equation: Any, inputs: list[Series]) -> list[Series]:
     a, b = inputs
     made = _divided(lambda k: a[k], b, b.order)
-    return [_series([_bound(equation, [a.primal, b.primal])[0], *made[1:]])]
+    return [_series([bound(equation, [a.primal, b.primal])[0], *made[1:]])]
 
 
 def _sqrt(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    y = [_bound(equation, [x.primal])[0]]
+    y = [bound(equation, [x.primal])[0]]
     twice = 2 * y[0]
     for k in range(1, x.order + 1):
         inner = _square([None, *y[1:], None], k)
@@ -298,7 +298,7 @@ def _integer_pow(equation: Any, inputs: list[Series]) -> list[Series]:
         power = _whole_power(x, -exponent)
         one = jnp.ones_like(x.primal)
         made = _divided(lambda k: one if k == 0 else None, power, x.order)
-        return [_series([_bound(equation, [x.primal])[0], *made[1:]])]
+        return [_series([bound(equation, [x.primal])[0], *made[1:]])]
     return [_whole_power(x, exponent)]
 
 
@@ -322,7 +322,7 @@ def _whole_power(x: Series, n: int) -> Series:
 
 def _rsqrt(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    return [_power_series(x, _bound(equation, [x.primal])[0], -0.5)]
+    return [_power_series(x, bound(equation, [x.primal])[0], -0.5)]
 
 
 _ELEMENTARY: dict[str, Rule] = {

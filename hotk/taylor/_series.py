@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 
@@ -47,6 +48,11 @@ class Series(NamedTuple):
 def constant(value: Any, order: int) -> Series:
     """Return the series of what does not move."""
     return Series(value, (None,) * order)
+
+
+def is_inexact(a: Any) -> bool:
+    """Whether an array, or the type of one, can move."""
+    return jnp.issubdtype(jax.typeof(a).dtype, jnp.inexact)
 
 
 def filled(series: Series) -> list[Any]:

@@ -12,12 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from hotk._core import ClosedJaxpr, Literal, as_written, jaxpr_as_fun, scan_counts
+from hotk._core import ClosedJaxpr, bound, evaluate, jaxpr_as_fun, scan_counts
 
 from ._rules import rule_for
-from ._series import Series, constant, filled, scaled
+from ._series import Series, constant, filled, is_inexact, scaled
+
+
+Mask = tuple[bool, ...]
 
 
 def series_of(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +41,7 @@ def series_of(f: Callable[..., Any]) -> Callable[..., Any]:
         inputs = [
             Series(
                 leaf,
-                tuple(c[i] if _is_inexact(leaf) else None for c in columns),
+                tuple(c[i] if is_inexact(leaf) else None for c in columns),
             )
             for i, leaf in enumerate(leaves)
         ]
@@ -57,28 +59,15 @@ def series_of(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_series(closed: Any, inputs: list[Series], order: int) -> list[Series]:
     """Evaluate a closed jaxpr on series."""
-    jaxpr = closed.jaxpr
-    constants = [constant(value, order) for value in closed.consts]
-    environment = dict(
-        zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True)
-    )
-
-    def read(atom: Any) -> Series:
-        if isinstance(atom, Literal):
-            return constant(atom.val, order)
-        return environment[atom]
-
-    for equation in jaxpr.eqns:
-        with as_written(equation):
-            made = _step(equation, list(map(read, equation.invars)), order)
-        environment.update(zip(equation.outvars, made, strict=True))
-    return list(map(read, jaxpr.outvars))
+    held = lambda value: constant(value, order)
+    step = lambda equation, inputs: _step(equation, inputs, order)
+    return evaluate(closed, map(held, closed.consts), inputs, step, held)
 
 
 def _step(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     name = equation.primitive.name
     if not any(series.moves for series in inputs):
-        return [constant(y, order) for y in _bound(equation, inputs)]
+        return [constant(y, order) for y in bound(equation, _values(inputs))]
     structural = _STRUCTURAL.get(name)
     if structural is not None:
         return structural(equation, inputs, order)
@@ -86,11 +75,8 @@ def _step(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     return _by_derivative(equation, inputs, order) if found is None else found
 
 
-def _bound(equation: Any, inputs: list[Series]) -> list[Any]:
-    primitive = equation.primitive
-    parameters = primitive.get_bind_params(equation.params)
-    made = primitive.bind(*(series.primal for series in inputs), **parameters)
-    return list(made) if primitive.multiple_results else [made]
+def _values(inputs: list[Series]) -> list[Any]:
+    return [series.primal for series in inputs]
 
 
 def _by_derivative(equation: Any, inputs: list[Series], order: int) -> list[Series]:
@@ -103,10 +89,7 @@ def _by_derivative(equation: Any, inputs: list[Series], order: int) -> list[Seri
             whole = list(values)
             for i, value in zip(moving, some, strict=True):
                 whole[i] = value
-            primitive = equation.primitive
-            parameters = primitive.get_bind_params(equation.params)
-            made = primitive.bind(*whole, **parameters)
-            return list(made) if primitive.multiple_results else [made]
+            return bound(equation, whole)
 
         point = [values[i] for i in moving]
         outputs, slopes = jax.jvp(operation, point, tangents)
@@ -121,7 +104,7 @@ def _by_derivative(equation: Any, inputs: list[Series], order: int) -> list[Seri
     slopes = iter(made[count:])
     return [
         _integrated(y.primal, next(slopes), order)
-        if _is_inexact(y.primal)
+        if is_inexact(y.primal)
         else constant(y.primal, order)
         for y in made[:count]
     ]
@@ -136,13 +119,13 @@ def _integrated(first: Any, slope: Series, order: int) -> Series:
 
 def _ruled(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     """Apply the rule for series that a function of hotk has, if it has one."""
-    outputs = _bound(equation, inputs)
+    function = equation.params["function"]
+    if not function.has_series():
+        return _by_derivative(equation, inputs, order)
+    outputs = bound(equation, _values(inputs))
     rows = [filled(s) if s.moves else [s.primal] + [None] * order for s in inputs]
     terms = [[row[k] for row in rows] for k in range(1, order + 1)]
-    arrays = [series.primal for series in inputs]
-    made = equation.params["function"].series(outputs, arrays, terms)
-    if made is None:
-        return _by_derivative(equation, inputs, order)
+    made = function.series(outputs, _values(inputs), terms)
     return [Series(y, tuple(m[i] for m in made)) for i, y in enumerate(outputs)]
 
 
@@ -176,12 +159,10 @@ def _cond(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     pack, unpack = _packing(operands)
     branches = [_closed(branch) for branch in equation.params["branches"]]
     masks = [_traced_masks(branch, operands, order) for branch in branches]
-    joint = [_either(column) for column in zip(*masks, strict=True)]
+    joint = _either(*masks)
 
     def branch(closed: Any, *arrays: Any) -> list[Any]:
-        made = run_series(closed, unpack(arrays), order)
-        pairs = zip(made, joint, strict=True)
-        return [a for s, mask in pairs for a in _present(_with(s, mask))]
+        return _filled_up(run_series(closed, unpack(arrays), order), joint)
 
     functions = [functools.partial(branch, closed) for closed in branches]
     outputs = iter(jax.lax.switch(index.primal, functions, *pack))
@@ -195,24 +176,13 @@ def _scan(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     fixed, carry = inputs[:consts], inputs[consts : consts + carries]
     mapped = inputs[consts + carries :]
     rows = [_row(series) for series in mapped]
-    masks = [_mask(series) for series in carry]
-    while True:  # what moves in a carry may make more of it move
-        start = [_with(s, mask) for s, mask in zip(carry, masks, strict=True)]
-        body = [*fixed, *start, *rows]
-        outer = _traced_masks(closed, body, order)
-        joint = list(map(_either, zip(masks, outer[:carries], strict=True)))
-        if joint == masks:
-            break
-        masks = joint
-    pack, unpack = _packing(fixed)
+    start, masks, made = _settled(closed, fixed, carry, rows, order)
     carry_in, carry_out = _packing(start)
     rows_in, rows_out = _packing(mapped)
 
     def step(state: Any, row: Any) -> tuple[Any, Any]:
-        arrays = [*unpack(pack), *carry_out(state), *rows_out(row)]
-        made = run_series(closed, arrays, order)
-        pairs = zip(made[:carries], masks, strict=True)
-        after = [a for s, mask in pairs for a in _present(_with(s, mask))]
+        made = run_series(closed, [*fixed, *carry_out(state), *rows_out(row)], order)
+        after = _filled_up(made[:carries], masks)
         return after, [a for s in made[carries:] for a in _present(s)]
 
     last, columns = jax.lax.scan(
@@ -224,8 +194,8 @@ def _scan(equation: Any, inputs: list[Series], order: int) -> list[Series]:
         unroll=parameters["unroll"],
     )
     last, columns = iter(last), iter(columns)
-    made = [_from_mask(mask, last) for mask in masks]
-    return made + [_from_mask(mask, columns) for mask in outer[carries:]]
+    carried = [_from_mask(mask, last) for mask in masks]
+    return carried + [_from_mask(mask, columns) for mask in made[carries:]]
 
 
 def _while(equation: Any, inputs: list[Series], order: int) -> list[Series]:
@@ -234,14 +204,7 @@ def _while(equation: Any, inputs: list[Series], order: int) -> list[Series]:
     ahead, inside = parameters["cond_nconsts"], parameters["body_nconsts"]
     asked, fixed = inputs[:ahead], inputs[ahead : ahead + inside]
     carry = inputs[ahead + inside :]
-    masks = [_mask(series) for series in carry]
-    while True:
-        start = [_with(s, mask) for s, mask in zip(carry, masks, strict=True)]
-        outer = _traced_masks(body, [*fixed, *start], order)
-        joint = list(map(_either, zip(masks, outer, strict=True)))
-        if joint == masks:
-            break
-        masks = joint
+    start, masks, _ = _settled(body, fixed, carry, [], order)
     carry_in, carry_out = _packing(start)
 
     def go_on(state: Any) -> Any:
@@ -250,25 +213,45 @@ def _while(equation: Any, inputs: list[Series], order: int) -> list[Series]:
 
     def step(state: Any) -> Any:
         made = run_series(body, [*fixed, *carry_out(state)], order)
-        pairs = zip(made, masks, strict=True)
-        return [a for s, mask in pairs for a in _present(_with(s, mask))]
+        return _filled_up(made, masks)
 
     last = iter(jax.lax.while_loop(go_on, step, carry_in))
     return [_from_mask(mask, last) for mask in masks]
 
 
+def _settled(
+    closed: Any,
+    fixed: list[Series],
+    carry: list[Series],
+    rows: list[Series],
+    order: int,
+) -> tuple[list[Series], list[Mask], list[Mask]]:
+    """Find which coefficients a carry has: what moves may make more of it move.
+
+    Returns:
+        The carry with all of these, which they are, and those of what the body returns.
+    """
+    masks = [_mask(series) for series in carry]
+    while True:
+        start = [_with(s, mask) for s, mask in zip(carry, masks, strict=True)]
+        made = _traced_masks(closed, [*fixed, *start, *rows], order)
+        joint = _either(masks, made[: len(carry)])
+        if joint == masks:
+            return start, masks, made
+        masks = joint
+
+
 # ---- which coefficients there are
-
-
-Mask = tuple[bool, ...]
 
 
 def _mask(series: Series) -> Mask:
     return tuple(term is not None for term in series.terms)
 
 
-def _either(masks: Any) -> Mask:
-    return tuple(any(column) for column in zip(*masks, strict=True))
+def _either(*masks: list[Mask]) -> list[Mask]:
+    """Return for each value which coefficients it has in any of several lists."""
+    columns = zip(*masks, strict=True)
+    return [tuple(map(any, zip(*column, strict=True))) for column in columns]
 
 
 def _with(series: Series, mask: Mask) -> Series:
@@ -277,6 +260,12 @@ def _with(series: Series, mask: Mask) -> Series:
     zero = lambda: jnp.zeros_like(series.primal)
     terms = tuple(zero() if t is None and there else t for t, there in rows)
     return Series(series.primal, terms)
+
+
+def _filled_up(values: list[Series], masks: list[Mask]) -> list[Any]:
+    """Return the arrays of series that have the coefficients of these masks."""
+    pairs = zip(values, masks, strict=True)
+    return [a for series, mask in pairs for a in _present(_with(series, mask))]
 
 
 def _present(series: Series) -> list[Any]:
@@ -337,10 +326,6 @@ def _closed(program: Any) -> Any:
     if hasattr(program, "consts"):
         return program
     return ClosedJaxpr(program, ())
-
-
-def _is_inexact(a: Any) -> bool:
-    return jnp.issubdtype(jax.typeof(a).dtype, np.inexact)
 
 
 _STRUCTURAL = {

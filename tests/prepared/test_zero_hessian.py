@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import hotk
+from tests.helpers import close
 
 
 W = jnp.arange(12.0).reshape(3, 4) / 7 - 0.6
@@ -55,6 +56,27 @@ def warned(call):
         for _ in range(3):
             call()
     return found
+
+
+def test_single_precision_and_integers_beside():
+    def f(x):
+        value = jnp.sum(jax.nn.relu(x))
+        return value, jnp.argmax(x)
+
+    x = jnp.ones(3, jnp.float32)
+    with jax.numpy_dtype_promotion("strict"):
+        found = warned(lambda: hotk.hvp(f, x, x, has_aux=True))
+        assert len(found) == 1
+        outputs = lambda x: {"a": jax.nn.relu(x), "b": jax.nn.relu(x).astype(float)}
+        assert len(warned(lambda: hotk.hessian(outputs, x))) == 1
+
+
+def test_a_warning_that_is_an_error_is_raised_as_it_is():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(hotk.ZeroHessianWarning, match="linear in pieces"):
+            hotk.hvp(relu_network, 2 * X, X)
+    close(hotk.hvp(lambda x: jnp.sum(x**3), X, X), 6 * X * X)
 
 
 @pytest.mark.parametrize("name", FLAT)

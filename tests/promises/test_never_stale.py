@@ -101,6 +101,7 @@ def differ(a, b):
         return True
 
 
+@pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # networks of ReLU
 @pytest.mark.parametrize("story", STORIES, ids=str)
 def test_a_direct_call_sees_what_changed(story, hotk):
     expected = uncached_outcomes(story)

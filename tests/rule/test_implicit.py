@@ -168,7 +168,7 @@ def test_equations_that_do_not_hold_the_parameter():
     second = lambda a: solution(None, a)[1]
     for mode in NESTINGS:
         close(hotk.second_derivative(second, 4.0, mode=mode), -1 / 32)
-    assert not isinstance(jax.grad(second)(4.0), tuple)
+    close(jax.grad(second)(4.0), 0.25)
 
 
 def test_a_minimum_over_a_tree_of_parameters():
@@ -215,7 +215,7 @@ def test_an_equation_with_a_reverse_rule_of_jax(mode):
 def test_a_solver_without_its_rules():
     solution = hotk.rule.root(lambda x, a: x**2 - a, lambda x0, a: (x0 + a / x0) / 2)
     f = lambda a: solution(1.0, a)
-    known = 0.5 / 2.5 * 1.0
+    known = 1 / (2 * 2.5)
     close(hotk.gradient(f, 4.0), known)
     for functions in ((), (solution,)):
         with hotk.rule.disabled(*functions):
