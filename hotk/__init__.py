@@ -75,7 +75,20 @@ from hotk.second import (
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
 )
-from hotk.taylor import Taylor as Taylor, derivatives as derivatives, taylor as taylor
+from hotk.taylor import (
+    DifferentialOperator as DifferentialOperator,
+    SymmetricTensor as SymmetricTensor,
+    Taylor as Taylor,
+    biharmonic as biharmonic,
+    derivative_tensor as derivative_tensor,
+    derivatives as derivatives,
+    differential_operator as differential_operator,
+    laplacian as laplacian,
+    partial as partial,
+    taylor as taylor,
+    tvp as tvp,
+    value_and_laplacian as value_and_laplacian,
+)
 
 
 __version__ = "0.1.0"

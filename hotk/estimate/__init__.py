@@ -1,6 +1,11 @@
 """Floor 11. Estimates from random products, with error bars."""
 
 from ._diagonal import diagonal as diagonal
+from ._differential import (
+    biharmonic as biharmonic,
+    differential as differential,
+    laplacian as laplacian,
+)
 from ._estimate import Estimate as Estimate
 from ._logdet import logdet as logdet
 from ._spectrum import Spectrum as Spectrum, spectrum as spectrum

@@ -12,6 +12,7 @@ from ._auto import (
 from ._basis import (
     is_complex as is_complex,
     over_basis as over_basis,
+    size_of as size_of,
     split_rows as split_rows,
     unit as unit,
 )

@@ -1,5 +1,6 @@
 """Floor 3. Operators that are traced and compiled once: direct calls and `Prepared`."""
 
+from ._arranged import Arranged as Arranged, arranged as arranged
 from ._budget import (
     check_budget as check_budget,
     check_bytes as check_bytes,
@@ -7,6 +8,7 @@ from ._budget import (
     set_memory_budget as set_memory_budget,
 )
 from ._info import Info as Info
+from ._inputs import is_inexact as is_inexact
 from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options
 from ._prepared import Prepared as Prepared

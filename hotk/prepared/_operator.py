@@ -48,7 +48,7 @@ class Operator:
         self.kind = kind
         self._known: dict[Any, Options] = {}
         self._usual: Any = None
-        if not kind.ordered:
+        if kind.choice is None:
             self._usual = self._options(AUTO, False, False, None, None)
         self._least = 1 if kind.takes else 0
         self.__signature__ = inspect.signature(function)
@@ -62,7 +62,7 @@ class Operator:
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
-        order: int | None = None,
+        order: Any = None,
         **named: Any,
     ) -> Any:
         """Evaluate the operator at `x`."""
@@ -123,7 +123,7 @@ class Operator:
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
-        order: int | None = None,
+        order: Any = None,
         on_mismatch: str = "raise",
         **named: Any,
     ) -> Prepared:
@@ -188,9 +188,9 @@ class Operator:
         has_aux: bool,
         batched: bool,
         block_size: int | None,
-        order: int | None,
+        order: Any,
     ) -> Options:
-        if self.kind.ordered or order is not None:
+        if self.kind.choice is not None or order is not None:
             self._check_order(order)  # 2.0 is equal to 2
         key = (mode, bool(has_aux), bool(batched), block_size, order)
         try:
@@ -240,13 +240,13 @@ class Operator:
 
     def _check_order(self, order: Any) -> None:
         kind = self.kind
-        if not kind.ordered:
+        if kind.choice is None:
             raise TypeError(
                 f"`{kind.call()}` has one order: `order` is not for it. See "
                 "`hotk.derivatives`."
             )
-        whole = type(order) is int
-        if not whole or order < 0:
+        whole = type(order) is kind.choice
+        if not whole or (kind.choice is int and order < 0):
             raise (ValueError if whole else TypeError)(
                 message(
                     kind.call(),
@@ -288,6 +288,8 @@ def operator(
     wants: str = "scalar",
     takes: str = "",
     value: bool = False,
+    choice: type = int,
+    name: str = "",
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Make an operator of its formula for a function of one argument.
 
@@ -299,21 +301,24 @@ def operator(
         candidates: From facts and sizes to the modes to try.
         modes: The classes of mode that it accepts.
         wants: `"scalar"` or `"inexact"`: what `f` must return.
-        takes: `"v"`, `"u"` or nothing: the direction.
+        takes: What follows the point; see `Kind`.
         value: Whether the value of `f` is the first result.
+        choice: The class of the keyword `order`, if the formula has one.
+        name: The public name, if it is not that of the formula.
     """
 
     def make(function: Callable[..., Any]) -> Operator:
+        keywords = inspect.signature(function).parameters
         kind = Kind(
-            function.__name__,
+            name or function.__name__,
             takes=takes,
             wants=wants,
             formula=function,
             value=value,
             candidates=candidates,
             modes=modes,
-            sized="block_size" in inspect.signature(function).parameters,
-            ordered="order" in inspect.signature(function).parameters,
+            sized="block_size" in keywords,
+            choice=choice if "order" in keywords else None,
         )
         return Operator(kind, function)
 

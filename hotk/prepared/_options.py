@@ -13,7 +13,8 @@ class Kind:
 
     Attributes:
         name: Its public name.
-        takes: `""`, `"v"` or `"u"`: whether a direction follows the point.
+        takes: What follows the point: `"v"`, a direction; `"u"`, a cotangent; `"vs"`, a
+            tuple of directions; `"c"`, arrays of any shape; or `""`, nothing.
         wants: What `f` must return: `"scalar"` or `"inexact"`.
         formula: The operator for a function of one argument. It returns its results,
             then `aux`; the value of `f`, if it is among them, comes first.
@@ -21,15 +22,16 @@ class Kind:
         candidates: From facts, sizes and options to the modes to try, best first.
         modes: The classes of mode that it accepts.
         sized: Whether it works in blocks.
-        ordered: Whether it takes the order of the derivative.
+        choice: The class of its keyword `order`: `int`, another that hotk itself gives,
+            or `None` if it has no such keyword.
     """
 
     __slots__ = (
         "candidates",
+        "choice",
         "formula",
         "modes",
         "name",
-        "ordered",
         "sized",
         "takes",
         "value",
@@ -47,7 +49,7 @@ class Kind:
         candidates: Callable[..., Any],
         modes: tuple[type, ...],
         sized: bool,
-        ordered: bool,
+        choice: type | None,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -57,7 +59,7 @@ class Kind:
         self.candidates = candidates
         self.modes = modes
         self.sized = sized
-        self.ordered = ordered
+        self.choice = choice
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""
@@ -83,7 +85,7 @@ class Options:
         has_aux: bool,
         batched: bool,
         block_size: int | None,
-        order: int | None,
+        order: Any,
     ) -> None:
         self.kind = kind
         self.order = order
@@ -105,7 +107,7 @@ class Options:
         keywords: dict[str, Any] = {"mode": mode}
         if self.kind.sized:
             keywords["block_size"] = block
-        if self.kind.ordered:
+        if self.kind.choice is not None:
             keywords["order"] = self.order
         if not self.kind.takes:
             results = formula(f, x, **keywords)

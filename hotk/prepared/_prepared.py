@@ -299,20 +299,26 @@ def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any, reason: str) ->
 
 def _strong(options: Options, x: Any, rest: Any) -> tuple[Any, Any]:
     """Give a direction of NumPy arrays or Python numbers the dtypes of the point."""
-    if options.kind.takes != "v":
+    takes = options.kind.takes
+    if takes not in ("v", "vs"):
         return x, rest
-    points, treedef = jax.tree.flatten(x)
     try:
-        parts = treedef.flatten_up_to(rest[0])
+        made = [_strong_one(x, v) for v in (rest[0] if takes == "vs" else rest[:1])]
     except (ValueError, TypeError, KeyError):
         return x, rest  # the trace tells what is wrong
+    return x, (tuple(made) if takes == "vs" else made[0], *rest[1:])
+
+
+def _strong_one(x: Any, v: Any) -> Any:
+    points, treedef = jax.tree.flatten(x)
+    parts = treedef.flatten_up_to(v)
     made = [
         jnp.asarray(np.array(part, dtype=jnp.result_type(leaf), copy=True))
         if is_inexact(leaf) and _castable(part, leaf)
         else part
         for leaf, part in zip(points, parts, strict=True)
     ]
-    return x, (treedef.unflatten(made), *rest[1:])
+    return treedef.unflatten(made)
 
 
 def _as_jax(leaf: Any) -> Any:

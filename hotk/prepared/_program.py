@@ -346,6 +346,10 @@ def derive(
     takes = call.options.kind.takes
     if takes == "v":
         direction = call.direction(direction, leaves, kept, point, arrays)
+    elif takes == "vs":
+        direction = tuple(
+            call.direction(v, leaves, kept, point, arrays) for v in direction
+        )
     elif takes == "u":
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hotk.mode import AbstractMode
 
+from ._series import scaled
 from ._transform import series_of
 
 
@@ -25,17 +25,15 @@ class Taylor(AbstractMode):
         self, f: Callable[..., Any], x: Any, v: Any, order: int
     ) -> tuple[list[Any], Any]:
         r"""Return the coefficients of $f(x + t v)$ up to an order, and `aux`."""
-        zero = jax.tree.map(jnp.zeros_like, v)
-        terms = [(v if k == 1 else zero,) for k in range(1, order + 1)]
+        terms = [(v,), *[None] * (order - 1)][:order]
         (y, aux), found = series_of(f)((x,), terms)
         return [y, *(made[0] for made in found)], aux
 
 
 def times_factorials(coefficients: list[Any]) -> list[Any]:
     """Return the derivatives that Taylor coefficients stand for."""
-    return [
-        jax.tree.map(lambda a, k=k: a * jnp.asarray(math.factorial(k), a.dtype), c)
-        if k > 1
-        else c
-        for k, c in enumerate(coefficients)
-    ]
+    return [_times(math.factorial(k), c) for k, c in enumerate(coefficients)]
+
+
+def _times(factor: int, tree: Any) -> Any:
+    return jax.tree.map(lambda a: scaled(factor, a), tree)

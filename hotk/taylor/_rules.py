@@ -66,33 +66,42 @@ _LINEAR: dict[str, tuple[int, ...] | None] = {
     "scatter-add": (0, 2),
     "div": (0,),
 }
-_BILINEAR = ("mul", "dot_general", "conv_general_dilated")
+BILINEAR = ("mul", "dot_general", "conv_general_dilated")
 
 
 def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
     """Return the series of the outputs, or `None` if there is no rule for it."""
+    places = linear_places(equation, inputs)
+    if places is not None:
+        return _linear(equation, inputs, places)
     name = equation.primitive.name
-    moving = [i for i, series in enumerate(inputs) if series.moves]
-    if name in _LINEAR:
-        places = _LINEAR[name]
-        places = tuple(range(len(inputs))) if places is None else places
-        if set(moving) <= set(places):
-            return _linear(equation, inputs, places)
-    if name == "select_n" and 0 not in moving:
-        return _linear(equation, inputs, range(1, len(inputs)))
-    if name in _BILINEAR:
-        if len(moving) == 1:
-            return _linear(equation, inputs, moving)
+    if name in BILINEAR:
         return [_bilinear(equation, *inputs)]
     rule = _ELEMENTARY.get(name)
     return None if rule is None else rule(equation, inputs)
+
+
+def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None:
+    """Return the operands that an operation is linear in, if nothing else moves."""
+    name = equation.primitive.name
+    moving = tuple(i for i, series in enumerate(inputs) if series.moves)
+    if name in BILINEAR:
+        return moving if len(moving) == 1 else None
+    if name == "select_n":
+        places = tuple(range(1, len(inputs)))
+    elif name in _LINEAR:
+        places = _LINEAR[name]
+        places = tuple(range(len(inputs))) if places is None else places
+    else:
+        return None
+    return places if set(moving) <= set(places) else None
 
 
 def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     moving = set(places)
     primals = bound(equation, [series.primal for series in inputs])
-    if equation.primitive.name in _BILINEAR:
+    if equation.primitive.name in BILINEAR:
         columns = _stacked(equation, inputs, *moving)
     else:
         columns = [

@@ -55,18 +55,6 @@ def is_inexact(a: Any) -> bool:
     return jnp.issubdtype(jax.typeof(a).dtype, jnp.inexact)
 
 
-def filled(series: Series) -> list[Any]:
-    """Return all coefficients, with arrays of zeros for those that are zero."""
-    zero = None
-    made = [series.primal]
-    for term in series.terms:
-        if term is None:
-            zero = jnp.zeros_like(series.primal) if zero is None else zero
-            term = zero
-        made.append(term)
-    return made
-
-
 def scaled(factor: Any, term: Any) -> Any:
     """Multiply a coefficient by a Python number, in its own dtype."""
     if term is None or factor == 1:

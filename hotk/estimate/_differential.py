@@ -1,0 +1,265 @@
+"""Differential operators from derivatives along random directions."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import DtypeError, describe_tree, message
+from hotk.first import refuse_complex
+from hotk.prepared import is_inexact
+from hotk.taylor import DifferentialOperator, derivatives, directions_of
+
+from ._estimate import Estimate, averaged
+
+
+def laplacian(
+    f: Callable[..., Any],
+    x: Any,
+    key: Any,
+    *args: Any,
+    samples: int = 16,
+    block_size: int | None = None,
+) -> Estimate:
+    r"""Estimate the Laplacian of `f` at `x` from random directions.
+
+    It is the mean of $D^2 f(x)[v, v]$ over `k` vectors of random signs [1], each one
+    forward pass: no reverse pass, no matrix, and `k` first derivatives of an
+    intermediate at a time. The squared error is $2 \sum_{i \ne j} H_{ij}^2 / k$ for the
+    Hessian H. For a trace from fewer products, see `trace` of a `HessianOperator`.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating arrays.
+        x: Point: any pytree; complex leaves are refused. All axes are summed over: for
+            a batch of points use `jax.vmap`.
+        key: A random key.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        samples: The number `k` of random vectors.
+        block_size: How many at once; all if left out.
+
+    Returns:
+        An `Estimate` whose value is a tree like what `f` returns, and whose products
+        are the directions.
+
+    Raises:
+        ValueError: If there is no sample.
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4)
+        >>> found = hotk.estimate.laplacian(f, jnp.ones(1000), jax.random.key(0))
+        >>> round(found.value.item(), 1), round(found.error.item(), 6)
+        (12000.0, 0.0)
+
+    References:
+        [1] Hutchinson (1990). A stochastic estimator of the trace of the influence
+            matrix for Laplacian smoothing splines. Commun. Stat. Simul. Comput. 19(2).
+    """
+    call = "estimate.laplacian(f, x, key)"
+    like = _checked(call, x, samples, block_size)
+    draw = lambda key: _per_leaf(key, like, jax.random.rademacher)
+    weigh = lambda found: found[2]
+    keys = jax.random.split(_as_key(key), samples)
+    return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 2, block_size, "signs")
+
+
+def biharmonic(
+    f: Callable[..., Any],
+    x: Any,
+    key: Any,
+    *args: Any,
+    samples: int = 16,
+    block_size: int | None = None,
+) -> Estimate:
+    r"""Estimate the biharmonic $\Delta^2 f$ at `x` from random directions.
+
+    It is the mean of $\frac{n (n + 2)}{3} D^4 f(x)[v, v, v, v]$ over `k` directions v
+    that are uniform on the unit sphere of the n numbers in `x`, each one forward pass
+    in Taylor mode. Shi et al. [1] draw v from a normal distribution; its length is
+    averaged over here, which leaves the mean and lowers the variance.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating arrays.
+        x: Point, as for `laplacian`.
+        key: A random key.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        samples: The number `k` of directions.
+        block_size: How many at once; all if left out.
+
+    Returns:
+        An `Estimate` whose value is a tree like what `f` returns, and whose products
+        are the directions.
+
+    Raises:
+        ValueError: If there is no sample.
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**2) ** 2
+        >>> found = hotk.estimate.biharmonic(f, jnp.ones(10), jax.random.key(0))
+        >>> round(found.value.item(), 1)
+        960.0
+
+    References:
+        [1] Shi, Hu, Lin and Kawaguchi (2024). Stochastic Taylor derivative estimator:
+            efficient amortization for arbitrary differential operators. NeurIPS.
+            https://arxiv.org/abs/2412.00088
+    """
+    like = _checked("estimate.biharmonic(f, x, key)", x, samples, block_size)
+    n = sum(leaf.size for leaf in jax.tree.leaves(like))
+
+    def draw(key: Any) -> Any:
+        v = _per_leaf(key, like, jax.random.normal)
+        squares = [jnp.sum(a.astype(float) ** 2) for a in jax.tree.leaves(v)]
+        length = jnp.sqrt(sum(squares[1:], squares[0]))
+        return jax.tree.map(lambda a: a / length.astype(a.dtype), v)
+
+    factor = n * (n + 2) / 3
+    weigh = lambda found: jax.tree.map(
+        lambda a: a * jnp.asarray(factor, a.dtype), found[4]
+    )
+    keys = jax.random.split(_as_key(key), samples)
+    return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 4, block_size, "sphere")
+
+
+def differential(
+    operator: Any,
+    f: Callable[..., Any],
+    x: Any,
+    key: Any,
+    *args: Any,
+    samples: int = 16,
+    block_size: int | None = None,
+) -> Estimate:
+    r"""Estimate what a differential operator of many terms gives for `f` at `x`.
+
+    It is the mean of $\operatorname{sign}(c_\alpha)\,\|c\|_1\,\partial^\alpha f(x)$
+    over `k` terms $\alpha$ that are drawn with probability $|c_\alpha| / \|c\|_1$ [1],
+    each one exact, as by `hotk.partial`.
+
+    Args:
+        operator: What `hotk.differential_operator` returns.
+        f: Function `f(x, *args)` that returns a tree of floating arrays.
+        x: Point, as for `hotk.partial`.
+        key: A random key.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        samples: The number `k` of terms.
+        block_size: How many at once; all if left out.
+
+    Returns:
+        An `Estimate` whose value is a tree like what `f` returns, and whose products
+        are the directions.
+
+    Raises:
+        TypeError: If it is no differential operator.
+        ValueError: If there is no sample.
+        DtypeError: If nothing in `x` can be differentiated, or `x` or a coefficient is
+            complex.
+
+    Example:
+        >>> L = hotk.differential_operator({(4, 0): 1.0, (2, 2): 2.0, (0, 4): 1.0})
+        >>> f = lambda x: jnp.sum(x**2) ** 2
+        >>> found = hotk.estimate.differential(L, f, jnp.ones(2), jax.random.key(0))
+        >>> bool(abs(found.value - L(f, jnp.ones(2))) < 4 * found.error)
+        True
+
+    References:
+        [1] Shi, Hu, Lin and Kawaguchi (2024). Stochastic Taylor derivative estimator:
+            efficient amortization for arbitrary differential operators. NeurIPS.
+            https://arxiv.org/abs/2412.00088
+    """
+    call = "estimate.differential(L, f, x, key)"
+    if not isinstance(operator, DifferentialOperator):
+        kind = type(operator).__name__
+        raise TypeError(
+            f"`{call}`: `hotk.differential_operator(...)` first, not `{kind}`."
+        )
+    like = _checked(call, x, samples, block_size)
+    refuse_complex(call, operator.coefficients, "differential_operator")
+    table = directions_of(operator, x)
+    order = len(table.weights[0, 0]) - 1
+    coefficients = jnp.stack([jnp.asarray(c, float) for c in operator.coefficients])
+    sizes = jnp.abs(coefficients)
+    chosen = jax.random.categorical(_as_key(key), jnp.log(sizes), shape=(samples,))
+    factors = jnp.sign(coefficients[chosen]) * jnp.sum(sizes)
+    weights = jnp.asarray(table.weights, float)[chosen] * factors[:, None, None]
+    width = table.places.shape[1]
+
+    def draw(chosen: Any) -> Any:
+        rows = [jnp.asarray(a)[chosen] for a in (table.places, table.values)]
+        rows = [a.reshape(-1, a.shape[-1]) for a in rows]
+        return jax.vmap(lambda row: table.direction(like, row))(tuple(rows))
+
+    def weigh(found: list[Any], weights: Any) -> Any:
+        def one(*leaves: Any) -> Any:
+            stacked = jnp.stack(leaves, axis=1)  # of all orders
+            stacked = stacked.reshape(-1, width, *stacked.shape[1:])
+            given = weights.astype(stacked.dtype)
+            return jnp.einsum("srk,srk...->s...", given, stacked, precision="highest")
+
+        return jax.tree.map(one, *found)
+
+    return _estimate(
+        f, x, args, draw, chosen, weigh, order, block_size, "terms", weights
+    )
+
+
+def _checked(call: str, x: Any, samples: int, block_size: int | None) -> Any:
+    """Check what all of them need; return the differentiated leaves of a point."""
+    like = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else None, x)
+    refuse_complex(call, like, "partial")
+    for name, count in (("samples", samples), ("block_size", block_size)):
+        if count is not None and count < 1:
+            raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
+    if not jax.tree.leaves(like):
+        raise DtypeError(
+            message(
+                call,
+                "`x` has no leaf that can be differentiated.",
+                expected="at least one floating array or Python float",
+                got=describe_tree(x),
+                fix="Convert the leaf to a float, as in `x.astype(float)` or `3.0`.",
+            )
+        )
+    return like
+
+
+def _as_key(key: Any) -> Any:
+    return key if isinstance(key, jax.Array) else jnp.asarray(key)
+
+
+def _per_leaf(key: Any, like: Any, draw: Callable[..., Any]) -> Any:
+    leaves, tree = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    pairs = zip(keys, leaves, strict=True)
+    return tree.unflatten([draw(k, a.shape, a.dtype) for k, a in pairs])
+
+
+def _estimate(
+    f: Callable[..., Any],
+    x: Any,
+    args: tuple[Any, ...],
+    draw: Callable[[Any], Any],
+    rows: Any,
+    weigh: Callable[..., Any],
+    order: int,
+    block_size: int | None,
+    method: str,
+    *further: Any,
+) -> Estimate:
+    """Average what is made of derivatives along directions, a block at a time."""
+    count = len(rows)
+    blocks = math.ceil(count / min(block_size or count, count))
+    width = math.ceil(count / blocks)
+    parts, directions = [], 0
+    for start in range(0, blocks * width, width):
+        numbers = np.minimum(np.arange(start, start + width), count - 1)
+        v = draw(rows[numbers])
+        found = derivatives(f, x, v, *args, order=order, batched=True)
+        parts.append(weigh(found, *(a[numbers] for a in further)))
+        directions += len(jax.tree.leaves(v)[0])
+    each = jax.tree.map(lambda *a: jnp.concatenate(a)[:count], *parts)
+    return averaged(each, directions, method)

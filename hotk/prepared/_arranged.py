@@ -1,0 +1,67 @@
+"""`arranged`: operators behind one name, chosen by arguments that are fixed."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ._operator import Operator
+from ._prepared import Prepared
+
+
+class Arranged:
+    """An operator some of whose arguments choose the program.
+
+    It is called, and prepared, as any other.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._arrange = function
+        self.__signature__ = inspect.signature(function)
+
+    def __call__(self, f: Callable[..., Any], x: Any, *rest: Any, **named: Any) -> Any:
+        """Evaluate the operator at `x`."""
+        operator, arguments, keywords = self._arrange(f, x, *rest, **named)
+        return operator(f, x, *arguments, **keywords)
+
+    def prepare(
+        self,
+        f: Callable[..., Any],
+        x: Any,
+        *rest: Any,
+        on_mismatch: str = "raise",
+        **named: Any,
+    ) -> Prepared:
+        """Trace and compile the operator once, for this function and signature.
+
+        Args:
+            f: The function, held as it is now.
+            x: A point; only its structure, shapes and dtypes matter.
+            *rest: As in a call.
+            on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
+                called with another signature.
+            **named: As in a call.
+
+        Returns:
+            An immutable module.
+        """
+        operator, arguments, keywords = self._arrange(f, x, *rest, **named)
+        return operator.prepare(f, x, *arguments, on_mismatch=on_mismatch, **keywords)
+
+    def __repr__(self) -> str:
+        """Show the name."""
+        return f"<hotk operator {self._arrange.__name__}>"
+
+
+def arranged(
+    function: Callable[..., tuple[Operator, tuple[Any, ...], dict[str, Any]]],
+) -> Arranged:
+    """Make an operator of a function that arranges the call of another.
+
+    Args:
+        function: From the arguments of a call to an operator, what it takes after the
+            function and the point, and its keywords. Its signature and docstring are
+            the operator's.
+    """
+    return Arranged(function)

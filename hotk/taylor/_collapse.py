@@ -1,0 +1,170 @@
+"""Operations on the series of many directions, whose top coefficients are summed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hotk._core import bound
+
+from ._frame import Frame, split_top, with_top
+from ._rules import BILINEAR, linear_places
+from ._series import Series, is_inexact, total
+
+
+One = Callable[[Any, list[Series], Frame], list[Series]]
+
+
+def collapsed(
+    equation: Any, inputs: list[Series], frame: Frame, one: One
+) -> list[Series]:
+    """Apply an operation to the series of many directions.
+
+    Args:
+        equation: Its equation.
+        inputs: What it is applied to.
+        frame: The directions.
+        one: The rule for the series of one direction.
+    """
+    lower, tops = split_top(inputs)
+    if equation.primitive.name in BILINEAR and all(s.moves for s in inputs):
+        return [_product(equation, inputs, frame, one)]
+    if _is_entrywise(equation, inputs):
+        return [_composed(equation, inputs[0], frame, one)]
+    curved = _over_directions(equation, lower, Frame(frame.order), one)
+    straight = _pushed(equation, inputs, tops)
+    if linear_places(equation, inputs) is not None:  # nothing is curved
+        return [with_top(c, s) for c, s in zip(curved, straight, strict=True)]
+    return [
+        with_top(c, frame.summed(c.terms[-1]), s)
+        for c, s in zip(curved, straight, strict=True)
+    ]
+
+
+# Functions of one number, entry by entry.
+_ENTRYWISE = frozenset(
+    {
+        *("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sqrt", "rsqrt"),
+        *("cbrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh"),
+        *("acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "square"),
+        *("integer_pow", "abs", "one_minus_square"),
+    }
+)
+
+
+def _is_entrywise(equation: Any, inputs: list[Series]) -> bool:
+    name = equation.primitive.name
+    return name in _ENTRYWISE and not jnp.iscomplexobj(inputs[0].primal)
+
+
+def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
+    r"""Compose a function of one number with a series.
+
+    Its own coefficients $c_j$ are those at the value alone, the same for all
+    directions: $y_k = \sum_j c_j\,(\delta^j)_k$ with $\delta = x - x_0$.
+    """
+    order = frame.order
+    slope = Series(x.primal, (jnp.ones_like(x.primal), *[None] * (order - 1)))
+    [outer] = one(equation, [slope], Frame(order))
+    lower = list(x.terms[:-1])
+    parts: list[list[Any]] = [
+        [_each(outer[1], a) for a in lower],
+        *([None] * (order - 1) for _ in range(order - 1)),
+    ]
+    tops = [_times(outer[1], x.terms[-1])]
+    power = [*lower, None]  # of delta, as its coefficients 1 to K
+    for j in range(2, order + 1):
+        power = _next_power(power, [*lower, None])
+        parts[j - 1] = [_each(outer[j], a) for a in power[:-1]]
+        tops.append(_times(outer[j], frame.summed(power[-1])))
+    terms = [total(column) for column in zip(*parts, strict=True)]
+    return Series(outer.primal, (*terms, total(tops)))
+
+
+def _next_power(power: list[Any], base: list[Any]) -> list[Any]:
+    """Multiply two series without a constant term."""
+    return [
+        total(_times(base[j], power[k - 2 - j]) for j in range(k - 1))
+        for k in range(1, len(base) + 1)
+    ]
+
+
+def _times(p: Any, q: Any) -> Any:
+    return None if p is None or q is None else p * q
+
+
+def _each(factor: Any, term: Any) -> Any:
+    """Multiply the coefficient of each direction by the same factor."""
+    return None if factor is None or term is None else factor[None] * term
+
+
+def _over_directions(
+    equation: Any, inputs: list[Series], frame: Frame, one: One
+) -> list[Series]:
+    """Apply a rule to each direction; the value is computed once."""
+    if not any(series.moves for series in inputs):
+        values = bound(equation, [series.primal for series in inputs])
+        return [frame.constant(y) for y in values]
+    axes: Any = Series(None, 0)  # pyright: ignore
+    each = jax.vmap(
+        lambda inputs: one(equation, inputs, frame),
+        in_axes=([axes] * len(inputs),),
+        out_axes=[axes] * len(equation.outvars),
+    )
+    return each(inputs)
+
+
+def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
+    """Push the top coefficients through the derivative of an operation."""
+    values = [series.primal for series in inputs]
+    moving = [i for i, top in enumerate(tops) if top is not None]
+    if moving and equation.primitive.name == "custom_linear_solve":
+        # JAX's rule fails where only some of what moves has a tangent
+        moving = [i for i, series in enumerate(inputs) if series.moves]
+        tops = [
+            jnp.zeros_like(a) if t is None else t
+            for a, t in zip(values, tops, strict=True)
+        ]
+    if not moving:
+        return [None] * len(equation.outvars)
+
+    def operation(*some: Any) -> list[Any]:
+        whole = list(values)
+        for i, value in zip(moving, some, strict=True):
+            whole[i] = value
+        return bound(equation, whole)
+
+    point = [values[i] for i in moving]
+    outputs, slopes = jax.jvp(operation, point, [tops[i] for i in moving])
+    pairs = zip(outputs, slopes, strict=True)
+    return [slope if is_inexact(y) else None for y, slope in pairs]
+
+
+def _product(equation: Any, inputs: list[Series], frame: Frame, one: One) -> Series:
+    """Multiply two series; the sum over directions is part of each top product."""
+    a, b = inputs
+    order = frame.order
+    below = [s.cut(order - 1) for s in inputs]
+    [made] = _over_directions(equation, below, Frame(order - 1), one)
+    pairs = [(a[j], b[order - j]) for j in range(1, order)]
+    curved = [_contracted(equation, p, q, frame) for p, q in pairs]
+    ends = [
+        None if p is None or q is None else bound(equation, [p, q])[0]
+        for p, q in ((a.primal, b.terms[-1]), (a.terms[-1], b.primal))
+    ]
+    return Series(made.primal, (*made.terms, total([*curved, *ends])))
+
+
+def _contracted(equation: Any, p: Any, q: Any, frame: Frame) -> Any:
+    """Return the weighted sum over directions of a product of coefficients."""
+    if p is None or q is None:
+        return None
+    if equation.primitive.name != "dot_general":
+        each = jax.vmap(lambda p, q: bound(equation, [p, q])[0])
+        return jnp.sum(frame.weighted(each(p, q)), axis=0)
+    contract, batch = equation.params["dimension_numbers"]
+    contract = tuple((0, *(i + 1 for i in side)) for side in contract)
+    batch = tuple(tuple(i + 1 for i in side) for side in batch)
+    parameters = {**equation.params, "dimension_numbers": (contract, batch)}
+    return bound(equation, [frame.weighted(p), q], parameters)[0]

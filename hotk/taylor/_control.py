@@ -1,0 +1,234 @@
+"""Loops, branches and functions in a program: the same on series."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hotk._core import ClosedJaxpr, jaxpr_as_fun, scan_counts
+
+from ._frame import Frame
+from ._series import Series
+
+
+Mask = tuple[bool, ...]
+Run = Callable[[Any, list[Series]], list[Series]]
+
+
+def _inner(parameter: str) -> Callable[..., list[Series]]:
+    def rule(
+        equation: Any, inputs: list[Series], frame: Frame, run: Run
+    ) -> list[Series]:
+        del frame
+        return run(_closed(equation.params[parameter]), inputs)
+
+    return rule
+
+
+def _checkpoint(
+    equation: Any, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
+    del frame
+    closed = _closed(equation.params["jaxpr"])
+    pack, unpack = _packing(inputs)
+    masks: list[Any] = []
+
+    def body(*arrays: Any) -> list[Any]:
+        made = run(closed, unpack(arrays))
+        masks[:] = [_mask(s) for s in made]
+        return [a for s in made for a in _present(s)]
+
+    options = {k: equation.params[k] for k in ("prevent_cse", "policy")}
+    outputs = iter(jax.checkpoint(body, **options)(*pack))
+    return [_from_mask(mask, outputs) for mask in masks]
+
+
+def _cond(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+    index, *operands = inputs
+    pack, unpack = _packing(operands)
+    branches = [_closed(branch) for branch in equation.params["branches"]]
+    masks = [_traced_masks(branch, operands, run) for branch in branches]
+    joint = _either(*masks)
+
+    def branch(closed: Any, *arrays: Any) -> list[Any]:
+        return _filled_up(run(closed, unpack(arrays)), joint, frame)
+
+    functions = [functools.partial(branch, closed) for closed in branches]
+    outputs = iter(jax.lax.switch(index.primal, functions, *pack))
+    return [_from_mask(mask, outputs) for mask in joint]
+
+
+def _scan(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+    parameters = equation.params
+    closed = _closed(parameters["jaxpr"])
+    consts, carries = scan_counts(parameters)
+    fixed, carry = inputs[:consts], inputs[consts : consts + carries]
+    mapped = list(map(frame.swapped, inputs[consts + carries :]))
+    rows = [_row(series) for series in mapped]
+    start, masks, made = _settled(closed, fixed, carry, rows, frame, run)
+    carry_in, carry_out = _packing(start)
+    rows_in, rows_out = _packing(mapped)
+
+    def step(state: Any, row: Any) -> tuple[Any, Any]:
+        made = run(closed, [*fixed, *carry_out(state), *rows_out(row)])
+        after = _filled_up(made[:carries], masks, frame)
+        return after, [a for s in made[carries:] for a in _present(s)]
+
+    last, columns = jax.lax.scan(
+        step,
+        carry_in,
+        rows_in,
+        length=parameters["length"],
+        reverse=parameters["reverse"],
+        unroll=parameters["unroll"],
+    )
+    last, columns = iter(last), iter(columns)
+    carried = [_from_mask(mask, last) for mask in masks]
+    found = [_from_mask(mask, columns) for mask in made[carries:]]
+    return carried + list(map(frame.swapped, found))
+
+
+def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+    parameters = equation.params
+    test, body = (_closed(parameters[n]) for n in ("cond_jaxpr", "body_jaxpr"))
+    ahead, inside = parameters["cond_nconsts"], parameters["body_nconsts"]
+    asked, fixed = inputs[:ahead], inputs[ahead : ahead + inside]
+    carry = inputs[ahead + inside :]
+    start, masks, _ = _settled(body, fixed, carry, [], frame, run)
+    carry_in, carry_out = _packing(start)
+
+    def go_on(state: Any) -> Any:
+        values = [series.primal for series in (*asked, *carry_out(state))]
+        return jaxpr_as_fun(test)(*values)[0]
+
+    def step(state: Any) -> Any:
+        return _filled_up(run(body, [*fixed, *carry_out(state)]), masks, frame)
+
+    last = iter(jax.lax.while_loop(go_on, step, carry_in))
+    return [_from_mask(mask, last) for mask in masks]
+
+
+def _settled(
+    closed: Any,
+    fixed: list[Series],
+    carry: list[Series],
+    rows: list[Series],
+    frame: Frame,
+    run: Run,
+) -> tuple[list[Series], list[Mask], list[Mask]]:
+    """Find which coefficients a carry has: what moves may make more of it move.
+
+    Returns:
+        The carry with all of these, which they are, and those of what the body returns.
+    """
+    masks = [_mask(series) for series in carry]
+    while True:
+        start = [_with(s, mask, frame) for s, mask in zip(carry, masks, strict=True)]
+        made = _traced_masks(closed, [*fixed, *start, *rows], run)
+        joint = _either(masks, made[: len(carry)])
+        if joint == masks:
+            return start, masks, made
+        masks = joint
+
+
+# ---- which coefficients there are
+
+
+def _mask(series: Series) -> Mask:
+    return tuple(term is not None for term in series.terms)
+
+
+def _either(*masks: list[Mask]) -> list[Mask]:
+    """Return for each value which coefficients it has in any of several lists."""
+    columns = zip(*masks, strict=True)
+    return [tuple(map(any, zip(*column, strict=True))) for column in columns]
+
+
+def _with(series: Series, mask: Mask, frame: Frame) -> Series:
+    """Fill in zeros where a mask says that there is a coefficient."""
+    terms = tuple(
+        frame.zero(series.primal, k) if term is None and there else term
+        for k, (term, there) in enumerate(zip(series.terms, mask, strict=True), 1)
+    )
+    return Series(series.primal, terms)
+
+
+def _filled_up(values: list[Series], masks: list[Mask], frame: Frame) -> list[Any]:
+    """Return the arrays of series that have the coefficients of these masks."""
+    pairs = zip(values, masks, strict=True)
+    return [a for series, mask in pairs for a in _present(_with(series, mask, frame))]
+
+
+def _present(series: Series) -> list[Any]:
+    return [series.primal, *(t for t in series.terms if t is not None)]
+
+
+def _from_mask(mask: Mask, arrays: Any) -> Series:
+    primal = next(arrays)
+    return Series(primal, tuple(next(arrays) if there else None for there in mask))
+
+
+def _packing(inputs: list[Series]) -> tuple[list[Any], Callable[[Any], list[Series]]]:
+    """Return the arrays of series, and the way back."""
+    masks = [_mask(series) for series in inputs]
+
+    def unpack(arrays: Any) -> list[Series]:
+        rest = iter(arrays)
+        return [_from_mask(mask, rest) for mask in masks]
+
+    return [a for series in inputs for a in _present(series)], unpack
+
+
+def _traced_masks(closed: Any, inputs: list[Series], run: Run) -> list[Mask]:
+    """Find out which coefficients the outputs of a program have."""
+    arrays, unpack = _packing(inputs)
+    masks: list[Mask] = []
+
+    def body(arrays: list[Any]) -> list[Any]:
+        made = run(closed, unpack(arrays))
+        masks[:] = [_mask(series) for series in made]
+        return [series.primal for series in made]
+
+    jax.eval_shape(body, [shape_of(a) for a in arrays])
+    return masks
+
+
+def _row(series: Series) -> Series:
+    """Return the shapes of one row of a mapped series."""
+    first = lambda a: None if a is None else _first_row(a)
+    return Series(first(series.primal), tuple(map(first, series.terms)))
+
+
+def _first_row(a: Any) -> Any:
+    shape = shape_of(a)
+    return jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype)
+
+
+def shape_of(a: Any) -> Any:
+    if isinstance(a, jax.ShapeDtypeStruct):
+        return a
+    kind = jax.typeof(a)
+    return jax.ShapeDtypeStruct(
+        kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False)
+    )
+
+
+def _closed(program: Any) -> Any:
+    if hasattr(program, "consts"):
+        return program
+    return ClosedJaxpr(program, ())
+
+
+STRUCTURAL: dict[str, Callable[..., list[Series]]] = {
+    "jit": _inner("jaxpr"),
+    "pjit": _inner("jaxpr"),
+    "closed_call": _inner("call_jaxpr"),
+    "core_call": _inner("call_jaxpr"),
+    "checkpoint": _checkpoint,
+    "remat": _checkpoint,
+    "remat2": _checkpoint,
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
+}

@@ -1,0 +1,171 @@
+r"""Mixed partial derivatives as sums of derivatives along directions.
+
+The K-th derivative along v is $(v \cdot \partial)^K f$, so a polynomial in $\partial$
+that is homogeneous of order K is a sum of powers of linear forms: one direction each.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+
+Index = tuple[tuple[int, int], ...]
+"""A multi-index: pairs of a flat place and how often it is differentiated by."""
+
+
+def order_of(index: Index) -> int:
+    """Return the order of a partial derivative."""
+    return sum(power for _, power in index)
+
+
+class Table(NamedTuple):
+    r"""Directions, sparse: direction r is $\sum_s$ `values[r, s] e[places[r, s]]`.
+
+    Attributes:
+        places: Flat places in the point.
+        values: Whole numbers, zero where a direction has fewer.
+        matrix: `matrix[r, a]`: how much of direction r partial derivative a has.
+    """
+
+    places: np.ndarray
+    values: np.ndarray
+    matrix: np.ndarray
+
+
+@functools.lru_cache(maxsize=64)
+def table_of(indices: tuple[Index, ...]) -> Table:
+    """Return the directions for partial derivatives of one order, each one once."""
+    found: dict[Index, dict[int, Fraction]] = {}
+    for a, index in enumerate(indices):
+        for direction, weight in _powers(index):
+            row = found.setdefault(direction, {})
+            row[a] = row.get(a, Fraction(0)) + weight
+    width = max(map(len, found))
+    places = np.zeros((len(found), width), np.int32)
+    values = np.zeros((len(found), width), np.int32)
+    matrix = np.zeros((len(found), len(indices)))
+    for r, (direction, row) in enumerate(found.items()):
+        for s, (place, value) in enumerate(direction):
+            places[r, s], values[r, s] = place, value
+        for a, weight in row.items():
+            matrix[r, a] = float(weight)
+    return Table(places, values, matrix)
+
+
+def _powers(index: Index) -> Iterator[tuple[Index, Fraction]]:
+    r"""Write a monomial as a sum of powers of linear forms.
+
+    With $h_i = s_i / 2 - v_i$ it is $\prod_i x_i^{s_i} = \frac{1}{s!} \sum_v
+    (-1)^{\sum v} \prod_i \binom{s_i}{v_i} (\sum_i h_i x_i)^s$, where each $v_i$ runs
+    from 0 to $s_i$ (Kan, 2008: From moments of sum to moments of product. J.
+    Multivariate Anal. 99(3), 542-554, equation 3). Directions are made whole and
+    primitive, so that those of several monomials are told to be one.
+    """
+    if not index:  # the function itself, along no direction
+        yield ((0, 0),), Fraction(1)
+        return
+    places, powers = zip(*index, strict=True)
+    order = sum(powers)
+    if len(index) == 1:
+        yield ((places[0], 1),), Fraction(1)
+        return
+    for v in itertools.product(*(range(s + 1) for s in powers)):
+        form = [s - 2 * k for s, k in zip(powers, v, strict=True)]  # twice h
+        factor = math.gcd(*form)
+        if factor == 0:
+            continue
+        sign = 1 if next(h for h in form if h) > 0 else -1
+        pairs = zip(places, form, strict=True)
+        direction = tuple((p, sign * h // factor) for p, h in pairs if h)
+        weight = Fraction((-1) ** sum(v), math.factorial(order))
+        for s, k in zip(powers, v, strict=True):
+            weight *= math.comb(s, k)
+        yield direction, weight * Fraction(sign * factor, 2) ** order
+
+
+@functools.lru_cache(maxsize=16)
+def sorted_places(n: int, order: int) -> np.ndarray:
+    """Return all sorted tuples of places: one for each entry of a symmetric tensor."""
+    rows = itertools.combinations_with_replacement(range(n), order)
+    count = math.comb(n + order - 1, order)
+    flat = itertools.chain.from_iterable(rows)
+    return np.fromiter(flat, np.int32, count * order).reshape(count, order)
+
+
+def numbers_of(places: np.ndarray, n: int) -> np.ndarray:
+    """Return the numbers of sorted tuples among all, in lexicographic order."""
+    order = places.shape[-1]
+    # made strictly increasing, they are combinations of n + order - 1 things
+    last = n + order - 2 - (places.astype(np.int64) + np.arange(order))
+    total = np.full(places.shape[:-1], math.comb(n + order - 1, order) - 1, np.int64)
+    for i in range(order):
+        chosen = [math.comb(b, order - i) for b in range(n + order)]
+        total -= np.array(chosen, np.int64)[last[..., i]]
+    return total
+
+
+def entries_from_directions(
+    n: int, order: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield how the entries of a symmetric tensor follow, those of one kind at a time.
+
+    Direction r is the sum of the unit vectors at row r of `sorted_places`.
+
+    Yields:
+        The numbers of the entries, for each of them numbers of directions, and the
+        factors of the derivatives along these.
+    """
+    rows = sorted_places(n, order)
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    places: dict[tuple[int, ...], list[list[int]]] = {}
+    for number, row in enumerate(rows.tolist()):
+        counted = [(-len(list(group)), p) for p, group in itertools.groupby(row)]
+        counted.sort()
+        kind = tuple(-count for count, _ in counted)
+        kinds.setdefault(kind, []).append(number)
+        places.setdefault(kind, []).append([p for _, p in counted])
+    for kind, numbers in kinds.items():
+        combined, factors = interpolation(kind)
+        chosen = np.array(places[kind], np.int32)[:, combined]
+        directions = numbers_of(np.sort(chosen, axis=-1), n)
+        yield np.array(numbers), directions, factors
+
+
+@functools.lru_cache(maxsize=64)
+def interpolation(kind: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return how a mixed derivative follows from derivatives along directions.
+
+    The directions are multi-indices j of the same order K, as many as there are entries
+    in a symmetric tensor: with $\gamma_{ij} = \sum_{0 < k \le i} (-1)^{|i - k|}
+    \binom{i}{k} \binom{K k / |k|}{j} (|k| / K)^K$, derivative i is $\sum_j
+    \gamma_{ij} / K!$ times that along j (Griewank, Utke and Walther, 2000: Evaluating
+    higher derivative tensors by forward propagation of univariate Taylor series. Math.
+    Comp. 69, 1117-1130, equation 13).
+
+    Args:
+        kind: The multi-index i, without zeros.
+
+    Returns:
+        For each direction K numbers of variables, whose unit vectors it is the sum of,
+        and its factor.
+    """
+    order = sum(kind)
+    rows = sorted_places(len(kind), order)
+    counts = np.stack([(rows == p).sum(axis=1) for p in range(len(kind))], axis=1)
+    total = np.zeros(len(rows), np.int64)  # exact: |k|^K cancels
+    for k in itertools.product(*(range(s + 1) for s in kind)):
+        size = sum(k)
+        term = np.full(len(rows), (-1) ** (order - size), np.int64)
+        for p, (s, m) in enumerate(zip(kind, k, strict=True)):
+            steps = [order * m - i * size for i in range(order)]
+            falling = [math.prod(steps[:t]) for t in range(order + 1)]
+            term *= math.comb(s, m) * np.array(falling, np.int64)[counts[:, p]]
+        total += term if size else 0
+    factorials = np.array([math.factorial(t) for t in range(order + 1)])
+    whole = float(order**order * math.factorial(order))
+    return rows, total / (whole * factorials[counts].prod(axis=1))

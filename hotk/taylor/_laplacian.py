@@ -1,0 +1,149 @@
+"""`laplacian` and `biharmonic`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hotk.first import refuse_complex
+from hotk.mode import AUTO, Auto, size_of, unit
+from hotk.prepared import operator
+
+from ._contract import contracted
+from ._mode import Taylor
+
+
+def _candidates(facts: Any, sizes: Any) -> Any:
+    del facts, sizes
+    return [(Taylor(), "second derivatives are summed as they go")]
+
+
+@operator(wants="inexact", value=True, candidates=_candidates, modes=(Taylor,))
+def value_and_laplacian(
+    f: Callable[..., Any],
+    x: Any,
+    *args: Any,
+    mode: Taylor | Auto = AUTO,
+    has_aux: bool = False,
+    block_size: int | None = None,
+) -> Any:
+    r"""Evaluate `f` and its Laplacian at `x`.
+
+    Computes $f(x)$ and $\Delta f(x) = \sum_i \partial^2 f / \partial x_i^2$ over all
+    numbers in `x`, in one pass: next to the value all first derivatives and the sum of
+    the second ones are carried through the program, the forward Laplacian [1], which is
+    Taylor mode with collapsed top coefficients [2]. There is no reverse pass, and no
+    Hessian: the memory is that of `block_size` first derivatives of an intermediate.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating or complex arrays,
+            twice differentiable at `x`.
+        x: Point: any pytree. Floating leaves are differentiated; integers, strings and
+            functions pass through. Complex leaves are refused. All axes are summed
+            over: for a batch of points use `jax.vmap`.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        mode: `Taylor()`, or `hotk.Auto()`, which is the same.
+        has_aux: Whether `f` returns `(y, aux)`.
+        block_size: How many first derivatives at once. Chosen from the program if left
+            out.
+
+    Returns:
+        The pair `(y, laplacian)`, both like what `f` returns; `((y, aux), laplacian)`
+        with `has_aux=True`.
+
+    Raises:
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything but floating or complex arrays.
+        ModeError: If an operation in `f` has no second derivative.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**3)
+        >>> y, found = hotk.value_and_laplacian(f, jnp.array([1.0, 2.0]))
+        >>> y.item(), found.item()
+        (9.0, 18.0)
+
+    References:
+        [1] Li, Ye, Zhang et al. (2024). A computational framework for neural
+            network-based variational Monte Carlo with forward Laplacian. Nature Machine
+            Intelligence 6, 209-219.
+        [2] Dangel, Siebert, Zeinhofer and Walther (2025). Collapsing Taylor mode
+            automatic differentiation. https://arxiv.org/abs/2505.13644
+    """
+    refuse_complex("laplacian(f, x)", x, "hvp")
+    assert isinstance(mode, Taylor)
+    return _laplacian(f, x, block_size)
+
+
+def _laplacian(f: Callable[..., Any], x: Any, block: int | None) -> Any:
+    numbers = jnp.arange(size_of(x), dtype=jnp.int32)
+    if not numbers.size:
+        y, aux = f(x)
+        return y, jax.tree.map(jnp.zeros_like, y), aux
+    return contracted(f, x, lambda i: unit(x, i), numbers, None, 2, block=block)
+
+
+@operator(wants="inexact", candidates=_candidates, modes=(Taylor,))
+def laplacian(
+    f: Callable[..., Any],
+    x: Any,
+    *args: Any,
+    mode: Taylor | Auto = AUTO,
+    has_aux: bool = False,
+    block_size: int | None = None,
+) -> Any:
+    """As `value_and_laplacian`, and returns the Laplacian alone.
+
+    Example:
+        >>> hotk.laplacian(lambda x: jnp.sum(x**3), jnp.array([1.0, 2.0])).item()
+        18.0
+    """
+    refuse_complex("laplacian(f, x)", x, "hvp")
+    assert isinstance(mode, Taylor)
+    return _laplacian(f, x, block_size)[1:]
+
+
+@operator(wants="inexact", candidates=_candidates, modes=(Taylor,))
+def biharmonic(
+    f: Callable[..., Any],
+    x: Any,
+    *args: Any,
+    mode: Taylor | Auto = AUTO,
+    has_aux: bool = False,
+    block_size: int | None = None,
+) -> Any:
+    r"""Compute the Laplacian of the Laplacian of `f` at `x`.
+
+    Computes $\Delta^2 f = \sum_{ij} \partial^4 f / \partial x_i^2 \partial x_j^2$, as
+    `laplacian` of `laplacian`, each in collapsed Taylor mode.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating or complex arrays,
+            four times differentiable at `x`.
+        x: Point, as for `laplacian`.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        mode: `Taylor()`, or `hotk.Auto()`, which is the same.
+        has_aux: Whether `f` returns `(y, aux)`.
+        block_size: How many first derivatives at once, in each of both. Chosen from the
+            program if left out.
+
+    Returns:
+        The biharmonic, like what `f` returns; `(biharmonic, aux)` with `has_aux=True`.
+
+    Raises:
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything but floating or complex arrays.
+        ModeError: If an operation in `f` has no fourth derivative.
+
+    Example:
+        >>> f = lambda x: x[0] ** 4 + x[0] ** 2 * x[1] ** 2
+        >>> hotk.biharmonic(f, jnp.ones(2)).item()
+        32.0
+    """
+    refuse_complex("biharmonic(f, x)", x, "hvp")
+    assert isinstance(mode, Taylor)
+
+    def inner(x: Any) -> tuple[Any, Any]:
+        return _laplacian(f, x, block_size)[1:]
+
+    return _laplacian(inner, x, block_size)[1:]

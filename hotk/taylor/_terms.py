@@ -1,0 +1,130 @@
+"""`Terms`: which partial derivatives, by the flat places of what they are taken by."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hotk._core import DtypeError, StructureError, leaf_name, message
+from hotk.prepared import is_inexact
+
+from ._directions import Index
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Partial derivatives whose weighted sum is taken.
+
+    Attributes:
+        indices: One multi-index each.
+    """
+
+    indices: tuple[Index, ...]
+
+
+class _Leaf(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    start: int | None
+
+
+def multi_index(call: str, x: Any, index: Any) -> Index:
+    """Return what a user wrote as a multi-index, by flat places.
+
+    Args:
+        call: The call, for messages.
+        x: The point.
+        index: How often to differentiate by each number: a tree like `x`, whole
+            numbers where `x` has numbers, arrays of them where it has arrays; for a
+            dict the keys that count are enough, or their names in a string or a tuple,
+            each as often as it is differentiated by.
+    """
+    paths, treedef = jax.tree_util.tree_flatten_with_path(x)
+    leaves, start = [], 0
+    for path, leaf in paths:
+        shape, moves = np.shape(leaf), _moves(leaf)
+        leaves.append(_Leaf(leaf_name("x", path), shape, start if moves else None))
+        start += int(np.prod(shape)) if moves else 0
+    if isinstance(index, str) or _is_names(index, x):
+        index = _counted(call, x, index)
+    if isinstance(x, Mapping) and isinstance(index, Mapping):
+        unknown = [key for key in index if key not in x]
+        if unknown:
+            raise _wrong(call, x, f"the key {unknown[0]!r}")
+        index = {key: index.get(key, _nothing(x[key])) for key in x}
+    try:
+        parts = treedef.flatten_up_to(index)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _wrong(call, x, repr(index)) from error
+    found: list[tuple[int, int]] = []
+    for leaf, part in zip(leaves, parts, strict=True):
+        powers = np.zeros(leaf.shape, int) if part is _ZERO else np.asarray(part)
+        if powers.shape != leaf.shape or powers.dtype.kind not in "iu":
+            raise _wrong(call, x, f"{part!r} for `{leaf.name}`")
+        if (powers < 0).any():
+            raise ValueError(
+                f"`{call}`: {part!r} for `{leaf.name}`: one cannot differentiate less "
+                "than zero times."
+            )
+        if powers.any() and leaf.start is None:
+            raise DtypeError(
+                message(
+                    call,
+                    f"`{leaf.name}` cannot be differentiated by.",
+                    expected="a floating-point number or array",
+                    got="integers, or no number",
+                    fix="Convert it to a float.",
+                )
+            )
+        start = leaf.start or 0
+        found += [(start + int(i), int(powers.flat[i])) for i in np.flatnonzero(powers)]
+    return tuple(found)
+
+
+_ZERO = object()
+
+
+def _nothing(x: Any) -> Any:
+    return jax.tree.map(lambda _: _ZERO, x)
+
+
+def _moves(leaf: Any) -> bool:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
+    return is_inexact(leaf)
+
+
+def _is_names(index: Any, x: Any) -> bool:
+    if not isinstance(x, Mapping) or not isinstance(index, tuple):
+        return False
+    return all(isinstance(name, str) for name in index)
+
+
+def _counted(call: str, x: Any, names: Any) -> dict[str, int]:
+    if not isinstance(x, Mapping):
+        raise _wrong(call, x, repr(names))
+    made: dict[str, int] = {}
+    for name in names:
+        made[name] = made.get(name, 0) + 1
+    return made
+
+
+def _wrong(call: str, x: Any, got: str) -> StructureError:
+    leaves = jax.tree.leaves(x)
+    one = len(leaves) == 1 and jax.tree.structure(x) == jax.tree.structure(0)
+    fix = 'Write a dict, or names as in "xxt".'
+    if one and np.shape(leaves[0]) == ():
+        fix = "Write how often, as 2."
+    elif one:
+        fix = "Write one whole number for each entry of `x`, as (2, 0, 1)."
+    return StructureError(
+        message(
+            call,
+            "the multi-index does not belong to `x`.",
+            expected="a tree like `x`, of whole numbers",
+            got=got,
+            fix=fix,
+        )
+    )

@@ -1,0 +1,175 @@
+"""Mixed partial derivatives and differential operators, against sympy."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy
+
+import hotk
+from tests.helpers import close
+
+
+SYMBOLS = sympy.symbols("a b c")
+FORMULA = (
+    sympy.exp(SYMBOLS[0] * SYMBOLS[1]) * sympy.sin(SYMBOLS[2])
+    + SYMBOLS[0] ** 4 * SYMBOLS[1] ** 2
+    + sympy.log(1 + SYMBOLS[0] ** 2 + SYMBOLS[2] ** 2)
+)
+FUNCTION = sympy.lambdify(SYMBOLS, FORMULA, "jax")
+AT = (0.3, 0.7, 1.1)
+
+
+def f(x):
+    return FUNCTION(*x)
+
+
+def exact(index, formula=FORMULA):
+    pairs = [(s, k) for s, k in zip(SYMBOLS, index, strict=True) if k]
+    made = sympy.diff(formula, *pairs) if pairs else formula
+    return float(made.evalf(30, subs=dict(zip(SYMBOLS, AT, strict=True))))
+
+
+INDICES = [i for i in itertools.product(range(4), repeat=3) if sum(i) <= 4]
+INDICES += [(6, 0, 0), (2, 2, 2), (3, 2, 1), (5, 0, 1)]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_against_sympy(index):
+    close(hotk.partial(f, jnp.array(AT), index), exact(index), rtol=1e-9, atol=1e-9)
+
+
+def test_published_numbers():
+    g = lambda x: x[0] ** 2 * x[1] ** 3
+    close(hotk.partial(g, jnp.array([0.4, 1.7]), (2, 3)), 12.0, rtol=1e-10)
+
+    def third(p):
+        u = lambda x: jnp.stack(
+            [p[0] * x**3 + p[1], p[1] * jnp.sin(x - p[0]), jnp.sqrt(x + p[1])]
+        )
+        return jnp.sum(hotk.partial(u, 0.7, 3))
+
+    p = jnp.array([1.3, 2.1])
+    close(third(p), 6.0953800766, rtol=1e-10)
+    close(jax.grad(third)(p), np.array([7.1857491941, -0.8508578184]), rtol=1e-9)
+
+
+def test_ways_to_write_a_multi_index():
+    u = lambda p: jnp.sin(p["x"]) * jnp.exp(2 * p["t"]) * p["y"] ** 2
+    p = {"x": 1.0, "t": 0.2, "y": 3.0, "n": 2}
+    wanted = -math.sin(1) * 2 * math.exp(0.4) * 9
+    for index in (
+        "xxt",
+        ("x", "t", "x"),
+        {"x": 2, "t": 1},
+        {"x": 2, "t": 1, "y": 0, "n": 0},
+        {"x": np.int64(2), "t": np.array(1)},
+    ):
+        close(hotk.partial(u, p, index), wanted, rtol=1e-10)
+    named = lambda p: p["time"] ** 3 * p["x"]
+    point = {"time": 2.0, "x": 5.0}
+    close(hotk.partial(named, point, ("time", "time", "x")), 12.0, rtol=1e-10)
+    close(hotk.partial(lambda t: t**5, 2.0, 3), 240.0)
+    pair = (jnp.ones((2, 2)), 3.0)
+    g = lambda x: x[0][0, 1] ** 2 * x[0][1, 0] * x[1] ** 2
+    index = ([[0, 2], [1, 0]], 1)
+    close(hotk.partial(g, pair, index), 12.0, rtol=1e-10)
+    close(hotk.partial(g, pair, (np.zeros((2, 2), int), 2)), 2.0, rtol=1e-10)
+
+
+def test_an_index_that_does_not_belong_to_the_point_is_refused():
+    u, p = (lambda p: p["x"] * p["n"]), {"x": 1.0, "n": 2}
+    for index in ("xz", {"z": 1}, (1, 2), 3, {"x": 1.5}, {"x": (1, 0)}):
+        with pytest.raises(hotk.StructureError, match="multi-index"):
+            hotk.partial(u, p, index)
+    with pytest.raises(hotk.DtypeError, match="n"):
+        hotk.partial(u, p, "xn")
+    with pytest.raises(ValueError, match="less than zero"):
+        hotk.partial(u, p, {"x": -1})
+    with pytest.raises(hotk.StructureError, match=r"\(2, 0, 1\)"):
+        hotk.partial(f, jnp.array(AT), (1, 0))
+    with pytest.raises(hotk.StructureError, match="as 2"):
+        hotk.partial(jnp.sin, 1.0, (1,))
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.partial(jnp.abs, 1.0 + 1j, 1)
+
+
+# ---- sums of them
+
+OPERATORS = {
+    "heat": {(0, 0, 1): 1.0, (2, 0, 0): -0.5, (0, 2, 0): -0.5},
+    "of first order": {(1, 0, 0): 2.0, (0, 0, 1): -3.0, (0, 0, 0): 4.0},
+    "the function itself": {(0, 0, 0): 3.0},
+    "Korteweg, de Vries": {(3, 0, 0): 1.0, (0, 0, 1): 1.0, (1, 0, 0): 6.0},
+    "Kuramoto, Sivashinsky": {(4, 0, 0): 1.0, (2, 0, 0): 1.0, (0, 0, 1): 1.0},
+    "plate": {(4, 0, 0): 1.0, (2, 2, 0): 2.0, (0, 4, 0): 1.0},
+    "of all orders": {
+        (0, 0, 0): 1.5,
+        (1, 0, 0): -1.0,
+        (1, 1, 0): 2.0,
+        (1, 1, 1): 0.5,
+        (2, 2, 0): -2.0,
+        (3, 1, 1): 0.1,
+        (2, 2, 2): 0.01,
+    },
+}
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_against_sympy(name, block_size):
+    coefficients = OPERATORS[name]
+    expected = sum(c * exact(index) for index, c in coefficients.items())
+    operator = hotk.differential_operator(coefficients)
+    found = operator(f, jnp.array(AT), block_size=block_size)
+    close(found, expected, rtol=1e-9)
+
+
+def test_coefficients_are_leaves():
+    hotk.clear_cache()
+    x = jnp.array(AT)
+    apply = lambda k: hotk.differential_operator({(2, 0, 0): k, (0, 1, 1): 1.0})(f, x)
+    for k in (1.0, 2.5, jnp.asarray(-3.0)):
+        close(apply(k), float(k) * exact((2, 0, 0)) + exact((0, 1, 1)))
+    assert hotk.cache_info().compiles == 1
+    close(jax.grad(apply)(2.0), exact((2, 0, 0)))
+    close(jax.jit(apply)(2.0), apply(2.0))
+
+
+def test_complex_coefficients_need_complex_values():
+    wave = lambda p: jnp.exp(1j * (2.0 * p["x"] - 4.0 * p["t"]))
+    schroedinger = hotk.differential_operator({"t": 1j, "xx": 1.0})
+    close(schroedinger(wave, {"x": 0.3, "t": 0.2}), 0j, atol=1e-12)
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        schroedinger(lambda p: p["x"] * p["t"], {"x": 0.3, "t": 0.2})
+
+
+def test_trees_and_points_in_a_batch():
+    heat = hotk.differential_operator({"t": 1.0, "xx": -0.5})
+    u = lambda p, a: {"u": jnp.exp(-0.5 * a**2 * p["t"]) * jnp.sin(a * p["x"])}
+    points = {"x": jnp.linspace(0, 1, 5), "t": jnp.linspace(0, 2, 5)}
+    found = jax.vmap(lambda p: heat(u, p, 3.0))(points)
+    close(found, {"u": np.zeros(5)}, atol=1e-12)
+    prepared = heat.prepare(u, {"x": 0.0, "t": 0.0}, 3.0)
+    found = prepared({"x": 0.1, "t": 0.2}, heat.coefficients, 3.0)
+    close(found, {"u": 0.0}, atol=1e-12)
+    found, aux = heat(lambda p: (p["t"] ** 2, p["x"]), points_at(points), has_aux=True)
+    close((found, aux), (2 * 0.5, 0.25))
+
+
+def points_at(points):
+    return {name: values[1] for name, values in points.items()}
+
+
+def test_operators_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="dict"):
+        hotk.differential_operator([(2, 0)])
+    with pytest.raises(ValueError, match="no term"):
+        hotk.differential_operator({})
+    with pytest.raises(hotk.StructureError, match="one number"):
+        hotk.differential_operator({(2, 0): jnp.ones(2)})
+    with pytest.raises(hotk.StructureError, match="multi-index"):
+        hotk.differential_operator({(2, 0): 1.0})(f, jnp.array(AT))
