@@ -10,7 +10,7 @@ from hotk._core import bound
 
 from ._frame import Frame, split_top, with_top
 from ._rules import BILINEAR, linear_places
-from ._series import Series, is_inexact, total
+from ._series import Series, Units, is_inexact, total
 
 
 One = Callable[[Any, list[Series], Frame], list[Series]]
@@ -40,6 +40,28 @@ def collapsed(
         with_top(c, frame.summed(c.terms[-1]), s)
         for c, s in zip(curved, straight, strict=True)
     ]
+
+
+def along_units(equation: Any, inputs: list[Series]) -> list[Series] | None:
+    """Multiply unit directions by a constant matrix: its rows, nothing to compute."""
+    if equation.primitive.name != "dot_general":
+        return None
+    moving = [i for i, series in enumerate(inputs) if series.moves]
+    (contract, batch), [place, *more] = equation.params["dimension_numbers"], moving
+    x, matrix = inputs[place], inputs[1 - place].primal
+    whole = len(contract[place]) == jnp.ndim(x.primal) and not batch[place]
+    if more or not whole or not isinstance(x.terms[0], Units):
+        return None
+    if any(term is not None for term in x.terms[1:-1]):
+        return None
+    y = bound(equation, [series.primal for series in inputs])[0]
+    # in the order of the axes of x, which the unit directions are in
+    pairs = sorted(zip(contract[place], contract[1 - place], strict=True))
+    front = [axis for _, axis in pairs]
+    rows = jnp.moveaxis(matrix, front, range(len(front))).reshape(-1, *y.shape)
+    [top] = _pushed(equation, inputs, [s.terms[-1] for s in inputs])
+    none = (None,) * (x.order - 2)
+    return [Series(y, (rows.astype(y.dtype), *none, top))]
 
 
 # Functions of one number, entry by entry.

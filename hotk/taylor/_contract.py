@@ -10,7 +10,7 @@ import numpy as np
 
 from hotk.mode import choose_block, size_of
 
-from ._series import scaled
+from ._series import Units, scaled
 from ._transform import series_of
 
 
@@ -27,6 +27,7 @@ def contracted(
     *,
     block: int | None = None,
     seed: Any = None,
+    units: bool = False,
 ) -> tuple[Any, Any, Any]:
     r"""Return `y`, $\sum_r w_r\,D^K f(x)[v_r, ..., v_r] + D f(x)[b]$, and `aux`.
 
@@ -39,13 +40,15 @@ def contracted(
         order: K, at least 2.
         block: How many directions at once; chosen from the program if `None`.
         seed: b, if there is one: it costs nothing, as the top coefficient of `x`.
+        units: Whether the directions are all unit directions, in order.
     """
     many = len(jax.tree.leaves(rows)[0])
     factor = math.factorial(order)
 
     def part(rows: Any, weights: Any, seed: Any) -> Any:
-        v = jax.vmap(direction)(rows)
         width = len(jax.tree.leaves(rows)[0])
+        lazy = units and width == many and len(jax.tree.leaves(x)) == 1
+        v = jax.tree.map(Units, x) if lazy else jax.vmap(direction)(rows)
         top = None if seed is None else (_times(1 / factor, seed),)
         series = series_of(f, many=width, weights=weights)
         (y, aux), found = series((x,), [(v,), *[None] * (order - 2), top])

@@ -1,29 +1,27 @@
 """Loops, branches and functions in a program: the same on series."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from hotk._core import ClosedJaxpr, jaxpr_as_fun, scan_counts
+from hotk._core import ClosedJaxpr, bound, jaxpr_as_fun, scan_counts
 
 from ._frame import Frame
-from ._series import Series
+from ._series import Series, total
 
 
 Mask = tuple[bool, ...]
 Run = Callable[[Any, list[Series]], list[Series]]
 
 
-def _inner(parameter: str) -> Callable[..., list[Series]]:
-    def rule(
-        equation: Any, inputs: list[Series], frame: Frame, run: Run
-    ) -> list[Series]:
-        del frame
-        return run(_closed(equation.params[parameter]), inputs)
-
-    return rule
+def _inner(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+    del frame
+    parameters = equation.params
+    program = parameters.get("jaxpr", parameters.get("call_jaxpr"))
+    return run(_closed(program), inputs)
 
 
 def _checkpoint(
@@ -107,6 +105,36 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
 
     last = iter(jax.lax.while_loop(go_on, step, carry_in))
     return [_from_mask(mask, last) for mask in masks]
+
+
+def _linear_solve(
+    equation: Any, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
+    r"""Solve $\sum_j A_j x_{k - j} = b_k$ for one coefficient after the other.
+
+    Each is a solution with the matrix at hand, $A_0$; nothing that the solver has made
+    of it, such as its factors, is differentiated.
+    """
+    lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
+    ends = list(itertools.accumulate(lengths, initial=0))
+    matrix, right = inputs[: ends[1]], inputs[ends[-1] :]
+    held = [series.primal for series in inputs[: ends[-1]]]
+    solve = lambda b: bound(equation, [*held, *b])
+    solution = [frame.constant(x) for x in solve([s.primal for s in right])]
+    for k in range(1, frame.order + 1):
+        made = run(_closed(programs.matvec), [*matrix, *solution])
+        parts = [
+            total([b[k], None if m[k] is None else -m[k]])
+            for b, m in zip(right, made, strict=True)
+        ]
+        if all(part is None for part in parts):
+            continue
+        pairs = zip(parts, right, strict=True)
+        filled = [frame.zero(b.primal, k) if p is None else p for p, b in pairs]
+        many = frame.many is not None and k < frame.order
+        found = jax.vmap(solve)(filled) if many else solve(filled)
+        solution = [s.replaced(k, x) for s, x in zip(solution, found, strict=True)]
+    return solution
 
 
 def _settled(
@@ -220,15 +248,14 @@ def _closed(program: Any) -> Any:
     return ClosedJaxpr(program, ())
 
 
+INLINED = ("jit", "pjit", "closed_call", "core_call")
 STRUCTURAL: dict[str, Callable[..., list[Series]]] = {
-    "jit": _inner("jaxpr"),
-    "pjit": _inner("jaxpr"),
-    "closed_call": _inner("call_jaxpr"),
-    "core_call": _inner("call_jaxpr"),
+    **dict.fromkeys(INLINED, _inner),
     "checkpoint": _checkpoint,
     "remat": _checkpoint,
     "remat2": _checkpoint,
     "cond": _cond,
+    "custom_linear_solve": _linear_solve,
     "scan": _scan,
     "while": _while,
 }

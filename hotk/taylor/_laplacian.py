@@ -80,7 +80,8 @@ def _laplacian(f: Callable[..., Any], x: Any, block: int | None) -> Any:
     if not numbers.size:
         y, aux = f(x)
         return y, jax.tree.map(jnp.zeros_like, y), aux
-    return contracted(f, x, lambda i: unit(x, i), numbers, None, 2, block=block)
+    direction = lambda i: unit(x, i)
+    return contracted(f, x, direction, numbers, None, 2, block=block, units=True)
 
 
 @operator(wants="inexact", candidates=_candidates, modes=(Taylor,))

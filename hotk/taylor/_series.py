@@ -6,6 +6,22 @@ import jax
 import jax.numpy as jnp
 
 
+class Units:
+    """The first coefficients of all unit directions of an array, not yet made.
+
+    Attributes:
+        like: The array.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self.like = like
+
+    def array(self) -> Any:
+        """Return them along a leading axis."""
+        whole = jnp.eye(self.like.size, dtype=self.like.dtype)
+        return whole.reshape(-1, *self.like.shape)
+
+
 class Series(NamedTuple):
     r"""The coefficients of $x(t) = \sum_k x_k t^k$, where `None` is zero.
 
@@ -34,6 +50,15 @@ class Series(NamedTuple):
     def cut(self, order: int) -> "Series":
         """Forget the powers above an order."""
         return Series(self.primal, self.terms[:order])
+
+    def replaced(self, k: int, term: Any) -> "Series":
+        """Return the series with another k-th coefficient."""
+        return Series(self.primal, (*self.terms[: k - 1], term, *self.terms[k:]))
+
+    def made(self) -> "Series":
+        """Return the series with arrays for the coefficients of unit directions."""
+        terms = (t.array() if isinstance(t, Units) else t for t in self.terms)
+        return Series(self.primal, tuple(terms))
 
     def derivative(self) -> "Series":
         """Return the series of the derivative by t, one order lower."""

@@ -14,8 +14,8 @@ import jax
 
 from hotk._core import bound, evaluate
 
-from ._collapse import collapsed
-from ._control import STRUCTURAL, shape_of
+from ._collapse import along_units, collapsed
+from ._control import INLINED, STRUCTURAL, shape_of
 from ._frame import Frame
 from ._rules import rule_for
 from ._series import Series, is_inexact, scaled
@@ -70,6 +70,11 @@ def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
 def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     if not any(series.moves for series in inputs):
         return list(map(frame.constant, bound(equation, _values(inputs))))
+    if equation.primitive.name not in INLINED:
+        found = along_units(equation, inputs) if frame.many is not None else None
+        if found is not None:
+            return found
+        inputs = [series.made() for series in inputs]
     structural = STRUCTURAL.get(equation.primitive.name)
     if structural is not None:
         run = functools.partial(run_series, frame=frame)

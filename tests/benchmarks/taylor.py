@@ -1,4 +1,4 @@
-"""Derivatives of any order, against jet and nested derivatives."""
+"""Derivatives of any order, against jet, folx and nested derivatives."""
 
 import functools
 import itertools
@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 
+import folx
 import jax
 import jax.numpy as jnp
 from jax.experimental.jet import jet
@@ -73,9 +74,148 @@ def along_a_direction() -> Iterator[Row]:
     yield Row(name, seconds / by_nesting, 0.4, None, note)
 
 
+def with_the_order() -> Iterator[Row]:
+    """Compare orders 4, 8 and 16: in order^2, 4 is the most that a doubling costs."""
+    f, x, v = network()
+    made = [hotk.derivatives.prepare(f, x, v, order=k) for k in (4, 8, 16)]
+    for few, many, name in ((0, 1, "8 / 4"), (1, 2, "16 / 8")):
+        ratio = compare(
+            lambda many=many: made[many](x, v),
+            lambda few=few: made[few](x, v),
+            rounds=5,
+        )
+        note = f"{made[many].info.equations} / {made[few].info.equations} equations"
+        yield of_ratio(f"order {name} of an MLP", ratio, 4.0, note)
+
+
+def dense(f):
+    """Return the Laplacian by the trace of a dense Hessian."""
+    return lambda x: jnp.trace(jax.hessian(f)(x))
+
+
+def by_products(f):
+    """Return the Laplacian by mapped Hessian-vector products."""
+
+    def laplacian(x):
+        product = lambda v: jnp.sum(v * jax.jvp(jax.grad(f), (x,), (v,))[1])
+        directions = jnp.eye(x.size, dtype=x.dtype).reshape(-1, *x.shape)
+        return jnp.sum(jax.vmap(product)(directions))
+
+    return laplacian
+
+
+def temporary(function, *at) -> int:
+    """Return the bytes of intermediates of a compiled function."""
+    return function.lower(*at).compile().memory_analysis().temp_size_in_bytes
+
+
+def scalar_network(n: int):
+    """Make a tanh network n-128-128-128-1 of one point."""
+    pairs = list(itertools.pairwise((n, 128, 128, 128, 1)))
+    weights = [normal(i, a, b) / math.sqrt(a) for i, (a, b) in enumerate(pairs)]
+
+    def f(x):
+        for w in weights[:-1]:
+            x = jnp.tanh(x @ w)
+        return (x @ weights[-1])[0]
+
+    return f
+
+
+def laplacians() -> Iterator[Row]:
+    """Compare the Laplacian of networks with the trace of a Hessian and with folx."""
+    batch = 64
+    for n, goal in ((10, None), (100, 0.40)):
+        f, x = scalar_network(n), normal(12, batch, n)
+        name = f"Laplacian, MLP D={n}, batch {batch}"
+        ours = jax.jit(jax.vmap(lambda x, f=f: hotk.laplacian(f, x)))
+        hessian = jax.jit(jax.vmap(dense(f)))
+        forward = folx.forward_laplacian(f)
+        theirs = jax.jit(jax.vmap(lambda x, g=forward: g(x).laplacian))
+        ratio = compare(lambda: ours(x), lambda: hessian(x), rounds=9)
+        yield of_ratio(f"{name} / trace(jax.hessian)", ratio, goal)
+        ratio = compare(lambda: ours(x), lambda: theirs(x), rounds=9)
+        yield of_ratio(f"{name} / folx", ratio, 1.05)
+        if goal is not None:
+            bytes_ = temporary(ours, x), temporary(hessian, x)
+            note = f"{bytes_[0]} B / {bytes_[1]} B"
+            name = f"{name}, memory / trace(jax.hessian)"
+            yield Row(name, bytes_[0] / bytes_[1], 1 / 200, None, note)
+
+
+def hard_programs():
+    """Return functions of matrices for which other packages fall back or fail."""
+    weights = normal(1, 16, 16) / 4
+
+    def recurrent(x):
+        step = lambda c, row: (jnp.tanh(c @ weights + row), None)
+        return jnp.sum(jax.lax.scan(step, jnp.zeros(16), x)[0])
+
+    def attention(x):
+        q, k, v = (x @ normal(i, 16, 16) / 4 for i in range(3))
+        return jnp.sum(jax.nn.softmax(q @ k.T / 4) @ v)
+
+    def slater(x):
+        return jnp.linalg.slogdet(jnp.tanh(x @ weights) + jnp.eye(16))[1]
+
+    return {
+        "scan": (recurrent, 8),
+        "attention": (attention, 8),
+        "slogdet": (slater, 16),
+    }
+
+
+def through_hard_programs() -> Iterator[Row]:
+    """Compare Laplacians through loops, attention and determinants."""
+    for name, (f, rows) in hard_programs().items():
+        x = normal(5, rows, 16)
+        ours, theirs = (
+            jax.jit(functools.partial(hotk.laplacian, f)),
+            jax.jit(by_products(f)),
+        )
+        ratio = compare(lambda: ours(x), lambda: theirs(x), rounds=9)
+        difference = abs(float(ours(x) / theirs(x)) - 1)
+        note = f"relative difference {difference:.0e}"
+        yield of_ratio(f"Laplacian, {name} / mapped hvp", ratio, 0.6, note)
+
+
+def biharmonics() -> Iterator[Row]:
+    """Compare biharmonics in five dimensions with nested traces."""
+    f, x = scalar_network(5), normal(13, 64, 5)
+    nested = jax.jit(jax.vmap(dense(dense(f))))
+    exact = jax.jit(jax.vmap(lambda x: hotk.biharmonic(f, x)))
+    ratio = compare(lambda: exact(x), lambda: nested(x), rounds=9)
+    yield of_ratio("biharmonic, MLP D=5, batch 64 / nested", ratio, 0.35)
+    keys = jax.random.split(jax.random.key(0), 64)
+    estimate = lambda x, key: hotk.estimate.biharmonic(f, x, key, samples=4).value
+    random = jax.jit(jax.vmap(estimate))
+    ratio = compare(lambda: random(x, keys), lambda: nested(x), rounds=9)
+    yield of_ratio("the same, 4 random directions / nested", ratio, 0.15)
+
+
+def in_many_dimensions() -> Iterator[Row]:
+    """Estimate a Laplacian in 100 000 dimensions."""
+    n = 100_000
+    x = jnp.linspace(-1, 1, n)
+    f = lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(x[1:] * x[:-1]) * x[0]
+    exact = -jnp.sum(jnp.sin(x)) + 2 * x[1]
+    found = hotk.estimate.laplacian(f, x, jax.random.key(0), samples=16, block_size=4)
+    off = float(jnp.abs(found.value - exact) / found.error)
+    directions = jnp.ones((4, n), x.dtype)
+    prepared = hotk.derivatives.prepare(f, x, directions, order=2, batched=True)
+    yield Row("Laplacian in 1e5 dimensions: errors off", off, 3.0)
+    peak = prepared.info.peak_bytes / x.nbytes
+    yield Row("the same: peak memory / the point, 4 directions at once", peak)
+
+
 def measure() -> Iterator[Row]:
     """Measure all of it."""
     yield from along_a_direction()
+    yield from with_the_order()
+    yield from laplacians()
+    yield from through_hard_programs()
+    yield from biharmonics()
+    yield from in_many_dimensions()
 
 
 if __name__ == "__main__":
