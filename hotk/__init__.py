@@ -4,6 +4,7 @@ from hotk._core import (
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
+    NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
     OutputError as OutputError,
     PreparationError as PreparationError,

@@ -45,8 +45,12 @@ class ZeroHessianWarning(UserWarning):
     """A Hessian is zero at every point, as the function is linear in pieces."""
 
 
+class NestedDerivativesWarning(UserWarning):
+    """Derivatives are nested so deeply that another operator is far cheaper."""
+
+
 # What no attempt at another mode answers: a warning only if the user made it an error.
-PASSED_ON = (HotkError, ZeroHessianWarning)
+PASSED_ON = (HotkError, ZeroHessianWarning, NestedDerivativesWarning)
 
 
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:

@@ -1,5 +1,6 @@
 """Programs read and evaluated equation by equation."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,28 @@ def inlined_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
             yield equation, here
         else:
             yield from inlined_equations(inner.jaxpr, here)
+
+
+_ORDER = re.compile(r"hotk(\d+)_")
+
+
+def order_name(name: str, order: int) -> str:
+    """Return the name of an operator's program, which tells by how much it derives."""
+    return f"hotk{order}_{name}"
+
+
+def nested_order(jaxpr: Any) -> int:
+    """Return the order of the derivatives that programs of operators nest in another.
+
+    Derivatives that JAX takes by itself leave no trace.
+    """
+    deepest = 0
+    for equation in jaxpr.eqns:
+        inner = [j for value in equation.params.values() for j in sub_jaxprs(value)]
+        own = _ORDER.match(str(equation.params.get("name", "")))
+        below = max(map(nested_order, inner), default=0)
+        deepest = max(deepest, below + (int(own[1]) if own else 0))
+    return deepest
 
 
 def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:

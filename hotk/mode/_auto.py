@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from hotk._core import placed_equations
+from hotk._core import nested_order, placed_equations
 
 from ._first import AbstractMode, Forward, Reverse
 from ._nested import (
@@ -34,11 +34,12 @@ AUTO = Auto()
 
 
 class Facts(NamedTuple):
-    """What a program tells about which derivatives it has."""
+    """What a program tells about which derivatives it has, and has taken already."""
 
     loops: tuple[str, ...]
     custom_vjps: tuple[str, ...]
     callbacks: tuple[str, ...]
+    order: int = 0
 
     @staticmethod
     def of(jaxpr: Any) -> "Facts":
@@ -52,7 +53,8 @@ class Facts(NamedTuple):
                 rules.append(place)
             elif "callback" in name or name == "pallas_call":
                 callbacks.append(f"{name} at {place}")
-        return Facts(tuple(loops), tuple(rules), tuple(callbacks))
+        order = nested_order(jaxpr)
+        return Facts(tuple(loops), tuple(rules), tuple(callbacks), order)
 
     def __str__(self) -> str:
         """Name the functions that limit the modes, with their lines."""

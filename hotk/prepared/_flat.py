@@ -1,6 +1,5 @@
 """A warning for functions that bend nowhere: their Hessian is zero by structure."""
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,9 @@ from hotk._core import (
     sub_jaxprs,
     used_inputs,
 )
-from hotk.function import is_library_file
 from hotk.mode import Nested
+
+from ._level import user_level
 
 
 # What is linear in an argument while the others are held, and what only moves numbers.
@@ -162,13 +162,5 @@ def warn_if_flat(
         f"pieces: {', '.join(places[:2])}{more}. For curvature take a smooth function "
         "(`jax.nn.softplus` for `relu`), a loss that bends, or `hotk.ggnvp`.",
         ZeroHessianWarning,
-        stacklevel=_level(),
+        stacklevel=user_level(),
     )
-
-
-def _level() -> int:
-    """Return how far above the caller the code of the user is."""
-    level, frame = 1, sys._getframe(1)
-    while frame is not None and is_library_file(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level

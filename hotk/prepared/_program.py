@@ -14,6 +14,7 @@ from hotk._core import (
     current_settings,
     fingerprint,
     jaxpr_as_fun,
+    order_name,
     run_jaxpr,
     trace_context,
     tracers_inside,
@@ -164,6 +165,7 @@ class Program:
                 self.block = min(blocks)
             return result
 
+        body.__name__ = order_name(options.kind.name, options.kind.degree)
         self.jit = jax.jit(body)
 
     @property

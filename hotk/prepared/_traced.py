@@ -26,6 +26,7 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._checks import check_output
+from ._deep import warn_if_nested
 from ._opaque import find_evaluator
 from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans
 from ._program import Lifted, Primal, Program, kinds_of, program_key
@@ -97,6 +98,7 @@ def make_program(call: Call, kinds: Any) -> Program:
     facts = Facts.of(traced.jaxpr.jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
         raise Fallback("a host callback keeps what it captured")
+    warn_if_nested(call, traced.jaxpr.jaxpr, facts.order)
     failures = []
     for plan in plans(call, traced.jaxpr, shapes):
         program = Program(call.options, primal, call.tree, plan, facts, kinds)

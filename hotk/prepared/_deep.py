@@ -1,0 +1,42 @@
+"""A warning for derivatives that are nested by hand above the third order."""
+
+import warnings
+from typing import Any
+
+from hotk._core import (
+    NestedDerivativesWarning,
+    equations,
+    function_name,
+    function_place,
+)
+
+from ._level import user_level
+
+
+_HIGHEST = 3
+
+
+def warn_if_nested(call: Any, jaxpr: Any, inner: int) -> None:
+    """Warn if a function holds operators, and this one makes the order too high.
+
+    Args:
+        call: The call.
+        jaxpr: The program of its function.
+        inner: The order of the derivatives that the function has taken already.
+    """
+    order = inner + call.options.kind.degree
+    if not inner or order <= _HIGHEST or not call.options.kind.degree:
+        return
+    count = sum(1 for _ in equations(jaxpr))
+    warnings.warn(
+        f"`{call.options.kind.call()}`: derivatives of order {order} by nesting: the "
+        f"program of `{function_name(call.f)}`{function_place(call.f)} has {count} "
+        "equations already, and each further order makes it two to four times longer. "
+        "In Taylor mode it grows with the square of the order: "
+        f"`hotk.derivatives(f, x, v, order={order})` along a direction, "
+        f"`hotk.derivative_tensor(f, x, order={order})` for all entries, "
+        "`hotk.partial(f, x, index)` or `hotk.tvp(f, x, v1, v2, ...)` for one, "
+        "`hotk.laplacian` and `hotk.differential_operator` for sums of them.",
+        NestedDerivativesWarning,
+        stacklevel=user_level(),
+    )

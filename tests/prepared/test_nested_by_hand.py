@@ -1,0 +1,74 @@
+"""Derivatives nested by hand above the third order are told of, and what to use."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+from tests.helpers import close
+
+
+X = jnp.array([0.3, -0.7])
+
+
+def f(x):
+    return jnp.sum(jnp.sin(x)) * x[0]
+
+
+def told(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            result = call()
+    return [w for w in found if w.category is hotk.NestedDerivativesWarning], result
+
+
+def chain(count):
+    g = lambda x: jnp.sin(2 * x)
+    for _ in range(count):
+        g = lambda x, g=g: hotk.derivative(g, x)
+    return g
+
+
+def test_four_derivatives_are_told_of_once_and_are_right():
+    hotk.clear_cache()
+    found, result = told(lambda: chain(4)(0.3))
+    close(result, 16 * jnp.sin(0.6))
+    assert len(found) == 1
+    text = str(found[0].message)
+    assert "order 4" in text
+    assert "hotk.derivatives(f, x, v, order=4)" in text
+    assert "equations already" in text
+    assert found[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hotk.hessian(lambda x: hotk.quadratic_form(f, x, X), X),
+        lambda: jax.jit(lambda x: hotk.hvp(lambda x: hotk.hvp(f, x, X) @ X, x, X))(X),
+    ],
+)
+def test_two_by_two_are_four(call):
+    hotk.clear_cache()
+    found, _ = told(call)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: chain(3)(0.3),
+        lambda: hotk.derivative(lambda t: hotk.hessian(f, t * X)[0, 0], 0.3),
+        lambda: hotk.hessian(lambda x: hotk.laplacian(f, x), X),
+        lambda: hotk.laplacian(lambda x: hotk.quadratic_form(f, x, X), X),
+        lambda: hotk.biharmonic(f, X),
+        lambda: [chain(2)(0.3), chain(2)(0.4)],
+    ],
+)
+def test_up_to_three_and_taylor_mode_are_not(call):
+    hotk.clear_cache()
+    found, _ = told(call)
+    assert not found
