@@ -54,6 +54,7 @@ from hotk.mode import (
     Forward as Forward,
     Nested as Nested,
     Reverse as Reverse,
+    Taylor as Taylor,
 )
 from hotk.prepared import (
     Prepared as Prepared,
@@ -79,7 +80,6 @@ from hotk.second import (
 from hotk.taylor import (
     DifferentialOperator as DifferentialOperator,
     SymmetricTensor as SymmetricTensor,
-    Taylor as Taylor,
     biharmonic as biharmonic,
     derivative_tensor as derivative_tensor,
     derivatives as derivatives,

@@ -5,8 +5,8 @@ from ._auto import (
     AUTO as AUTO,
     Auto as Auto,
     Facts as Facts,
+    along_candidates as along_candidates,
     first_order_candidates as first_order_candidates,
-    forward_first_candidates as forward_first_candidates,
     second_order_candidates as second_order_candidates,
 )
 from ._basis import (
@@ -44,3 +44,10 @@ from ._nested import (
 )
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._sizes import Sizes as Sizes
+from ._taylor import Taylor as Taylor
+from .series import (
+    Series as Series,
+    Units as Units,
+    scaled as scaled,
+    series_of as series_of,
+)

@@ -12,6 +12,7 @@ from ._nested import (
     REVERSE_OVER_FORWARD,
     REVERSE_OVER_REVERSE,
 )
+from ._taylor import Taylor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Auto(AbstractMode):
 
     Second order: forward over reverse; reverse over reverse where a `custom_vjp` has
     no forward rule; forward over forward where a `while_loop` forbids reverse mode.
+    Taylor for second derivatives along directions, and from third order on.
     First order: forward for `jvp` and `derivative`, reverse for `vjp` and `gradient`,
     the cheaper of both by the sizes for `jacobian`; the other one where that does not
     exist.
@@ -81,10 +83,11 @@ def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str
     return [usual, double, loop, last]
 
 
-def forward_first_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
-    """Return the nestings to try where a reverse pass is not needed at all."""
+def along_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
+    """Return the modes to try for second derivatives along directions."""
     direct = (FORWARD_OVER_FORWARD, "two forward passes, no reverse pass")
-    return [direct, *(c for c in second_order_candidates(facts) if c[0] != direct[0])]
+    rest = [c for c in second_order_candidates(facts) if c[0] != direct[0]]
+    return [(Taylor(), "one forward pass, no reverse pass"), direct, *rest]
 
 
 def first_order_candidates(

@@ -6,7 +6,7 @@ its value and an auxiliary output: `f(x) -> (y, aux)`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,13 @@ from ._columns import columns
 
 @dataclasses.dataclass(frozen=True)
 class AbstractMode:
-    """How a derivative is taken: a static choice, compared by type and fields."""
+    """How a derivative is taken: a static choice, compared by type and fields.
+
+    Attributes:
+        nests: How many derivatives it puts into each other.
+    """
+
+    nests: ClassVar[int] = 1
 
     def __str__(self) -> str:
         """Say the mode in a word."""

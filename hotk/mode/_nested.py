@@ -2,20 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
 from hotk._core import ModeError, message
 
-from ._basis import is_complex, over_basis, size_of, split_rows, unit
-from ._block import choose_block
+from ._basis import is_complex
 from ._columns import columns
-from ._first import AbstractMode, Forward, Reverse, real_inner
+from ._curvature import AbstractCurvature
+from ._first import Forward, Reverse, real_inner
 
 
 @dataclasses.dataclass(frozen=True)
-class Nested(AbstractMode):
+class Nested(AbstractCurvature):
     """Two derivatives, one over the other.
 
     `Nested(Forward(), Reverse())` pushes a direction through a gradient (Pearlmutter,
@@ -30,6 +30,7 @@ class Nested(AbstractMode):
         True
     """
 
+    nests: ClassVar[int] = 2
     outer: Forward | Reverse
     inner: Forward | Reverse
 
@@ -129,25 +130,6 @@ class Nested(AbstractMode):
         if isinstance(self.inner, Forward):
             return self.outer.gradient(self._slope(f, v), x)[1]
         return self._through_gradient(f, x, v)[1]
-
-    def diagonal(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
-        """Return `y`, the exact diagonal of the Hessian of a scalar `f`, and `aux`."""
-        y, aux = f(x)
-        n = size_of(x)
-        leaves, treedef = jax.tree.flatten(x)
-        if not leaves:
-            return y, x, aux
-
-        def form(v: Any) -> Any:
-            return self.quadratic_form(f, x, v)[1]
-
-        block = choose_block(form, x) if block is None else block
-        entries = over_basis(lambda i: form(unit(x, i)), n, block)
-        pieces = split_rows(entries, x)
-        made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
-        return y, treedef.unflatten(made), aux
 
     def __str__(self) -> str:
         """Say the nesting in words."""

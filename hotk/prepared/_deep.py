@@ -16,16 +16,17 @@ from ._level import user_level
 _HIGHEST = 3
 
 
-def warn_if_nested(call: Any, jaxpr: Any, inner: int) -> None:
+def warn_if_nested(call: Any, jaxpr: Any, inner: int, outer: int) -> None:
     """Warn if a function holds operators, and this one makes the order too high.
 
     Args:
         call: The call.
         jaxpr: The program of its function.
-        inner: The order of the derivatives that the function has taken already.
+        inner: The order of the derivatives that the function nests already.
+        outer: How many more there are now; none in Taylor mode.
     """
-    order = inner + call.options.kind.degree
-    if not inner or order <= _HIGHEST or not call.options.kind.degree:
+    order = inner + outer
+    if not inner or not outer or order <= _HIGHEST:
         return
     count = sum(1 for _ in equations(jaxpr))
     warnings.warn(

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from hotk.mode import AbstractMode, Forward, Nested, Reverse
+from hotk.mode import AbstractMode
 
 
 class Kind:
@@ -60,13 +60,6 @@ class Kind:
         self.modes = modes
         self.sized = sized
         self.choice = choice
-
-    @property
-    def degree(self) -> int:
-        """How many derivatives it nests: none in Taylor mode."""
-        if Nested in self.modes:
-            return 2
-        return 1 if {Forward, Reverse} & set(self.modes) else 0
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""

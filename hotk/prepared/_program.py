@@ -21,6 +21,7 @@ from hotk._core import (
 )
 from hotk.function import Opaque, kind_of
 from hotk.mode import (
+    FORWARD_OVER_FORWARD,
     AbstractMode,
     Facts,
     Nested,
@@ -165,7 +166,7 @@ class Program:
                 self.block = min(blocks)
             return result
 
-        body.__name__ = order_name(options.kind.name, options.kind.degree)
+        body.__name__ = order_name(options.kind.name, plan.mode.nests)
         self.jit = jax.jit(body)
 
     @property
@@ -356,8 +357,9 @@ def derive(
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
     result = call.options.apply(f, point, direction, plan.mode, plan.block)
-    if plan.kinks and isinstance(plan.mode, Nested):
-        warn_if_flat(call, f, point, plan.mode, plan.kinks)
+    if plan.kinks:
+        mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
+        warn_if_flat(call, f, point, mode, plan.kinks)
     return result
 
 

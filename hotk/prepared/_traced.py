@@ -98,7 +98,6 @@ def make_program(call: Call, kinds: Any) -> Program:
     facts = Facts.of(traced.jaxpr.jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
         raise Fallback("a host callback keeps what it captured")
-    warn_if_nested(call, traced.jaxpr.jaxpr, facts.order)
     failures = []
     for plan in plans(call, traced.jaxpr, shapes):
         program = Program(call.options, primal, call.tree, plan, facts, kinds)
@@ -111,6 +110,7 @@ def make_program(call: Call, kinds: Any) -> Program:
         except Exception as error:
             failures.append(f"{plan}: {first_line(error)}")
             continue
+        warn_if_nested(call, traced.jaxpr.jaxpr, facts.order, plan.mode.nests)
         return program
     raise Fallback("; ".join(failures))
 

@@ -8,7 +8,8 @@ from hotk.mode import (
     AUTO,
     Auto,
     Nested,
-    forward_first_candidates,
+    Taylor,
+    along_candidates,
     second_order_candidates,
 )
 from hotk.prepared import check_budget, operator
@@ -19,9 +20,9 @@ def _nested(facts: Any, sizes: Any) -> Any:
     return second_order_candidates(facts)
 
 
-def _forward_first(facts: Any, sizes: Any) -> Any:
+def _along(facts: Any, sizes: Any) -> Any:
     del sizes
-    return forward_first_candidates(facts)
+    return along_candidates(facts)
 
 
 @operator(wants="inexact", value=True, candidates=_nested, modes=(Nested,))
@@ -99,26 +100,27 @@ def hessian(
     return formula(f, x, mode=mode, block_size=block_size)[2:]
 
 
-@operator(candidates=_forward_first, modes=(Nested,))
+@operator(candidates=_along, modes=(Nested, Taylor))
 def hessian_diagonal(
     f: Callable[..., Any],
     x: Any,
     *args: Any,
-    mode: Nested | Auto = AUTO,
+    mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
     block_size: int | None = None,
 ) -> Any:
     r"""Compute the exact diagonal of the Hessian of a real scalar `f` at `x`.
 
-    Computes $\partial^2 f / \partial x_i^2$ for all i: two forward passes for each of
-    the n numbers in `x`, `block_size` of them at once, and no matrix.
+    Computes $\partial^2 f / \partial x_i^2$ for all i: one forward pass of Taylor mode
+    for each of the n numbers in `x`, `block_size` of them at once, and no matrix.
 
     Args:
         f: Function `f(x, *args)` that returns one real floating-point number.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
         *args: Further arguments of `f`, held fixed; they may change value freely.
-        mode: A `hotk.Nested`, or `hotk.Auto()`: forward over forward where it exists.
+        mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
+            that exists.
         has_aux: Whether `f` returns `(y, aux)`.
         block_size: How many entries at once. Chosen from the program if left out.
 
@@ -140,6 +142,6 @@ def hessian_diagonal(
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
     refuse_complex("hessian_diagonal(f, x)", x, "hvp")
-    assert isinstance(mode, Nested)
+    assert isinstance(mode, (Nested, Taylor))
     _, diagonal, aux = mode.diagonal(f, x, block_size)
     return diagonal, aux

@@ -4,30 +4,30 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk.first import check_scalar_point
-from hotk.mode import AUTO, Auto, Nested, forward_first_candidates
+from hotk.mode import AUTO, Auto, Nested, Taylor, along_candidates
 from hotk.prepared import operator
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:
     del sizes
-    return forward_first_candidates(facts)
+    return along_candidates(facts)
 
 
-@operator(takes="v", candidates=_candidates, modes=(Nested,))
+@operator(takes="v", candidates=_candidates, modes=(Nested, Taylor))
 def quadratic_form(
     f: Callable[..., Any],
     x: Any,
     v: Any,
     *args: Any,
-    mode: Nested | Auto = AUTO,
+    mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
     batched: bool = False,
 ) -> Any:
     r"""Compute the curvature of a real scalar `f` at `x` along `v`.
 
     Computes $v^{\mathsf T} \nabla^2 f(x)\,v = \frac{d^2}{dt^2} f(x + t v)\big|_{t=0}$,
-    for complex `x` as well. By default it takes two forward passes and no reverse pass:
-    it needs no memory for intermediates and works through a `while_loop`.
+    for complex `x` as well. By default it takes one pass in Taylor mode and no reverse
+    pass: it needs no memory for intermediates and works through a `while_loop`.
 
     Args:
         f: Function `f(x, *args)` that returns one real floating-point number.
@@ -35,7 +35,8 @@ def quadratic_form(
             strings and functions pass through.
         v: Direction, with the structure, shapes and dtypes of `x`, as for `hvp`.
         *args: Further arguments of `f`, held fixed; they may change value freely.
-        mode: A `hotk.Nested`, or `hotk.Auto()`: forward over forward where it exists.
+        mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
+            that exists.
         has_aux: Whether `f` returns `(y, aux)`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             result is then an array of as many numbers.
@@ -59,28 +60,29 @@ def quadratic_form(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
-    assert isinstance(mode, Nested)
+    assert isinstance(mode, (Nested, Taylor))
     _, form, aux = mode.quadratic_form(f, x, v)
     return form, aux
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Nested,))
+@operator(wants="inexact", candidates=_candidates, modes=(Nested, Taylor))
 def second_derivative(
     f: Callable[..., Any],
     x: Any,
     *args: Any,
-    mode: Nested | Auto = AUTO,
+    mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
 ) -> Any:
     r"""Compute the second derivative of `f` by a real scalar `x`.
 
-    Computes $f''(x)$ in two forward passes.
+    Computes $f''(x)$ in one forward pass of Taylor mode.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
         x: Point: a real scalar, a Python float or an array of shape `()`.
         *args: Further arguments of `f`, held fixed; they may change value freely.
-        mode: A `hotk.Nested`, or `hotk.Auto()`: forward over forward where it exists.
+        mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
+            that exists.
         has_aux: Whether `f` returns `(y, aux)`.
 
     Returns:
@@ -101,6 +103,6 @@ def second_derivative(
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13. SIAM.
     """
     check_scalar_point("second_derivative(f, x)", x)
-    assert isinstance(mode, Nested)
+    assert isinstance(mode, (Nested, Taylor))
     _, second, aux = mode.second_derivative(f, x)
     return second, aux

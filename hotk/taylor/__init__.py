@@ -1,4 +1,4 @@
-"""Floor 8. Truncated Taylor series through any program."""
+"""Floor 8. Derivatives of any order, and sums of them."""
 
 from ._derivatives import derivatives as derivatives, taylor as taylor
 from ._laplacian import (
@@ -6,17 +6,14 @@ from ._laplacian import (
     laplacian as laplacian,
     value_and_laplacian as value_and_laplacian,
 )
-from ._mode import Taylor as Taylor
 from ._partial import (
     DifferentialOperator as DifferentialOperator,
     differential_operator as differential_operator,
     directions_of as directions_of,
     partial as partial,
 )
-from ._series import Series as Series
 from ._tensor import (
     SymmetricTensor as SymmetricTensor,
     derivative_tensor as derivative_tensor,
     tvp as tvp,
 )
-from ._transform import series_of as series_of

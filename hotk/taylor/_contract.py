@@ -8,10 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk.mode import choose_block, size_of
-
-from ._series import Units, scaled
-from ._transform import series_of
+from hotk.mode import Units, choose_block, scaled, series_of, size_of
 
 
 Direction = Callable[[Any], Any]

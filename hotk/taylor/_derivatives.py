@@ -1,12 +1,13 @@
 """`derivatives` and `taylor`: all orders along a direction."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from hotk.mode import AUTO, Auto
-from hotk.prepared import operator
+import jax
 
-from ._mode import Taylor, times_factorials
+from hotk.mode import AUTO, Auto, Taylor, scaled
+from hotk.prepared import operator
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:
@@ -61,9 +62,9 @@ def derivatives(
         ModeError: If an operation in `f` has no derivative.
 
     Example:
-        >>> found = hotk.derivatives(jnp.sin, 0.0, 1.0, order=5)
+        >>> found = hotk.derivatives(jnp.exp, 0.0, 2.0, order=5)
         >>> [d.item() for d in found]
-        [0.0, 1.0, 0.0, -1.0, 0.0, 1.0]
+        [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 
     References:
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 13.
@@ -71,7 +72,9 @@ def derivatives(
     """
     assert isinstance(mode, Taylor)
     found, aux = mode.coefficients(f, x, v, order)
-    return times_factorials(found), aux
+    factors = [math.factorial(k) for k in range(order + 1)]
+    pairs = zip(factors, found, strict=True)
+    return [jax.tree.map(lambda a, k=k: scaled(k, a), c) for k, c in pairs], aux
 
 
 @operator(takes="v", wants="inexact", candidates=_candidates, modes=(Taylor,))

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto, size_of, unit
+from hotk.mode import AUTO, Auto, Taylor, size_of, unit
 from hotk.prepared import operator
 
 from ._contract import contracted
-from ._mode import Taylor
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:

@@ -11,12 +11,11 @@ from jaxtyping import Array, Inexact
 
 from hotk._core import DtypeError, StructureError, describe, message
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto
+from hotk.mode import AUTO, Auto, Taylor
 from hotk.prepared import Prepared, arranged, operator
 
 from ._contract import contracted, sparse_direction
 from ._directions import order_of, table_of
-from ._mode import Taylor
 from ._terms import Terms, multi_index
 
 

@@ -13,12 +13,11 @@ from jaxtyping import Array, Inexact
 
 from hotk._core import StructureError, message
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto, size_of
+from hotk.mode import AUTO, Auto, Taylor, size_of
 from hotk.prepared import arranged, check_bytes, operator
 
 from ._contract import along_all, contracted, sparse_direction
 from ._directions import entries_from_directions, numbers_of, sorted_places
-from ._mode import Taylor
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:

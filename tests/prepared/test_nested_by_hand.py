@@ -17,6 +17,10 @@ def f(x):
     return jnp.sum(jnp.sin(x)) * x[0]
 
 
+def curvature(t):
+    return hotk.second_derivative(chain(0), t)
+
+
 def told(call):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -47,7 +51,7 @@ def test_four_derivatives_are_told_of_once_and_are_right():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: hotk.hessian(lambda x: hotk.quadratic_form(f, x, X), X),
+        lambda: hotk.hessian(lambda x: hotk.hvp(f, x, X) @ X, X),
         lambda: jax.jit(lambda x: hotk.hvp(lambda x: hotk.hvp(f, x, X) @ X, x, X))(X),
     ],
 )
@@ -64,6 +68,7 @@ def test_two_by_two_are_four(call):
         lambda: hotk.derivative(lambda t: hotk.hessian(f, t * X)[0, 0], 0.3),
         lambda: hotk.hessian(lambda x: hotk.laplacian(f, x), X),
         lambda: hotk.laplacian(lambda x: hotk.quadratic_form(f, x, X), X),
+        lambda: hotk.second_derivative(curvature, 0.3),
         lambda: hotk.biharmonic(f, X),
         lambda: [chain(2)(0.3), chain(2)(0.4)],
     ],

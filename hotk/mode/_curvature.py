@@ -1,0 +1,46 @@
+"""`AbstractCurvature`: modes that give second derivatives along directions."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ._basis import over_basis, size_of, split_rows, unit
+from ._block import choose_block
+from ._first import AbstractMode
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractCurvature(AbstractMode, abc.ABC):
+    """A mode of second order along directions; the diagonal follows from it."""
+
+    @abc.abstractmethod
+    def quadratic_form(
+        self, f: Callable[..., Any], x: Any, v: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the second derivative of `f` along `v`, and `aux`."""
+
+    @abc.abstractmethod
+    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, its second derivative by a scalar `x`, and `aux`."""
+
+    def diagonal(
+        self, f: Callable[..., Any], x: Any, block: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the exact diagonal of the Hessian of a scalar `f`, and `aux`."""
+        y, aux = f(x)
+        n = size_of(x)
+        leaves, treedef = jax.tree.flatten(x)
+        if not leaves:
+            return y, x, aux
+
+        def form(v: Any) -> Any:
+            return self.quadratic_form(f, x, v)[1]
+
+        block = choose_block(form, x) if block is None else block
+        entries = over_basis(lambda i: form(unit(x, i)), n, block)
+        pieces = split_rows(entries, x)
+        made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
+        return y, treedef.unflatten(made), aux

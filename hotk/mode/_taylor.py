@@ -1,0 +1,41 @@
+"""`Taylor`: all derivatives along a curve in one pass."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from ._curvature import AbstractCurvature
+from .series import scaled, series_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Taylor(AbstractCurvature):
+    """Taylor mode: the coefficients of a series are carried through the program.
+
+    Cost: at most quadratic in the order for products and elementary functions, where
+    nested derivatives are exponential.
+    """
+
+    nests: ClassVar[int] = 0
+
+    def coefficients(
+        self, f: Callable[..., Any], x: Any, v: Any, order: int
+    ) -> tuple[list[Any], Any]:
+        r"""Return the coefficients of $f(x + t v)$ up to an order, and `aux`."""
+        terms = [(v,), *[None] * (order - 1)][:order]
+        (y, aux), found = series_of(f)((x,), terms)
+        return [y, *(made[0] for made in found)], aux
+
+    def quadratic_form(
+        self, f: Callable[..., Any], x: Any, v: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return `y`, the second derivative of `f` along `v`, and `aux`."""
+        (y, _, second), aux = self.coefficients(f, x, v, 2)
+        return y, jax.tree.map(lambda a: scaled(2, a), second), aux
+
+    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+        """Return `y`, its second derivative by a scalar `x`, and `aux`."""
+        return self.quadratic_form(f, x, jax.tree.map(jnp.ones_like, x))
