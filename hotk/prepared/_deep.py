@@ -14,10 +14,14 @@ from ._level import user_level
 
 
 _HIGHEST = 3
+# Equations below which nothing is lost: derivatives of solutions, or of short formulas.
+_SHORT = 250
 
 
 def warn_if_nested(call: Any, jaxpr: Any, inner: int, outer: int) -> None:
     """Warn if a function holds operators, and this one makes the order too high.
+
+    A short program is not told of, as nothing is lost.
 
     Args:
         call: The call.
@@ -29,6 +33,8 @@ def warn_if_nested(call: Any, jaxpr: Any, inner: int, outer: int) -> None:
     if not inner or not outer or order <= _HIGHEST:
         return
     count = sum(1 for _ in equations(jaxpr))
+    if count < _SHORT:
+        return
     warnings.warn(
         f"`{call.options.kind.call()}`: derivatives of order {order} by nesting: the "
         f"program of `{function_name(call.f)}`{function_place(call.f)} has {count} "

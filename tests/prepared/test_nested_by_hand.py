@@ -1,20 +1,29 @@
 """Derivatives nested by hand above the third order are told of, and what to use."""
 
+import math
 import warnings
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import pytest
 
 import hotk
 from tests.helpers import close
+from tests.taylor.test_series import known, layers
 
 
 X = jnp.array([0.3, -0.7])
 
 
+def wave(x):
+    for _ in range(8):
+        x = jnp.sin(x) + jnp.tanh(x) / 2
+    return x
+
+
 def f(x):
-    return jnp.sum(jnp.sin(x)) * x[0]
+    return jnp.sum(wave(x)) * x[0]
 
 
 def curvature(t):
@@ -29,8 +38,7 @@ def told(call):
     return [w for w in found if w.category is hotk.NestedDerivativesWarning], result
 
 
-def chain(count):
-    g = lambda x: jnp.sin(2 * x)
+def chain(count, g=wave):
     for _ in range(count):
         g = lambda x, g=g: hotk.derivative(g, x)
     return g
@@ -39,13 +47,25 @@ def chain(count):
 def test_four_derivatives_are_told_of_once_and_are_right():
     hotk.clear_cache()
     found, result = told(lambda: chain(4)(0.3))
-    close(result, 16 * jnp.sin(0.6))
+    close(result, taylor_known(4))
     assert len(found) == 1
     text = str(found[0].message)
     assert "order 4" in text
     assert "hotk.derivatives(f, x, v, order=4)" in text
     assert "equations already" in text
     assert found[0].filename == __file__
+
+
+def taylor_known(order):
+    exact = lambda x: layers(x, mpmath.sin, mpmath.tanh, 8)
+    return known(exact, 0.3, order)[order] * math.factorial(order)
+
+
+def test_a_short_program_is_not_told_of():
+    hotk.clear_cache()
+    found, result = told(lambda: chain(4, lambda x: jnp.sin(2 * x))(0.3))
+    close(result, 16 * math.sin(0.6))
+    assert not found
 
 
 @pytest.mark.parametrize(

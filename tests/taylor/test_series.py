@@ -20,8 +20,8 @@ from tests.helpers import close
 # ---- exact series to order ten
 
 
-def layers(x, sine, tanh):
-    for _ in range(30):
+def layers(x, sine, tanh, count=30):
+    for _ in range(count):
         x = sine(x) + tanh(x) / 2
     return x
 
