@@ -16,6 +16,7 @@ from ._compat import (
     equations as equations,
     in_front as in_front,
     in_trace as in_trace,
+    is_type as is_type,
     jaxpr_as_fun as jaxpr_as_fun,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,

@@ -229,6 +229,11 @@ def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]
     return closed, tuple(constants), trees[0]
 
 
+def is_type(a: Any) -> bool:
+    """Whether it is the type of an array, and not an array."""
+    return isinstance(a, _jax_core.AbstractValue)
+
+
 def output_types(function: Any, types: Any) -> list[Any]:
     """Return the types of a function's results, with their shardings and mesh axes.
 

@@ -164,8 +164,7 @@ def is_fused(push: Callable[[Any], Any], x: Any) -> bool:
 
 
 def _jaxpr(push: Callable[[Any], Any], x: Any) -> Any:
-    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
-    return jax.make_jaxpr(push)(shapes).jaxpr
+    return jax.make_jaxpr(push)(x).jaxpr
 
 
 def _block(n: int, traffic: "_Traffic") -> int:

@@ -26,6 +26,15 @@ def cubic(x):
     return jnp.sum(x**3)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_what_is_new():
+    """Let the collector look at what is made here: all else takes most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def alive(kind):
     """Return the live objects of a type, by identity."""
     gc.collect()

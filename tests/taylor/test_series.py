@@ -59,9 +59,19 @@ def test_coefficients_to_order_ten(name):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_thirty_layers_to_order_ten():
+def scanned(x):
+    layer = lambda x, _: (jnp.sin(x) + jnp.tanh(x) / 2, None)
+    return jax.lax.scan(layer, x, None, length=30)[0]
+
+
+def unrolled(x):
+    return layers(x, jnp.sin, jnp.tanh)
+
+
+@pytest.mark.parametrize("f", [scanned, pytest.param(unrolled, marks=pytest.mark.slow)])
+def test_thirty_layers_to_order_ten(f):
     exact = known(lambda x: layers(x, mpmath.sin, mpmath.tanh), 0.3, 10)
-    found = hotk.taylor(lambda x: layers(x, jnp.sin, jnp.tanh), 0.3, 1.0, order=10)
+    found = hotk.taylor(f, 0.3, 1.0, order=10)
     np.testing.assert_allclose(np.array(found), exact, rtol=1e-12)
 
 

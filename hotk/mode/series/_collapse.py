@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound
+from hotk._core import bound, varying_alike
 
 from ._frame import Frame, split_top, with_top
 from ._rules import BILINEAR, linear_places
-from ._series import Series, Units, is_inexact, total
+from ._series import Series, Units, is_inexact, total, zeros_like
 
 
 One = Callable[[Any, list[Series], Frame], list[Series]]
@@ -87,7 +87,8 @@ def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
     directions: $y_k = \sum_j c_j\,(\delta^j)_k$ with $\delta = x - x_0$.
     """
     order = frame.order
-    slope = Series(x.primal, (jnp.ones_like(x.primal), *[None] * (order - 1)))
+    unit = varying_alike([jnp.ones_like(x.primal), x.primal])[0]
+    slope = Series(x.primal, (unit, *[None] * (order - 1)))
     [outer] = one(equation, [slope], Frame(order))
     lower = list(x.terms[:-1])
     parts: list[list[Any]] = [
@@ -145,8 +146,7 @@ def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
         # JAX's rule fails where only some of what moves has a tangent
         moving = [i for i, series in enumerate(inputs) if series.moves]
         tops = [
-            jnp.zeros_like(a) if t is None else t
-            for a, t in zip(values, tops, strict=True)
+            zeros_like(a) if t is None else t for a, t in zip(values, tops, strict=True)
         ]
     if not moving:
         return [None] * len(equation.outvars)

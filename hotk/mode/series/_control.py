@@ -7,7 +7,15 @@ from typing import Any
 
 import jax
 
-from hotk._core import ClosedJaxpr, bound, jaxpr_as_fun, scan_counts
+from hotk._core import (
+    ClosedJaxpr,
+    bound,
+    is_type,
+    jaxpr_as_fun,
+    mapped_aval,
+    output_types,
+    scan_counts,
+)
 
 from ._frame import Frame
 from ._series import Series, total
@@ -63,7 +71,7 @@ def _scan(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[S
     consts, carries = scan_counts(parameters)
     fixed, carry = inputs[:consts], inputs[consts : consts + carries]
     mapped = list(map(frame.swapped, inputs[consts + carries :]))
-    rows = [_row(series) for series in mapped]
+    rows = [_row(series, parameters["length"]) for series in mapped]
     start, masks, made = _settled(closed, fixed, carry, rows, frame, run)
     carry_in, carry_out = _packing(start)
     rows_in, rows_out = _packing(mapped)
@@ -209,7 +217,13 @@ def _packing(inputs: list[Series]) -> tuple[list[Any], Callable[[Any], list[Seri
 
 
 def _traced_masks(closed: Any, inputs: list[Series], run: Run) -> list[Mask]:
-    """Find out which coefficients the outputs of a program have."""
+    """Find out which coefficients the outputs of a program have.
+
+    Args:
+        closed: The program.
+        inputs: What it is applied to, or the types of that.
+        run: The evaluation on series.
+    """
     arrays, unpack = _packing(inputs)
     masks: list[Mask] = []
 
@@ -218,28 +232,14 @@ def _traced_masks(closed: Any, inputs: list[Series], run: Run) -> list[Mask]:
         masks[:] = [_mask(series) for series in made]
         return [series.primal for series in made]
 
-    jax.eval_shape(body, [shape_of(a) for a in arrays])
+    output_types(body, [a if is_type(a) else jax.typeof(a) for a in arrays])
     return masks
 
 
-def _row(series: Series) -> Series:
-    """Return the shapes of one row of a mapped series."""
-    first = lambda a: None if a is None else _first_row(a)
+def _row(series: Series, length: int) -> Series:
+    """Return the types of one row of a mapped series."""
+    first = lambda a: None if a is None else mapped_aval(length, 0, jax.typeof(a))
     return Series(first(series.primal), tuple(map(first, series.terms)))
-
-
-def _first_row(a: Any) -> Any:
-    shape = shape_of(a)
-    return jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype)
-
-
-def shape_of(a: Any) -> Any:
-    if isinstance(a, jax.ShapeDtypeStruct):
-        return a
-    kind = jax.typeof(a)
-    return jax.ShapeDtypeStruct(
-        kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False)
-    )
 
 
 def _closed(program: Any) -> Any:

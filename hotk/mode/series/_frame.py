@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ._series import Series, constant, total
+from ._series import Series, constant, total, zeros_like
 
 
 class Frame(NamedTuple):
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
     def zero(self, primal: Any, k: int) -> Any:
         """Return zeros for a coefficient."""
-        zero = jnp.zeros_like(primal)
+        zero = zeros_like(primal)
         if self.many is None or k == self.order:
             return zero
         return jnp.broadcast_to(zero, (self.many, *zero.shape))

@@ -5,6 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hotk._core import varying_alike
+
+
+def zeros_like(a: Any) -> Any:
+    """Return zeros that vary along the same axes of a `shard_map` as an array."""
+    return varying_alike([jnp.zeros_like(a), a])[0]
+
 
 class Units:
     """The first coefficients of all unit directions of an array, not yet made.
@@ -19,7 +26,7 @@ class Units:
     def array(self) -> Any:
         """Return them along a leading axis."""
         whole = jnp.eye(self.like.size, dtype=self.like.dtype)
-        return whole.reshape(-1, *self.like.shape)
+        return varying_alike([whole.reshape(-1, *self.like.shape), self.like])[0]
 
 
 class Series(NamedTuple):
@@ -66,7 +73,7 @@ class Series(NamedTuple):
             None if term is None else scaled(k, term)
             for k, term in enumerate(self.terms, 1)
         )
-        first = jnp.zeros_like(self.primal) if first is None else first
+        first = zeros_like(self.primal) if first is None else first
         return Series(first, tuple(rest))
 
 

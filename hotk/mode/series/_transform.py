@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from hotk._core import bound, evaluate
+from hotk._core import bound, evaluate, varying_alike
 
 from ._collapse import along_units, collapsed
-from ._control import INLINED, STRUCTURAL, shape_of
+from ._control import INLINED, STRUCTURAL
 from ._frame import Frame
 from ._rules import rule_for
-from ._series import Series, is_inexact, scaled
+from ._series import Series, Units, is_inexact, scaled
 
 
 def series_of(
@@ -39,14 +39,15 @@ def series_of(
     """
 
     def run(primals: tuple[Any, ...], terms: list[Any]) -> tuple[Any, list[Any]]:
-        closed, shape = jax.make_jaxpr(f, return_shape=True)(*primals)
         leaves, tree = jax.tree.flatten(primals)
         none = [None] * len(leaves)
         columns = [none if t is None else tree.flatten_up_to(t) for t in terms]
         inputs = [
-            Series(leaf, tuple(c[i] if is_inexact(leaf) else None for c in columns))
+            _alike(leaf, [c[i] if is_inexact(leaf) else None for c in columns])
             for i, leaf in enumerate(leaves)
         ]
+        primals = tree.unflatten(series.primal for series in inputs)
+        closed, shape = jax.make_jaxpr(f, return_shape=True)(*primals)
         frame = Frame(len(terms), many, weights)
         made = run_series(closed, inputs, frame)
         structure = jax.tree.structure(shape)
@@ -58,6 +59,16 @@ def series_of(
         ]
 
     return run
+
+
+def _alike(leaf: Any, terms: list[Any]) -> Series:
+    """Let an array and its coefficients vary along the same axes of a `shard_map`."""
+    there = [t is not None and not isinstance(t, Units) for t in terms]
+    arrays = [t for t, is_there in zip(terms, there, strict=True) if is_there]
+    primal, *alike = varying_alike([leaf, *arrays])
+    rest = iter(alike)
+    pairs = zip(terms, there, strict=True)
+    return Series(primal, tuple(next(rest) if is_there else t for t, is_there in pairs))
 
 
 def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
@@ -94,7 +105,7 @@ def _values(inputs: list[Series]) -> list[Any]:
 def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     """Evaluate the derivative of an operation on series that are one order lower."""
     moving = [i for i, series in enumerate(inputs) if series.moves]
-    shapes = [shape_of(series.primal) for series in inputs]
+    values = [series.primal for series in inputs]
 
     def derivative(values: list[Any], tangents: list[Any]) -> tuple[Any, list[Any]]:
         def operation(*some: Any) -> list[Any]:
@@ -107,8 +118,7 @@ def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Se
         outputs, slopes = jax.jvp(operation, point, tangents)
         return outputs, [s for s in slopes if s.dtype != jax.dtypes.float0]
 
-    tangents = [shapes[i] for i in moving]
-    closed = jax.make_jaxpr(derivative)(shapes, tangents)
+    closed = jax.make_jaxpr(derivative)(values, [values[i] for i in moving])
     lower = Frame(frame.order - 1)
     along = [inputs[i].derivative().cut(lower.order) for i in moving]
     made = run_series(closed, [*(s.cut(lower.order) for s in inputs), *along], lower)
