@@ -2,6 +2,7 @@
 
 from ._compat import (
     ARRAY as ARRAY,
+    CUSTOM as CUSTOM,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,

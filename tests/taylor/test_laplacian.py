@@ -37,6 +37,17 @@ def test_functions_of_arrays(name):
         close(a, np.asarray(b), rtol=0, atol=tolerance * size)
 
 
+@jax.custom_jvp
+def restless(x):
+    return jnp.sin(x)
+
+
+@restless.defjvp
+def _(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return jnp.sin(x) + 0 * t, jnp.cos(x) * t
+
+
 def attention(x):
     q, k, v = (jnp.sin(x * (i + 1.3)) for i in range(3))
     return jnp.sum(jax.nn.softmax(q @ k.T) @ v)
@@ -64,6 +75,7 @@ HARD = {
     "products of what moves": lambda x: jnp.sum((x @ x.T) ** 2 * (x @ x.T) / x[0, 0]),
     "convolution": lambda x: jnp.sum(jnp.convolve(x[0], x[1]) ** 2),
     "rule": lambda x: hotk.safe.norm(x) ** 3,
+    "rule of JAX that makes its value anew": lambda x: jnp.sum(restless(x) * x),
     "several outputs": lambda x: {"a": x**3, "b": jnp.sum(x[0] * x[1])},
 }
 

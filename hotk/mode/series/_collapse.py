@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound, varying_alike
+from hotk._core import CUSTOM, bound, varying_alike
 
 from ._frame import Frame, split_top, with_top
 from ._rules import BILINEAR, linear_places
@@ -130,12 +130,16 @@ def _over_directions(
         values = bound(equation, [series.primal for series in inputs])
         return [frame.constant(y) for y in values]
     axes: Any = Series(None, 0)  # pyright: ignore
+    # a rule of the user may make the value of what it knows of the direction
+    ruled = equation.primitive.name in CUSTOM
+    outer: Any = Series(0, 0) if ruled else axes  # pyright: ignore
     each = jax.vmap(
         lambda inputs: one(equation, inputs, frame),
         in_axes=([axes] * len(inputs),),
-        out_axes=[axes] * len(equation.outvars),
+        out_axes=[outer] * len(equation.outvars),
     )
-    return each(inputs)
+    made = each(inputs)
+    return [Series(s.primal[0], s.terms) for s in made] if ruled else made
 
 
 def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
