@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from hotk._core import CUSTOM, bound, varying_alike
 
 from ._frame import Frame, split_top, with_top
-from ._rules import BILINEAR, linear_places
+from ._rules import BILINEAR, linear_places, of_moving
 from ._series import Series, Units, is_inexact, total, zeros_like
 
 
@@ -155,12 +155,7 @@ def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
     if not moving:
         return [None] * len(equation.outvars)
 
-    def operation(*some: Any) -> list[Any]:
-        whole = list(values)
-        for i, value in zip(moving, some, strict=True):
-            whole[i] = value
-        return bound(equation, whole)
-
+    operation = of_moving(equation, values, moving)
     point = [values[i] for i in moving]
     outputs, slopes = jax.jvp(operation, point, [tops[i] for i in moving])
     pairs = zip(outputs, slopes, strict=True)

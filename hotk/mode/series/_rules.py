@@ -97,6 +97,20 @@ def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None
     return places if set(moving) <= set(places) else None
 
 
+def of_moving(
+    equation: Any, values: list[Any], moving: list[int]
+) -> Callable[..., list[Any]]:
+    """Return an operation as a function of what moves among its operands."""
+
+    def operation(*some: Any) -> list[Any]:
+        whole = list(values)
+        for i, value in zip(moving, some, strict=True):
+            whole[i] = value
+        return bound(equation, whole)
+
+    return operation
+
+
 def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     moving = set(places)

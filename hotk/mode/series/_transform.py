@@ -17,7 +17,7 @@ from hotk._core import bound, evaluate, varying_alike
 from ._collapse import along_units, collapsed
 from ._control import INLINED, STRUCTURAL
 from ._frame import Frame
-from ._rules import rule_for
+from ._rules import of_moving, rule_for
 from ._series import Series, Units, is_inexact, scaled
 
 
@@ -108,12 +108,7 @@ def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Se
     values = [series.primal for series in inputs]
 
     def derivative(values: list[Any], tangents: list[Any]) -> tuple[Any, list[Any]]:
-        def operation(*some: Any) -> list[Any]:
-            whole = list(values)
-            for i, value in zip(moving, some, strict=True):
-                whole[i] = value
-            return bound(equation, whole)
-
+        operation = of_moving(equation, values, moving)
         point = [values[i] for i in moving]
         outputs, slopes = jax.jvp(operation, point, tangents)
         return outputs, [s for s in slopes if s.dtype != jax.dtypes.float0]
