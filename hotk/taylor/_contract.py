@@ -10,6 +10,8 @@ import numpy as np
 
 from hotk.mode import Units, choose_block, scaled, series_of, size_of
 
+from ._orders import check_factorial
+
 
 Direction = Callable[[Any], Any]
 
@@ -40,6 +42,7 @@ def contracted(
         units: Whether the directions are all unit directions, in order.
     """
     many = len(jax.tree.leaves(rows)[0])
+    check_factorial(f"D^{order} f(x)", jax.eval_shape(f, x)[0], order)
     factor = math.factorial(order)
 
     def part(rows: Any, weights: Any, seed: Any) -> Any:
@@ -81,6 +84,7 @@ def along_all(
 ) -> tuple[Any, Any]:
     """Return the derivative of an order along each direction, and `aux`."""
     many = len(jax.tree.leaves(rows)[0])
+    check_factorial(f"D^{order} f(x)", jax.eval_shape(f, x)[0], order)
 
     def one(row: Any) -> Any:
         terms = [(direction(row),), *[None] * (order - 1)]

@@ -9,6 +9,8 @@ import jax
 from hotk.mode import AUTO, Auto, Taylor, scaled
 from hotk.prepared import operator
 
+from ._orders import check_all_orders, check_factorial
+
 
 def _candidates(facts: Any, sizes: Any) -> Any:
     del facts, sizes
@@ -60,6 +62,8 @@ def derivatives(
             another dtype.
         OutputError: If `f` returns no floating-point array.
         ModeError: If an operation in `f` has no derivative.
+        TooLargeError: If K + 1 values exceed the memory budget, or K! is beyond the
+            numbers of their dtype: K is at most 170 in float64 and 33 in float32.
 
     Example:
         >>> found = hotk.derivatives(jnp.exp, 0.0, 2.0, order=5)
@@ -71,6 +75,9 @@ def derivatives(
             SIAM.
     """
     assert isinstance(mode, Taylor)
+    call = "derivatives(f, x, v)"
+    check_all_orders(call, f, x, order)
+    check_factorial(call, jax.eval_shape(f, x)[0], order)
     found, aux = mode.coefficients(f, x, v, order)
     factors = [math.factorial(k) for k in range(order + 1)]
     pairs = zip(factors, found, strict=True)
@@ -99,4 +106,5 @@ def taylor(
         1.0000, 1.0000, 0.5000, 0.1667, 0.0417
     """
     assert isinstance(mode, Taylor)
+    check_all_orders("taylor(f, x, v)", f, x, order)
     return mode.coefficients(f, x, v, order)

@@ -95,6 +95,8 @@ def test_an_index_that_does_not_belong_to_the_point_is_refused():
         hotk.partial(jnp.sin, 1.0, (1,))
     with pytest.raises(hotk.DtypeError, match="complex"):
         hotk.partial(jnp.abs, 1.0 + 1j, 1)
+    with pytest.raises(hotk.TooLargeError, match="at most 33"):
+        hotk.partial(jnp.exp, np.float32(0.0), 34)
 
 
 # ---- sums of them

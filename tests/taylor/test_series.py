@@ -310,6 +310,18 @@ def test_an_order_that_is_none_is_refused(order):
         hotk.derivatives(jnp.sin, 0.0, 1.0, order=order)
 
 
+def test_orders_beyond_the_memory_or_the_numbers_are_refused():
+    for dtype, highest in ((jnp.float32, 33), (jnp.float64, 170), (jnp.float16, 7)):
+        with pytest.raises(hotk.TooLargeError, match=f"at most {highest}"):
+            hotk.derivatives(jnp.exp, dtype(0.5), dtype(1), order=highest + 1)
+    found = hotk.derivatives(jnp.exp, jnp.float32(0.0), jnp.float32(1.0), order=33)
+    close(found[33], np.float32(1.0), rtol=1e-4)
+    with pytest.raises(hotk.TooLargeError):
+        hotk.derivatives(jnp.exp, 0.5, 1.0, order=10**9)
+    with pytest.raises(hotk.TooLargeError, match="a lower order"):
+        hotk.taylor(jnp.exp, np.ones(10**6), np.ones(10**6), order=10**7)
+
+
 def test_bad_input_is_refused_as_everywhere():
     with pytest.raises(hotk.DtypeError):
         hotk.derivatives(jnp.sin, 1, 1, order=2)
