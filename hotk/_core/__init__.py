@@ -21,6 +21,7 @@ from ._compat import (
     jaxpr_as_fun as jaxpr_as_fun,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
+    operation_name as operation_name,
     output_types as output_types,
     scan_counts as scan_counts,
     source_line as source_line,

@@ -200,6 +200,22 @@ def _definition(equation: Any) -> str:
 
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
+_JAX = os.path.dirname(os.path.abspath(jax.__file__))
+_OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
+
+
+def operation_name(equation: Any) -> str:
+    """Return the name of an operation: of its primitive, or of a function of JAX.
+
+    JAX gives a function with a derivative rule no name of its own; where it is defined
+    tells which it is. One that is not recognised is any function with a rule.
+    """
+    if equation.primitive.name == "custom_jvp_call":
+        info = equation.params["call_jaxpr"].jaxpr.debug_info
+        if (info.func_filename or "").startswith(_JAX + os.sep):
+            return _OWN_FUNCTIONS.get(info.func_name, equation.primitive.name)
+    return equation.primitive.name
+
 
 def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...], Any]:
     """Trace a function so that what does not depend on `arrays` is computed now.

@@ -45,9 +45,4 @@ from ._nested import (
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._sizes import Sizes as Sizes
 from ._taylor import Taylor as Taylor
-from .series import (
-    Series as Series,
-    Units as Units,
-    scaled as scaled,
-    series_of as series_of,
-)
+from .series import Units as Units, scaled as scaled, series_of as series_of

@@ -5,11 +5,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, ModeError, Tracer, message, trace_context, unkeyed_setting
 from hotk.function import Opaque, Walk, dict_orders, look
-from hotk.mode import AUTO, AbstractMode, Auto
+from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._call import SLOT, Call, Mismatch
 from ._direct import call_slowly
@@ -191,7 +192,7 @@ class Operator:
         order: Any,
     ) -> Options:
         if self.kind.choice is not None or order is not None:
-            self._check_order(order)  # 2.0 is equal to 2
+            order = self._checked_order(order)  # 2.0 is equal to 2
         key = (mode, bool(has_aux), bool(batched), block_size, order)
         try:
             known = self._known.get(key)
@@ -238,13 +239,14 @@ class Operator:
                 )
             )
 
-    def _check_order(self, order: Any) -> None:
+    def _checked_order(self, order: Any) -> Any:
         kind = self.kind
         if kind.choice is None:
             raise TypeError(
                 f"`{kind.call()}` has one order: `order` is not for it. See "
                 "`hotk.derivatives`."
             )
+        order = int(order) if isinstance(order, np.integer) else order
         whole = type(order) is kind.choice
         if not whole or (kind.choice is int and order < 0):
             raise (ValueError if whole else TypeError)(
@@ -253,9 +255,11 @@ class Operator:
                     "`order` is the highest order of differentiation.",
                     expected="an integer, zero or more",
                     got=repr(order),
-                    fix=f"Write `{kind.call()[:-1]}, order=3)`.",
+                    fix=f"Write `{kind.call()[:-1]}, order=3)`; what follows without a "
+                    "name is an argument of `f`.",
                 )
             )
+        return order
 
     def __repr__(self) -> str:
         """Show the call."""
@@ -289,6 +293,7 @@ def operator(
     takes: str = "",
     value: bool = False,
     choice: type = int,
+    curved: Callable[[Any], bool] | None = None,
     name: str = "",
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Make an operator of its formula for a function of one argument.
@@ -304,6 +309,8 @@ def operator(
         takes: What follows the point; see `Kind`.
         value: Whether the value of `f` is the first result.
         choice: The class of the keyword `order`, if the formula has one.
+        curved: From `order`, whether the results are zero for a function that is linear
+            in pieces; by default whether two derivatives are nested.
         name: The public name, if it is not that of the formula.
     """
 
@@ -319,6 +326,7 @@ def operator(
             modes=modes,
             sized="block_size" in keywords,
             choice=choice if "order" in keywords else None,
+            curved=curved or (lambda order: Nested in modes),
         )
         return Operator(kind, function)
 

@@ -24,11 +24,14 @@ class Kind:
         sized: Whether it works in blocks.
         choice: The class of its keyword `order`: `int`, another that hotk itself gives,
             or `None` if it has no such keyword.
+        curved: From `order`, whether all results but the value are derivatives of
+            second order or higher.
     """
 
     __slots__ = (
         "candidates",
         "choice",
+        "curved",
         "formula",
         "modes",
         "name",
@@ -50,6 +53,7 @@ class Kind:
         modes: tuple[type, ...],
         sized: bool,
         choice: type | None,
+        curved: Callable[[Any], bool],
     ) -> None:
         self.name = name
         self.takes = takes
@@ -60,6 +64,7 @@ class Kind:
         self.modes = modes
         self.sized = sized
         self.choice = choice
+        self.curved = curved
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""

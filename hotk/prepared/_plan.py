@@ -10,7 +10,7 @@ from hotk.function import (
     SMALL,
     SMALL_NUMPY,
 )
-from hotk.mode import AbstractMode, Auto, Facts, Nested, Sizes
+from hotk.mode import AbstractMode, Auto, Facts, Sizes
 
 from ._call import Call
 from ._flat import kinks
@@ -53,7 +53,7 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
         found = kind.candidates(facts, call.sizes(y))
     else:
         found = [(options.mode, ASKED)]
-    bent = kinks(closed.jaxpr) if Nested in kind.modes else ()
+    bent = kinks(closed.jaxpr) if kind.curved(options.order) else ()
     made = [Plan(mode, why, block, kinks=bent) for mode, why in found]
     if not facts.custom_vjps:
         return made

@@ -18,7 +18,14 @@ def _candidates(facts: Any, sizes: Any) -> Any:
     return [(Taylor(), "second derivatives are summed as they go")]
 
 
-@operator(wants="inexact", value=True, candidates=_candidates, modes=(Taylor,))
+def _always(order: None) -> bool:
+    del order
+    return True
+
+
+@operator(
+    wants="inexact", value=True, candidates=_candidates, modes=(Taylor,), curved=_always
+)
 def value_and_laplacian(
     f: Callable[..., Any],
     x: Any,
@@ -83,7 +90,7 @@ def _laplacian(f: Callable[..., Any], x: Any, block: int | None) -> Any:
     return contracted(f, x, direction, numbers, None, 2, block=block, units=True)
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Taylor,))
+@operator(wants="inexact", candidates=_candidates, modes=(Taylor,), curved=_always)
 def laplacian(
     f: Callable[..., Any],
     x: Any,
@@ -103,7 +110,7 @@ def laplacian(
     return _laplacian(f, x, block_size)[1:]
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Taylor,))
+@operator(wants="inexact", candidates=_candidates, modes=(Taylor,), curved=_always)
 def biharmonic(
     f: Callable[..., Any],
     x: Any,

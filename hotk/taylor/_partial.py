@@ -1,6 +1,6 @@
 """`partial` and `differential_operator`: mixed derivatives, and sums of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from hotk.prepared import Prepared, arranged, operator
 
 from ._contract import contracted, sparse_direction
 from ._directions import order_of, table_of
-from ._terms import Terms, multi_index
+from ._terms import Terms, frozen, multi_index, thawed
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:
@@ -29,6 +29,7 @@ def _candidates(facts: Any, sizes: Any) -> Any:
     candidates=_candidates,
     modes=(Taylor,),
     choice=Terms,
+    curved=Terms.are_curved,
     name="partial",
 )
 def _partial(
@@ -109,6 +110,7 @@ def partial(
     candidates=_candidates,
     modes=(Taylor,),
     choice=Terms,
+    curved=Terms.are_curved,
     name="differential_operator",
 )
 def _applied(
@@ -238,7 +240,8 @@ class DifferentialOperator(eqx.Module):
 
     def _terms(self, x: Any) -> Terms:
         call = "differential_operator(...)(f, x)"
-        return Terms(tuple(multi_index(call, x, index) for index in self.indices))
+        indices = map(thawed, self.indices)
+        return Terms(tuple(multi_index(call, x, index) for index in indices))
 
 
 class Directions(NamedTuple):
@@ -275,8 +278,10 @@ def directions_of(operator: DifferentialOperator, x: Any) -> Directions:
     return Directions(places, values, weights, sparse_direction)
 
 
-def differential_operator(coefficients: Mapping[Any, Any]) -> DifferentialOperator:
-    r"""Make a linear differential operator with constant coefficients.
+def differential_operator(
+    coefficients: Mapping[Any, Any] | Sequence[tuple[Any, Any]],
+) -> DifferentialOperator:
+    r"""Make a linear differential operator.
 
     It is $L f = \sum_\alpha c_\alpha\,\partial^\alpha f$, of any order. All terms of
     one order go in one pass, their directions each once, and terms of first order cost
@@ -284,14 +289,20 @@ def differential_operator(coefficients: Mapping[Any, Any]) -> DifferentialOperat
 
     Args:
         coefficients: For each multi-index, written as for `hotk.partial`, its
-            coefficient: a number or an array of shape `()`. They are leaves: another
-            value is the same program, and they can be differentiated by.
+            coefficient: a number or an array of shape `()`, held while `f` is
+            differentiated. They are leaves: another value is the same program, and they
+            can be differentiated by. Coefficients that depend on the point are made at
+            the point: `jax.vmap(lambda x: differential_operator({"xx": a(x)})(f, x))`.
+            An index that is no key of a dict goes in a list of pairs,
+            `[({"t": 1}, 1.0), ({"x": (2, 0)}, -1.0)]`.
 
     Returns:
-        A module, called as `L(f, x, *args)`; `L.prepare(f, x, *args)` compiles it once.
+        A module, called as `L(f, x, *args)`. `L.prepare(f, x, *args)` compiles it once,
+        for coefficients that may change: what it returns is called as
+        `prepared(x, L.coefficients, *args)`.
 
     Raises:
-        TypeError: If it is no mapping.
+        TypeError: If it is no dict and no list of pairs.
         ValueError: If there is no term.
         StructureError: If a coefficient is not one number.
 
@@ -301,26 +312,46 @@ def differential_operator(coefficients: Mapping[Any, Any]) -> DifferentialOperat
         >>> abs(heat(u, {"x": 0.3, "t": 0.1})) < 1e-6
         Array(True, dtype=bool)
     """
-    if not isinstance(coefficients, Mapping):
+    call = "differential_operator(coefficients)"
+    mapping = isinstance(coefficients, Mapping)
+    pairs = coefficients.items() if mapping else coefficients
+    if not isinstance(pairs, Sequence | ItemsView) or not all(map(_is_pair, pairs)):
         raise TypeError(
-            "`differential_operator(coefficients)`: give a dict from multi-indices to "
-            f"numbers, as {{(2, 0): 1.0, (0, 1): -1.0}}, not {coefficients!r}."
+            f"`{call}`: give a dict from multi-indices to numbers, as "
+            f"{{(2, 0): 1.0, (0, 1): -1.0}}, or a list of such pairs, not "
+            f"{coefficients!r}."
         )
     if not coefficients:
-        raise ValueError("`differential_operator(coefficients)`: there is no term.")
+        raise ValueError(f"`{call}`: there is no term.")
     made = []
-    for index, c in coefficients.items():
-        array = jnp.asarray(c)
+    for index, c in pairs:
+        array = _number(call, index, c)
         if array.shape != ():
             raise StructureError(
                 message(
-                    "differential_operator(coefficients)",
+                    call,
                     f"the coefficient of {index!r} is not one number.",
                     expected="a number, or an array of shape ()",
                     got=describe(array),
-                    fix="Multiply what varies from place to place to `hotk.partial`.",
+                    fix="Make the operator inside of `jax.vmap` over the points, where "
+                    "it is one number, or take a sum of `hotk.partial`.",
                 )
             )
+        made.append(array)
+    return DifferentialOperator(tuple(frozen(i) for i, _ in pairs), tuple(made))
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2
+
+
+def _number(call: str, index: Any, c: Any) -> Any:
+    try:
+        array = jnp.asarray(c)
         inexact = jnp.issubdtype(array.dtype, jnp.inexact)
-        made.append(array if inexact else array.astype(float))
-    return DifferentialOperator(tuple(coefficients), tuple(made))
+        return array if inexact else array.astype(float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"`{call}`: the coefficient of {index!r} is {describe(c)}, not a number. "
+            "One that depends on the point is evaluated there first."
+        ) from error

@@ -42,7 +42,12 @@ class SymmetricTensor(eqx.Module):
 
     def __getitem__(self, places: Any) -> Inexact[Array, "*y"]:
         """Return one entry, in any order of its K places."""
-        places = (places,) if isinstance(places, int) else tuple(places)
+        places = places if isinstance(places, tuple) else (places,)
+        if not all(isinstance(p, (int, np.integer)) for p in places):
+            raise TypeError(
+                f"an entry is named by {self.order} integers, not by {places}: for "
+                "more at once use `.full()`."
+            )
         if len(places) != self.order:
             raise IndexError(f"an entry has {self.order} places, not {len(places)}")
         n = self.size
@@ -50,6 +55,21 @@ class SymmetricTensor(eqx.Module):
             raise IndexError(f"{places} is out of range for n = {n}")
         ordered = np.sort(np.array([p % n for p in places], np.int32))
         return self.entries[..., int(numbers_of(ordered, n))]
+
+    def __iter__(self) -> Any:
+        """Refuse: it is no sequence of its entries."""
+        raise TypeError("a SymmetricTensor is not iterated over: use `.full()`.")
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        """Refuse to become an array unasked."""
+        raise TypeError(
+            "write `.full()` for the array, `.entries` for each entry once."
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array with all entries."""
+        return (*self.entries.shape[:-1], *((self.size,) * self.order))
 
     def full(self) -> Inexact[Array, "..."]:
         """Return all $n^K$ entries, as an array of shape `y.shape + (n,) * K`."""
@@ -107,6 +127,7 @@ def _check(f: Any, x: Any, order: int, *, symmetric: bool) -> None:
     wants="inexact",
     candidates=_candidates,
     modes=(Taylor,),
+    curved=lambda order: order > 1,
     name="derivative_tensor",
 )
 def _full(
@@ -145,6 +166,7 @@ def _full(
     wants="inexact",
     candidates=_candidates,
     modes=(Taylor,),
+    curved=lambda order: order > 1,
     name="derivative_tensor",
 )
 def _symmetric(

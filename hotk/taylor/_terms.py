@@ -10,7 +10,7 @@ import numpy as np
 from hotk._core import DtypeError, StructureError, leaf_name, message
 from hotk.prepared import is_inexact
 
-from ._directions import Index
+from ._directions import Index, order_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Terms:
     """
 
     indices: tuple[Index, ...]
+
+    def are_curved(self) -> bool:
+        """Whether all are of second order or higher."""
+        return all(order_of(index) > 1 for index in self.indices)
 
 
 class _Leaf(NamedTuple):
@@ -52,7 +56,7 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
     if isinstance(x, Mapping) and isinstance(index, Mapping):
         unknown = [key for key in index if key not in x]
         if unknown:
-            raise _wrong(call, x, f"the key {unknown[0]!r}")
+            raise _wrong(call, x, f"the key {unknown[0]!r}, not one of {[*x]}")
         index = {key: index.get(key, _nothing(x[key])) for key in x}
     try:
         parts = treedef.flatten_up_to(index)
@@ -62,7 +66,8 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
     for leaf, part in zip(leaves, parts, strict=True):
         powers = np.zeros(leaf.shape, int) if part is _ZERO else np.asarray(part)
         if powers.shape != leaf.shape or powers.dtype.kind not in "iu":
-            raise _wrong(call, x, f"{part!r} for `{leaf.name}`")
+            got = f"{part!r} for `{leaf.name}`, which is of shape {leaf.shape}"
+            raise _wrong(call, x, got)
         if (powers < 0).any():
             raise ValueError(
                 f"`{call}`: {part!r} for `{leaf.name}`: one cannot differentiate less "
@@ -81,6 +86,26 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
         start = leaf.start or 0
         found += [(start + int(i), int(powers.flat[i])) for i in np.flatnonzero(powers)]
     return tuple(found)
+
+
+class _Pairs(tuple[tuple[Any, Any], ...]):
+    """The items of a dict."""
+
+
+def frozen(index: Any) -> Any:
+    """Return a multi-index as something that has a hash."""
+    if isinstance(index, Mapping):
+        return _Pairs((key, frozen(part)) for key, part in index.items())
+    if isinstance(index, np.ndarray):
+        index = index.tolist()
+    return tuple(map(frozen, index)) if isinstance(index, list) else index
+
+
+def thawed(index: Any) -> Any:
+    """Return a multi-index as it was written."""
+    if not isinstance(index, _Pairs):
+        return index
+    return {key: thawed(part) for key, part in index}
 
 
 _ZERO = object()
@@ -114,7 +139,7 @@ def _counted(call: str, x: Any, names: Any) -> dict[str, int]:
 def _wrong(call: str, x: Any, got: str) -> StructureError:
     leaves = jax.tree.leaves(x)
     one = len(leaves) == 1 and jax.tree.structure(x) == jax.tree.structure(0)
-    fix = 'Write a dict, or names as in "xxt".'
+    fix = 'Write a dict, as {"x": 2} or {"x": (2, 0, 1)}. Numbers may be named, "xxt".'
     if one and np.shape(leaves[0]) == ():
         fix = "Write how often, as 2."
     elif one:

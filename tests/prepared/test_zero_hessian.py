@@ -113,6 +113,31 @@ def test_operators_of_first_order_do_not(name):
     assert warned(lambda: getattr(hotk, name)(relu_network, X)) == []
 
 
+CURVED = {
+    "laplacian": lambda f: hotk.laplacian(f, X),
+    "value_and_laplacian": lambda f: hotk.value_and_laplacian(f, X),
+    "biharmonic": lambda f: hotk.biharmonic(f, X),
+    "partial": lambda f: hotk.partial(f, X, (2,) + (0,) * (len(X) - 1)),
+    "tensor": lambda f: hotk.derivative_tensor(f, X, order=3),
+}
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_sums_of_derivatives_of_second_order_and_above_warn(name):
+    hotk.clear_cache()
+    with pytest.warns(hotk.ZeroHessianWarning, match="relu_network"):
+        CURVED[name](relu_network)
+    assert warned(lambda: CURVED[name](lambda x: jnp.sum(jnp.maximum(x, 0) ** 3))) == []
+
+
+def test_those_that_have_a_first_derivative_do_not():
+    hotk.clear_cache()
+    index = (1,) + (0,) * (len(X) - 1)
+    assert warned(lambda: hotk.partial(relu_network, X, index)) == []
+    assert warned(lambda: hotk.derivatives(relu_network, X, X, order=2)) == []
+    assert warned(lambda: hotk.derivative_tensor(relu_network, X, order=1)) == []
+
+
 def test_it_names_the_function_the_kink_and_the_line_of_the_call():
     hotk.clear_cache()
     (found,) = warned(lambda: hotk.hvp(relu_network, X, X))

@@ -162,16 +162,47 @@ def test_trees_and_points_in_a_batch():
     close((found, aux), (2 * 0.5, 0.25))
 
 
+def test_points_with_arrays_in_a_dict():
+    u = lambda p: jnp.exp(p["t"]) * p["x"][0] ** 3 * p["x"][1]
+    p = {"t": 0.0, "x": jnp.array([2.0, 5.0])}
+    terms = [({"t": 1}, 1.0), ({"x": (2, 0)}, 3.0), ({"x": [1, 1], "t": 1}, 1.0)]
+    operator = hotk.differential_operator(terms)
+    expected = 8.0 * 5 + 3 * 6 * 2 * 5 + 3 * 4
+    close(operator(u, p), expected)
+    close(jax.jit(lambda operator, p: operator(u, p))(operator, p), expected)
+    assert hash(operator.indices)
+    array = hotk.differential_operator([(np.array([2, 0]), 1.0)])
+    close(array(lambda x: x[0] ** 3, jnp.array([2.0, 0.0])), 12.0)
+
+
+def test_coefficients_that_depend_on_the_point():
+    burgers = lambda u, p: hotk.differential_operator({"t": 1.0, "x": u(p)})(u, p)
+    u = lambda p: p["x"] / (1 + p["t"])  # u_t + u u_x = 0
+    points = {"x": jnp.linspace(0, 1, 5), "t": jnp.linspace(0, 2, 5)}
+    close(jax.vmap(lambda p: burgers(u, p))(points), np.zeros(5), atol=1e-14)
+
+
 def points_at(points):
     return {name: values[1] for name, values in points.items()}
 
 
 def test_operators_that_are_none_are_refused():
     with pytest.raises(TypeError, match="dict"):
-        hotk.differential_operator([(2, 0)])
+        hotk.differential_operator({(2, 0)})
+    with pytest.raises(TypeError, match="dict"):
+        hotk.differential_operator([3, 0])
+    with pytest.raises(TypeError, match="not a number"):
+        hotk.differential_operator({"xx": lambda p: p["x"]})
+    with pytest.raises(TypeError, match="not a number"):
+        hotk.differential_operator({"xx": None})
     with pytest.raises(ValueError, match="no term"):
         hotk.differential_operator({})
     with pytest.raises(hotk.StructureError, match="one number"):
         hotk.differential_operator({(2, 0): jnp.ones(2)})
     with pytest.raises(hotk.StructureError, match="multi-index"):
         hotk.differential_operator({(2, 0): 1.0})(f, jnp.array(AT))
+    u, p = lambda p: p["pos"] * p["t"], {"pos": 1.0, "t": 2.0}
+    with pytest.raises(hotk.StructureError, match=r"not one of \['pos', 't'\]"):
+        hotk.partial(u, p, "pos")
+    with pytest.raises(hotk.StructureError, match=r"which is of shape \(3,\)"):
+        hotk.partial(f, jnp.array(AT), (2, 0))

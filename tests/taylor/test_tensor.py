@@ -146,3 +146,26 @@ def test_bad_directions_are_refused():
         hotk.tvp(f, X, X, jnp.ones(3, jnp.float32))
     with pytest.raises(TypeError):
         hotk.tvp(f, X, X, X, order=2)
+
+
+def test_a_symmetric_tensor_is_not_taken_for_an_array():
+    stored = hotk.derivative_tensor(f, jnp.asarray(X), order=3, symmetric=True)
+    assert stored.shape == stored.full().shape
+    with pytest.raises(TypeError, match="full"):
+        list(stored)
+    with pytest.raises(TypeError, match="full"):
+        np.asarray(stored)
+    with pytest.raises(TypeError, match="3 integers"):
+        stored[:, 0, 0]
+    with pytest.raises(IndexError, match="3 places"):
+        stored[0]
+
+
+def test_orders_are_whole_numbers():
+    orders = [len(hotk.derivatives(jnp.exp, 0.0, 1.0, order=k)) for k in np.arange(3)]
+    assert orders == [1, 2, 3]
+    with pytest.raises(TypeError, match="argument of `f`"):
+        hotk.taylor(jnp.exp, 0.0, 1.0, 3)
+    for order in (True, 2.0, "2"):
+        with pytest.raises(TypeError, match="integer"):
+            hotk.derivatives(jnp.exp, 0.0, 1.0, order=order)

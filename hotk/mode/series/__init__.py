@@ -1,4 +1,4 @@
 """Truncated Taylor series through any program."""
 
-from ._series import Series as Series, Units as Units, scaled as scaled
+from ._series import Units as Units, scaled as scaled
 from ._transform import series_of as series_of

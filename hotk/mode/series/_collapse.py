@@ -10,7 +10,7 @@ from hotk._core import CUSTOM, bound, varying_alike
 
 from ._frame import Frame, split_top, with_top
 from ._rules import BILINEAR, linear_places, of_moving
-from ._series import Series, Units, is_inexact, total, zeros_like
+from ._series import Series, Units, is_inexact, times, total
 
 
 One = Callable[[Any, list[Series], Frame], list[Series]]
@@ -32,7 +32,7 @@ def collapsed(
         return [_product(equation, inputs, frame, one)]
     if _is_entrywise(equation, inputs):
         return [_composed(equation, inputs[0], frame, one)]
-    curved = _over_directions(equation, lower, Frame(frame.order), one)
+    curved = over_directions(equation, lower, Frame(frame.order), one)
     straight = _pushed(equation, inputs, tops)
     if linear_places(equation, inputs) is not None:  # nothing is curved
         return [with_top(c, s) for c, s in zip(curved, straight, strict=True)]
@@ -95,12 +95,12 @@ def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
         [_each(outer[1], a) for a in lower],
         *([None] * (order - 1) for _ in range(order - 1)),
     ]
-    tops = [_times(outer[1], x.terms[-1])]
+    tops = [times(outer[1], x.terms[-1])]
     power = [*lower, None]  # of delta, as its coefficients 1 to K
     for j in range(2, order + 1):
         power = _next_power(power, [*lower, None])
         parts[j - 1] = [_each(outer[j], a) for a in power[:-1]]
-        tops.append(_times(outer[j], frame.summed(power[-1])))
+        tops.append(times(outer[j], frame.summed(power[-1])))
     terms = [total(column) for column in zip(*parts, strict=True)]
     return Series(outer.primal, (*terms, total(tops)))
 
@@ -108,13 +108,9 @@ def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
 def _next_power(power: list[Any], base: list[Any]) -> list[Any]:
     """Multiply two series without a constant term."""
     return [
-        total(_times(base[j], power[k - 2 - j]) for j in range(k - 1))
+        total(times(base[j], power[k - 2 - j]) for j in range(k - 1))
         for k in range(1, len(base) + 1)
     ]
-
-
-def _times(p: Any, q: Any) -> Any:
-    return None if p is None or q is None else p * q
 
 
 def _each(factor: Any, term: Any) -> Any:
@@ -122,7 +118,7 @@ def _each(factor: Any, term: Any) -> Any:
     return None if factor is None or term is None else factor[None] * term
 
 
-def _over_directions(
+def over_directions(
     equation: Any, inputs: list[Series], frame: Frame, one: One
 ) -> list[Series]:
     """Apply a rule to each direction; the value is computed once."""
@@ -146,12 +142,6 @@ def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
     """Push the top coefficients through the derivative of an operation."""
     values = [series.primal for series in inputs]
     moving = [i for i, top in enumerate(tops) if top is not None]
-    if moving and equation.primitive.name == "custom_linear_solve":
-        # JAX's rule fails where only some of what moves has a tangent
-        moving = [i for i, series in enumerate(inputs) if series.moves]
-        tops = [
-            zeros_like(a) if t is None else t for a, t in zip(values, tops, strict=True)
-        ]
     if not moving:
         return [None] * len(equation.outvars)
 
@@ -167,9 +157,9 @@ def _product(equation: Any, inputs: list[Series], frame: Frame, one: One) -> Ser
     a, b = inputs
     order = frame.order
     below = [s.cut(order - 1) for s in inputs]
-    [made] = _over_directions(equation, below, Frame(order - 1), one)
+    [made] = over_directions(equation, below, Frame(order - 1), one)
     pairs = [(a[j], b[order - j]) for j in range(1, order)]
-    curved = [_contracted(equation, p, q, frame) for p, q in pairs]
+    curved = [contracted(equation, p, q, frame) for p, q in pairs]
     ends = [
         None if p is None or q is None else bound(equation, [p, q])[0]
         for p, q in ((a.primal, b.terms[-1]), (a.terms[-1], b.primal))
@@ -177,10 +167,19 @@ def _product(equation: Any, inputs: list[Series], frame: Frame, one: One) -> Ser
     return Series(made.primal, (*made.terms, total([*curved, *ends])))
 
 
-def _contracted(equation: Any, p: Any, q: Any, frame: Frame) -> Any:
-    """Return the weighted sum over directions of a product of coefficients."""
+def contracted(equation: Any, p: Any, q: Any, frame: Frame) -> Any:
+    """Return the weighted sum over directions of a product of coefficients.
+
+    Args:
+        equation: The product; entry by entry if `None`.
+        p: The first factor for each direction.
+        q: The second.
+        frame: The directions.
+    """
     if p is None or q is None:
         return None
+    if equation is None:
+        return frame.summed(p * q)
     if equation.primitive.name != "dot_general":
         each = jax.vmap(lambda p, q: bound(equation, [p, q])[0])
         return jnp.sum(frame.weighted(each(p, q)), axis=0)

@@ -27,9 +27,13 @@ Run = Callable[[Any, list[Series]], list[Series]]
 
 def _inner(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
     del frame
+    return run(inner_program(equation), inputs)
+
+
+def inner_program(equation: Any) -> Any:
+    """Return the program that an equation calls."""
     parameters = equation.params
-    program = parameters.get("jaxpr", parameters.get("call_jaxpr"))
-    return run(_closed(program), inputs)
+    return _closed(parameters.get("jaxpr", parameters.get("call_jaxpr")))
 
 
 def _checkpoint(
@@ -115,7 +119,7 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
     return [_from_mask(mask, last) for mask in masks]
 
 
-def _linear_solve(
+def linear_solve(
     equation: Any, inputs: list[Series], frame: Frame, run: Run
 ) -> list[Series]:
     r"""Solve $\sum_j A_j x_{k - j} = b_k$ for one coefficient after the other.
@@ -126,11 +130,15 @@ def _linear_solve(
     lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
     ends = list(itertools.accumulate(lengths, initial=0))
     matrix, right = inputs[: ends[1]], inputs[ends[-1] :]
+    matvec = _closed(programs.matvec)
     held = [series.primal for series in inputs[: ends[-1]]]
     solve = lambda b: bound(equation, [*held, *b])
-    solution = [frame.constant(x) for x in solve([s.primal for s in right])]
+    values = [s.primal for s in right]
+    zero = any(value is None for value in values)
+    solution = list(map(frame.constant, values if zero else solve(values)))
     for k in range(1, frame.order + 1):
-        made = run(_closed(programs.matvec), [*matrix, *solution])
+        still = zero and not any(x.moves for x in solution)
+        made = solution if still else run(matvec, [*matrix, *solution])
         parts = [
             total([b[k], None if m[k] is None else -m[k]])
             for b, m in zip(right, made, strict=True)
@@ -255,7 +263,7 @@ STRUCTURAL: dict[str, Callable[..., list[Series]]] = {
     "remat": _checkpoint,
     "remat2": _checkpoint,
     "cond": _cond,
-    "custom_linear_solve": _linear_solve,
+    "custom_linear_solve": linear_solve,
     "scan": _scan,
     "while": _while,
 }

@@ -5,15 +5,15 @@ coefficient where p is linear, by the product of Cauchy where it is bilinear, an
 recurrence from the differential equation of p for the elementary functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound
+from hotk._core import bound, operation_name
 
-from ._series import Series, constant, is_inexact, scaled, total
+from ._series import Series, constant, is_inexact, scaled, times, total
 
 
 Rule = Callable[..., list[Series] | None]
@@ -65,6 +65,7 @@ _LINEAR: dict[str, tuple[int, ...] | None] = {
     "gather": (0,),
     "scatter-add": (0, 2),
     "div": (0,),
+    "triangular_solve": (1,),
 }
 BILINEAR = ("mul", "dot_general", "conv_general_dilated")
 
@@ -74,11 +75,17 @@ def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
     places = linear_places(equation, inputs)
     if places is not None:
         return _linear(equation, inputs, places)
-    name = equation.primitive.name
-    if name in BILINEAR:
+    if equation.primitive.name in BILINEAR:
         return [_bilinear(equation, *inputs)]
-    rule = _ELEMENTARY.get(name)
+    rule = _ELEMENTARY.get(operation_name(equation))
     return None if rule is None else rule(equation, inputs)
+
+
+def has_rule(equation: Any, inputs: list[Series]) -> bool:
+    """Whether there is a rule for an operation."""
+    linear = linear_places(equation, inputs) is not None
+    known = equation.primitive.name in BILINEAR
+    return linear or known or operation_name(equation) in _ELEMENTARY
 
 
 def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None:
@@ -87,14 +94,17 @@ def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None
     moving = tuple(i for i, series in enumerate(inputs) if series.moves)
     if name in BILINEAR:
         return moving if len(moving) == 1 else None
+    places = joint_places(equation)
+    return places if places and set(moving) <= set(places) else None
+
+
+def joint_places(equation: Any) -> tuple[int, ...]:
+    """Return the operands that an operation is linear in together, the others held."""
+    name, count = equation.primitive.name, len(equation.invars)
     if name == "select_n":
-        places = tuple(range(1, len(inputs)))
-    elif name in _LINEAR:
-        places = _LINEAR[name]
-        places = tuple(range(len(inputs))) if places is None else places
-    else:
-        return None
-    return places if set(moving) <= set(places) else None
+        return tuple(range(1, count))
+    places = _LINEAR.get(name, ())
+    return tuple(range(count)) if places is None else places
 
 
 def of_moving(
@@ -113,13 +123,14 @@ def of_moving(
 
 def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
-    moving = set(places)
-    primals = bound(equation, [series.primal for series in inputs])
+    values = [series.primal for series in inputs]
+    primals = bound(equation, values)
     if equation.primitive.name in BILINEAR:
-        columns = _stacked(equation, inputs, *moving)
+        columns = _stacked(equation, inputs, *places)
     else:
         columns = [
-            _term(equation, inputs, moving, k) for k in range(1, inputs[0].order + 1)
+            term(equation, values, places, [series[k] for series in inputs])
+            for k in range(1, inputs[0].order + 1)
         ]
     return [
         Series(primal, tuple(None if c is None else c[i] for c in columns))
@@ -129,19 +140,29 @@ def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     ]
 
 
-def _term(equation: Any, inputs: list[Series], moving: set[int], k: int) -> Any:
-    if all(inputs[i][k] is None for i in moving):
+def term(
+    equation: Any, values: list[Any], places: Sequence[int], terms: list[Any]
+) -> list[Any] | None:
+    """Apply an operation to coefficients of the operands that it is linear in.
+
+    Args:
+        equation: Its equation.
+        values: Its operands.
+        places: Which it is linear in.
+        terms: One coefficient of each operand.
+    """
+    if all(terms[i] is None for i in places):
         return None
-    values = [
-        series.primal
-        if i not in moving
-        else (jnp.zeros_like(series.primal) if series[k] is None else series[k])
-        for i, series in enumerate(inputs)
+    filled = [
+        value
+        if i not in places
+        else (jnp.zeros_like(value) if terms[i] is None else terms[i])
+        for i, value in enumerate(values)
     ]
     parameters = equation.params
     if equation.primitive.name == "gather":  # what is filled in does not move
         parameters = {**parameters, "fill_value": 0}
-    return bound(equation, values, parameters)
+    return bound(equation, filled, parameters)
 
 
 def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
@@ -165,18 +186,14 @@ def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
 
 
 def _bilinear(equation: Any, a: Series, b: Series) -> Series:
-    times = lambda p, q: None if p is None or q is None else bound(equation, [p, q])[0]
-    return product(times, a, b)
+    applied = lambda p, q: bound(equation, [p, q])[0]
+    return product(lambda p, q: times(p, q, applied), a, b)
 
 
-def product(times: Callable[[Any, Any], Any], a: Series, b: Series) -> Series:
+def product(of_two: Callable[[Any, Any], Any], a: Series, b: Series) -> Series:
     r"""Return the product of Cauchy: $c_k = \sum_j a_j b_{k - j}$."""
-    coefficient = lambda k: total(times(a[j], b[k - j]) for j in range(k + 1))
+    coefficient = lambda k: total(of_two(a[j], b[k - j]) for j in range(k + 1))
     return Series(coefficient(0), tuple(coefficient(k) for k in range(1, a.order + 1)))
-
-
-def _times(p: Any, q: Any) -> Any:
-    return None if p is None or q is None else p * q
 
 
 def _from_slope(x: Series, first: Any, slope: Callable[[list[Any]], Any]) -> list[Any]:
@@ -190,7 +207,7 @@ def _from_slope(x: Series, first: Any, slope: Callable[[list[Any]], Any]) -> lis
     y, w = [first], []
     for k in range(1, x.order + 1):
         w.append(slope(y))
-        parts = (_times(scaled(j, x[j]), w[k - j]) for j in range(1, k + 1))
+        parts = (times(scaled(j, x[j]), w[k - j]) for j in range(1, k + 1))
         y.append(scaled(1 / k, total(parts)))
     return y
 
@@ -201,8 +218,8 @@ def _series(coefficients: list[Any]) -> Series:
 
 def _square(y: list[Any], k: int) -> Any:
     """Return the k-th coefficient of a square, each product once."""
-    pairs = [scaled(2, _times(y[j], y[k - j])) for j in range((k + 1) // 2)]
-    middle = [_times(y[k // 2], y[k // 2])] if k % 2 == 0 else []
+    pairs = [scaled(2, times(y[j], y[k - j])) for j in range((k + 1) // 2)]
+    middle = [times(y[k // 2], y[k // 2])] if k % 2 == 0 else []
     return total([*pairs, *middle])
 
 
@@ -253,8 +270,8 @@ def _turning(sign: int) -> Rule:
         s, c = ([function(x.primal)] for function in functions)
         for k in range(1, x.order + 1):
             steps = [scaled(j / k, x[j]) for j in range(1, k + 1)]
-            up = total(_times(d, c[k - j]) for j, d in enumerate(steps, 1))
-            down = total(_times(d, s[k - j]) for j, d in enumerate(steps, 1))
+            up = total(times(d, c[k - j]) for j, d in enumerate(steps, 1))
+            down = total(times(d, s[k - j]) for j, d in enumerate(steps, 1))
             s.append(up)
             c.append(scaled(sign, down))
         return [_series(s if name.startswith("sin") else c)]
@@ -267,7 +284,7 @@ def _log(equation: Any, inputs: list[Series]) -> list[Series]:
     base = x.primal + 1 if equation.primitive.name == "log1p" else x.primal
     y = [bound(equation, [x.primal])[0]]
     for k in range(1, x.order + 1):
-        parts = (_times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
+        parts = (times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
         found = total([x[k], *parts])
         y.append(None if found is None else found / base)
     return [_series(y)]
@@ -277,7 +294,7 @@ def _divided(a: Any, b: Series, order: int) -> list[Any]:
     """Return the coefficients of a / b."""
     y: list[Any] = []
     for k in range(order + 1):
-        parts = (_times(b[j], y[k - j]) for j in range(1, k + 1))
+        parts = (times(b[j], y[k - j]) for j in range(1, k + 1))
         known = total(parts)
         found = total([a(k), None if known is None else -known])
         y.append(None if found is None else found / b.primal)
@@ -306,7 +323,7 @@ def _power_series(x: Series, first: Any, exponent: Any) -> Series:
     y = [first]
     for k in range(1, x.order + 1):
         parts = (
-            _times(scaled(exponent * j - (k - j), x[j]), y[k - j])
+            times(scaled(exponent * j - (k - j), x[j]), y[k - j])
             for j in range(1, k + 1)
         )
         found = total(parts)
@@ -337,7 +354,7 @@ def _whole_power(x: Series, n: int) -> Series:
     if n == 1:
         return x
     if n % 2:
-        return product(_times, x, _whole_power(x, n - 1))
+        return product(times, x, _whole_power(x, n - 1))
     half = _whole_power(x, n // 2)
     y = [half.primal, *half.terms]
     return _series([_square(y, k) for k in range(x.order + 1)])
@@ -346,6 +363,32 @@ def _whole_power(x: Series, n: int) -> Series:
 def _rsqrt(equation: Any, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     return [_power_series(x, bound(equation, [x.primal])[0], -0.5)]
+
+
+def _slogdet(equation: Any, inputs: list[Series]) -> list[Series] | None:
+    r"""Return the series of the logarithm of a determinant.
+
+    With $M = A_0^{-1} A$, so that $M_0 = 1$, and $C = M^{-1}$ is
+    $(\log\det A)' = \mathrm{tr}(C M')$: products with one inverse, no more solutions.
+    """
+    (a,) = inputs
+    if jnp.iscomplexobj(a.primal):
+        return None
+    sign, first = bound(equation, [a.primal])
+    inverse = jnp.linalg.inv(a.primal)
+    trace = lambda p, q: jnp.sum(p * jnp.swapaxes(q, -1, -2), (-1, -2))
+    last = a.order
+    m = [times(inverse, term, jnp.matmul) for term in a.terms[: last - 1]]
+    c: list[Any] = []  # from the coefficient 1 on
+    y = [first]
+    for k in range(1, last + 1):
+        parts = [scaled(j, times(m[j - 1], c[k - j - 1], trace)) for j in range(1, k)]
+        y.append(scaled(1 / k, total([scaled(k, times(inverse, a[k], trace)), *parts])))
+        if k < last:
+            inner = [times(m[j - 1], c[k - j - 1], jnp.matmul) for j in range(1, k)]
+            found = total([m[k - 1], *inner])
+            c.append(None if found is None else -found)
+    return [Series(sign, (None,) * last), _series(y)]
 
 
 _ELEMENTARY: dict[str, Rule] = {
@@ -364,4 +407,5 @@ _ELEMENTARY: dict[str, Rule] = {
     "rsqrt": _rsqrt,
     "integer_pow": _integer_pow,
     "square": _squared,
+    "slogdet": _slogdet,
 }

@@ -1,11 +1,13 @@
 """`Series`: an array along a curve, as its truncated Taylor coefficients."""
 
+import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from hotk._core import varying_alike
+from hotk._core import is_type, varying_alike
 
 
 def zeros_like(a: Any) -> Any:
@@ -84,7 +86,7 @@ def constant(value: Any, order: int) -> Series:
 
 def is_inexact(a: Any) -> bool:
     """Whether an array, or the type of one, can move."""
-    return jnp.issubdtype(jax.typeof(a).dtype, jnp.inexact)
+    return jnp.issubdtype((a if is_type(a) else jax.typeof(a)).dtype, jnp.inexact)
 
 
 def scaled(factor: Any, term: Any) -> Any:
@@ -92,6 +94,11 @@ def scaled(factor: Any, term: Any) -> Any:
     if term is None or factor == 1:
         return term
     return term * jnp.asarray(factor, term.dtype)
+
+
+def times(p: Any, q: Any, product: Callable[[Any, Any], Any] = operator.mul) -> Any:
+    """Multiply two coefficients."""
+    return None if p is None or q is None else product(p, q)
 
 
 def total(parts: Any) -> Any:

@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 
-from hotk._core import bound, evaluate, varying_alike
+from hotk._core import CUSTOM, bound, evaluate, varying_alike
 
 from ._collapse import along_units, collapsed
 from ._control import INLINED, STRUCTURAL
+from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
-from ._rules import of_moving, rule_for
-from ._series import Series, Units, is_inexact, scaled
+from ._rules import has_rule, rule_for
+from ._series import Series, Units, is_inexact
 
 
 def series_of(
@@ -80,7 +81,8 @@ def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
 
 def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     if not any(series.moves for series in inputs):
-        return list(map(frame.constant, bound(equation, _values(inputs))))
+        outputs = bound(equation, [series.primal for series in inputs])
+        return list(map(frame.constant, outputs))
     if equation.primitive.name not in INLINED:
         found = along_units(equation, inputs) if frame.many is not None else None
         if found is not None:
@@ -91,47 +93,26 @@ def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
         run = functools.partial(run_series, frame=frame)
         return structural(equation, inputs, frame, run)
     if frame.many is not None:
-        return collapsed(equation, inputs, frame, _step)
+        found = None
+        if frame.order > 1 and _has_program(equation, inputs):
+            found = by_summed_derivative(equation, inputs, frame, _step)
+        return collapsed(equation, inputs, frame, _step) if found is None else found
     if equation.primitive.name == "hotk_ruled":
         return _ruled(equation, inputs, frame)
     found = rule_for(equation, inputs)
     return _by_derivative(equation, inputs, frame) if found is None else found
 
 
-def _values(inputs: list[Series]) -> list[Any]:
-    return [series.primal for series in inputs]
+def _has_program(equation: Any, inputs: list[Series]) -> bool:
+    """Whether the derivative is a program of the user, not one operation."""
+    if equation.primitive.name == "hotk_ruled":
+        return not equation.params["function"].has_series()
+    return equation.primitive.name in CUSTOM and not has_rule(equation, inputs)
 
 
 def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
-    """Evaluate the derivative of an operation on series that are one order lower."""
-    moving = [i for i, series in enumerate(inputs) if series.moves]
-    values = [series.primal for series in inputs]
-
-    def derivative(values: list[Any], tangents: list[Any]) -> tuple[Any, list[Any]]:
-        operation = of_moving(equation, values, moving)
-        point = [values[i] for i in moving]
-        outputs, slopes = jax.jvp(operation, point, tangents)
-        return outputs, [s for s in slopes if s.dtype != jax.dtypes.float0]
-
-    closed = jax.make_jaxpr(derivative)(values, [values[i] for i in moving])
-    lower = Frame(frame.order - 1)
-    along = [inputs[i].derivative().cut(lower.order) for i in moving]
-    made = run_series(closed, [*(s.cut(lower.order) for s in inputs), *along], lower)
-    count = len(equation.outvars)
-    slopes = iter(made[count:])
-    return [
-        _integrated(y.primal, next(slopes), frame.order)
-        if is_inexact(y.primal)
-        else frame.constant(y.primal)
-        for y in made[:count]
-    ]
-
-
-def _integrated(first: Any, slope: Series, order: int) -> Series:
-    terms = [slope.primal, *slope.terms]
-    return Series(
-        first, tuple(scaled(1 / k, terms[k - 1]) for k in range(1, order + 1))
-    )
+    run = functools.partial(run_series, frame=Frame(frame.order - 1))
+    return by_derivative(equation, inputs, frame, run)
 
 
 def _ruled(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
@@ -139,8 +120,8 @@ def _ruled(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     function = equation.params["function"]
     if not function.has_series():
         return _by_derivative(equation, inputs, frame)
-    outputs = bound(equation, _values(inputs))
+    outputs = bound(equation, [series.primal for series in inputs])
     rows = [frame.filled(s) if s.moves else [s.primal, *s.terms] for s in inputs]
     terms = [[row[k] for row in rows] for k in range(1, frame.order + 1)]
-    made = function.series(outputs, _values(inputs), terms)
+    made = function.series(outputs, [series.primal for series in inputs], terms)
     return [Series(y, tuple(m[i] for m in made)) for i, y in enumerate(outputs)]
