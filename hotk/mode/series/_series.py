@@ -110,3 +110,9 @@ def total(parts: Any) -> Any:
     for part in found[1:]:
         made = made + part
     return made
+
+
+def product(of_two: Callable[[Any, Any], Any], a: Series, b: Series) -> Series:
+    r"""Return the product of Cauchy: $c_k = \sum_j a_j b_{k - j}$."""
+    coefficient = lambda k: total(of_two(a[j], b[k - j]) for j in range(k + 1))
+    return Series(coefficient(0), tuple(coefficient(k) for k in range(1, a.order + 1)))
