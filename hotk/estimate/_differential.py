@@ -138,7 +138,9 @@ def differential(
 
     It is the mean of $\operatorname{sign}(c_\alpha)\,\|c\|_1\,\partial^\alpha f(x)$
     over `k` terms $\alpha$ that are drawn with probability $|c_\alpha| / \|c\|_1$ [1],
-    each one exact, as by `hotk.partial`.
+    each one exact, as by `hotk.partial`. The derivative by
+    the coefficients is right in the mean, but for those that are zero: they are never
+    drawn.
 
     Args:
         operator: What `hotk.differential_operator` returns.
@@ -184,7 +186,10 @@ def differential(
     coefficients = jnp.stack([jnp.asarray(c, float) for c in operator.coefficients])
     sizes = jnp.abs(coefficients)
     chosen = jax.random.categorical(_as_key(key), jnp.log(sizes), shape=(samples,))
-    factors = jnp.sign(coefficients[chosen]) * jnp.sum(sizes)
+    # the draw is none of what is differentiated: c over its probability has the right
+    # derivative by c as well
+    probabilities = jax.lax.stop_gradient(sizes / jnp.sum(sizes))
+    factors = coefficients[chosen] / probabilities[chosen]
     weights = jnp.asarray(table.weights, float)[chosen] * factors[:, None, None]
     width = table.places.shape[1]
 
@@ -212,6 +217,8 @@ def _checked(call: str, x: Any, samples: int, block_size: int | None) -> Any:
     like = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else None, x)
     refuse_complex(call, like, "partial")
     for name, count in (("samples", samples), ("block_size", block_size)):
+        if count is not None and not isinstance(count, int | np.integer):
+            raise TypeError(f"`{call}`: `{name}` is {count!r}, not an integer.")
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     if not jax.tree.leaves(like):

@@ -92,7 +92,9 @@ def along_all(
         return _times(math.factorial(order), found[-1][0])
 
     width = _width(f, x, direction, rows, many, block)
-    _, aux = f(x)
+    y, aux = f(x)
+    if not all(leaf.size for leaf in jax.tree.leaves(y)):  # `map` cannot cut these
+        return jax.vmap(one)(rows), aux
     return jax.lax.map(one, rows, batch_size=width), aux
 
 

@@ -157,15 +157,18 @@ def interpolation(kind: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     order = sum(kind)
     rows = sorted_places(len(kind), order)
     counts = np.stack([(rows == p).sum(axis=1) for p in range(len(kind))], axis=1)
-    total = np.zeros(len(rows), np.int64)  # exact: |k|^K cancels
+    whole = np.int64 if order <= 10 else object  # exact: |k|^K cancels
+    total = np.zeros(len(rows), whole)
     for k in itertools.product(*(range(s + 1) for s in kind)):
         size = sum(k)
-        term = np.full(len(rows), (-1) ** (order - size), np.int64)
+        term = np.full(len(rows), (-1) ** (order - size), whole)
         for p, (s, m) in enumerate(zip(kind, k, strict=True)):
             steps = [order * m - i * size for i in range(order)]
             falling = [math.prod(steps[:t]) for t in range(order + 1)]
-            term *= math.comb(s, m) * np.array(falling, np.int64)[counts[:, p]]
+            term *= math.comb(s, m) * np.array(falling, whole)[counts[:, p]]
         total += term if size else 0
-    factorials = np.array([math.factorial(t) for t in range(order + 1)])
-    whole = float(order**order * math.factorial(order))
-    return rows, total / (whole * factorials[counts].prod(axis=1))
+    factorials = np.array([math.factorial(t) for t in range(order + 1)], whole)
+    divisor = order**order * math.factorial(order)
+    divisors = (factorials[counts].prod(axis=1) * divisor).tolist()
+    factors = [a / b for a, b in zip(total.tolist(), divisors, strict=True)]
+    return rows, np.array(factors, float)

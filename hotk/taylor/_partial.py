@@ -349,7 +349,8 @@ def _number(call: str, index: Any, c: Any) -> Any:
     try:
         array = jnp.asarray(c)
         inexact = jnp.issubdtype(array.dtype, jnp.inexact)
-        return array if inexact else array.astype(float)
+        # 1 and 1.0 are the same program
+        return array.astype(array.dtype if inexact else float)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"`{call}`: the coefficient of {index!r} is {describe(c)}, not a number. "

@@ -89,6 +89,8 @@ def _entries(
 ) -> tuple[list[Any], Any, Any]:
     """Return for each output its entries, the structure of the value, and `aux`."""
     n = size_of(x)
+    if not n:
+        return _no_entries(f, x)
     rows = jnp.asarray(sorted_places(n, order))
     ones = jnp.ones(order)
     direction = lambda places: sparse_direction(x, (places, ones))
@@ -111,10 +113,17 @@ def _entries(
     return made, tree, aux
 
 
+def _no_entries(f: Callable[..., Any], x: Any) -> tuple[list[Any], Any, Any]:
+    y, aux = f(x)
+    leaves, tree = jax.tree.flatten(y)
+    return [leaf[..., None][..., :0] for leaf in leaves], tree, aux
+
+
 def _check(f: Any, x: Any, order: int, *, symmetric: bool) -> None:
     refuse_complex("derivative_tensor(f, x)", x, "tvp")
     n = size_of(x)
-    count = math.comb(n + order - 1, order) if symmetric else n**order
+    stored = math.comb(n + order - 1, order) if n + order else 1
+    count = stored if symmetric else n**order
     y, _ = jax.eval_shape(f, x)
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(y))
     instead = "`hotk.tvp(f, x, v1, ..., vk)` for contractions with directions"
@@ -269,10 +278,12 @@ def _contraction(
         _, slope, aux = jax.jvp(f, (x,), vs, has_aux=True)
         return slope, aux
     # it is linear in each: of one size they do not drown each other
-    sizes = [_size(v) for v in vs]
+    sizes = jnp.stack([_size(v) for v in vs])
+    mean = jnp.exp(jnp.mean(jnp.log(sizes)))
+    factors = mean / sizes
     scaled = [
-        jax.tree.map(lambda a, s=s: a / s.astype(a.dtype), v)
-        for v, s in zip(vs, sizes, strict=True)
+        jax.tree.map(lambda a, s=s: a * s.astype(a.dtype), v)
+        for v, s in zip(vs, factors, strict=True)
     ]
     signs = np.array([(1, *s) for s in itertools.product((1, -1), repeat=order - 1)])
     weights = signs.prod(axis=1) / (2.0 ** (order - 1) * math.factorial(order))
@@ -288,7 +299,7 @@ def _contraction(
 
     rows = jnp.asarray(signs, jnp.int8)
     _, found, aux = contracted(f, x, direction, rows, jnp.asarray(weights), order)
-    whole = jnp.prod(jnp.stack(sizes))
+    whole = 1 / jnp.prod(factors)  # nearly one
     return jax.tree.map(lambda a: a * whole.astype(a.dtype), found), aux
 
 

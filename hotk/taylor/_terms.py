@@ -45,7 +45,7 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
             dict the keys that count are enough, or their names in a string or a tuple,
             each as often as it is differentiated by.
     """
-    paths, treedef = jax.tree_util.tree_flatten_with_path(x)
+    paths, _ = jax.tree_util.tree_flatten_with_path(x)
     leaves, start = [], 0
     for path, leaf in paths:
         shape, moves = np.shape(leaf), _moves(leaf)
@@ -53,15 +53,8 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
         start += int(np.prod(shape)) if moves else 0
     if isinstance(index, str) or _is_names(index, x):
         index = _counted(call, x, index)
-    if isinstance(x, Mapping) and isinstance(index, Mapping):
-        unknown = [key for key in index if key not in x]
-        if unknown:
-            raise _wrong(call, x, f"the key {unknown[0]!r}, not one of {[*x]}")
-        index = {key: index.get(key, _nothing(x[key])) for key in x}
-    try:
-        parts = treedef.flatten_up_to(index)
-    except (ValueError, TypeError, KeyError) as error:
-        raise _wrong(call, x, repr(index)) from error
+    _check_extent(call, x, x, index)
+    parts = [_part(call, x, index, path) for path, _ in paths]
     found: list[tuple[int, int]] = []
     for leaf, part in zip(leaves, parts, strict=True):
         powers = np.zeros(leaf.shape, int) if part is _ZERO else np.asarray(part)
@@ -111,8 +104,37 @@ def thawed(index: Any) -> Any:
 _ZERO = object()
 
 
-def _nothing(x: Any) -> Any:
-    return jax.tree.map(lambda _: _ZERO, x)
+def _check_extent(call: str, x: Any, here: Any, index: Any) -> None:
+    """Refuse an index with more parts than a point, at any depth."""
+    if isinstance(here, Mapping) and isinstance(index, Mapping):
+        unknown = [key for key in index if key not in here]
+        if unknown:
+            raise _wrong(call, x, f"the key {unknown[0]!r}, not one of {[*here]}")
+        for key, part in index.items():
+            _check_extent(call, x, here[key], part)
+    elif isinstance(here, list | tuple):
+        if not isinstance(index, list | tuple) or len(index) != len(here):
+            raise _wrong(call, x, repr(index))
+        for one, part in zip(here, index, strict=True):
+            _check_extent(call, x, one, part)
+
+
+def _part(call: str, x: Any, index: Any, path: Any) -> Any:
+    """Return what an index says of one leaf: nothing where a dict has not its key."""
+    part = index
+    for step in path:
+        name = getattr(step, "key", getattr(step, "idx", getattr(step, "name", None)))
+        if isinstance(part, Mapping):
+            if name not in part:
+                return _ZERO
+            part = part[name]
+        elif isinstance(step, jax.tree_util.SequenceKey):
+            part = part[step.idx]
+        elif isinstance(step, jax.tree_util.GetAttrKey) and hasattr(part, step.name):
+            part = getattr(part, step.name)
+        else:
+            raise _wrong(call, x, repr(index))
+    return part
 
 
 def _moves(leaf: Any) -> bool:

@@ -1,5 +1,6 @@
 """Differential operators from random directions, against known answers."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,3 +116,26 @@ def test_bad_input_is_refused():
             call(jnp.abs, 1, KEY)
     with pytest.raises(TypeError, match="differential_operator"):
         hotk.estimate.differential({(2,): 1.0}, f, X, KEY)
+
+
+def test_the_derivative_by_the_coefficients_is_right_in_the_mean():
+    f = lambda x: jnp.sum(jnp.sin(x)) * x[0]
+    x = jnp.array([0.5, 0.7, 0.3])
+    operator = hotk.differential_operator({(2, 0, 0): 1.0, (0, 2, 0): -2.0})
+    estimate = lambda c, key: (
+        hotk.estimate.differential(
+            eqx.tree_at(lambda o: o.coefficients, operator, c), f, x, key
+        ).value
+    )
+    keys = jax.random.split(jax.random.key(0), 500)
+    slopes = jax.vmap(jax.grad(estimate), (None, 0))(operator.coefficients, keys)
+    exact = jax.hessian(f)(x)
+    for found, wanted in zip(slopes, (exact[0, 0], exact[1, 1]), strict=True):
+        error = jnp.std(found) / jnp.sqrt(len(keys))
+        assert abs(jnp.mean(found) - wanted) < 4 * error
+
+
+def test_counts_are_whole_numbers():
+    for keywords in ({"samples": 2.5}, {"samples": 4, "block_size": 2.0}):
+        with pytest.raises(TypeError, match="int"):
+            hotk.estimate.laplacian(jnp.sum, jnp.ones(3), jax.random.key(0), **keywords)

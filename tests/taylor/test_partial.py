@@ -1,5 +1,6 @@
 """Mixed partial derivatives and differential operators, against sympy."""
 
+import collections
 import itertools
 import math
 
@@ -173,6 +174,42 @@ def test_points_with_arrays_in_a_dict():
     assert hash(operator.indices)
     array = hotk.differential_operator([(np.array([2, 0]), 1.0)])
     close(array(lambda x: x[0] ** 3, jnp.array([2.0, 0.0])), 12.0)
+
+
+Point = collections.namedtuple("Point", "x t")
+
+
+@pytest.mark.parametrize(
+    ("p", "index"),
+    [
+        (collections.OrderedDict(x=2.0, t=3.0), "xt"),
+        (collections.OrderedDict(x=2.0, t=3.0), {"t": 1, "x": 1}),
+        (collections.defaultdict(float, x=2.0, t=3.0), ("x", "t")),
+        (Point(2.0, 3.0), Point(1, 1)),
+        ([2.0, 3.0], [1, 1]),
+    ],
+)
+def test_points_of_any_kind(p, index):
+    g = lambda p: math.prod(jax.tree.leaves(p)) ** 2
+    close(hotk.partial(g, p, index), 4 * 6.0)
+
+
+def test_the_keys_that_count_are_enough_at_any_depth():
+    p = {"a": {"x": 2.0, "y": 3.0}, "b": (1.0, 5.0)}
+    g = lambda p: p["a"]["x"] ** 2 * p["a"]["y"] * p["b"][1]
+    close(hotk.partial(g, p, {"a": {"x": 2}}), 30.0)
+    close(hotk.partial(g, p, {"a": {"x": 1}, "b": (0, 1)}), 12.0)
+    for wrong in ({"a": {"z": 1}}, {"b": (1,)}, {"b": 1}, {"a": 1}, [1, 2], 3):
+        with pytest.raises(hotk.StructureError, match="multi-index"):
+            hotk.partial(g, p, wrong)
+
+
+def test_coefficients_of_other_python_types_are_the_same_program():
+    hotk.clear_cache()
+    for c in (1, 2.0, 3, jnp.asarray(4.0)):
+        found = hotk.differential_operator({(2, 0, 0): c})(f, jnp.array(AT))
+        close(found, float(c) * exact((2, 0, 0)))
+    assert hotk.cache_info().compiles == 1
 
 
 def test_coefficients_that_depend_on_the_point():

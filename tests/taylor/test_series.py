@@ -365,3 +365,74 @@ def test_a_network_to_order_six_is_a_small_program():
     )
     by_nesting = sum(1 for _ in program_equations(jax.make_jaxpr(deep)(x).jaxpr))
     assert by_nesting > 4 * equations(network, x, x, 6)
+
+
+# ---- what does not move does not meet an infinite slope
+
+STILL = {
+    "held": lambda x: jnp.sum(x**2 + jnp.sqrt(jnp.abs(jax.lax.stop_gradient(x)))),
+    "floor": lambda x: jnp.sum(x**2 * (-1.0) ** jnp.floor(x)),
+    "sign": lambda x: jnp.sum(x**2 + jnp.sqrt(jnp.sign(x) ** 2)),
+    "round": lambda x: jnp.sum(x**2 + jnp.log(1 + jnp.abs(jnp.round(x)))),
+    "held in a loop": lambda x: jax.lax.fori_loop(
+        0,
+        2,
+        lambda _, c: c + jnp.sum(x**2 + jnp.sqrt(jax.lax.stop_gradient(x[0]))),
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_zero_slopes_do_not_make_infinite_ones_nan(name):
+    f, x, v = STILL[name], jnp.array([0.0, 1.0, -2.0]), jnp.array([1.0, 0.5, 2.0])
+    hessian = np.asarray(jax.hessian(f)(x))
+    assert np.isfinite(hessian).all()
+    close(hotk.laplacian(f, x), np.trace(hessian))
+    close(hotk.hessian_diagonal(f, x), np.diag(hessian).copy())
+    close(hotk.quadratic_form(f, x, v), v @ hessian @ v)
+    close(hotk.derivatives(f, x, v, order=1)[1], np.asarray(jax.grad(f)(x)) @ v)
+
+
+# ---- loops that were mapped, with a test for each
+
+
+def growing(a):
+    grow = lambda c: (c[0] * 1.5 + a**2, c[1] + a * jnp.arange(2.0), c[2] + 1)
+    start = (a, jnp.zeros(2), 0)
+    last = jax.lax.while_loop(lambda c: c[0] < 2, grow, start)
+    return last[0] + jnp.sum(last[1]) ** 2 * last[2]
+
+
+def counted(a):
+    times = jnp.floor(3 * jax.lax.stop_gradient(a)).astype(int)
+    return jax.lax.fori_loop(0, times, lambda i, c: c * a + i, a)
+
+
+@pytest.mark.parametrize("one", [growing, counted])
+def test_mapped_loops(one):
+    f = lambda x: jnp.sum(jax.vmap(one)(x) ** 2)
+    x, v = jnp.array([0.5, 0.9, 1.7]), jnp.array([1.0, -0.5, 0.3])
+    expected = nested(f, x, v, 3)
+    close(hotk.derivatives(f, x, v, order=3), jax.tree.map(np.asarray, expected))
+    hessian = np.asarray(jax.jacfwd(jax.jacfwd(f))(x))
+    close(hotk.laplacian(f, x), np.trace(hessian))
+    twice = jax.jacfwd(jax.jacfwd(lambda x: jnp.trace(jax.jacfwd(jax.jacfwd(f))(x))))
+    close(hotk.biharmonic(f, x), np.trace(np.asarray(twice(x))), rtol=1e-8)
+
+
+def test_solvers_that_tell_more_than_the_solution():
+    def f(x):
+        matrix = jnp.outer(x, x) + 4 * jnp.eye(3)
+        solve = lambda mv, b: (jnp.linalg.inv(matrix) @ b, jnp.asarray(3))
+        solution, _ = jax.lax.custom_linear_solve(
+            lambda u: matrix @ u, x**2, solve, symmetric=True, has_aux=True
+        )
+        return solution
+
+    plain = lambda x: jnp.linalg.solve(jnp.outer(x, x) + 4 * jnp.eye(3), x**2)
+    x, v = jnp.array([0.3, 1.0, -2.0]), jnp.array([1.0, 0.5, 2.0])
+    expected = nested(plain, x, v, 3)
+    close(hotk.derivatives(f, x, v, order=3), jax.tree.map(np.asarray, expected))
+    hessian = np.asarray(jax.jacfwd(jax.jacfwd(plain))(x))
+    close(hotk.laplacian(f, x), np.trace(hessian, axis1=1, axis2=2))

@@ -169,3 +169,31 @@ def test_orders_are_whole_numbers():
     for order in (True, 2.0, "2"):
         with pytest.raises(TypeError, match="integer"):
             hotk.derivatives(jnp.exp, 0.0, 1.0, order=order)
+
+
+def test_nothing_in_or_nothing_out():
+    for symmetric in (False, True):
+        for order in (0, 1, 3):
+            tensor = hotk.derivative_tensor
+            none = tensor(jnp.sum, jnp.zeros(0), order=order, symmetric=symmetric)
+            empty = lambda x: x[:0]
+            out = tensor(empty, jnp.ones(2), order=order, symmetric=symmetric)
+            full = (lambda a: a.full()) if symmetric else (lambda a: a)
+            assert full(none).shape == (0,) * order
+            assert full(out).shape == (0,) + (2,) * order
+
+
+def test_orders_beyond_the_whole_numbers_of_a_machine():
+    tensor = hotk.derivative_tensor(
+        lambda x: jnp.exp(x[0] + 2 * x[1]), jnp.zeros(2), order=12, symmetric=True
+    )
+    for k in (0, 3, 6, 12):
+        entry = tensor[(0,) * (12 - k) + (1,) * k]
+        np.testing.assert_allclose(entry, 2.0**k, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-13, 1e13])
+def test_small_and_large_directions_in_single_precision(size):
+    d = jnp.full(2, size, jnp.float32)
+    f = lambda x: jnp.exp(jnp.sum(x) / np.float32(size))
+    close(hotk.tvp(f, jnp.zeros(2, jnp.float32), d, d, d), np.float32(8), rtol=1e-5)

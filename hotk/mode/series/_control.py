@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hotk._core import (
     ClosedJaxpr,
@@ -108,12 +109,25 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
     start, masks, _ = _settled(body, fixed, carry, [], frame, run)
     carry_in, carry_out = _packing(start)
 
-    def go_on(state: Any) -> Any:
+    def tested(state: Any) -> Any:
         values = [series.primal for series in (*asked, *carry_out(state))]
         return jaxpr_as_fun(test)(*values)[0]
 
     def step(state: Any) -> Any:
-        return _filled_up(run(body, [*fixed, *carry_out(state)]), masks, frame)
+        after = _filled_up(run(body, [*fixed, *carry_out(state)]), masks, frame)
+        running = tested(state)
+        if running.ndim == 0:
+            return after
+        # a loop that was mapped has a test for each: those that are done stay
+        rows = zip(_lower_ones(masks, frame), after, state, strict=True)
+        spread = lambda is_lower, a: jnp.expand_dims(
+            running[None] if is_lower else running,
+            tuple(range(running.ndim + is_lower, a.ndim)),
+        )
+        return [jnp.where(spread(lower, a), a, b) for lower, a, b in rows]
+
+    def go_on(state: Any) -> Any:
+        return jnp.any(tested(state))
 
     last = iter(jax.lax.while_loop(go_on, step, carry_in))
     return [_from_mask(mask, last) for mask in masks]
@@ -135,7 +149,9 @@ def linear_solve(
     solve = lambda b: bound(equation, [*held, *b])
     values = [s.primal for s in right]
     zero = any(value is None for value in values)
-    solution = list(map(frame.constant, values if zero else solve(values)))
+    found = values if zero else solve(values)
+    solution = list(map(frame.constant, found[: len(right)]))
+    aux = list(map(frame.constant, found[len(right) :]))
     for k in range(1, frame.order + 1):
         still = zero and not any(x.moves for x in solution)
         made = solution if still else run(matvec, [*matrix, *solution])
@@ -149,8 +165,9 @@ def linear_solve(
         filled = [frame.zero(b.primal, k) if p is None else p for p, b in pairs]
         many = frame.many is not None and k < frame.order
         found = jax.vmap(solve)(filled) if many else solve(filled)
-        solution = [s.replaced(k, x) for s, x in zip(solution, found, strict=True)]
-    return solution
+        pairs = zip(solution, found[: len(right)], strict=True)
+        solution = [s.replaced(k, x) for s, x in pairs]
+    return [*solution, *aux]
 
 
 def _settled(
@@ -206,6 +223,17 @@ def _filled_up(values: list[Series], masks: list[Mask], frame: Frame) -> list[An
 
 def _present(series: Series) -> list[Any]:
     return [series.primal, *(t for t in series.terms if t is not None)]
+
+
+def _lower_ones(masks: list[Mask], frame: Frame) -> list[bool]:
+    """Return which arrays of series have an axis over the directions."""
+    many = frame.many is not None
+    return [
+        many and 0 < k < frame.order
+        for mask in masks
+        for k, there in enumerate((True, *mask))
+        if there
+    ]
 
 
 def _from_mask(mask: Mask, arrays: Any) -> Series:

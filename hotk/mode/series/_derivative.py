@@ -11,7 +11,7 @@ from hotk._core import bound, evaluate
 from ._collapse import One, contracted, over_directions
 from ._control import INLINED, Run, inner_program, linear_solve
 from ._frame import Frame
-from ._rules import BILINEAR, joint_places, of_moving, term
+from ._rules import BILINEAR, FLAT, joint_places, of_moving, term
 from ._series import Series, is_inexact, scaled, times, total, zeros_like
 
 
@@ -117,11 +117,14 @@ class _Linear:
         along = [i for i, series in enumerate(inputs) if series.primal is None]
         if not along:
             return over_directions(equation, inputs, self.below, self.one)
+        if name in FLAT:
+            raise _NotLinearError
         if name in INLINED:
             return self.run(inner_program(equation), inputs)
         if name in BILINEAR and len(along) == 1:
             return [self.product(equation, *inputs)]
-        if name == "custom_linear_solve" and along == [len(inputs) - 1]:
+        one = len(equation.outvars) == 1
+        if name == "custom_linear_solve" and one and along == [len(inputs) - 1]:
             return linear_solve(equation, inputs, self.frame, self.run)
         if name == "div" and along == [0]:
             unit = self.below.constant(jnp.ones_like(inputs[1].primal))

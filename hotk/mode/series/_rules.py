@@ -61,6 +61,8 @@ _LINEAR: dict[str, tuple[int, ...] | None] = {
     "div": (0,),
     "triangular_solve": (1,),
 }
+# What does not move, whatever its operands do: not even by zero times infinity.
+FLAT = ("stop_gradient", "floor", "ceil", "round", "sign", "nextafter")
 BILINEAR = ("mul", "dot_general", "conv_general_dilated")
 
 

@@ -18,7 +18,7 @@ from ._collapse import along_units, collapsed
 from ._control import INLINED, STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
-from ._rules import has_rule, rule_for
+from ._rules import FLAT, has_rule, rule_for
 from ._series import Series, Units, is_inexact
 
 
@@ -80,7 +80,8 @@ def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
 
 
 def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
-    if not any(series.moves for series in inputs):
+    flat = equation.primitive.name in FLAT
+    if flat or not any(series.moves for series in inputs):
         outputs = bound(equation, [series.primal for series in inputs])
         return list(map(frame.constant, outputs))
     if equation.primitive.name not in INLINED:
