@@ -56,6 +56,7 @@ from hotk.mode import (
     Reverse as Reverse,
     Taylor as Taylor,
 )
+from hotk.optim import Minimum as Minimum
 from hotk.prepared import (
     Prepared as Prepared,
     cache_info as cache_info,

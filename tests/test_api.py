@@ -11,7 +11,7 @@ import hotk
 
 
 # Names that users reach, those of the floors they enter by themselves as well.
-SPACES = ["", "curvature.", "linop.", "estimate.", "rule.", "interop."]
+SPACES = ["", "curvature.", "linop.", "estimate.", "rule.", "interop.", "optim."]
 PUBLIC = {
     space + name: value
     for space in SPACES

@@ -78,7 +78,7 @@ from ._interpret import (
     run_replaced as run_replaced,
     run_watched as run_watched,
 )
-from ._progress import progress as progress
+from ._progress import bar as bar, progress as progress
 from ._table import (
     AbstractReport as AbstractReport,
     html_table as html_table,

@@ -11,7 +11,8 @@ from hotk.prepared import check_bytes
 
 from . import space
 from ._index import Index, leaf_numbers
-from ._vectors import flattened, space_of, unflattened
+from ._vectors import space_of
+from .space import flattened, unflattened
 
 
 _INSTEAD = (

@@ -29,7 +29,7 @@ class Check(NamedTuple):
 
 
 def prepared_system(
-    call: str, operator: Any, b: Any, x0: Any, tol: Any, max_steps: int | None
+    call: str, operator: Any, b: Any, x0: Any, tol: Any, max_steps: Any
 ) -> tuple[Any, Any, Check]:
     """Check operator, right-hand side and start, and widen them to work with."""
     if not operator.symmetric:
@@ -37,12 +37,12 @@ def prepared_system(
             f"`{call}`: the operator is not known to be symmetric. For a product of "
             "operators solve with one factor after the other."
         )
-    if max_steps is not None and max_steps < 1:
+    if isinstance(max_steps, int) and max_steps < 1:
         raise ValueError(f"`{call}`: `max_steps` is {max_steps}, not positive.")
     b = operator.vector(b, call)
     start = space.zeros(b) if x0 is None else operator.vector(x0, call)
     steps = 10 * max(space.dimension(b), 1) if max_steps is None else max_steps
-    steps = min(steps, 2**31 - 1)
+    steps = min(steps, 2**31 - 1) if isinstance(steps, int) else steps
     dtype = space.scalar_dtype(b)
     check = Check(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
     return space.widened(b), space.widened(start), check

@@ -17,7 +17,8 @@ from ._index import Index
 from ._lanczos import Eigenpairs, eigh
 from ._solution import Solution
 from ._solve import Inertia, cholesky, inertia, solve
-from ._vectors import as_vector, flattened, is_flat, space_of, unflattened
+from ._vectors import as_vector, is_flat, space_of
+from .space import flattened, unflattened
 
 
 class AbstractOperator(eqx.Module):

@@ -28,23 +28,6 @@ def space_of(operator: Any) -> Any:
     return operator.like
 
 
-def flattened(v: Any) -> Any:
-    """Return a vector as one array, in the order of the index."""
-    arrays = space.parts(v)
-    dtype = space.promoted(*[a.dtype for a in arrays])
-    return jnp.concatenate([space.gathered(a).ravel().astype(dtype) for a in arrays])
-
-
-def unflattened(flat: Any, like: Any) -> Any:
-    """Return one array as a vector."""
-    made, start = [], 0
-    for part in space.parts(like):
-        piece = flat[start : start + part.size]
-        made.append(piece.reshape(part.shape).astype(part.dtype))
-        start += part.size
-    return space.whole(made, like)
-
-
 def is_flat(v: Any, like: Any) -> bool:
     """Whether a vector is given as one array although the space has another form."""
     array = isinstance(v, (jax.Array, np.ndarray)) and v.ndim == 1

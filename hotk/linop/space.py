@@ -292,3 +292,20 @@ def whole(arrays: Any, like: Any) -> Any:
         for leaf in jax.tree.leaves(like)
     ]
     return jax.tree.structure(like).unflatten(made)
+
+
+def flattened(v: Any) -> Any:
+    """Return a vector as one array, in the order of the index."""
+    arrays = parts(v)
+    dtype = promoted(*[a.dtype for a in arrays])
+    return jnp.concatenate([gathered(a).ravel().astype(dtype) for a in arrays])
+
+
+def unflattened(flat: Any, like: Any) -> Any:
+    """Return one array as a vector."""
+    made, start = [], 0
+    for part in parts(like):
+        piece = flat[start : start + part.size]
+        made.append(piece.reshape(part.shape).astype(part.dtype))
+        start += part.size
+    return whole(made, like)

@@ -1,0 +1,45 @@
+"""Roof. Second-order optimizers as transformations of optax."""
+
+from ._diagonal import (
+    DiagonalState as DiagonalState,
+    adahessian as adahessian,
+    scale_by_adahessian as scale_by_adahessian,
+    scale_by_sophia as scale_by_sophia,
+    sophia as sophia,
+)
+from ._gauss_newton import (
+    NaturalGradientState as NaturalGradientState,
+    levenberg_marquardt as levenberg_marquardt,
+    natural_gradient as natural_gradient,
+    scale_by_levenberg_marquardt as scale_by_levenberg_marquardt,
+    scale_by_natural_gradient as scale_by_natural_gradient,
+)
+from ._globalized import Tried as Tried
+from ._line_search import (
+    LineSearchState as LineSearchState,
+    scale_by_line_search as scale_by_line_search,
+)
+from ._local import Outcome as Outcome
+from ._minimize import Minimum as Minimum, Stop as Stop, minimize as minimize
+from ._newton import (
+    NewtonState as NewtonState,
+    newton as newton,
+    scale_by_newton as scale_by_newton,
+)
+from ._newton_cg import (
+    NewtonCGState as NewtonCGState,
+    newton_cg as newton_cg,
+    scale_by_newton_cg as scale_by_newton_cg,
+)
+from ._second_order import (
+    fisher_diag as fisher_diag,
+    hessian_diag as hessian_diag,
+    hvp as hvp,
+)
+from ._step import with_params as with_params
+from ._trust_region import (
+    cubic_newton as cubic_newton,
+    scale_by_cubic_newton as scale_by_cubic_newton,
+    scale_by_trust_region as scale_by_trust_region,
+    trust_region as trust_region,
+)

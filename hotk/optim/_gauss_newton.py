@@ -1,0 +1,340 @@
+"""`levenberg_marquardt` and `natural_gradient`: steps with a curvature of the model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.curvature import Fisher, GaussNewton, SampledFisher
+from hotk.linop import Identity, Reason, cg, space
+
+from ._globalized import Trial, Tried, first, tried
+from ._local import Local, Outcome, is_finite
+from ._step import given, transformation
+
+
+def _half_square(r: Any) -> Any:
+    return sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2
+
+
+def _of_residuals(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
+    """Return half the sum of squares of `residual_fn`, or the loss of a model."""
+    del state
+    residuals, model = extra.get("residual_fn"), extra.get("model_fn")
+    if residuals is not None:
+        return GaussNewton(residuals, _half_square)
+    return value_fn if model is None else GaussNewton(model, _loss(extra))
+
+
+def _loss(extra: Mapping[str, Any]) -> Any:
+    loss = extra.get("loss_fn")
+    if loss is None:
+        raise TypeError("`model_fn` goes with `loss_fn`: the loss of what it returns.")
+    return loss
+
+
+def scale_by_levenberg_marquardt(
+    *,
+    damping: Any = 1e-3,
+    accept: Any = 1e-4,
+    max_tol: Any = 1e-3,
+    max_steps: Any = None,
+    max_rejections: Any = 30,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
+
+    $G = J^T H_L J$ leaves out the second derivatives of the model. $\lambda$ starts at
+    `damping` times the largest curvature that is met first, and follows the ratio
+    $\rho$ of the decrease of f and that of the model: where s is taken, it is
+    multiplied with $\max(1/3, 1 - (2 \rho - 1)^3)$ [1] (Algorithm 3.16); where not,
+    with 4, where [1] has 2, 4, 8, and so on. An update tries larger $\lambda$ by itself
+    until a step is taken. The systems are solved by conjugate gradients: no matrix is
+    formed.
+
+    Args:
+        damping: Of the first $\lambda$, without a unit.
+        accept: The least ratio for a step; zero in [1].
+        max_tol: The largest relative residual of a system; the square root of the
+            gradient's norm if that is less.
+        max_steps: The most products of one system; 2 n if left out.
+        max_rejections: After so many trials the step is zero.
+
+    Returns:
+        A transformation from the gradient to -s. Its update takes one of these:
+        `residual_fn=`, for the objective $\|r(x)\|^2 / 2$; `model_fn=` and `loss_fn=`,
+        for `loss_fn(model_fn(x))`; or `value_fn=hotk.curvature.GaussNewton(model,
+        loss)`. In its state `control` is $\lambda$. f never increases.
+
+    Raises:
+        TypeError: If there is no function, or `params` is missing, in an update.
+
+    Example:
+        >>> r = lambda x: jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+        >>> f = hotk.curvature.GaussNewton(r, lambda z: jnp.sum(z**2) / 2)
+        >>> x0 = jnp.array([-1.2, 1.0])
+        >>> transform = hotk.optim.levenberg_marquardt()
+        >>> found = hotk.optim.minimize(f, x0, transform)
+        >>> found.x.round(3).tolist()
+        [1.0, 1.0]
+
+    References:
+        [1] Madsen, Nielsen and Tingleff (2004). Methods for non-linear least squares
+            problems, 2nd ed. Technical University of Denmark. Section 3.2.
+    """
+    numbers = {
+        "damping": damping,
+        "accept": accept,
+        "max_tol": max_tol,
+        "max_rejections": max_rejections,
+        **given(max_steps=max_steps),
+    }
+    return transformation(
+        "levenberg_marquardt",
+        lambda params, numbers: first(params, jnp.zeros_like(numbers["damping"])),
+        _levenberg_marquardt,
+        numbers,
+        _of_residuals,
+    )
+
+
+def _levenberg_marquardt(
+    local: Local, gradient: Any, state: Tried, numbers: Any
+) -> tuple[Any, Tried]:
+    near = local.linearized()
+    size = space.norm(gradient)
+    dtype = size.dtype
+    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+    tol = jnp.minimum(numbers["max_tol"].astype(dtype), jnp.sqrt(size))
+
+    def begin() -> Any:
+        product = near.hessian.mv(space.narrowed(gradient, local.x))
+        largest = space.norm(product) / jnp.where(size > 0, size, 1)
+        usual = jnp.isfinite(largest) & (largest > 0)
+        return (numbers["damping"] * jnp.where(usual, largest, 1)).astype(dtype)
+
+    begun = state.control > 0
+    control = jax.lax.cond(begun, lambda: state.control, begin)
+
+    def propose(damping: Any) -> Trial:
+        found = cg(
+            near.hessian + damping * Identity(), gradient, tol=tol, max_steps=steps
+        )
+        s = space.times(-1, space.widened(found.x))
+        # of the undamped model
+        model = found.model - damping * space.inner(s, s) / 2
+        convex = found.reason != Reason.negative_curvature
+        return Trial(
+            space.choose(convex, s, space.zeros(s)),
+            jnp.where(convex, model, 0),
+            jnp.zeros((), bool),
+            found.iterations,
+            found.curvature - damping,
+            damping,
+        )
+
+    def adapt(damping: Any, ratio: Any, trial: Trial) -> Any:
+        del trial
+        taken = ratio > numbers["accept"]
+        cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
+        lighter = damping * jnp.maximum(cubic, 1 / 3)
+        tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
+        return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
+
+    return tried(
+        local,
+        near.value,
+        gradient,
+        control,
+        propose,
+        adapt,
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+    )
+
+
+def levenberg_marquardt(
+    learning_rate: Any = 1.0,
+    *,
+    damping: Any = 1e-3,
+    accept: Any = 1e-4,
+    max_tol: Any = 1e-3,
+    max_steps: Any = None,
+    max_rejections: Any = 30,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
+
+    Args:
+        learning_rate: A factor of the step, or a schedule.
+        damping: As for `scale_by_levenberg_marquardt`, and so are all others.
+        accept: The least ratio for a step.
+        max_tol: The largest relative residual of a system.
+        max_steps: The most products of one system.
+        max_rejections: After so many trials the step is zero.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> r = lambda x: jnp.exp(x) - 2.0
+        >>> transform = hotk.optim.levenberg_marquardt()
+        >>> x = jnp.zeros(2)
+        >>> g = jax.grad(lambda x: jnp.sum(r(x) ** 2) / 2)(x)
+        >>> step, _ = transform.update(g, transform.init(x), x, residual_fn=r)
+        >>> bool(jnp.all(step > 0))
+        True
+    """
+    inner = scale_by_levenberg_marquardt(
+        damping=damping,
+        accept=accept,
+        max_tol=max_tol,
+        max_steps=max_steps,
+        max_rejections=max_rejections,
+    )
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+
+
+class NaturalGradientState(NamedTuple):
+    """What the last step of `scale_by_natural_gradient` was.
+
+    Attributes:
+        count: Updates so far; with the seed it makes the random key.
+        iterations: Products with the Fisher matrix.
+        curvature: The smallest curvature that was met, damping included.
+        residual: The norm of `F p - g` over that of the gradient g.
+        outcome: An `Outcome`.
+    """
+
+    count: Any
+    iterations: Any
+    curvature: Any
+    residual: Any
+    outcome: Any
+
+
+def scale_by_natural_gradient(
+    *,
+    damping: Any = 1e-3,
+    tol: Any = 1e-3,
+    max_steps: Any = None,
+    samples: int | None = None,
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
+
+    F is the exact Fisher matrix of `loss_fn`'s distribution of targets [1] (section
+    5), or with `samples` an estimate from that many targets drawn for each example. The
+    system is solved by conjugate gradients: no matrix is formed. Departing from [1],
+    the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
+
+    Args:
+        damping: $\lambda$.
+        tol: The relative residual of the system.
+        max_steps: The most products; 2 n if left out.
+        samples: Targets to draw for each example; the exact matrix if left out.
+        seed: Of the targets; the count of updates is folded in.
+
+    Returns:
+        A transformation from the gradient to p. Its update takes `model_fn=`, from the
+        parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
+        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`.
+
+    Raises:
+        TypeError: If there is no function, or `params` is missing, in an update.
+
+    Example:
+        >>> X = jnp.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0, 1.0]))
+        >>> model = lambda w: X @ w
+        >>> transform = hotk.optim.natural_gradient(1.0)
+        >>> w = jnp.zeros(2)
+        >>> g = jax.grad(lambda w: loss(model(w)))(w)
+        >>> step, _ = transform.update(
+        ...     g, transform.init(w), w, model_fn=model, loss_fn=loss
+        ... )
+        >>> bool(loss(model(w + step)) < loss(model(w)))
+        True
+
+    References:
+        [1] Martens (2020). New insights and perspectives on the natural gradient
+            method. JMLR 21(146), 1-76.
+    """
+    numbers = {
+        "damping": damping,
+        "tol": tol,
+        "seed": seed,
+        **given(max_steps=max_steps),
+    }
+
+    def compose(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
+        model: Callable[..., Any] | None = extra.get("model_fn")
+        if model is None:
+            return value_fn
+        if samples is None:
+            return Fisher(model, _loss(extra))
+        start = jax.random.key(jnp.asarray(seed, jnp.uint32))
+        key = jax.random.fold_in(start, state.count)
+        return SampledFisher(model, _loss(extra), key, samples)
+
+    return transformation(
+        "natural_gradient", _natural_first, _natural_gradient, numbers, compose
+    )
+
+
+def _natural_first(params: Any, numbers: Any) -> NaturalGradientState:
+    del numbers
+    zero = jnp.zeros((), space.scalar_dtype(params))
+    none = jnp.zeros((), int)
+    return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
+
+
+def _natural_gradient(
+    local: Local, gradient: Any, state: NaturalGradientState, numbers: Any
+) -> tuple[Any, NaturalGradientState]:
+    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+    hessian = local.linearized().hessian
+    damped = hessian + numbers["damping"] * Identity()
+    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps)
+    usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
+    outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
+    step = space.choose(usual, found.x, space.zeros(found.x))
+    return step, NaturalGradientState(
+        state.count + 1, found.iterations, found.curvature, found.relative, outcome
+    )
+
+
+def natural_gradient(
+    learning_rate: Any,
+    *,
+    damping: Any = 1e-3,
+    tol: Any = 1e-3,
+    max_steps: Any = None,
+    samples: int | None = None,
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
+
+    Args:
+        learning_rate: A number or a schedule.
+        damping: As for `scale_by_natural_gradient`, and so are all others.
+        tol: The relative residual of the system.
+        max_steps: The most products.
+        samples: Targets to draw for each example; the exact matrix if left out.
+        seed: Of the targets.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.ones(2), reduction="sum")
+        >>> f = hotk.curvature.Fisher(lambda w: 2 * w, loss)
+        >>> transform = hotk.optim.natural_gradient(1.0, damping=0.0)
+        >>> found = hotk.optim.minimize(f, jnp.zeros(2), transform, max_steps=3)
+        >>> found.x.round(4).tolist()
+        [0.5, 0.5]
+    """
+    inner = scale_by_natural_gradient(
+        damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
+    )
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))

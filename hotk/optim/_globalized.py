@@ -1,0 +1,142 @@
+"""Steps that are tried: a model's minimizer is taken if the objective agrees."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotk.linop import space
+
+from ._local import Local, Outcome, is_finite
+
+
+class Trial(NamedTuple):
+    r"""A step that a model proposes.
+
+    Attributes:
+        step: The step s, to be added to the point.
+        model: What the model changes by, negative.
+        bounded: Whether s is as long as the region allows.
+        iterations: Products with the Hessian that it took.
+        curvature: The smallest curvature seen.
+        damping: What is added to the Hessian, so that $(H + \lambda I) s = -g$.
+    """
+
+    step: Any
+    model: Any
+    bounded: Any
+    iterations: Any
+    curvature: Any
+    damping: Any
+
+
+class Tried(NamedTuple):
+    """What became of the trials of one update.
+
+    Attributes:
+        control: The radius of the region, or the weight of the regularizer, for the
+            next step.
+        iterations: Products with the Hessian, of all trials.
+        curvature: The smallest curvature seen; of the exact subproblems the smallest
+            eigenvalue.
+        damping: What was added to the Hessian.
+        predicted: The decrease of the model.
+        actual: The decrease of the objective.
+        rejections: How many trials were rejected.
+        outcome: An `Outcome`.
+    """
+
+    control: Any
+    iterations: Any
+    curvature: Any
+    damping: Any
+    predicted: Any
+    actual: Any
+    rejections: Any
+    outcome: Any
+
+
+def first(params: Any, control: Any) -> Tried:
+    """Return the state before any step."""
+    zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
+    none = jnp.zeros((), int)
+    start = control.astype(zero.dtype)
+    return Tried(start, none, zero, zero, zero, zero, none, Outcome.accepted)
+
+
+def tried(
+    local: Local,
+    value: Any,
+    gradient: Any,
+    control: Any,
+    propose: Callable[[Any], Trial],
+    adapt: Callable[[Any, Any, Trial], Any],
+    *,
+    accept: Any,
+    max_rejections: Any,
+) -> tuple[Any, Tried]:
+    """Try steps until the objective decreases as it should.
+
+    Args:
+        local: The objective at the point.
+        value: Its value there.
+        gradient: Its gradient, or what stands for it.
+        control: The radius, or the weight.
+        propose: From it to a trial.
+        adapt: From it, the ratio of the actual and the predicted decrease, and the
+            trial to the next one.
+        accept: The smallest ratio of a step that is taken.
+        max_rejections: After so many the step is zero.
+    """
+    size = space.norm(gradient)
+    dtype = size.dtype
+    start = value.astype(dtype)
+    rounding = 10 * jnp.finfo(dtype).eps * jnp.abs(start)
+
+    def attempt(s: Any) -> Any:
+        trial = propose(s["control"])
+        step = space.narrowed(trial.step, gradient)
+        y = local.at(space.plus(local.x, space.narrowed(step, local.x))).astype(dtype)
+        predicted, actual = -trial.model.astype(dtype), start - y
+        # where both are rounding errors of f they agree
+        ratio = (actual + rounding) / (predicted + rounding)
+        sensible = jnp.isfinite(ratio) & is_finite(step)
+        ratio = jnp.where(sensible, ratio, -jnp.inf)
+        taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
+        known = s["tried"]
+        return {
+            "step": space.choose(taken, step, s["step"]),
+            "control": adapt(s["control"], ratio, trial).astype(dtype),
+            "taken": taken,
+            "count": s["count"] + 1,
+            "tried": known._replace(
+                iterations=known.iterations + trial.iterations.astype(int),
+                curvature=trial.curvature.astype(dtype),
+                damping=trial.damping.astype(dtype),
+                predicted=predicted,
+                actual=jnp.where(taken, actual, 0),
+            ),
+        }
+
+    none = jnp.zeros((), int)
+    zero = jnp.zeros((), dtype)
+    usual = is_finite(gradient, start)
+    blank = Tried(control, none, zero, zero, zero, zero, none, Outcome.accepted)
+    state = {
+        "step": space.zeros(gradient),
+        "control": control,
+        "taken": jnp.zeros((), bool),
+        "count": none,
+        "tried": blank,
+    }
+    worthwhile = usual & (size > 0)
+    go_on = lambda s: worthwhile & ~s["taken"] & (s["count"] <= max_rejections)
+    end = jax.lax.while_loop(go_on, attempt, state)
+    outcome = Outcome.where(end["taken"], Outcome.accepted, Outcome.rejected)
+    outcome = Outcome.where(size > 0, outcome, Outcome.stationary)
+    outcome = Outcome.where(usual, outcome, Outcome.not_finite)
+    rejections = end["count"] - end["taken"].astype(int)
+    kept = jnp.where(jnp.isfinite(end["control"]), end["control"], control)
+    made = end["tried"]._replace(control=kept, rejections=rejections, outcome=outcome)
+    return space.times(-1, end["step"]), made

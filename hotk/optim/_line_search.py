@@ -1,0 +1,164 @@
+"""`scale_by_line_search`: the length of a step, by values alone."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.linop import space
+
+from ._local import Local, Outcome, is_finite
+from ._step import transformation
+
+
+class LineSearchState(NamedTuple):
+    """What the last line search found.
+
+    Attributes:
+        length: The step over what came in.
+        evaluations: Values that were computed, without the one at the point.
+        predicted: The decrease that the slope promises.
+        actual: The decrease that was found.
+        outcome: An `Outcome`.
+    """
+
+    length: Any
+    evaluations: Any
+    predicted: Any
+    actual: Any
+    outcome: Any
+
+
+def scale_by_line_search(
+    *,
+    decrease: Any = 1e-4,
+    shrink: Any = 0.5,
+    grow: Any = 2.0,
+    max_evaluations: Any = 40,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Scale a step so that the objective decreases enough.
+
+    For updates p (with the sign of `optax.apply_updates`) it looks for a length t with
+    $f(x + t p) \le f(x) + c_1 t\,g^T p$ [1] (3.4): t = 1 first, which is kept if it
+    is good enough, and doubled as long as the curvature along p is not positive and f
+    goes on to decrease; else t shrinks to the minimum of the parabola through what is
+    known, but not below a tenth and not above `shrink` of what it was. The slope
+    $g^T p$ is computed. Values of f that are not finite count as too large.
+
+    Unlike the line searches of optax it does not compile again for a new closure, and
+    needs no keyword but `value_fn`.
+
+    Args:
+        decrease: $c_1$.
+        shrink: The largest factor between two lengths that are too large.
+        grow: The factor between two lengths that are too small.
+        max_evaluations: The most values of f. If none is good enough, the step is zero.
+
+    Returns:
+        A transformation, to be put last in a chain.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4)
+        >>> search = hotk.optim.scale_by_line_search()
+        >>> transform = optax.chain(optax.scale(-1.0), search)
+        >>> x = 10 * jnp.ones(2)
+        >>> g = jax.grad(f)(x)
+        >>> step, _ = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> bool(f(x + step) < f(x))
+        True
+
+    References:
+        [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 3.1 and
+            (3.57) to (3.58).
+    """
+    numbers = {
+        "decrease": decrease,
+        "shrink": shrink,
+        "grow": grow,
+        "max_evaluations": max_evaluations,
+    }
+    return transformation("scale_by_line_search", _first, _line_search, numbers)
+
+
+def _first(params: Any, numbers: Any) -> LineSearchState:
+    del numbers
+    zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
+    none = jnp.zeros((), int)
+    return LineSearchState(zero, none, zero, zero, Outcome.accepted)
+
+
+def _line_search(
+    local: Local, step: Any, state: Any, numbers: Any
+) -> tuple[Any, LineSearchState]:
+    del state
+    dtype = space.scalar_dtype(step)
+    c1, shrink, grow = (
+        numbers[k].astype(dtype) for k in ("decrease", "shrink", "grow")
+    )
+    start, slope = (a.astype(dtype) for a in local.value_and_slope(step))
+    one, none = jnp.ones((), dtype), jnp.zeros((), int)
+    value = lambda t: local.at(_moved(local.x, step, t)).astype(dtype)
+    rounding = jnp.finfo(dtype).eps * jnp.abs(start)
+
+    def good(t: Any, y: Any) -> Any:
+        # a decrease that is lost in rounding cannot be asked for
+        asked = c1 * t * slope
+        return y <= start + jnp.where(-asked > rounding, asked, 0)
+
+    def shrunk(t: Any, y: Any) -> Any:
+        curvature = y - start - t * slope  # of the parabola, over t squared
+        best = -slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
+        usual = jnp.isfinite(y) & (curvature > 0)
+        return t * jnp.where(usual, jnp.clip(best, 0.1, shrink), shrink)
+
+    def body(s: Any) -> Any:
+        t, y, count, growing = s["t"], s["y"], s["count"], s["growing"]
+        next_t = jnp.where(growing, grow * t, shrunk(t, y))
+        next_y = value(next_t)
+        better = good(next_t, next_y) & (next_y < y)
+        kept = growing & ~better  # the one before was the best
+        return {
+            "t": jnp.where(kept, t, next_t),
+            "y": jnp.where(kept, y, next_y),
+            "count": count + 1,
+            "growing": growing & better,
+            "running": jnp.where(growing, better, ~good(next_t, next_y)),
+        }
+
+    y = value(one)
+    straight = good(one, y) & (y - start <= slope)  # no positive curvature along it
+    state = {
+        "t": one,
+        "y": y,
+        "count": none + 1,
+        "growing": straight,
+        "running": (slope < 0) & (straight | ~good(one, y)),
+    }
+    go_on = lambda s: s["running"] & (s["count"] < numbers["max_evaluations"])
+    end = jax.lax.while_loop(go_on, body, state)
+    found = good(end["t"], end["y"]) & (slope < 0) & jnp.isfinite(start)
+    length = jnp.where(found, end["t"], 0)
+    usual = Outcome.where(found, Outcome.accepted, Outcome.rejected)
+    usual = Outcome.where(slope == 0, Outcome.stationary, usual)
+    outcome = Outcome.where(is_finite(start, slope), usual, Outcome.not_finite)
+    actual = jnp.where(found, start - end["y"], 0)
+    scaled = space.choose(found, space.times(length, step), space.zeros(step))
+    return scaled, LineSearchState(
+        length, end["count"], -length * slope, actual, outcome
+    )
+
+
+def _moved(x: Any, step: Any, t: Any) -> Any:
+    return jax.tree.map(
+        lambda a, b: a + b.astype(a.dtype), x, space.times(t, space.widened(step))
+    )
+
+
+def with_line_search(
+    inner: optax.GradientTransformationExtraArgs, learning_rate: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Chain a direction with a learning rate, or else with a line search."""
+    if learning_rate is None:
+        return optax.chain(inner, optax.scale(-1.0), scale_by_line_search())
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))

@@ -1,0 +1,110 @@
+"""`Local`: a function at a point, as the step of an optimizer sees it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from hotk.linop import AbstractOperator, space
+from hotk.mode import Forward, Nested
+
+
+@final
+class Curvature(AbstractOperator):
+    """A Hessian whose products share one linearization.
+
+    Attributes:
+        product: The linear program.
+        point: The point, a vector of the space.
+    """
+
+    product: Any
+    point: Any
+
+    @property
+    def like(self) -> Any:
+        """A vector of the space."""
+        return self.point
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it is symmetric: it is."""
+        return True
+
+    def mv(self, v: Any) -> Any:
+        """Return the product with one vector."""
+        return self.product(v)
+
+
+class Linearization(NamedTuple):
+    """A function near a point.
+
+    Attributes:
+        value: The value.
+        gradient: The gradient.
+        hessian: The Hessian, an operator.
+    """
+
+    value: Any
+    gradient: Any
+    hessian: Curvature
+
+
+class Local:
+    """A function at a point.
+
+    Attributes:
+        f: The function; it returns `(y, aux)`.
+        x: The point: a tree of arrays.
+        mode: How second derivatives are taken.
+    """
+
+    def __init__(self, f: Callable[..., Any], x: Any, mode: Nested) -> None:
+        self.f, self.x, self.mode = f, x, mode
+
+    def at(self, x: Any) -> Any:
+        """Return the value at another point."""
+        return self.f(x)[0]
+
+    def linearized(self) -> Linearization:
+        """Return value, gradient and Hessian, with one linearization for all products.
+
+        What it returns belongs to the trace that it is called in.
+        """
+
+        def along(v: Any) -> tuple[Any, Any]:
+            y, gradient, product, _ = self.mode.product(self.f, self.x, v)
+            return product, (y, gradient)
+
+        zero = space.zeros(self.x)
+        _, product, (y, gradient) = jax.linearize(along, zero, has_aux=True)
+        return Linearization(y, gradient, Curvature(product, self.x))
+
+    def value_and_slope(self, v: Any) -> tuple[Any, Any]:
+        """Return the value, and the derivative along a direction."""
+        if isinstance(self.mode.inner, Forward):
+            y, slope, _ = self.mode.inner.along(self.f, self.x, v)
+            return y, slope
+        y, gradient, _ = self.mode.inner.gradient(self.f, self.x)
+        return y, space.inner(gradient, v)
+
+
+def is_finite(*trees: Any) -> Any:
+    """Whether all numbers in these trees are finite."""
+    leaves = jax.tree.leaves(trees)
+    return functools.reduce(
+        jnp.logical_and, [jnp.all(jnp.isfinite(a)) for a in leaves], jnp.array(True)
+    )
+
+
+class Outcome(eqx.Enumeration):
+    """What became of a step."""
+
+    accepted = "the step was taken"
+    steepest = "the direction was no descent: the gradient was taken"
+    rejected = "the objective would not have decreased: no step was taken"
+    not_finite = "a number that is not finite was met: no step was taken"
+    stationary = "the gradient is zero: there is no step to take"

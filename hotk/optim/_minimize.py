@@ -1,0 +1,286 @@
+"""`minimize`: the loop around a transformation."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from hotk._core import AbstractReport, Tracer, bar
+from hotk.linop import space
+from hotk.mode import AUTO, Auto, Nested, second_order_candidates
+from hotk.prepared import is_inexact, operator
+
+from ._local import is_finite
+from ._step import Recipe
+
+
+class Stop(eqx.Enumeration):
+    """Why a minimization stopped."""
+
+    converged = "the gradient is below the tolerance"
+    most_steps = "the largest number of steps was reached"
+    not_finite = "a number that is not finite was met: `x` is the point before it"
+    stuck = "no step changed the point any more"
+
+
+@final
+class Minimum(AbstractReport):
+    """What `minimize` found.
+
+    Attributes:
+        x: The point, with the structure and dtypes of the start.
+        value: f there.
+        gradient_norm: The Euclidean norm of the gradient there.
+        steps: How many updates were made.
+        reason: Why it stopped, a member of `hotk.optim.Stop`.
+        history: f at the start and after each step: `steps + 1` numbers; within a
+            transformation `max_steps + 1`, NaN behind the last.
+        smallest_curvature: The smallest curvature that the transformation told of along
+            the way; infinity if it tells of none.
+        state: The last state of the transformation.
+    """
+
+    x: Any
+    value: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    steps: Int[Array, ""]
+    reason: Any
+    history: Float[Array, " k"]
+    smallest_curvature: Float[Array, ""]
+    state: Any
+
+    @property
+    def converged(self) -> Any:
+        """Whether the gradient is below the tolerance."""
+        return self.reason == Stop.converged
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            ("stopped", Stop[self.reason]),
+            ("steps", str(int(self.steps))),
+            ("value", f"{float(self.value):.6g}"),
+            ("gradient norm", f"{float(self.gradient_norm):.3g}"),
+            ("smallest curvature met", f"{float(self.smallest_curvature):.3g}"),
+        ]
+
+
+def _candidates(facts: Any, sizes: Any) -> Any:
+    del sizes
+    return second_order_candidates(facts)
+
+
+def _never(order: Recipe) -> bool:
+    del order
+    return False
+
+
+@operator(
+    takes="c",
+    candidates=_candidates,
+    modes=(Nested,),
+    choice=Recipe,
+    curved=_never,
+    name="minimize",
+)
+def _steps(
+    f: Callable[..., Any],
+    x: Any,
+    c: Any,
+    *args: Any,
+    order: Recipe,
+    mode: Nested | Auto = AUTO,
+    has_aux: bool = False,
+) -> Any:
+    """Make several steps of a transformation."""
+    assert isinstance(mode, Nested)
+    return order.formula(f, x, c, mode, **dict(order.choices)), None
+
+
+def _chunk(
+    f: Callable[..., Any],
+    x: Any,
+    c: Any,
+    mode: Nested,
+    *,
+    transform: optax.GradientTransformationExtraArgs,
+    length: int,
+) -> Any:
+    """Make at most `length` steps, or less until one of the reasons to stop."""
+    state, limits = c
+    dtype = space.scalar_dtype(x)
+    value_fn = lambda x: f(x)[0]
+
+    def evaluated(x: Any) -> tuple[Any, Any]:
+        y, gradient, _ = mode.inner.gradient(f, x)
+        return y, gradient
+
+    def begun() -> Any:
+        y, gradient = evaluated(x)
+        size = space.norm(gradient)
+        usual = is_finite(y, size)
+        reason = Stop.where(size <= limits["tol"], Stop.converged, Stop.most_steps)
+        return {
+            "x": x,
+            "y": y.astype(dtype),
+            "gradient": gradient,
+            "size": size,
+            "transform": state,
+            "steps": limits["steps"],
+            "done": (size <= limits["tol"]) | ~usual | (limits["still"] >= 10),
+            "reason": Stop.where(usual, reason, Stop.not_finite),
+            "still": limits["still"],
+            "curvature": limits["curvature"],
+            "start": y.astype(dtype),
+            "values": jnp.full(length, jnp.nan, dtype),
+            "count": jnp.zeros((), int),
+        }
+
+    def step(s: Any) -> Any:
+        updates, after = transform.update(
+            s["gradient"],
+            s["transform"],
+            s["x"],
+            value=s["y"],
+            grad=s["gradient"],
+            value_fn=value_fn,
+        )
+        moved = optax.apply_updates(s["x"], updates)
+        y, gradient = evaluated(moved)
+        size = space.norm(gradient)
+        usual = is_finite(moved, y, size)
+        pairs = zip(jax.tree.leaves(moved), jax.tree.leaves(s["x"]), strict=True)
+        same = jnp.all(jnp.stack([jnp.all(a == b) for a, b in pairs]))
+        still = jnp.where(same, s["still"] + 1, 0)
+        small = size <= limits["tol"]
+        reason = Stop.where(still >= 10, Stop.stuck, Stop.most_steps)
+        reason = Stop.where(small, Stop.converged, reason)
+        reason = Stop.where(usual, reason, Stop.not_finite)
+        choose = lambda new, old: space.choose(usual, new, old)
+        return {
+            "x": choose(moved, s["x"]),
+            "y": choose(y.astype(dtype), s["y"]),
+            "gradient": choose(gradient, s["gradient"]),
+            "size": choose(size, s["size"]),
+            "transform": after,
+            "steps": s["steps"] + 1,
+            "done": ~usual | small | (still >= 10),
+            "reason": reason,
+            "still": still,
+            "curvature": jnp.minimum(s["curvature"], _curvature(after, dtype)),
+            "start": s["start"],
+            "values": s["values"].at[s["count"]].set(y.astype(dtype)),
+            "count": s["count"] + 1,
+        }
+
+    go_on = lambda s: ~s["done"] & (s["count"] < length) & (s["steps"] < limits["most"])
+    end = jax.lax.while_loop(go_on, step, begun())
+    end.pop("gradient")
+    return end
+
+
+def _curvature(state: Any, dtype: Any) -> Any:
+    """Return the smallest curvature that a state of transformations tells of."""
+    found = optax.tree_utils.tree_get_all_with_path(state, "curvature")
+    least = jnp.asarray(jnp.inf, dtype)
+    for _, curvature in found:
+        known = jnp.asarray(curvature, dtype)
+        least = jnp.minimum(least, jnp.where(jnp.isnan(known), jnp.inf, known))
+    return least
+
+
+def minimize(
+    f: Callable[..., Any],
+    x0: Any,
+    transform: Any,
+    *,
+    tol: Any = None,
+    max_steps: int = 1000,
+    args: tuple[Any, ...] = (),
+    progress: bool = False,
+) -> Minimum:
+    r"""Minimize a function by the updates of a transformation of optax.
+
+    It is the loop that one writes: value and gradient, `transform.update` with
+    `value=`, `grad=` and `value_fn=`, `optax.apply_updates`, until the gradient is
+    small. The steps run compiled, 64 at a time; a new closure of the same code over
+    other arrays is not compiled again, if the transformation is the same object.
+
+    Args:
+        f: Function `f(x, *args)` that returns one real number.
+        x0: The start: any pytree. Floating leaves are changed; all else passes through.
+        transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not.
+        tol: Stop where the Euclidean norm of the gradient is at most this; the square
+            root of the dtype's precision if left out (1.5e-8 in float64).
+        max_steps: The most updates.
+        args: Further arguments of `f`; they may change value freely.
+        progress: Whether to show a bar.
+
+    Returns:
+        A `Minimum`: the point, its value, and why it stopped. Where a value or a
+        gradient is not finite, it stops at the point before. Where ten updates in a row
+        change nothing, it stops as well.
+
+    Raises:
+        OutputError: If `f` returns anything but one real number.
+        ValueError: If `max_steps` is negative.
+
+    Example:
+        >>> f = lambda x, a: jnp.sum((x - a) ** 4)
+        >>> transform = hotk.optim.newton_cg()
+        >>> x0 = jnp.zeros(2)
+        >>> found = hotk.optim.minimize(f, x0, transform, args=(1.0,), tol=1e-3)
+        >>> bool(found.converged), bool(jnp.all(abs(found.x - 1) < 0.1))
+        (True, True)
+    """
+    if max_steps < 0:
+        raise ValueError(f"`minimize(f, x0, transform)`: max_steps is {max_steps}.")
+    transform = optax.with_extra_args_support(transform)
+    x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
+    moving, rest = eqx.partition(x, is_inexact)
+    dtype = space.scalar_dtype(moving)
+    traced = any(isinstance(a, Tracer) for a in jax.tree.leaves((x, args)))
+    length = max(max_steps if traced else min(64, max_steps), 1)
+    choices = (("transform", transform), ("length", length))
+    recipe = Recipe("minimize", _chunk, choices)
+    default = float(jnp.finfo(dtype).eps) ** 0.5
+    limits = {
+        "tol": jnp.asarray(default if tol is None else tol, dtype),
+        "most": jnp.asarray(max_steps),
+        "steps": jnp.zeros((), int),
+        "still": jnp.zeros((), int),
+        "curvature": jnp.asarray(jnp.inf, dtype),
+    }
+    state = transform.init(moving)
+    values: list[float] = []
+    with bar("minimize", max_steps, show=progress) as advance:
+        while True:
+            point = eqx.combine(moving, rest)
+            end = _steps(f, point, (state, limits), *args, order=recipe)
+            moving = eqx.filter(end["x"], is_inexact)
+            state = end["transform"]
+            if traced:
+                history = jnp.append(end["start"], end["values"][:max_steps])
+                break
+            limits |= {name: end[name] for name in ("steps", "still", "curvature")}
+            count = int(end["count"])
+            values += [] if values else [float(end["start"])]
+            values += np.asarray(end["values"])[:count].tolist()
+            history = jax.device_put(np.array(values, dtype))
+            advance(count, f"f = {float(end['y']):.6g}")
+            if bool(end["done"]) or int(end["steps"]) >= max_steps:
+                break
+    return Minimum(
+        eqx.combine(moving, rest),
+        end["y"],
+        end["size"],
+        end["steps"],
+        end["reason"],
+        history,
+        end["curvature"],
+        state,
+    )

@@ -1,0 +1,131 @@
+"""`newton`: dense Newton steps with a modified Cholesky factorization."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.linop import space
+
+from ._line_search import with_line_search
+from ._local import Local, Outcome, is_finite
+from ._step import transformation
+
+
+class NewtonState(NamedTuple):
+    """What the last step of `scale_by_newton` was.
+
+    Attributes:
+        damping: What was added to the diagonal, `damping` included.
+        attempts: Factorizations that it took.
+        outcome: An `Outcome`.
+    """
+
+    damping: Any
+    attempts: Any
+    outcome: Any
+
+
+def scale_by_newton(
+    *, damping: Any = 0.0, least: Any = 1e-3
+) -> optax.GradientTransformationExtraArgs:
+    r"""Solve $(H + \tau I)\,p = g$ with the whole Hessian, for small problems.
+
+    $\tau$ is `damping` where a Cholesky factorization exists. Else it starts at
+    $\beta - \min_i H_{ii}$, or $\beta$ if no diagonal entry is negative, and is doubled
+    until one does [1] (Algorithm 3.3), so that p is a descent direction.
+    $\beta$ is `least` times the largest entry of the diagonal, which makes it free of
+    the scale of f, where [1] has a fixed number.
+
+    Args:
+        damping: Added to the diagonal in any case.
+        least: $\beta$ over the largest diagonal entry.
+
+    Returns:
+        A transformation from the gradient to p. Its update takes `value_fn=`. Where a
+        number is not finite, p is zero. Memory: $n^2$ numbers.
+
+    Raises:
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: x[0] ** 2 - x[1] ** 2
+        >>> transform = hotk.optim.scale_by_newton()
+        >>> x = jnp.ones(2)
+        >>> g = jax.grad(f)(x)
+        >>> p, state = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> bool(g @ p > 0), bool(state.damping > 2)
+        (True, True)
+
+    References:
+        [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 3.4.
+    """
+    numbers = {"damping": damping, "least": least}
+    return transformation("newton", _first, _newton, numbers)
+
+
+def _first(params: Any, numbers: Any) -> NewtonState:
+    dtype = space.scalar_dtype(jax.tree.leaves(params))
+    none = jnp.zeros((), int)
+    return NewtonState(numbers["damping"].astype(dtype), none, Outcome.accepted)
+
+
+def _newton(
+    local: Local, gradient: Any, state: Any, numbers: Any
+) -> tuple[Any, NewtonState]:
+    del state
+    hessian = local.linearized().hessian
+    matrix = hessian.matrix()
+    matrix = matrix.astype(space.wide(matrix.dtype))
+    g = hessian.flat(gradient).astype(matrix.dtype)
+    given, least = (numbers[k].astype(matrix.dtype) for k in ("damping", "least"))
+    diagonal = jnp.diagonal(matrix)
+    beta = least * jnp.max(jnp.abs(diagonal), initial=0)
+    beta = jnp.where(beta > 0, beta, least)
+    usual = is_finite(matrix, g)
+    eye = jnp.eye(len(matrix), dtype=matrix.dtype)
+    factor = lambda tau: jnp.linalg.cholesky(matrix + tau * eye)
+    lowest = jnp.min(diagonal, initial=0)
+
+    def again(s: Any) -> Any:
+        tau, _, count = s
+        tau = jnp.maximum(jnp.maximum(2 * tau, beta), beta - lowest)
+        return tau, factor(tau), count + 1
+
+    bad = lambda s: usual & ~is_finite(s[1]) & (s[2] < 100)
+    start = (given, factor(given), jnp.ones((), int))
+    tau, lower, attempts = jax.lax.while_loop(bad, again, start)
+    p = jax.scipy.linalg.cho_solve((lower, True), g)
+    step = space.unflattened(p, space.widened(gradient))
+    descends = usual & (g @ p > 0)
+    outcome = Outcome.where(descends, Outcome.accepted, Outcome.not_finite)
+    still = usual & (jnp.max(jnp.abs(g), initial=0) == 0)
+    outcome = Outcome.where(still, Outcome.stationary, outcome)
+    step = space.choose(descends, step, space.zeros(step))
+    dtype = space.scalar_dtype(gradient)
+    return step, NewtonState(tau.astype(dtype), attempts, outcome)
+
+
+def newton(
+    learning_rate: Any = None, *, damping: Any = 0.0, least: Any = 1e-3
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize by Newton steps: `scale_by_newton` with a step length.
+
+    Args:
+        learning_rate: A number or a schedule; if left out, a line search chooses the
+            length of each step (`hotk.optim.scale_by_line_search`).
+        damping: As for `scale_by_newton`.
+        least: As for `scale_by_newton`.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.cosh(x - 1.0))
+        >>> found = hotk.optim.minimize(f, jnp.zeros(2), hotk.optim.newton())
+        >>> found.x.round(3).tolist()
+        [1.0, 1.0]
+    """
+    inner = scale_by_newton(damping=damping, least=least)
+    return with_line_search(inner, learning_rate)

@@ -1,0 +1,152 @@
+"""`newton_cg`: truncated Newton steps by conjugate gradients."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.linop import Identity, Reason, cg, space
+
+from ._line_search import with_line_search
+from ._local import Local, Outcome, is_finite
+from ._step import given, transformation
+
+
+class NewtonCGState(NamedTuple):
+    """What the last step of `scale_by_newton_cg` was.
+
+    Attributes:
+        iterations: Products with the Hessian.
+        curvature: The smallest curvature that was met, `p' H p / p' p`.
+        residual: The norm of `H p - g` over that of the gradient g.
+        outcome: An `Outcome`.
+    """
+
+    iterations: Any
+    curvature: Any
+    residual: Any
+    outcome: Any
+
+
+def scale_by_newton_cg(
+    *,
+    damping: Any = 0.0,
+    max_tol: Any = 0.5,
+    max_steps: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
+
+    The iteration stops when the residual is below $\min(\eta, \sqrt{\|g\|})\,\|g\|$
+    [1] (7.3), so that steps near a minimum converge superlinearly. Where a direction
+    d without positive curvature is met, it stops as well: at the first product, and
+    where nothing else is known, the step is the gradient [1] (Algorithm 7.1); the
+    curvature is used: d, of descent, is added with the length of its curvature over
+    $\|d\|$, as in [2] (Algorithm 1).
+
+    Args:
+        damping: $\lambda$, added to the diagonal.
+        max_tol: $\eta$, the largest relative residual.
+        max_steps: The most products of one step; 2 n at most if left out,
+            as rounding makes n too few.
+
+    Returns:
+        A transformation from the gradient to p. Its update takes `value_fn=` (or
+        `obj_fn=`): the function of the parameters that the gradient is of. Where p is
+        no descent direction it is the gradient; where a number is not finite, zero.
+
+    Raises:
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: jnp.sum((x - 1.0) ** 2)
+        >>> transform = hotk.optim.scale_by_newton_cg()
+        >>> x = jnp.zeros(2)
+        >>> g = jax.grad(f)(x)
+        >>> p, state = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> p.tolist(), int(state.iterations)
+        ([-1.0, -1.0], 1)
+
+    References:
+        [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 7.1.
+        [2] Royer, O'Neill and Wright (2020). A Newton-CG algorithm with complexity
+            guarantees for smooth unconstrained optimization. Math. Program. 180.
+    """
+    numbers = {"damping": damping, "max_tol": max_tol, **given(max_steps=max_steps)}
+    return transformation("newton_cg", _first, _newton_cg, numbers)
+
+
+def _first(params: Any, numbers: Any) -> NewtonCGState:
+    del numbers
+    dtype = space.scalar_dtype(jax.tree.leaves(params))
+    nothing = jnp.zeros((), dtype)
+    return NewtonCGState(jnp.zeros((), int), nothing, nothing, Outcome.accepted)
+
+
+def _newton_cg(
+    local: Local, gradient: Any, state: Any, numbers: Any
+) -> tuple[Any, NewtonCGState]:
+    del state
+    near = local.linearized()
+    operator = near.hessian + numbers["damping"] * Identity()
+    size = space.norm(gradient)
+    tol = jnp.minimum(numbers["max_tol"].astype(size.dtype), jnp.sqrt(size))
+    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+    found = cg(operator, gradient, tol=tol, max_steps=steps)
+    bent = found.reason == Reason.negative_curvature
+    step = space.choose(bent, _along_curvature(gradient, found), found.x)
+    slope = space.inner(gradient, step)
+    descends = (slope > 0) & is_finite(step)
+    step = space.choose(descends, step, gradient)
+    usual = Outcome.where(descends, Outcome.accepted, Outcome.steepest)
+    outcome = Outcome.where(
+        is_finite(gradient, near.value),
+        Outcome.where(size > 0, usual, Outcome.stationary),
+        Outcome.not_finite,
+    )
+    good = (outcome == Outcome.accepted) | (outcome == Outcome.steepest)
+    step = space.choose(good, step, space.zeros(step))
+    return step, NewtonCGState(
+        found.iterations, found.curvature, found.relative, outcome
+    )
+
+
+def _along_curvature(gradient: Any, found: Any) -> Any:
+    """Add to the steps so far a direction of negative curvature, downhill."""
+    d = found.direction
+    length = space.norm(d)
+    unit = space.times(1 / jnp.where(length > 0, length, 1), d)
+    sign = jnp.where(space.inner(gradient, unit) < 0, -1, 1)
+    begun = found.iterations > 1
+    far = jnp.where(begun, jnp.abs(found.curvature), space.norm(gradient))
+    return space.plus(found.x, unit, sign * far)
+
+
+def newton_cg(
+    learning_rate: Any = None,
+    *,
+    damping: Any = 0.0,
+    max_tol: Any = 0.5,
+    max_steps: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.
+
+    Args:
+        learning_rate: A number or a schedule; if left out, a line search chooses the
+            length of each step (`hotk.optim.scale_by_line_search`).
+        damping: As for `scale_by_newton_cg`.
+        max_tol: As for `scale_by_newton_cg`.
+        max_steps: As for `scale_by_newton_cg`.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
+        >>> x0 = jnp.array([-1.2, 1.0])
+        >>> found = hotk.optim.minimize(f, x0, hotk.optim.newton_cg())
+        >>> found.x.round(3).tolist()
+        [1.0, 1.0]
+    """
+    inner = scale_by_newton_cg(damping=damping, max_tol=max_tol, max_steps=max_steps)
+    return with_line_search(inner, learning_rate)

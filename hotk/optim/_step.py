@@ -1,0 +1,244 @@
+"""`transformation`: an optimizer from the formula of one step.
+
+Each step is one operator of hotk: its program is found by the code and the captured
+structure of the objective, so a new closure over a new batch is not compiled again, and
+what varies (state, batch, damping, learning rate) are arrays of that program.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk._core import StructureError, describe, message
+from hotk.linop import space
+from hotk.mode import AUTO, Auto, Nested, second_order_candidates
+from hotk.prepared import is_inexact, operator
+
+from ._local import Local, is_finite
+
+
+Formula = Callable[..., tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What is fixed in the step of an optimizer.
+
+    Attributes:
+        name: The name of the optimizer.
+        formula: `formula(local, gradient, state, numbers, **choices)` returns the
+            scaled gradient, and the next state.
+        choices: Keywords of the formula that choose the program.
+    """
+
+    name: str
+    formula: Formula
+    choices: tuple[tuple[str, Any], ...] = ()
+
+
+def _candidates(facts: Any, sizes: Any) -> Any:
+    del sizes
+    return second_order_candidates(facts)
+
+
+def _never(order: Recipe) -> bool:
+    del order
+    return False
+
+
+@operator(
+    takes="c",
+    candidates=_candidates,
+    modes=(Nested,),
+    choice=Recipe,
+    curved=_never,
+    name="optim",
+)
+def _step(
+    f: Callable[..., Any],
+    x: Any,
+    c: Any,
+    *args: Any,
+    order: Recipe,
+    mode: Nested | Auto = AUTO,
+    has_aux: bool = False,
+) -> Any:
+    """Make one step: from `(gradient, state, numbers)` to `(step, state)`."""
+    assert isinstance(mode, Nested)
+    gradient, state, numbers = c
+    gradient = jax.tree.structure(x).unflatten(gradient)
+    formula = functools.partial(order.formula, **dict(order.choices))
+    step, made = formula(Local(f, x, mode), gradient, state, numbers)
+    state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
+    step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)
+    zero = space.zeros(step)
+    return (jax.tree.leaves(space.choose(is_finite(step), step, zero)), state), None
+
+
+def transformation(
+    name: str,
+    init: Callable[[Any, Mapping[str, Any]], Any],
+    formula: Formula,
+    numbers: Mapping[str, Any],
+    compose: Callable[[Any, Mapping[str, Any], Any], Any] | None = None,
+    **choices: Any,
+) -> optax.GradientTransformationExtraArgs:
+    """Make a transformation of optax from the formula of one step.
+
+    Args:
+        name: Its name, for messages.
+        init: From the parameters and the numbers to the first state.
+        formula: What one step does; see `Recipe`.
+        numbers: What may vary without a compile, by name.
+        compose: From `value_fn`, the further keywords of an update and the state to the
+            objective, if it is made of other functions.
+        **choices: What chooses the program, by name.
+    """
+    recipe = Recipe(name, formula, tuple(choices.items()))
+    arrays = {key: _number(name, key, value) for key, value in numbers.items()}
+
+    def first(params: Any) -> Any:
+        state = init(jax.tree.map(jnp.asarray, params), arrays)
+        return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well
+
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        value_fn: Any = None,
+        obj_fn: Any = None,
+        full_params: Any = None,
+        **extra: Any,
+    ) -> tuple[Any, Any]:
+        call = f"{name}(...).update(updates, state, params, value_fn=...)"
+        value_fn = obj_fn if value_fn is None else value_fn
+        made_of = value_fn if compose is None else compose(value_fn, extra, state)
+        f = objective(call, params, made_of, full_params, extra)
+        leaves, treedef = jax.tree.flatten(updates)
+        points = treedef.flatten_up_to(params)
+        moving = [i for i, leaf in enumerate(points) if is_inexact(leaf)]
+        if not moving:
+            return updates, state
+        gradient = [jnp.asarray(leaves[i]) for i in moving]
+        made, state = _step(f, params, (gradient, state, arrays), order=recipe)
+        for i, step in zip(moving, made, strict=True):
+            leaves[i] = step
+        return treedef.unflatten(leaves), state
+
+    return optax.GradientTransformationExtraArgs(first, update)
+
+
+def given(**numbers: Any) -> dict[str, Any]:
+    """Return those numbers that are given."""
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _number(name: str, key: str, value: Any) -> Any:
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or array.shape != ():
+        raise TypeError(f"`{name}`: `{key}` is {describe(value)}, not a number.")
+    return array
+
+
+def objective(
+    call: str, params: Any, f: Any, full_params: Any, extra: Mapping[str, Any]
+) -> Callable[[Any], Any]:
+    """Return the objective as a function of the parameters alone.
+
+    Args:
+        call: The call, for messages.
+        params: The parameters, some perhaps masked.
+        f: What was given as `value_fn` or `obj_fn`.
+        full_params: All parameters, if some are masked.
+        extra: Further keywords of the update: those that `f` takes are given to it.
+    """
+    if f is None or params is None:
+        missing = "`params`" if params is None else "`value_fn`"
+        raise TypeError(
+            message(
+                call,
+                f"{missing} is missing: second derivatives are taken of the objective.",
+                expected="`update(gradient, state, params, value_fn=objective)`",
+                got=f"no {missing}",
+                fix="Give the function of the parameters that the gradient is of.",
+            )
+        )
+    taken = _keywords(f, extra)
+    f = functools.partial(f, **taken) if taken else f
+    if not any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
+        return f
+    if full_params is None:
+        raise StructureError(
+            message(
+                call,
+                "some parameters are masked, and the objective needs all.",
+                expected="`full_params=`, or a transformation in `with_params`",
+                got="`params` with `optax.MaskedNode`s",
+                fix="Write `hotk.optim.with_params(optax.masked(...))`, around "
+                "`optax.partition` as well.",
+            )
+        )
+    return lambda x: f(merged(x, full_params))
+
+
+def _keywords(f: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those keywords that a function has among its own."""
+    if not extra:
+        return {}
+    try:
+        names = list(inspect.signature(f).parameters)[1:]
+    except (TypeError, ValueError):
+        return {}
+    return {name: extra[name] for name in names if name in extra}
+
+
+def _is_masked(leaf: Any) -> bool:
+    return isinstance(leaf, optax.MaskedNode)
+
+
+def merged(masked: Any, full: Any) -> Any:
+    """Return all parameters, those that are not masked from the first tree."""
+    choose = lambda a, b: b if _is_masked(a) else a
+    return jax.tree.map(choose, masked, full, is_leaf=_is_masked)
+
+
+def with_params(inner: Any) -> optax.GradientTransformationExtraArgs:
+    """Hand all parameters on to transformations that see only some.
+
+    `optax.masked` and `optax.partition` hide the parameters of others, which the
+    objective needs as well. Put it around them:
+
+    Args:
+        inner: Any transformation.
+
+    Returns:
+        The same, which gives `full_params=params` to all inside.
+
+    Example:
+        >>> labels = {"w": "curved", "b": "plain"}
+        >>> inner = {"curved": hotk.optim.newton_cg(1.0), "plain": optax.sgd(0.1)}
+        >>> transform = hotk.optim.with_params(optax.partition(inner, labels))
+        >>> f = lambda p: jnp.sum((p["w"] - 3.0) ** 2) + p["b"] ** 2
+        >>> p = {"w": jnp.zeros(2), "b": 1.0}
+        >>> state = transform.init(p)
+        >>> step, state = transform.update(jax.grad(f)(p), state, p, value_fn=f)
+        >>> optax.apply_updates(p, step)["w"].round(5).tolist()
+        [3.0, 3.0]
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        extra.setdefault("full_params", params)
+        return inner.update(updates, state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)

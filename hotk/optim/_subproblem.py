@@ -1,0 +1,135 @@
+r"""Minimizers of a quadratic model in a region, or with a cubic term, in eigenvectors.
+
+All are $s(\lambda) = -(H + \lambda I)^{-1} g$ for the $\lambda \ge \max(0, -\lambda_1)$
+where the length of s is that of the region, or $\lambda / \sigma$.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotk.linop import space
+
+
+class Spectrum(NamedTuple):
+    """A Hessian in its eigenvectors.
+
+    Attributes:
+        values: The eigenvalues, in ascending order.
+        vectors: The eigenvectors, one in each column.
+        gradient: The gradient in this basis.
+        whole: From a flat vector to one of the space.
+    """
+
+    values: Any
+    vectors: Any
+    gradient: Any
+    whole: Callable[[Any], Any]
+
+    def step(self, coordinates: Any) -> Any:
+        """Return the vector of the space with these coordinates."""
+        return self.whole(self.vectors @ coordinates)
+
+    def model(self, s: Any) -> Any:
+        """Return the change of the quadratic model by a step, by its coordinates."""
+        return self.gradient @ s + s @ (self.values * s) / 2
+
+
+def spectrum(hessian: Any, gradient: Any) -> Spectrum:
+    """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors."""
+    matrix = hessian.matrix()
+    matrix = matrix.astype(space.wide(matrix.dtype))
+    # eigenvalues of what is not finite would not come back
+    safe = jnp.where(jnp.isfinite(matrix), (matrix + matrix.T) / 2, 0)
+    values, vectors = jnp.linalg.eigh(safe)
+    flat = hessian.flat(gradient).astype(matrix.dtype)
+    whole = lambda a: space.unflattened(a, space.widened(gradient))
+    return Spectrum(values, vectors, vectors.T @ flat, whole)
+
+
+def in_region(found: Spectrum, radius: Any) -> tuple[Any, Any]:
+    r"""Return the minimizer of the model over $\|s\| \le \Delta$, and $\lambda$ [1].
+
+    References:
+        [1] Conn, Gould and Toint (2000). Trust-Region Methods. SIAM. Section 7.3,
+            Algorithm 7.3.1, in the eigenvectors.
+    """
+    newton = -found.gradient / jnp.where(found.values > 0, found.values, 1)
+    inside = (found.values[0] > 0) & (jnp.linalg.norm(newton) <= radius)
+    shift = _secular(found, lambda lam: jnp.full_like(lam, radius))
+    s = _on_boundary(found, shift, radius)
+    return jnp.where(inside, newton, s), jnp.where(inside, 0, shift)
+
+
+def with_cubic(found: Spectrum, weight: Any) -> tuple[Any, Any]:
+    r"""Return the minimizer of the model plus $\sigma \|s\|^3 / 3$, and $\lambda$ [1].
+
+    References:
+        [1] Cartis, Gould and Toint (2011). Adaptive cubic regularisation methods for
+            unconstrained optimization. Part I. Math. Program. 127, 245-295. (3.1).
+    """
+    shift = _secular(found, lambda lam: lam / weight)
+    return _on_boundary(found, shift, shift / weight), shift
+
+
+def _secular(found: Spectrum, length: Callable[[Any], Any]) -> Any:
+    r"""Solve $\|s(\lambda)\| = \ell(\lambda)$ by Newton's method, kept in an interval.
+
+    $1 / \|s\|$ is nearly linear in $\lambda$, and convex where the root is looked for.
+    """
+    dtype = found.values.dtype
+    tiny = jnp.finfo(dtype).tiny
+    lowest = jnp.maximum(-found.values[0], 0)
+    size = jnp.linalg.norm(found.gradient)
+    scale = jnp.maximum(jnp.max(jnp.abs(found.values)), tiny)
+    norm_at = lambda lam: jnp.linalg.norm(_inverse(found, lam))
+    gap = lambda lam: norm_at(lam) - length(lam)
+
+    def widen(high: Any) -> Any:
+        return lowest + 2 * (high - lowest)
+
+    first = lowest + jnp.maximum(size, scale) + tiny
+    high = jax.lax.while_loop(
+        lambda s: (gap(s[0]) > 0) & (s[1] < 200),
+        lambda s: (widen(s[0]), s[1] + 1),
+        (first, 0),
+    )[0]
+
+    def body(s: Any) -> Any:
+        low, high, lam, count = s
+        value, slope = jax.jvp(
+            lambda lam: 1 / norm_at(lam) - 1 / length(lam),
+            (lam,),
+            (jnp.ones_like(lam),),
+        )
+        low = jnp.where(value < 0, lam, low)
+        high = jnp.where(value < 0, high, lam)
+        step = lam - value / slope
+        middle = jnp.where(low > 0, jnp.sqrt(low) * jnp.sqrt(high), (low + high) / 2)
+        inside = (step > low) & (step < high) & jnp.isfinite(step)
+        return low, high, jnp.where(inside, step, middle), count + 1
+
+    def go_on(s: Any) -> Any:
+        low, high, _, count = s
+        return (high - low > 4 * jnp.finfo(dtype).eps * high) & (count < 80)
+
+    start = (lowest, high, (lowest + high) / 2, 0)
+    return jax.lax.while_loop(go_on, body, start)[2]
+
+
+def _inverse(found: Spectrum, lam: Any) -> Any:
+    """Return the step at a shift, by its coordinates; zero where there is no slope."""
+    shifted = found.values + lam
+    moved = (found.gradient != 0) & (shifted != 0)
+    return jnp.where(moved, -found.gradient / jnp.where(moved, shifted, 1), 0)
+
+
+def _on_boundary(found: Spectrum, shift: Any, length: Any) -> Any:
+    """Return the step of a length, in the hard case with the first eigenvector."""
+    s = _inverse(found, shift)
+    missing = jnp.sqrt(jnp.maximum(length**2 - s @ s, 0))
+    sign = jnp.where(found.gradient[0] > 0, -1, 1)
+    hard = (found.values[0] <= 0) & (missing > 1e-3 * length)
+    return s.at[0].add(jnp.where(hard, sign * missing, 0))

@@ -1,0 +1,326 @@
+"""`trust_region` and `cubic_newton`: steps that the objective has to agree with."""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.linop import Reason, space, steihaug
+
+from ._globalized import Trial, Tried, first, tried
+from ._local import Local
+from ._step import given, transformation
+from ._subproblem import in_region, spectrum, with_cubic
+
+
+def scale_by_trust_region(
+    *,
+    radius: Any = None,
+    max_radius: Any = jnp.inf,
+    accept: Any = 0.15,
+    max_tol: Any = 0.1,
+    subproblem: Literal["steihaug", "exact"] = "steihaug",
+    max_steps: Any = None,
+    max_rejections: Any = 20,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Minimize a quadratic model in a region where it is trusted.
+
+    The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$: by
+    truncated conjugate gradients [2], to a residual of $\min(\eta, \sqrt{\|g\|})$, or
+    exactly in the eigenvectors of H [3] (section 7.3), where n is small. It is taken
+    if the decrease of f is more than `accept` of the model's. The radius shrinks to a
+    quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it is above 3/4
+    and s at the boundary [1] (Algorithm 4.1). Departing from it, an update tries
+    smaller radii by itself, without a new gradient, until a step is taken; and where
+    both decreases are within 10 roundings of f, they count as equal [3] (section
+    17.4.2).
+
+    Args:
+        radius: The first $\Delta$; if left out, the length of the step to the minimum
+            of the model along -g, or 1 where the curvature along g is not positive,
+            which costs one product.
+        max_radius: The largest one.
+        accept: The least ratio for a step.
+        max_tol: $\eta$.
+        subproblem: `"steihaug"` or `"exact"`.
+        max_steps: The most products of one trial; 2 n if left out, as rounding makes n
+            too few.
+        max_rejections: After so many trials the step is zero.
+
+    Returns:
+        A transformation from the gradient to -s. Its update takes `value_fn=`. Its
+        state says radius, products, curvature, decreases and what became of the step.
+        f never increases.
+
+    Raises:
+        ValueError: If there is no such subproblem.
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
+        >>> transform = hotk.optim.scale_by_trust_region()
+        >>> x = jnp.array([1.0, 0.0])
+        >>> g = jax.grad(f)(x)
+        >>> p, state = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> bool(f(x - p) < f(x)), int(state.rejections)
+        (True, 0)
+
+    References:
+        [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., chapter 4.
+        [2] Steihaug (1983). The conjugate gradient method and trust regions in large
+            scale optimization. SIAM J. Numer. Anal. 20(3), 626-637.
+        [3] Conn, Gould and Toint (2000). Trust-Region Methods. SIAM.
+    """
+    if subproblem not in ("steihaug", "exact"):
+        raise ValueError(
+            f"`trust_region`: subproblem {subproblem!r} is neither 'steihaug' nor "
+            "'exact'."
+        )
+    numbers = {
+        "radius": 0.0 if radius is None else radius,
+        "max_radius": max_radius,
+        "accept": accept,
+        "max_tol": max_tol,
+        "max_rejections": max_rejections,
+        **given(max_steps=max_steps),
+    }
+    return transformation(
+        "trust_region",
+        lambda params, numbers: first(params, numbers["radius"]),
+        _trust_region,
+        numbers,
+        exact=subproblem == "exact",
+    )
+
+
+def _trust_region(
+    local: Local,
+    gradient: Any,
+    state: Tried,
+    numbers: Any,
+    *,
+    exact: bool,
+) -> tuple[Any, Tried]:
+    dtype = space.scalar_dtype(gradient)
+    largest = numbers["max_radius"].astype(dtype)
+
+    def adapt(radius: Any, ratio: Any, trial: Trial) -> Any:
+        length = space.norm(trial.step)
+        length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
+        wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
+        return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
+
+    near = local.linearized()
+    if exact:
+        propose = _in_eigenvectors(near.hessian, gradient)
+    else:
+        tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
+        steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+        propose = functools.partial(_truncated, near.hessian, gradient, tol, steps)
+    begun = state.control > 0
+    radius = jax.lax.cond(
+        begun, lambda: state.control, lambda: _along(near.hessian, gradient)
+    )
+    radius = jnp.minimum(radius, largest)
+    return tried(
+        local,
+        near.value,
+        gradient,
+        radius,
+        propose,
+        adapt,
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+    )
+
+
+def _along(hessian: Any, gradient: Any) -> Any:
+    """Return the length of the step to the minimum of the model along the gradient."""
+    size = space.norm(gradient)
+    product = hessian.mv(space.narrowed(gradient, hessian.like))
+    curvature = space.inner(gradient, product)
+    length = size**3 / jnp.where(curvature > 0, curvature, 1)
+    usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
+    return jnp.where(usual, length, 1).astype(size.dtype)
+
+
+def _truncated(hessian: Any, gradient: Any, tol: Any, steps: Any, radius: Any) -> Trial:
+    found = steihaug(hessian, gradient, radius, tol=tol, max_steps=steps)
+    at_boundary = found.reason == Reason.boundary
+    bounded = at_boundary | (found.reason == Reason.negative_curvature)
+    return Trial(
+        space.widened(found.x),
+        found.model,
+        bounded,
+        found.iterations,
+        found.curvature,
+        jnp.zeros_like(found.model),
+    )
+
+
+def _in_eigenvectors(hessian: Any, gradient: Any) -> Any:
+    found = spectrum(hessian, gradient)
+    products = jnp.asarray(len(found.values))
+
+    def propose(radius: Any) -> Trial:
+        s, shift = in_region(found, radius.astype(found.values.dtype))
+        bounded = jnp.linalg.norm(s) >= 0.99 * radius
+        model, lowest = found.model(s), found.values[0]
+        return Trial(found.step(s), model, bounded, products, lowest, shift)
+
+    return propose
+
+
+def trust_region(
+    learning_rate: Any = 1.0,
+    *,
+    radius: Any = None,
+    max_radius: Any = jnp.inf,
+    accept: Any = 0.15,
+    max_tol: Any = 0.1,
+    subproblem: Literal["steihaug", "exact"] = "steihaug",
+    max_steps: Any = None,
+    max_rejections: Any = 20,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
+
+    Args:
+        learning_rate: A factor of the step, or a schedule. With any other than 1 the
+            step is not the one that was tried.
+        radius: As for `scale_by_trust_region`, and so are all others.
+        max_radius: The largest radius.
+        accept: The least ratio for a step.
+        max_tol: The largest relative residual of the subproblem.
+        subproblem: `"steihaug"` or `"exact"`.
+        max_steps: The most products of one trial.
+        max_rejections: After so many trials the step is zero.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
+        >>> x0 = jnp.array([-1.2, 1.0])
+        >>> found = hotk.optim.minimize(f, x0, hotk.optim.trust_region())
+        >>> found.x.round(3).tolist()
+        [1.0, 1.0]
+    """
+    inner = scale_by_trust_region(
+        radius=radius,
+        max_radius=max_radius,
+        accept=accept,
+        max_tol=max_tol,
+        subproblem=subproblem,
+        max_steps=max_steps,
+        max_rejections=max_rejections,
+    )
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+
+
+def scale_by_cubic_newton(
+    *, weight: Any = 1.0, accept: Any = 0.1, max_rejections: Any = 40
+) -> optax.GradientTransformationExtraArgs:
+    r"""Minimize a quadratic model plus a cubic term whose weight adapts.
+
+    The step s minimizes $g^T s + s^T H s / 2 + \sigma \|s\|^3 / 3$ exactly, in the
+    eigenvectors of H, for a small n [1] (Algorithm 2.1). It is taken if the
+    decrease of f is more than `accept` of the model's. The weight $\sigma$ is divided
+    by 3 where the ratio is above 0.9, and doubled where the step is rejected; an update
+    tries larger weights by itself until a step is taken.
+
+    Args:
+        weight: The first $\sigma$.
+        accept: The least ratio for a step.
+        max_rejections: After so many trials the step is zero.
+
+    Returns:
+        A transformation from the gradient to -s, as `scale_by_trust_region`; `control`
+        in its state is the weight.
+
+    Raises:
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4 - x**2)
+        >>> transform = hotk.optim.scale_by_cubic_newton()
+        >>> x = jnp.array([0.1, -0.2])
+        >>> p, _ = transform.update(
+        ...     jax.grad(f)(x), transform.init(x), x, value_fn=f
+        ... )
+        >>> bool(f(x - p) < f(x))
+        True
+
+    References:
+        [1] Cartis, Gould and Toint (2011). Adaptive cubic regularisation methods for
+            unconstrained optimization. Part I. Math. Program. 127, 245-295.
+    """
+    return transformation(
+        "cubic_newton",
+        lambda params, numbers: first(params, numbers["weight"]),
+        _cubic,
+        {"weight": weight, "accept": accept, "max_rejections": max_rejections},
+    )
+
+
+def _cubic(
+    local: Local, gradient: Any, state: Tried, numbers: Any
+) -> tuple[Any, Tried]:
+    near = local.linearized()
+    found = spectrum(near.hessian, gradient)
+    products = jnp.asarray(len(found.values))
+
+    def propose(weight: Any) -> Trial:
+        weight = weight.astype(found.values.dtype)
+        s, shift = with_cubic(found, weight)
+        model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
+        bounded = jnp.zeros((), bool)
+        return Trial(found.step(s), model, bounded, products, found.values[0], shift)
+
+    def adapt(weight: Any, ratio: Any, trial: Trial) -> Any:
+        del trial
+        least = jnp.finfo(weight.dtype).eps
+        lighter = jnp.where(ratio > 0.9, jnp.maximum(weight / 3, least), weight)
+        return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
+
+    return tried(
+        local,
+        near.value,
+        gradient,
+        state.control,
+        propose,
+        adapt,
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+    )
+
+
+def cubic_newton(
+    learning_rate: Any = 1.0,
+    *,
+    weight: Any = 1.0,
+    accept: Any = 0.1,
+    max_rejections: Any = 40,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
+
+    Args:
+        learning_rate: A factor of the step, or a schedule.
+        weight: As for `scale_by_cubic_newton`.
+        accept: As for `scale_by_cubic_newton`.
+        max_rejections: As for `scale_by_cubic_newton`.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4 - x**2)
+        >>> found = hotk.optim.minimize(f, jnp.ones(2), hotk.optim.cubic_newton())
+        >>> print(f"{found.x[0]:.4f}, {found.x[1]:.4f}")
+        0.7071, 0.7071
+    """
+    inner = scale_by_cubic_newton(
+        weight=weight, accept=accept, max_rejections=max_rejections
+    )
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))

@@ -1,0 +1,156 @@
+"""The loop: its result, its reasons to stop, its compiles."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optimistix
+import pytest
+import scipy.optimize
+
+import hotk
+from tests.counting import compiles
+from tests.helpers import close
+
+
+def rosenbrock(x):
+    return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+START = jnp.array([-1.2, 1.0, 0.5])
+
+
+def test_it_agrees_with_scipy():
+    found = hotk.optim.minimize(rosenbrock, START, hotk.optim.newton_cg())
+    known = scipy.optimize.rosen(np.asarray(found.x))
+    close(found.value, known, atol=1e-15)
+    close(found.x, np.ones(3), atol=1e-6)
+    assert found.converged
+    assert float(found.gradient_norm) <= 1.5e-8
+    close(found.history[0], np.asarray(rosenbrock(START)))
+    assert "below the tolerance" in repr(found)
+
+
+def test_optimizers_of_optax_run_as_well():
+    f = lambda x: jnp.sum((x - 2.0) ** 2)
+    with jax.numpy_dtype_promotion("standard"):
+        for transform in (optax.sgd(0.2), optax.adam(0.2), optax.lbfgs()):
+            found = hotk.optim.minimize(f, jnp.zeros(3), transform, tol=1e-4)
+            close(found.x, np.full(3, 2.0), atol=1e-3)
+            assert np.isinf(found.smallest_curvature)
+
+
+def test_reasons_to_stop():
+    transform = hotk.optim.trust_region()
+    few = hotk.optim.minimize(rosenbrock, START, transform, max_steps=3)
+    assert few.reason == hotk.optim.Stop.most_steps
+    assert int(few.steps) == 3
+    none = hotk.optim.minimize(rosenbrock, START, transform, max_steps=0)
+    close(none.x, np.asarray(START))
+    broken = hotk.optim.minimize(
+        lambda x: jnp.sum(jnp.log(x)), jnp.ones(2), optax.sgd(0.3)
+    )
+    assert broken.reason == hotk.optim.Stop.not_finite
+    assert jnp.all(jnp.isfinite(broken.x))
+    assert jnp.isfinite(broken.value)
+    at_once = hotk.optim.minimize(lambda x: jnp.sum(x) * jnp.nan, START, transform)
+    assert at_once.reason == hotk.optim.Stop.not_finite
+    close(at_once.x, np.asarray(START))
+    still = hotk.optim.minimize(rosenbrock, START, optax.sgd(0.0))
+    assert still.reason == hotk.optim.Stop.stuck
+    with pytest.raises(ValueError, match="max_steps"):
+        hotk.optim.minimize(rosenbrock, START, transform, max_steps=-1)
+
+
+def test_a_fresh_objective_over_other_data_is_not_compiled():
+    transform = hotk.optim.newton_cg()
+
+    def solve(data, scale):
+        f = lambda x, scale: scale * jnp.sum((x - data) ** 4 + (x - data) ** 2)
+        return hotk.optim.minimize(f, jnp.zeros(3), transform, args=(scale,)).x
+
+    solve(jnp.ones(3), 1.0)
+    solve(2 * jnp.ones(3), 3.0)
+    with compiles() as counted:
+        found = solve(3 * jnp.ones(3), 2.0)
+    assert counted() == 0
+    close(found, np.full(3, 3.0), atol=1e-5)
+
+
+def test_trees_modules_and_what_is_no_number():
+    network = eqx.nn.MLP(2, 1, 3, 1, jnp.tanh, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (20, 2))
+    y = jnp.sin(x[:, :1]) * x[:, 1:]
+
+    def loss(network):
+        return jnp.mean((jax.vmap(network)(x) - y) ** 2)
+
+    found = hotk.optim.minimize(loss, network, hotk.optim.trust_region(), max_steps=20)
+    assert isinstance(found.x, eqx.nn.MLP)
+    assert found.x.activation is network.activation
+    assert found.value < 0.5 * loss(network)
+    close(float(found.value), float(loss(found.x)))
+    f = lambda p: p["scale"] * (p["x"] - 3.0) ** 2 + len(p["name"])
+    tree = {"scale": 2, "x": 0.0, "name": "a"}
+    found = hotk.optim.minimize(f, tree, hotk.optim.newton())
+    assert found.x["scale"] == 2
+    assert found.x["name"] == "a"
+    close(found.x["x"], 3.0, atol=1e-7)
+
+
+def test_inside_of_jit_and_vmap():
+    transform = hotk.optim.trust_region()
+
+    def solve(x, shift):
+        f = lambda x: rosenbrock(x - shift)
+        return hotk.optim.minimize(f, x, transform, max_steps=80)
+
+    found = jax.jit(solve)(START, 0.5)
+    close(found.x, np.full(3, 1.5), atol=1e-6)
+    assert found.history.shape == (81,)
+    mapped = jax.jit(jax.vmap(solve, (None, 0)))(START, jnp.array([0.0, 0.5]))
+    close(mapped.x, np.array([[1.0] * 3, [1.5] * 3]), atol=1e-6)
+
+
+def test_a_bar_is_shown(capfd):
+    hotk.optim.minimize(rosenbrock, START, hotk.optim.newton_cg(), progress=True)
+    assert "minimize" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "factory", [hotk.optim.newton_cg, hotk.optim.trust_region, hotk.optim.cubic_newton]
+)
+def test_under_optimistix(factory):
+    solver = optimistix.OptaxMinimiser(factory(), rtol=1e-8, atol=1e-8)
+    with jax.numpy_dtype_promotion("standard"):
+        found = optimistix.minimise(
+            lambda x, _: rosenbrock(x), solver, START, max_steps=300
+        )
+    close(found.value, np.ones(3), atol=1e-5)
+
+
+def test_the_functions_that_optax_had():
+    loss = lambda p, x, y: jnp.mean((jnp.tanh(x @ p["w"]) + p["b"] - y) ** 2)
+    p = {"w": jnp.array([0.3, -0.2, 0.5]), "b": jnp.asarray(0.1)}
+    x, y = jax.random.normal(jax.random.key(0), (5, 3)), jnp.ones(5)
+    flat, unravel = jax.flatten_util.ravel_pytree(p)
+    hessian = np.asarray(jax.hessian(lambda q: loss(unravel(q), x, y))(flat))
+    v = jnp.arange(4.0)
+    got = hotk.optim.hvp(loss, v, p, x, y)
+    close(jax.flatten_util.ravel_pytree(got)[0], hessian @ np.asarray(v))
+    close(hotk.optim.hvp(loss, unravel(v), p, x, y), got)
+    close(hotk.optim.hessian_diag(loss, p, x, y), np.diag(hessian).copy())
+    slope = np.asarray(jax.grad(lambda q: loss(unravel(q), x, y))(flat))
+    close(hotk.optim.fisher_diag(loss, p, x, y), slope**2)
+
+
+def test_sharded_parameters_stay_where_they_are():
+    # on one device here; on eight in `test_sharded.py`
+    mesh = jax.make_mesh((1,), ("i",))
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+    x = jax.device_put(jnp.array([2.0, 3.0]), spec)
+    found = hotk.optim.minimize(
+        lambda x: jnp.sum(x**4), x, hotk.optim.newton_cg(), tol=1e-3
+    )
+    assert found.x.sharding.is_equivalent_to(spec, 1)

@@ -1,0 +1,90 @@
+"""The problems of Moré, Garbow and Hillstrom: published minima from their starts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.optim.problems import PROBLEMS
+
+
+REGIONS = {
+    "steihaug": hotk.optim.trust_region(),
+    "exact": hotk.optim.trust_region(subproblem="exact"),
+}
+OTHERS = {
+    "newton": hotk.optim.newton(),
+    "newton_cg": hotk.optim.newton_cg(),
+    "cubic_newton": hotk.optim.cubic_newton(),
+}
+# Two where those others need more than their thousand steps.
+HARD = {"newton": {"Meyer"}, "cubic_newton": {"Osborne 1"}, "newton_cg": {"Meyer"}}
+SOME = [
+    *("Rosenbrock", "Beale", "Brown, badly scaled", "helical valley", "Gulf", "Box"),
+    *("Wood", "Meyer", "Osborne 1", "Watson", "trigonometric", "Chebyquad"),
+]
+
+
+@pytest.mark.parametrize("subproblem", REGIONS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_trust_regions_reach_the_published_minimum(name, subproblem):
+    problem = PROBLEMS[name]
+    start = jnp.asarray(problem.start, float)
+    transform = REGIONS[subproblem]
+    found = hotk.optim.minimize(problem.value, start, transform, tol=1e-10)
+    assert problem.solved(float(found.value)), found
+    history = np.asarray(found.history)
+    assert len(history) == int(found.steps) + 1
+    assert (np.diff(history) <= 0).all()
+    at_x = float(problem.value(found.x))
+    np.testing.assert_allclose(history[-1], at_x, rtol=1e-9, atol=1e-20 * history[0])
+
+
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("name", SOME)
+def test_the_others(name, method):
+    if name in HARD[method]:
+        pytest.skip("needs more than a thousand steps")
+    problem = PROBLEMS[name]
+    start = jnp.asarray(problem.start, float)
+    found = hotk.optim.minimize(problem.value, start, OTHERS[method], tol=1e-10)
+    assert problem.solved(float(found.value)), found
+    assert (np.diff(np.asarray(found.history)) <= 0).all()
+
+
+def test_the_problems_are_those_of_the_paper():
+    """Values at the standard start, computed by hand or given in the paper."""
+    at_start = {
+        "Rosenbrock": 24.2,
+        "Freudenstein and Roth": 400.5,
+        "Beale": 14.203125,
+        "helical valley": 2500.0,
+        "Powell, singular": 215.0,
+        "Wood": 19192.0,
+        "Brown, badly scaled": 999998000003.0,
+        "Brown and Dennis": 7926693.33699,
+        "Jennrich and Sampson": 4171.306,
+        "Bard": 41.68169,
+    }
+    for name, expected in at_start.items():
+        problem = PROBLEMS[name]
+        got = problem.value(jnp.asarray(problem.start, float))
+        np.testing.assert_allclose(float(got), expected, rtol=1e-6)
+    assert len(PROBLEMS) == 33
+    minimizers = {
+        "Rosenbrock": [1.0, 1.0],
+        "Freudenstein and Roth": [5.0, 4.0],
+        "Powell, badly scaled": [1.0981593e-5, 9.1061467],
+        "Brown, badly scaled": [1e6, 2e-6],
+        "Beale": [3.0, 0.5],
+        "helical valley": [1.0, 0.0, 0.0],
+        "Gulf": [50.0, 25.0, 1.5],
+        "Box": [1.0, 10.0, 1.0],
+        "Wood": [1.0, 1.0, 1.0, 1.0],
+        "Biggs": [1.0, 10.0, 1.0, 5.0, 4.0, 3.0],
+        "variably dimensioned": [1.0] * 10,
+    }
+    for name, x in minimizers.items():
+        assert float(PROBLEMS[name].value(jnp.array(x))) < 1e-8, name
+    assert jax.config.values["jax_enable_x64"]

@@ -1,0 +1,140 @@
+"""Indefinite, singular and broken objectives: no ascent, no NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hotk
+from tests.helpers import close
+
+
+NEWTON = {
+    "newton": lambda: hotk.optim.newton(),
+    "newton_cg": lambda: hotk.optim.newton_cg(),
+    "trust_region": lambda: hotk.optim.trust_region(),
+    "trust_region, exact": lambda: hotk.optim.trust_region(subproblem="exact"),
+    "cubic_newton": lambda: hotk.optim.cubic_newton(),
+}
+DIAGONAL = {
+    "adahessian": lambda: hotk.optim.adahessian(0.1),
+    "sophia": lambda: hotk.optim.sophia(0.02),
+}
+ALL = NEWTON | DIAGONAL
+
+OBJECTIVES = {
+    "indefinite": (lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4 / 8, [1.0, 0.1]),
+    "near a saddle": (lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4, [0.5, 1e-6]),
+    "a maximum nearby": (lambda x: jnp.sum(jnp.cos(x)), [0.01, -0.02]),
+    "singular": (lambda x: (x[0] + x[1] - 1) ** 2, [3.0, 2.0]),
+    "flat": (lambda x: jnp.sum(x**4), [1e-3, 1.0]),
+    "linear": (lambda x: x[0] - 2 * x[1], [0.0, 0.0]),
+    "infinite beyond": (lambda x: jnp.sum(x - jnp.log(x)), [1e-3, 5.0]),
+    "not a number beyond": (lambda x: jnp.sum(jnp.sqrt(x) * 0 + x**2), [1.0, 0.5]),
+    "steep": (lambda x: jnp.sum(jnp.exp(20 * x) + x**2), [1.0, -3.0]),
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", NEWTON)
+def test_never_an_ascent_step(name, objective):
+    f, start = OBJECTIVES[objective]
+    transform, x = NEWTON[name](), jnp.array(start)
+    state = transform.init(x)
+    before = float(f(x))
+    for _ in range(8):
+        step, state = transform.update(jax.grad(f)(x), state, x, value_fn=f)
+        x = x + step
+        after = float(f(x))
+        assert np.isfinite(after)
+        assert after <= before
+        before = after
+    assert before < float(f(jnp.array(start)))
+
+
+@pytest.mark.parametrize("name", [n for n in NEWTON if n != "newton"])
+def test_a_saddle_is_left_along_negative_curvature(name):
+    f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
+    found = hotk.optim.minimize(f, jnp.array([0.5, 1e-8]), NEWTON[name](), max_steps=60)
+    close(jnp.abs(found.x), np.array([0.0, 0.5**0.5]), atol=1e-6)
+    assert found.smallest_curvature < 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_batches_that_are_no_numbers_change_nothing(name):
+    transform, x = ALL[name](), jnp.array([1.0, 2.0])
+    f = lambda x, batch: jnp.sum((x - batch) ** 2)
+    state = transform.init(x)
+    good = jnp.array([0.5, 0.5])
+    for batch in (jnp.array([jnp.nan, 0.0]), jnp.array([jnp.inf, 0.0])):
+        at = lambda x, batch=batch: f(x, batch)
+        step, state = transform.update(jax.grad(at)(x), state, x, value_fn=at)
+        close(step, np.zeros(2))
+    at = lambda x: f(x, good)
+    for _ in range(60):
+        step, state = transform.update(jax.grad(at)(x), state, x, value_fn=at)
+        x = optax.apply_updates(x, step)
+        assert jnp.all(jnp.isfinite(x))
+    assert at(x) < 0.2 * at(jnp.array([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_at_a_stationary_point_nothing_happens(name):
+    transform, x = ALL[name](), jnp.zeros(2)
+    f = lambda x: jnp.sum(x**2)
+    state = transform.init(x)
+    step, _ = transform.update(jax.grad(f)(x), state, x, value_fn=f)
+    close(step, np.zeros(2))
+
+
+def test_a_rejected_step_says_so():
+    f = lambda x: jnp.where(jnp.all(x == 1.0), 0.0, 1.0) + 0.0 * jnp.sum(x)
+    x, g = jnp.ones(2), jnp.ones(2)  # a gradient that promises what f does not hold
+    transform = hotk.optim.scale_by_trust_region(max_rejections=3)
+    p, state = transform.update(g, transform.init(x), x, value_fn=f)
+    close(p, np.zeros(2))
+    assert state.outcome == hotk.optim.Outcome.rejected
+    assert int(state.rejections) == 4
+    assert float(state.actual) == 0.0
+    search = hotk.optim.scale_by_line_search()
+    p, state = search.update(-g, search.init(x), x, value_fn=f)
+    close(p, np.zeros(2))
+
+
+def test_what_the_states_tell():
+    f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
+    x = jnp.array([1.0, 0.1])
+    g = jax.grad(f)(x)
+    transform = hotk.optim.scale_by_trust_region(radius=0.5, subproblem="exact")
+    p, state = transform.update(g, transform.init(x), x, value_fn=f)
+    s = -p
+    eigenvalues = np.linalg.eigvalsh(jax.hessian(f)(x))
+    close(state.curvature, eigenvalues[0])
+    model = g @ s + s @ jax.hessian(f)(x) @ s / 2
+    close(state.predicted, -float(model))
+    close(state.actual, float(f(x) - f(x + s)))
+    close(jnp.linalg.norm(s), 0.5)
+    shifted = jax.hessian(f)(x) + state.damping * jnp.eye(2)
+    close(shifted @ s, -np.asarray(g), atol=1e-9)
+    transform = hotk.optim.scale_by_newton_cg(max_tol=1e-9)
+    _, state = transform.update(g, transform.init(x), x, value_fn=f)
+    assert state.curvature < 0
+    transform = hotk.optim.scale_by_newton(damping=0.25)
+    p, state = transform.update(g, transform.init(x), x, value_fn=f)
+    assert state.damping > -eigenvalues[0]
+    close((jax.hessian(f)(x) + state.damping * jnp.eye(2)) @ p, np.asarray(g))
+
+
+def test_functions_without_forward_or_reverse_derivatives():
+    @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
+    loop = lambda x: jax.lax.while_loop(
+        lambda c: c[1] < 2, lambda c: (c[0] * x, c[1] + 1), (x, 0)
+    )[0]
+    for f in (lambda x: jnp.sum(square(x - 1)), lambda x: jnp.sum((loop(x) - 1) ** 2)):
+        found = hotk.optim.minimize(f, jnp.full(2, 1.5), hotk.optim.trust_region())
+        close(found.x, np.ones(2), atol=1e-6)

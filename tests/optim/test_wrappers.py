@@ -1,0 +1,220 @@
+"""Every optimizer in every wrapper of optax, eager and jitted, on a quadratic."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hotk
+from tests.counting import compiles
+from tests.helpers import close
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    """Let optax promote dtypes: its own wrappers do not work without."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+# f(p) = sum(a p^2) / 2 - b p, so that the gradient is a p - b, the Hessian a.
+A = {"w": jnp.array([1.0, 4.0]), "b": jnp.array(9.0, float)}
+B = {"w": jnp.array([1.0, -2.0]), "b": jnp.array(3.0, float)}
+START = {"w": jnp.array([2.0, 1.0]), "b": jnp.array(-1.0, float)}
+
+
+def quadratic(p, shift=0.0):
+    parts = jax.tree.map(lambda a, b, p: jnp.sum(a * p**2 / 2 - b * p), A, B, p)
+    return sum(jax.tree.leaves(parts)) + shift
+
+
+def slope(p):
+    return jax.tree.map(lambda a, b, p: a * p - b, A, B, p)
+
+
+def newton(rate):
+    return jax.tree.map(lambda a, g: -rate * g / a, A, slope(START))
+
+
+def adahessian(rate):  # the first moments, corrected, are gradient and diagonal
+    return jax.tree.map(lambda a, g: -rate * g / (a + 1e-8), A, slope(START))
+
+
+def sophia(rate):
+    def entry(a, g):
+        return -rate * jnp.clip((1 - 0.965) * g / (0.01 * (1 - 0.99) * a), -1, 1)
+
+    return jax.tree.map(entry, A, slope(START))
+
+
+# The factory with a learning rate, and the step that it must make.
+OPTIMIZERS = {
+    "newton": (hotk.optim.newton, newton),
+    "newton_cg": (functools.partial(hotk.optim.newton_cg, max_tol=1e-9), newton),
+    "trust_region": (
+        functools.partial(hotk.optim.trust_region, radius=100.0, max_tol=1e-9),
+        newton,
+    ),
+    "trust_region, exact": (
+        functools.partial(hotk.optim.trust_region, radius=100.0, subproblem="exact"),
+        newton,
+    ),
+    "cubic_newton": (functools.partial(hotk.optim.cubic_newton, weight=1e-9), newton),
+    "levenberg_marquardt": (
+        functools.partial(hotk.optim.levenberg_marquardt, damping=1e-12, max_tol=1e-9),
+        newton,
+    ),
+    "natural_gradient": (
+        functools.partial(hotk.optim.natural_gradient, damping=0.0, tol=1e-12),
+        newton,
+    ),
+    "adahessian": (hotk.optim.adahessian, adahessian),
+    "sophia": (hotk.optim.sophia, sophia),
+}
+
+
+def injected(factory):
+    return optax.inject_hyperparams(factory)(learning_rate=0.5)
+
+
+def in_parts(factory):
+    labels = {"w": "first", "b": "second"}
+    parts = {"first": factory(0.5), "second": factory(0.5)}
+    return hotk.optim.with_params(optax.partition(parts, labels))
+
+
+WRAPPERS = {
+    "alone": lambda factory: factory(0.5),
+    "chain": lambda factory: optax.chain(
+        optax.clip(1e9), factory(1.0), optax.scale(0.5)
+    ),
+    "named_chain": lambda factory: optax.named_chain(
+        ("clip", optax.clip_by_global_norm(1e9)), ("step", factory(0.5))
+    ),
+    "masked": lambda factory: hotk.optim.with_params(
+        optax.masked(factory(0.5), {"w": True, "b": True})
+    ),
+    "partition": in_parts,
+    "MultiSteps": lambda factory: optax.MultiSteps(factory(0.5), 1),
+    "inject_hyperparams": injected,
+    "apply_if_finite": lambda factory: optax.apply_if_finite(factory(0.5), 3),
+    "schedule": lambda factory: factory(optax.constant_schedule(0.5)),
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_step_on_a_quadratic(name, wrapper, jitted):
+    factory, expected = OPTIMIZERS[name]
+    transform = WRAPPERS[wrapper](factory)
+
+    def update(p, state):
+        return transform.update(slope(p), state, p, value_fn=quadratic)
+
+    update = jax.jit(update) if jitted else update
+    state = transform.init(START)
+    found, state = update(START, state)
+    tolerance = 1e-6 if name == "cubic_newton" else 1e-10
+    close(found, jax.tree.map(np.asarray, expected(0.5)), rtol=tolerance, atol=1e-12)
+    update(optax.apply_updates(START, found), state)
+    if jitted:
+        assert update._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_fresh_objective_is_not_compiled_again(name):
+    transform = OPTIMIZERS[name][0](0.5)
+    p, state = START, transform.init(START)
+
+    def step(p, state, batch):
+        f = lambda p: quadratic(p, batch)
+        updates, state = transform.update(slope(p), state, p, value_fn=f)
+        return optax.apply_updates(p, updates), state
+
+    for k in range(2):
+        p, state = step(p, state, jnp.asarray(float(k)))
+    with compiles() as counted:
+        for k in range(3):
+            p, state = step(p, state, jnp.asarray(2.0 + k))
+    assert counted() == 0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_hyperparameters_are_not_compiled(name):
+    factory = OPTIMIZERS[name][0]
+    results = []
+    for rate in (0.5, 0.25, 0.125):
+        transform = factory(rate)
+        with compiles() as counted:
+            found, _ = transform.update(
+                slope(START), transform.init(START), START, value_fn=quadratic
+            )
+        results.append(found["w"])
+    assert counted() == 0
+    close(results[1], np.asarray(results[0] / 2), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_in_a_scan_and_in_low_precision(name):
+    transform = OPTIMIZERS[name][0](0.5)
+    start = jax.tree.map(lambda a: a.astype(jnp.bfloat16), START)
+
+    def value(p):
+        return quadratic(jax.tree.map(lambda a: a.astype(jnp.float32), p))
+
+    def step(carry, _):
+        p, state = carry
+        y, g = jax.value_and_grad(value)(p)
+        updates, state = transform.update(g, state, p, obj_fn=value)
+        return (optax.apply_updates(p, updates), state), y
+
+    (p, _), values = jax.lax.scan(step, (start, transform.init(start)), length=6)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(p)} == {"bfloat16"}
+    assert values[-1] < values[0]
+
+
+def test_only_some_parameters():
+    plain = {"second": optax.sgd(0.1), "first": hotk.optim.newton_cg(1.0, max_tol=1e-9)}
+    transform = optax.partition(plain, {"w": "first", "b": "second"})
+    f = lambda p: quadratic(p) + 0.0 * p["b"]
+    state = transform.init(START)
+    with pytest.raises(hotk.StructureError, match="with_params"):
+        transform.update(slope(START), state, START, value_fn=f)
+    whole = hotk.optim.with_params(transform)
+    for found, _ in (
+        whole.update(slope(START), state, START, value_fn=f),
+        transform.update(slope(START), state, START, value_fn=f, full_params=START),
+    ):
+        close(found["w"], np.asarray(-slope(START)["w"] / A["w"]))
+        close(found["b"], np.asarray(-0.1 * slope(START)["b"]))
+
+
+def test_keywords_of_the_objective_and_none():
+    transform = hotk.optim.newton_cg(1.0, max_tol=1e-9)
+    f = lambda p, scale, *, shift: scale * quadratic(p, shift)
+    state = transform.init(START)
+    g = jax.tree.map(lambda a: 3 * a, slope(START))
+    found, _ = transform.update(
+        g, state, START, value_fn=f, scale=3.0, shift=1.0, loss=7.0
+    )
+    close(found, jax.tree.map(np.asarray, newton(1.0)))
+    with pytest.raises(TypeError, match="value_fn"):
+        transform.update(g, state, START)
+    with pytest.raises(TypeError, match="params"):
+        transform.update(g, state, value_fn=f)
+
+
+def test_accumulated_gradients_make_the_step_of_their_mean():
+    transform = optax.MultiSteps(hotk.optim.newton(1.0), 2)
+    state = transform.init(START)
+    g = slope(START)
+    first, state = transform.update(g, state, START, value_fn=quadratic)
+    close(first, jax.tree.map(lambda a: np.zeros(a.shape), START))
+    second, _ = transform.update(
+        jax.tree.map(jnp.zeros_like, g), state, START, value_fn=quadratic
+    )
+    close(second, jax.tree.map(np.asarray, newton(0.5)))
