@@ -18,6 +18,7 @@ def cg(
     preconditioner: Any = None,
     tol: Any = 1e-5,
     max_steps: int | None = None,
+    verify: bool = True,
 ) -> Solution:
     r"""Solve `A x = b` by conjugate gradients, for a positive definite operator.
 
@@ -33,6 +34,8 @@ def cg(
         preconditioner: An operator close to the inverse, positive definite.
         tol: Stop when the residual is below `tol` times the norm of `b`.
         max_steps: Stop after so many products; `10 n` at most if left out.
+        verify: Whether to compute the residual anew at the end, by one more product;
+            else it is that of the recurrence, which rounding makes too small.
 
     Returns:
         A `Solution`: `x`, and why and with which residual it stopped.
@@ -52,6 +55,7 @@ def cg(
             systems. J. Res. Nat. Bur. Standards 49, 409-436. Section 3.
     """
     b, x0, check = prepared_system("cg(A, b)", operator, b, x0, tol, max_steps)
+    check = check._replace(verifies=verify)
     inputs = constant("cg(A, b)", (operator, b, x0, preconditioner, check))
     return loop(operator, _run, *inputs, None)
 
@@ -64,6 +68,7 @@ def steihaug(
     preconditioner: Any = None,
     tol: Any = 1e-5,
     max_steps: int | None = None,
+    verify: bool = True,
 ) -> Solution:
     r"""Minimize $g^T x + x^T A x / 2$ over $\|x\| \le \Delta$, by truncated CG.
 
@@ -78,6 +83,8 @@ def steihaug(
         preconditioner: An operator close to the inverse, positive definite.
         tol: Stop when the residual is below `tol` times the norm of `g`.
         max_steps: Stop after so many products; `10 n` at most if left out.
+        verify: Whether to compute the residual anew at the end, by one more product;
+            else it is that of the recurrence, which rounding makes too small.
 
     Returns:
         A `Solution`; its `model` is the change of the quadratic, never positive.
@@ -100,6 +107,7 @@ def steihaug(
     b, x0, check = prepared_system(
         "steihaug(A, g, radius)", operator, g, None, tol, max_steps
     )
+    check = check._replace(verifies=verify)
     radius = jnp.asarray(radius, space.scalar_dtype(b))
     b = space.times(-1, b)
     inputs = (operator, b, x0, preconditioner, check, radius)
@@ -195,7 +203,8 @@ def _run(
 
     end = while_loop(lambda s: s["running"], body, state)
     method = Method.cg if radius is None else Method.steihaug
-    return finished(mv, b, end, target, method, like, unit)
+    verify = check.verifies
+    return finished(mv, b, end, target, method, like, unit, verify=verify)
 
 
 def _preconditioned(M: Any, like: Any) -> Any:

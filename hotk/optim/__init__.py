@@ -36,7 +36,7 @@ from ._second_order import (
     hessian_diag as hessian_diag,
     hvp as hvp,
 )
-from ._step import with_params as with_params
+from ._step import strip_extra_args as strip_extra_args, with_params as with_params
 from ._trust_region import (
     cubic_newton as cubic_newton,
     scale_by_cubic_newton as scale_by_cubic_newton,

@@ -1,11 +1,14 @@
 """`adahessian` and `sophia`: gradients over an estimate of the Hessian's diagonal."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 
+from hotk.curvature import AbstractLikelihood
 from hotk.linop import space
 
 from ._local import Local, Outcome, is_finite
@@ -44,19 +47,73 @@ def _first(params: Any, numbers: Any) -> DiagonalState:
     )
 
 
-def _estimated(
-    local: Local, gradient: Any, state: DiagonalState, numbers: Any, merge: Any
-) -> DiagonalState:
-    """Estimate the diagonal if it is time to, and merge it with what is known.
+def _of_signs(local: Local, gradient: Any, key: Any) -> Any:
+    """Return `u * H u` for a vector u of random signs.
 
-    It is `u * H u` for a vector u of random signs (Bekas, Kokiopoulou and Saad, 2007).
+    References:
+        Bekas, Kokiopoulou and Saad (2007). An estimator for the diagonal of a matrix.
+            Appl. Numer. Math. 57(11), 1214-1229.
     """
+    signs = space.random(key, gradient, signs=True)
+    product = local.linearized().hessian.mv(space.narrowed(signs, local.x))
+    return jax.tree.map(lambda u, h: u * h.astype(u.dtype), signs, product)
+
+
+def _of_squares(local: Local, gradient: Any, key: Any) -> Any:
+    """Return the squares of the gradient of an objective that is `_Drawn`."""
+    del gradient, key
+    return jax.tree.map(lambda a: a * a, space.widened(local.gradient()))
+
+
+@final
+class _Drawn(eqx.Module):
+    r"""A function whose squared gradient estimates the Gauss-Newton diagonal.
+
+    Targets are drawn from the model; with the gradient g of the loss for them, the
+    estimate is $g^2 / c$, c the factor of the loss: 1/N for a mean over N examples.
+    """
+
+    model: Any
+    loss: Any
+    key: Any
+
+    def __call__(self, x: Any) -> Any:
+        z = self.model(x)
+        fixed = jax.lax.stop_gradient(z)
+        key, _ = jax.random.split(jax.random.wrap_key_data(self.key))
+        slope = self.loss.slope(fixed, self.loss.sample(key, fixed))
+        slope = jax.lax.stop_gradient(slope)
+        return jnp.asarray(self.loss.factor(z) ** 0.5, z.dtype) * jnp.sum(slope * z)
+
+
+def _drawn(value_fn: Any, extra: Mapping[str, Any], state: DiagonalState) -> Any:
+    del value_fn
+    model, loss = extra.get("model_fn"), extra.get("loss_fn")
+    if model is None or not isinstance(loss, AbstractLikelihood):
+        raise TypeError(
+            '`sophia(estimator="gnb").update`: give `model_fn=`, from the parameters '
+            "to the outputs on the batch, and `loss_fn=`, a likelihood of "
+            "`hotk.curvature`."
+        )
+    return _Drawn(model, loss, state.key)
+
+
+_ESTIMATORS = {"hutchinson": _of_signs, "gnb": _of_squares}
+
+
+def _estimated(
+    local: Local,
+    gradient: Any,
+    state: DiagonalState,
+    numbers: Any,
+    merge: Any,
+    estimator: str = "hutchinson",
+) -> DiagonalState:
+    """Estimate the diagonal if it is time to, and merge it with what is known."""
 
     def anew(state: DiagonalState) -> DiagonalState:
         now, later = jax.random.split(jax.random.wrap_key_data(state.key))
-        signs = space.random(now, gradient, signs=True)
-        product = local.linearized().hessian.mv(space.narrowed(signs, local.x))
-        found = jax.tree.map(lambda u, h: u * h.astype(u.dtype), signs, product)
+        found = _ESTIMATORS[estimator](local, gradient, now)
         usual = is_finite(found)
         # an estimate that is no number is none
         merged = space.choose(usual, merge(state.diagonal, found), state.diagonal)
@@ -222,16 +279,19 @@ def scale_by_sophia(
     eps: Any = 1e-12,
     clip: Any = 1.0,
     every: Any = 10,
+    estimator: Literal["hutchinson", "gnb"] = "hutchinson",
     seed: Any = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Scale by a mean of diagonals and clip: Sophia with Hutchinson's estimate.
+    r"""Scale gradients by a mean of Hessian diagonals, and clip: Sophia.
 
     The step is $\operatorname{clip}(m_t / \max(\gamma h_t, \epsilon), \rho)$, where
-    $m_t$ is the mean of gradients, and $h_t = \beta_2 h_{t-k} + (1 - \beta_2)\,u \odot
-    H u$ in every k-th update, for random signs u [1] (equation 6, Algorithm 3).
-    Departing from [1], u has random signs in place of normal numbers, which has less
-    variance. Where the curvature is not positive, the entry is that of the momentum's
-    sign.
+    $m_t$ is the mean of gradients, and $h_t = \beta_2 h_{t-k} + (1 - \beta_2)\,\hat
+    h_t$ in every k-th update [1] (equation 6, Algorithm 3). Hutchinson's estimate is
+    $\hat h = u \odot H u$ (Algorithm 1); departing from [1], u has random signs in
+    place of normal numbers, which has less variance. That of Gauss, Newton and Bartlett
+    is $\hat h = g^2 / c$ (Algorithm 2), for the gradient g with targets that are drawn
+    from the model; c is 1/N for the mean over N examples. Where the curvature is not
+    positive, the entry is that of the momentum's sign.
 
     Args:
         b1: $\beta_1$.
@@ -240,14 +300,18 @@ def scale_by_sophia(
         eps: $\epsilon$.
         clip: $\rho$.
         every: k.
-        seed: Of the random signs; the key travels in the state.
+        estimator: `"hutchinson"` or `"gnb"`.
+        seed: Of the random numbers; the key travels in the state.
 
     Returns:
-        A transformation. Its update takes `value_fn=`. Where the gradient is not
-        finite, the step is zero and the moments stay.
+        A transformation. Its update takes `value_fn=`, for `"gnb"` instead `model_fn=`,
+        from the parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
+        `hotk.curvature`. Where the gradient is not finite, the step is zero and the
+        moments stay.
 
     Raises:
-        TypeError: If `value_fn` or `params` is missing in an update.
+        ValueError: If there is no such estimator.
+        TypeError: If a function or `params` is missing in an update.
 
     Example:
         >>> f = lambda x: jnp.sum(x**2)
@@ -272,14 +336,20 @@ def scale_by_sophia(
         "every": every,
         "seed": seed,
     }
-    return transformation("sophia", _first, _sophia, numbers)
+    if estimator not in _ESTIMATORS:
+        known = " or ".join(map(repr, _ESTIMATORS))
+        raise ValueError(f"`sophia`: estimator {estimator!r} is not {known}.")
+    compose = _drawn if estimator == "gnb" else None
+    return transformation(
+        "sophia", _first, _sophia, numbers, compose, estimator=estimator
+    )
 
 
 def _sophia(
-    local: Local, gradient: Any, state: DiagonalState, numbers: Any
+    local: Local, gradient: Any, state: DiagonalState, numbers: Any, *, estimator: str
 ) -> tuple[Any, DiagonalState]:
     merge = lambda old, new: _mean(numbers["b2"], old, new)
-    state = _estimated(local, gradient, state, numbers, merge)
+    state = _estimated(local, gradient, state, numbers, merge, estimator)
     state = _moved(state, gradient, numbers)
 
     def entry(m: Any, h: Any) -> Any:
@@ -301,6 +371,7 @@ def sophia(
     eps: Any = 1e-12,
     clip: Any = 1.0,
     every: Any = 10,
+    estimator: Literal["hutchinson", "gnb"] = "hutchinson",
     weight_decay: Any = 0.0,
     mask: Any = None,
     seed: Any = 0,
@@ -315,9 +386,10 @@ def sophia(
         eps: The least denominator.
         clip: The largest entry of a step.
         every: A diagonal is estimated in every so many updates.
+        estimator: `"hutchinson"` or `"gnb"`.
         weight_decay: As for `optax.adamw`.
         mask: Which parameters decay, as for `optax.adamw`.
-        seed: Of the random signs.
+        seed: Of the random numbers.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -330,7 +402,14 @@ def sophia(
         True
     """
     inner = scale_by_sophia(
-        b1=b1, b2=b2, gamma=gamma, eps=eps, clip=clip, every=every, seed=seed
+        b1=b1,
+        b2=b2,
+        gamma=gamma,
+        eps=eps,
+        clip=clip,
+        every=every,
+        estimator=estimator,
+        seed=seed,
     )
     return optax.chain(
         inner,

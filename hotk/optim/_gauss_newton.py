@@ -118,9 +118,8 @@ def _levenberg_marquardt(
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
     def propose(damping: Any) -> Trial:
-        found = cg(
-            near.hessian + damping * Identity(), gradient, tol=tol, max_steps=steps
-        )
+        damped = near.hessian + damping * Identity()
+        found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
         s = space.times(-1, space.widened(found.x))
         # of the undamped model
         model = found.model - damping * space.inner(s, s) / 2
@@ -295,7 +294,7 @@ def _natural_gradient(
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     hessian = local.linearized().hessian
     damped = hessian + numbers["damping"] * Identity()
-    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps)
+    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
     usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
     outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
     step = space.choose(usual, found.x, space.zeros(found.x))

@@ -83,6 +83,10 @@ class Local:
         _, product, (y, gradient) = jax.linearize(along, zero, has_aux=True)
         return Linearization(y, gradient, Curvature(product, self.x))
 
+    def gradient(self) -> Any:
+        """Return the gradient."""
+        return self.mode.inner.gradient(self.f, self.x)[1]
+
     def value_and_slope(self, v: Any) -> tuple[Any, Any]:
         """Return the value, and the derivative along a direction."""
         if isinstance(self.mode.inner, Forward):

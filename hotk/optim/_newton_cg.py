@@ -92,7 +92,7 @@ def _newton_cg(
     size = space.norm(gradient)
     tol = jnp.minimum(numbers["max_tol"].astype(size.dtype), jnp.sqrt(size))
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    found = cg(operator, gradient, tol=tol, max_steps=steps)
+    found = cg(operator, gradient, tol=tol, max_steps=steps, verify=False)
     bent = found.reason == Reason.negative_curvature
     step = space.choose(bent, _along_curvature(gradient, found), found.x)
     slope = space.inner(gradient, step)

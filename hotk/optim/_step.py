@@ -242,3 +242,44 @@ def with_params(inner: Any) -> optax.GradientTransformationExtraArgs:
         return inner.update(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+_OPTAX = ("value", "grad", "value_fn")
+
+
+def strip_extra_args(inner: Any) -> optax.GradientTransformationExtraArgs:
+    """Keep keywords from a transformation that refuses them.
+
+    The line searches of optax hand each keyword of an update on to the objective, and
+    refuse those that it does not take, such as `model_fn` or `full_params`.
+
+    Args:
+        inner: Any transformation.
+
+    Returns:
+        The same, given no keywords but `value`, `grad` and `value_fn`.
+
+    Example:
+        >>> search = optax.scale_by_backtracking_linesearch(20)
+        >>> transform = optax.chain(
+        ...     hotk.optim.natural_gradient(1.0), hotk.optim.strip_extra_args(search)
+        ... )
+        >>> loss = hotk.curvature.SquaredError(jnp.ones(2), reduction="sum")
+        >>> model = lambda w: 3 * w
+        >>> f = lambda w: loss(model(w))
+        >>> w = jnp.zeros(2)
+        >>> value, g = jax.value_and_grad(f)(w)
+        >>> step, _ = transform.update(
+        ...     g, transform.init(w), w, value=value, grad=g, value_fn=f,
+        ...     model_fn=model, loss_fn=loss,
+        ... )
+        >>> bool(f(w + step) < f(w))
+        True
+    """
+    inner = optax.with_extra_args_support(inner)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        kept = {name: extra[name] for name in _OPTAX if name in extra}
+        return inner.update(updates, state, params, **kept)
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)

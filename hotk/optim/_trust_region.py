@@ -147,7 +147,8 @@ def _along(hessian: Any, gradient: Any) -> Any:
 
 
 def _truncated(hessian: Any, gradient: Any, tol: Any, steps: Any, radius: Any) -> Trial:
-    found = steihaug(hessian, gradient, radius, tol=tol, max_steps=steps)
+    limits = {"tol": tol, "max_steps": steps, "verify": False}
+    found = steihaug(hessian, gradient, radius, **limits)
     at_boundary = found.reason == Reason.boundary
     bounded = at_boundary | (found.reason == Reason.negative_curvature)
     return Trial(

@@ -1,14 +1,16 @@
-"""All benchmarks in one table, in ten minutes: `python -m tests.benchmarks`."""
+"""All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`."""
 
 from tests.benchmarks import (
     accuracy,
     calls,
     first_call,
     hessians,
+    minimizers,
     operators,
     products,
     rules,
     taylor,
+    training,
 )
 from tests.benchmarks.table import run
 
@@ -23,5 +25,7 @@ if __name__ == "__main__":
         accuracy.measure,
         rules.measure,
         taylor.measure,
+        minimizers.measure,
+        training.measure,
         first_call.measure,
     )

@@ -92,10 +92,9 @@ def of_hotk(problem: Any, transform: Any) -> tuple[bool, dict[str, int]]:
                 trials = int(part.rejections) + int(jnp.any(updates))
                 dense = int(part.iterations) == trials * len(x) and trials > 0
                 counts["value"] += trials
-                # one more each for the residual
-                counts["product"] += 1 if dense else int(part.iterations) + trials
+                counts["product"] += 1 if dense else int(part.iterations)
             elif isinstance(part, hotk.optim.NewtonCGState):
-                counts["product"] += int(part.iterations) + 1
+                counts["product"] += int(part.iterations)
             elif isinstance(part, hotk.optim.LineSearchState):
                 counts["value"] += int(part.evaluations)
         x = x + updates

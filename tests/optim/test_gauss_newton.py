@@ -116,3 +116,46 @@ def test_a_network_is_fitted():
         step, state = transform.update(jax.grad(value)(p), state, p, residual_fn=r)
         p = optax.apply_updates(p, step)
     assert value(p) < 1e-3 * first
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_diagonal_from_drawn_targets_is_right_in_the_mean(reduction):
+    loss = hotk.curvature.SigmoidCrossEntropy(Y, reduction=reduction)
+    logits = lambda w: X @ w
+    w = jnp.array([0.3, -0.2, 0.1])
+    known = np.diag(jax.hessian(lambda w: loss(logits(w)))(w))
+
+    def estimate(seed):
+        transform = hotk.optim.scale_by_sophia(b2=0.0, estimator="gnb", seed=seed)
+        state = transform.init(w)
+        g = jnp.ones(3)
+        _, state = transform.update(g, state, w, model_fn=logits, loss_fn=loss)
+        return state.diagonal
+
+    found = jax.jit(jax.vmap(estimate))(jnp.arange(3000))
+    error = jnp.std(found, axis=0) / len(found) ** 0.5
+    assert jnp.all(jnp.abs(jnp.mean(found, axis=0) - known) < 4 * error)
+    transform = hotk.optim.sophia(0.1, estimator="gnb")
+    with pytest.raises(TypeError, match="loss_fn"):
+        transform.update(w, transform.init(w), w, model_fn=logits, loss_fn=jnp.sum)
+    with pytest.raises(ValueError, match="estimator"):
+        hotk.optim.sophia(0.1, estimator="exact")
+
+
+def test_line_searches_that_refuse_keywords():
+    loss = hotk.curvature.SigmoidCrossEntropy(Y)
+    logits = lambda w: X @ w
+    f = lambda w: loss(logits(w))
+    search = optax.scale_by_backtracking_linesearch(20)
+    natural = hotk.optim.natural_gradient(5.0)
+    w = jnp.zeros(3)
+    value, g = jax.value_and_grad(f)(w)
+    keywords = {"value": value, "grad": g, "value_fn": f}
+    keywords |= {"model_fn": logits, "loss_fn": loss}
+    with jax.numpy_dtype_promotion("standard"):
+        refused = optax.chain(natural, search)
+        with pytest.raises(TypeError):
+            refused.update(g, refused.init(w), w, **keywords)
+        taken = optax.chain(natural, hotk.optim.strip_extra_args(search))
+        step, _ = taken.update(g, taken.init(w), w, **keywords)
+    assert f(w + step) < value

@@ -1,0 +1,45 @@
+"""Sharded parameters on eight devices: the same steps, where they were."""
+
+from tests.devices import run_on_eight_devices
+
+
+CODE = """
+    import jax, jax.numpy as jnp, numpy as np, optax, hotk
+    from jax.sharding import PartitionSpec as P
+
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, P("a"))
+    data = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
+    start = np.random.default_rng(1).normal(size=16).astype("f")
+
+    def f(p):
+        return jnp.mean(jnp.cosh(data @ p["w"] / 4)) + jnp.sum(p["w"] ** 2)
+
+    factories = {
+        "newton_cg": hotk.optim.newton_cg,
+        "newton": hotk.optim.newton,
+        "trust_region": hotk.optim.trust_region,
+        "levenberg_marquardt": hotk.optim.levenberg_marquardt,
+        "sophia": lambda: hotk.optim.sophia(0.1),
+        "adahessian": lambda: hotk.optim.adahessian(0.1),
+    }
+    for name, factory in factories.items():
+        transform, found = factory(), []
+        for p in ({"w": jnp.asarray(start)}, {"w": jax.device_put(start, sharding)}):
+            state = transform.init(p)
+            for _ in range(2):
+                step, state = transform.update(jax.grad(f)(p), state, p, value_fn=f)
+                p = optax.apply_updates(p, step)
+            found.append(p["w"])
+        assert found[1].sharding.is_equivalent_to(sharding, 1), name
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-4)
+    p = {"w": jax.device_put(start, sharding)}
+    found = hotk.optim.minimize(f, p, hotk.optim.newton_cg())
+    assert found.x["w"].sharding.is_equivalent_to(sharding, 1)
+    np.testing.assert_allclose(found.x["w"], np.zeros(16), atol=1e-3)
+    print("fine")
+"""
+
+
+def test_steps_on_eight_devices():
+    run_on_eight_devices(CODE)
