@@ -1,11 +1,8 @@
 """Roof. Second-order optimizers as transformations of optax."""
 
-from ._diagonal import (
-    DiagonalState as DiagonalState,
+from ._adahessian import (
     adahessian as adahessian,
     scale_by_adahessian as scale_by_adahessian,
-    scale_by_sophia as scale_by_sophia,
-    sophia as sophia,
 )
 from ._gauss_newton import (
     NaturalGradientState as NaturalGradientState,
@@ -21,6 +18,7 @@ from ._line_search import (
 )
 from ._local import Outcome as Outcome
 from ._minimize import Minimum as Minimum, Stop as Stop, minimize as minimize
+from ._moments import DiagonalState as DiagonalState
 from ._newton import (
     NewtonState as NewtonState,
     newton as newton,
@@ -36,6 +34,7 @@ from ._second_order import (
     hessian_diag as hessian_diag,
     hvp as hvp,
 )
+from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._step import strip_extra_args as strip_extra_args, with_params as with_params
 from ._trust_region import (
     cubic_newton as cubic_newton,

@@ -1,0 +1,135 @@
+"""`adahessian`: gradients over the root of a mean of squared diagonals."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ._local import Local
+from ._moments import (
+    DiagonalState,
+    estimated,
+    first_moments,
+    held,
+    mean_of,
+    moved,
+    of_signs,
+)
+from ._step import transformation
+
+
+def scale_by_adahessian(
+    *,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    power: Any = 1.0,
+    every: Any = 1,
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Scale by moments of the gradient and of the Hessian's diagonal.
+
+    With $D_t = u \odot H u$ for random signs u, and biases corrected as in Adam, the
+    step is $\hat m_t / (\hat v_t^{k/2} + \epsilon)$ with $v_t = \beta_2 v_{t-1} + (1 -
+    \beta_2) D_t^2$ [1] (equations 9 and 10, Algorithm 1). Departing from [1], diagonals
+    are not averaged over blocks of parameters, as their shapes do not say what a block
+    is.
+
+    Args:
+        b1: $\beta_1$, for the mean of gradients.
+        b2: $\beta_2$, for the mean of squared diagonals.
+        eps: $\epsilon$.
+        power: k, the Hessian's power.
+        every: A diagonal is estimated in every so many updates.
+        seed: Of the random signs; the key travels in the state.
+
+    Returns:
+        A transformation. Its update takes `value_fn=`. Where the gradient is not
+        finite, the step is zero and the moments stay.
+
+    Raises:
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.array([1.0, 100.0]) * x**2)
+        >>> transform = hotk.optim.scale_by_adahessian()
+        >>> x = jnp.ones(2)
+        >>> g = jax.grad(f)(x)
+        >>> p, _ = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> p.round(4).tolist()  # both go the same part of their way
+        [1.0, 1.0]
+
+    References:
+        [1] Yao, Gholami, Shen, Mustafa, Keutzer and Mahoney (2021). ADAHESSIAN: an
+            adaptive second order optimizer for machine learning. AAAI.
+            https://arxiv.org/abs/2006.00719
+    """
+    numbers = {
+        "b1": b1,
+        "b2": b2,
+        "eps": eps,
+        "power": power,
+        "every": every,
+        "seed": seed,
+    }
+    return transformation("adahessian", first_moments, _adahessian, numbers)
+
+
+def _adahessian(
+    local: Local, gradient: Any, state: DiagonalState, numbers: Any
+) -> tuple[Any, DiagonalState]:
+    square = lambda old, new: mean_of(
+        numbers["b2"], old, jax.tree.map(lambda a: a * a, new)
+    )
+    state = estimated(local, gradient, state, numbers, square, of_signs)
+    state = moved(state, gradient, numbers)
+
+    def entry(m: Any, v: Any) -> Any:
+        b1, b2, eps, power = (numbers[k].astype(m.dtype) for k in _ADAHESSIAN)
+        count, estimates = state.count.astype(m.dtype), state.estimates.astype(m.dtype)
+        first = m / (1 - b1 ** jnp.maximum(count, 1))
+        second = v / (1 - b2 ** jnp.maximum(estimates, 1))
+        return first / (second ** (power / 2) + eps)
+
+    return held(state, jax.tree.map(entry, state.moment, state.diagonal)), state
+
+
+_ADAHESSIAN = ("b1", "b2", "eps", "power")
+
+
+def adahessian(
+    learning_rate: Any,
+    *,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    power: Any = 1.0,
+    every: Any = 1,
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize by AdaHessian: `scale_by_adahessian` with a learning rate.
+
+    Args:
+        learning_rate: A number or a schedule; the paper uses 0.15 where Adam uses 1e-3.
+        b1: As for `scale_by_adahessian`, and so are all others.
+        b2: For the mean of squared diagonals.
+        eps: Added to the denominator.
+        power: The Hessian's power.
+        every: A diagonal is estimated in every so many updates.
+        seed: Of the random signs.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.array([1.0, 100.0]) * x**2)
+        >>> transform = hotk.optim.adahessian(0.1)
+        >>> found = hotk.optim.minimize(f, jnp.ones(2), transform, max_steps=200)
+        >>> bool(found.value < 1e-3)
+        True
+    """
+    inner = scale_by_adahessian(
+        b1=b1, b2=b2, eps=eps, power=power, every=every, seed=seed
+    )
+    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))

@@ -1,0 +1,213 @@
+"""`sophia`: a clipped mean of gradients over a mean of diagonals."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from hotk.curvature import AbstractLikelihood
+from hotk.linop import space
+
+from ._local import Local
+from ._moments import (
+    DiagonalState,
+    estimated,
+    first_moments,
+    held,
+    mean_of,
+    moved,
+    of_signs,
+)
+from ._step import transformation
+
+
+def _of_squares(local: Local, gradient: Any, key: Any) -> Any:
+    """Return the squares of the gradient of an objective that is `_Drawn`."""
+    del gradient, key
+    return jax.tree.map(lambda a: a * a, space.widened(local.gradient()))
+
+
+@final
+class _Drawn(eqx.Module):
+    r"""A function whose squared gradient estimates the Gauss-Newton diagonal.
+
+    Targets are drawn from the model; with the gradient g of the loss for them, the
+    estimate is $g^2 / c$, c the factor of the loss: 1/N for a mean over N examples.
+    """
+
+    model: Any
+    loss: Any
+    key: Any
+
+    def __call__(self, x: Any) -> Any:
+        z = self.model(x)
+        fixed = jax.lax.stop_gradient(z)
+        key, _ = jax.random.split(jax.random.wrap_key_data(self.key))
+        slope = self.loss.slope(fixed, self.loss.sample(key, fixed))
+        slope = jax.lax.stop_gradient(slope)
+        return jnp.asarray(self.loss.factor(z) ** 0.5, z.dtype) * jnp.sum(slope * z)
+
+
+def _drawn(value_fn: Any, extra: Mapping[str, Any], state: DiagonalState) -> Any:
+    del value_fn
+    model, loss = extra.get("model_fn"), extra.get("loss_fn")
+    if model is None or not isinstance(loss, AbstractLikelihood):
+        raise TypeError(
+            '`sophia(estimator="gnb").update`: give `model_fn=`, from the parameters '
+            "to the outputs on the batch, and `loss_fn=`, a likelihood of "
+            "`hotk.curvature`."
+        )
+    return _Drawn(model, loss, state.key)
+
+
+_ESTIMATORS = {"hutchinson": of_signs, "gnb": _of_squares}
+
+
+def scale_by_sophia(
+    *,
+    b1: Any = 0.965,
+    b2: Any = 0.99,
+    gamma: Any = 0.01,
+    eps: Any = 1e-12,
+    clip: Any = 1.0,
+    every: Any = 10,
+    estimator: Literal["hutchinson", "gnb"] = "hutchinson",
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Scale gradients by a mean of Hessian diagonals, and clip: Sophia.
+
+    The step is $\operatorname{clip}(m_t / \max(\gamma h_t, \epsilon), \rho)$, where
+    $m_t$ is the mean of gradients, and $h_t = \beta_2 h_{t-k} + (1 - \beta_2)\,\hat
+    h_t$ in every k-th update [1] (equation 6, Algorithm 3). Hutchinson's estimate is
+    $\hat h = u \odot H u$ (Algorithm 1); departing from [1], u has random signs in
+    place of normal numbers, which has less variance. That of Gauss, Newton and Bartlett
+    is $\hat h = g^2 / c$ (Algorithm 2), for the gradient g with targets that are drawn
+    from the model; c is 1/N for the mean over N examples. Where the curvature is not
+    positive, the entry is that of the momentum's sign.
+
+    Args:
+        b1: $\beta_1$.
+        b2: $\beta_2$.
+        gamma: $\gamma$.
+        eps: $\epsilon$.
+        clip: $\rho$.
+        every: k.
+        estimator: `"hutchinson"` or `"gnb"`.
+        seed: Of the random numbers; the key travels in the state.
+
+    Returns:
+        A transformation. Its update takes `value_fn=`, for `"gnb"` instead `model_fn=`,
+        from the parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
+        `hotk.curvature`. Where the gradient is not finite, the step is zero and the
+        moments stay.
+
+    Raises:
+        ValueError: If there is no such estimator.
+        TypeError: If a function or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**2)
+        >>> transform = hotk.optim.scale_by_sophia(gamma=100.0, b1=0.0)
+        >>> x = 0.5 * jnp.ones(2)
+        >>> g = jax.grad(f)(x)
+        >>> p, _ = transform.update(g, transform.init(x), x, value_fn=f)
+        >>> p.round(4).tolist()  # of g / (100 * 0.01 * 2)
+        [0.5, 0.5]
+
+    References:
+        [1] Liu, Li, Hall, Liang and Ma (2023). Sophia: a scalable stochastic second-
+            order optimizer for language model pre-training.
+            https://arxiv.org/abs/2305.14342
+    """
+    numbers = {
+        "b1": b1,
+        "b2": b2,
+        "gamma": gamma,
+        "eps": eps,
+        "clip": clip,
+        "every": every,
+        "seed": seed,
+    }
+    if estimator not in _ESTIMATORS:
+        known = " or ".join(map(repr, _ESTIMATORS))
+        raise ValueError(f"`sophia`: estimator {estimator!r} is not {known}.")
+    compose = _drawn if estimator == "gnb" else None
+    return transformation(
+        "sophia", first_moments, _sophia, numbers, compose, estimator=estimator
+    )
+
+
+def _sophia(
+    local: Local, gradient: Any, state: DiagonalState, numbers: Any, *, estimator: str
+) -> tuple[Any, DiagonalState]:
+    merge = lambda old, new: mean_of(numbers["b2"], old, new)
+    state = estimated(local, gradient, state, numbers, merge, _ESTIMATORS[estimator])
+    state = moved(state, gradient, numbers)
+
+    def entry(m: Any, h: Any) -> Any:
+        gamma, eps, clip = (numbers[k].astype(m.dtype) for k in _SOPHIA)
+        return jnp.clip(m / jnp.maximum(gamma * h, eps), -clip, clip)
+
+    return held(state, jax.tree.map(entry, state.moment, state.diagonal)), state
+
+
+_SOPHIA = ("gamma", "eps", "clip")
+
+
+def sophia(
+    learning_rate: Any,
+    *,
+    b1: Any = 0.965,
+    b2: Any = 0.99,
+    gamma: Any = 0.01,
+    eps: Any = 1e-12,
+    clip: Any = 1.0,
+    every: Any = 10,
+    estimator: Literal["hutchinson", "gnb"] = "hutchinson",
+    weight_decay: Any = 0.0,
+    mask: Any = None,
+    seed: Any = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize by Sophia: `scale_by_sophia` with weight decay and a learning rate.
+
+    Args:
+        learning_rate: A number or a schedule.
+        b1: As for `scale_by_sophia`, and so are all that follow.
+        b2: For the mean of diagonals.
+        gamma: The factor of the diagonal.
+        eps: The least denominator.
+        clip: The largest entry of a step.
+        every: A diagonal is estimated in every so many updates.
+        estimator: `"hutchinson"` or `"gnb"`.
+        weight_decay: As for `optax.adamw`.
+        mask: Which parameters decay, as for `optax.adamw`.
+        seed: Of the random numbers.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**2)
+        >>> transform = hotk.optim.sophia(0.05, every=1)
+        >>> found = hotk.optim.minimize(f, jnp.ones(2), transform, max_steps=100)
+        >>> bool(found.value < 0.1)
+        True
+    """
+    inner = scale_by_sophia(
+        b1=b1,
+        b2=b2,
+        gamma=gamma,
+        eps=eps,
+        clip=clip,
+        every=every,
+        estimator=estimator,
+        seed=seed,
+    )
+    return optax.chain(
+        inner,
+        optax.add_decayed_weights(weight_decay, mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
