@@ -74,7 +74,8 @@ def _step(
     gradient, state, numbers = c
     gradient = jax.tree.structure(x).unflatten(gradient)
     formula = functools.partial(order.formula, **dict(order.choices))
-    step, made = formula(Local(f, x, mode), gradient, state, numbers)
+    with space.mesh_of(x):
+        step, made = formula(Local(f, x, mode), gradient, state, numbers)
     state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
     step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)
     zero = space.zeros(step)
