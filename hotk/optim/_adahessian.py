@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ._local import Local
+from ._local import Local, Outcome
 from ._moments import (
     DiagonalState,
     estimated,
@@ -34,7 +34,8 @@ def scale_by_adahessian(
     step is $\hat m_t / (\hat v_t^{k/2} + \epsilon)$ with $v_t = \beta_2 v_{t-1} + (1 -
     \beta_2) D_t^2$ [1] (equations 9 and 10, Algorithm 1). Departing from [1], diagonals
     are not averaged over blocks of parameters, as their shapes do not say what a block
-    is.
+    is; and an entry without any curvature so far does not move, where [1] divides by
+    $\epsilon$.
 
     Args:
         b1: $\beta_1$, for the mean of gradients.
@@ -90,8 +91,12 @@ def _adahessian(
         count, estimates = state.count.astype(m.dtype), state.estimates.astype(m.dtype)
         first = m / (1 - b1 ** jnp.maximum(count, 1))
         second = v / (1 - b2 ** jnp.maximum(estimates, 1))
-        return first / (second ** (power / 2) + eps)
+        return jnp.where(v > 0, first / (second ** (power / 2) + eps), 0)
 
+    known = state.estimates > 0
+    state = state._replace(
+        outcome=Outcome.where(known, state.outcome, Outcome.not_finite)
+    )
     return held(state, jax.tree.map(entry, state.moment, state.diagonal)), state
 
 

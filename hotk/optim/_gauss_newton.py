@@ -1,6 +1,6 @@
 """`levenberg_marquardt` and `natural_gradient`: steps with a curvature of the model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from hotk.linop import Identity, Reason, cg, space
 
 from ._globalized import Trial, Tried, first, tried
 from ._local import Local, Outcome, is_finite
-from ._step import given, transformation
+from ._step import given, transformation, with_keywords
 
 
 def _half_square(r: Any) -> Any:
@@ -22,10 +22,14 @@ def _half_square(r: Any) -> Any:
 def _of_residuals(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
     """Return half the sum of squares of `residual_fn`, or the loss of a model."""
     del state
-    residuals, model = extra.get("residual_fn"), extra.get("model_fn")
+    residuals, model = with_keywords(extra.get("residual_fn"), extra), _model(extra)
     if residuals is not None:
         return GaussNewton(residuals, _half_square)
     return value_fn if model is None else GaussNewton(model, _loss(extra))
+
+
+def _model(extra: Mapping[str, Any]) -> Any:
+    return with_keywords(extra.get("model_fn"), extra)
 
 
 def _loss(extra: Mapping[str, Any]) -> Any:
@@ -237,7 +241,8 @@ def scale_by_natural_gradient(
     Returns:
         A transformation from the gradient to p. Its update takes `model_fn=`, from the
         parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
-        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`.
+        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. Where
+        negative curvature is met, which no Fisher matrix has, p is the gradient.
 
     Raises:
         TypeError: If there is no function, or `params` is missing, in an update.
@@ -267,7 +272,7 @@ def scale_by_natural_gradient(
     }
 
     def compose(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
-        model: Callable[..., Any] | None = extra.get("model_fn")
+        model = _model(extra)
         if model is None:
             return value_fn
         if samples is None:
@@ -296,8 +301,11 @@ def _natural_gradient(
     damped = hessian + numbers["damping"] * Identity()
     found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
     usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
-    outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
-    step = space.choose(usual, found.x, space.zeros(found.x))
+    bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
+    outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
+    outcome = Outcome.where(usual, outcome, Outcome.not_finite)
+    step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
+    step = space.choose(usual, step, space.zeros(step))
     return step, NaturalGradientState(
         state.count + 1, found.iterations, found.curvature, found.relative, outcome
     )

@@ -85,14 +85,14 @@ def tried(
         control: The radius, or the weight.
         propose: From it to a trial.
         adapt: From it, the ratio of the actual and the predicted decrease, and the
-            trial to the next one.
+            trial to the next one; the ratio of a trial that is rejected is -infinity.
         accept: The smallest ratio of a step that is taken.
         max_rejections: After so many the step is zero.
     """
     size = space.norm(gradient)
     dtype = size.dtype
     start = value.astype(dtype)
-    rounding = 10 * jnp.finfo(dtype).eps * jnp.abs(start)
+    rounding = jnp.finfo(dtype).eps * jnp.abs(start)
 
     def attempt(s: Any) -> Any:
         trial = propose(s["control"])
@@ -104,6 +104,7 @@ def tried(
         sensible = jnp.isfinite(ratio) & is_finite(step)
         ratio = jnp.where(sensible, ratio, -jnp.inf)
         taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
+        ratio = jnp.where(taken, ratio, -jnp.inf)
         known = s["tried"]
         return {
             "step": space.choose(taken, step, s["step"]),

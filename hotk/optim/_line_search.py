@@ -104,7 +104,8 @@ def _line_search(
     def good(t: Any, y: Any) -> Any:
         # a decrease that is lost in rounding cannot be asked for
         asked = c1 * t * slope
-        return y <= start + jnp.where(-asked > rounding, asked, 0)
+        enough = y <= start + jnp.where(-asked > rounding, asked, 0)
+        return enough & jnp.isfinite(y)
 
     def shrunk(t: Any, y: Any) -> Any:
         curvature = y - start - t * slope  # of the parabola, over t squared

@@ -10,13 +10,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from hotk._core import AbstractReport, Tracer, bar
+from hotk._core import AbstractReport, bar, describe, in_trace
 from hotk.linop import space
 from hotk.mode import AUTO, Auto, Nested, second_order_candidates
 from hotk.prepared import is_inexact, operator
 
 from ._local import is_finite
-from ._step import Recipe
+from ._step import Recipe, refuse_complex_parameters
 
 
 class Stop(eqx.Enumeration):
@@ -227,6 +227,8 @@ def minimize(
 
     Raises:
         OutputError: If `f` returns anything but one real number.
+        DtypeError: If a parameter is complex.
+        TypeError: If `transform` is no transformation, or `args` no tuple.
         ValueError: If `max_steps` is negative.
 
     Example:
@@ -239,11 +241,22 @@ def minimize(
     """
     if max_steps < 0:
         raise ValueError(f"`minimize(f, x0, transform)`: max_steps is {max_steps}.")
+    if not hasattr(transform, "update"):
+        raise TypeError(
+            f"`minimize(f, x0, transform)`: {describe(transform)} is no "
+            "transformation; call the factory, as in `hotk.optim.newton_cg()`."
+        )
+    if not isinstance(args, tuple):
+        raise TypeError(
+            f"`minimize(f, x0, transform)`: `args` is {describe(args)}, not a tuple."
+        )
     transform = optax.with_extra_args_support(transform)
     x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
     moving, rest = eqx.partition(x, is_inexact)
     dtype = space.scalar_dtype(moving)
-    traced = any(isinstance(a, Tracer) for a in jax.tree.leaves((x, args)))
+    call = "minimize(f, x0, transform)"
+    refuse_complex_parameters(call, moving)
+    traced = in_trace()
     length = max(max_steps if traced else min(64, max_steps), 1)
     choices = (("transform", transform), ("length", length))
     recipe = Recipe("minimize", _chunk, choices)

@@ -75,7 +75,9 @@ def estimated(
         usual = is_finite(found)
         # an estimate that is no number is none
         merged = space.choose(usual, merge(state.diagonal, found), state.diagonal)
-        lowest = jnp.min(jnp.stack([jnp.min(a) for a in jax.tree.leaves(found)]))
+        lowest = jnp.min(
+            jnp.stack([jnp.min(a, initial=jnp.inf) for a in jax.tree.leaves(found)])
+        )
         return state._replace(
             diagonal=merged,
             key=jax.random.key_data(later),

@@ -21,7 +21,7 @@ from ._moments import (
     moved,
     of_signs,
 )
-from ._step import transformation
+from ._step import transformation, with_keywords
 
 
 def _of_squares(local: Local, gradient: Any, key: Any) -> Any:
@@ -53,7 +53,7 @@ class _Drawn(eqx.Module):
 
 def _drawn(value_fn: Any, extra: Mapping[str, Any], state: DiagonalState) -> Any:
     del value_fn
-    model, loss = extra.get("model_fn"), extra.get("loss_fn")
+    model, loss = with_keywords(extra.get("model_fn"), extra), extra.get("loss_fn")
     if model is None or not isinstance(loss, AbstractLikelihood):
         raise TypeError(
             '`sophia(estimator="gnb").update`: give `model_fn=`, from the parameters '

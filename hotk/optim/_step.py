@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hotk._core import StructureError, describe, message
+from hotk._core import DtypeError, StructureError, describe, leaf_name, message
 from hotk.linop import space
 from hotk.mode import AUTO, Auto, Nested, second_order_candidates
 from hotk.prepared import is_inexact, operator
@@ -125,8 +125,9 @@ def transformation(
         leaves, treedef = jax.tree.flatten(updates)
         points = treedef.flatten_up_to(params)
         moving = [i for i, leaf in enumerate(points) if is_inexact(leaf)]
-        if not moving:
+        if not any(jnp.size(points[i]) for i in moving):
             return updates, state
+        refuse_complex_parameters(call, params)
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         made, state = _step(f, params, (gradient, state, arrays), order=recipe)
         for i, step in zip(moving, made, strict=True):
@@ -174,8 +175,7 @@ def objective(
                 fix="Give the function of the parameters that the gradient is of.",
             )
         )
-    taken = _keywords(f, extra)
-    f = functools.partial(f, **taken) if taken else f
+    f = with_keywords(f, extra)
     if not any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
         return f
     if full_params is None:
@@ -201,6 +201,29 @@ def _keywords(f: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {name: extra[name] for name in names if name in extra}
+
+
+def with_keywords(f: Any, extra: Mapping[str, Any]) -> Any:
+    """Return a function, given those keywords of an update that it takes by name."""
+    if f is None:
+        return None
+    taken = _keywords(f, extra)
+    return functools.partial(f, **taken) if taken else f
+
+
+def refuse_complex_parameters(call: str, params: Any) -> None:
+    """Refuse complex parameters: the conventions of gradients differ there."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if is_inexact(leaf) and jnp.iscomplexobj(leaf):
+            raise DtypeError(
+                message(
+                    call,
+                    f"`{leaf_name('params', path)}` is complex.",
+                    expected="real parameters",
+                    got=describe(leaf),
+                    fix="Optimize real and imaginary part, as two leaves.",
+                )
+            )
 
 
 def _is_masked(leaf: Any) -> bool:

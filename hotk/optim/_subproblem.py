@@ -132,4 +132,7 @@ def _on_boundary(found: Spectrum, shift: Any, length: Any) -> Any:
     missing = jnp.sqrt(jnp.maximum(length**2 - s @ s, 0))
     sign = jnp.where(found.gradient[0] > 0, -1, 1)
     hard = (found.values[0] <= 0) & (missing > 1e-3 * length)
-    return s.at[0].add(jnp.where(hard, sign * missing, 0))
+    s = s.at[0].add(jnp.where(hard, sign * missing, 0))
+    # near the hard case the shift has no digits left that tell the length
+    size = jnp.linalg.norm(s)
+    return s * jnp.where(size > length, length / jnp.where(size > 0, size, 1), 1)

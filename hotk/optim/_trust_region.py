@@ -34,7 +34,7 @@ def scale_by_trust_region(
     quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it is above 3/4
     and s at the boundary [1] (Algorithm 4.1). Departing from it, an update tries
     smaller radii by itself, without a new gradient, until a step is taken; and where
-    both decreases are within 10 roundings of f, they count as equal [3] (section
+    both decreases are within a rounding of f, they count as equal [3] (section
     17.4.2).
 
     Args:
@@ -119,7 +119,7 @@ def _trust_region(
         tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         propose = functools.partial(_truncated, near.hessian, gradient, tol, steps)
-    begun = state.control > 0
+    begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jax.lax.cond(
         begun, lambda: state.control, lambda: _along(near.hessian, gradient)
     )

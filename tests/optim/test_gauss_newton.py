@@ -142,6 +142,17 @@ def test_the_diagonal_from_drawn_targets_is_right_in_the_mean(reduction):
         hotk.optim.sophia(0.1, estimator="exact")
 
 
+def test_residuals_and_models_take_keywords_of_the_update():
+    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_tol=1e-12)
+    w = jnp.array([0.3, -0.2, 0.1])
+    r = lambda w, X, y: jnp.sin(X @ w) - y
+    g = jax.grad(lambda w: jnp.sum(r(w, X, Y) ** 2) / 2)(w)
+    state = transform.init(w)
+    got, _ = transform.update(g, state, w, residual_fn=r, X=X, y=Y)
+    known, _ = transform.update(g, state, w, residual_fn=lambda w: r(w, X, Y))
+    close(got, np.asarray(known))
+
+
 def test_line_searches_that_refuse_keywords():
     loss = hotk.curvature.SigmoidCrossEntropy(Y)
     logits = lambda w: X @ w

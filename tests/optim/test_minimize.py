@@ -113,6 +113,23 @@ def test_inside_of_jit_and_vmap():
     close(mapped.x, np.array([[1.0] * 3, [1.5] * 3]), atol=1e-6)
 
 
+def test_tracers_in_the_closure():
+    transform = hotk.optim.trust_region()
+
+    def solve(a, tol):
+        f = lambda x: jnp.sum((x - a) ** 2)
+        return hotk.optim.minimize(f, jnp.zeros(2), transform, max_steps=20, tol=tol).x
+
+    close(jax.jit(solve)(2.0, 1e-6), np.full(2, 2.0), atol=1e-6)
+
+
+def test_what_is_no_transformation_and_no_tuple():
+    with pytest.raises(TypeError, match="call the factory"):
+        hotk.optim.minimize(rosenbrock, START, optax.adam)
+    with pytest.raises(TypeError, match="tuple"):
+        hotk.optim.minimize(rosenbrock, START, optax.sgd(0.1), args=1.0)
+
+
 def test_a_bar_is_shown(capfd):
     hotk.optim.minimize(rosenbrock, START, hotk.optim.newton_cg(), progress=True)
     assert "minimize" in capfd.readouterr().err

@@ -138,3 +138,100 @@ def test_functions_without_forward_or_reverse_derivatives():
     for f in (lambda x: jnp.sum(square(x - 1)), lambda x: jnp.sum((loop(x) - 1) ** 2)):
         found = hotk.optim.minimize(f, jnp.full(2, 1.5), hotk.optim.trust_region())
         close(found.x, np.ones(2), atol=1e-6)
+
+
+# ---- what an adversary found
+
+
+@pytest.mark.parametrize("name", [n for n in NEWTON if n != "newton"])
+def test_a_large_constant_does_not_stop_it(name):
+    f = lambda x: 1e6 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+    start = jnp.array([-1.2, 1.0], jnp.float32)
+    found = hotk.optim.minimize(f, start, NEWTON[name](), max_steps=300)
+    # of 24.2, a step of the numbers near 1e6 is 1/16
+    assert float(found.value) - 1e6 <= 0.5
+    assert (np.diff(np.asarray(found.history)) <= 0).all()
+
+
+def test_damping_grows_where_the_model_bends_down():
+    loss = lambda z: jnp.sum(jnp.log1p(z**2))
+    model = lambda x: x - 1
+    transform = hotk.optim.levenberg_marquardt()
+    x = jnp.array([4.0, 2.0])
+    state = transform.init(x)
+    for _ in range(40):
+        g = jax.grad(lambda x: loss(model(x)))(x)
+        step, state = transform.update(g, state, x, model_fn=model, loss_fn=loss)
+        x = x + step
+    close(x, np.ones(2), atol=1e-4)
+
+
+def test_complex_parameters_are_refused():
+    f = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
+    z = jnp.zeros(2, complex)
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.optim.minimize(f, z, optax.sgd(0.1))
+    transform = hotk.optim.newton_cg()
+    with pytest.raises(hotk.DtypeError, match=r"params.*complex"):
+        transform.update(jax.grad(f)(z), transform.init(z), z, value_fn=f)
+
+
+def test_minus_infinity_is_no_decrease():
+    f = lambda x: -jnp.exp(x)
+    x = jnp.asarray(1.0)
+    transform = hotk.optim.newton()
+    for _ in range(5):
+        step, _ = transform.update(jax.grad(f)(x), transform.init(x), x, value_fn=f)
+        x = x + step
+        assert jnp.isfinite(f(x))
+
+
+def test_without_curvature_adahessian_does_not_jump():
+    f = lambda p: jnp.sum(jnp.maximum(p, 0.0) * jnp.array([1.0, 2.0]))
+    p = jnp.ones(2)
+    transform = hotk.optim.adahessian(0.1)
+    step, _ = transform.update(jax.grad(f)(p), transform.init(p), p, value_fn=f)
+    close(step, np.zeros(2))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_empty_leaves(name):
+    f = lambda p: jnp.sum(p["a"]) + jnp.sum((p["b"] - 2.0) ** 2)
+    p = {"a": jnp.zeros((0, 3)), "b": jnp.ones(2)}
+    transform = ALL[name]()
+    step, _ = transform.update(jax.grad(f)(p), transform.init(p), p, value_fn=f)
+    assert step["a"].shape == (0, 3)
+    assert jnp.all(step["b"] > 0)
+    none = {"a": jnp.zeros((0, 3))}
+    step, _ = transform.update(none, transform.init(none), none, value_fn=f)
+    assert step["a"].shape == (0, 3)
+
+
+def test_steps_stay_in_the_region_near_the_hard_case():
+    f = lambda x: -(x[0] ** 2) + 0.5 * x[1] ** 2 + x[2] ** 2 - 1e-6 * x[0]
+    x = jnp.array([0.0, 1.0, 1.0], jnp.float32)
+    region = {"radius": 10.0, "max_radius": 10.0, "subproblem": "exact"}
+    transform = hotk.optim.trust_region(**region)
+    step, _ = transform.update(jax.grad(f)(x), transform.init(x), x, value_fn=f)
+    close(jnp.linalg.norm(step), np.float32(10.0), rtol=1e-3)
+    flat = lambda x: jnp.sum(x)
+    tiny = hotk.optim.trust_region(radius=1e-12, subproblem="exact")
+    step, _ = tiny.update(jax.grad(flat)(x), tiny.init(x), x, value_fn=flat)
+    assert jnp.linalg.norm(step) <= 2e-12
+
+
+def test_a_region_without_a_bound_begins_somewhere():
+    f = lambda x: jnp.sum(x**4 - x**2)
+    transform = hotk.optim.trust_region(radius=jnp.inf)
+    found = hotk.optim.minimize(f, jnp.array([0.1, 0.2]), transform)
+    close(found.x, np.full(2, 0.5**0.5), atol=1e-6)
+
+
+def test_a_hessian_that_is_no_fisher_matrix_gives_the_gradient():
+    f = lambda x: x[0] ** 2 - x[1] ** 2
+    x = jnp.array([0.1, 1.0])
+    transform = hotk.optim.scale_by_natural_gradient()
+    g = jax.grad(f)(x)
+    p, state = transform.update(g, transform.init(x), x, value_fn=f)
+    close(p, np.asarray(g))
+    assert state.outcome == hotk.optim.Outcome.steepest
