@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -232,6 +231,8 @@ OPTAX = ("adam", "lbfgs")
 
 def draw(drawn: Any, figure: str) -> None:
     """Draw the losses over the seconds, convex ones above the best."""
+    import matplotlib.pyplot as plt  # of the extra `notebooks`
+
     plots, axes = plt.subplots(1, len(drawn), figsize=(11, 3.6), layout="constrained")
     for ax, (name, (targets, found)) in zip(axes, drawn.items(), strict=True):
         convex = "logistic" in name
