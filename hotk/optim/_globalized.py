@@ -121,15 +121,13 @@ def tried(
         }
 
     none = jnp.zeros((), int)
-    zero = jnp.zeros((), dtype)
     usual = is_finite(gradient, start)
-    blank = Tried(control, none, zero, zero, zero, zero, none, Outcome.accepted)
     state = {
         "step": space.zeros(gradient),
         "control": control,
         "taken": jnp.zeros((), bool),
         "count": none,
-        "tried": blank,
+        "tried": first(gradient, control),
     }
     worthwhile = usual & (size > 0)
     go_on = lambda s: worthwhile & ~s["taken"] & (s["count"] <= max_rejections)

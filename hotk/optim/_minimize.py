@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 
 from hotk._core import AbstractReport, bar, describe, in_trace
 from hotk.linop import space
-from hotk.mode import AUTO, Auto, Nested, second_order_candidates
-from hotk.prepared import is_inexact, operator
+from hotk.mode import Nested
+from hotk.prepared import is_inexact
 
 from ._local import is_finite
-from ._step import Recipe, refuse_complex_parameters
+from ._step import Recipe, refuse_complex_parameters, run
 
 
 class Stop(eqx.Enumeration):
@@ -67,38 +67,6 @@ class Minimum(AbstractReport):
             ("gradient norm", f"{float(self.gradient_norm):.3g}"),
             ("smallest curvature met", f"{float(self.smallest_curvature):.3g}"),
         ]
-
-
-def _candidates(facts: Any, sizes: Any) -> Any:
-    del sizes
-    return second_order_candidates(facts)
-
-
-def _never(order: Recipe) -> bool:
-    del order
-    return False
-
-
-@operator(
-    takes="c",
-    candidates=_candidates,
-    modes=(Nested,),
-    choice=Recipe,
-    curved=_never,
-    name="minimize",
-)
-def _steps(
-    f: Callable[..., Any],
-    x: Any,
-    c: Any,
-    *args: Any,
-    order: Recipe,
-    mode: Nested | Auto = AUTO,
-    has_aux: bool = False,
-) -> Any:
-    """Make several steps of a transformation."""
-    assert isinstance(mode, Nested)
-    return order.formula(f, x, c, mode, **dict(order.choices)), None
 
 
 def _chunk(
@@ -259,7 +227,7 @@ def minimize(
     traced = in_trace()
     length = max(max_steps if traced else min(64, max_steps), 1)
     choices = (("transform", transform), ("length", length))
-    recipe = Recipe("minimize", _chunk, choices)
+    recipe = Recipe(_chunk, choices)
     default = float(jnp.finfo(dtype).eps) ** 0.5
     limits = {
         "tol": jnp.asarray(default if tol is None else tol, dtype),
@@ -273,7 +241,7 @@ def minimize(
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
-            end = _steps(f, point, (state, limits), *args, order=recipe)
+            end = run(f, point, (state, limits), *args, order=recipe)
             moving = eqx.filter(end["x"], is_inexact)
             state = end["transform"]
             if traced:

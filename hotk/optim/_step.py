@@ -28,18 +28,16 @@ Formula = Callable[..., tuple[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What is fixed in the step of an optimizer.
+    """What is fixed in a program of an optimizer.
 
     Attributes:
-        name: The name of the optimizer.
-        formula: `formula(local, gradient, state, numbers, **choices)` returns the
-            scaled gradient, and the next state.
+        formula: `formula(f, x, c, mode, **choices)`, where `f` returns `(y, aux)` and
+            `c` is a tree of arrays, returns a tree of arrays.
         choices: Keywords of the formula that choose the program.
     """
 
-    name: str
-    formula: Formula
-    choices: tuple[tuple[str, Any], ...] = ()
+    formula: Callable[..., Any]
+    choices: tuple[tuple[str, Any], ...]
 
 
 def _candidates(facts: Any, sizes: Any) -> Any:
@@ -60,7 +58,7 @@ def _never(order: Recipe) -> bool:
     curved=_never,
     name="optim",
 )
-def _step(
+def run(
     f: Callable[..., Any],
     x: Any,
     c: Any,
@@ -69,17 +67,30 @@ def _step(
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
 ) -> Any:
-    """Make one step: from `(gradient, state, numbers)` to `(step, state)`."""
+    """Run a recipe: found by the code of `f`, compiled once."""
     assert isinstance(mode, Nested)
+    return order.formula(f, x, c, mode, **dict(order.choices)), None
+
+
+def _step(
+    f: Callable[..., Any],
+    x: Any,
+    c: Any,
+    mode: Nested,
+    *,
+    formula: Formula,
+    **choices: Any,
+) -> Any:
+    """Make one step: from `(gradient, state, numbers)` to `(step, state)`."""
     gradient, state, numbers = c
     gradient = jax.tree.structure(x).unflatten(gradient)
-    formula = functools.partial(order.formula, **dict(order.choices))
     with space.mesh_of(x):
-        step, made = formula(Local(f, x, mode), gradient, state, numbers)
+        local = Local(f, x, mode)
+        step, made = formula(local, gradient, state, numbers, **choices)
     state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
     step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)
     zero = space.zeros(step)
-    return (jax.tree.leaves(space.choose(is_finite(step), step, zero)), state), None
+    return jax.tree.leaves(space.choose(is_finite(step), step, zero)), state
 
 
 def transformation(
@@ -95,13 +106,14 @@ def transformation(
     Args:
         name: Its name, for messages.
         init: From the parameters and the numbers to the first state.
-        formula: What one step does; see `Recipe`.
+        formula: `formula(local, gradient, state, numbers, **choices)` returns the
+            scaled gradient, and the next state.
         numbers: What may vary without a compile, by name.
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
         **choices: What chooses the program, by name.
     """
-    recipe = Recipe(name, formula, tuple(choices.items()))
+    recipe = Recipe(_step, (("formula", formula), *choices.items()))
     arrays = {key: _number(name, key, value) for key, value in numbers.items()}
 
     def first(params: Any) -> Any:
@@ -129,7 +141,7 @@ def transformation(
             return updates, state
         refuse_complex_parameters(call, params)
         gradient = [jnp.asarray(leaves[i]) for i in moving]
-        made, state = _step(f, params, (gradient, state, arrays), order=recipe)
+        made, state = run(f, params, (gradient, state, arrays), order=recipe)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state

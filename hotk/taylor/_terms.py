@@ -1,7 +1,7 @@
 """`Terms`: which partial derivatives, by the flat places of what they are taken by."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -91,14 +91,21 @@ def frozen(index: Any) -> Any:
         return _Pairs((key, frozen(part)) for key, part in index.items())
     if isinstance(index, np.ndarray):
         index = index.tolist()
-    return tuple(map(frozen, index)) if isinstance(index, list) else index
+    return _mapped(frozen, index)
 
 
 def thawed(index: Any) -> Any:
     """Return a multi-index as it was written."""
-    if not isinstance(index, _Pairs):
-        return index
-    return {key: thawed(part) for key, part in index}
+    if isinstance(index, _Pairs):
+        return {key: thawed(part) for key, part in index}
+    return _mapped(thawed, index)
+
+
+def _mapped(change: Callable[[Any], Any], index: Any) -> Any:
+    """Change the parts of a sequence, and make a tuple of a list."""
+    if hasattr(index, "_fields"):
+        return type(index)(*map(change, index))
+    return tuple(map(change, index)) if isinstance(index, list | tuple) else index
 
 
 _ZERO = object()

@@ -51,6 +51,17 @@ class Task(NamedTuple):
         """Return the regularized loss."""
         return self.loss(self.model(p)) + self.penalty(p)
 
+    def objective(self, name: str) -> Callable[[Any], Any]:
+        """Return the loss with the curvature that an optimizer is for."""
+        kinds = {
+            "levenberg_marquardt": hotk.curvature.GaussNewton,
+            "natural_gradient": hotk.curvature.Fisher,
+        }
+        if name not in kinds:
+            return self.value
+        curved = kinds[name](self.model, self.loss)
+        return lambda p: curved(p) + self.penalty(p)
+
     def penalty(self, p: Any) -> Any:
         """Return the regularizer."""
         return self.decay / 2 * sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
@@ -101,6 +112,11 @@ TASKS = {
 }
 
 
+def sophia(every: int = 10) -> Any:
+    """Return Sophia with the hyperparameters of all rows."""
+    return hotk.optim.sophia(0.03, gamma=0.05, b2=0.9, every=every)
+
+
 def second_order() -> dict[str, Any]:
     """Return the optimizers of hotk, as they come."""
     optim = hotk.optim
@@ -109,7 +125,7 @@ def second_order() -> dict[str, Any]:
         "trust_region": optim.trust_region(),
         "levenberg_marquardt": optim.levenberg_marquardt(),
         "natural_gradient": optim.natural_gradient(1.0, damping=1e-2, max_steps=30),
-        "sophia": optim.sophia(0.03, gamma=0.05, b2=0.9),
+        "sophia": sophia(),
         "adahessian": optim.adahessian(0.15),
     }
 
@@ -145,20 +161,13 @@ class Path(NamedTuple):
 def train(task: Task, name: str, transform: Any, target: float) -> Path:
     """Make steps until the target is reached."""
     transform = optax.with_extra_args_support(transform)
-    objective = task.value
-    extra: dict[str, Any] = {}
-    if name in ("levenberg_marquardt", "natural_gradient"):
-        wrap = {
-            "levenberg_marquardt": hotk.curvature.GaussNewton,
-            "natural_gradient": hotk.curvature.Fisher,
-        }[name](task.model, task.loss)
-        objective = lambda p: wrap(p) + task.penalty(p)
+    objective = task.objective(name)
 
     @jax.jit
     def step(p: Any, state: Any) -> Any:
         y, g = jax.value_and_grad(task.value)(p)
         updates, state = transform.update(
-            g, state, p, value=y, grad=g, value_fn=objective, **extra
+            g, state, p, value=y, grad=g, value_fn=objective
         )
         return optax.apply_updates(p, updates), state, y
 
@@ -258,9 +267,11 @@ def steps() -> Iterator[Row]:
     task = digits_network()
     gradient = jax.jit(jax.value_and_grad(task.value))
     _, g = gradient(task.start)
-    for name, transform in second_order().items():
+    timed = second_order() | {"sophia, each with an estimate": sophia(every=1)}
+    for name, transform in timed.items():
         state = transform.init(task.start)
-        update = jax.jit(functools.partial(transform.update, value_fn=task.value))
+        objective = task.objective(name)
+        update = jax.jit(functools.partial(transform.update, value_fn=objective))
         state = update(g, state, task.start)[1]
         ratio = compare(
             lambda update=update, state=state: update(g, state, task.start),
@@ -269,7 +280,7 @@ def steps() -> Iterator[Row]:
         )
         yield of_ratio(f"one step of {name} / value and gradient", ratio)
     for name, transform in {
-        "sophia": hotk.optim.sophia(0.03, every=1),
+        "sophia": sophia(every=1),
         "newton_cg": hotk.optim.newton_cg(),
     }.items():
         yield eager(name, transform, task)

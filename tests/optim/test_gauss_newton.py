@@ -149,8 +149,8 @@ def test_residuals_and_models_take_keywords_of_the_update():
     g = jax.grad(lambda w: jnp.sum(r(w, X, Y) ** 2) / 2)(w)
     state = transform.init(w)
     got, _ = transform.update(g, state, w, residual_fn=r, X=X, y=Y)
-    known, _ = transform.update(g, state, w, residual_fn=lambda w: r(w, X, Y))
-    close(got, np.asarray(known))
+    jacobian = np.asarray(jax.jacobian(r)(w, X, Y))
+    close(got, -np.linalg.solve(jacobian.T @ jacobian, np.asarray(g)), rtol=1e-6)
 
 
 def test_line_searches_that_refuse_keywords():

@@ -172,6 +172,9 @@ def test_points_with_arrays_in_a_dict():
     close(operator(u, p), expected)
     close(jax.jit(lambda operator, p: operator(u, p))(operator, p), expected)
     assert hash(operator.indices)
+    pair = lambda p: p[0] * p[1]["x"][1] ** 3
+    nested = hotk.differential_operator([((1, {"x": (0, 2)}), 2.0)])
+    close(jax.jit(lambda o, p: o(pair, p))(nested, (2.0, p)), 2.0 * 6 * 5)
     array = hotk.differential_operator([(np.array([2, 0]), 1.0)])
     close(array(lambda x: x[0] ** 3, jnp.array([2.0, 0.0])), 12.0)
 

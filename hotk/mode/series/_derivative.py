@@ -55,12 +55,11 @@ def by_summed_derivative(
     except _NotLinearError:
         return None
     values, slopes = _split(equation, made)
-    if any(y.primal is None for y in values):
-        return None
+    formally = all(y.primal is not None for y in values)
+    if not formally or any(s is not None and s.primal is not None for s in slopes):
+        return None  # a value that depends on w, or a slope that does not
     return [
-        frame.constant(y.primal)
-        if s is None or s.primal is not None  # a zero of the program
-        else _integrated(y.primal, s.terms)
+        frame.constant(y.primal) if s is None else _integrated(y.primal, s.terms)
         for y, s in zip(values, slopes, strict=True)
     ]
 
