@@ -3,6 +3,10 @@
 hotk is not imported here at the top: the type-checking hook below must stand before.
 """
 
+import gc
+import itertools
+from pathlib import Path
+
 import jax
 import jaxtyping
 import pytest
@@ -25,6 +29,9 @@ jaxtyping.install_import_hook(
     [f"hotk.{floor}" for floor in FLOORS], f"{type_checker.__name__}.check"
 )
 
+FINISHED = itertools.count(1)
+MAPPINGS = Path("/proc/self/maps")
+
 
 def pytest_addoption(parser):
     parser.addoption("--every", type=int, default=1, help="run each n-th test only")
@@ -46,6 +53,24 @@ def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
         pytest.skip("no GPU")
+
+
+def pytest_runtest_logfinish():
+    """Let go of compiled programs before the system has no more room for them.
+
+    XLA maps each one into memory by itself, and Linux allows 65 530 mappings to a
+    process: ten thousand tests in two processes come near, and what then fails is a
+    crash. Counting them takes milliseconds, so it is done now and then.
+    """
+    if next(FINISHED) % 100 == 0 and MAPPINGS.exists():
+        with MAPPINGS.open() as lines:
+            count = sum(1 for _ in lines)
+        if count > 20_000:
+            import hotk
+
+            hotk.clear_cache()
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import hotk
 
 
 # Names that users reach, those of the floors they enter by themselves as well.
-SPACES = ["", "curvature.", "linop.", "estimate.", "rule.", "interop.", "optim."]
+FLOORS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]
+SPACES = ["", *(f"{floor}." for floor in FLOORS)]
 PUBLIC = {
     space + name: value
     for space in SPACES

@@ -32,7 +32,7 @@ FLOORS = [
 ]
 HEIGHT = {name: i for i, names in enumerate(FLOORS) for name in names.split()}
 # Those that users enter by themselves.
-ENTERED = ("curvature", "linop", "estimate", "rule", "interop", "optim")
+ENTERED = ("curvature", "linop", "estimate", "rule", "interop", "optim", "plot")
 INTERNALS = ("jax._src", "jax.extend", "jax.interpreters", "equinox.internal")
 INTERNALS_DOOR = ROOT / "_core" / "_compat.py"
 TOP = {"pyproject.toml", "README.md", "LICENSE", "hotk", "tests", "notebooks", "docs"}

@@ -84,3 +84,4 @@ from ._table import (
     html_table as html_table,
     text_table as text_table,
 )
+from ._traceback import hides_frames as hides_frames

@@ -1,8 +1,25 @@
 """The family of errors that hotk raises, and how their messages are written."""
 
+import html
+
+from ._table import html_table
+
 
 class HotkError(Exception):
     """Base of all errors that hotk raises on purpose."""
+
+    def _repr_html_(self) -> str:
+        """Show the message, and what it compares in a table."""
+        parts, rows = [f"<p><b>{type(self).__name__}</b></p>"], []
+        for line in [*str(self).splitlines(), ""]:
+            if line.startswith("  "):
+                rows.append([part.strip() for part in line.partition(":")[::2]])
+                continue
+            if rows:
+                parts.append(html_table(("", ""), rows))
+                rows = []
+            parts.append(f"<p>{html.escape(line)}</p>" if line else "")
+        return "".join(parts)
 
 
 class StructureError(HotkError, ValueError):

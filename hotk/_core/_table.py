@@ -47,12 +47,22 @@ class AbstractReport(eqx.Module):
         """Return what else there is to say, below the table."""
         return []
 
+    def __repr__(self) -> str:
+        """Write the rows in one line, or those of a wider table below each other."""
+        if len(self._head()) != 2:
+            return str(self)
+        try:
+            what = ", ".join(f"{field}: {value}" for field, value in self._rows())
+        except Exception:  # inside of a transformation there are no numbers yet
+            return eqx.tree_pformat(self)
+        return f"{type(self).__name__}({what})"
+
     def __str__(self) -> str:
         """Write one line a row."""
         try:
             return "\n".join([text_table(self._head(), self._rows()), *self._lines()])
         except Exception:  # inside of a transformation there are no numbers yet
-            return repr(self)
+            return eqx.tree_pformat(self)
 
     def _repr_html_(self) -> str:
         lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import StructureError, message, progress
+from hotk._core import StructureError, describe_tree, message, progress
 from hotk.second import hvp
 
 from . import space
 from ._operator import AbstractOperator
+from ._shown import shown_number
 
 
 class Source:
@@ -173,6 +174,11 @@ class DataOperator(AbstractOperator):
     def like(self) -> Any:
         """The differentiated part of the point, `None` elsewhere."""
         return self.space
+
+    def __repr__(self) -> str:
+        """Show the size of space and data, and the loss."""
+        what = f"{describe_tree(self.like)}, n={self.size}, {self.examples} examples"
+        return f"DataOperator({what}, value {shown_number(self.value)})"
 
     @property
     def symmetric(self) -> bool:

@@ -131,6 +131,7 @@ def _run(
     r = space.minus(b, mv(x0)) if check.starts else b
     z = apply_m(r)
     rz = inner(r, z)
+    limit = space.norm(r) / jnp.asarray(jnp.finfo(dtype).eps, dtype) ** 0.5
     # `norms`: x'x, x'p and p'p in the norm of the preconditioner's inverse
     zero = jnp.zeros((), dtype)
     state = {
@@ -151,7 +152,9 @@ def _run(
         ap = mv(p)
         pap, length = inner(p, ap), inner(p, p)
         finite = jnp.isfinite(pap)
-        positive = pap > 0
+        # of a singular operator rounding leaves a curvature, and a step without end
+        positive = (pap > 0) & (rz * space.norm(ap) <= pap * limit)
+        pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
         alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
         reached = jnp.zeros((), bool)
         if radius is not None:

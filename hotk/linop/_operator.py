@@ -15,6 +15,7 @@ from hotk._core import StructureError, describe_tree, message
 from . import _dense, space
 from ._index import Index
 from ._lanczos import Eigenpairs, eigh
+from ._shown import shown_in_notebook, shown_number
 from ._solution import Solution
 from ._solve import Inertia, cholesky, inertia, solve
 from ._vectors import as_vector, is_flat, space_of
@@ -183,6 +184,9 @@ class AbstractOperator(eqx.Module):
 
     # ----- Krylov
 
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
+
     def solve(self, b: Any, **options: Any) -> Solution:
         """Solve `A x = b`; see `hotk.linop.solve`."""
         return solve(self, b, **options)
@@ -261,6 +265,10 @@ class Sum(AbstractOperator):
         """Whether all terms are."""
         return all(term.symmetric for term in self.terms)
 
+    def __repr__(self) -> str:
+        """Show the terms."""
+        return " + ".join(map(repr, self.terms))
+
     @property
     def on_host(self) -> bool:
         """Whether a product with any term runs on the host."""
@@ -301,6 +309,10 @@ class Product(AbstractOperator):
         others = [f for f in self.factors if f.like is not None]
         return len(others) <= 1 and all(f.symmetric for f in others)
 
+    def __repr__(self) -> str:
+        """Show the factors."""
+        return " @ ".join(f"({factor!r})" for factor in self.factors)
+
     @property
     def on_host(self) -> bool:
         """Whether a product with any factor runs on the host."""
@@ -340,6 +352,10 @@ class Scaled(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the operator is."""
         return self.inner.symmetric
+
+    def __repr__(self) -> str:
+        """Show the number and the operator."""
+        return f"{shown_number(self.factor)} * ({self.inner!r})"
 
     @property
     def on_host(self) -> bool:

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from hotk._core import describe_tree
+
 from ._operator import AbstractOperator
 
 
@@ -53,6 +55,10 @@ class Diagonal(AbstractOperator):
     def like(self) -> Any:
         """The diagonal itself is a vector."""
         return self.entries
+
+    def __repr__(self) -> str:
+        """Show shapes and size."""
+        return f"Diagonal({describe_tree(self.entries)}, n={self.size})"
 
     @property
     def symmetric(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from hotk._core import hides_frames
 from hotk.function import CHANGED, Opaque, is_small
 
 from ._call import Call
@@ -14,6 +15,7 @@ from ._store import STORE
 from ._traced import call_traced
 
 
+@hides_frames
 def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> Any:
     """Find or make the program of a call, and run it.
 

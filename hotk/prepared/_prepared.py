@@ -14,6 +14,7 @@ from hotk._core import (
     ARRAY,
     Tracer,
     function_name,
+    hides_frames,
     in_trace,
     message,
     stage_moving,
@@ -218,6 +219,7 @@ class Prepared(eqx.Module):
         return f"<p><code>{text}</code></p>{self.info._repr_html_()}"
 
 
+@hides_frames
 def prepare(
     operator: Any,
     options: Options,

@@ -316,3 +316,16 @@ def test_a_flat_right_hand_side_is_a_vector_as_well():
     close(found, {"a": np.array([1.0, 2.0]), "b": np.array(2.0)})
     close(H.flat(found), np.array([1.0, 2.0, 2.0]))
     close(H.vector(H.flat(found)), found)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_singular_system_without_solution_ends_in_least_squares(dtype):
+    """Rounding leaves a curvature in the null space: no step is made along it."""
+    d = jnp.array([12.0, 48.0, 108.0, 0.0], dtype)
+    H = hotk.HessianOperator(lambda x: jnp.sum(d * x**2) / 2, jnp.zeros(4, dtype))
+    solution = H.solve(jnp.array([4.0, 32.0, 108.0, 1.0], dtype))
+    assert solution.reason == hotk.linop.Reason.least_squares
+    assert solution.residual.item() == pytest.approx(1, rel=1e-3)
+    assert not solution.definite
+    expected = np.array([1 / 3, 2 / 3, 1])
+    np.testing.assert_allclose(solution.x[:3], expected, rtol=1e-2)

@@ -1,0 +1,24 @@
+"""How operators show, in a terminal and in a notebook."""
+
+import html
+from typing import Any
+
+from hotk._core import describe
+
+from ._index import Index
+
+
+def shown_number(a: Any) -> str:
+    """Return a number, or what is known of it inside of a transformation."""
+    try:
+        return f"{float(a):.6g}"
+    except Exception:  # there are no numbers yet
+        return describe(a)
+
+
+def shown_in_notebook(operator: Any) -> str:
+    """Return the operator in one line, and a table of the leaves of its space."""
+    line = f"<p><code>{html.escape(repr(operator))}</code></p>"
+    if operator.like is None:
+        return line
+    return line + Index.of(operator.like)._repr_html_()

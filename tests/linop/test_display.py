@@ -1,0 +1,91 @@
+"""Operators and results show what they are, briefly."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+
+
+def energy(p):
+    return jnp.sum(p["a"] ** 4) + p["b"] ** 2
+
+
+@pytest.fixture
+def operator():
+    return hotk.HessianOperator(energy, {"a": jnp.arange(1.0, 4.0), "b": jnp.ones(())})
+
+
+def test_arithmetic_shows_as_it_is_written(operator):
+    one = repr(operator)
+    assert one == "HessianOperator(energy, dict of f64[3], f64[], n=4)"
+    assert repr(operator + 2.5 * hotk.Identity()) == f"{one} + 2.5 * (Identity())"
+    assert repr(operator @ hotk.Identity()) == f"({one}) @ (Identity())"
+    assert repr(hotk.Diagonal(jnp.ones(3))) == "Diagonal(f64[3], n=3)"
+
+
+def test_a_number_that_is_traced_shows_as_its_type():
+    shown = []
+
+    def scaled(c):
+        shown.append(repr(c * hotk.Identity()))
+        return c
+
+    jax.jit(scaled)(jnp.array(2.0))
+    assert shown == ["f64[] (weak) * (Identity())"]
+
+
+def test_an_operator_over_data_shows_how_many(operator):
+    batches = [jnp.ones((3, 2)), jnp.ones((1, 2))]
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2)
+    over = hotk.HessianOperator.over(loss, jnp.ones(2), batches)
+    assert repr(over) == "DataOperator(f64[2], n=2, 4 examples, value 4)"
+
+
+def test_a_notebook_shows_shapes_by_path(operator):
+    text = (operator + hotk.Identity())._repr_html_()
+    assert "<td>a</td><td>0:3</td><td>f64[3]</td>" in text
+    assert hotk.Identity()._repr_html_() == "<p><code>Identity()</code></p>"
+    text = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.ones(2))._repr_html_()
+    assert "&lt;lambda&gt;" in text, "what is no markup is written as text"
+
+
+def test_results_are_one_line_in_a_terminal_and_a_table_in_a_notebook(operator):
+    solution = operator.solve(operator.gradient)
+    assert repr(solution).startswith("Solution(method: conjugate gradients, stopped:")
+    assert "\n" not in repr(solution)
+    assert "<td>stopped</td>" in solution._repr_html_()
+    found = hotk.optim.minimize(
+        lambda x: jnp.sum(x**2), jnp.ones(3), hotk.optim.newton()
+    )
+    assert repr(found).startswith("Minimum(stopped: the gradient is below")
+    assert repr(operator.eigh(1)).splitlines()[0].split() == [
+        "eigenvalue",
+        "residual",
+        "converged",
+    ]
+
+
+def test_results_inside_of_a_transformation_show_as_trees(operator):
+    shown = []
+
+    def solve(H):
+        shown.append(repr(H.solve(H.gradient)))
+        return H.value
+
+    jax.jit(solve)(operator)
+    assert shown[0].startswith("Solution(\n  x=")
+
+
+def test_errors_show_as_a_table_in_a_notebook(as_user):
+    with pytest.raises(hotk.StructureError) as caught:
+        hotk.hvp(lambda x: jnp.sum(x**2), jnp.ones(3), jnp.ones(4))
+    text = caught.value._repr_html_()
+    assert "<td>expected</td><td>f64[3]</td>" in text
+    assert text.endswith("<p>Reshape it; hotk never broadcasts.</p>")
+    prepared = hotk.hvp.prepare(lambda x: jnp.sum(x**2), jnp.ones(3), jnp.ones(3))
+    with pytest.raises(hotk.PreparationError) as caught:
+        prepared(jnp.ones(2), jnp.ones(3))
+    text = caught.value._repr_html_()
+    assert "<td>✗ x</td><td>prepared f64[3], called f64[2]</td>" in text
+    assert "<td>✓ v</td><td>f64[3]</td>" in text

@@ -1,0 +1,61 @@
+"""A traceback shows the lines of the user, and the message stands last."""
+
+import os
+import traceback
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+
+
+X = jnp.ones(3)
+HOTK = os.path.dirname(hotk.__file__) + os.sep
+WRONG = {
+    "a vector": lambda: hotk.hvp(lambda x: x, X, X),
+    "a shape": lambda: hotk.hvp(lambda x: jnp.sum(x**2), X, jnp.ones(4)),
+    "prepared": lambda: hotk.hvp.prepare(lambda x: x, X, X),
+    "opaque": lambda: hotk.hvp(type("F", (), {"__call__": lambda s, x: x})(), X, X),
+}
+
+
+def frames(error):
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
+def test_an_error_of_hotk_shows_few_of_its_frames_and_nothing_after_the_message(call):
+    with pytest.raises(hotk.HotkError) as caught:
+        call()
+    found = frames(caught.value)
+    assert __file__ in found
+    assert sum(name.startswith(HOTK) for name in found) <= 3
+    last = traceback.format_exception(caught.value)[-1].rstrip()
+    assert last.endswith(str(caught.value).splitlines()[-1])
+
+
+def fails(x):
+    raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    "call", [hotk.hvp, hotk.hvp.prepare], ids=["direct", "prepare"]
+)
+def test_an_error_of_the_function_keeps_the_frames_of_the_function(call):
+    with pytest.raises(KeyError) as caught:
+        call(fails, X, X)
+    found = frames(caught.value)
+    assert found[-1] == __file__
+    assert sum(name.startswith(HOTK) for name in found) <= 3
+
+
+def test_all_frames_can_be_asked_for_as_in_jax():
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        with pytest.raises(hotk.HotkError) as caught:
+            WRONG["a shape"]()
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+    assert frames(caught.value)[-1].endswith("_checks.py")
