@@ -58,6 +58,11 @@ class WithStatics(eqx.Module):
     statics: Any
     fixed: Fixed = eqx.field(static=True)
 
+    @property
+    def func(self) -> Any:
+        """The function, by the name that `functools.partial` has for it."""
+        return self.f
+
     def __call__(self, x: Any, *args: Any) -> Any:
         """Call the function with both parts put together."""
         x, args = eqx.combine((x, args), self.statics)

@@ -199,8 +199,8 @@ def check_output(call: str, f: Any, y: Any, want: str) -> None:
                     f"{where} must return arrays.",
                     expected="arrays or numbers",
                     got=f"{describe(leaf)} at {leaf_name('y', path)}",
-                    fix="Return only what can be differentiated; pass the rest as the "
-                    "second output with `has_aux=True`.",
+                    fix="Return only what can be differentiated; pass other arrays "
+                    "as the second output with `has_aux=True`.",
                 )
             )
     if want == "scalar":
@@ -223,6 +223,8 @@ def _check_scalar(call: str, where: str, y: Any) -> None:
     if jax.tree.structure(y) != jax.tree.structure(0):
         problem = f"{where} must return one real number."
         fix = "Return the scalar alone"
+        if y is None:
+            fix = "Return the scalar: without a `return`, a function returns None"
         if isinstance(y, tuple) and len(y) == 2:
             fix += "; for `(value, aux)` pass `has_aux=True`"
         got = describe_tree(y)

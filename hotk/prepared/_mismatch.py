@@ -125,7 +125,8 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
     rows += prepared.signature.compare(called)
     then, now = prepared.program.settings, current_settings()
     if then != now:
-        rows.append(Row(False, "settings", ", ".join(then), ", ".join(now)))
+        pairs = [pair for pair in zip(then, now, strict=True) if pair[0] != pair[1]]
+        rows.append(Row(False, "settings", *map(", ".join, zip(*pairs, strict=True))))
     if all(row.same for row in rows):
         rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
     raise mismatch_error(prepared, rows)
