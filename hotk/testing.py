@@ -82,9 +82,9 @@ def check(
 
     Along a random direction: the gradient with a difference of values, in both modes;
     the Hessian-vector product with a difference of gradients, in all four nestings, for
-    symmetry and linearity; both with the rules of `hotk.rule` switched off, called
-    twice, under `jax.jit` and under `jax.vmap`. Modes that do not exist are said, and
-    are no failure.
+    symmetry and linearity, and with the quadratic form in Taylor mode; both with the
+    rules of `hotk.rule` switched off, called twice, under `jax.jit` and under
+    `jax.vmap`. Modes that do not exist are said, and are no failure.
 
     Args:
         f: Function `f(x, *args)` that returns one real number, with or without rules.
@@ -174,6 +174,10 @@ def _second_order(
     over_x = jax.vmap(lambda m: hotk.hvp(f, eqx.combine(m, kept), v, *args))
     take = lambda: jax.tree.map(lambda a: a[1], over_x(points))
     yield _row("under vmap of the point", take, product, exact, size)
+    if not any(jnp.iscomplexobj(a) for a in _moving(x)):
+        form = _dot(v, product)
+        take = lambda: hotk.quadratic_form(f, x, v, *args, mode=hotk.Taylor())
+        yield _row("quadratic form, Taylor", take, form, exact, abs(form) + size)
     take = _without_rules(lambda: hotk.hvp(f, x, v, *args))
     yield _row("product without rules", take, product, max(exact, rough), size)
 

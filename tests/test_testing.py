@@ -135,3 +135,11 @@ def test_a_rule_that_is_wrong_for_a_batch_of_points_is_seen():
     f.def_hvp(lambda p, t, u: (6 * square(p[0]) / p[0] * t[0] * u,))
     with pytest.raises(AssertionError, match=r"under vmap of the point.*FAILED"):
         hotk.testing.check(f, 2.0)
+
+
+def test_a_wrong_rule_for_series_is_seen():
+    f = hotk.rule.custom(lambda x: jnp.exp(x))
+    f.def_jvp(lambda p, t: jnp.exp(p[0]) * t[0])
+    f.def_taylor(lambda p, s: [7 * c for c in s[0]])
+    with pytest.raises(AssertionError, match="quadratic form, Taylor .* FAILED"):
+        check(f, 0.3)

@@ -40,9 +40,11 @@ from ._describe import (
     describe as describe,
     describe_tree as describe_tree,
     dtype_name as dtype_name,
+    file_name as file_name,
     function_name as function_name,
     function_place as function_place,
     leaf_name as leaf_name,
+    number_name as number_name,
     peek as peek,
 )
 from ._errors import (

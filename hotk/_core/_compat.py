@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -180,10 +181,14 @@ def transforms(equation: Any) -> str:
     return str(equation.source_info.name_stack)
 
 
+_CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
+
+
 def source_line(equation: Any) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:
-        return _source.summarize(equation.source_info) or _definition(equation)
+        line = _source.summarize(equation.source_info) or _definition(equation)
+        return _CELL.sub("notebook cell", line)
     except Exception:
         return "unknown place"
 

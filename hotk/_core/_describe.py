@@ -72,7 +72,22 @@ def function_place(f: Any) -> str:
     code = peek(inner, "__code__")
     if not isinstance(code, CodeType):
         return ""
-    return f" ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
+    return f" ({file_name(code.co_filename)}:{code.co_firstlineno})"
+
+
+def file_name(path: str) -> str:
+    """Name a file of code by its last part; a cell of a notebook has none."""
+    name = path.rsplit("/", 1)[-1]
+    cell = "/ipykernel_" in path or name.startswith("<ipython-input")
+    return "notebook cell" if cell else name
+
+
+def number_name(a: Any) -> str:
+    """Write a number, or what is known of it inside of a transformation."""
+    try:
+        return f"{float(a):.6g}"
+    except Exception:  # there are no numbers yet
+        return describe(a)
 
 
 def bytes_name(count: float) -> str:

@@ -88,8 +88,11 @@ def is_usual_builtin(name: str, found: Any) -> bool:
 def _defaults(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
     defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
     walk.key.append((len(defaults), len(keywords)))
+    code = value.__code__  # the defaults are those of the last arguments
+    first = code.co_argcount - len(defaults)
     for i, default in enumerate(defaults):
-        walk.visit(default, " default {}", i)
+        name = code.co_varnames[first + i] if first >= 0 else i
+        walk.visit(default, " default `{}`", name)
     for name, default in keywords.items():
         walk.key.append(name)
         walk.visit(default, " default `{}`", name)

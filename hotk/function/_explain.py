@@ -10,6 +10,9 @@ from ._rebuild import survey
 from ._walk import Node, Opaque, Trail, Walk
 
 
+_NUMBERS = (bool, int, float, complex, str)
+
+
 class Explanation(NamedTuple):
     """What a callable captures: one row a thing.
 
@@ -81,32 +84,43 @@ def explain(
         reason = str(opaque)
     except RecursionError:
         reason = "it is nested too deeply to be walked"
-    rows = tuple(_row(node, name) for node in trail.nodes.values())
+    rows = tuple(_row(node, path or name) for node, path in _places(trail))
     changes = () if other is None else _changes(f, other)
     return Explanation(name, rows, reason, changes)
 
 
-def _row(node: Node, name: str) -> tuple[str, str, str]:
+def _places(trail: Trail) -> list[tuple[Node, str]]:
+    """List what was visited; the same number may stand at several places."""
+    places = [(node, node.path.strip()) for node in trail.nodes.values()]
+    for _, _, path, node in trail.visits:
+        if path != node.path and isinstance(node.value, _NUMBERS):
+            places.append((node, path.strip()))
+    return places
+
+
+def _row(node: Node, place: str) -> tuple[str, str, str]:
     value = node.value
     what = describe(value)
-    if isinstance(value, (bool, int, float, complex, str)):
+    if isinstance(value, _NUMBERS):
         what = f"{type(value).__name__} {value!r}"[:40]
     elif isinstance(peek(value, "__qualname__") or peek(value, "__name__"), str):
         what = f"{type(value).__name__} {function_name(value)}"
-    return (node.path.strip() or name, what, node.treatment)
+    return (place, what, node.treatment)
 
 
 def _changes(f: Any, other: Any) -> tuple[str, ...]:
     try:
-        first, second = survey(f)[1], survey(other)[1]
+        (one, first), (two, second) = survey(f), survey(other)
     except (Opaque, RecursionError):
         return ("One of the two is opaque: they are traced at every call.",)
-    a = {n.path: _row(n, "") for n in first.nodes.values()}
-    b = {n.path: _row(n, "") for n in second.nodes.values()}
+    a = {path: _row(node, "") for node, path in _places(first)}
+    b = {path: _row(node, "") for node, path in _places(second)}
     found = [
         f"{path.strip() or 'itself'}: {a.get(path, ('', 'missing'))[1]} -> "
         f"{b.get(path, ('', 'missing'))[1]}"
         for path in dict.fromkeys((*a, *b))
         if a.get(path) != b.get(path)
     ]
+    if not found and one.key != two.key:
+        return ("It is other code, or stands on another line.",)
     return tuple(found) or ("Nothing that is static differs.",)

@@ -20,30 +20,31 @@ class Opaque(Exception):
 
 
 class Node:
-    """One visited thing, recorded when a walk is asked to leave a trail.
+    """One visited thing, recorded when a walk is asked to leave a trail."""
 
-    `at` is how long the key was when the visit began.
-    """
-
-    __slots__ = ("at", "name", "parents", "path", "treatment", "value")
+    __slots__ = ("name", "parents", "path", "treatment", "value")
 
     def __init__(self, value: Any, path: str, name: str, treatment: str) -> None:
         self.value = value
         self.path = path
         self.name = name
         self.treatment = treatment
-        self.at = 0
         self.parents: list[Node] = []
 
 
 class Trail:
-    """The nodes of a walk in the order of visit, with their parents."""
+    """The nodes of a walk in the order of visit, with their parents.
 
-    __slots__ = ("nodes", "stack")
+    `visits` has each visit, where a number may be the same object as another one: from
+    which length of the key to which, and the path.
+    """
+
+    __slots__ = ("nodes", "stack", "visits")
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.stack: list[Node] = []
+        self.visits: list[tuple[int, int, str, Node]] = []
 
 
 _SEEN: Final = "<met before>"
@@ -107,13 +108,13 @@ class Walk:
         parent = trail.stack[-1] if trail.stack else None
         node = trail.nodes.get(id(value))
         fresh = node is None or node.value is not value
+        place = how.format(name) if how else str(name)
+        path = (parent.path if parent else "") + place
+        begin = len(self.key)
         if node is None or fresh:
-            place = how.format(name) if how else str(name)
-            path = (parent.path if parent else "") + place
             node = Node(
                 value, path, visitor.__name__, TREATMENTS.get(visitor, "static")
             )
-            node.at = len(self.key)
             trail.nodes[id(value)] = node
         if parent is not None:
             node.parents.append(parent)
@@ -129,6 +130,7 @@ class Walk:
             raise
         finally:
             trail.stack.pop()
+            trail.visits.append((begin, len(self.key), path, node))
 
     @contextlib.contextmanager
     def inside(self, value: Any, path: str) -> Iterator[None]:

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import StructureError, describe_tree, message, progress
+from hotk._core import StructureError, describe_tree, message, number_name, progress
 from hotk.second import hvp
 
 from . import space
 from ._operator import AbstractOperator
-from ._shown import shown_number
 
 
 class Source:
@@ -178,7 +177,7 @@ class DataOperator(AbstractOperator):
     def __repr__(self) -> str:
         """Show the size of space and data, and the loss."""
         what = f"{describe_tree(self.like)}, n={self.size}, {self.examples} examples"
-        return f"DataOperator({what}, value {shown_number(self.value)})"
+        return f"DataOperator({what}, value {number_name(self.value)})"
 
     @property
     def symmetric(self) -> bool:

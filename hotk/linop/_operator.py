@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from hotk._core import StructureError, describe_tree, message
+from hotk._core import StructureError, describe_tree, message, number_name
 
 from . import _dense, space
 from ._index import Index
 from ._lanczos import Eigenpairs, eigh
-from ._shown import shown_in_notebook, shown_number
+from ._shown import shown_in_notebook
 from ._solution import Solution
 from ._solve import Inertia, cholesky, inertia, solve
 from ._vectors import as_vector, is_flat, space_of
@@ -355,7 +355,7 @@ class Scaled(AbstractOperator):
 
     def __repr__(self) -> str:
         """Show the number and the operator."""
-        return f"{shown_number(self.factor)} * ({self.inner!r})"
+        return f"{number_name(self.factor)} * ({self.inner!r})"
 
     @property
     def on_host(self) -> bool:

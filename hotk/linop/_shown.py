@@ -3,17 +3,7 @@
 import html
 from typing import Any
 
-from hotk._core import describe
-
 from ._index import Index
-
-
-def shown_number(a: Any) -> str:
-    """Return a number, or what is known of it inside of a transformation."""
-    try:
-        return f"{float(a):.6g}"
-    except Exception:  # there are no numbers yet
-        return describe(a)
 
 
 def shown_in_notebook(operator: Any) -> str:

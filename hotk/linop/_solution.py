@@ -75,7 +75,13 @@ class Solution(AbstractReport):
 
     def _rows(self) -> list[tuple[str, ...]]:
         if self.iterations.ndim:
-            return [("systems", str(self.iterations.shape[0]))]
+            return [
+                ("systems", str(self.iterations.size)),
+                ("converged", str(int(self.converged.sum()))),
+                ("positive definite", f"not refuted for {int(self.definite.sum())}"),
+                ("most iterations", str(int(self.iterations.max()))),
+                ("largest relative residual", f"{float(self.relative.max()):.3g}"),
+            ]
         return [
             ("method", self._say(Method, self.method)),
             ("stopped", self._say(Reason, self.reason)),

@@ -7,7 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from hotk._core import NotPositiveDefiniteError, Tracer, in_trace, message
+from hotk._core import (
+    NotPositiveDefiniteError,
+    Tracer,
+    in_trace,
+    message,
+    number_name,
+)
 
 from . import space
 from ._cg import cg
@@ -114,6 +120,11 @@ class Inertia(NamedTuple):
     positive: Any
     zero: Any
     negative: Any
+
+    def __repr__(self) -> str:
+        """Write the three numbers."""
+        numbers = zip(self._fields, map(number_name, self), strict=True)
+        return f"Inertia({', '.join(f'{name}: {n}' for name, n in numbers)})"
 
 
 def inertia(operator: Any) -> Inertia:

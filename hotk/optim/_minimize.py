@@ -1,6 +1,7 @@
 """`minimize`: the loop around a transformation."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, final
 
 import equinox as eqx
@@ -60,12 +61,20 @@ class Minimum(AbstractReport):
         return self.reason == Stop.converged
 
     def _rows(self) -> list[tuple[str, ...]]:
+        if self.steps.ndim:
+            return [
+                ("runs", str(self.steps.size)),
+                ("converged", str(int(self.converged.sum()))),
+                ("most steps", str(int(self.steps.max()))),
+                ("largest gradient norm", f"{float(self.gradient_norm.max()):.3g}"),
+            ]
+        curvature = float(self.smallest_curvature)
         return [
             ("stopped", Stop[self.reason]),
             ("steps", str(int(self.steps))),
             ("value", f"{float(self.value):.6g}"),
             ("gradient norm", f"{float(self.gradient_norm):.3g}"),
-            ("smallest curvature met", f"{float(self.smallest_curvature):.3g}"),
+            ("smallest curvature met", f"{curvature:.3g}" if curvature < inf else "-"),
         ]
 
 
@@ -183,7 +192,9 @@ def minimize(
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
         transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not.
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
-            root of the dtype's precision if left out (1.5e-8 in float64).
+            root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
+            keep the gradient of a sum over many examples above that: give a larger one,
+            or take the mean.
         max_steps: The most updates.
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from hotk._core import DtypeError, StructureError, describe, leaf_name, message
+from hotk.function import walked
 from hotk.linop import space
 from hotk.mode import AUTO, Auto, Nested, second_order_candidates
 from hotk.prepared import is_inexact, operator
@@ -26,6 +27,7 @@ from ._local import Local, is_finite
 Formula = Callable[..., tuple[Any, Any]]
 
 
+@walked
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """What is fixed in a program of an optimizer.

@@ -48,9 +48,10 @@ def traces(runs: Any, *, best: float | None = None, ax: Any = None) -> Any:
     for name, history in histories.items():
         above = history - best
         shown = np.where(above > 0, above, np.nan)
-        ax.plot(np.arange(len(shown)), shown, ".-", label=name or None)
+        marks = ".-" if len(shown) <= 100 else "-"
+        ax.plot(np.arange(len(shown)), shown, marks, label=name or None)
     ax.set_yscale("log")
-    ax.set(xlabel="step", ylabel=f"value above {best:.6g}")
+    ax.set(xlabel="step", ylabel=f"value above {best:.6g}" if best else "value")
     if any(histories):
         ax.legend()
     return ax
@@ -90,8 +91,8 @@ def cost(prepared: Any, *, ax: Any = None) -> Any:
         ax.barh(where, seconds, left=start, label=part)
         start = start + np.array(seconds)
     names = [
-        f"{name or info.operator}\n{info.mode}\n{info.flops:.3g} flops\n"
-        f"{bytes_name(info.bytes)}"
+        f"{name or info.operator}: {info.mode}\n"
+        f"{info.flops:.3g} flops, {bytes_name(info.bytes)}"
         for name, info in infos.items()
     ]
     ax.set_yticks(where, names)

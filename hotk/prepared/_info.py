@@ -45,6 +45,8 @@ class Info(NamedTuple):
         """Write one line a field."""
         return text_table(("field", "value"), self._rows())
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return html_table(("field", "value"), self._rows())
 

@@ -13,6 +13,7 @@ from hotk._core import (
     Tracer,
     Unrecognized,
     check_forward,
+    file_name,
     function_name,
     function_place,
     in_trace,
@@ -255,7 +256,7 @@ def _at(error: BaseException | None) -> str:
     while trace is not None:
         code = trace.tb_frame.f_code
         if not is_library_file(code.co_filename):
-            line = f" in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+            line = f" in {file_name(code.co_filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return line or _at(error.__cause__)
 

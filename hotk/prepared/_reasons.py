@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hotk.function import Opaque, Recipe, Trail, Walk
 
 from ._call import Call
@@ -13,6 +15,8 @@ _HEADER = (
     *("operator", "structure of the arguments", "kind of arguments"),
     *("order of a dict among the arguments", "kind of random keys", "stage"),
 )
+
+_VALUES = (bool, int, float, complex, str, bytes, np.generic)
 
 
 def what_is_new(call: Call) -> str:
@@ -49,7 +53,10 @@ def difference(
     """
     same = _common(was, now)
     a, b = (key[same] if same < len(key) else "nothing" for key in (was, now))
-    return _place(things, same, skip), f"{_text(a)} -> {_text(b)}"
+    place, is_value = _place(things, same, skip)
+    if not is_value and type(a) is type(b) is int:
+        return place, f"it has {b} attributes or entries, not {a}"
+    return place, f"{_text(a)} -> {_text(b)}"
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
@@ -61,8 +68,8 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return count
 
 
-def _place(things: Sequence[Any], index: int, skip: int) -> str:
-    """Name what was visited when the walk's key had a length."""
+def _place(things: Sequence[Any], index: int, skip: int) -> tuple[str, bool]:
+    """Name what a piece of the walk's key is about, and whether that is a value."""
     trail = Trail()
     walk = Walk(trail=trail)
     walk.key.extend([None] * skip)
@@ -70,9 +77,17 @@ def _place(things: Sequence[Any], index: int, skip: int) -> str:
         for thing in things:
             walk.visit(thing)
     except (Opaque, RecursionError):
-        return "the function"
-    before = [node for node in trail.nodes.values() if node.at <= index]
-    return (before[-1].path.strip() if before else "") or "the function"
+        return "the function", True
+    around = [v for v in trail.visits if v[0] <= index < v[1]]
+    if not around:
+        return "the function", True
+    _, _, path, node = min(around, key=lambda visit: visit[1] - visit[0])
+    return path.strip() or "the function", isinstance(node.value, _VALUES)
+
+
+def _is_numpy(piece: tuple[Any, ...]) -> bool:
+    kind = piece[0] if len(piece) == 3 else None
+    return isinstance(kind, type) and issubclass(kind, np.generic)
 
 
 def _text(piece: Any) -> str:
@@ -82,6 +97,8 @@ def _text(piece: Any) -> str:
         return f"function {piece.name}"
     if isinstance(piece, type):
         return piece.__name__
+    if isinstance(piece, tuple) and _is_numpy(piece):
+        return repr(np.frombuffer(piece[2], piece[1])[0])
     if isinstance(piece, (bool, int, float, complex, str, bytes, type(None))):
         return repr(piece)[:40]
     return type(piece).__name__

@@ -78,6 +78,8 @@ class CacheInfo(NamedTuple):
         """Write a small table and the reasons of the last misses."""
         return "\n".join((text_table(*self._table()), *self.reasons[-5:]))
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         lines = map(html.escape, self.reasons[-5:])
         return html_table(*self._table()) + "".join(f"<p>{line}</p>" for line in lines)

@@ -51,6 +51,9 @@ def norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
     The sum is scaled by the largest entry, so it neither overflows nor vanishes. At 0
     the gradient is 0, the middle of the subgradients; $|x|^2$ has the Hessian $2 I$.
+    A function $g(|x|)$ that is smooth at 0 only as terms of first order cancel, as in
+    $(1 + r) e^{-r}$, has the second derivative 0 there, as rounding leaves nothing of
+    what is beyond them: write it in $|x|^2$, or by its series near 0.
 
     Args:
         x: Floating or complex array, not float16.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact
 
-from hotk._core import DtypeError, StructureError, describe, message
+from hotk._core import DtypeError, StructureError, describe, message, number_name
 from hotk.first import refuse_complex
 from hotk.mode import AUTO, Auto, Taylor
 from hotk.prepared import Prepared, arranged, operator
@@ -197,6 +197,12 @@ class DifferentialOperator(eqx.Module):
 
     indices: tuple[Any, ...] = eqx.field(static=True)
     coefficients: tuple[Inexact[Array, ""], ...]
+
+    def __repr__(self) -> str:
+        """Write the sum: `DifferentialOperator(1 t + -0.5 xx)`."""
+        pairs = zip(self.coefficients, self.indices, strict=True)
+        terms = [f"{number_name(c)} {thawed(index)}" for c, index in pairs]
+        return f"DifferentialOperator({' + '.join(terms)})"
 
     def __call__(
         self,

@@ -122,8 +122,8 @@ _KEY = [
     Flaw(
         "defaults are not visited",
         CALLABLES,
-        '        walk.visit(default, " default {}", i)\n',
-        "        del default\n",
+        "in enumerate(defaults):\n",
+        "in enumerate(defaults[:0]):\n",
         stale("a_default_argument_is_mutated_or_replaced"),
     ),
     Flaw(
@@ -195,7 +195,7 @@ _KEY = [
     Flaw(
         "literals of a program are not compared",
         FINGERPRINT,
-        'return ("literal", _aval(value), _content(value.val))',
+        "return _literal(value, value.val)",
         'return ("literal", _aval(value))',
         within(
             "reliability/test_functions",

@@ -232,7 +232,7 @@ def test_cost_adds_up_to_the_seconds_of_info(ax):
     total = info.trace_seconds + info.lower_seconds + info.compile_seconds
     assert ends[-1] == pytest.approx(total)
     [label] = [t.get_text() for t in ax.get_yticklabels()]
-    assert label.startswith("product\nforward over reverse\n")
+    assert label.startswith("product: forward over reverse\n")
 
 
 @pytest.mark.parametrize(

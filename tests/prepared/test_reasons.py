@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hotk
@@ -44,7 +45,7 @@ def test_a_default():
     hotk.gradient(f, X)
     f.__defaults__ = (4,)
     hotk.gradient(f, X)
-    assert last() == "default 0: 3 -> 4"
+    assert last() == "default `k`: 3 -> 4"
 
 
 def test_an_attribute():
@@ -120,3 +121,43 @@ def test_objects_that_answer_every_name():
     f = lambda x: names.rate * jnp.sum(x**2)
     assert hotk.gradient(f, X).tolist() == X.tolist()
     assert "Names" in str(hotk.explain(f))
+
+
+def test_numbers_of_numpy_show_their_value(monkeypatch):
+    f = lambda x: RATE * jnp.sum(x)
+    monkeypatch.setitem(globals(), "RATE", np.float64(2.0))
+    hotk.gradient(f, X)
+    monkeypatch.setitem(globals(), "RATE", np.float64(3.0))
+    hotk.gradient(f, X)
+    assert last() == "global `RATE`: np.float64(2.0) -> np.float64(3.0)"
+
+
+def test_an_attribute_that_came_is_counted():
+    class Model:
+        def __init__(self):
+            self.k = 2
+
+        def __call__(self, x):
+            return self.k * jnp.sum(x)
+
+    model = Model()
+    hotk.gradient(model, X)
+    model.log = 1
+    hotk.gradient(model, X)
+    assert last() == "the function: it has 2 attributes or entries, not 1"
+    model.k = 3
+    hotk.gradient(model, X)
+    assert last() == ".k: 2 -> 3"
+
+
+def test_other_code_is_told_from_no_difference():
+    first = lambda x: jnp.sum(x**3)
+    second = lambda x: jnp.sum(x**3)
+    assert "other code" in str(hotk.explain(first, second))
+    assert "other code" not in str(hotk.explain(first, first))
+
+
+def test_the_same_number_is_explained_at_each_place():
+    low, high = 2, 2
+    rows = hotk.explain(lambda x: low * jnp.sum(x) ** high).rows
+    assert {row[0] for row in rows} >= {"cell `low`", "cell `high`"}

@@ -976,3 +976,15 @@ def test_a_namespace_of_settings_that_changes_costs_nothing(hotk, tick):
     assert count() == 1
     for result, truth in zip(got, TRUTH, strict=True):
         close(result, truth)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.array], ids=str)
+def test_a_number_of_numpy_among_the_arguments_may_change(hotk, tick, kind):
+    def f(x, c):
+        tick()
+        return jnp.sum(c * x**2)
+
+    for c in (2.0, 3.0, 5.0):
+        made = hotk.gradient(f, np.ones(3, kind(c).dtype), kind(c))
+        np.testing.assert_allclose(made, 2 * c, rtol=1e-6)
+    assert hotk.cache_info().compiles == 1

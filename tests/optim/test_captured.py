@@ -1,0 +1,32 @@
+"""What captures an optimizer is walked: no compile for another number."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import hotk
+
+
+def test_a_captured_transformation_is_no_reason_to_compile():
+    transform = hotk.optim.newton()
+    ridge = lambda w, c: jnp.sum((w - 1.0) ** 2) + c * jnp.sum(w**2)
+    solve = lambda w, c: hotk.optim.minimize(ridge, w, transform, args=(c,)).x
+    fit = hotk.rule.minimum(ridge, solve)
+    cubes = lambda c: jnp.sum(fit(jnp.zeros(3), c) ** 3)
+    hotk.clear_cache()
+    found = [hotk.gradient(cubes, jnp.array(c)) for c in (1.0, 2.0, 3.0)]
+    # w = 1 / (1 + c) three times
+    np.testing.assert_allclose(found, [-9 / (1 + c) ** 4 for c in (1, 2, 3)], rtol=1e-6)
+    first = hotk.cache_info().compiles
+    hotk.gradient(cubes, jnp.array(4.0))
+    assert hotk.cache_info().compiles == first
+    assert hotk.cache_info().hits == 3
+    assert hotk.explain(cubes).opaque is None
+
+
+def test_many_minima_show_as_counts():
+    import jax
+
+    f = lambda x, a: jnp.sum((x - a) ** 2)
+    fit = lambda a: hotk.optim.minimize(f, jnp.zeros(2), hotk.optim.newton(), args=(a,))
+    found = jax.jit(jax.vmap(fit))(jnp.arange(5.0))
+    assert repr(found).startswith("Minimum(runs: 5, converged: 5, most steps: 1,")
