@@ -15,6 +15,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         resources = {"output_files_dir": path.stem}
         page, made = MarkdownExporter().from_filename(str(path), resources=resources)
+        page = page.replace(".ipynb)", ".md)")  # a link to another notebook
         contents = {f"{path.stem}.md": page, **made["outputs"]}
         for name, content in contents.items():
             uri = f"notebooks/{name}"

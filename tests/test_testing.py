@@ -141,5 +141,5 @@ def test_a_wrong_rule_for_series_is_seen():
     f = hotk.rule.custom(lambda x: jnp.exp(x))
     f.def_jvp(lambda p, t: jnp.exp(p[0]) * t[0])
     f.def_taylor(lambda p, s: [7 * c for c in s[0]])
-    with pytest.raises(AssertionError, match="quadratic form, Taylor .* FAILED"):
-        check(f, 0.3)
+    with pytest.raises(AssertionError, match=r"quadratic form, Taylor .* FAILED"):
+        hotk.testing.check(f, 0.3)

@@ -11,13 +11,21 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from hotk._core import AbstractReport, bar, describe, in_trace
+from hotk._core import (
+    AbstractReport,
+    DtypeError,
+    bar,
+    describe,
+    describe_tree,
+    in_trace,
+    message,
+)
 from hotk.linop import space
 from hotk.mode import Nested
 from hotk.prepared import is_inexact
 
 from ._local import is_finite
-from ._step import Recipe, refuse_complex_parameters, run
+from ._step import Recipe, called, refuse_complex_parameters, run
 
 
 class Stop(eqx.Enumeration):
@@ -94,7 +102,7 @@ def _chunk(
 
     def evaluated(x: Any) -> tuple[Any, Any]:
         y, gradient, _ = mode.inner.gradient(f, x)
-        return y, gradient
+        return jnp.asarray(y), gradient
 
     def begun() -> Any:
         y, gradient = evaluated(x)
@@ -206,7 +214,7 @@ def minimize(
 
     Raises:
         OutputError: If `f` returns anything but one real number.
-        DtypeError: If a parameter is complex.
+        DtypeError: If a parameter is complex, or none is floating.
         TypeError: If `transform` is no transformation, or `args` no tuple.
         ValueError: If `max_steps` is negative.
 
@@ -232,8 +240,18 @@ def minimize(
     transform = optax.with_extra_args_support(transform)
     x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
     moving, rest = eqx.partition(x, is_inexact)
-    dtype = space.scalar_dtype(moving)
     call = "minimize(f, x0, transform)"
+    if not jax.tree.leaves(moving):
+        raise DtypeError(
+            message(
+                call,
+                "`x0` has nothing that can be moved.",
+                expected="at least one floating array or Python float",
+                got=describe_tree(x0),
+                fix="Convert the leaf to a float, as in `x0.astype(float)` or `3.0`.",
+            )
+        )
+    dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
     traced = in_trace()
     length = max(max_steps if traced else min(64, max_steps), 1)
@@ -252,7 +270,8 @@ def minimize(
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
-            end = run(f, point, (state, limits), *args, order=recipe)
+            with called(call):
+                end = run(f, point, (state, limits), *args, order=recipe)
             moving = eqx.filter(end["x"], is_inexact)
             state = end["transform"]
             if traced:

@@ -5,17 +5,25 @@ structure of the objective, so a new closure over a new batch is not compiled ag
 what varies (state, batch, damping, learning rate) are arrays of that program.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from hotk._core import DtypeError, StructureError, describe, leaf_name, message
+from hotk._core import (
+    DtypeError,
+    HotkError,
+    StructureError,
+    describe,
+    leaf_name,
+    message,
+)
 from hotk.function import walked
 from hotk.linop import space
 from hotk.mode import AUTO, Auto, Nested, second_order_candidates
@@ -143,12 +151,32 @@ def transformation(
             return updates, state
         refuse_complex_parameters(call, params)
         gradient = [jnp.asarray(leaves[i]) for i in moving]
-        made, state = run(f, params, (gradient, state, arrays), order=recipe)
+        with called(call):
+            made, state = run(f, params, (gradient, state, arrays), order=recipe)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state
 
     return optax.GradientTransformationExtraArgs(first, update)
+
+
+_NO_AUX = {
+    "; for `(value, aux)` pass `has_aux=True`": "; it has no auxiliary output here",
+    "; pass other arrays as the second output with `has_aux=True`": "",
+}
+
+
+@contextlib.contextmanager
+def called(call: str) -> Iterator[None]:
+    """Let errors name the call that the user made, and only what that call takes."""
+    try:
+        yield
+    except HotkError as error:
+        text = str(error).replace("`optim(f, x, c)`", f"`{call}`")
+        for offer, instead in _NO_AUX.items():
+            text = text.replace(offer, instead)
+        error.args = (text, *error.args[1:])
+        raise
 
 
 def given(**numbers: Any) -> dict[str, Any]:

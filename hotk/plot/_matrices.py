@@ -54,7 +54,8 @@ def matrix(
     colors = extra("matplotlib.colors", "plot")
     most = _largest(entries)
     if scale == "log":
-        norm = colors.SymLogNorm(most / 1e3, vmin=-most, vmax=most)
+        power = 10.0 ** np.floor(np.log10(most))  # so that no tick is close to zero
+        norm = colors.SymLogNorm(power / 1e3, vmin=-most, vmax=most)
     else:
         norm = colors.Normalize(-most, most)
     ax = axes(ax)

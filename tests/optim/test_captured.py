@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import hotk
 
@@ -30,3 +31,25 @@ def test_many_minima_show_as_counts():
     fit = lambda a: hotk.optim.minimize(f, jnp.zeros(2), hotk.optim.newton(), args=(a,))
     found = jax.jit(jax.vmap(fit))(jnp.arange(5.0))
     assert repr(found).startswith("Minimum(runs: 5, converged: 5, most steps: 1,")
+
+
+@pytest.mark.usefixtures("as_user")
+def test_errors_name_the_call_and_offer_only_what_it_takes():
+    transform, x = hotk.optim.newton_cg(), jnp.ones(3)
+    state = transform.init(x)
+    with_aux = lambda x: (jnp.sum(x**2), x)
+    with pytest.raises(hotk.OutputError) as caught:
+        transform.update(x, state, x, value_fn=with_aux)
+    assert str(caught.value).startswith("`newton_cg(...).update(")
+    assert "has_aux" not in str(caught.value)
+    with pytest.raises(hotk.OutputError, match=r"^`minimize\(f, x0, transform\)`"):
+        hotk.optim.minimize(with_aux, x, transform)
+    for nothing in ({}, jnp.arange(3)):
+        with pytest.raises(hotk.DtypeError, match="nothing that can be moved"):
+            hotk.optim.minimize(lambda x: 0.0, nothing, transform)
+
+
+def test_a_constant_is_at_its_minimum():
+    found = hotk.optim.minimize(lambda x: 3.0, jnp.ones(2), hotk.optim.newton_cg())
+    assert found.converged
+    assert found.value == 3
