@@ -26,6 +26,13 @@ class Source:
                 "`over(loss, x, batches)`: `batches` can be read only once. Give a "
                 "list, a loader, or a function that returns a new iterator."
             )
+        is_array = lambda a: isinstance(a, (np.ndarray, jax.Array))
+        if isinstance(batches, tuple) and batches and all(map(is_array, batches)):
+            raise TypeError(
+                "`over(loss, x, batches)`: a tuple of arrays is one batch. Put it into "
+                "a list, `[batch]`, or cut it into several; `loss(x, batch)` gets each "
+                "as one argument."
+            )
         if reduction not in ("mean", "sum"):
             raise ValueError(f"`reduction` is {reduction!r}, not 'mean' or 'sum'.")
         self.batches: Any = batches

@@ -49,7 +49,10 @@ class Index:
         found = [
             part
             for code, words, part, _ in self._rows
-            if not path or _begins(code, path, "[.") or _begins(words, path, "/")
+            if not path
+            or _begins(code, path, "[.")
+            or _begins(code.lstrip("."), path, "[.")
+            or _begins(words, path, "/")
         ]
         if not found:
             known = ", ".join(repr(words) for _, words, _, _ in self._rows[:12])

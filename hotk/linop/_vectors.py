@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import StructureError, describe_tree, message
+from hotk._core import StructureError, describe, describe_tree, message
 
 from . import space
 
@@ -18,8 +18,13 @@ def space_of(operator: Any) -> Any:
         operator: An operator.
 
     Raises:
-        TypeError: If any space will do.
+        TypeError: If any space will do, or it is no operator.
     """
+    if not hasattr(operator, "like"):
+        raise TypeError(
+            f"{describe(operator)} is no operator: make one of a function at a point, "
+            "`hotk.HessianOperator(f, x)`."
+        )
     if operator.like is None:
         raise TypeError(
             "an operator made of identities alone acts on any space, so it has no size "

@@ -66,7 +66,17 @@ def norm(v: Any) -> Any:
         return square
     limits = jnp.finfo(square.dtype)
     safe = (square > limits.tiny / limits.eps) & (square <= limits.max)
-    return jax.lax.cond(safe, lambda v: jnp.sqrt(square), scaled_norm, v)
+    return jax.lax.cond(safe, _root, _of_scaled, square, v)
+
+
+def _root(square: Any, v: Any) -> Any:
+    del v
+    return jnp.sqrt(square)
+
+
+def _of_scaled(square: Any, v: Any) -> Any:
+    del square
+    return scaled_norm(v)
 
 
 def norm_of_each(v: Any) -> Any:

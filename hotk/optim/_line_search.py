@@ -44,7 +44,8 @@ def scale_by_line_search(
     is good enough, and doubled as long as the curvature along p is not positive and f
     goes on to decrease; else t shrinks to the minimum of the parabola through what is
     known, but not below a tenth and not above `shrink` of what it was. The slope
-    $g^T p$ is computed. Values of f that are not finite count as too large.
+    $g^T p$ is computed. A value of f that is not finite counts as too large, and t
+    shrinks by the seventh power of `shrink`.
 
     Unlike the line searches of optax it does not compile again for a new closure, and
     needs no keyword but `value_fn`.
@@ -111,7 +112,9 @@ def _line_search(
         curvature = y - start - t * slope  # of the parabola, over t squared
         best = -slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
         usual = jnp.isfinite(y) & (curvature > 0)
-        return t * jnp.where(usual, jnp.clip(best, 0.1, shrink), shrink)
+        factor = jnp.where(usual, jnp.clip(best, 0.1, shrink), shrink)
+        # a step of rounded curvature may be too long by many powers of ten
+        return t * jnp.where(jnp.isfinite(y), factor, shrink**7)
 
     def body(s: Any) -> Any:
         t, y, count, growing = s["t"], s["y"], s["count"], s["growing"]

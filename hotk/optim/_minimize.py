@@ -254,7 +254,7 @@ def minimize(
     dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
     traced = in_trace()
-    length = max(max_steps if traced else min(64, max_steps), 1)
+    length = max(max_steps, 1) if traced else 64
     choices = (("transform", transform), ("length", length))
     recipe = Recipe(_chunk, choices)
     default = float(jnp.finfo(dtype).eps) ** 0.5

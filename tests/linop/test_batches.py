@@ -260,3 +260,33 @@ def test_an_empty_batch_adds_nothing(as_user):
     spent = iter(cut(30))
     with pytest.raises(ValueError, match="new iterator each time"):
         hotk.HessianOperator.over(mean_loss, W, lambda: spent) @ V
+
+
+@pytest.mark.usefixtures("default_settings")
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda H: H.solve(H.gradient),
+        lambda H: hotk.linop.minres(H, H.gradient),
+        lambda H: hotk.linop.steihaug(H, H.gradient, 1.0),
+        lambda H: H.eigh(2),
+        lambda H: hotk.estimate.trace(H, jax.random.key(0), samples=4),
+    ],
+    ids=["solve", "minres", "steihaug", "eigh", "trace"],
+)
+def test_iterations_on_the_host_compile_nothing_once_they_ran(question):
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    loss = lambda w, rows: jnp.mean(jnp.logaddexp(0.0, rows @ w)) + jnp.sum(w**2)
+    H = hotk.HessianOperator.over(loss, jnp.zeros(4), [rows[:8], rows[8:]])
+    question(H)
+    question(H)
+    with compiles() as count:
+        question(H)
+    assert count() == 0
+
+
+def test_a_tuple_of_arrays_is_one_batch():
+    loss = lambda w, batch: jnp.mean((batch[0] @ w - batch[1]) ** 2)
+    batch = np.ones((3, 2)), np.ones(3)
+    with pytest.raises(TypeError, match="one batch"):
+        hotk.HessianOperator.over(loss, jnp.zeros(2), batch)

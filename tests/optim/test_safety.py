@@ -235,3 +235,23 @@ def test_a_hessian_that_is_no_fisher_matrix_gives_the_gradient():
     p, state = transform.update(g, transform.init(x), x, value_fn=f)
     close(p, np.asarray(g))
     assert state.outcome == hotk.optim.Outcome.steepest
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e4])
+@pytest.mark.parametrize("make", [hotk.optim.newton_cg, hotk.optim.trust_region])
+def test_a_curvature_of_rounding_is_no_reason_to_stay(make, factor):
+    """The Hessian is zero at the start; rounding makes it 1e-14 and the step 1e16."""
+    f = lambda x: factor * jnp.sum((jnp.exp(x) - 2) ** 2) + 1.0
+    found = hotk.optim.minimize(f, jnp.zeros(3), make(), tol=1e-9 * factor)
+    assert found.converged
+    np.testing.assert_allclose(found.x, np.log(2), rtol=1e-8)
+
+
+def test_another_number_of_steps_compiles_nothing():
+    transform, f = hotk.optim.newton(), lambda x: jnp.sum(jnp.cosh(x))
+    hotk.clear_cache()
+    for most in (1000, 40, 3):
+        found = hotk.optim.minimize(f, jnp.ones(2), transform, max_steps=most)
+        assert found.steps <= most
+    assert hotk.cache_info().compiles == 1
+    assert len(found.history) == 4
