@@ -141,7 +141,7 @@ hotk.hessian(form, jnp.ones(2), mode=hotk.FORWARD_OVER_REVERSE)
     ),
     (
         "NaN at zero",
-        "JAX's derivative of a norm at zero is NaN; `hotk.safe` has one that is zero there.",
+        "JAX's derivative of a norm at zero is NaN; that of `hotk.safe.norm` is zero.",
         """
 norm = lambda x: jnp.sqrt(jnp.sum(x**2))
 hotk.gradient(norm, jnp.zeros(2))

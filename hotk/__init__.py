@@ -92,7 +92,7 @@ from hotk.taylor import (
     value_and_laplacian as value_and_laplacian,
 )
 
-from . import interop as interop, plot as plot
+from . import plot as plot
 
 
 __version__ = "0.1.0"

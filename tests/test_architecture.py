@@ -9,6 +9,8 @@ from pathlib import Path
 import equinox as eqx
 import pytest
 
+import hotk
+
 
 HOUSE = Path(__file__).parents[1]
 ROOT = HOUSE / "hotk"
@@ -174,8 +176,6 @@ def test_a_module_is_one_sentence_long_at_least(path):
 
 def all_modules():
     """Import all of hotk, but for what runs when imported or needs an extra."""
-    import hotk
-
     for info in pkgutil.walk_packages(hotk.__path__, "hotk."):
         if not info.name.startswith("hotk.demo"):
             importlib.import_module(info.name)

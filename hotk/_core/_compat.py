@@ -9,16 +9,18 @@ from typing import Any
 import jax
 from jax._src import (
     api_util as _api_util,
+    array as _array,
     config as _config,
     core as _jax_core,
     linear_util as _linear_util,
     source_info_util as _source,
 )
-from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.interpreters import mlir, partial_eval as _partial_eval
 from jax.extend import source_info_util as _lines
 
 # The rules of a primitive of our own: a function with several derivative rules is one.
-from jax.interpreters import ad as ad, batching, mlir
+# (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
+from jax.interpreters import ad as ad, batching
 
 
 try:  # jax.extend is the semi-public home of these names
@@ -48,7 +50,8 @@ _lines.register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 # The concrete array class: `type(a) is ARRAY` is 20x faster than `isinstance`, which
 # also answers yes for tracers.
-ARRAY: type = type(jax.numpy.zeros(()))
+# No array is made for it: that would start the backend, before the user has chosen it.
+ARRAY: type = _array.ArrayImpl
 
 # What `jax.jit` returns; it has no public name, and is told apart by its type alone.
 JITTED: type = type(jax.jit(lambda: None))

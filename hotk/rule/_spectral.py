@@ -14,11 +14,11 @@ from hotk._core import DtypeError, StructureError, describe, message
 from ._custom import custom
 
 
-# Gauss-Legendre rules on [0, 1]: two of them, to see whether they agree.
-_RULES = tuple(
-    ([(t + 1) / 2 for t in nodes.tolist()], [w / 2 for w in weights.tolist()])
-    for nodes, weights in map(np.polynomial.legendre.leggauss, (6, 9))
-)
+@functools.cache
+def _rule(count: int) -> tuple[list[float], list[float]]:
+    """Return the Gauss-Legendre rule on [0, 1]; NumPy has it in a part of its own."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return [(t + 1) / 2 for t in nodes.tolist()], [w / 2 for w in weights.tolist()]
 
 
 def spectral_sum(a: Any, f: Callable[[Any], Any]) -> Any:
@@ -227,7 +227,8 @@ def _agreed(integral: Callable[[Any], Any], values: Any, ends: Any) -> Any:
     The first is known as far as two rules agree; the other has the roundings of the
     values and of the ends, over the gap.
     """
-    few, many = map(integral, _RULES)
+    # two rules, to see whether they agree
+    few, many = integral(_rule(6)), integral(_rule(9))
     gap = ends[1] - ends[0]
     largest = lambda pair: jnp.maximum(*map(jnp.abs, pair))
     size = jnp.abs(many)

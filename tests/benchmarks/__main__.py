@@ -5,6 +5,7 @@ from tests.benchmarks import (
     calls,
     first_call,
     hessians,
+    imports,
     minimizers,
     operators,
     products,
@@ -28,4 +29,5 @@ if __name__ == "__main__":
         minimizers.measure,
         training.measure,
         first_call.measure,
+        imports.measure,
     )
