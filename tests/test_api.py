@@ -124,6 +124,33 @@ def test_what_is_cited_is_listed_and_what_is_listed_is_cited(name):
     assert set(listed) == set(cited)
 
 
+# Classes that a user makes: the others are errors, states and results.
+MADE = {
+    name: value
+    for name, value in PUBLIC.items()
+    if isinstance(value, type)
+    and not name.split(".")[-1].startswith("Abstract")
+    and (
+        issubclass(value, (hotk.linop.AbstractOperator, hotk.curvature.AbstractLoss))
+        or issubclass(value, type(hotk.FORWARD_OVER_REVERSE).__mro__[-3])
+    )
+    and name not in ("linop.DataOperator", "linop.Linearized")
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE])
+def test_what_is_called_is_shown_by_an_example(name):
+    if not is_variant(name):
+        assert "Example" in sections(name)
+
+
+@each_function
+def test_what_is_returned_is_documented(name):
+    returned = inspect.signature(PUBLIC[name]).return_annotation
+    if returned not in (None, "None") and "Iterator" not in str(returned):
+        assert is_variant(name) or "Returns" in sections(name)
+
+
 def test_the_product_names_its_source():
     assert "References" in sections("value_gradient_and_hvp")
 

@@ -76,6 +76,11 @@ class SquaredError(AbstractLikelihood):
     Attributes:
         targets: As many numbers as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.array([1.0, 2.0]))
+        >>> loss(jnp.array([3.0, 2.0])).item()
+        1.0
     """
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
@@ -108,6 +113,11 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     Attributes:
         targets: Integers without the last axis of the logits, or probabilities.
         reduction: `"mean"` or `"sum"` over the examples.
+
+    Example:
+        >>> loss = hotk.curvature.SoftmaxCrossEntropy(jnp.array([0, 1]))
+        >>> bool(jnp.allclose(loss(jnp.zeros((2, 3))), jnp.log(3)))
+        True
     """
 
     targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
@@ -149,6 +159,11 @@ class SigmoidCrossEntropy(AbstractLikelihood):
     Attributes:
         targets: 0 and 1, or probabilities; as many as logits.
         reduction: `"mean"` or `"sum"` over the examples.
+
+    Example:
+        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
+        >>> bool(jnp.allclose(loss(jnp.zeros(2)), jnp.log(2)))
+        True
     """
 
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
@@ -180,6 +195,11 @@ class PoissonLoss(AbstractLikelihood):
     Attributes:
         targets: Counts, as many as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
+
+    Example:
+        >>> loss = hotk.curvature.PoissonLoss(jnp.array([0.0, 3.0]), reduction="sum")
+        >>> loss(jnp.zeros(2)).item()
+        2.0
     """
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
@@ -213,6 +233,11 @@ class HuberLoss(AbstractLoss):
         targets: As many numbers as outputs.
         delta: Where the linear part begins, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
+
+    Example:
+        >>> loss = hotk.curvature.HuberLoss(jnp.array([0.0, 0.0]), delta=1.0)
+        >>> loss.each(jnp.array([0.5, 3.0])).tolist()
+        [0.125, 2.5]
     """
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)

@@ -95,6 +95,17 @@ def loop(operator: Any, run: Callable[..., Any], *inputs: Any) -> Any:
         run: From a while loop, `jax.lax.while_loop` or one in Python, and the inputs to
             the result.
         *inputs: Trees; what is no array in them is static.
+
+    Returns:
+        What `run` returns.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x @ x, jnp.ones(2))
+        >>> def cubed(while_loop, H, v):
+        ...     step = lambda s: (s[0] + 1, H @ s[1])
+        ...     return while_loop(lambda s: s[0] < 3, step, (0, v))[1]
+        >>> hotk.linop.loop(H, cubed, H, jnp.ones(2)).tolist()
+        [8.0, 8.0]
     """
     if operator.on_host:
         return run(_python_loop, *inputs)

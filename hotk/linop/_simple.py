@@ -47,6 +47,11 @@ class Diagonal(AbstractOperator):
     Attributes:
         entries: The diagonal: a tree of real or complex arrays. The parts of a complex
             entry multiply the real and the imaginary part.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x @ x, jnp.ones(2))
+        >>> (H + hotk.Diagonal(jnp.array([1.0, 3.0]))).matrix().tolist()
+        [[3.0, 0.0], [0.0, 5.0]]
     """
 
     entries: Any = eqx.field(converter=_arrays)

@@ -138,6 +138,11 @@ def inertia(operator: Any) -> Inertia:
 
     Raises:
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(3))
+        >>> hotk.linop.inertia(H)
+        Inertia(positive: 1, zero: 1, negative: 1)
     """
     values = jnp.linalg.eigvalsh(operator.matrix())
     limit = jnp.finfo(values.dtype).eps * values.size * jnp.max(jnp.abs(values))
@@ -163,6 +168,11 @@ def cholesky(operator: Any, damping: float = 0.0) -> Float[Array, "n n"]:
             positive by more than rounding. Inside of a transformation nothing can be
             raised: the factor is NaN there.
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: 2 * x[0] ** 2 + x[1] ** 2, jnp.ones(2))
+        >>> hotk.linop.cholesky(H, damping=2.0).tolist()[1]
+        [0.0, 2.0]
     """
     a = operator.matrix()
     a = a + jnp.asarray(damping, a.dtype) * jnp.eye(len(a), dtype=a.dtype)

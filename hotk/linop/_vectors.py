@@ -17,8 +17,17 @@ def space_of(operator: Any) -> Any:
     Args:
         operator: An operator.
 
+    Returns:
+        A tree of arrays: the floating leaves of the point, `None` for the others.
+
     Raises:
         TypeError: If any space will do, or it is no operator.
+
+    Example:
+        >>> f = lambda p: p["n"] * jnp.sum(p["w"] ** 2)
+        >>> H = hotk.HessianOperator(f, {"w": jnp.ones(2), "n": 3})
+        >>> jax.tree.map(jnp.shape, hotk.linop.space_of(H))
+        {'n': None, 'w': (2,)}
     """
     if not hasattr(operator, "like"):
         raise TypeError(

@@ -25,6 +25,11 @@ class Auto(AbstractMode):
     First order: forward for `jvp` and `derivative`, reverse for `vjp` and `gradient`,
     the cheaper of both by the sizes for `jacobian`; the other one where that does not
     exist.
+
+    Example:
+        >>> x = jnp.ones(2)
+        >>> hotk.hvp.prepare(lambda x: x @ x, x, x, mode=hotk.Auto()).info.mode
+        'forward over reverse'
     """
 
     def __str__(self) -> str:

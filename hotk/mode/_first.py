@@ -36,6 +36,11 @@ class Forward(AbstractMode):
 
     Cost: a Jacobian-vector product costs about two evaluations of the function; a
     gradient or a Jacobian costs one such product for each of the n numbers in `x`.
+
+    Example:
+        >>> f = lambda x: jax.lax.while_loop(lambda y: y > 1, lambda y: y / 2, x[0])
+        >>> hotk.gradient(f, jnp.array([3.0, 1.0]), mode=hotk.Forward()).tolist()
+        [0.25, 0.0]
     """
 
     def along(self, f: Callable[..., Any], x: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -90,6 +95,11 @@ class Reverse(AbstractMode):
 
     Cost: a gradient costs about three evaluations of the function and keeps its
     intermediates; a Jacobian costs one pass for each of the m numbers in `y`.
+
+    Example:
+        >>> f = lambda x: x**2
+        >>> hotk.derivative(f, 3.0, mode=hotk.Reverse()).item()
+        6.0
     """
 
     def back(self, f: Callable[..., Any], x: Any, u: Any) -> tuple[Any, Any, Any]:

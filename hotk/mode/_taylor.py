@@ -17,6 +17,12 @@ class Taylor(AbstractCurvature):
 
     Cost: at most quadratic in the order for products and elementary functions, where
     nested derivatives are exponential.
+
+    Example:
+        >>> x, v = jnp.array([1.0, 2.0]), jnp.ones(2)
+        >>> f = lambda x: jnp.sum(x**3)
+        >>> hotk.quadratic_form(f, x, v, mode=hotk.Taylor()).item()
+        18.0
     """
 
     nests: ClassVar[int] = 0
