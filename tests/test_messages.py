@@ -138,3 +138,20 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     for name, call in CASES.items():
         (GOLDEN / f"{name}.txt").write_text(said(call))
+
+
+@pytest.mark.usefixtures("as_user")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: hotk.jvp(f, x, x),
+        lambda f, x: hotk.vjp(f, x, None),
+        lambda f, x: hotk.jacobian(f, x),
+        lambda f, x: hotk.derivatives(f, x, x, order=2),
+        lambda f, x: hotk.laplacian(f, x),
+    ],
+    ids=["jvp", "vjp", "jacobian", "derivatives", "laplacian"],
+)
+def test_a_function_without_return_is_told_so(call):
+    with pytest.raises(hotk.OutputError, match="without a `return`"):
+        call(lambda x: None, jnp.ones(2))

@@ -206,6 +206,16 @@ def check_output(call: str, f: Any, y: Any, want: str) -> None:
     if want == "scalar":
         _check_scalar(call, where, y)
         return
+    if y is None:
+        raise OutputError(
+            message(
+                call,
+                f"{where} must return arrays.",
+                expected="arrays or numbers",
+                got="None",
+                fix="Return something: without a `return`, a function returns None.",
+            )
+        )
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
             raise OutputError(
