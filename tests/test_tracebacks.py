@@ -1,6 +1,7 @@
 """A traceback shows the lines of the user, and the message stands last."""
 
 import os
+import threading
 import traceback
 
 import jax
@@ -59,3 +60,28 @@ def test_all_frames_can_be_asked_for_as_in_jax():
     finally:
         jax.config.update("jax_traceback_filtering", before)
     assert frames(caught.value)[-1].endswith("_checks.py")
+
+
+def test_notes_of_the_user_stay_and_that_of_jax_goes():
+    def noted(x):
+        try:
+            return hotk.hvp(lambda x: jnp.sum(x), x, jnp.ones(4))
+        except hotk.StructureError as error:
+            error.add_note("while layer 3")
+            raise
+
+    with pytest.raises(hotk.StructureError) as caught:
+        hotk.gradient(noted, X)
+    assert caught.value.__notes__ == ["while layer 3"]
+
+
+def test_an_error_of_an_opaque_function_is_not_chained_to_what_hotk_tried():
+    lock = threading.Lock()
+
+    def f(x):
+        with lock:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        hotk.gradient(f, X)
+    assert caught.value.__context__ is None

@@ -51,12 +51,6 @@ def _aval(variable: Any) -> Hashable:
     return variable.aval
 
 
-def _literal(variable: Any, value: Any) -> Hashable:
-    """Return what tells a number in a program: its type, and its bits as that."""
-    bits = np.asarray(value).astype(variable.aval.dtype).tobytes()
-    return ("literal", _aval(variable), bits)
-
-
 def _content(value: Any) -> Hashable:
     if isinstance(value, Tracer):
         raise Unrecognized("a tracer among the constants")
@@ -78,22 +72,18 @@ def same_program(first: Any, second: Any, places: list[Any]) -> bool:
         first: A closed jaxpr without such constants.
         second: A closed jaxpr with fewer arguments and more constants.
         places: For each argument of the first, the value of the constant that takes its
-            place in the second, or `None` for an argument. A number may stand there
-            wherever it is used.
+            place in the second, or `None` for an argument.
     """
     arguments = iter(second.jaxpr.invars)
     constants = list(zip(second.jaxpr.constvars, second.consts, strict=True))
     inputs: list[Any] = []
-    numbers: dict[Any, Any] = {}
-    for variable, place in zip(first.jaxpr.invars, places, strict=True):
+    for place in places:
         if place is None:
             inputs.append(next(arguments))
             continue
         found = [
             i for i, (_, value) in enumerate(constants) if _same_array(value, place)
         ]
-        if not found and not np.shape(place):
-            numbers[variable] = place
         inputs.append(constants.pop(found[0])[0] if found else object())
     keys: tuple[list[Hashable], list[Hashable]] = ([], [])
     try:
@@ -104,8 +94,7 @@ def same_program(first: Any, second: Any, places: list[Any]) -> bool:
             (first, keys[0], [*first.jaxpr.invars, *first.jaxpr.constvars]),
             (second, keys[1], [*inputs, *(variable for variable, _ in constants)]),
         ):
-            number = {variable: i for i, variable in enumerate(order)}
-            _print_equations(closed.jaxpr, key, number, numbers)
+            _print_equations(closed.jaxpr, key, {v: i for i, v in enumerate(order)})
     except (Unrecognized, KeyError):
         return False
     return keys[0] == keys[1]
@@ -125,19 +114,10 @@ def _print_jaxpr(jaxpr: Any, key: list[Hashable]) -> None:
     _print_equations(jaxpr, key, number)
 
 
-def _print_equations(
-    jaxpr: Any,
-    key: list[Hashable],
-    number: dict[Any, int],
-    numbers: dict[Any, Any] | None = None,
-) -> None:
-    """Add the equations to a key, some variables as the numbers that they stand for."""
-
+def _print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) -> None:
     def atom(value: Any) -> Hashable:
         if isinstance(value, Literal):
-            return _literal(value, value.val)
-        if numbers and value in numbers:
-            return _literal(value, numbers[value])
+            return ("literal", _aval(value), _content(value.val))
         return number[value]
 
     for equation in jaxpr.eqns:

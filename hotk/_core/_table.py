@@ -65,5 +65,8 @@ class AbstractReport(eqx.Module):
             return eqx.tree_pformat(self)
 
     def _repr_html_(self) -> str:
-        lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]
-        return "".join([html_table(self._head(), self._rows()), *lines])
+        try:
+            lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]
+            return "".join([html_table(self._head(), self._rows()), *lines])
+        except Exception:  # inside of a transformation there are no numbers yet
+            return f"<pre>{html.escape(eqx.tree_pformat(self))}</pre>"

@@ -13,6 +13,7 @@ from ._errors import HotkError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_OF_JAX = "JAX has removed its internal frames"
 _HOTK = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -45,6 +46,7 @@ def _shortened(error: Exception) -> Exception:
         short = types.TracebackType(
             short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
         )
-    if isinstance(error, HotkError):  # its message has the way out: nothing after it
-        error.__notes__ = []
+    notes = getattr(error, "__notes__", [])
+    if notes and isinstance(error, HotkError):  # the way out is the end of its message
+        error.__notes__ = [note for note in notes if _OF_JAX not in note]
     return error.with_traceback(short)

@@ -4,7 +4,6 @@ from ._callables import Ruled as Ruled
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._guard import look as look
-from ._kinds import walked as walked
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._recipe import (
     Recipe as Recipe,

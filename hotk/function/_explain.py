@@ -1,8 +1,13 @@
 """`explain`: the table of what a callable captures and how hotk treats it."""
 
+import enum
 import html
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hotk._core import describe, function_name, html_table, peek, text_table
 
@@ -10,6 +15,7 @@ from ._rebuild import survey
 from ._walk import Node, Opaque, Trail, Walk
 
 
+_VALUES = (np.generic, range, set, frozenset, enum.Enum, Fraction, Decimal)
 _NUMBERS = (bool, int, float, complex, str)
 
 
@@ -101,7 +107,7 @@ def _places(trail: Trail) -> list[tuple[Node, str]]:
 def _row(node: Node, place: str) -> tuple[str, str, str]:
     value = node.value
     what = describe(value)
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, (*_NUMBERS, *_VALUES)):
         what = f"{type(value).__name__} {value!r}"[:40]
     elif isinstance(peek(value, "__qualname__") or peek(value, "__name__"), str):
         what = f"{type(value).__name__} {function_name(value)}"
@@ -122,5 +128,5 @@ def _changes(f: Any, other: Any) -> tuple[str, ...]:
         if a.get(path) != b.get(path)
     ]
     if not found and one.key != two.key:
-        return ("It is other code, or stands on another line.",)
+        return ("It is other code or on another line, or differs where none is shown.",)
     return tuple(found) or ("Nothing that is static differs.",)

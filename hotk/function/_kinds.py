@@ -7,7 +7,7 @@ import functools
 import sys
 import types
 from collections import OrderedDict
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import equinox as eqx
 import jax
@@ -54,7 +54,6 @@ from ._values import (
 from ._walk import TREATMENTS, VISITORS, Placeholder, Visitor, Walk
 
 
-_T = TypeVar("_T")
 _PLAIN_BASES = (object, Generic, Protocol)
 CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, Ruled)
 
@@ -186,9 +185,3 @@ TREATMENTS.update(
     }
 )
 Walk.find = staticmethod(visitor_of)
-
-
-def walked(kind: type[_T]) -> type[_T]:
-    """Let objects of a class of hotk be walked like those of a user's class."""
-    VISITORS[kind] = plain_object
-    return kind

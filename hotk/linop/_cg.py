@@ -131,7 +131,10 @@ def _run(
     r = space.minus(b, mv(x0)) if check.starts else b
     z = apply_m(r)
     rz = inner(r, z)
-    limit = space.norm(r) / jnp.asarray(jnp.finfo(dtype).eps, dtype) ** 0.5
+    # how much a residual may grow: the root of a condition that rounding can tell from
+    # a singular one. A preconditioner may bring the residual of a worse one to zero.
+    growth = jnp.asarray(jnp.finfo(dtype).eps, dtype) ** -0.5 if M is None else jnp.inf
+    limit = space.norm(r) * growth
     # `norms`: x'x, x'p and p'p in the norm of the preconditioner's inverse
     zero = jnp.zeros((), dtype)
     state = {

@@ -92,11 +92,12 @@ def _chunk(
     c: Any,
     mode: Nested,
     *,
-    transform: optax.GradientTransformationExtraArgs,
+    transform: Any,
     length: int,
 ) -> Any:
     """Make at most `length` steps, or less until one of the reasons to stop."""
     state, limits = c
+    transform = optax.with_extra_args_support(transform)
     dtype = space.scalar_dtype(x)
     value_fn = lambda x: f(x)[0]
 
@@ -198,7 +199,9 @@ def minimize(
     Args:
         f: Function `f(x, *args)` that returns one real number.
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
-        transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not.
+        transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not. What
+            it reads besides its state, such as a list in a schedule, is read when it
+            is first traced.
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
@@ -237,7 +240,6 @@ def minimize(
         raise TypeError(
             f"`minimize(f, x0, transform)`: `args` is {describe(args)}, not a tuple."
         )
-    transform = optax.with_extra_args_support(transform)
     x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
     moving, rest = eqx.partition(x, is_inexact)
     call = "minimize(f, x0, transform)"

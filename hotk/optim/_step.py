@@ -6,11 +6,10 @@ what varies (state, batch, damping, learning rate) are arrays of that program.
 """
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ from hotk._core import (
     leaf_name,
     message,
 )
-from hotk.function import walked
 from hotk.linop import space
 from hotk.mode import AUTO, Auto, Nested, second_order_candidates
 from hotk.prepared import is_inexact, operator
@@ -35,9 +33,7 @@ from ._local import Local, is_finite
 Formula = Callable[..., tuple[Any, Any]]
 
 
-@walked
-@dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What is fixed in a program of an optimizer.
 
     Attributes:

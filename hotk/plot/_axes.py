@@ -18,6 +18,8 @@ def named(call: str, given: Any, kind: Any, wanted: str) -> dict[str, Any]:
         TypeError: If there is something else among them.
     """
     things = dict(given) if isinstance(given, Mapping) else {"": given}
+    if not things:
+        raise TypeError(f"`{call}`: there is nothing in it; give {wanted}.")
     for key, thing in things.items():
         if not isinstance(thing, kind):
             raise TypeError(

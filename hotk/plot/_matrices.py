@@ -158,7 +158,7 @@ def sparsity(
         '28 of 100 entries (28 %)'
     """
     entries, index = _entries("sparsity(operator)", operator, index)
-    seen = np.abs(entries) > tol * np.max(np.abs(entries), initial=0.0)
+    seen = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
     seen |= np.isnan(entries)
     ax = axes(ax)
     ax.imshow(seen, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
@@ -174,15 +174,27 @@ def _entries(call: str, operator: Any, index: Any) -> tuple[Any, Index | None]:
     if isinstance(operator, AbstractOperator):
         return np.asarray(operator.matrix()), operator.index
     array = isinstance(operator, (jax.Array, np.ndarray))
-    if not array or operator.ndim != 2 or operator.shape[0] != operator.shape[1]:
+    square = array and operator.ndim == 2 and operator.shape[0] == operator.shape[1]
+    if not square or np.iscomplexobj(operator):
         raise StructureError(
             message(
                 call,
                 "this is no matrix.",
-                expected="an operator, or an array of shape (n, n)",
+                expected="an operator, or a real array of shape (n, n)",
                 got=describe(operator),
                 fix="Draw `hotk.HessianOperator(f, x)`: it has the numbers of "
                 "`hotk.hessian(f, x)` as one matrix.",
+            )
+        )
+    rows = operator.shape[0] if index is None else max(s.stop for _, s in index.items())
+    if rows != operator.shape[0]:
+        raise StructureError(
+            message(
+                call,
+                "the index is that of another matrix.",
+                expected=f"an index of {operator.shape[0]} rows",
+                got=f"one of {rows}",
+                fix="Take that of the operator, or `hotk.linop.Index.of(x)`.",
             )
         )
     return np.asarray(operator).astype(float), index

@@ -17,7 +17,8 @@ def traces(runs: Any, *, best: float | None = None, ax: Any = None) -> Any:
 
     Args:
         runs: What `hotk.optim.minimize` returns; or an array of values, one for each
-            step; or a dictionary of such by name.
+            step; or a dictionary of such by name. Of runs under `jax.vmap`, and of an
+            array of two axes, each row is a line.
         best: The value to measure from, on a scale of logarithms; the least that any
             run met if left out.
         ax: Where to draw.
@@ -40,7 +41,13 @@ def traces(runs: Any, *, best: float | None = None, ax: Any = None) -> Any:
     given = {name: getattr(run, "history", run) for name, run in given.items()}
     kinds = (jax.Array, np.ndarray, list)
     several = named("traces(runs)", given, kinds, "a `Minimum` or an array")
-    histories = {name: np.asarray(run, float).ravel() for name, run in several.items()}
+    histories = {}
+    for name, run in several.items():
+        history = np.asarray(run, float)
+        if history.ndim < 2:
+            histories[name] = history.ravel()
+        for i, row in enumerate(history if history.ndim == 2 else ()):
+            histories[f"{name} {i}".strip()] = row
     if best is None:
         finite = [h[np.isfinite(h)] for h in histories.values()]
         best = min((float(h.min()) for h in finite if h.size), default=0.0)
@@ -49,10 +56,10 @@ def traces(runs: Any, *, best: float | None = None, ax: Any = None) -> Any:
         above = history - best
         shown = np.where(above > 0, above, np.nan)
         marks = ".-" if len(shown) <= 100 else "-"
-        ax.plot(np.arange(len(shown)), shown, marks, label=name or None)
+        ax.plot(np.arange(len(shown)), shown, marks, label=str(name) or None)
     ax.set_yscale("log")
     ax.set(xlabel="step", ylabel=f"value above {best:.6g}" if best else "value")
-    if any(histories):
+    if any(map(str, histories)):
         ax.legend()
     return ax
 

@@ -40,7 +40,7 @@ def spectral_density(
     Raises:
         ImportError: If matplotlib is not installed.
         TypeError: If it is no `Spectrum`.
-        ValueError: If `width` is not positive.
+        ValueError: If `width` is not positive, or the spectrum is not finite.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.arange(1.0, 6.0))
@@ -54,6 +54,8 @@ def spectral_density(
         raise ValueError(f"`{call}`: `width` is {width}; it must be positive.")
     low = min(float(s.smallest) for s in spectra.values())
     high = max(float(s.largest) for s in spectra.values())
+    if not np.isfinite(high - low):
+        raise ValueError(f"`{call}`: the spectrum holds numbers that are not finite.")
     span = (high - low) or abs(high) or 1.0
     width = span / 100 if width is None else float(width)
     ends = low - max(4 * width, span / 50), high + max(4 * width, span / 50)
@@ -65,14 +67,14 @@ def spectral_density(
         density = found.density(jnp.asarray(grid, found.nodes.dtype), width)
         mean, error = np.asarray(density.value), np.asarray(density.error)
         error = np.where(np.isfinite(error), error, 0)  # of a single start: unknown
-        [line] = ax.plot(grid, mean, label=name or None)
+        [line] = ax.plot(grid, mean, label=str(name) or None)
         band = np.maximum(mean - 2 * error, 0), mean + 2 * error
         ax.fill_between(grid, *band, color=line.get_color(), alpha=0.3, linewidth=0)
         top = max(top, float(mean.max()))
     if log:
         ax.set_yscale("log")
         ax.set_ylim(top / 1e5, top * 3)
-    if any(spectra):
+    if any(map(str, spectra)):
         ax.legend()
     ax.set(xlabel="eigenvalue", ylabel="density")
     return ax
@@ -107,14 +109,14 @@ def eigenvalues(pairs: Any, *, ax: Any = None) -> Any:
         values, residuals = np.asarray(found.values), np.asarray(found.residuals)
         where = np.arange(len(values)) + 1
         drawn = ax.errorbar(
-            where, values, yerr=residuals, fmt="o", capsize=3, label=name or None
+            where, values, yerr=residuals, fmt="o", capsize=3, label=str(name) or None
         )
         open_ = ~np.asarray(found.converged)
         if open_.any():
             color = drawn.lines[0].get_color()
             ax.plot(where[open_], values[open_], "o", color=color, mfc="white")
     ax.axhline(0, color="grey", linewidth=0.5)
-    if any(several):
+    if any(map(str, several)):
         ax.legend()
     ax.set(xlabel="number, in ascending order", ylabel="eigenvalue")
     ax.xaxis.get_major_locator().set_params(integer=True)

@@ -240,13 +240,15 @@ class Call:
         """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
 
         In the order of the captured arrays, the point's and the further arguments';
-        what is differentiated is never NumPy's to compute with.
+        what is differentiated is never NumPy's to compute with, and a number among the
+        arguments is traced, as a Python number is.
         """
         point, ahead = self.counts[0], self.ahead
         found: list[Any] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
             if i not in self.inputs.statics and not point <= i < ahead:
-                found.append(None if i < point and is_inexact(leaf) else leaf)
+                traced = np.ndim(leaf) == 0 or (i < point and is_inexact(leaf))
+                found.append(None if traced else leaf)
         numpy = (np.ndarray, np.generic)
         return [a.copy() if isinstance(a, numpy) else None for a in found]
 

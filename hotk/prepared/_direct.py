@@ -24,10 +24,13 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     once a later one worked.
     """
     check_callable(options.kind.call(), f)
+    call, why = None, ""
     try:
         call = Call(options, f, x, rest, small=0)
-    except Opaque as reason:
-        return call_opaque(options, f, x, rest, str(reason))
+    except Opaque as opaque:
+        why = str(opaque)
+    if call is None:  # outside of the handler: no error of the user's comes from here
+        return call_opaque(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
     stage = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason

@@ -80,6 +80,7 @@ class Operator:
         given: list[Any] = []
         orders = nodes = None
         fixed: tuple[Any, ...] = ()
+        key = captured = result = None
         try:
             plain = True
             for array in arrays:  # faster than a set for a few
@@ -97,6 +98,8 @@ class Operator:
                     fixed = inputs.visited
             key, captured = look(f, nodes, fixed)
         except (Opaque, RecursionError):
+            pass  # what is called in here has this error in its traceback
+        if key is None:
             return call_slowly(options, f, x, rest)
         found = (options, shape, marks, orders, unkeyed_setting(), 0, *given, *key)
         entry = STORE.entries.get(found)
@@ -106,12 +109,15 @@ class Operator:
             return call_slowly(options, f, x, rest)
         entry.used = STORE.clock()
         SLOT.call = (_call_again, options, f, x, rest)
+        fits = True
         try:
             result = entry.first.jit(captured, arrays)
         except Mismatch:
-            return call_slowly(options, f, x, rest)
+            fits = False
         finally:
             SLOT.call = None
+        if not fits:
+            return call_slowly(options, f, x, rest)
         STORE.hits += 1
         return result
 

@@ -99,6 +99,8 @@ def _text(piece: Any) -> str:
         return piece.__name__
     if isinstance(piece, tuple) and _is_numpy(piece):
         return repr(np.frombuffer(piece[2], piece[1])[0])
+    if isinstance(piece, tuple) and piece and isinstance(piece[0], type):
+        return f"{piece[0].__name__} {', '.join(map(repr, piece[1:]))}"[:60]
     if isinstance(piece, (bool, int, float, complex, str, bytes, type(None))):
         return repr(piece)[:40]
     return type(piece).__name__

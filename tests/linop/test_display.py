@@ -89,3 +89,30 @@ def test_errors_show_as_a_table_in_a_notebook(as_user):
     text = caught.value._repr_html_()
     assert "<td>✗ x</td><td>prepared f64[3], called f64[2]</td>" in text
     assert "<td>✓ v</td><td>f64[3]</td>" in text
+
+
+def test_nothing_that_shows_raises_inside_of_a_transformation(operator):
+    shown = []
+
+    def look(H):
+        key = jax.random.key(0)
+        f = lambda x: jnp.sum(x**2)
+        found = (
+            *(H, H + hotk.Identity(), H.linearize(), H.solve(H.gradient), H.eigh(1)),
+            *(H.inertia(), hotk.linop.minres(H, H.gradient)),
+            hotk.estimate.trace(H, key, samples=2),
+            hotk.estimate.spectrum(H, key, samples=2, steps=2),
+            hotk.optim.minimize(f, jnp.ones(2), hotk.optim.newton(), max_steps=2),
+        )
+        for one in found:
+            shown.extend([repr(one), str(one), getattr(one, "_repr_html_", str)()])
+        return H.value
+
+    jax.jit(look)(operator)
+    vectors = jax.tree.map(lambda a: jnp.stack([a, a]), operator.gradient)
+    both = jax.vmap(lambda b: (operator.solve(b), operator.eigh(1)))(vectors)
+    for one in both:
+        shown.extend([repr(one), str(one), one._repr_html_()])
+    made = jax.eval_shape(lambda x: hotk.HessianOperator(energy, x), operator.x)
+    shown.extend([repr(made), str(made), made._repr_html_()])
+    assert all(isinstance(text, str) for text in shown)

@@ -329,3 +329,25 @@ def test_a_singular_system_without_solution_ends_in_least_squares(dtype):
     assert not solution.definite
     expected = np.array([1 / 3, 2 / 3, 1])
     np.testing.assert_allclose(solution.x[:3], expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_preconditioned_system_of_bad_scale_is_definite(dtype):
+    """The residual may grow by the root of the condition, that of the system itself."""
+    d = np.logspace(-5, 0, 8)
+    b = np.eye(8)[0]
+    dense = d[:, None] * (np.eye(8) + 0.1) * d
+    A = jnp.asarray(dense, dtype)
+    H = hotk.HessianOperator(lambda x: x @ A @ x / 2, jnp.zeros(8, dtype))
+    M = hotk.Diagonal(1 / jnp.diag(A))
+    exact = np.linalg.solve(dense, b)
+    right = jnp.asarray(b, dtype)
+    for found in (
+        cg(H, right, preconditioner=M, tol=1e-2),
+        solve(H, right, preconditioner=M, tol=1e-2),
+        hotk.linop.steihaug(H, -right, 1e12, preconditioner=M, tol=1e-2),
+    ):
+        assert found.definite
+        assert found.converged
+        assert found.model < 0
+        np.testing.assert_allclose(found.x, exact, rtol=1e-3)

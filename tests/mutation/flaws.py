@@ -195,7 +195,7 @@ _KEY = [
     Flaw(
         "literals of a program are not compared",
         FINGERPRINT,
-        "return _literal(value, value.val)",
+        'return ("literal", _aval(value), _content(value.val))',
         'return ("literal", _aval(value))',
         within(
             "reliability/test_functions",

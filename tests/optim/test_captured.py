@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import hotk
@@ -53,3 +54,29 @@ def test_a_constant_is_at_its_minimum():
     found = hotk.optim.minimize(lambda x: 3.0, jnp.ones(2), hotk.optim.newton_cg())
     assert found.converged
     assert found.value == 3
+
+
+@pytest.mark.parametrize("make", [hotk.optim.newton, hotk.optim.newton_cg])
+def test_a_captured_transformation_is_left_whole(make):
+    """A copy of it was emptied, and stood in the table of options ever after."""
+    transform, start = make(), jnp.zeros(3)
+    loss = lambda w, c: jnp.sum((w - c) ** 2)
+
+    def outer(c):
+        found = hotk.optim.minimize(lambda w: loss(w, 1.0), start, transform)
+        return loss(found.x, c)
+
+    assert hotk.gradient(outer, 2.0) == pytest.approx(6.0)
+    hotk.clear_cache()
+    found = hotk.optim.minimize(lambda w: loss(w, 1.0), start, make())
+    np.testing.assert_allclose(found.x, 1.0, rtol=1e-6)
+
+
+def test_a_kept_transformation_of_optax_is_found_again():
+    transform = optax.scale(-0.1)
+    hotk.clear_cache()
+    for c in (1.0, 2.0, 3.0):
+        target = jnp.full(3, c)
+        f = lambda w: jnp.sum((w - target) ** 2)  # noqa: B023
+        hotk.optim.minimize(f, jnp.zeros(3), transform, max_steps=3)
+    assert hotk.cache_info()[:2] == (2, 1)

@@ -255,3 +255,31 @@ def test_without_axes_new_ones_are_made_and_none_are_touched(operator):
     mine = plt.figure().subplots()
     assert hotk.plot.matrix(operator) is not mine
     assert not mine.has_data()
+
+
+def test_runs_under_vmap_are_lines_of_their_own():
+    ax = hotk.plot.traces({0: np.array([[3.0, 2.0], [5.0, 1.0]]), 1: [4.0, 3.0]})
+    assert len(ax.lines) == 3
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [2, 1])
+    names = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert names == ["0 0", "0 1", "1"]
+
+
+def test_what_cannot_be_drawn_is_refused_in_words(operator):
+    with pytest.raises(hotk.StructureError, match="real array"):
+        hotk.plot.matrix(np.array([[1, 1j], [-1j, 1]]))
+    with pytest.raises(hotk.StructureError, match="another matrix"):
+        hotk.plot.blocks(np.eye(3), operator.index)
+    for draw in (hotk.plot.cost, hotk.plot.eigenvalues, hotk.plot.spectral_density):
+        with pytest.raises(TypeError, match="nothing in it"):
+            draw({})
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.array([1.0, jnp.nan]))
+    found = hotk.estimate.spectrum(H, jax.random.key(0), samples=2)
+    with pytest.raises(ValueError, match="not finite"):
+        hotk.plot.spectral_density(found)
+
+
+def test_infinite_entries_are_part_of_a_pattern():
+    array = np.array([[np.inf, 0.0], [np.nan, 2.0]])
+    seen = hotk.plot.sparsity(array).images[0].get_array()
+    np.testing.assert_array_equal(seen, [[True, False], [True, True]])

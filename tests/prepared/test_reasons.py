@@ -161,3 +161,17 @@ def test_the_same_number_is_explained_at_each_place():
     low, high = 2, 2
     rows = hotk.explain(lambda x: low * jnp.sum(x) ** high).rows
     assert {row[0] for row in rows} >= {"cell `low`", "cell `high`"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(np.int8(1), np.int8(2)), (range(3), range(4)), ({1}, {2}), ("a" * 50, "b" * 50)],
+    ids=["NumPy", "range", "set", "text"],
+)
+def test_two_values_are_both_shown(one, other):
+    make = lambda v: lambda x: (v, jnp.sum(x))[1]
+    assert "cell `v`: " in str(hotk.explain(make(one), make(other)))
+    hotk.gradient(make(one), X)
+    hotk.gradient(make(other), X)
+    was, _, now = last().partition(": ")[2].partition(" -> ")
+    assert was != now

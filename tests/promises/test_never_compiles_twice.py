@@ -988,3 +988,17 @@ def test_a_number_of_numpy_among_the_arguments_may_change(hotk, tick, kind):
         made = hotk.gradient(f, np.ones(3, kind(c).dtype), kind(c))
         np.testing.assert_allclose(made, 2 * c, rtol=1e-6)
     assert hotk.cache_info().compiles == 1
+
+
+def test_a_number_of_numpy_is_traced_whatever_came_first(hotk):
+    """As under `jax.jit`: a branch on its value that it escapes is not taken."""
+
+    def f(x, c):
+        return jnp.sum(x**2) * (1.0 if np.isscalar(c) and c > 1 else c)
+
+    x = jnp.ones(2)
+    for order in ((1.0, 5.0), (5.0, 1.0)):
+        hotk.clear_cache()
+        for c in order:
+            made = hotk.hvp(f, x, x, np.float64(c))
+            np.testing.assert_allclose(made, jax.jit(lambda c: 2 * c * x)(c))
