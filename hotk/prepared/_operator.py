@@ -80,7 +80,9 @@ class Operator:
         given: list[Any] = []
         orders = nodes = None
         fixed: tuple[Any, ...] = ()
-        key = captured = result = None
+        key: Any = None
+        captured: Any = None
+        result: Any = None
         try:
             plain = True
             for array in arrays:  # faster than a set for a few
