@@ -182,10 +182,10 @@ class AbstractOperator(eqx.Module):
         """
         return _dense.diagonal(self, block_size)
 
-    # ----- Krylov
-
     def _repr_html_(self) -> str:
         return shown_in_notebook(self)
+
+    # ----- Krylov
 
     def solve(self, b: Any, **options: Any) -> Solution:
         """Solve `A x = b`; see `hotk.linop.solve`."""

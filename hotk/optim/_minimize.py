@@ -11,15 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from hotk._core import (
-    AbstractReport,
-    DtypeError,
-    bar,
-    describe,
-    describe_tree,
-    in_trace,
-    message,
-)
+from hotk._core import AbstractReport, bar, describe, in_trace
 from hotk.linop import space
 from hotk.mode import Nested
 from hotk.prepared import is_inexact
@@ -139,8 +131,8 @@ def _chunk(
         y, gradient = evaluated(moved)
         size = space.norm(gradient)
         usual = is_finite(moved, y, size)
-        pairs = zip(jax.tree.leaves(moved), jax.tree.leaves(s["x"]), strict=True)
-        same = jnp.all(jnp.stack([jnp.all(a == b) for a, b in pairs]))
+        equal = jax.tree.map(lambda a, b: jnp.all(a == b), moved, s["x"])
+        same = jax.tree.reduce(jnp.logical_and, equal, jnp.ones((), bool))
         still = jnp.where(same, s["still"] + 1, 0)
         small = size <= limits["tol"]
         reason = Stop.where(still >= 10, Stop.stuck, Stop.most_steps)
@@ -217,7 +209,7 @@ def minimize(
 
     Raises:
         OutputError: If `f` returns anything but one real number.
-        DtypeError: If a parameter is complex, or none is floating.
+        DtypeError: If a parameter is complex, or none of them is floating.
         TypeError: If `transform` is no transformation, or `args` no tuple.
         ValueError: If `max_steps` is negative.
 
@@ -229,30 +221,18 @@ def minimize(
         >>> bool(found.converged), bool(jnp.all(abs(found.x - 1) < 0.1))
         (True, True)
     """
+    call = "minimize(f, x0, transform)"
     if max_steps < 0:
-        raise ValueError(f"`minimize(f, x0, transform)`: max_steps is {max_steps}.")
+        raise ValueError(f"`{call}`: max_steps is {max_steps}.")
     if not hasattr(transform, "update"):
         raise TypeError(
-            f"`minimize(f, x0, transform)`: {describe(transform)} is no "
-            "transformation; call the factory, as in `hotk.optim.newton_cg()`."
+            f"`{call}`: {describe(transform)} is no transformation; call the factory, "
+            "as in `hotk.optim.newton_cg()`."
         )
     if not isinstance(args, tuple):
-        raise TypeError(
-            f"`minimize(f, x0, transform)`: `args` is {describe(args)}, not a tuple."
-        )
+        raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
     x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
     moving, rest = eqx.partition(x, is_inexact)
-    call = "minimize(f, x0, transform)"
-    if not jax.tree.leaves(moving):
-        raise DtypeError(
-            message(
-                call,
-                "`x0` has nothing that can be moved.",
-                expected="at least one floating array or Python float",
-                got=describe_tree(x0),
-                fix="Convert the leaf to a float, as in `x0.astype(float)` or `3.0`.",
-            )
-        )
     dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
     traced = in_trace()

@@ -58,16 +58,18 @@ def surface(
     rows = _rows(H.like, directions)
     along = np.linspace(-span, span, points)
     grid = np.stack(np.meshgrid(*[along] * rows, indexing="ij"), axis=-1)
-    grid = grid.reshape(-1, rows)
+    grid = np.append(grid.reshape(-1, rows), np.zeros((1, rows)), axis=0)
     directions = jax.tree.map(lambda a, v: jnp.asarray(v, a.dtype), H.like, directions)
-    values = np.asarray(_values(H, directions, jnp.asarray(grid, float)))
+    *values, middle = np.asarray(_values(H, directions, jnp.asarray(grid, float)))
     ax = axes(ax)
     if rows == 1:
         ax.plot(along, values)
-        ax.plot(0, _values(H, directions, jnp.zeros((1, 1))), "k+")
+        ax.plot(0, middle, "k+")
         ax.set(xlabel="along the direction", ylabel="value")
         return ax
-    filled = ax.contourf(along, along, values.reshape(points, points).T, levels=20)
+    filled = ax.contourf(
+        along, along, np.reshape(values, (points, points)).T, levels=20
+    )
     colorbar(ax, filled, "value")
     ax.plot(0, 0, "k+")
     ax.set(xlabel="along the first direction", ylabel="along the second direction")

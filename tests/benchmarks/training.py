@@ -240,7 +240,7 @@ OPTAX = ("adam", "lbfgs")
 
 def draw(drawn: Any, figure: str) -> None:
     """Draw the losses over the seconds, convex ones above the best."""
-    import matplotlib.pyplot as plt  # of the extra `notebooks`
+    import matplotlib.pyplot as plt  # of the extra `plot`
 
     plots, axes = plt.subplots(1, len(drawn), figsize=(11, 3.6), layout="constrained")
     for ax, (name, (targets, found)) in zip(axes, drawn.items(), strict=True):
@@ -267,7 +267,12 @@ def steps() -> Iterator[Row]:
     task = digits_network()
     gradient = jax.jit(jax.value_and_grad(task.value))
     _, g = gradient(task.start)
-    timed = second_order() | {"sophia, each with an estimate": sophia(every=1)}
+    dense = {
+        "trust_region, exact": hotk.optim.trust_region(subproblem="exact"),
+        "newton": hotk.optim.newton(),
+        "cubic_newton": hotk.optim.cubic_newton(),
+    }
+    timed = second_order() | {"sophia, each with an estimate": sophia(every=1)} | dense
     for name, transform in timed.items():
         state = transform.init(task.start)
         objective = task.objective(name)
@@ -276,7 +281,7 @@ def steps() -> Iterator[Row]:
         ratio = compare(
             lambda update=update, state=state: update(g, state, task.start),
             lambda: gradient(task.start),
-            rounds=9,
+            rounds=3 if name in dense else 9,
         )
         yield of_ratio(f"one step of {name} / value and gradient", ratio)
     for name, transform in {

@@ -45,9 +45,15 @@ def test_errors_name_the_call_and_offer_only_what_it_takes():
     assert "has_aux" not in str(caught.value)
     with pytest.raises(hotk.OutputError, match=r"^`minimize\(f, x0, transform\)`"):
         hotk.optim.minimize(with_aux, x, transform)
-    for nothing in ({}, jnp.arange(3)):
-        with pytest.raises(hotk.DtypeError, match="nothing that can be moved"):
-            hotk.optim.minimize(lambda x: 0.0, nothing, transform)
+    with pytest.raises(hotk.DtypeError, match=r"^`minimize\(f, x0, .*no leaf"):
+        hotk.optim.minimize(lambda x: jnp.sum(x) * 1.0, jnp.arange(3), transform)
+
+
+@pytest.mark.parametrize("make", [hotk.optim.newton_cg, lambda: optax.sgd(0.1)])
+def test_where_nothing_can_move_nothing_is_left_to_do(make):
+    found = hotk.optim.minimize(lambda x: 2.0, {}, make())
+    assert found.converged
+    assert (found.x, int(found.steps), float(found.value)) == ({}, 0, 2.0)
 
 
 def test_a_constant_is_at_its_minimum():

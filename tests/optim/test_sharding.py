@@ -19,10 +19,11 @@ CODE = """
         return jnp.sum(jnp.cosh(p["w"] / scale)) + jnp.sum(p["w"]) ** 2
 
     factories = {{
-        "newton_cg": hotk.optim.newton_cg,
+        # solved to the end: where a loop is cut short, rounding decides when
+        "newton_cg": lambda: hotk.optim.newton_cg(max_tol=1e-4),
         "newton": hotk.optim.newton,
-        "trust_region": hotk.optim.trust_region,
-        "levenberg_marquardt": hotk.optim.levenberg_marquardt,
+        "trust_region": lambda: hotk.optim.trust_region(max_tol=1e-4),
+        "levenberg_marquardt": lambda: hotk.optim.levenberg_marquardt(max_tol=1e-5),
         "sophia": lambda: hotk.optim.sophia(0.1),
         "adahessian": lambda: hotk.optim.adahessian(0.1),
     }}
@@ -38,7 +39,7 @@ CODE = """
                 p = optax.apply_updates(p, step)
             found.append(p["w"])
         assert found[1].sharding.is_equivalent_to(sharding, 1), name
-        np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-2)
+        np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4, err_msg=name)
     p = {{"w": jax.device_put(start, sharding)}}
     found = hotk.optim.minimize(f, p, hotk.optim.newton_cg())
     assert found.x["w"].sharding.is_equivalent_to(sharding, 1)

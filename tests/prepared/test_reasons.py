@@ -175,3 +175,14 @@ def test_two_values_are_both_shown(one, other):
     hotk.gradient(make(other), X)
     was, _, now = last().partition(": ")[2].partition(" -> ")
     assert was != now
+
+
+def test_more_defaults_than_arguments_are_numbered():
+    def f(x):
+        return jnp.sum(x)
+
+    f.__defaults__ = (1.0, 2.0, 3.0)
+    places = [row[0] for row in hotk.explain(f).rows]
+    assert places == ["test_more_defaults_than_arguments_are_numbered.<locals>.f"] + [
+        f"default `{i}`" for i in range(3)
+    ]
