@@ -1,5 +1,12 @@
 """Floor 0. Errors, descriptions, tables, and the door to JAX's internals."""
 
+from ._canonical import (
+    Canonical as Canonical,
+    Number as Number,
+    canonical as canonical,
+    pruned as pruned,
+    with_constants as with_constants,
+)
 from ._compat import (
     ARRAY as ARRAY,
     CUSTOM as CUSTOM,
@@ -23,6 +30,7 @@ from ._compat import (
     new_primitive as new_primitive,
     operation_name as operation_name,
     output_types as output_types,
+    rule_parts as rule_parts,
     scan_counts as scan_counts,
     source_line as source_line,
     stage_moving as stage_moving,
@@ -65,7 +73,6 @@ from ._extra import extra as extra
 from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
-    same_program as same_program,
 )
 from ._interpret import (
     bound as bound,
@@ -80,6 +87,8 @@ from ._interpret import (
     run_replaced as run_replaced,
     run_watched as run_watched,
 )
+from ._moved import same_once_moved as same_once_moved, same_program as same_program
+from ._numbers import with_numbers as with_numbers
 from ._progress import bar as bar, progress as progress
 from ._table import (
     AbstractReport as AbstractReport,

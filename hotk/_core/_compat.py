@@ -336,3 +336,47 @@ def in_front(arrays: Any, axes: Any) -> tuple[list[Any], int]:
         for a, d in zip(arrays, axes, strict=True)
     ]
     return moved, sizes[0]
+
+
+def rule_parts(equation: Any) -> list[Any]:
+    """Return the functions, and what they are given, behind a derivative rule.
+
+    JAX keeps the rules of `custom_jvp` and `custom_vjp` inside of functions of its own,
+    and the user's function in a cell of those.
+
+    Raises:
+        LookupError: If they are not where they are known to be.
+    """
+    parameters = equation.params
+    if equation.primitive.name == "custom_jvp_call":
+        wrapped = [_wrapped(parameters["jvp_jaxpr_fun"], "jvp")]
+    else:
+        wrapped = [_wrapped(parameters["fwd_jaxpr_thunk"], "fwd"), parameters["bwd"]]
+    found: list[Any] = []
+    for one in wrapped:
+        found.append(one.f)
+        for _, given in one.transforms:
+            found.extend(_given(given))
+    return found
+
+
+def _wrapped(function: Any, cell: str) -> Any:
+    """Return what JAX has wrapped in its function that traces a rule."""
+    thunk = _cells(function.f)["fn"]
+    return _cells(thunk)[cell]
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return {n: c.cell_contents for n, c in zip(names, cells, strict=True)}
+
+
+def _given(parameters: Any) -> Iterator[Any]:
+    """Yield what a rule is called with besides arrays, without JAX's bookkeeping."""
+    for item in parameters:
+        if isinstance(item, _jax_core.DebugInfo):
+            continue
+        name = getattr(item, "__qualname__", "")
+        if name.startswith("transformation_with_aux"):
+            continue
+        yield item

@@ -34,7 +34,7 @@ def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
 def inlined_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the equations of a jaxpr and those inside of its jitted functions."""
     for equation in jaxpr.eqns:
-        here, inner = source_line(equation) or place, _jitted(equation)
+        here, inner = source_line(equation) or place, jitted(equation)
         if inner is None:
             yield equation, here
         else:
@@ -63,17 +63,19 @@ def nested_order(jaxpr: Any) -> int:
     return deepest
 
 
-def run_jaxpr(closed: Any, constants: Any, arguments: Any) -> list[Any]:
+def run_jaxpr(
+    closed: Any, constants: Any, arguments: Any, *, keep_rules: bool = False
+) -> list[Any]:
     """Evaluate a jaxpr whose outermost constants are given as arguments.
 
-    Functions with their own derivative rule are run by their body, so that the program
-    made of this keeps nothing of the user's rules alive.
+    Functions with their own derivative rule are run by their body, unless they are to
+    be kept, so that the program made of this keeps nothing of the user's rules alive.
     """
 
     def step(equation: Any, inputs: list[Any]) -> Any:
-        body = _inlined(equation)
+        body = jitted(equation) if keep_rules else _inlined(equation)
         if body is not None:
-            return run_jaxpr(body, body.consts, inputs)
+            return run_jaxpr(body, body.consts, inputs, keep_rules=keep_rules)
         return bound(equation, inputs)
 
     return evaluate(closed, constants, arguments, step)
@@ -95,7 +97,7 @@ def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
             return handlers[name](equation, inputs)
         if name in CUSTOM or not _holds(parameters.values(), handlers):
             return bound(equation, inputs)
-        inner = _jitted(equation)
+        inner = jitted(equation)
         if inner is not None:
             return run_replaced(inner, inputs, handlers)
         changed = {key: _replaced(v, handlers) for key, v in parameters.items()}
@@ -139,9 +141,15 @@ def inner_constants(closed: Any) -> bool:
     return False
 
 
-def inlined(closed: Any) -> Any:
-    """Run jitted functions in place, so that all their constants are the program's."""
-    run = lambda *a: run_jaxpr(closed, closed.consts, a)
+def inlined(closed: Any, *, keep_rules: bool = False) -> Any:
+    """Run jitted functions in place, so that all their constants are the program's.
+
+    Args:
+        closed: A closed jaxpr.
+        keep_rules: Whether functions with their own derivative stay what they are;
+            else they are run by their body as well.
+    """
+    run = lambda *a: run_jaxpr(closed, closed.consts, a, keep_rules=keep_rules)
     return jax.make_jaxpr(run)(*_shapes(closed))
 
 
@@ -183,7 +191,7 @@ def bound(equation: Any, inputs: list[Any], parameters: Any = None) -> list[Any]
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
-def _jitted(equation: Any) -> Any:
+def jitted(equation: Any) -> Any:
     """Return the program of a jitted function that is called, or `None`."""
     called = equation.primitive.name in ("jit", "pjit")
     return equation.params.get("jaxpr") if called else None
@@ -192,7 +200,7 @@ def _jitted(equation: Any) -> Any:
 def _inlined(equation: Any) -> Any:
     """Return the body of a call that is run in place, or `None`."""
     if equation.primitive.name not in CUSTOM:
-        return _jitted(equation)
+        return jitted(equation)
     body = equation.params.get("call_jaxpr")
     return body if isinstance(body, ClosedJaxpr) else None
 

@@ -1,6 +1,6 @@
 """Floor 1. What is differentiated: callables as modules, and signatures of calls."""
 
-from ._callables import Ruled as Ruled
+from ._callables import Ruled as Ruled, is_permanent as is_permanent
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._guard import look as look

@@ -8,9 +8,10 @@ from hotk.function import CHANGED, Opaque, is_small
 
 from ._call import Call
 from ._checks import check_callable
-from ._opaque import call_opaque, call_small
+from ._opaque import call_opaque
 from ._options import Options
-from ._plan import LEVELS, OPAQUE, Fallback
+from ._plan import LEVELS, MOST_BYTES, OPAQUE, Fallback
+from ._small import call_small
 from ._store import STORE
 from ._traced import call_traced
 
@@ -43,7 +44,9 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     if stage:
         levels = levels[levels.index(stage) :] if stage in levels else ()
     for level in levels:
-        if not any(is_small(a, level) for a in (*call.captured, *call.inputs.arrays)):
+        every = (*call.captured, *call.inputs.arrays)
+        sizes = [getattr(a, "nbytes", 0) for a in every if is_small(a, level)]
+        if not sizes or sum(sizes) > MOST_BYTES:
             continue
         done, result = _try(call_small, Call(options, f, x, rest, small=level))
         if done:

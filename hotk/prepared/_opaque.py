@@ -28,8 +28,8 @@ from hotk.mode import AbstractMode, Facts, Nested, check_linear
 from ._call import Call
 from ._inputs import sort_inputs
 from ._options import Options
-from ._plan import ASKED, NEEDS, NUMPY, Fallback, Plan, first_line, plans, usual_plans
-from ._program import Evaluator, derive, kinds_of, program_key
+from ._plan import ASKED, Plan, first_line, plans, usual_plans
+from ._program import Evaluator, derive, program_key
 from ._store import STORE
 
 
@@ -167,50 +167,6 @@ def find_evaluator(
     return evaluator, [
         own_copy(c) if isinstance(c, np.ndarray) else c for c in constants
     ]
-
-
-def call_small(call: Call) -> Any:
-    """Run a call whose small captured arrays are static by content.
-
-    What depends on those alone is computed when the operator is traced.
-    """
-    captured, arrays = call.captured, call.inputs.arrays
-    moving = [*captured, *arrays]
-    if in_trace() or any(isinstance(a, Tracer) for a in moving):
-        raise Fallback(NEEDS)
-    kinds = (trace_context(), kinds_of(captured, arrays))
-    entry = STORE.entries.get(call.store_key)
-    found = None if entry is None else entry.constant.get(kinds)
-    if found is None:
-        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS}")
-        found = make_small(call, moving)
-        STORE.entry(call.store_key).constant[kinds] = found
-    else:
-        STORE.hits += 1
-    evaluator, closed, constants, out_tree = found
-    return out_tree.unflatten(evaluator.run(closed, constants, moving))
-
-
-def make_small(call: Call, moving: list[Any]) -> Any:
-    """Trace a call whose small arrays are known, in the first mode that exists."""
-    count = len(call.captured)
-    if any(array is not None for array in call.numpy_inputs()):
-        raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
-    STORE.opaque_traces += 1
-    for plan in usual_plans(call.options, call.sizes(0.0)):
-
-        def apply(a: list[Any], plan: Plan = plan) -> Any:
-            return derive(call, None, a[:count], a[count:], plan)
-
-        try:
-            closed, constants, out_tree = stage_moving(apply, moving)
-        except PASSED_ON:
-            raise
-        except Exception:
-            continue
-        evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
-        return evaluator, closed, constants, out_tree
-    raise Fallback(NEEDS)
 
 
 def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:

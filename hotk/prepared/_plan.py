@@ -89,8 +89,11 @@ NUMPY = "NumPy computes with an array that it captured"
 # For each reason, which captured arrays to take as static in turn; in a direct call,
 # which looks at their content each time, and in a `Prepared`, which holds them.
 LEVELS = {
-    NEEDS: (INTEGERS, SCALARS, SMALL_NUMPY, SMALL),
-    NUMPY: (SMALL_NUMPY, SMALL),
+    NEEDS: (INTEGERS, SCALARS, SMALL_NUMPY, SMALL, ALL_NUMPY, ALL_NUMPY_AND_SMALL),
+    NUMPY: (SMALL_NUMPY, SMALL, ALL_NUMPY),
 }
+# Beyond this a function is traced at each call: a digest takes long, and what is
+# computed from the arrays is kept with the program.
+MOST_BYTES = 1 << 20
 HELD_LEVELS = (0, ALL_NUMPY, ALL_NUMPY_AND_SMALL)
-OPAQUE = 1 + SMALL_NUMPY
+OPAQUE = 1 + ALL_NUMPY_AND_SMALL

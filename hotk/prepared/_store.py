@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hotk._core import bytes_name, html_table, text_table
 
+from ._family import Family
 from ._program import Evaluator, Primal, Program
 
 
@@ -101,6 +102,7 @@ class Store:
         self.entries: dict[Hashable, Entry] = {}
         self.primals: dict[Hashable, Primal] = {}
         self.evaluators: dict[Hashable, Evaluator] = {}
+        self.families: dict[Hashable, Family] = {}
         self.prints: dict[Hashable, Program] = {}
         self.others: list[Any] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
@@ -129,6 +131,22 @@ class Store:
             if len(self.primals) > self.max_entries:
                 self._drop(self.primals)
         return primal
+
+    def family(self, key: Hashable) -> Family:
+        """Return the family of functions of a canonical form, a new one if none is."""
+        with self.lock:
+            family = self.families.get(key)
+            if family is None:
+                family = self.families[key] = Family()
+            family.used = self.clock()
+            if len(self.families) > self.max_entries:
+                self._drop(self.families)
+        return family
+
+    def joined(self) -> None:
+        """Count a miss whose program was there already."""
+        with self.lock:
+            self.shared += 1
 
     def forget(self, key: Hashable, primal: Primal) -> None:
         """Drop a function that could not be traced."""
@@ -181,16 +199,36 @@ class Store:
         dropped = table.pop(oldest)
         self.evictions += 1
         if isinstance(dropped, Entry):
-            gone = set(map(id, dropped.programs.values()))
-            for key in [k for k, p in self.prints.items() if id(p) in gone]:
-                del self.prints[key]
+            held = self._held()
+            for table in (self.prints, *self._tables()):
+                for key in [k for k, p in table.items() if id(p) not in held]:
+                    del table[key]
         elif isinstance(dropped, Primal):
             self.traces_before += dropped.traces
 
+    def _tables(self) -> list[dict[Hashable, Any]]:
+        families = self.families.values()
+        return [v.programs for family in families for v in family.variants]
+
     def bytes(self) -> int:
-        """Estimate the memory of all compiled programs."""
-        programs = sum(len(entry.programs) for entry in self.entries.values())
-        return (programs + len(self.evaluators)) * _BYTES_A_PROGRAM
+        """Estimate the memory of all compiled programs and of what they hold."""
+        programs = len(self._held()) + len(self.evaluators)
+        kept = sum(
+            getattr(array, "nbytes", 0)
+            for entry in self.entries.values()
+            for ready in entry.constant.values()
+            for array in getattr(ready, "extra", ())
+        )
+        return programs * _BYTES_A_PROGRAM + kept
+
+    def _held(self) -> set[int]:
+        """Return which programs the entries hold, by identity: several may share one."""
+        held: set[int] = set()
+        for entry in self.entries.values():
+            held.update(map(id, entry.programs.values()))
+            both = (*entry.ready.values(), *entry.constant.values())
+            held.update(id(getattr(ready, "program", ready)) for ready in both)
+        return held
 
     def info(self) -> CacheInfo:
         """Say what the store holds and has done."""
@@ -211,13 +249,16 @@ class Store:
     def clear_programs(self) -> None:
         """Drop the programs of operators; functions stay traced."""
         with self.lock:
-            for table in (self.entries, self.evaluators, self.prints):
+            for table in (self.entries, self.evaluators, self.prints, self.families):
                 table.clear()
 
     def clear(self) -> None:
         """Drop everything and count from zero."""
         with self.lock:
-            for table in (self.entries, self.primals, self.evaluators, self.prints):
+            for table in (
+                *(self.entries, self.primals, self.families),
+                *(self.evaluators, self.prints),
+            ):
                 table.clear()
             for table in self.others:
                 table.clear()

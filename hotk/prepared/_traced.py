@@ -17,6 +17,7 @@ from hotk._core import (
     in_trace,
     inlined,
     inner_constants,
+    same_once_moved,
     same_program,
     trace_context,
     tracers_inside,
@@ -26,9 +27,9 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._checks import check_output
-from ._deep import warn_if_nested
+from ._joined import Traced, join, make_program
 from ._opaque import find_evaluator
-from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line, plans
+from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line
 from ._program import Lifted, Primal, Program, kinds_of, program_key
 from ._reasons import what_is_new
 from ._store import STORE
@@ -38,19 +39,20 @@ def call_traced(call: Call) -> Any:
     """Run a call whose captured arrays are arguments of its program."""
     captured, arrays = call.captured, call.inputs.arrays
     kinds = kinds_of(captured, arrays)
-    program = find_program(call, kinds)
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
-        return program.run(call, captured, arrays)
-    entry = STORE.entry(call.store_key)
+        return find_program(call, kinds).run(call, captured, arrays)
     context = trace_context()
-    ready = entry.ready.get((kinds, context))
+    entry = STORE.entries.get(call.store_key)
+    ready = None if entry is None else entry.ready.get((kinds, context))
     if ready is None:
-        ready = share(program, call)
+        ready = make_ready(call, kinds)
         if ready.compile(call, captured, arrays):
             STORE.compiled()
+        entry = STORE.entry(call.store_key)
         entry.ready[kinds, context] = ready
         entry.first = ready if len(entry.ready) == 1 else None
-        entry.shared = None if ready is program else context
+        own = entry.programs.get(kinds)
+        entry.shared = None if ready is own else context
     return ready.run(call, captured, arrays)
 
 
@@ -59,18 +61,43 @@ def find_program(call: Call, kinds: Any) -> Program:
     entry = STORE.entries.get(call.store_key)
     program = None if entry is None else entry.programs.get(kinds)
     if program is None:
-        name = f"{call.options.kind.name}({function_name(call.f)})"
-        what = what_is_new(call) if entry is None else "a new signature"
-        program = make_program(call, kinds)
-        STORE.missed(f"{name}: {what}")
+        what = _what_is_new(call)
+        program = own_program(call, kinds, trace_function(call, kinds))
+        STORE.missed(what)
+    return program
+
+
+def own_program(call: Call, kinds: Any, traced: Traced) -> Program:
+    """Return the program that is the function's own, made if there is none."""
+    entry = STORE.entries.get(call.store_key)
+    program = None if entry is None else entry.programs.get(kinds)
+    if program is None:
+        program = make_program(call, traced, traced.primal, call.captured)
         program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
     return program
 
 
-def make_program(call: Call, kinds: Any) -> Program:
-    """Trace an operator in the first mode in which it exists."""
-    captured, arrays = call.captured, call.inputs.arrays
-    leaves, _, args = call.unflatten(arrays)
+def _what_is_new(call: Call) -> str:
+    name = f"{call.options.kind.name}({function_name(call.f)})"
+    known = call.store_key in STORE.entries
+    return f"{name}: {'a new signature' if known else what_is_new(call)}"
+
+
+def make_ready(call: Call, kinds: Any) -> Any:
+    """Return what runs a call: a program of its own, or one shared with others."""
+    what = _what_is_new(call)
+    traced = trace_function(call, kinds)
+    STORE.missed(what)
+    try:
+        return join(call, traced, lambda: own_program(call, kinds, traced))
+    except Unrecognized:
+        return share(own_program(call, kinds, traced), call)
+
+
+def trace_function(call: Call, kinds: Any) -> Traced:
+    """Trace the function of a call, or return the trace that exists."""
+    captured = call.captured
+    leaves, _, args = call.unflatten(call.inputs.arrays)
     call.point(leaves)  # refuses one without anything to differentiate
     primal = STORE.primal(call.key)
     x = call.arrays_only(leaves, 0)
@@ -92,27 +119,13 @@ def make_program(call: Call, kinds: Any) -> Program:
     if tracers_inside(traced.jaxpr):
         raise Fallback("something inside it closes over what is traced")
     # it may have been traced for an operator that wants something else
-    kind, shapes = call.options.kind, traced.out_info[0]
-    check_output(kind.call(), call.f, shapes, kind.wants)
+    kind, shapes = call.options.kind, traced.out_info
+    check_output(kind.call(), call.f, shapes[0], kind.wants)
     check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
         raise Fallback("a host callback keeps what it captured")
-    failures = []
-    for plan in plans(call, traced.jaxpr, shapes):
-        program = Program(call.options, primal, call.tree, plan, facts, kinds)
-        try:
-            program.trace(call, captured, arrays)
-        except PASSED_ON:
-            raise
-        except Opaque as reason:
-            raise Fallback(str(reason)) from reason
-        except Exception as error:
-            failures.append(f"{plan}: {first_line(error)}")
-            continue
-        warn_if_nested(call, traced.jaxpr.jaxpr, facts.order, plan.mode.nests)
-        return program
-    raise Fallback("; ".join(failures))
+    return Traced(primal, traced.jaxpr, shapes, facts)
 
 
 def is_own_error(error: Exception, call: Call) -> bool:
@@ -180,7 +193,8 @@ def check_numpy(
         closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         raise Fallback(first_line(error)) from error
-    if not same_program(traced.jaxpr, closed, places):
+    same = same_program(traced.jaxpr, closed, places)
+    if not same and not same_once_moved(traced.jaxpr, closed, places):
         raise Fallback(NUMPY)
     primal.checked.add(kinds)
 

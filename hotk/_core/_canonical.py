@@ -1,0 +1,221 @@
+"""Programs in canonical form: equal where they differ in arrays and numbers alone."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._compat import CUSTOM, ClosedJaxpr, Jaxpr, Literal
+from ._fingerprint import (
+    NAMES,
+    RULES,
+    Unrecognized,
+    content,
+    context,
+    print_plain,
+)
+
+
+# Where a number stands: the numbers of equations on the way to it, from the outside in,
+# then which operand it is.
+Path = tuple[Any, ...]
+# Primitives whose programs inside are read as part of the whole: `run_with_numbers`
+# knows how to hand a number to each.
+OPEN = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2"})
+
+
+class Number(NamedTuple):
+    """A number that is written into a program: as JAX has it, and its bits.
+
+    `kind` is its dtype and whether it is weakly typed.
+    """
+
+    path: Path
+    value: Any
+    kind: Hashable
+    bits: bytes
+
+
+class Canonical(NamedTuple):
+    """What tells a program apart from those that differ in arrays and numbers alone.
+
+    Attributes:
+        key: Structure, primitives, parameters and derivative rules.
+        inputs: Which of the movable inputs are used, in the order of first use.
+        numbers: The numbers written into it, in order.
+    """
+
+    key: Hashable
+    inputs: tuple[int, ...]
+    numbers: tuple[Number, ...]
+
+
+def canonical(
+    closed: Any, movable: int, rule_key: Callable[[Any], Hashable]
+) -> Canonical:
+    """Return the canonical form of a program.
+
+    Two programs of one key compute the same function of their used inputs and numbers,
+    and have the same derivatives: unlike the key of `fingerprint`, this one holds the
+    rules of functions with a derivative of their own.
+
+    Args:
+        closed: A closed jaxpr.
+        movable: How many of its first inputs may be left out or change places. Its
+            constants are movable as well: they follow those inputs.
+        rule_key: From the equation of a function with its own derivative to what its
+            rules are known by.
+
+    Raises:
+        Unrecognized: If a parameter or a rule cannot be compared by value.
+    """
+    jaxpr = closed.jaxpr
+    reader = _Reader(rule_key)
+    found = {v: i for i, v in enumerate((*jaxpr.invars[:movable], *jaxpr.constvars))}
+    number: dict[Any, Any] = {}
+    for variable in jaxpr.invars[movable:]:
+        number[variable] = len(number)
+        reader.key.append(variable.aval)
+    reader.equations(jaxpr, (), _Lazy(number, found, reader))
+    return Canonical(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
+
+
+class _Lazy:
+    """The numbers of a program's variables; movable inputs get theirs at first use."""
+
+    def __init__(self, number: dict[Any, Any], movable: Any, reader: Any) -> None:
+        self.number = number
+        self.movable = movable
+        self.reader = reader
+
+    def __getitem__(self, variable: Any) -> Any:
+        known = self.number.get(variable)
+        if known is None:
+            known = self.number[variable] = len(self.number)
+            self.reader.key.append(("input", variable.aval))
+            self.reader.inputs.append(self.movable[variable])
+        return known
+
+    def __setitem__(self, variable: Any, known: Any) -> None:
+        self.number[variable] = known
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+class _Reader:
+    """Reads a program into a key; `exact` counts the programs read bit by bit."""
+
+    exact = 0
+
+    def __init__(self, rule_key: Callable[[Any], Hashable]) -> None:
+        self.rule_key = rule_key
+        self.key: list[Hashable] = []
+        self.inputs: list[int] = []
+        self.numbers: list[Number] = []
+
+    def equations(self, jaxpr: Any, path: Path, number: Any) -> None:
+        key = self.key
+        for at, equation in enumerate(jaxpr.eqns):
+            here = (*path, at)
+            atoms = tuple(
+                self.atom(atom, (*here, i), number)
+                for i, atom in enumerate(equation.invars)
+            )
+            key.append(equation.primitive)
+            key.append(context(equation.ctx))
+            key.append(atoms)
+            self.parameters(equation, here)
+            for variable in equation.outvars:
+                number[variable] = len(number)
+                key.append(variable.aval)
+        outputs = enumerate(jaxpr.outvars)
+        key.append(tuple(self.atom(v, (*path, "out", i), number) for i, v in outputs))
+
+    def atom(self, atom: Any, path: Path, number: Any) -> Hashable:
+        if not isinstance(atom, Literal):
+            return number[atom]
+        value = np.asarray(atom.val)
+        if self.exact or value.ndim or value.dtype.kind not in "iufc":
+            return ("literal", atom.aval, content(atom.val))
+        kind = (atom.aval.dtype, atom.aval.weak_type)
+        self.numbers.append(Number(path, atom.val, kind, value.tobytes()))
+        return ("number", kind)
+
+    def parameters(self, equation: Any, path: Path) -> None:
+        key, name = self.key, equation.primitive.name
+        custom, parameters = name in CUSTOM, equation.params
+        if custom:
+            key.append(self.rule_key(equation))
+        skipped: tuple[str, ...] = ()
+        if name == "slice" and parameters["strides"] is None and not self.exact:
+            # A window at another place is the same program with another number.
+            starts, limits = parameters["start_indices"], parameters["limit_indices"]
+            key.append(tuple(b - a for a, b in zip(starts, limits, strict=True)))
+            kind = (np.dtype("int32"), False)
+            for i, start in enumerate(starts):
+                bits = np.int32(start).tobytes()
+                self.numbers.append(Number((*path, "start", i), start, kind, bits))
+            skipped = ("start_indices", "limit_indices")
+        closed_off = name not in OPEN
+        self.exact += closed_off
+        for label in sorted(parameters):
+            if label in NAMES or label in skipped or (custom and label in RULES):
+                continue
+            key.append(label)
+            self.parameter(parameters[label], (*path, label))
+        self.exact -= closed_off
+
+    def parameter(self, value: Any, path: Path) -> None:
+        if isinstance(value, ClosedJaxpr):
+            self.key.append(tuple(map(content, value.consts)))
+            self.program(value.jaxpr, path)
+        elif isinstance(value, Jaxpr):
+            self.program(value, path)
+        elif isinstance(value, (tuple, list)):
+            self.key.append((type(value), len(value)))
+            for i, item in enumerate(value):
+                self.parameter(item, (*path, i))
+        elif isinstance(value, dict):
+            self.key.append((dict, len(value)))
+            for name, item in value.items():
+                self.key.append(name)
+                self.parameter(item, (*path, name))
+        elif type(value).__module__.partition(".")[0] == "hotk":
+            # A rule of `hotk.rule` holds a function of the user, as it was made.
+            raise Unrecognized("a derivative rule of the user")
+        else:
+            print_plain(value, self.key)
+
+    def program(self, jaxpr: Any, path: Path) -> None:
+        number: dict[Any, int] = {}
+        for variable in (*jaxpr.constvars, *jaxpr.invars):
+            number[variable] = len(number)
+            self.key.append(variable.aval)
+        self.equations(jaxpr, path, number)
+
+
+def pruned(closed: Any, movable: int, inputs: tuple[int, ...]) -> Any:
+    """Return a program with its used movable inputs in front, and without constants.
+
+    Args:
+        closed: The program.
+        movable: How many of its first inputs are movable.
+        inputs: Which ones to keep, as `canonical` numbers them.
+    """
+    jaxpr = closed.jaxpr
+    every = (*jaxpr.invars[:movable], *jaxpr.constvars)
+    invars = [*(every[i] for i in inputs), *jaxpr.invars[movable:]]
+    debug = jaxpr.debug_info.with_unknown_names()
+    return ClosedJaxpr(jaxpr.replace(constvars=[], invars=invars, debug_info=debug), ())
+
+
+def with_constants(closed: Any, constants: Any) -> Any:
+    """Return a program whose first inputs are constants of these values."""
+    jaxpr, count = closed.jaxpr, len(constants)
+    changed = jaxpr.replace(
+        constvars=jaxpr.invars[:count],
+        invars=jaxpr.invars[count:],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return ClosedJaxpr(changed, tuple(constants))

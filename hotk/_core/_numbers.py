@@ -1,0 +1,162 @@
+"""Programs whose written numbers are arguments: one program for all of their values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._canonical import Path
+from ._compat import Literal, as_written, scan_counts
+from ._interpret import bound
+
+
+Values = Mapping[Path, Any]
+
+
+def with_numbers(closed: Any, paths: list[Path], count: int) -> Any:
+    """Return a program with some of its numbers as arguments.
+
+    Args:
+        closed: A closed jaxpr without constants.
+        paths: Where the numbers stand, as `canonical` says.
+        count: After how many of its inputs the numbers follow.
+    """
+    types = [v.aval for v in closed.jaxpr.invars]
+    kinds = dict.fromkeys(paths)
+
+    def run(*arrays: Any) -> list[Any]:
+        numbers = arrays[count : count + len(paths)]
+        rest = (*arrays[:count], *arrays[count + len(paths) :])
+        values = dict(zip(paths, numbers, strict=True))
+        return _run(closed.jaxpr, (), rest, (), values)
+
+    shapes = [_shape(t) for t in types]
+    given = [_number_shape(closed, path) for path in kinds]
+    return jax.make_jaxpr(run)(*shapes[:count], *given, *shapes[count:])
+
+
+def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+    weak = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def _number_shape(closed: Any, path: Path) -> jax.ShapeDtypeStruct:
+    """Return the type of the number at a path."""
+    if "start" in path[-2:]:
+        return jax.ShapeDtypeStruct((), jnp.int32)
+    jaxpr = closed.jaxpr
+    *way, last = path
+    steps = iter(way)
+    equation: Any = None
+    for step in steps:
+        if step == "out":
+            return _shape(jaxpr.outvars[last].aval)
+        equation = jaxpr.eqns[step]
+        label = next(steps, None)
+        if label is None:
+            break
+        inner = equation.params[label]
+        while isinstance(inner, (tuple, list)):
+            inner = inner[next(steps)]
+        jaxpr = getattr(inner, "jaxpr", inner)
+    return _shape(equation.invars[last].aval)
+
+
+def _run(
+    jaxpr: Any, constants: Any, arguments: Any, path: Path, values: Values
+) -> list[Any]:
+    """Evaluate a program with other numbers at some of its places."""
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    environment = dict(zip(names, (*constants, *arguments), strict=True))
+
+    def read(atom: Any, where: Path) -> Any:
+        if isinstance(atom, Literal):
+            return values.get(where, atom.val)
+        return environment[atom]
+
+    for at, equation in enumerate(jaxpr.eqns):
+        here = (*path, at)
+        with as_written(equation):
+            inputs = [read(a, (*here, i)) for i, a in enumerate(equation.invars)]
+            outputs = _apply(equation, inputs, here, values)
+        environment.update(zip(equation.outvars, outputs, strict=True))
+    return [read(a, (*path, "out", i)) for i, a in enumerate(jaxpr.outvars)]
+
+
+def _apply(equation: Any, inputs: list[Any], here: Path, values: Values) -> list[Any]:
+    """Apply an operation; a number inside of it comes in as a captured array."""
+    size = len(here)
+    inside = {p for p in values if len(p) > size + 1 and p[:size] == here}
+    if not inside:
+        return bound(equation, inputs)
+    name, parameters = equation.primitive.name, equation.params
+
+    def program(label: str, *more: Any) -> Any:
+        inner = parameters[label]
+        for step in more:
+            inner = inner[step]
+        constants = getattr(inner, "consts", ())
+        jaxpr = getattr(inner, "jaxpr", inner)
+        return lambda *a: _run(jaxpr, constants, a, (*here, label, *more), values)
+
+    if name == "slice":
+        return [_slice(inputs[0], parameters, here, values)]
+    if name in ("jit", "pjit"):
+        return program("jaxpr")(*inputs)
+    if name in ("checkpoint", "remat2"):
+        policy, cse = parameters["policy"], parameters["prevent_cse"]
+        run = jax.checkpoint(program("jaxpr"), policy=policy, prevent_cse=cse)
+        return list(run(*inputs))
+    if name == "cond":
+        count = len(parameters["branches"])
+        branches = [program("branches", i) for i in range(count)]
+        return list(jax.lax.switch(inputs[0], branches, *inputs[1:]))
+    if name == "while":
+        return _while(parameters, inputs, program)
+    return _scan(parameters, inputs, program("jaxpr"))
+
+
+def _slice(array: Any, parameters: Any, here: Path, values: Values) -> Any:
+    """Cut a window at a place that is not known."""
+    known = parameters["start_indices"]
+    starts = [values.get((*here, "start", i), s) for i, s in enumerate(known)]
+    pairs = zip(known, parameters["limit_indices"], strict=True)
+    sizes = [limit - start for start, limit in pairs]
+    starts = [jnp.asarray(s, jnp.int32) for s in starts]
+    return jax.lax.dynamic_slice(array, starts, sizes)
+
+
+def _while(parameters: Any, inputs: list[Any], program: Any) -> list[Any]:
+    first = parameters["cond_nconsts"]
+    last = first + parameters["body_nconsts"]
+    ahead, constants, start = inputs[:first], inputs[first:last], inputs[last:]
+    holds, step = program("cond_jaxpr"), program("body_jaxpr")
+    return list(
+        jax.lax.while_loop(
+            lambda carry: holds(*ahead, *carry)[0],
+            lambda carry: step(*constants, *carry),
+            list(start),
+        )
+    )
+
+
+def _scan(parameters: Any, inputs: list[Any], step: Any) -> list[Any]:
+    consts, carries = scan_counts(parameters)
+    constants = inputs[:consts]
+    start, along = inputs[consts : consts + carries], inputs[consts + carries :]
+
+    def body(carry: Any, given: Any) -> Any:
+        outputs = step(*constants, *carry, *given)
+        return outputs[:carries], outputs[carries:]
+
+    carry, stacked = jax.lax.scan(
+        body,
+        list(start),
+        list(along),
+        length=parameters["length"],
+        reverse=parameters["reverse"],
+        unroll=parameters["unroll"],
+        _split_transpose=parameters.get("_split_transpose", False),
+    )
+    return [*carry, *stacked]
