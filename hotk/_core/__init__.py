@@ -87,7 +87,11 @@ from ._interpret import (
     run_replaced as run_replaced,
     run_watched as run_watched,
 )
-from ._moved import same_once_moved as same_once_moved, same_program as same_program
+from ._moved import (
+    SHORT as SHORT,
+    same_once_moved as same_once_moved,
+    same_program as same_program,
+)
 from ._numbers import with_numbers as with_numbers
 from ._progress import bar as bar, progress as progress
 from ._table import (

@@ -138,7 +138,8 @@ class _Reader:
         value = np.asarray(atom.val)
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
             return ("literal", atom.aval, content(atom.val))
-        kind = (atom.aval.dtype, atom.aval.weak_type)
+        aval: Any = atom.aval
+        kind = (aval.dtype, aval.weak_type)
         self.numbers.append(Number(path, atom.val, kind, value.tobytes()))
         return ("number", kind)
 

@@ -1,8 +1,10 @@
 """Whether a program would be the same with NumPy arrays in place of tracers."""
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import jax
 import numpy as np
 
 from ._compat import Literal
@@ -43,7 +45,7 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "squeeze": lambda array, dimensions, **_: np.squeeze(array, tuple(dimensions)),
     "transpose": lambda array, permutation, **_: np.transpose(array, permutation),
 }
-# Exact for integers: JAX's are as wide as NumPy's, or all of them fit.
+# Exact where JAX has the numbers that NumPy has.
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": np.equal,
     "ge": np.greater_equal,
@@ -52,7 +54,42 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
     "lt": np.less,
     "ne": np.not_equal,
 }
+_LOGIC: dict[str, Callable[..., Any]] = {
+    "and": np.bitwise_and,
+    "not": np.bitwise_not,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "reduce_and": lambda array, axes, **_: np.all(array, axis=tuple(axes)),
+    "reduce_or": lambda array, axes, **_: np.any(array, axis=tuple(axes)),
+}
+# The last bits of integers: those of a result are given by those of what it is made of.
+_RING: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "sub": np.subtract,
+}
+# Of floats these are exact, also once digits were dropped.
+_ORDERED: dict[str, Callable[..., Any]] = {
+    "abs": np.abs,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "reduce_max": lambda array, axes, **_: np.max(array, axis=tuple(axes)),
+    "reduce_min": lambda array, axes, **_: np.min(array, axis=tuple(axes)),
+}
+# With all digits NumPy and JAX round these alike.
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    **_RING,
+    "div": np.divide,
+    "sqrt": np.sqrt,
+    "square": np.square,
+}
 _INTEGERS = frozenset("iub")
+# Integers that leave room for some arithmetic in 32 bits, and are exact as floats.
+SHORT = 1 << 20
+_ROOM, _EXACT_AS_FLOAT = 1 << 31, 1 << 24
+_FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 
 def same_program(first: Any, second: Any, places: list[Any]) -> bool:
@@ -96,29 +133,46 @@ def _same_array(constant: Any, place: Any) -> bool:
     return np.asarray(constant).astype(place.dtype).tobytes() == place.tobytes()
 
 
-def same_once_moved(first: Any, second: Any, places: list[Any]) -> bool:
+def same_once_moved(
+    first: Any,
+    second: Any,
+    places: list[Any],
+    narrowed: list[bool],
+    *,
+    short: list[bool],
+    finite: bool,
+) -> bool:
     """Whether two programs are equal but for who has moved the numbers of an array.
 
     `y[:, None]` of a NumPy array is done by NumPy before JAX sees it; with a tracer in
-    its place it is an operation of the program. Here what only moves numbers is done in
-    both programs, and what is left is compared, arrays by their content. As moving
-    depends on no content, programs that are the same for these arrays are for all.
+    its place it is an operation of the program. Here what only moves numbers, and what
+    compares or counts them exactly, is done in both programs, and what is left is
+    compared, arrays by their content. As that is exact whatever the content, programs
+    that are the same for these arrays are for all.
 
     Args:
         first: A closed jaxpr whose arguments may be NumPy arrays.
         second: A closed jaxpr with fewer arguments and more constants.
         places: For each argument of the first, the NumPy array that takes its place in
             the second, or `None` for an argument.
+        narrowed: For each of them whether JAX has its numbers with fewer digits.
+        short: For each of them whether it holds integers of at most `SHORT`, now and
+            whenever the program is run.
+        finite: Whether it is known that none of those ever becomes infinite.
     """
     try:
-        one, other = _Moved(), _Moved()
+        one, other = _Moved(finite), _Moved(finite)
         arguments = iter(second.jaxpr.invars)
-        for variable, place in zip(first.jaxpr.invars, places, strict=True):
+        for variable, place, narrow, small in zip(
+            first.jaxpr.invars, places, narrowed, short, strict=True
+        ):
             if place is None:
                 one.input(variable)
                 other.input(next(arguments))
             else:
-                one.known[variable] = place
+                one.know(variable, place, narrow)
+                if place.dtype.kind in "iu":
+                    one.bounds[variable] = SHORT if small else _ROOM - 1
         for moved, closed in ((one, first), (other, second)):
             moved.take(closed.jaxpr.constvars, closed.consts)
             moved.read(closed.jaxpr)
@@ -130,8 +184,11 @@ def same_once_moved(first: Any, second: Any, places: list[Any]) -> bool:
 class _Moved:
     """Reads a program into a key, known arrays by content, what moves them done."""
 
-    def __init__(self) -> None:
+    def __init__(self, finite: bool) -> None:
+        self.finite = finite
         self.known: dict[Any, np.ndarray] = {}
+        self.narrow: set[Any] = set()
+        self.bounds: dict[Any, int] = {}
         self.number: dict[Any, int] = {}
         self.key: list[Hashable] = []
         self.count = 0
@@ -143,16 +200,32 @@ class _Moved:
         self.count += 1
         self.key.append(variable.aval)
 
+    def know(self, variable: Any, value: Any, narrow: bool) -> None:
+        """Note what a variable is."""
+        self.known[variable] = value
+        self.narrow.discard(variable)
+        self.bounds.pop(variable, None)
+        if narrow:
+            self.narrow.add(variable)
+
     def take(self, variables: Any, values: Any) -> None:
-        """Note what is known, in the dtype that JAX has it in."""
+        """Note constants, in the dtype that JAX has them in."""
         for variable, value in zip(variables, values, strict=True):
-            self.known[variable] = np.asarray(value).astype(variable.aval.dtype)
+            array = np.asarray(value).astype(variable.aval.dtype)
+            self.know(variable, array, True)
+            if array.dtype.kind in "iu" and array.size:  # a constant never changes
+                largest, least = int(array.max()), int(array.min())
+                self.bounds[variable] = max(abs(largest), abs(least))
 
     def value(self, atom: Any) -> Any:
         return np.asarray(atom.val) if isinstance(atom, Literal) else self.known[atom]
 
     def is_known(self, atom: Any) -> bool:
         return isinstance(atom, Literal) or atom in self.known
+
+    def is_narrow(self, atom: Any) -> bool:
+        """Whether a known array has fewer digits than what it was made of."""
+        return not isinstance(atom, Literal) and atom in self.narrow
 
     def atom(self, atom: Any) -> Hashable:
         if not self.is_known(atom):
@@ -172,7 +245,11 @@ class _Moved:
             move = self.move(equation) if known and all(known) else None
             inner = jitted(equation)
             if move is not None:
-                self.take(equation.outvars, [move()])
+                narrow = any(map(self.is_narrow, equation.invars))
+                bound = self.bound(equation)
+                self.know(equation.outvars[0], np.asarray(move()), narrow)
+                if bound is not None:
+                    self.bounds[equation.outvars[0]] = bound
             elif inner is not None and any(known):
                 self.open(inner, equation)
             else:
@@ -189,7 +266,10 @@ class _Moved:
         """Give variables what others are."""
         for atom, variable in zip(atoms, variables, strict=True):
             if self.is_known(atom):
-                self.known[variable] = self.value(atom)
+                bound = self.bound_of(atom)
+                self.know(variable, self.value(atom), self.is_narrow(atom))
+                if bound is not None:
+                    self.bounds[variable] = bound
             else:
                 self.known.pop(variable, None)
                 self.number[variable] = self.number[atom]
@@ -210,10 +290,63 @@ class _Moved:
         if name in _MOVES:
             return lambda: _MOVES[name](*values, **parameters)
         kinds = {value.dtype.kind for value in values}
-        if name in _COMPARISONS and kinds <= _INTEGERS:
-            return lambda: _COMPARISONS[name](*values)
+        narrow = any(map(self.is_narrow, equation.invars))
+        bound = self.bound(equation)
+        exact = not narrow or bound is not None
+        done: Any = None
+        if kinds == {"b"}:
+            done = _LOGIC.get(name)
+        elif kinds <= set("iu"):
+            done = _RING.get(name) or (_COMPARISONS.get(name) if exact else None)
+        elif kinds == {"f"}:
+            if not narrow and jax.config.jax_enable_x64:  # pyright: ignore
+                done = _ARITHMETIC.get(name)
+            done = done or _ORDERED.get(name)
+            if self.compares_exactly(equation.invars, values):
+                done = done or _COMPARISONS.get(name)
+            if name == "is_finite" and self.finite:
+                done = np.isfinite
+        if done is not None:
+            taken = parameters if name.startswith("reduce_") else {}
+            return lambda: done(*values, **taken)
         if name == "convert_element_type":
-            was, now = values[0].dtype, parameters["new_dtype"]
-            if was == now or (kinds <= _INTEGERS and np.can_cast(was, now, "safe")):
+            was, now = values[0].dtype, np.dtype(parameters["new_dtype"])
+            safe = kinds <= _INTEGERS and np.can_cast(was, now, "safe")
+            if narrow and kinds <= set("iu"):
+                safe = safe and bound is not None
+            whole = bound is not None and bound <= _EXACT_AS_FLOAT and now in _FLOATS
+            if was == now or safe or whole:
                 return lambda: values[0].astype(now)
         return None
+
+    def bound_of(self, atom: Any) -> int | None:
+        """Return what an integer is at most, whatever the content of arrays."""
+        if isinstance(atom, Literal):
+            value = np.asarray(atom.val)
+            return abs(int(value)) if value.dtype.kind in "iu" else None
+        return self.bounds.get(atom)
+
+    def bound(self, equation: Any) -> int | None:
+        """Return the bound of the integers that an equation makes, if there is room.
+
+        Without one they are those of NumPy but for what 32 bits cut off.
+        """
+        bounds = [self.bound_of(atom) for atom in equation.invars]
+        known = [b for b in bounds if b is not None]
+        if not known or len(known) < len(bounds):
+            return None
+        name = equation.primitive.name
+        if name not in _RING:
+            return max(known)
+        made = math.prod(known) if name == "mul" else sum(known)
+        return made if made < _ROOM else None
+
+    def compares_exactly(self, atoms: Any, values: list[Any]) -> bool:
+        """Whether floats compare as they did with all their digits.
+
+        Fewer digits change neither what is NaN nor what is infinite.
+        """
+        same = not any(map(self.is_narrow, atoms)) or atoms[0] is atoms[1]
+        return same or (
+            self.finite and any(v.ndim == 0 and np.isinf(v) for v in values)
+        )

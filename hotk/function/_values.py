@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 
-from hotk._core import Tracer
+from hotk._core import SHORT, Tracer
 
 from ._classes import a_class, attributes_of, is_library_class, unknown
 from ._walk import VISITORS, Opaque, Walk
@@ -104,14 +104,20 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         walk.key.append(_content(value))
         return
     try:
-        copy = own_copy(value)
+        with np.errstate(over="raise"):
+            copy = own_copy(value)
     except TypeError as error:
         raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
+    except FloatingPointError as error:  # NumPy sees a number where JAX has infinity
+        raise Opaque("a NumPy array with numbers beyond float32") from error
+    short = False
     if copy.dtype != value.dtype and value.dtype.kind in "iu" and value.size:
         limits = np.iinfo(copy.dtype)
-        if value.max() > limits.max or value.min() < limits.min:
+        most, least = int(value.max()), int(value.min())
+        if most > limits.max or least < limits.min:
             raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
-    walk.add_leaf(copy, value)
+        short = max(most, -least) <= SHORT
+    walk.add_leaf(copy, value, short)
 
 
 # ----- Static by value or identity

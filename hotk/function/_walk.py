@@ -50,6 +50,8 @@ class Trail:
 _SEEN: Final = "<met before>"
 _LEAF: Final = "<leaf>"
 _NUMPY_LEAF: Final = "<NumPy leaf>"
+# One that holds small integers only, which a program may count on.
+_SHORT_LEAF: Final = "<NumPy leaf of small integers>"
 
 
 class Walk:
@@ -77,9 +79,10 @@ class Walk:
         if trail is not None:
             self.trail = trail
 
-    def add_leaf(self, value: Any, original: Any) -> None:
+    def add_leaf(self, value: Any, original: Any, short: bool = False) -> None:
         """Take a captured array, which may be a copy of the original."""
-        self.key.append(_LEAF if value is original else _NUMPY_LEAF)
+        kind = _SHORT_LEAF if short else _NUMPY_LEAF
+        self.key.append(_LEAF if value is original else kind)
         if value is not original and self.originals is self.leaves:
             self.originals = list(self.leaves)
         self.leaves.append(value)
@@ -88,7 +91,8 @@ class Walk:
 
     def plain_key(self) -> list[Hashable]:
         """Return the key without the difference between NumPy's and JAX's arrays."""
-        return [_LEAF if piece is _NUMPY_LEAF else piece for piece in self.key]
+        numpy = (_NUMPY_LEAF, _SHORT_LEAF)
+        return [_LEAF if piece in numpy else piece for piece in self.key]
 
     def visit(self, value: Any, how: str = "", name: Any = "") -> None:
         """Visit one captured thing, which was reached by `how` and `name`."""

@@ -37,12 +37,12 @@ class Member(NamedTuple):
     Attributes:
         closed: Its program.
         form: The canonical form of it.
-        count: How many arrays the function has captured.
+        captured: How many arrays the function has captured.
     """
 
     closed: Any
     form: Canonical
-    count: int
+    captured: int
 
     @staticmethod
     def of(closed: Any, count: int) -> "Member":
@@ -55,7 +55,9 @@ class Member(NamedTuple):
 
     def is_plain(self) -> bool:
         """Whether the program takes all captured arrays in order, and has no others."""
-        return self.form.inputs == tuple(range(self.count)) and not self.closed.consts
+        return (
+            self.form.inputs == tuple(range(self.captured)) and not self.closed.consts
+        )
 
 
 class Variant:
@@ -72,7 +74,7 @@ class Variant:
         self.open = tuple(sorted(opened))
         self.fixed = _bits(member, opened)
         self.programs: dict[Hashable, Any] = {}
-        closed = pruned(member.closed, member.count, member.form.inputs)
+        closed = pruned(member.closed, member.captured, member.form.inputs)
         if opened:
             paths = [member.form.numbers[i].path for i in self.open]
             closed = with_numbers(closed, paths, len(member.form.inputs))
@@ -178,7 +180,7 @@ class Bound:
     def __init__(self, member: Member, variant: Variant) -> None:
         numbers = [_as_array(n) for n in variant.numbers(member)]
         self.extra = [*map(_own, member.closed.consts), *numbers]
-        first = member.count + len(member.closed.consts)
+        first = member.captured + len(member.closed.consts)
         self.places = (*member.form.inputs, *range(first, first + len(numbers)))
         self.program: Any = None
 

@@ -81,10 +81,21 @@ def _as_array(leaf: Any) -> Any:
     if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
         return leaf
     if isinstance(leaf, np.ndarray):
-        return own_copy(leaf) if is_numeric(leaf.dtype) else None
+        return own_copy(leaf) if is_numeric(leaf.dtype) and _has_room(leaf) else None
     if isinstance(leaf, np.generic):
         return own_copy(np.asarray(leaf)) if is_numeric(leaf.dtype) else None
     return None
+
+
+def _has_room(array: np.ndarray) -> bool:
+    """Whether JAX has room for the integers of an array."""
+    if array.dtype.kind not in "iu" or not array.size:
+        return True
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    if dtype == array.dtype:
+        return True
+    limits = jnp.iinfo(dtype)
+    return bool(limits.min <= array.min() and array.max() <= limits.max)
 
 
 def _fits(number: int) -> bool:

@@ -8,21 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotk._core import Unrecognized, rule_parts
+from hotk._core import Unrecognized, is_type, rule_parts
 from hotk.function import is_library_file, is_permanent
 
 
 _DEEPEST = 12
-_PLAIN = (
-    type(None),
-    bool,
-    int,
-    str,
-    bytes,
-    type,
-    np.dtype,
-    type(jax.tree.structure(0)),
-)
+_TREEDEF = type(jax.tree.structure(0))
+_PLAIN = (type(None), bool, int, str, bytes, type, np.dtype, _TREEDEF)
 
 
 def rule_key(equation: Any) -> Hashable:
@@ -71,7 +63,7 @@ def _part_key(part: Any, depth: int) -> Hashable:
         return (type(part), repr(part))
     if type(part) in _PLAIN or isinstance(part, type):
         return (type(part), part)
-    if isinstance(part, jax.core.AbstractValue):
+    if is_type(part):
         return (type(part), part)
     if is_permanent(part):
         return ("permanent", type(part), id(part))

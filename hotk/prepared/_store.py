@@ -222,7 +222,7 @@ class Store:
         return programs * _BYTES_A_PROGRAM + kept
 
     def _held(self) -> set[int]:
-        """Return which programs the entries hold, by identity: several may share one."""
+        """Return the identities of the programs that entries hold, each once."""
         held: set[int] = set()
         for entry in self.entries.values():
             held.update(map(id, entry.programs.values()))

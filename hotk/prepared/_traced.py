@@ -10,6 +10,7 @@ import numpy as np
 from hotk._core import (
     NEEDS_VALUE,
     PASSED_ON,
+    SHORT,
     Tracer,
     Unrecognized,
     equations,
@@ -193,10 +194,27 @@ def check_numpy(
         closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         raise Fallback(first_line(error)) from error
+    narrowed = [
+        place is not None and np.asarray(real).dtype != place.dtype
+        for real, place in zip(numpy, places, strict=True)
+    ]
     same = same_program(traced.jaxpr, closed, places)
-    if not same and not same_once_moved(traced.jaxpr, closed, places):
+    # The walk sees that captured arrays stay finite and short; arguments are not read.
+    count = len(call.captured)
+    short = [i < count and n and _is_short(numpy[i]) for i, n in enumerate(narrowed)]
+    finite = not any(narrowed[count:])
+    if not same and not same_once_moved(
+        traced.jaxpr, closed, places, narrowed, short=short, finite=finite
+    ):
         raise Fallback(NUMPY)
     primal.checked.add(kinds)
+
+
+def _is_short(array: Any) -> bool:
+    """Whether a NumPy array holds integers that are marked as small in a key."""
+    array = np.asarray(array)
+    integers = array.dtype.kind in "iu" and array.size
+    return bool(integers) and max(int(array.max()), -int(array.min())) <= SHORT
 
 
 def share(program: Program, call: Call) -> Program | Lifted:

@@ -1,0 +1,336 @@
+"""Promise 2, for functions that differ in arrays and numbers: one program for all.
+
+A loop over batches, a window that moves, a temperature that falls: each makes a new
+function, and they are compiled once. What must not be shared stands here as well.
+"""
+
+import contextlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.helpers import close
+
+
+X = jnp.array([0.5, -1.0, 2.0])
+V = jnp.array([1.0, 0.25, -0.5])
+ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(40, 3)))
+BATCHES = [(ROWS[i : i + 4], ROWS[i : i + 4, 0]) for i in range(0, 40, 4)]
+
+
+def loss(w, rows, y):
+    return jnp.mean(jnp.logaddexp(0.0, -y * (rows @ w)))
+
+
+def by_jax(f):
+    return jax.jvp(jax.jacfwd(f), (X,), (V,))[1]  # forward, as there are loops
+
+
+def a_loop_index():
+    return lambda i: lambda w: loss(w, *BATCHES[i])
+
+
+def a_window():
+    return lambda i: lambda w: loss(w, ROWS[4 * i : 4 * i + 4], ROWS[i : i + 4, 1])
+
+
+def a_window_of_numpy():
+    rows = np.asarray(ROWS)
+    return lambda i: lambda w: loss(w, rows[4 * i : 4 * i + 4], rows[i : i + 4, 1])
+
+
+def a_temperature():
+    def make(i):
+        beta = 0.1 * i
+        return lambda w: beta * loss(w, *BATCHES[0]) + (1 - beta) * jnp.sum(w**4)
+
+    return make
+
+
+def an_integer():
+    return lambda i: lambda w: jnp.sum(w**3) * i + jnp.sum(jnp.cos(w * (i + 2)))
+
+
+def a_number_in_a_scan():
+    def make(i):
+        def step(c, row):
+            return jnp.tanh(c * (0.3 + i) + row @ X), None
+
+        return lambda w: jnp.sum(jax.lax.scan(step, w, BATCHES[0][0])[0])
+
+    return make
+
+
+def a_number_in_a_loop():
+    def make(i):
+        def run(w):
+            step = lambda c: (c[0] + 1, c[1] + jnp.sin(w) * (0.3 + i))
+            return jnp.sum(jax.lax.while_loop(lambda c: c[0] < 3, step, (0, w))[1] ** 2)
+
+        return run
+
+    return make
+
+
+def a_number_in_a_branch():
+    def make(i):
+        def run(w):
+            yes = lambda w: jnp.sum(w**3) * (0.5 + i)
+            return jax.lax.cond(w[0] > 0, yes, lambda w: jnp.sum(w**2) * (i - 2.5), w)
+
+        return run
+
+    return make
+
+
+def a_number_in_a_checkpoint():
+    return lambda i: jax.checkpoint(lambda w: jnp.sum(jnp.exp(w * (0.1 + i))))
+
+
+def a_number_in_a_jitted_function():
+    return lambda i: lambda w: jax.jit(lambda u: jnp.sum(u**3) * (1.5 + i))(w * 2.0)
+
+
+def a_number_in_a_map():
+    return lambda i: lambda w: jnp.sum(jax.vmap(lambda u: u**3 * (0.5 + i))(w))
+
+
+def a_threshold():
+    return lambda i: lambda w: jnp.sum(jnp.where(w > 0.1 * i, w**3, w**2 * i))
+
+
+def a_network_of_relu_and_softplus():
+    return lambda i: (
+        lambda w: jnp.sum(
+            jax.nn.relu(w * (0.5 + i)) ** 3 + jax.nn.softplus(w - 0.2 * i)
+        )
+    )
+
+
+SAME = [
+    a_loop_index,
+    a_window,
+    a_window_of_numpy,
+    a_temperature,
+    an_integer,
+    a_number_in_a_scan,
+    a_number_in_a_loop,
+    a_number_in_a_branch,
+    a_number_in_a_checkpoint,
+    a_number_in_a_jitted_function,
+    a_number_in_a_map,
+    a_threshold,
+    a_network_of_relu_and_softplus,
+]
+
+
+@pytest.mark.parametrize("maker", SAME, ids=lambda m: m.__name__)
+def test_functions_that_differ_in_arrays_and_numbers_compile_twice_at_most(maker):
+    make = maker()
+    hotk.clear_cache()
+    for i in (0, 1, 2, 3, 7, 4, 2, 0):
+        if i == 3:
+            before = hotk.cache_info()
+        assert close(hotk.hvp(make(i), X, V), by_jax(make(i))), i
+    info = hotk.cache_info()
+    assert info.compiles - before.compiles <= (maker is a_temperature)
+    assert info.traces - before.traces <= 3  # 3, 7 and 4; the others are known
+
+
+def test_all_operators_of_such_functions_share_one_trace():
+    make = a_temperature()
+    for i in range(4):
+        hotk.gradient(make(i), X)
+    hotk.clear_cache()
+    for i in range(4):
+        f = make(i)
+        assert close(hotk.gradient(f, X), jax.grad(f)(X))
+        assert close(hotk.hvp(f, X, V), by_jax(f))
+        assert close(hotk.hessian(f, X), jax.hessian(f)(X))
+        assert close(hotk.laplacian(f, X), jnp.trace(jax.hessian(f)(X)))
+    assert hotk.cache_info().traces == 4
+
+
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (1.0, jnp.inf), (jnp.nan, 2.0)])
+def test_numbers_are_told_apart_bit_by_bit(numbers):
+    for c in (*numbers, *numbers):
+        f = lambda x, c=c: jnp.sum(jnp.copysign(x**2, c) * jnp.where(x < c, 1.0, 2.0))
+        want, got = jax.grad(f)(X), hotk.gradient(f, X)
+        assert np.array_equal(want, got, equal_nan=True), (c, want, got)
+
+
+def test_a_number_that_decides_what_is_computed_makes_another_program():
+    for n in (1, 2, 3, 2):
+        f = lambda x, n=n: jnp.sum(x**n) + sum(jnp.sum(x) ** k for k in range(n))
+        assert close(hotk.hvp(f, X, V), by_jax(f))
+
+
+def test_arrays_in_another_order_are_not_mixed_up():
+    a, b = ROWS[0], ROWS[1]
+    for first, second in ((a, b), (b, a), (a, a)):
+        f = lambda x, p=first, q=second: jnp.sum(p * x**3) + jnp.sum(jnp.sin(q * x))
+        g = lambda x, p=first, q=second: jnp.sum(q * x**3) + jnp.sum(jnp.sin(p * x))
+        assert close(hotk.hvp(f, X, V), by_jax(f))
+        assert close(hotk.hvp(g, X, V), by_jax(g))
+
+
+def test_unused_arrays_are_left_out():
+    def make(used, count):
+        held = [jnp.ones(k + 1) for k in range(count)]
+        return lambda x: jnp.sum(used * x**3) if held else 0.0
+
+    hotk.clear_cache()
+    for count in (1, 5, 3):
+        for used in (ROWS[0], ROWS[1]):
+            f = make(used, count)
+            assert close(hotk.hvp(f, X, V), 6 * used * X * V)
+    assert hotk.cache_info().compiles == 1
+
+
+def with_rule(factor):
+    """Return x**3 with a rule that multiplies its derivative: the bodies are equal."""
+
+    @jax.custom_jvp
+    def cube(x):
+        return jnp.sum(x**3)
+
+    @cube.defjvp
+    def tangent(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return cube(x), factor * jnp.sum(3 * x**2 * t)
+
+    return cube
+
+
+def with_reverse_rule(factor):
+    @jax.custom_vjp
+    def cube(x):
+        return jnp.sum(x**3)
+
+    cube.defvjp(lambda x: (jnp.sum(x**3), x), lambda x, u: (factor * 3 * x**2 * u,))
+    return cube
+
+
+@pytest.mark.parametrize("make", [with_rule, with_reverse_rule])
+def test_equal_bodies_with_other_rules_are_other_functions(make):
+    for factor in (1.0, 2.0, 5.0, 1.0):
+        assert close(hotk.gradient(make(factor), X), factor * 3 * X**2)
+        ruled = make(factor)
+        f = lambda x, g=ruled, i=factor: g(x) * i
+        assert close(hotk.gradient(f, X), factor**2 * 3 * X**2)
+
+
+def test_the_value_of_an_inner_constant_is_its_own():
+    for scale in (1.0, 2.0, 3.0):
+        weights = jnp.full(3, scale)
+        inner = jax.jit(lambda u, w=weights: jnp.sum(w * u**3))
+        f = lambda x, g=inner: g(2.0 * x)
+        assert close(hotk.hvp(f, X, V), 48 * scale * X * V)
+
+
+@contextlib.contextmanager
+def as_users_do():
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        warnings.catch_warnings(),
+    ):
+        yield
+
+
+# ---- NumPy arrays that NumPy moves, compares or counts with
+
+
+def labels(seed, dtype=np.int64):
+    return np.random.default_rng(seed).integers(0, 3, size=4).astype(dtype)
+
+
+def data(seed, dtype=np.float64):
+    return np.random.default_rng(seed).normal(size=(4, 3)).astype(dtype)
+
+
+MOVED = {
+    "a column": lambda x, y, A: jnp.sum(x * y[:, None]),
+    "picked by labels": lambda x, y, A: jnp.sum(
+        jnp.outer(jnp.arange(4.0), x)[np.arange(4), y] ** 2
+    ),
+    "a slice": lambda x, y, A: jnp.sum((A[:2] @ x) ** 2),
+    "an entry": lambda x, y, A: jnp.sum(x**2) * A[1, 2],
+    "transposed and flat": lambda x, y, A: jnp.sum(A.T.reshape(3, 4)[::-1].T @ x) ** 2,
+    "a mask of labels": lambda x, y, A: jnp.sum(
+        jnp.where((y == 1)[:, None], A, x) ** 2
+    ),
+    "signs from labels": lambda x, y, A: jnp.sum(
+        jnp.logaddexp(0.0, (1 - 2 * y) * (A @ x))
+    ),
+    "labels as floats": lambda x, y, A: jnp.sum((A @ x - y.astype(float)) ** 2),
+    "valid ones": lambda x, y, A: jnp.sum(
+        jnp.where((A == A) & (np.inf != A), A * x, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("x64", [True, False])
+def test_numpy_may_move_compare_and_count(name, x64):
+    f = MOVED[name]
+    with jax.enable_x64(x64), as_users_do():
+        x = jnp.array([0.5, -1.0, 2.0])
+
+        def make(seed):
+            y, A = labels(seed), data(seed)
+            return lambda x: f(x, y, A)
+
+        hotk.clear_cache()
+        for seed in range(5):
+            got, want = hotk.gradient(make(seed), x), jax.grad(make(seed))(x)
+            assert close(got, want, rtol=1e-5 if not x64 else 1e-12)
+        info = hotk.cache_info()
+    assert (info.traces, info.compiles) == (1, 1), info
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.array([1.0, 2.0, 3.0]), np.array([1e300, 2.0, 3.0])),
+        (np.array([1.0, 2.0, 3.0]), np.array([1.0 + 1e-12, 2.0, 3.0])),
+        (np.array([1, 2, 3]), np.array([2**30, 2, 3])),
+        (np.array([1, 2, 3]), np.array([2**40, 2, 3])),
+    ],
+    ids=["infinite in float32", "equal in float32", "large", "beyond int32"],
+)
+def test_what_numpy_counts_differently_is_seen(first, second):
+    """NumPy sees all digits of its arrays, JAX with 32 bits does not."""
+    functions = (
+        lambda x, A: jnp.sum(jnp.where(A > 1.0, x, 2 * x)),
+        lambda x, A: jnp.sum(jnp.where(np.inf != A, x, 2 * x)),
+        lambda x, A: jnp.sum(x * (A * 4 - 3)),
+        lambda x, A: jnp.sum(x * (A - 1.0) * 1e6),
+        lambda x, A: jnp.sum(x) * (A[0] - 1.0) * 1e6,
+    )
+    with jax.enable_x64(False), as_users_do():
+        warnings.simplefilter("ignore")  # NumPy's, of numbers that become infinite
+        x = jnp.array([0.5, -1.0, 2.0])
+        for f in functions:
+            for A in (first, second, first):
+                g = lambda x, A=A, f=f: f(x, A)
+                assert close(hotk.gradient(g, x), jax.grad(g)(x), rtol=1e-6), (f, A)
+
+
+def test_a_large_numpy_array_that_numpy_computes_with_is_traced_once_a_content():
+    def make(seed):
+        A = np.random.default_rng(seed).normal(size=300)
+        return lambda x: jnp.sum(x**2) * jnp.sum(jnp.asarray(np.sin(A)))
+
+    hotk.clear_cache()
+    for seed in (0, 1, 1, 0, 2, 0):
+        f = make(seed)
+        assert close(hotk.gradient(f, X), jax.grad(f)(X))
+    info = hotk.cache_info()
+    assert info.compiles == 1
+    # Two attempts at the first, then once for each content.
+    assert info.traces <= 5
