@@ -38,11 +38,11 @@ def call_traced(call: Call) -> Any:
     """Run a call whose captured arrays are arguments of its program."""
     captured, arrays = call.captured, call.inputs.arrays
     kinds = kinds_of(captured, arrays)
+    context = trace_context()
     program = find_program(call, kinds)
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
         return program.run(call, captured, arrays)
     entry = STORE.entry(call.store_key)
-    context = trace_context()
     ready = entry.ready.get((kinds, context))
     if ready is None:
         ready = share(program, call)
@@ -55,16 +55,27 @@ def call_traced(call: Call) -> Any:
 
 
 def find_program(call: Call, kinds: Any) -> Program:
-    """Return the program of a call for what goes into it, made if there is none."""
+    """Return the program of a call for what goes into it, made if there is none.
+
+    The size of a named axis, for one, is a number in the program: so each context has
+    its own.
+    """
     entry = STORE.entries.get(call.store_key)
-    program = None if entry is None else entry.programs.get(kinds)
+    key = kinds, trace_context()
+    program = None if entry is None else entry.programs.get(key)
     if program is None:
         name = f"{call.options.kind.name}({function_name(call.f)})"
-        what = what_is_new(call) if entry is None else "a new signature"
+        what = what_is_new(call) if entry is None else _news(entry, kinds)
         program = make_program(call, kinds)
         STORE.missed(f"{name}: {what}")
-        program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
+        program = STORE.entry(call.store_key).programs.setdefault(key, program)
     return program
+
+
+def _news(entry: Any, kinds: Any) -> str:
+    """Say what is new about a call whose key is known."""
+    known = any(other == kinds for other, _ in list(entry.programs))
+    return "other settings or named axes" if known else "a new signature"
 
 
 def make_program(call: Call, kinds: Any) -> Program:
@@ -162,7 +173,8 @@ def check_numpy(
     arrays themselves: only if the two programs are the same are those arrays leaves.
     """
     numpy = call.numpy_inputs()
-    if kinds in primal.checked or all(a is None for a in numpy):
+    key = kinds, trace_context()
+    if key in primal.checked or all(a is None for a in numpy):
         return
     inputs = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
     bounds = (len(call.captured), len(call.captured) + len(x))
@@ -182,12 +194,12 @@ def check_numpy(
         raise Fallback(first_line(error)) from error
     if not same_program(traced.jaxpr, closed, places):
         raise Fallback(NUMPY)
-    primal.checked.add(kinds)
+    primal.checked.add(key)
 
 
 def share(program: Program, call: Call) -> Program | Lifted:
     """Return a compiled program that computes the same, or `program` if none does."""
-    if program.traced is None or program.context != trace_context():
+    if program.traced is None:
         program.trace(call, call.captured, call.inputs.arrays)
     traced: Any = program.traced
     if inner_constants(traced.jaxpr):
