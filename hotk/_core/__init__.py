@@ -20,7 +20,6 @@ from ._compat import (
     as_written as as_written,
     cache_size as cache_size,
     check_forward as check_forward,
-    current_settings as current_settings,
     equations as equations,
     in_front as in_front,
     in_trace as in_trace,
@@ -94,6 +93,10 @@ from ._moved import (
 )
 from ._numbers import with_numbers as with_numbers
 from ._progress import bar as bar, progress as progress
+from ._settings import (
+    decisive_settings as decisive_settings,
+    makes_keys as makes_keys,
+)
 from ._table import (
     AbstractReport as AbstractReport,
     html_table as html_table,

@@ -68,8 +68,11 @@ NEEDS_VALUE = (
 
 
 def trace_context() -> Hashable:
-    """Return everything in JAX's configuration that a trace depends on."""
-    return _config.trace_context()
+    """Return everything in JAX's configuration that a trace depends on.
+
+    Named axes and meshes are among it. How random keys are made is not, for JAX.
+    """
+    return (*_config.trace_context(), _config.default_prng_impl.value)
 
 
 # The functions whose rules are switched off, in a context that JAX's own caches know:
@@ -85,10 +88,23 @@ def unkeyed_setting() -> Hashable:
     return _config.default_prng_impl.value, WITHOUT_RULES.value
 
 
-def current_settings() -> tuple[str, ...]:
-    """Return the settings that a user changes and a program's numbers depend on."""
-    names = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion")
-    return tuple(f"{name}={getattr(jax.config, f'jax_{name}')}" for name in names)
+def setting_names() -> list[str]:
+    """Return the names of the settings in `trace_context`, in order.
+
+    `WITHOUT_RULES` is called so: JAX has one name for all contexts of users.
+    """
+    before = _config.trace_context()
+    with WITHOUT_RULES(frozenset((None,))):
+        inside = _config.trace_context()
+    pairs = zip(_config.trace_context_names(), before, inside, strict=True)
+    names = [name if a == b else "WITHOUT_RULES" for name, a, b in pairs]
+    return [*names, "jax_default_prng_impl"]
+
+
+def makes_keys(closed: Any) -> bool:
+    """Whether a program makes random keys, which depends on a setting of its own."""
+    names = ("random_seed", "random_wrap")
+    return any(e.primitive.name in names for e in equations(closed.jaxpr))
 
 
 def in_trace() -> bool:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import PreparationError, Tracer, current_settings
+from hotk._core import PreparationError, Tracer, trace_context
 from hotk.function import (
     Closure,
     Opaque,
@@ -117,16 +117,14 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
         return _retrace(prepared, x, rest)
     kind = prepared.program.options.kind
     called = Signature.of((x, *rest), kind.roots(1 + len(rest)))
-    if prepared.on_mismatch == "cast":
+    settings = prepared.program.unlike(trace_context())
+    if prepared.on_mismatch == "cast" and not settings:
         cast = _cast(prepared, (x, *rest), called)
         if cast is not None:
             return prepared(*cast)
     rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
     rows += prepared.signature.compare(called)
-    then, now = prepared.program.settings, current_settings()
-    if then != now:
-        pairs = [pair for pair in zip(then, now, strict=True) if pair[0] != pair[1]]
-        rows.append(Row(False, "settings", *map(", ".join, zip(*pairs, strict=True))))
+    rows += [Row(False, name, *pair) for name, pair in settings.items()]
     if all(row.same for row in rows):
         rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
     raise mismatch_error(prepared, rows)

@@ -18,6 +18,7 @@ from hotk._core import (
     in_trace,
     message,
     stage_moving,
+    trace_context,
     varies_by_device,
 )
 from hotk.function import (
@@ -116,20 +117,35 @@ class Prepared(eqx.Module):
             if ready is None:
                 return answer(self, x, rest)
             arrays = ready
+        run, elsewhere = program.jit, False
+        if program.away is not None and trace_context() != program.context:
+            run, elsewhere = program.away, True
         SLOT.call = self
         result = None
         try:
-            result = program.jit(list(self.leaves), arrays)
+            result = run(list(self.leaves), arrays)
         except Mismatch:
             differs = True
         else:
             differs = False
-            if program.signatures() > 1 or not program.verified:
-                differs = not same_shardings(self, arrays)
-                program.verified = program.verified or not differs
+            if elsewhere or not program.verified or program.signatures() > 1:
+                differs = not self._holds_for(arrays)
+                program.verified = not (program.seeded or differs)
         finally:
             SLOT.call = None
-        return answer(self, x, rest) if differs else result
+        if not differs:
+            return result
+        if not elsewhere and trace_context() != program.context:
+            if program.away is None:
+                program.away = jax.jit(_away(program))
+            return self(x, *rest)
+        return answer(self, x, rest)
+
+    def _holds_for(self, arrays: list[Any]) -> bool:
+        """Whether what JAX's cache of a program knows nothing of is as prepared."""
+        if self.program.seeded and self.program.unlike(trace_context()):
+            return False
+        return same_shardings(self, arrays)
 
     def replay(self, captured: Any, arrays: Any) -> Any:
         """Run the program as it was traced, because JAX traces its caller anew."""
@@ -217,6 +233,20 @@ class Prepared(eqx.Module):
     def _repr_html_(self) -> str:
         text = html.escape(repr(self))
         return f"<p><code>{text}</code></p>{self.info._repr_html_()}"
+
+
+def _away(program: Program) -> Callable[..., Any]:
+    """Make the function that runs a program under other settings than its own."""
+
+    def body(captured: Any, arrays: Any) -> Any:
+        source, SLOT.call = SLOT.call, None
+        if source is None or kinds_of(captured, arrays) != program.kinds:
+            raise Mismatch
+        if program.unlike(trace_context()):
+            raise Mismatch
+        return source.replay(captured, arrays)
+
+    return body
 
 
 @hides_frames

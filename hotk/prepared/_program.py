@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from hotk._core import (
     cache_size,
     check_forward,
-    current_settings,
+    decisive_settings,
     fingerprint,
     jaxpr_as_fun,
+    makes_keys,
     order_name,
     run_jaxpr,
     trace_context,
@@ -97,11 +98,16 @@ class Program:
         tree: The structure of the arguments.
         flat: How many arguments there are if each is a single array, else -1.
         kinds: Shape, dtype and weak type of all that goes in.
+        context: The settings and named axes that it is traced under.
+        away: Runs the program as it was traced under other ones, once that was needed:
+            what is run so is no program of a direct call.
+        seeded: Whether it may make random keys, in a way that is a setting as well.
         seconds: What tracing, lowering and compiling took.
     """
 
     __slots__ = (
         "__weakref__",
+        "away",
         "block",
         "compiled",
         "context",
@@ -115,7 +121,7 @@ class Program:
         "primal",
         "replay",
         "seconds",
-        "settings",
+        "seeded",
         "traced",
         "tree",
         "verified",
@@ -140,10 +146,10 @@ class Program:
         self.kinds = kinds
         self.compiled: Any = None
         self.traced: Any = None
-        self.context: Hashable = None
+        self.context = trace_context()
+        self.away: Any = None
         self.replay: Replay | None = None
-        self.verified = False
-        self.settings = current_settings()
+        self.verified = self.seeded = False
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
 
@@ -151,13 +157,13 @@ class Program:
             source, SLOT.call = SLOT.call, None
             if source is None or kinds_of(captured, arrays) != self.kinds:
                 raise Mismatch
-            if isinstance(source, tuple):
+            if isinstance(source, Call):
+                call = source
+            elif trace_context() != self.context:
+                raise Mismatch  # the mode was chosen under other settings
+            elif isinstance(source, tuple):
                 again, *held = source
                 call = again(*held)
-            elif isinstance(source, Call):
-                call = source
-            elif self.settings != current_settings():
-                raise Mismatch
             else:
                 return source.replay(captured, arrays)
             with recorded_blocks() as blocks:
@@ -178,6 +184,12 @@ class Program:
     def why(self) -> str:
         """Why it was chosen."""
         return self.plan.why
+
+    def unlike(self, context: Any) -> dict[str, tuple[str, str]]:
+        """Return the settings of a context under which another program is due."""
+        if context == self.context:
+            return {}
+        return decisive_settings(self.context, context, self.seeded)
 
     def run(self, source: Any, captured: Any, arrays: Any) -> Any:
         """Compute; `source` tells the function if JAX has to trace it again."""
@@ -201,14 +213,15 @@ class Program:
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
+        self.seeded = self.seeded or makes_keys(traced.jaxpr)
         if self.replay is None:
             self.replay = Replay(traced.jaxpr, (), jax.tree.structure(traced.out_info))
-        self.context = trace_context()
         return traced
 
     def keep(self, closed: Any, constants: Any, out_tree: Any) -> None:
         """Take a program that was traced otherwise as the one to run."""
         self.replay = Replay(closed, constants, out_tree)
+        self.seeded = True  # what was computed at once cannot be read in it
 
     def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""

@@ -52,17 +52,22 @@ def call_traced(call: Call) -> Any:
         entry = STORE.entry(call.store_key)
         entry.ready[kinds, context] = ready
         entry.first = ready if len(entry.ready) == 1 else None
-        own = entry.programs.get(kinds)
+        own = entry.programs.get((kinds, context))
         entry.shared = None if ready is own else context
     return ready.run(call, captured, arrays)
 
 
 def find_program(call: Call, kinds: Any) -> Program:
-    """Return the program of a call for what goes into it, made if there is none."""
+    """Return the program of a call for what goes into it, made if there is none.
+
+    The size of a named axis, for one, is a number in the program: so each context has
+    its own.
+    """
     entry = STORE.entries.get(call.store_key)
-    program = None if entry is None else entry.programs.get(kinds)
+    key = kinds, trace_context()
+    program = None if entry is None else entry.programs.get(key)
     if program is None:
-        what = _what_is_new(call)
+        what = _what_is_new(call, kinds)
         program = own_program(call, kinds, trace_function(call, kinds))
         STORE.missed(what)
     return program
@@ -71,22 +76,27 @@ def find_program(call: Call, kinds: Any) -> Program:
 def own_program(call: Call, kinds: Any, traced: Traced) -> Program:
     """Return the program that is the function's own, made if there is none."""
     entry = STORE.entries.get(call.store_key)
-    program = None if entry is None else entry.programs.get(kinds)
+    key = kinds, trace_context()
+    program = None if entry is None else entry.programs.get(key)
     if program is None:
         program = make_program(call, traced, traced.primal, call.captured)
-        program = STORE.entry(call.store_key).programs.setdefault(kinds, program)
+        program = STORE.entry(call.store_key).programs.setdefault(key, program)
     return program
 
 
-def _what_is_new(call: Call) -> str:
+def _what_is_new(call: Call, kinds: Any) -> str:
     name = f"{call.options.kind.name}({function_name(call.f)})"
-    known = call.store_key in STORE.entries
-    return f"{name}: {'a new signature' if known else what_is_new(call)}"
+    entry = STORE.entries.get(call.store_key)
+    if entry is None:
+        return f"{name}: {what_is_new(call)}"
+    known = any(other == kinds for other, _ in (*entry.programs, *entry.ready))
+    what = "other settings or named axes" if known else "a new signature"
+    return f"{name}: {what}"
 
 
 def make_ready(call: Call, kinds: Any) -> Any:
     """Return what runs a call: a program of its own, or one shared with others."""
-    what = _what_is_new(call)
+    what = _what_is_new(call, kinds)
     traced = trace_function(call, kinds)
     STORE.missed(what)
     try:
@@ -176,7 +186,8 @@ def check_numpy(
     arrays themselves: only if the two programs are the same are those arrays leaves.
     """
     numpy = call.numpy_inputs()
-    if kinds in primal.checked or all(a is None for a in numpy):
+    key = kinds, trace_context()
+    if key in primal.checked or all(a is None for a in numpy):
         return
     inputs = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
     bounds = (len(call.captured), len(call.captured) + len(x))
@@ -207,7 +218,7 @@ def check_numpy(
         traced.jaxpr, closed, places, narrowed, short=short, finite=finite
     ):
         raise Fallback(NUMPY)
-    primal.checked.add(kinds)
+    primal.checked.add(key)
 
 
 def _is_short(array: Any) -> bool:
@@ -219,7 +230,7 @@ def _is_short(array: Any) -> bool:
 
 def share(program: Program, call: Call) -> Program | Lifted:
     """Return a compiled program that computes the same, or `program` if none does."""
-    if program.traced is None or program.context != trace_context():
+    if program.traced is None:
         program.trace(call, call.captured, call.inputs.arrays)
     traced: Any = program.traced
     if inner_constants(traced.jaxpr):

@@ -211,3 +211,108 @@ def test_the_default_device_is_obeyed():
         check=False,
     )
     assert done.stdout == "done\n", done.stderr
+
+
+# ----- Prepared under one setting, and again under another
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_an_operator_is_prepared_anew_for_other_settings(name):
+    setting, value = SETTINGS[name]
+
+    def f(x):
+        return jnp.sum(x**3) * (2.0 if getattr(jax.config, name) == value else 1.0)
+
+    for _ in range(2):
+        np.testing.assert_allclose(hotk.hvp.prepare(f, X, V)(X, V), 6 * X * V)
+        with setting(value):
+            prepared = hotk.hvp.prepare(f, X, V)
+            np.testing.assert_allclose(prepared(X, V), 12 * X * V, rtol=1e-6)
+
+
+def over(size, operation):
+    """Run under a named axis of this size; return what one of the lanes gives."""
+    return jax.vmap(lambda _: operation(), axis_name="i")(jnp.zeros(size))[0]
+
+
+NAMED = {
+    "direct": lambda f: hotk.hvp(f, X, V),
+    "prepared": lambda f: hotk.hvp.prepare(f, X, V)(X, V),
+    "jitted": lambda f: jax.jit(lambda x: hotk.hvp(f, x, V))(X),
+}
+
+
+@pytest.mark.parametrize("first", NAMED)
+@pytest.mark.parametrize("then", NAMED)
+def test_a_named_axis_has_the_size_of_the_call(first, then):
+    def f(x):
+        return jnp.sum(x**3) * jax.lax.psum(1, "i")
+
+    close(over(2, lambda: NAMED[first](f)), 12 * X * V)
+    for size in (3, 2, 4):
+        for ask in (first, then):
+            close(over(size, lambda ask=ask: NAMED[ask](f)), size * 6 * X * V)
+
+
+def test_a_function_may_ask_whether_an_axis_is_there():
+    def f(x):
+        try:
+            return jnp.sum(x**3) * jax.lax.psum(1, "i")
+        except NameError:
+            return jnp.sum(x**3) * 10.0
+
+    for _ in range(2):
+        close(hotk.hvp(f, X, V), 60 * X * V)
+        outside = hotk.hvp.prepare(f, X, V)
+        over(3, lambda prepared=outside: prepared(X, V))
+        close(over(3, lambda: hotk.hvp(f, X, V)), 18 * X * V)
+        close(over(3, lambda: hotk.hvp.prepare(f, X, V)(X, V)), 18 * X * V)
+
+
+def test_prepared_under_another_axis_is_loud():
+    made = []
+
+    def f(x):
+        return jnp.sum(x**3) * jax.lax.psum(1, "i")
+
+    over(2, lambda: made.append(hotk.hvp.prepare(f, X, V)) or jnp.zeros(()))
+    close(over(2, lambda: made[0](X, V)), 12 * X * V)
+    with pytest.raises(hotk.PreparationError, match=r"named axes: .*2.*called .*3"):
+        over(3, lambda: made[0](X, V))
+    with pytest.raises(hotk.PreparationError, match="named axes"):
+        made[0](X, V)
+
+
+def test_threefry_that_is_partitionable_gives_other_numbers_at_once():
+    key = jax.random.key(0)
+
+    def f(x):
+        return jnp.sum(x**3 * jax.random.uniform(key, (3,)))
+
+    def plain():
+        return jax.jvp(jax.grad(f), (jnp.asarray(X),), (jnp.asarray(V),))[1]
+
+    prepared = hotk.hvp.prepare(f, X, V)
+    with jax.threefry_partitionable(False):
+        with pytest.raises(hotk.PreparationError, match="threefry_partitionable"):
+            prepared(X, V)
+        expected = plain()
+        close(hotk.hvp(f, X, V), expected)
+        close(hotk.hvp.prepare(f, X, V)(X, V), expected)
+    assert not np.allclose(expected, plain())
+    close(hotk.hvp(f, X, V), plain())
+    close(prepared(X, V), plain())
+
+
+def test_keys_made_by_another_generator_are_loud():
+    def f(x):
+        return jnp.sum(x**3 * jax.random.uniform(jax.random.key(0), (3,)))
+
+    prepared = hotk.hvp.prepare(f, X, V)
+    expected = prepared(X, V)
+    with (
+        jax.default_prng_impl("rbg"),
+        pytest.raises(hotk.PreparationError, match="threefry2x32, called rbg"),
+    ):
+        prepared(X, V)
+    close(prepared(X, V), expected)
