@@ -136,5 +136,16 @@ def direction(x: Any, seed: int) -> Any:
 
 
 def by_jax(f: Callable[..., jax.Array], x: Any, v: Any, *args: Any) -> Any:
-    """Return the Hessian-vector product by JAX alone."""
-    return jax.jvp(jax.grad(lambda x: f(x, *args)), (x,), (v,))[1]
+    """Return the Hessian-vector product by JAX alone.
+
+    Where a `custom_vjp` function has no forward derivative, it is the gradient of a
+    gradient, as users write it there.
+    """
+    slope = jax.grad(lambda x: f(x, *args))
+    try:
+        return jax.jvp(slope, (x,), (v,))[1]
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+    product = lambda g: sum(map(jnp.vdot, jax.tree.leaves(g), jax.tree.leaves(v)))
+    return jax.grad(lambda x: product(slope(x)))(x)

@@ -4,6 +4,7 @@ import functools
 import operator
 import time
 from functools import cache, lru_cache, partial, reduce, singledispatch, wraps
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +99,7 @@ def from_a_registry(seed):
 class Registry:
     """Functions by name, as attributes of a class."""
 
-    entries: dict = {}
+    entries: ClassVar[dict] = {}
 
     @classmethod
     def add(cls, function):
@@ -168,7 +169,7 @@ def composed(seed):
     return lambda x: jnp.sum(model(x) ** 2), x, ()
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=32)
 def grid(n):
     return jnp.linspace(0.0, 1.0, n)
 
