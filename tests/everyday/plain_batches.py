@@ -28,30 +28,33 @@ def parameters(seed):
     return {"W": W, "b": b}
 
 
-ALL_X, ALL_Y = numpy_normals(7, (60, 3), (60, 2))
+COUNT = 12
+ALL_X, ALL_Y = numpy_normals(7, (COUNT * 10, 3), (COUNT * 10, 2))
 BATCHES = [
     (jnp.asarray(X), jnp.asarray(y))
-    for X, y in zip(ALL_X.reshape(6, 10, 3), ALL_Y.reshape(6, 10, 2), strict=True)
+    for X, y in zip(
+        ALL_X.reshape(COUNT, 10, 3), ALL_Y.reshape(COUNT, 10, 2), strict=True
+    )
 ]
 
 
 @everyday("the index of a loop in the closure: loss(p, *batches[i])", traces=1)
 def loop_index(seed):
-    i = seed
+    i = seed % COUNT
     return lambda p: loss(p, *BATCHES[i]), parameters(seed), ()
 
 
 @everyday("a list of batches in the closure and the index of a loop", traces=1)
 def local_batches(seed):
-    i = seed
-    Xs, ys = normals(seed, (6, 10, 3), (6, 10, 2))
+    i = seed % COUNT
+    Xs, ys = normals(seed, (COUNT, 10, 3), (COUNT, 10, 2))
     batches = list(zip(Xs, ys, strict=True))
     return lambda p: loss(p, *batches[i]), parameters(seed), ()
 
 
 @everyday("a slice by the index of a loop: X[i * 10 : i * 10 + 10]", traces=1)
 def slice_by_index(seed):
-    i, size = seed, 10
+    i, size = seed % COUNT, 10
     X, y = jnp.asarray(ALL_X), jnp.asarray(ALL_Y)
     batch = lambda A: A[i * size : i * size + size]
     return lambda p: loss(p, batch(X), batch(y)), parameters(seed), ()
@@ -59,7 +62,7 @@ def slice_by_index(seed):
 
 @everyday("the same slice of NumPy arrays of the module", traces=1)
 def numpy_slice_by_index(seed):
-    i = seed
+    i = seed % COUNT
 
     def on_batch(p):
         rows = slice(i * 10, i * 10 + 10)
@@ -99,7 +102,8 @@ def warmed_up(seed):
 
 @everyday("a slice of a batch taken before the closure")
 def sliced_before(seed):
-    Xb, yb = ALL_X[seed * 10 : seed * 10 + 10], ALL_Y[seed * 10 : seed * 10 + 10]
+    start = 10 * (seed % COUNT)
+    Xb, yb = ALL_X[start : start + 10], ALL_Y[start : start + 10]
     return lambda p: loss(p, Xb, yb), parameters(seed), ()
 
 

@@ -1,4 +1,4 @@
-"""Parameters and configurations: dataclasses, named tuples, registered classes, enums."""
+"""Parameters and settings: dataclasses, named tuples, registered classes, enums."""
 
 import enum
 from dataclasses import dataclass, field, replace

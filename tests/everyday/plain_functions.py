@@ -1,4 +1,4 @@
-"""Functions as Python makes them: decorators, closures, partials, registries, caches."""
+"""Functions as Python makes them: decorators, closures, partials, caches."""
 
 import functools
 import operator
