@@ -1,4 +1,7 @@
-"""All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`."""
+"""All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
+
+But for the corpus, which has a table of its own: `python -m tests.benchmarks.everyday`.
+"""
 
 from tests.benchmarks import (
     accuracy,
