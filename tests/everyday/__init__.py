@@ -1,0 +1,1 @@
+"""Losses and residuals as people write them, with the idioms of many libraries."""
