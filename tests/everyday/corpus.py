@@ -26,17 +26,21 @@ Maker = Callable[[int], tuple[Callable[..., jax.Array], Any, tuple[Any, ...]]]
 LIBRARIES = (
     "attrs",
     "blackjax",
+    "brax",
     "chex",
     "diffrax",
     "distrax",
+    "e3nn_jax",
     "flax",
     "haiku",
+    "jax_md",
     "jaxopt",
     "jraph",
     "ml_collections",
     "numpyro",
     "omegaconf",
     "pydantic",
+    "tensorflow_probability",
     "tinygp",
 )
 
@@ -136,5 +140,19 @@ def direction(x: Any, seed: int) -> Any:
 
 
 def by_jax(f: Callable[..., jax.Array], x: Any, v: Any, *args: Any) -> Any:
-    """Return the Hessian-vector product by JAX alone."""
-    return jax.jvp(jax.grad(lambda x: f(x, *args)), (x,), (v,))[1]
+    """Return the Hessian-vector product by JAX alone.
+
+    Functions with a reverse rule only are differentiated in reverse twice.
+    """
+
+    def slope(x: Any) -> jax.Array:
+        products = jax.tree.map(jnp.vdot, gradient(x), v)
+        return jax.tree.reduce(jnp.add, products)
+
+    gradient = jax.grad(lambda x: f(x, *args))
+    try:
+        return jax.jvp(gradient, (x,), (v,))[1]
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+    return jax.grad(slope)(x)
