@@ -56,6 +56,8 @@ class Entry(NamedTuple):
         traces: The most traces of a call that still count as fast: one where a Python
             number of the program changes from call to call.
         x64: Whether it is computed in 64 bits.
+        reference: Makes what JAX alone differentiates instead, from the same seed, where
+            it cannot differentiate this function twice.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Entry(NamedTuple):
     slow: str = ""
     traces: int = 0
     x64: bool = False
+    reference: Maker | None = None
 
     def settings(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision it is computed in, as a context."""
@@ -80,13 +83,14 @@ def everyday(
     slow: str = "",
     traces: int = 0,
     x64: bool = False,
+    reference: Maker | None = None,
 ) -> Callable[[Maker], Maker]:
     """Enter a maker into the corpus. The arguments are the fields of `Entry`."""
     assert not library or library in LIBRARIES, library
 
     def enter(maker: Maker) -> Maker:
         assert name not in ENTRIES, f"two entries are called {name!r}"
-        ENTRIES[name] = Entry(name, maker, library, slow, traces, x64)
+        ENTRIES[name] = Entry(name, maker, library, slow, traces, x64, reference)
         return maker
 
     return enter

@@ -134,9 +134,12 @@ def teacher(seed):
         mean, _ = average.update(params, state)
         student = batch["image"] @ params["w"]
         taught = batch["image"] @ mean["w"]
-        return optax.kl_divergence(
-            jax.nn.log_softmax(student), jax.nn.softmax(taught)
-        ).mean() + optax.l2_loss(params["b"] - mean["b"] + 1.0).sum()
+        return (
+            optax.kl_divergence(
+                jax.nn.log_softmax(student), jax.nn.softmax(taught)
+            ).mean()
+            + optax.l2_loss(params["b"] - mean["b"] + 1.0).sum()
+        )
 
     return consistency, linear(), ()
 

@@ -65,16 +65,25 @@ class Equilibrium(eqx.Module):
 @everyday("fixed point of a contraction")
 def fixed_point(seed):
     rng = np.random.default_rng(seed)
-    W, data = jnp.asarray(0.2 * rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4))
+    W, data = (
+        jnp.asarray(0.2 * rng.normal(size=(4, 4))),
+        jnp.asarray(rng.normal(size=4)),
+    )
 
     layer = Equilibrium(W, optx.FixedPointIteration(rtol=1e-6, atol=1e-6))
-    return lambda u: jnp.sum((layer(u) - data) ** 2), jnp.array([0.1, 0.4, -0.2, 0.3]), ()
+    return (
+        lambda u: jnp.sum((layer(u) - data) ** 2),
+        jnp.array([0.1, 0.4, -0.2, 0.3]),
+        (),
+    )
 
 
 @everyday("sensitivity of a least-squares fit")
 def fit(seed):
     t = jnp.linspace(0.0, 1.0, 8)
-    y = jnp.exp(-1.5 * t) + 0.01 * jnp.asarray(np.random.default_rng(seed).normal(size=8))
+    y = jnp.exp(-1.5 * t) + 0.01 * jnp.asarray(
+        np.random.default_rng(seed).normal(size=8)
+    )
 
     def residuals(rate, weights):
         return weights * (jnp.exp(-rate * t) - y)

@@ -22,7 +22,11 @@ def log_density_of(observed):
 @everyday("log density of the first example", library="blackjax")
 def log_density(seed):
     observed = np.random.default_rng(seed).normal(3.0, 2.0, 20)
-    return log_density_of(observed), {"loc": jnp.array(1.0), "log_scale": jnp.ones(())}, ()
+    return (
+        log_density_of(observed),
+        {"loc": jnp.array(1.0), "log_scale": jnp.ones(())},
+        (),
+    )
 
 
 @everyday("log density of a sampler that holds a state", library="blackjax")
@@ -33,7 +37,9 @@ def held_state(seed):
     state = sampler.init({"loc": jnp.array(1.0), "log_scale": jnp.array(0.5)})
 
     def loss(shift):
-        moved = jax.tree.map(lambda p, g: p + shift * g, state.position, state.logdensity_grad)
+        moved = jax.tree.map(
+            lambda p, g: p + shift * g, state.position, state.logdensity_grad
+        )
         return -density(moved) + state.logdensity
 
     return loss, jnp.array(0.01), ()

@@ -1,5 +1,7 @@
 """Parameters of differential equations, fitted through Diffrax."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,12 +13,12 @@ from diffrax import (
     DirectAdjoint,
     Dopri5,
     Euler,
+    ForwardMode,
     Heun,
     ImplicitEuler,
     MultiTerm,
     ODETerm,
     PIDController,
-    RecursiveCheckpointAdjoint,
     SaveAt,
     StepTo,
     Tsit5,
@@ -36,8 +38,7 @@ def observed(seed, shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
 
 
-@everyday("exponential decay, everything by default", library="diffrax")
-def decay(seed):
+def decay(seed, **options):
     data = observed(seed, 4)
 
     def vector_field(t, y, args):
@@ -46,18 +47,32 @@ def decay(seed):
     def loss(rate):
         solution = diffeqsolve(
             ODETerm(vector_field),
-            Tsit5(),
+            Heun(),
             t0=0.0,
             t1=1.0,
             dt0=0.25,
             y0=jnp.array(1.0),
             args=rate,
             saveat=SaveAt(ts=TIMES),
-            max_steps=16,
+            max_steps=4,
+            **options,
         )
         return jnp.mean((solution.ys - data) ** 2)
 
     return loss, jnp.array(0.7), ()
+
+
+directly = functools.partial(decay, adjoint=DirectAdjoint())
+
+
+@everyday("decay with the default adjoint", library="diffrax", reference=directly)
+def decay_by_default(seed):
+    return decay(seed)
+
+
+@everyday("decay by forward derivatives", library="diffrax", reference=directly)
+def decay_forward(seed):
+    return decay(seed, adjoint=ForwardMode())
 
 
 @everyday("Lotka-Volterra with step size control", library="diffrax")
@@ -69,7 +84,7 @@ def lotka_volterra(seed):
         )
     )
     solver, controller = Dopri5(), PIDController(rtol=1e-2, atol=1e-2)
-    saveat = SaveAt(ts=TIMES)
+    saveat, adjoint = SaveAt(ts=TIMES), DirectAdjoint()
 
     def loss(log_parameters):
         solution = diffeqsolve(
@@ -82,8 +97,8 @@ def lotka_volterra(seed):
             args=jnp.exp(log_parameters),
             saveat=saveat,
             stepsize_controller=controller,
-            max_steps=16,
-            adjoint=RecursiveCheckpointAdjoint(checkpoints=4),
+            max_steps=4,
+            adjoint=adjoint,
         )
         return jnp.mean((solution.ys - data) ** 2)
 
@@ -127,7 +142,7 @@ class NeuralODE(eqx.Module):
             y0=y0,
             stepsize_controller=ConstantStepSize(),
             saveat=SaveAt(ts=ts),
-            max_steps=8,
+            max_steps=4,
             adjoint=DirectAdjoint(),
         )
         return solution.ys
@@ -154,18 +169,18 @@ def stochastic(seed):
     def loss(theta):
         drift = lambda t, y, args: -theta[0] * y
         diffusion = lambda t, y, args: theta[1]
-        path = VirtualBrownianTree(t0=0.0, t1=1.0, tol=0.1, shape=(), key=key)
+        path = VirtualBrownianTree(t0=0.0, t1=1.0, tol=0.3, shape=(), key=key)
         terms = MultiTerm(ODETerm(drift), ControlTerm(diffusion, path))
         solution = diffeqsolve(
             terms,
             Euler(),
             0.0,
             1.0,
-            dt0=0.25,
+            dt0=0.5,
             y0=jnp.array(1.0),
             saveat=SaveAt(t1=True),
             adjoint=DirectAdjoint(),
-            max_steps=8,
+            max_steps=4,
         )
         return jnp.sum(solution.ys**2)
 
@@ -218,7 +233,7 @@ def controlled(seed):
             args=theta,
             stepsize_controller=StepTo(ts=ts),
             adjoint=DirectAdjoint(),
-            max_steps=8,
+            max_steps=4,
         )
         return jnp.sum(solution.ys[0] ** 2)
 
@@ -232,7 +247,7 @@ class Oscillator:
         self.data = data
         self.dt = dt
         self.solver = Heun()
-        self.adjoint = adjoint or RecursiveCheckpointAdjoint()
+        self.adjoint = adjoint or DirectAdjoint()
 
     def field(self, t, state, args):
         position, speed = state
@@ -249,7 +264,7 @@ class Oscillator:
             args=params,
             saveat=SaveAt(ts=TIMES, fn=lambda t, y, args: y[0]),
             adjoint=self.adjoint,
-            max_steps=8,
+            max_steps=4,
         )
         return solution.ys - self.data
 

@@ -47,9 +47,10 @@ def molecule(seed):
     def energy(x):
         edges = e3nn.IrrepsArray("1o", x[senders] - x[receivers])
         lengths = e3nn.norm(edges).array[:, 0]
-        radial = e3nn.bessel(lengths, 3, 6.0) * e3nn.poly_envelope(5, 2)(
-            lengths / 6.0
-        )[:, None]
+        radial = (
+            e3nn.bessel(lengths, 3, 6.0)
+            * e3nn.poly_envelope(5, 2)(lengths / 6.0)[:, None]
+        )
         sh = e3nn.spherical_harmonics("1o", edges, normalize=True)
         messages = e3nn.tensor_product(e3nn.IrrepsArray("3x0e", radial), sh)
         nodes = e3nn.scatter_sum(messages, dst=receivers, output_size=4)

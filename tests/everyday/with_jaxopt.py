@@ -87,9 +87,7 @@ def implicit_descent(seed):
     def inner(w, log_penalty):
         return jnp.mean((X @ w - y) ** 2) + jnp.exp(log_penalty) * w @ w
 
-    solver = jaxopt.GradientDescent(
-        inner, stepsize=0.1, maxiter=20, acceleration=False
-    )
+    solver = jaxopt.GradientDescent(inner, stepsize=0.1, maxiter=20, acceleration=False)
 
     def outer(log_penalty):
         return jnp.sum(solver.run(jnp.zeros(2), log_penalty).params ** 2)

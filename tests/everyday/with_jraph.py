@@ -1,6 +1,5 @@
 """Message passing on graphs by jraph."""
 
-import jax
 import jax.numpy as jnp
 import jraph
 import numpy as np

@@ -75,7 +75,9 @@ def named(seed):
     return loss, {"mu": jnp.array(0.3), "log_tau": jnp.array(0.1)}, ()
 
 
-@everyday("Gaussian process with a kernel of the point", library="tensorflow_probability")
+@everyday(
+    "Gaussian process with a kernel of the point", library="tensorflow_probability"
+)
 def process(seed):
     rng = np.random.default_rng(seed)
     index = jnp.asarray(np.sort(rng.uniform(size=(7, 1)), axis=0))

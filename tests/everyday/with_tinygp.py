@@ -21,8 +21,10 @@ def by_dictionary(seed):
     def build_gp(theta, X):
         amplitudes, scales = jnp.exp(theta["log_amps"]), jnp.exp(theta["log_scales"])
         k1 = amplitudes[0] * kernels.ExpSquared(scales[0])
-        k2 = amplitudes[1] * kernels.ExpSquared(scales[1]) * kernels.ExpSineSquared(
-            scale=scales[2], gamma=jnp.exp(theta["log_gamma"])
+        k2 = (
+            amplitudes[1]
+            * kernels.ExpSquared(scales[1])
+            * kernels.ExpSineSquared(scale=scales[2], gamma=jnp.exp(theta["log_gamma"]))
         )
         mean = theta["mean"]
         return GaussianProcess(
