@@ -35,7 +35,6 @@ from ._compat import (
     stage_moving as stage_moving,
     sub_jaxprs as sub_jaxprs,
     trace_context as trace_context,
-    tracers_inside as tracers_inside,
     unkeyed_setting as unkeyed_setting,
     unmapped_aval as unmapped_aval,
     used_inputs as used_inputs,
@@ -86,6 +85,7 @@ from ._interpret import (
     run_replaced as run_replaced,
     run_watched as run_watched,
 )
+from ._leaked import tracers_inside as tracers_inside
 from ._moved import (
     SHORT as SHORT,
     same_once_moved as same_once_moved,

@@ -58,6 +58,14 @@ JITTED: type = type(jax.jit(lambda: None))
 
 Tracer = _jax_core.Tracer
 
+# Of Equinox: functions as programs, whose constants are kept beside the program.
+try:
+    from equinox._ad import _ClosureConvert
+
+    CONVERTED: tuple[type, ...] = (_ClosureConvert,)
+except ImportError:  # pragma: no cover
+    CONVERTED = ()
+
 # What JAX raises when Python asks a tracer for its value.
 NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
@@ -165,18 +173,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         for value in equation.params.values():
             for inner in sub_jaxprs(value):
                 yield from equations(inner)
-
-
-def tracers_inside(closed: Any) -> bool:
-    """Whether a program holds a tracer as a constant: one that has leaked into it."""
-    if any(isinstance(constant, Tracer) for constant in closed.consts):
-        return True
-    for equation in closed.jaxpr.eqns:
-        for value in equation.params.values():
-            for item in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(item, ClosedJaxpr) and tracers_inside(item):
-                    return True
-    return False
 
 
 def check_forward(closed: Any) -> None:

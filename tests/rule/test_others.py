@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hotk
-from tests import reference
+from tests import counting, reference
 from tests.helpers import close
 
 
@@ -21,13 +21,15 @@ A = np.random.default_rng(0).normal(size=(5, 5)) / 3
 P = np.linspace(-1.0, 1.0, 5)
 
 
+NEWTON = optimistix.Newton(rtol=1e-13, atol=1e-13)
+
+
 def residual(y, p):
     return y - jnp.tanh(A @ y + p)
 
 
 def newton_root(y0, p):
-    newton = optimistix.Newton(rtol=1e-13, atol=1e-13)
-    return optimistix.root_find(residual, newton, y0, args=p, throw=False).value
+    return optimistix.root_find(residual, NEWTON, y0, args=p, throw=False).value
 
 
 @functools.cache
@@ -45,6 +47,33 @@ def unrolled():
 def test_a_root_of_optimistix(mode):
     f = lambda p: jnp.sum(newton_root(jnp.zeros(5), p) ** 2)
     close(hotk.hessian(f, P, mode=mode), unrolled(), rtol=1e-8)
+
+
+def test_a_root_of_optimistix_is_traced_once():
+    def loss_at(scale):
+        newton = optimistix.Newton(rtol=1e-12, atol=1e-12, norm=jnp.linalg.norm)
+
+        def loss(p):
+            shifted = lambda y, p: y + scale * jnp.sin(y) - p
+            return jnp.sum(optimistix.root_find(shifted, newton, p, args=p).value ** 2)
+
+        return loss
+
+    p, v = jnp.array([0.5, -0.2]), jnp.array([1.0, 2.0])
+    losses = [loss_at(jnp.array(scale)) for scale in (0.1, 0.2, 0.3)]
+    hotk.clear_cache()
+    for loss in losses[:2]:
+        hotk.hvp(loss, p, v)
+    assert "closes over" not in str(hotk.cache_info().reasons)
+    with counting.traces() as traces, counting.compiles() as compiles:
+        product = hotk.hvp(losses[2], p, v)
+    assert traces() == compiles() == 0
+    # y + s sin y = p, so y' = 1 / (1 + s cos y) and y'' = s sin(y) y'^3
+    y = optimistix.root_find(
+        lambda y, p: y + 0.3 * jnp.sin(y) - p, NEWTON, p, args=p
+    ).value
+    first = 1 / (1 + 0.3 * jnp.cos(y))
+    assert close(product, 2 * (first**2 + y * 0.3 * jnp.sin(y) * first**3) * v)
 
 
 @each_mode
