@@ -26,17 +26,21 @@ Maker = Callable[[int], tuple[Callable[..., jax.Array], Any, tuple[Any, ...]]]
 LIBRARIES = (
     "attrs",
     "blackjax",
+    "brax",
     "chex",
     "diffrax",
     "distrax",
+    "e3nn_jax",
     "flax",
     "haiku",
+    "jax_md",
     "jaxopt",
     "jraph",
     "ml_collections",
     "numpyro",
     "omegaconf",
     "pydantic",
+    "tensorflow_probability",
     "tinygp",
 )
 
@@ -52,6 +56,8 @@ class Entry(NamedTuple):
         traces: The most traces of a call that still count as fast: one where a Python
             number of the program changes from call to call.
         x64: Whether it is computed in 64 bits.
+        reference: Makes what JAX alone differentiates instead, from the same seed, where
+            it cannot differentiate this function twice.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Entry(NamedTuple):
     slow: str = ""
     traces: int = 0
     x64: bool = False
+    reference: Maker | None = None
 
     def settings(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision it is computed in, as a context."""
@@ -76,13 +83,14 @@ def everyday(
     slow: str = "",
     traces: int = 0,
     x64: bool = False,
+    reference: Maker | None = None,
 ) -> Callable[[Maker], Maker]:
     """Enter a maker into the corpus. The arguments are the fields of `Entry`."""
     assert not library or library in LIBRARIES, library
 
     def enter(maker: Maker) -> Maker:
         assert name not in ENTRIES, f"two entries are called {name!r}"
-        ENTRIES[name] = Entry(name, maker, library, slow, traces, x64)
+        ENTRIES[name] = Entry(name, maker, library, slow, traces, x64, reference)
         return maker
 
     return enter
@@ -138,14 +146,17 @@ def direction(x: Any, seed: int) -> Any:
 def by_jax(f: Callable[..., jax.Array], x: Any, v: Any, *args: Any) -> Any:
     """Return the Hessian-vector product by JAX alone.
 
-    Where a `custom_vjp` function has no forward derivative, it is the gradient of a
-    gradient, as users write it there.
+    Functions with a reverse rule only are differentiated in reverse twice.
     """
-    slope = jax.grad(lambda x: f(x, *args))
+
+    def slope(x: Any) -> jax.Array:
+        products = jax.tree.map(jnp.vdot, gradient(x), v)
+        return jax.tree.reduce(jnp.add, products)
+
+    gradient = jax.grad(lambda x: f(x, *args))
     try:
-        return jax.jvp(slope, (x,), (v,))[1]
+        return jax.jvp(gradient, (x,), (v,))[1]
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
-    product = lambda g: sum(map(jnp.vdot, jax.tree.leaves(g), jax.tree.leaves(v)))
-    return jax.grad(lambda x: product(slope(x)))(x)
+    return jax.grad(slope)(x)

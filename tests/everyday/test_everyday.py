@@ -10,6 +10,7 @@ import warnings
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,12 +37,15 @@ class Cost(NamedTuple):
 
 
 def close_in_size(got, expected):
-    """Compare trees, with roundings of the size of the largest entry expected."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
-    assert all(np.all(np.isfinite(leaf)) for leaf in leaves), "the entry is not finite"
-    size = max(float(np.max(np.abs(leaf), initial=1e-3)) for leaf in leaves)
-    tol = 4 * max(tolerance(leaf.dtype) for leaf in leaves)
-    return close(got, expected, rtol=tol, atol=tol * size)
+    """Compare leaf by leaf, with roundings of the size of the leaf's largest entry."""
+    leaves, expected_leaves = jax.tree.leaves(got), jax.tree.leaves(expected)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for leaf, wanted in zip(leaves, expected_leaves, strict=True):
+        tol = 4 * tolerance(jnp.result_type(wanted))
+        size = float(jnp.max(jnp.abs(wanted), initial=1e-3))
+        assert np.all(np.isfinite(wanted)), "the entry itself is not finite"
+        assert close(leaf, wanted, rtol=tol, atol=tol * size)
+    return True
 
 
 def called(entry, seed):
@@ -58,8 +62,9 @@ def called(entry, seed):
     after = hotk.cache_info()
     value = f(x, *args)
     f, x, args = entry.maker(seed)
-    assert close_in_size(product, by_jax(f, x, v, *args))
     assert close_in_size(value, f(x, *args))
+    f, x, args = (entry.reference or entry.maker)(seed)
+    assert close_in_size(product, by_jax(f, x, v, *args))
     return Cost(
         after.traces - before.traces,
         after.compiles - before.compiles,
