@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from . import _callables, _classes, _values
-from ._callables import is_permanent
+from ._callables import is_fixed, is_permanent
 from ._class_lines import a_class, node, plain_object, tree_node
 from ._recipe import is_library_module, recipe_of
 from ._value_lines import (
@@ -87,7 +87,7 @@ def partial(w: Writer, value: functools.partial, here: str) -> None:
 
 def function(w: Writer, value: FunctionType, here: str) -> None:
     recipe, code = recipe_of(value.__code__), value.__code__
-    if recipe.library and (value.__closure__ is None or is_permanent(value)):
+    if is_fixed(value):
         same_if_alive(w, value, here)
         return
     if w.met(value, here, code):

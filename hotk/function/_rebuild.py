@@ -217,7 +217,7 @@ def _holds_tracer(holder: Any, name: Any) -> bool:
 def _is_mutable(node: Node) -> bool:
     value = node.value
     if isinstance(value, types.FunctionType):
-        return bool(value.__dict__)
+        return bool(value.__dict__) and not recipe_of(value.__code__).library
     return node.name in _MUTABLE or isinstance(value, (list, set))
 
 
