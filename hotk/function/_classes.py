@@ -104,7 +104,7 @@ def member(walk: Walk, value: enum.Enum) -> None:
 def _member_data(walk: Walk, value: enum.Enum) -> None:
     """What a member of an enumeration carries besides its name."""
     items = vars(value).items()
-    mapping(walk, {k: v for k, v in items if k == "_value_" or not _is_sunder(k)})
+    mapping(walk, {k: v for k, v in items if k == "_value_" or not is_sunder(k)})
 
 
 def a_class(walk: Walk, value: type) -> None:
@@ -145,7 +145,7 @@ def own_defaults(field: Any) -> list[str]:
     return [part for part in both if getattr(field, part) is not missing]
 
 
-def _is_sunder(name: str) -> bool:
+def is_sunder(name: str) -> bool:
     """Whether a name is one of those that Python gives to an enumeration's parts."""
     return name[:1] == name[-1:] == "_"
 
@@ -161,7 +161,7 @@ def own_items(base: type) -> list[tuple[str, Any]]:
     for name, item in list(vars(base).items()):
         if name in _CLASS_NOISE or name in members or name in named:
             continue
-        if members and _is_sunder(name) and not isinstance(item, types.FunctionType):
+        if members and is_sunder(name) and not isinstance(item, types.FunctionType):
             continue
         if generated and _is_generated(name, item):
             continue
@@ -197,31 +197,3 @@ def parts_of(item: Any) -> tuple[str, ...] | None:
         if kind is wrapper or (isinstance(item, wrapper) and is_library_class(kind)):
             return parts
     return None
-
-
-def plain_object(walk: Walk, value: Any) -> None:
-    """An object of a class of the user: its class and its attributes."""
-    if walk.met(value):
-        return
-    kind = type(value)
-    a_class(walk, kind)
-    attributes = attributes_of(value)
-    walk.key.append(len(attributes))
-    for name, item in attributes.items():
-        walk.key.append(name)
-        walk.visit(item, ".{}", name)
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of a plain object, those in slots included."""
-    found = dict(getattr(value, "__dict__", {}))
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = vars(base).get(name)
-            if isinstance(descriptor, types.MemberDescriptorType):
-                try:
-                    found[name] = descriptor.__get__(value)
-                except AttributeError:
-                    continue
-    return found

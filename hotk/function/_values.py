@@ -1,6 +1,5 @@
 """Visitors of arrays, values and containers."""
 
-import math
 import sys
 import weakref
 from collections.abc import Hashable
@@ -14,11 +13,13 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 
 from hotk._core import Tracer
 
-from ._classes import a_class, attributes_of, is_library_class, unknown
+from ._classes import a_class, is_library_class, unknown
+from ._objects import attributes, attributes_of
 from ._walk import VISITORS, Opaque, Walk
 
 
 _SMALL = 64
+_TEXT = "SUMm"  # kinds of dtype that JAX has no numbers for: strings and dates
 # Which captured arrays are static by content, level by level: integer scalars, all
 # scalars, all arrays of at most 64 numbers, only those of NumPy; and, for what is held
 # rather than looked up at each call, NumPy's of any size.
@@ -94,11 +95,23 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         return
     if walk.frozen:
         raise Opaque("an array reached through a class or a static field")
-    if not is_numeric(value.dtype):
-        raise Opaque(f"a NumPy array of dtype {value.dtype}")
-    if walk.small and is_small(value, walk.small):
+    if value.dtype.kind in _TEXT:
         walk.key.append(_content(value))
         return
+    if walk.small and is_numeric(value.dtype) and is_small(value, walk.small):
+        walk.key.append(_content(value))
+        return
+    walk.add_leaf(copied(value), value)
+
+
+def copied(value: np.ndarray) -> np.ndarray:
+    """Return a copy of a captured NumPy array, as JAX will take it.
+
+    Raises:
+        Opaque: If JAX has no such numbers.
+    """
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
     try:
         copy = own_copy(value)
     except TypeError as error:
@@ -107,36 +120,10 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         limits = np.iinfo(copy.dtype)
         if value.max() > limits.max or value.min() < limits.min:
             raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
-    walk.add_leaf(copy, value)
+    return copy
 
 
 # ----- Static by value or identity
-
-
-def number(walk: Walk, value: float) -> None:
-    """A float, told apart from its other zero and from an integer."""
-    walk.key.append(float)
-    walk.key.append(value if value and not math.isnan(value) else value.hex())
-
-
-def complex_number(walk: Walk, value: complex) -> None:
-    """A complex number, by both parts."""
-    walk.key.append((complex, value.real.hex(), value.imag.hex()))
-
-
-def numpy_number(walk: Walk, value: np.generic) -> None:
-    """A NumPy scalar, bit by bit."""
-    walk.key.append((type(value), value.dtype.str, value.tobytes()))
-
-
-def by_text(walk: Walk, value: Any) -> None:
-    """A number of a library whose equal values may differ, as `Decimal`'s do."""
-    walk.key.append((type(value), repr(value)))
-
-
-def a_range(walk: Walk, value: range) -> None:
-    """A range, by its three numbers: equal ranges may differ in them."""
-    walk.key.append((range, value.start, value.stop, value.step))
 
 
 def a_slice(walk: Walk, value: slice) -> None:
@@ -144,15 +131,6 @@ def a_slice(walk: Walk, value: slice) -> None:
     walk.key.append(slice)
     for part in (value.start, value.stop, value.step):
         walk.visit(part)
-
-
-def a_set(walk: Walk, value: Any) -> None:
-    """A set of simple values, in the order in which it is iterated over."""
-    if walk.met(value):
-        return
-    if not all(type(item) in (int, str, bool, bytes, type(None)) for item in value):
-        raise Opaque("a set of things that are not simple")
-    walk.key.append((type(value), tuple((type(item), item) for item in value)))
 
 
 def permanent(walk: Walk, value: Any) -> None:
@@ -195,6 +173,9 @@ def tree_node(walk: Walk, value: Any) -> None:
     data = treedef.node_data()
     if data is None:
         raise Opaque(f"an empty node of type {type(value).__name__}")
+    if data[1] is value:
+        fixed_node(walk, value)
+        return
     if not _is_whole(value, children, treedef):
         raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
     tree_data(walk, *data)
@@ -202,6 +183,16 @@ def tree_node(walk: Walk, value: Any) -> None:
     names = child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
         walk.visit(child, "{}", name)
+
+
+def fixed_node(walk: Walk, value: Any) -> None:
+    """A node that is static as a whole: by its class and its attributes."""
+    walk.frozen += 1
+    try:
+        a_class(walk, type(value))
+        attributes(walk, value)
+    finally:
+        walk.frozen -= 1
 
 
 def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:

@@ -86,6 +86,28 @@ class Walk:
         if self.originals is not self.leaves:
             self.originals.append(original)
 
+    def attempt(self, visit: Callable[[], None]) -> bool:
+        """Whether a visit meets nothing opaque; one that does leaves no trace."""
+        before = len(self.key), len(self.leaves), len(self.originals), len(self.seen)
+        trail = self.trail
+        known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
+        try:
+            visit()
+        except Opaque:
+            parts = (self.key, self.leaves, self.originals)
+            for part, length in zip(parts, before, strict=False):
+                del part[length:]
+            for things, length in (
+                (self.seen, before[3]),
+                ({} if trail is None else trail.nodes, known[0]),
+            ):
+                for added in list(things)[length:]:
+                    del things[added]
+            if trail is not None:
+                del trail.visits[known[1] :]
+            return False
+        return True
+
     def plain_key(self) -> list[Hashable]:
         """Return the key without the difference between NumPy's and JAX's arrays."""
         return [_LEAF if piece is _NUMPY_LEAF else piece for piece in self.key]
