@@ -23,7 +23,7 @@ _CLASS_NOISE = frozenset(
         *("__static_attributes__", "__firstlineno__", "__annotate__", "__hash__"),
         *("__annotate_func__", "__annotations_cache__", "__type_params__"),
         *("__protocol_attrs__", "_is_protocol", "_is_runtime_protocol"),
-        *("__non_callable_proto_members__", "__classcell__"),
+        *("__non_callable_proto_members__", "__classcell__", "__signature__"),
     }
 )
 
@@ -152,7 +152,7 @@ def is_sunder(name: str) -> bool:
 
 def own_items(base: type) -> list[tuple[str, Any]]:
     """List what a class says itself: not what Python or `dataclasses` wrote into it."""
-    generated = "__dataclass_fields__" in vars(base)
+    generated = "__dataclass_fields__" in vars(base) or "__attrs_attrs__" in vars(base)
     members = getattr(base, "__members__", {})
     named: frozenset[str] = frozenset()
     if issubclass(base, tuple):
@@ -161,6 +161,8 @@ def own_items(base: type) -> list[tuple[str, Any]]:
     for name, item in list(vars(base).items()):
         if name in _CLASS_NOISE or name in members or name in named:
             continue
+        if name.startswith("__pydantic_") and name != "__pydantic_fields__":
+            continue  # made from the fields and from methods, which are visited
         if members and is_sunder(name) and not isinstance(item, types.FunctionType):
             continue
         if generated and _is_generated(name, item):
@@ -170,11 +172,12 @@ def own_items(base: type) -> list[tuple[str, Any]]:
 
 
 def _is_generated(name: str, item: Any) -> bool:
-    """Whether `dataclasses` wrote a method: from the fields, so nothing of its own."""
+    """Whether `dataclasses` or attrs wrote a method, from fields that are visited."""
     item = getattr(item, "__wrapped__", item)  # `__repr__` is wrapped by a library
     code = getattr(item, "__code__", None)
     written = name.startswith("__") and name != "__call__"
-    return written and code is not None and code.co_filename == "<string>"
+    makers = ("<string>", "<attrs generated")
+    return written and code is not None and code.co_filename.startswith(makers)
 
 
 def _class_item(walk: Walk, name: str, item: Any) -> None:

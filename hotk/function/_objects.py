@@ -10,6 +10,8 @@ from ._walk import Walk
 
 
 _HEAP_TYPE = 1 << 9
+_MANAGED_DICT = 1 << 4
+_MEMBER = types.MemberDescriptorType
 _WORD = object.__basicsize__ // 2
 # Classes of C whose objects keep all that they have in `__dict__` or nothing at all.
 _EMPTY = (object, types.SimpleNamespace)
@@ -30,17 +32,22 @@ def makes_new(kind: type, base: type = object) -> bool:
     for here in kind.__mro__:
         if not here.__flags__ & _HEAP_TYPE:
             solid = solid or here
-        words += sum(type(s) is types.MemberDescriptorType for s in _members(here))
+        words += sum(type(item) is _MEMBER for item in _members(here))
         if not isinstance(vars(here).get("__dict__", ()), _NO_STATE):
             return False  # a proxy: its `__dict__` is another object's
     if solid is not base and not (base is object and solid in _EMPTY):
         return False
-    words += (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
-    has_both = (base.__dictoffset__ > 0) + (base.__weakrefoffset__ > 0)
-    return kind.__basicsize__ == base.__basicsize__ + (words - has_both) * _WORD
+    words += _words(kind) - _words(base)
+    return kind.__basicsize__ == base.__basicsize__ + words * _WORD
 
 
-_NO_STATE = (tuple, types.GetSetDescriptorType)
+def _words(kind: type) -> int:
+    """Count the pointers to `__dict__` and to weak references in an object itself."""
+    own_dict = kind.__dictoffset__ != 0 and not kind.__flags__ & _MANAGED_DICT
+    return own_dict + (kind.__weakrefoffset__ > 0)
+
+
+_NO_STATE = (tuple, types.GetSetDescriptorType, _MEMBER)
 
 
 def _members(kind: type) -> list[Any]:
@@ -110,7 +117,7 @@ def slots_of(value: Any) -> dict[str, Any]:
     found = {}
     for base in type(value).__mro__:
         for name, descriptor in vars(base).items():
-            if isinstance(descriptor, types.MemberDescriptorType):
+            if type(descriptor) is _MEMBER and name != "__dict__":
                 try:
                     descriptor.__get__(value)
                 except AttributeError:

@@ -7,6 +7,7 @@ import decimal
 import fractions
 import functools
 import gc
+import math
 import operator
 import pathlib
 import re
@@ -30,77 +31,99 @@ from ._walk import Opaque, Walk
 # ----- Values that cannot change: by a piece that is equal only if they are the same
 
 
-def moment_piece(value: Any) -> Hashable:
+# What makes of a value a tuple that only the same value has.
+Piece = Callable[[Any], tuple[Hashable, ...]]
+
+
+def moment_piece(value: Any) -> tuple[Hashable, ...]:
     """Return all that a date or a time says but its zone."""
     return value.replace(tzinfo=None).isoformat(), value.fold
 
 
-def _pattern(value: re.Pattern[Any]) -> Hashable:
-    return type(value.pattern), value.pattern, value.flags
+def _text(value: Any) -> tuple[Hashable, ...]:
+    return (repr(value),)
 
 
-def _axes(value: jax.sharding.PartitionSpec) -> Hashable:
-    return tuple(value), value.unreduced, value.reduced
+def _number(value: float) -> tuple[Hashable, ...]:
+    return (value if value and not math.isnan(value) else value.hex(),)
 
 
-def _zone(value: zoneinfo.ZoneInfo) -> Hashable:
-    if value.key is None:
-        raise Opaque("a time zone from a file")
-    return value.key
+def _complex(value: complex) -> tuple[Hashable, ...]:
+    return value.real.hex(), value.imag.hex()
 
 
-def _dtype(value: np.dtype) -> Hashable:
+def _numpy_number(value: np.generic) -> tuple[Hashable, ...]:
+    return value.dtype.str, value.tobytes()
+
+
+def _dtype(value: np.dtype) -> tuple[Hashable, ...]:
     if value.metadata or value.hasobject:
         raise Opaque(f"the dtype {value}")
     return value, value.isalignedstruct
 
 
-def _numpy_number(value: np.generic) -> Hashable:
-    return value.dtype.str, value.tobytes()
+def _limits(value: Any) -> tuple[Hashable, ...]:
+    return (value.dtype,)
 
 
-_PATHS = (
-    *(pathlib.PurePosixPath, pathlib.PureWindowsPath),
-    *(pathlib.PosixPath, pathlib.WindowsPath),
-)
-PIECES: dict[type, Callable[[Any], Hashable]] = {
-    float: float.hex,
-    complex: lambda value: (value.real.hex(), value.imag.hex()),
-    decimal.Decimal: decimal.Decimal.as_tuple,
-    fractions.Fraction: operator.attrgetter("numerator", "denominator"),
-    range: repr,
+def _pattern(value: re.Pattern[Any]) -> tuple[Hashable, ...]:
+    return type(value.pattern), value.pattern, value.flags
+
+
+def _path(value: pathlib.PurePath) -> tuple[Hashable, ...]:
+    return (str(value),)
+
+
+def _zone(value: zoneinfo.ZoneInfo) -> tuple[Hashable, ...]:
+    if value.key is None:
+        raise Opaque("a time zone from a file")
+    return (value.key,)
+
+
+def _axes(value: Any) -> tuple[Hashable, ...]:
+    return tuple(value), value.unreduced, value.reduced
+
+
+PIECES: dict[type, Piece] = {
+    float: _number,
+    complex: _complex,
+    decimal.Decimal: _text,
+    fractions.Fraction: _text,
+    range: _text,
     re.Pattern: _pattern,
     uuid.UUID: operator.attrgetter("int", "is_safe"),
-    datetime.date: repr,
-    datetime.timedelta: repr,
-    datetime.timezone: repr,
+    datetime.date: _text,
+    datetime.timedelta: _text,
+    datetime.timezone: _text,
     zoneinfo.ZoneInfo: _zone,
-    np.finfo: operator.attrgetter("dtype"),
-    np.iinfo: operator.attrgetter("dtype"),
-    jax.numpy.finfo: operator.attrgetter("dtype"),
-    jax.numpy.iinfo: operator.attrgetter("dtype"),
+    np.finfo: _limits,
+    np.iinfo: _limits,
+    jax.numpy.finfo: _limits,
+    jax.numpy.iinfo: _limits,
     jax.sharding.PartitionSpec: _axes,
-    **dict.fromkeys(_PATHS, str),
+    pathlib.PurePosixPath: _path,
+    pathlib.PureWindowsPath: _path,
+    pathlib.PosixPath: _path,
+    pathlib.WindowsPath: _path,
 }
 
 
-def piece_of(value: Any) -> Callable[[Any], Hashable]:
-    """Return what makes of a value a piece that only the same value has."""
-    if isinstance(value, np.generic):
+def piece_of(kind: type) -> Piece:
+    """Return what makes of a value of a class a tuple that only the same value has."""
+    if issubclass(kind, np.generic):
         return _numpy_number
-    if isinstance(value, np.dtype):
-        return _dtype
-    return PIECES[type(value)]
+    return _dtype if issubclass(kind, np.dtype) else PIECES[kind]
 
 
 def by_piece(walk: Walk, value: Any) -> None:
     """A value that cannot change, told apart from equal values of another meaning."""
-    walk.key.append((type(value), piece_of(value)(value)))
+    kind = type(value)
+    walk.key.append((kind, *piece_of(kind)(value)))
 
 
 def moment(walk: Walk, value: Any) -> None:
     """A date with time, or a time of day: two of different zones may be equal."""
-    walk.key.append((type(value), moment_piece(value)))
+    walk.key.append((type(value), *moment_piece(value)))
     walk.visit(value.tzinfo, ".tzinfo")
 
 

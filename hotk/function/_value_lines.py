@@ -50,7 +50,7 @@ def by_piece(w: Writer, value: Any, here: str) -> None:
     if type(value) is float and value and not math.isnan(value):
         w.unless(f"type({here}) is float and {here} == {w.constant(value)}")
         return
-    piece = piece_of(value)
+    piece = piece_of(type(value))
     made = f"{w.constant(piece)}({here})"
     w.unless(f"type({here}) is {kind} and {made} == {w.constant(piece(value))}")
 

@@ -216,7 +216,11 @@ def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
 
 def child_names(value: Any) -> list[str]:
     """Name the children of a registered pytree: `.weight`, `['a']`, `[0]`."""
-    paths = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    inside = lambda node: node is not value
+    try:
+        paths = tree_flatten_with_path(value, is_leaf=inside)[0]
+    except ValueError:  # a tuple that answers to every name, as those of a mock do
+        return [f"[{i}]" for i in range(len(tree_flatten(value, is_leaf=inside)[0]))]
     return [keystr(path) for path, _ in paths]
 
 
