@@ -1,14 +1,14 @@
 """The lines of a guard for classes, their objects, and the nodes of trees."""
 
 import dataclasses
-from types import FunctionType, MemberDescriptorType
+from types import FunctionType
 from typing import Any
 
 import equinox as eqx
 
 from . import _classes
 from ._classes import is_library_class
-from ._objects import kept_instances, slots_of
+from ._objects import kept_instances, members, slots_of
 from ._value_lines import same, same_if_alive
 from ._writer import Unguarded, Writer
 
@@ -100,13 +100,7 @@ def plain_object(w: Writer, value: Any, here: str) -> None:
         for other in kept_instances(kind):  # one of these is known by its identity
             w.unless(f"{here} is not {w.constant(other)}")
     slots = slots_of(value)
-    every = [
-        d
-        for base in kind.__mro__
-        for d in vars(base).values()
-        if isinstance(d, MemberDescriptorType)
-    ]
-    if len(slots) != len(every):
+    if len(slots) != sum(len(members(base)) for base in kind.__mro__):
         raise Unguarded  # one that is filled later would be missed
     if hasattr(value, "__dict__"):
         _attributes(w, vars(value), here, static=())

@@ -32,7 +32,7 @@ def makes_new(kind: type, base: type = object) -> bool:
     for here in kind.__mro__:
         if not here.__flags__ & _HEAP_TYPE:
             solid = solid or here
-        words += sum(type(item) is _MEMBER for item in _members(here))
+        words += len(members(here))
         if not isinstance(vars(here).get("__dict__", ()), _NO_STATE):
             return False  # a proxy: its `__dict__` is another object's
     if solid is not base and not (base is object and solid in _EMPTY):
@@ -50,8 +50,12 @@ def _words(kind: type) -> int:
 _NO_STATE = (tuple, types.GetSetDescriptorType, _MEMBER)
 
 
-def _members(kind: type) -> list[Any]:
-    return list(vars(kind).values()) if kind.__flags__ & _HEAP_TYPE else []
+def members(kind: type) -> list[tuple[str, Any]]:
+    """List the slots that a class of Python code adds; in one of C there may be more."""
+    if "__slots__" not in vars(kind):
+        return []
+    found = vars(kind).items()
+    return [(name, item) for name, item in found if type(item) is _MEMBER]
 
 
 def new_object(kind: type) -> Any:
@@ -116,13 +120,12 @@ def slots_of(value: Any) -> dict[str, Any]:
     """Return the descriptors of all slots of an object that are filled."""
     found = {}
     for base in type(value).__mro__:
-        for name, descriptor in vars(base).items():
-            if type(descriptor) is _MEMBER and name != "__dict__":
-                try:
-                    descriptor.__get__(value)
-                except AttributeError:
-                    continue
-                found.setdefault(name, descriptor)
+        for name, descriptor in members(base):
+            try:
+                descriptor.__get__(value)
+            except AttributeError:
+                continue
+            found.setdefault(name, descriptor)
     return found
 
 
