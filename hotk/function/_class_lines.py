@@ -99,8 +99,20 @@ def plain_object(w: Writer, value: Any, here: str) -> None:
     if is_library_class(kind):
         for other in kept_instances(kind):  # one of these is known by its identity
             w.unless(f"{here} is not {w.constant(other)}")
+    _contents(w, value, here)
+
+
+def kept(w: Writer, value: Any, here: str) -> None:
+    """Write the check of a constant of a library, and of what it holds now."""
+    same(w, value, here)
+    w.frozen += 1
+    _contents(w, value, here)
+    w.frozen -= 1
+
+
+def _contents(w: Writer, value: Any, here: str) -> None:
     slots = slots_of(value)
-    if len(slots) != sum(len(members(base)) for base in kind.__mro__):
+    if len(slots) != sum(len(members(base)) for base in type(value).__mro__):
         raise Unguarded  # one that is filled later would be missed
     if hasattr(value, "__dict__"):
         _attributes(w, vars(value), here, static=())

@@ -41,6 +41,7 @@ from ._standard import (
     getter,
     jitted,
     moment,
+    number,
     subclassed,
     treedef,
     type_form,
@@ -81,7 +82,8 @@ def visitor_of(value: Any) -> Visitor:
     if isinstance(value, jax.Array):
         return leaf
     if isinstance(value, np.generic):
-        return unknown if isinstance(value, (np.void, np.object_)) else by_piece
+        plain = is_library_class(kind) and not issubclass(kind, np.void)
+        return by_piece if plain else unknown
     if isinstance(value, np.ndarray):
         return unknown
     if isinstance(value, enum.Enum):
@@ -116,7 +118,7 @@ def visitor_of(value: Any) -> Visitor:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether objects of a library's class are a dict, a list or a tuple, and no more."""
+    """Whether objects of a library's class are a dict, a list or a tuple."""
     base = next(b for b in (dict, list, tuple) if issubclass(kind, b))
     return is_library_class(kind) and makes_new(kind, base)
 
@@ -148,6 +150,7 @@ VISITORS.update(
         int: static,
         str: static,
         bytes: static,
+        float: number,
         **dict.fromkeys(PIECES, by_piece),
         datetime.datetime: moment,
         datetime.time: moment,

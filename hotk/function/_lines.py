@@ -11,7 +11,7 @@ from hotk._core import JITTED, jit_options
 
 from . import _callables, _classes, _objects, _registry, _standard, _values
 from ._callables import is_fixed, is_permanent
-from ._class_lines import a_class, member, node, plain_object, tree_node
+from ._class_lines import a_class, kept, member, node, plain_object, tree_node
 from ._recipe import is_library_module, recipe_of
 from ._standard import jit_attributes
 from ._value_lines import (
@@ -25,6 +25,7 @@ from ._value_lines import (
     leaf,
     mapping,
     moment,
+    number,
     numpy_leaf,
     same,
     same_if_alive,
@@ -226,6 +227,7 @@ WRITERS.update(
         _values.by_identity: same_if_alive,
         _values.tree_node: tree_node,
         _standard.by_piece: by_piece,
+        _standard.number: number,
         _standard.moment: moment,
         _standard.a_set: a_set,
         _standard.a_deque: a_deque,
@@ -240,7 +242,7 @@ WRITERS.update(
         _classes.mapping: mapping,
         _classes.a_class: a_class,
         _objects.plain_object: plain_object,
-        _objects.kept: same,
+        _objects.kept: kept,
         _callables.custom_rule: of_library,
         _callables.memo: of_library,
         _callables.function: function,

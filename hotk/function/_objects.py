@@ -1,5 +1,6 @@
 """Visitors of objects whose class is Python code: by their attributes."""
 
+import sys
 import types
 import weakref
 from typing import Any
@@ -24,7 +25,7 @@ def makes_new(kind: type, base: type = object) -> bool:
     """Whether an object of a class is what its attributes and its base say.
 
     A class of Python code adds slots, `__dict__` and a list of weak references to the
-    memory of an object of its base; what is larger keeps something that no walk sees.
+    memory of an object of its base; what is larger keeps what no walk sees.
     """
     if "__del__" in dir(kind):
         return False
@@ -51,7 +52,7 @@ _NO_STATE = (tuple, types.GetSetDescriptorType, _MEMBER)
 
 
 def members(kind: type) -> list[tuple[str, Any]]:
-    """List the slots that a class of Python code adds; in one of C there may be more."""
+    """List the slots that a class of Python code adds."""
     if "__slots__" not in vars(kind):
         return []
     found = vars(kind).items()
@@ -77,8 +78,6 @@ def is_kept(value: Any) -> bool:
 
 def kept_instances(kind: type) -> list[Any]:
     """List the objects of a library's class that are constants of its module."""
-    import sys
-
     space = vars(sys.modules.get(kind.__module__, types))
     size = len(space)
     known = _INSTANCES.get(kind)
@@ -90,8 +89,15 @@ def kept_instances(kind: type) -> list[Any]:
 
 
 def kept(walk: Walk, value: Any) -> None:
-    """A constant of a library: by identity."""
+    """A constant of a library: by identity, and by what it holds now, as flags do."""
+    if walk.met_fixed(value):
+        return
     walk.key.append((type(value), id(value)))
+    walk.frozen += 1
+    try:
+        attributes(walk, value)
+    finally:
+        walk.frozen -= 1
 
 
 def mark(walk: Walk, value: Any) -> None:

@@ -17,9 +17,7 @@ from ._recipe import recipe_of
 from ._walk import Node, Trail, Walk
 
 
-_MUTABLE = frozenset(
-    {"mapping", "plain_object", "subclassed", "a_deque", "a_buffer"}
-)
+_MUTABLE = frozenset({"mapping", "plain_object", "subclassed", "a_deque", "a_buffer"})
 
 
 def survey(f: Any, *, small: int = 0) -> tuple[Walk, Trail]:
@@ -85,8 +83,11 @@ class Rebuild:
         self.made.clear()
 
     def _make(self, value: Any) -> Any:
-        build = BUILDERS.get(self.trail.nodes[id(value)].name)
-        return value if build is None else build(self, value)
+        node = self.trail.nodes[id(value)]
+        build = BUILDERS.get(node.name)
+        if build is None or node.treatment == "static by identity":
+            return value
+        return build(self, value)
 
     def _items(self, value: Any) -> Any:
         if type(value) is tuple:
@@ -145,8 +146,10 @@ class Rebuild:
         return types.MethodType(self(value.__func__), self(value.__self__))
 
     def _jitted(self, value: Any) -> Any:
-        made = jit_like(value, self(value.__wrapped__))
-        self.made[id(value)] = made
+        inner = self(value.__wrapped__)
+        if id(value) in self.made:  # what is inside holds the jitted function itself
+            return self.made[id(value)]
+        made = self.made[id(value)] = jit_like(value, inner)
         own = _standard.jit_attributes(value)
         for name, item in own.items():
             vars(made)[name] = self(item)

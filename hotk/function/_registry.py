@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from hotk._core import HotkError, message
 
-from ._walk import Walk
+from ._walk import VISITORS, Walk
 
 
 _T = TypeVar("_T")
@@ -50,32 +50,32 @@ def static(thing: _T) -> _T:
         'static'
     """
     if isinstance(thing, type):
-        _check(thing, thing.__hash__ is not None, f"class {thing.__qualname__}")
+        if thing in VISITORS or thing.__hash__ is None:
+            raise _refusal(f"class {thing.__qualname__}")
         _CLASSES.add(thing)
         return thing
-    name = f"{type(thing).__qualname__} object"
+    name, key = f"{type(thing).__qualname__} object", id(thing)
+    if type(thing) in VISITORS:
+        raise _refusal(f"{name}, which is looked into anyway")
     try:
         hash(thing)
-        reference = weakref.ref(thing, lambda _, key=id(thing): _OBJECTS.pop(key, None))
+        _OBJECTS[key] = weakref.ref(thing, lambda _: _OBJECTS.pop(key, None))
     except TypeError as error:
-        _check(thing, False, f"{name}: {error}")
-        raise  # pragma: no cover
-    _OBJECTS[id(thing)] = reference
+        raise _refusal(f"{name}: {error}") from error
     return thing
 
 
-def _check(thing: Any, holds: bool, got: str) -> None:
-    if not holds:
-        raise HotkError(
-            message(
-                "static(thing)",
-                "`thing` cannot be compared by equality.",
-                expected="a class with `__hash__`, or an object with a hash that can "
-                "be weakly referenced",
-                got=got,
-                fix="Define `__eq__` and `__hash__`, as `dataclass(frozen=True)` does.",
-            )
+def _refusal(got: str) -> HotkError:
+    return HotkError(
+        message(
+            "static(thing)",
+            "`thing` cannot be declared.",
+            expected="a class of your own with `__eq__` and `__hash__`, or an object "
+            "of one that can be weakly referenced",
+            got=got,
+            fix="Define both, as `dataclass(frozen=True)` does.",
         )
+    )
 
 
 def is_declared(value: Any) -> bool:
@@ -88,5 +88,23 @@ def is_declared(value: Any) -> bool:
 
 def declared(walk: Walk, value: Any) -> None:
     """A thing that its author has declared static."""
-    walk.key.append(type(value))
-    walk.key.append(value)
+    walk.key.append(Compared(value))
+
+
+class Compared:
+    """A value that is equal to those of its class that its own `==` says are equal."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one holds an equal value; nothing else is asked for it."""
+        if not isinstance(other, Compared) or type(self.value) is not type(other.value):
+            return False
+        return self.value is other.value or bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        """Return the hash of the value."""
+        return hash(self.value)

@@ -1,6 +1,5 @@
 """Visitors of values and containers of the standard library and of JAX."""
 
-import array
 import collections
 import datetime
 import decimal
@@ -44,10 +43,6 @@ def _text(value: Any) -> tuple[Hashable, ...]:
     return (repr(value),)
 
 
-def _number(value: float) -> tuple[Hashable, ...]:
-    return (value if value and not math.isnan(value) else value.hex(),)
-
-
 def _complex(value: complex) -> tuple[Hashable, ...]:
     return value.real.hex(), value.imag.hex()
 
@@ -85,7 +80,6 @@ def _axes(value: Any) -> tuple[Hashable, ...]:
 
 
 PIECES: dict[type, Piece] = {
-    float: _number,
     complex: _complex,
     decimal.Decimal: _text,
     fractions.Fraction: _text,
@@ -110,9 +104,16 @@ PIECES: dict[type, Piece] = {
 
 def piece_of(kind: type) -> Piece:
     """Return what makes of a value of a class a tuple that only the same value has."""
-    if issubclass(kind, np.generic):
-        return _numpy_number
-    return _dtype if issubclass(kind, np.dtype) else PIECES[kind]
+    known = PIECES.get(kind)
+    if known is not None:
+        return known
+    return _dtype if issubclass(kind, np.dtype) else _numpy_number
+
+
+def number(walk: Walk, value: float) -> None:
+    """A float, told apart from its other zero and from an integer."""
+    walk.key.append(float)
+    walk.key.append(value if value and not math.isnan(value) else value.hex())
 
 
 def by_piece(walk: Walk, value: Any) -> None:
@@ -158,7 +159,7 @@ def a_set(walk: Walk, value: Any) -> None:
 
 def getter(walk: Walk, value: Any) -> None:
     """An `itemgetter`, an `attrgetter` or a `methodcaller`, by its arguments."""
-    if walk.met(value):
+    if walk.met_fixed(value):
         return
     made, arguments = value.__reduce__()
     keywords = made.keywords if isinstance(made, functools.partial) else {}
@@ -168,7 +169,7 @@ def getter(walk: Walk, value: Any) -> None:
 
 def type_form(walk: Walk, value: Any) -> None:
     """A generic type with its arguments, or a union of types."""
-    if walk.met(value):
+    if walk.met_fixed(value):
         return
     origin = getattr(value, "__origin__", None)
     held_fixed(walk, type(value), (origin, *value.__args__))
@@ -176,7 +177,7 @@ def type_form(walk: Walk, value: Any) -> None:
 
 def treedef(walk: Walk, value: Any) -> None:
     """The structure of a tree: its nodes, with the static data of each."""
-    if walk.met(value):
+    if walk.met_fixed(value):
         return
     walk.key.append((type(value), value.num_leaves))
     waiting = [value]

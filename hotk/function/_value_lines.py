@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._classes import is_library_class
 from ._registry import is_declared
 from ._standard import moment_piece, piece_of, proxied
 from ._values import copied
@@ -28,7 +29,7 @@ def leaf(w: Writer, value: Any, here: str) -> None:
 
 
 def static(w: Writer, value: Any, here: str) -> None:
-    if type(value) not in _SIMPLE:
+    if type(value) not in _SIMPLE and not is_library_class(type(value)):
         raise Unguarded
     if value is None or isinstance(value, bool):
         w.unless(f"{here} is {value}")
@@ -45,11 +46,16 @@ def numpy_leaf(w: Writer, value: np.ndarray, here: str) -> None:
         w.leaves.append(w.hold(None, f"{w.constant(copied)}({here})"))
 
 
+def number(w: Writer, value: float, here: str) -> None:
+    if value and not math.isnan(value):
+        w.unless(f"type({here}) is float and {here} == {w.constant(value)}")
+    else:
+        text = w.constant(value.hex())
+        w.unless(f"type({here}) is float and {here}.hex() == {text}")
+
+
 def by_piece(w: Writer, value: Any, here: str) -> None:
     kind = w.constant(type(value))
-    if type(value) is float and value and not math.isnan(value):
-        w.unless(f"type({here}) is float and {here} == {w.constant(value)}")
-        return
     piece = piece_of(type(value))
     made = f"{w.constant(piece)}({here})"
     w.unless(f"type({here}) is {kind} and {made} == {w.constant(piece(value))}")
@@ -57,7 +63,9 @@ def by_piece(w: Writer, value: Any, here: str) -> None:
 
 def moment(w: Writer, value: Any, here: str) -> None:
     kind, piece = w.constant(type(value)), w.constant(moment_piece(value))
-    w.unless(f"type({here}) is {kind} and {w.constant(moment_piece)}({here}) == {piece}")
+    w.unless(
+        f"type({here}) is {kind} and {w.constant(moment_piece)}({here}) == {piece}"
+    )
     w.visit(value.tzinfo, f"{here}.tzinfo")
 
 

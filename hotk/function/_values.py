@@ -15,6 +15,7 @@ from hotk._core import Tracer
 
 from ._classes import a_class, is_library_class, unknown
 from ._objects import attributes, attributes_of
+from ._registry import Compared
 from ._walk import VISITORS, Opaque, Walk
 
 
@@ -251,7 +252,6 @@ def _static_data(walk: Walk, data: Any) -> None:
         own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
         if type(data).__hash__ is object.__hash__ and not own:
             raise Opaque(f"static data of type `{type(data).__qualname__}`")
-        walk.key.append(type(data))
-        walk.key.append(data)
+        walk.key.append(Compared(data))
     else:
         walk.visit(data, "<static>")

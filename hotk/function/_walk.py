@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType
 from typing import Any, Final
 
+from hotk._core import JITTED
+
 
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
 # run so that what does not depend on the point is computed at once, and is no tracer.
@@ -105,6 +107,9 @@ class Walk:
                     del things[added]
             if trail is not None:
                 del trail.visits[known[1] :]
+                left = set(map(id, trail.nodes.values()))
+                for node in trail.nodes.values():
+                    node.parents = [p for p in node.parents if id(p) in left]
             return False
         return True
 
@@ -173,6 +178,13 @@ class Walk:
         finally:
             trail.stack.pop()
 
+    def met_fixed(self, value: Any) -> bool:
+        """Whether a thing was met before that is never copied, wherever it is met."""
+        frozen, self.frozen = self.frozen, 1
+        known = self.met(value)
+        self.frozen = frozen
+        return known
+
     def met(self, value: Any) -> bool:
         """Whether a thing was met before; if so its number goes into the key."""
         number = self.seen.get(id(value))
@@ -188,7 +200,7 @@ class Walk:
 
 def is_mutable(value: Any) -> bool:
     """Whether a thing may change in place, besides classes and functions."""
-    return not isinstance(value, (type, FunctionType, tuple))
+    return not isinstance(value, (type, FunctionType, tuple, JITTED))
 
 
 class Placeholder:
