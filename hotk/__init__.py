@@ -35,6 +35,7 @@ from hotk.function import (
     Closure as Closure,
     Signature as Signature,
     explain as explain,
+    static as static,
 )
 from hotk.linop import (
     Diagonal as Diagonal,

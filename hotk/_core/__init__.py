@@ -25,6 +25,8 @@ from ._compat import (
     in_trace as in_trace,
     is_type as is_type,
     jaxpr_as_fun as jaxpr_as_fun,
+    jit_like as jit_like,
+    jit_options as jit_options,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
     operation_name as operation_name,

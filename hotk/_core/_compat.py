@@ -13,6 +13,7 @@ from jax._src import (
     config as _config,
     core as _jax_core,
     linear_util as _linear_util,
+    pjit as _pjit,
     source_info_util as _source,
 )
 from jax._src.interpreters import mlir, partial_eval as _partial_eval
@@ -153,6 +154,30 @@ def _varying(array: Any) -> frozenset[str]:
 def cache_size(jitted: Any) -> int:
     """Return the number of signatures that a jitted function was called with."""
     return jitted._cache_size()
+
+
+def jit_options(jitted: Any) -> Hashable:
+    """Return the options that a jitted function was made with, `None` if not known.
+
+    Without the two that tell where it is defined. JAX has no public reader of them.
+    """
+    info = getattr(jitted, "_jit_info", None)
+    inner = getattr(jitted, "__wrapped__", None)
+    if info is None or inner is None or getattr(jitted, "_fun", None) is not inner:
+        return None
+    places = ("fun_sourceinfo", "fun_signature")
+    if getattr(info, "_fields", ())[:2] != places or not hasattr(_pjit, "_cpp_pjit"):
+        return None
+    try:
+        hash(info[2:])
+    except TypeError:
+        return None
+    return info[2:]
+
+
+def jit_like(jitted: Any, function: Any) -> Any:
+    """Jit a function with the options of a jitted function, with a cache of its own."""
+    return _pjit._cpp_pjit(function, jitted._jit_info)
 
 
 def sub_jaxprs(value: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from ._recipe import (
     is_library_file as is_library_file,
     recipe_of as recipe_of,
 )
+from ._registry import static as static
 from ._signature import (
     Row as Row,
     Signature as Signature,

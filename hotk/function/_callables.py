@@ -48,12 +48,14 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     """A Python function: its code, defaults, cells and the globals it reads."""
     recipe = recipe_of(value.__code__)
     key = walk.key
-    if recipe.library and (value.__closure__ is None or is_permanent(value)):
+    if is_fixed(value):
         key.append(weakref.ref(value))
         return
     if walk.met(value):
         return
     key.append(recipe)
+    if recipe.library:  # its globals, which are not looked at, are those of its file
+        key.append(value.__code__.co_filename)
     closure = value.__closure__
     if closure is not None:
         names = value.__code__.co_freevars
@@ -210,6 +212,11 @@ def module(walk: Walk, value: types.ModuleType) -> None:
     if not is_library_module(value) or value.__name__ in REFLECTION:
         raise Opaque(f"the module `{value.__name__}` used as a value")
     walk.key.append(value)
+
+
+def is_fixed(value: types.FunctionType) -> bool:
+    """Whether a function is one that a library has under its own name: never copied."""
+    return recipe_of(value.__code__).library and is_permanent(value)
 
 
 def is_permanent(value: Any) -> bool:

@@ -8,6 +8,7 @@ import equinox as eqx
 
 from . import _classes
 from ._classes import is_library_class
+from ._objects import kept_instances, members, slots_of
 from ._value_lines import same, same_if_alive
 from ._writer import Unguarded, Writer
 
@@ -34,8 +35,12 @@ def _base(w: Writer, base: type, expression: str) -> None:
         same(w, base, here)
         return
     same_if_alive(w, base, here)
-    if hasattr(base, "__members__"):
-        raise Unguarded
+    members: dict[str, Any] = dict(getattr(base, "__members__", {}))
+    place = w.hold(members, f"{here}.__members__") if members else ""
+    if members:
+        w.unless(f"[*{place}] == {w.constant(list(members))}")
+    for name, known in members.items():
+        member_data(w, known, f"{place}[{name!r}]")
     here = w.hold(vars(base), f"{here}.__dict__")
     w.unless(f"[*{here}] == {w.constant(list(vars(base)))}")
     for name, field in vars(base).get("__dataclass_fields__", {}).items():
@@ -54,6 +59,27 @@ def _base(w: Writer, base: type, expression: str) -> None:
         _class_item(w, item, f"{here}[{name!r}]")
 
 
+def member_data(w: Writer, value: Any, expression: str) -> None:
+    """Write the check of what a member of an enumeration carries."""
+    here = w.hold(value, expression)
+    space = w.hold(vars(value), f"{here}.__dict__")
+    w.unless(f"[*{space}] == {w.constant(list(vars(value)))}")
+    for name, item in vars(value).items():
+        if name == "_value_" or not _classes.is_sunder(name):
+            w.visit(item, f"{space}[{name!r}]")
+
+
+def member(w: Writer, value: Any, here: str) -> None:
+    kind = type(value)
+    if is_library_class(kind):
+        same(w, value, here)
+        return
+    w.visit(kind, f"type({here})")
+    w.unless(f"{here} is type({here}).__members__[{value.name!r}]")
+    if kind.__members__.get(value.name) is not value:
+        raise Unguarded  # a combination of flags
+
+
 def _class_item(w: Writer, item: Any, expression: str) -> None:
     parts = _classes.parts_of(item)
     if parts is None:
@@ -68,10 +94,31 @@ def _class_item(w: Writer, item: Any, expression: str) -> None:
 def plain_object(w: Writer, value: Any, here: str) -> None:
     if w.met(value, here, "object"):
         return
-    if any("__slots__" in vars(base) for base in type(value).__mro__[:-1]):
-        raise Unguarded
-    w.visit(type(value), f"type({here})")
-    _attributes(w, vars(value), here, static=())
+    kind = type(value)
+    w.visit(kind, f"type({here})")
+    if is_library_class(kind):
+        for other in kept_instances(kind):  # one of these is known by its identity
+            w.unless(f"{here} is not {w.constant(other)}")
+    _contents(w, value, here)
+
+
+def kept(w: Writer, value: Any, here: str) -> None:
+    """Write the check of a constant of a library, and of what it holds now."""
+    same(w, value, here)
+    w.frozen += 1
+    _contents(w, value, here)
+    w.frozen -= 1
+
+
+def _contents(w: Writer, value: Any, here: str) -> None:
+    slots = slots_of(value)
+    if len(slots) != sum(len(members(base)) for base in type(value).__mro__):
+        raise Unguarded  # one that is filled later would be missed
+    if hasattr(value, "__dict__"):
+        _attributes(w, vars(value), here, static=())
+    for descriptor in slots.values():
+        read = f"{w.constant(descriptor)}.__get__({here})"
+        w.visit(descriptor.__get__(value), read)
 
 
 def _attributes(w: Writer, found: dict[str, Any], here: str, static: Any) -> None:

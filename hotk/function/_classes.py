@@ -23,7 +23,7 @@ _CLASS_NOISE = frozenset(
         *("__static_attributes__", "__firstlineno__", "__annotate__", "__hash__"),
         *("__annotate_func__", "__annotations_cache__", "__type_params__"),
         *("__protocol_attrs__", "_is_protocol", "_is_runtime_protocol"),
-        *("__non_callable_proto_members__", "__classcell__"),
+        *("__non_callable_proto_members__", "__classcell__", "__signature__"),
     }
 )
 
@@ -104,7 +104,7 @@ def member(walk: Walk, value: enum.Enum) -> None:
 def _member_data(walk: Walk, value: enum.Enum) -> None:
     """What a member of an enumeration carries besides its name."""
     items = vars(value).items()
-    mapping(walk, {k: v for k, v in items if k == "_value_" or not _is_sunder(k)})
+    mapping(walk, {k: v for k, v in items if k == "_value_" or not is_sunder(k)})
 
 
 def a_class(walk: Walk, value: type) -> None:
@@ -145,14 +145,14 @@ def own_defaults(field: Any) -> list[str]:
     return [part for part in both if getattr(field, part) is not missing]
 
 
-def _is_sunder(name: str) -> bool:
+def is_sunder(name: str) -> bool:
     """Whether a name is one of those that Python gives to an enumeration's parts."""
     return name[:1] == name[-1:] == "_"
 
 
 def own_items(base: type) -> list[tuple[str, Any]]:
     """List what a class says itself: not what Python or `dataclasses` wrote into it."""
-    generated = "__dataclass_fields__" in vars(base)
+    generated = "__dataclass_fields__" in vars(base) or "__attrs_attrs__" in vars(base)
     members = getattr(base, "__members__", {})
     named: frozenset[str] = frozenset()
     if issubclass(base, tuple):
@@ -161,7 +161,9 @@ def own_items(base: type) -> list[tuple[str, Any]]:
     for name, item in list(vars(base).items()):
         if name in _CLASS_NOISE or name in members or name in named:
             continue
-        if members and _is_sunder(name) and not isinstance(item, types.FunctionType):
+        if name.startswith("__pydantic_") and name != "__pydantic_fields__":
+            continue  # made from the fields and from methods, which are visited
+        if members and is_sunder(name) and not isinstance(item, types.FunctionType):
             continue
         if generated and _is_generated(name, item):
             continue
@@ -170,11 +172,12 @@ def own_items(base: type) -> list[tuple[str, Any]]:
 
 
 def _is_generated(name: str, item: Any) -> bool:
-    """Whether `dataclasses` wrote a method: from the fields, so nothing of its own."""
+    """Whether `dataclasses` or attrs wrote a method, from fields that are visited."""
     item = getattr(item, "__wrapped__", item)  # `__repr__` is wrapped by a library
     code = getattr(item, "__code__", None)
     written = name.startswith("__") and name != "__call__"
-    return written and code is not None and code.co_filename == "<string>"
+    makers = ("<string>", "<attrs generated")
+    return written and code is not None and code.co_filename.startswith(makers)
 
 
 def _class_item(walk: Walk, name: str, item: Any) -> None:
@@ -197,31 +200,3 @@ def parts_of(item: Any) -> tuple[str, ...] | None:
         if kind is wrapper or (isinstance(item, wrapper) and is_library_class(kind)):
             return parts
     return None
-
-
-def plain_object(walk: Walk, value: Any) -> None:
-    """An object of a class of the user: its class and its attributes."""
-    if walk.met(value):
-        return
-    kind = type(value)
-    a_class(walk, kind)
-    attributes = attributes_of(value)
-    walk.key.append(len(attributes))
-    for name, item in attributes.items():
-        walk.key.append(name)
-        walk.visit(item, ".{}", name)
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of a plain object, those in slots included."""
-    found = dict(getattr(value, "__dict__", {}))
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = vars(base).get(name)
-            if isinstance(descriptor, types.MemberDescriptorType):
-                try:
-                    found[name] = descriptor.__get__(value)
-                except AttributeError:
-                    continue
-    return found

@@ -11,6 +11,8 @@ from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from ._lines import check_of
 from ._tree import moving_nodes, walk_all
 from ._walk import Walk
@@ -48,9 +50,17 @@ class Known:
         walk = Walk()
         walk_all(walk, f, nodes, fixed)
         leaves = check(f, nodes, fixed)
-        if leaves is not None and list(map(id, leaves)) == list(map(id, walk.leaves)):
+        if leaves is not None and _are_same(leaves, walk.leaves):
             made = (check, tuple(walk.key))
             self.guards = (made, *self.guards[: _MOST_GUARDS - 1])
+
+
+def _are_same(leaves: Sequence[Any], walked: Sequence[Any]) -> bool:
+    """Whether a guard found the arrays of a walk; NumPy's are copied by both."""
+    if len(leaves) != len(walked):
+        return False
+    pairs = zip(leaves, walked, strict=True)
+    return all(a is b or type(a) is type(b) is np.ndarray for a, b in pairs)
 
 
 _KNOWN: dict[int, Known] = {}

@@ -1,13 +1,15 @@
 """Which visitor a thing gets: the table of what is captured and how it is treated."""
 
-import decimal
+import array
+import collections
+import datetime
 import enum
-import fractions
 import functools
-import sys
+import logging
+import operator
 import types
-from collections import OrderedDict
-from typing import Any, Generic, Protocol
+import typing
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,26 +28,29 @@ from ._callables import (
     module,
     partial,
 )
-from ._classes import (
-    a_class,
-    is_library_class,
-    mapping,
-    member,
-    plain_object,
-    static,
-    unknown,
+from ._classes import a_class, is_library_class, mapping, member, static, unknown
+from ._objects import is_kept, kept, makes_new, mark, plain_object
+from ._registry import declared, is_declared
+from ._standard import (
+    PIECES,
+    a_buffer,
+    a_deque,
+    a_proxy,
+    a_set,
+    by_piece,
+    getter,
+    jitted,
+    moment,
+    number,
+    subclassed,
+    treedef,
+    type_form,
 )
 from ._values import (
-    a_range,
-    a_set,
     a_slice,
     by_identity,
-    by_text,
-    complex_number,
     leaf,
-    number,
     numpy_leaf,
-    numpy_number,
     permanent,
     sequence,
     tree_node,
@@ -54,7 +59,8 @@ from ._values import (
 from ._walk import TREATMENTS, VISITORS, Placeholder, Visitor, Walk
 
 
-_PLAIN_BASES = (object, Generic, Protocol)
+# Things of which a library keeps one for each name or place, as long as it runs.
+_REGISTERED = (jax.sharding.Mesh, logging.Logger)
 CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, Ruled)
 
 
@@ -71,10 +77,13 @@ def visitor_of(value: Any) -> Visitor:
         if not is_library_class(base)
     ):
         return unknown
+    if is_declared(value):
+        return declared
     if isinstance(value, jax.Array):
         return leaf
     if isinstance(value, np.generic):
-        return numpy_number if value.dtype.kind in "biufc" else unknown
+        plain = is_library_class(kind) and not issubclass(kind, np.void)
+        return by_piece if plain else unknown
     if isinstance(value, np.ndarray):
         return unknown
     if isinstance(value, enum.Enum):
@@ -88,28 +97,30 @@ def visitor_of(value: Any) -> Visitor:
     if is_equinox_method(value):
         return method
     if isinstance(value, np.dtype):
-        return static
-    if isinstance(value, (dict, list, set)):
-        return unknown
-    if is_permanent(value):
+        return by_piece
+    if isinstance(value, _REGISTERED) and is_library_class(kind):
+        return by_identity
+    if isinstance(value, jax.Device) or is_permanent(value):
         return permanent
     if is_faithful_node(kind) and is_tree_node(value):
         return tree_node
+    if issubclass(kind, (dict, list, tuple)):
+        return subclassed if _is_plain(kind) else unknown
     if kind.__module__.partition(".")[0] in ("jax", "jaxlib") and (
         kind.__hash__ is not object.__hash__ and kind.__hash__ is not None
     ):
         return static
-    if is_library_class(kind):
+    if kind.__module__ == "flax.ids":
+        return mark
+    if not makes_new(kind):
         return unknown
-    bases = {base for base in kind.__mro__ if is_library_class(base)}
-    if bases <= set(_PLAIN_BASES) | _abstract_bases() and "__del__" not in dir(kind):
-        return plain_object
-    return unknown
+    return kept if is_library_class(kind) and is_kept(value) else plain_object
 
 
-def _abstract_bases() -> set[type]:
-    abc = sys.modules.get("abc")
-    return {abc.ABC} if abc is not None else set()
+def _is_plain(kind: type) -> bool:
+    """Whether objects of a library's class are a dict, a list or a tuple."""
+    base = next(b for b in (dict, list, tuple) if issubclass(kind, b))
+    return is_library_class(kind) and makes_new(kind, base)
 
 
 def is_faithful_node(kind: type) -> bool:
@@ -123,7 +134,10 @@ def is_faithful_node(kind: type) -> bool:
 
 
 def is_tree_node(value: Any) -> bool:
-    return not jax.tree_util.all_leaves([value])
+    try:
+        return not jax.tree_util.all_leaves([value])
+    except ValueError:  # a tuple that answers to every name, as those of a mock do
+        return False
 
 
 VISITORS.update(
@@ -137,19 +151,33 @@ VISITORS.update(
         str: static,
         bytes: static,
         float: number,
-        complex: complex_number,
-        decimal.Decimal: by_text,
-        fractions.Fraction: by_text,
-        range: a_range,
+        **dict.fromkeys(PIECES, by_piece),
+        datetime.datetime: moment,
+        datetime.time: moment,
         slice: a_slice,
         type(...): static,
         type(NotImplemented): static,
+        object: permanent,
         set: a_set,
         frozenset: a_set,
+        bytearray: a_buffer,
+        array.array: a_buffer,
+        collections.deque: a_deque,
+        collections.defaultdict: subclassed,
+        collections.Counter: subclassed,
+        types.MappingProxyType: a_proxy,
+        operator.itemgetter: getter,
+        operator.attrgetter: getter,
+        operator.methodcaller: getter,
+        types.GenericAlias: type_form,
+        types.UnionType: type_form,
+        typing.TypeVar: by_identity,
+        typing.ParamSpec: by_identity,
+        jax.tree_util.PyTreeDef: treedef,
         list: sequence,
         tuple: sequence,
         dict: mapping,
-        OrderedDict: mapping,
+        collections.OrderedDict: subclassed,
         types.FunctionType: function,
         types.MethodType: method,
         types.BuiltinFunctionType: builtin,
@@ -161,7 +189,7 @@ VISITORS.update(
         functools._lru_cache_wrapper: memo,
         types.ModuleType: module,
         type: a_class,
-        JITTED: by_identity,
+        JITTED: jitted,
         np.ufunc: ufunc,
     }
 )
@@ -177,6 +205,11 @@ TREATMENTS.update(
         partial: "walked",
         custom_rule: "walked",
         plain_object: "walked",
+        subclassed: "walked",
+        a_deque: "walked",
+        a_proxy: "walked",
+        jitted: "walked",
+        kept: "static by identity",
         a_class: "walked",
         by_identity: "static by identity",
         permanent: "static by identity",

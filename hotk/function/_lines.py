@@ -2,22 +2,37 @@
 
 import functools
 import types
+import weakref
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from . import _callables, _classes, _values
-from ._callables import is_permanent
-from ._class_lines import a_class, node, plain_object, tree_node
+from hotk._core import JITTED, jit_options
+
+from . import _callables, _classes, _objects, _registry, _standard, _values
+from ._callables import is_fixed, is_permanent
+from ._class_lines import a_class, kept, member, node, plain_object, tree_node
 from ._recipe import is_library_module, recipe_of
+from ._standard import jit_attributes
 from ._value_lines import (
+    a_deque,
+    a_proxy,
+    a_set,
+    a_slice,
+    by_piece,
+    declared,
+    getter,
     leaf,
     mapping,
+    moment,
     number,
+    numpy_leaf,
     same,
     same_if_alive,
     sequence,
     static,
+    subclassed,
+    treedef,
 )
 from ._walk import Walk
 from ._writer import WRITERS, Check, Unguarded, Writer
@@ -49,6 +64,24 @@ def of_library(w: Writer, value: Any, here: str) -> None:
     if not is_permanent(value):
         raise Unguarded
     same_if_alive(w, value, here)
+
+
+def jitted(w: Writer, value: Any, here: str) -> None:
+    walk = Walk()
+    walk.frozen = w.frozen
+    walk.visit(value)
+    if walk.key[-1] == weakref.ref(value) and len(walk.key) == 1:
+        same_if_alive(w, value, here)
+        return
+    if w.met(value, here, JITTED):
+        return
+    options = w.constant(jit_options(value))
+    w.unless(f"type({here}) is {w.constant(JITTED)}")
+    w.unless(f"{w.constant(jit_options)}({here}) == {options}")
+    w.visit(value.__wrapped__, f"{here}.__wrapped__")
+    if jit_attributes(value):
+        raise Unguarded
+    w.unless(f"not {w.constant(jit_attributes)}({here})")
 
 
 def builtin(w: Writer, value: Any, here: str) -> None:
@@ -87,7 +120,7 @@ def partial(w: Writer, value: functools.partial, here: str) -> None:
 
 def function(w: Writer, value: FunctionType, here: str) -> None:
     recipe, code = recipe_of(value.__code__), value.__code__
-    if recipe.library and (value.__closure__ is None or is_permanent(value)):
+    if is_fixed(value):
         same_if_alive(w, value, here)
         return
     if w.met(value, here, code):
@@ -186,16 +219,30 @@ def _chain(w: Writer, found: types.ModuleType, here: str, chain: Any) -> None:
 WRITERS.update(
     {
         _values.leaf: leaf,
-        _values.number: number,
+        _values.numpy_leaf: numpy_leaf,
         _values.sequence: sequence,
+        _values.a_slice: a_slice,
         _values.permanent: same,
         _values.ufunc: same,
         _values.by_identity: same_if_alive,
+        _values.tree_node: tree_node,
+        _standard.by_piece: by_piece,
+        _standard.number: number,
+        _standard.moment: moment,
+        _standard.a_set: a_set,
+        _standard.a_deque: a_deque,
+        _standard.a_proxy: a_proxy,
+        _standard.getter: getter,
+        _standard.treedef: treedef,
+        _standard.subclassed: subclassed,
+        _standard.jitted: jitted,
+        _registry.declared: declared,
         _classes.static: static,
+        _classes.member: member,
         _classes.mapping: mapping,
         _classes.a_class: a_class,
-        _classes.plain_object: plain_object,
-        _values.tree_node: tree_node,
+        _objects.plain_object: plain_object,
+        _objects.kept: kept,
         _callables.custom_rule: of_library,
         _callables.memo: of_library,
         _callables.function: function,

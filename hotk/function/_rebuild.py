@@ -1,23 +1,23 @@
 """The way back: a callable with other arrays in place of those it captured."""
 
+import collections
 import functools
 import types
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from jax.tree_util import tree_flatten
 
-from hotk._core import Tracer
+from hotk._core import Tracer, jit_like
 
-from . import _classes, _kinds
-from ._callables import Ruled
+from . import _kinds, _objects, _standard
+from ._callables import Ruled, is_fixed
 from ._recipe import recipe_of
 from ._walk import Node, Trail, Walk
 
 
-_MUTABLE = ("mapping", "plain_object")
+_MUTABLE = frozenset({"mapping", "plain_object", "subclassed", "a_deque", "a_buffer"})
 
 
 def survey(f: Any, *, small: int = 0) -> tuple[Walk, Trail]:
@@ -73,6 +73,8 @@ class Rebuild:
             elif isinstance(holder, types.FunctionType):
                 holder.__defaults__ = holder.__kwdefaults__ = None
                 holder.__dict__.clear()
+            elif isinstance(name, _Attributes):
+                name.empty(holder)
             elif name is None:
                 holder.clear()
             else:
@@ -81,35 +83,23 @@ class Rebuild:
         self.made.clear()
 
     def _make(self, value: Any) -> Any:
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, list):
-            return self._list(value)
-        if isinstance(value, set):
-            return set(value)
+        node = self.trail.nodes[id(value)]
+        build = BUILDERS.get(node.name)
+        if build is None or node.treatment == "static by identity":
+            return value
+        return build(self, value)
+
+    def _items(self, value: Any) -> Any:
         if type(value) is tuple:
             return tuple(map(self, value))
-        if type(value) in (dict, OrderedDict):
-            return self._dict(value)
-        if isinstance(value, functools.partial):
-            keywords = {name: self(item) for name, item in value.keywords.items()}
-            made = type(value)(self(value.func), *map(self, value.args), **keywords)
-            vars(made).update((name, self(item)) for name, item in vars(value).items())
-            return made
-        if isinstance(value, types.MethodType) or _kinds.is_equinox_method(value):
-            return types.MethodType(self(value.__func__), self(value.__self__))
-        if isinstance(value, _kinds.CUSTOM_RULES):
-            self.rules = self.rules or not isinstance(value, Ruled)
-            return self._attributes(value, dict(vars(value)))
-        if isinstance(value, types.ModuleType):
-            return self._module(value)
-        if _kinds.is_tree_node(value):
-            children, treedef = tree_flatten(value, is_leaf=lambda n: n is not value)
-            return treedef.unflatten(map(self, children))
-        return self._attributes(value, _classes.attributes_of(value))
-
-    def _list(self, value: list[Any]) -> list[Any]:
         made = type(value)()
+        self.made[id(value)] = made
+        made.extend(map(self, value))
+        self.holders.append((made, None))
+        return made
+
+    def _deque(self, value: collections.deque[Any]) -> Any:
+        made = type(value)(maxlen=value.maxlen)
         self.made[id(value)] = made
         made.extend(map(self, value))
         self.holders.append((made, None))
@@ -123,14 +113,69 @@ class Rebuild:
         self.holders.append((made, None))
         return made
 
-    def _attributes(self, value: Any, attributes: dict[str, Any]) -> Any:
-        made = object.__new__(type(value))
-        self.made[id(value)] = made
-        for name, item in attributes.items():
-            object.__setattr__(made, name, self(item))
-        if hasattr(made, "__dict__") and not isinstance(made, _kinds.CUSTOM_RULES):
-            self.holders.append((vars(made), None))
+    def _subclassed(self, value: Any) -> Any:
+        kind = type(value)
+        if isinstance(value, tuple):
+            made = tuple.__new__(kind, map(self, tuple.__iter__(value)))
+            self.made[id(value)] = made
+        elif isinstance(value, list):
+            made = list.__new__(kind)
+            self.made[id(value)] = made
+            list.extend(made, map(self, list.__iter__(value)))
+        else:
+            ordered = isinstance(value, collections.OrderedDict)
+            base = collections.OrderedDict if ordered else dict
+            made = base.__new__(kind)
+            self.made[id(value)] = made
+            if isinstance(value, collections.defaultdict):
+                made.default_factory = self(value.default_factory)
+            for name, item in _standard.entries(value):
+                base.__setitem__(made, name, self(item))
+        self._fill_attributes(value, made)
+        if not isinstance(value, tuple):
+            self.holders.append((made, None))
         return made
+
+    def _partial(self, value: functools.partial) -> functools.partial:
+        keywords = {name: self(item) for name, item in value.keywords.items()}
+        made = type(value)(self(value.func), *map(self, value.args), **keywords)
+        vars(made).update((name, self(item)) for name, item in vars(value).items())
+        return made
+
+    def _method(self, value: Any) -> types.MethodType:
+        return types.MethodType(self(value.__func__), self(value.__self__))
+
+    def _jitted(self, value: Any) -> Any:
+        inner = self(value.__wrapped__)
+        if id(value) in self.made:  # what is inside holds the jitted function itself
+            return self.made[id(value)]
+        made = self.made[id(value)] = jit_like(value, inner)
+        own = _standard.jit_attributes(value)
+        for name, item in own.items():
+            vars(made)[name] = self(item)
+        return made
+
+    def _rule(self, value: Any) -> Any:
+        self.rules = self.rules or not isinstance(value, Ruled)
+        return self._object(value)
+
+    def _node(self, value: Any) -> Any:
+        children, treedef = tree_flatten(value, is_leaf=lambda n: n is not value)
+        return treedef.unflatten(map(self, children))
+
+    def _object(self, value: Any) -> Any:
+        made = _objects.new_object(type(value))
+        self.made[id(value)] = made
+        self._fill_attributes(value, made)
+        if not isinstance(made, _kinds.CUSTOM_RULES):
+            self.holders.append((made, _Attributes(made)))
+        return made
+
+    def _fill_attributes(self, value: Any, made: Any) -> None:
+        for name, item in getattr(value, "__dict__", {}).items():
+            vars(made)[name] = self(item)
+        for descriptor in _objects.slots_of(value).values():
+            descriptor.__set__(made, self(descriptor.__get__(value)))
 
     def _module(self, value: types.ModuleType) -> types.ModuleType:
         made = types.ModuleType(value.__name__)
@@ -203,22 +248,62 @@ class Rebuild:
                 self.holders.append((space, name))
 
 
+class _Attributes:
+    """What an object that was made held at first, for the end of its trace."""
+
+    def __init__(self, made: Any) -> None:
+        # JAX may compare it once more with the next one, as it does static arguments.
+        stays = _objects.is_value(type(made))
+        self.kept = _objects.attributes_of(made) if stays else {}
+
+    def empty(self, made: Any) -> None:
+        """Let go of all that it holds; but for tracers alone if it is a value."""
+        for name in list(getattr(made, "__dict__", ())):
+            if self._goes(name, vars(made)[name]):
+                del vars(made)[name]
+        for name, descriptor in _objects.slots_of(made).items():
+            if self._goes(name, descriptor.__get__(made)):
+                descriptor.__delete__(made)
+        self.kept = {}
+
+    def _goes(self, name: str, item: Any) -> bool:
+        return self.kept.get(name, self) is not item or _has_tracer(item)
+
+
+def _has_tracer(tree: Any) -> bool:
+    try:
+        return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+    except Exception:  # a class whose objects are no tree that they seem to be
+        return True
+
+
 def _holds_tracer(holder: Any, name: Any) -> bool:
     """Whether what is to be emptied holds a tracer itself."""
     if isinstance(holder, types.CellType):
         held = holder.cell_contents
     elif isinstance(holder, types.FunctionType):
         held = (holder.__defaults__, holder.__kwdefaults__, vars(holder))
+    elif isinstance(name, _Attributes):
+        held = list(_objects.attributes_of(holder).values())
     else:
         held = holder if name is None else holder[name]
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(held))
+    return _has_tracer(held)
 
 
 def _is_mutable(node: Node) -> bool:
+    """Whether a thing may be written into, or is seen anew where JAX remembers it."""
     value = node.value
     if isinstance(value, types.FunctionType):
-        return bool(value.__dict__)
-    return node.name in _MUTABLE or isinstance(value, (list, set))
+        if is_fixed(value):
+            return False
+        if value.__dict__ and not recipe_of(value.__code__).library:
+            return True
+    mutable = node.name in _MUTABLE or isinstance(value, (list, set))
+    return mutable or _is_seen_jitted(node) or any(map(_is_seen_jitted, node.parents))
+
+
+def _is_seen_jitted(node: Node) -> bool:
+    return node.name == "jitted" and node.treatment == "walked"
 
 
 def _is_of_user(node: Node) -> bool:
@@ -253,3 +338,23 @@ def _touched(
         touched.add(id(node.value))
         waiting.extend(node.parents)
     return touched
+
+
+# What makes a copy of a thing, by the name of its visitor; other things are kept.
+BUILDERS: dict[str, Callable[[Rebuild, Any], Any]] = {
+    "function": Rebuild._function,
+    "sequence": Rebuild._items,
+    "mapping": Rebuild._dict,
+    "subclassed": Rebuild._subclassed,
+    "a_deque": Rebuild._deque,
+    "a_proxy": lambda self, value: type(value)(self(_standard.proxied(value))),
+    "a_buffer": lambda self, value: value[:],
+    "a_set": lambda self, value: type(value)(value),
+    "partial": Rebuild._partial,
+    "method": Rebuild._method,
+    "jitted": Rebuild._jitted,
+    "custom_rule": Rebuild._rule,
+    "module": Rebuild._module,
+    "tree_node": Rebuild._node,
+    "plain_object": Rebuild._object,
+}

@@ -1,12 +1,21 @@
 """The lines of a guard for arrays, plain values, containers and things of libraries."""
 
+import collections
 import math
+import operator
 import weakref
 from typing import Any
 
+import numpy as np
+
+from ._classes import is_library_class
+from ._registry import is_declared
+from ._standard import moment_piece, piece_of, proxied
+from ._values import copied
 from ._writer import Unguarded, Writer
 
 
+_DICTS = (collections.OrderedDict, collections.Counter, collections.defaultdict)
 _SIMPLE = (bool, int, str, bytes, type(None), type(...))
 
 
@@ -20,7 +29,7 @@ def leaf(w: Writer, value: Any, here: str) -> None:
 
 
 def static(w: Writer, value: Any, here: str) -> None:
-    if type(value) not in _SIMPLE:
+    if type(value) not in _SIMPLE and not is_library_class(type(value)):
         raise Unguarded
     if value is None or isinstance(value, bool):
         w.unless(f"{here} is {value}")
@@ -29,11 +38,88 @@ def static(w: Writer, value: Any, here: str) -> None:
         w.unless(f"type({here}) is {kind} and {here} == {equal}")
 
 
-def number(w: Writer, value: float, here: str) -> None:
-    if not value or math.isnan(value):
+def numpy_leaf(w: Writer, value: np.ndarray, here: str) -> None:
+    if w.frozen or value.dtype.kind in "SUMm":
         raise Unguarded
-    equal = w.constant(value)
-    w.unless(f"type({here}) is float and {here} == {equal}")
+    if not w.met(value, here, np.ndarray):
+        w.unless(f"type({here}) is {w.constant(np.ndarray)}")
+        both = w.hold(None, f"{w.constant(copied)}({here})")
+        w.unless(f"{both}[1] is {copied(value)[1]}")
+        w.leaves.append(f"{both}[0]")
+
+
+def number(w: Writer, value: float, here: str) -> None:
+    if value and not math.isnan(value):
+        w.unless(f"type({here}) is float and {here} == {w.constant(value)}")
+    else:
+        text = w.constant(value.hex())
+        w.unless(f"type({here}) is float and {here}.hex() == {text}")
+
+
+def by_piece(w: Writer, value: Any, here: str) -> None:
+    kind = w.constant(type(value))
+    piece = piece_of(type(value))
+    made = f"{w.constant(piece)}({here})"
+    w.unless(f"type({here}) is {kind} and {made} == {w.constant(piece(value))}")
+
+
+def moment(w: Writer, value: Any, here: str) -> None:
+    kind, piece = w.constant(type(value)), w.constant(moment_piece(value))
+    w.unless(
+        f"type({here}) is {kind} and {w.constant(moment_piece)}({here}) == {piece}"
+    )
+    w.visit(value.tzinfo, f"{here}.tzinfo")
+
+
+def declared(w: Writer, value: Any, here: str) -> None:
+    kind, equal = w.constant(type(value)), w.constant(value)
+    w.unless(f"type({here}) is {kind} and {w.constant(is_declared)}({here})")
+    w.unless(f"{here} == {equal}")
+
+
+def a_slice(w: Writer, value: slice, here: str) -> None:
+    w.unless(f"type({here}) is {w.constant(slice)}")
+    for part in ("start", "stop", "step"):
+        w.visit(getattr(value, part), f"{here}.{part}")
+
+
+def a_set(w: Writer, value: Any, here: str) -> None:
+    if w.met(value, here, type(value)):
+        return
+    if not all(type(item) in (str, int, bytes, bool) for item in value):
+        raise Unguarded
+    kind, items = w.constant(type(value)), w.constant(list(value))
+    types_of = w.constant([type(item) for item in value])
+    w.unless(
+        f"type({here}) is {kind} and [*{here}] == {items} "
+        f"and [*map(type, {here})] == {types_of}"
+    )
+
+
+def getter(w: Writer, value: Any, here: str) -> None:
+    arguments = value.__reduce__()[1]
+    if type(value) is operator.methodcaller or {str, int} < set(map(type, arguments)):
+        raise Unguarded
+    if w.met(value, here, type(value)):
+        return
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    w.visit(arguments, f"{here}.__reduce__()[1]")
+
+
+def treedef(w: Writer, value: Any, here: str) -> None:
+    if w.met(value, here, type(value)):
+        return
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        data = node.node_data()
+        names = (data or (None, None))[1]
+        simple = data is None or data[0] in (tuple, list, dict, type(None))
+        if not simple or not all(type(name) is str for name in names or ()):
+            raise Unguarded
+        waiting.extend(node.children())
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    w.unless(f"{here} == {w.constant(value)}")
 
 
 def sequence(w: Writer, value: Any, here: str) -> None:
@@ -59,6 +145,34 @@ def mapping(w: Writer, value: dict[Any, Any], here: str) -> None:
     )
     for name, item in list(value.items()):
         w.visit(item, f"{here}[{name!r}]")
+
+
+def subclassed(w: Writer, value: Any, here: str) -> None:
+    """A dict of the standard library's, without attributes of its own."""
+    kind = type(value)
+    if kind not in _DICTS or getattr(value, "__dict__", None):
+        raise Unguarded
+    w.unless(f"not getattr({here}, '__dict__', None)")
+    before = len(w.things)
+    mapping(w, value, here)
+    if kind is collections.defaultdict and len(w.things) > before:
+        w.visit(value.default_factory, f"{here}.default_factory")
+
+
+def a_deque(w: Writer, value: Any, here: str) -> None:
+    if w.met(value, here, type(value)):
+        return
+    kind = w.constant(type(value))
+    w.unless(f"type({here}) is {kind} and len({here}) == {len(value)}")
+    w.unless(f"{here}.maxlen == {value.maxlen}")
+    for i, item in enumerate(list(value)):
+        w.visit(item, f"{here}[{i}]")
+
+
+def a_proxy(w: Writer, value: Any, here: str) -> None:
+    if not w.met(value, here, type(value)):
+        w.unless(f"type({here}) is {w.constant(type(value))}")
+        w.visit(proxied(value), f"{w.constant(proxied)}({here})")
 
 
 def same(w: Writer, value: Any, here: str) -> None:

@@ -1,7 +1,6 @@
 """Visitors of arrays, values and containers."""
 
 import hashlib
-import math
 import sys
 import weakref
 from collections.abc import Hashable
@@ -15,11 +14,14 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 
 from hotk._core import SHORT, Tracer
 
-from ._classes import a_class, attributes_of, is_library_class, unknown
+from ._classes import a_class, is_library_class, unknown
+from ._objects import attributes, attributes_of
+from ._registry import Compared
 from ._walk import VISITORS, Opaque, Walk
 
 
 _SMALL = 64
+_TEXT = "SUMm"  # kinds of dtype that JAX has no numbers for: strings and dates
 # Which captured arrays are static by content, level by level: integer scalars, all
 # scalars, all arrays of at most 64 numbers, only those of NumPy; and, for what is held
 # rather than looked up at each call, NumPy's of any size.
@@ -98,11 +100,26 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         return
     if walk.frozen:
         raise Opaque("an array reached through a class or a static field")
-    if not is_numeric(value.dtype):
-        raise Opaque(f"a NumPy array of dtype {value.dtype}")
-    if walk.small and is_small(value, walk.small):
+    if value.dtype.kind in _TEXT:
         walk.key.append(_content(value))
         return
+    if walk.small and is_numeric(value.dtype) and is_small(value, walk.small):
+        walk.key.append(_content(value))
+        return
+    copy, short = copied(value)
+    walk.add_leaf(copy, value, short)
+
+
+def copied(value: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return a copy of a captured NumPy array as JAX takes it, and whether it is short.
+
+    It is short if JAX has its integers in fewer bits, and each is at most `SHORT`.
+
+    Raises:
+        Opaque: If JAX has no such numbers.
+    """
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
     try:
         with np.errstate(over="raise"):
             copy = own_copy(value)
@@ -117,36 +134,10 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
         if most > limits.max or least < limits.min:
             raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
         short = max(most, -least) <= SHORT
-    walk.add_leaf(copy, value, short)
+    return copy, short
 
 
 # ----- Static by value or identity
-
-
-def number(walk: Walk, value: float) -> None:
-    """A float, told apart from its other zero and from an integer."""
-    walk.key.append(float)
-    walk.key.append(value if value and not math.isnan(value) else value.hex())
-
-
-def complex_number(walk: Walk, value: complex) -> None:
-    """A complex number, by both parts."""
-    walk.key.append((complex, value.real.hex(), value.imag.hex()))
-
-
-def numpy_number(walk: Walk, value: np.generic) -> None:
-    """A NumPy scalar, bit by bit."""
-    walk.key.append((type(value), value.dtype.str, value.tobytes()))
-
-
-def by_text(walk: Walk, value: Any) -> None:
-    """A number of a library whose equal values may differ, as `Decimal`'s do."""
-    walk.key.append((type(value), repr(value)))
-
-
-def a_range(walk: Walk, value: range) -> None:
-    """A range, by its three numbers: equal ranges may differ in them."""
-    walk.key.append((range, value.start, value.stop, value.step))
 
 
 def a_slice(walk: Walk, value: slice) -> None:
@@ -154,15 +145,6 @@ def a_slice(walk: Walk, value: slice) -> None:
     walk.key.append(slice)
     for part in (value.start, value.stop, value.step):
         walk.visit(part)
-
-
-def a_set(walk: Walk, value: Any) -> None:
-    """A set of simple values, in the order in which it is iterated over."""
-    if walk.met(value):
-        return
-    if not all(type(item) in (int, str, bool, bytes, type(None)) for item in value):
-        raise Opaque("a set of things that are not simple")
-    walk.key.append((type(value), tuple((type(item), item) for item in value)))
 
 
 def permanent(walk: Walk, value: Any) -> None:
@@ -205,6 +187,9 @@ def tree_node(walk: Walk, value: Any) -> None:
     data = treedef.node_data()
     if data is None:
         raise Opaque(f"an empty node of type {type(value).__name__}")
+    if data[1] is value:
+        fixed_node(walk, value)
+        return
     if not _is_whole(value, children, treedef):
         raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
     tree_data(walk, *data)
@@ -212,6 +197,16 @@ def tree_node(walk: Walk, value: Any) -> None:
     names = child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
         walk.visit(child, "{}", name)
+
+
+def fixed_node(walk: Walk, value: Any) -> None:
+    """A node that is static as a whole: by its class and its attributes."""
+    walk.frozen += 1
+    try:
+        a_class(walk, type(value))
+        attributes(walk, value)
+    finally:
+        walk.frozen -= 1
 
 
 def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
@@ -235,7 +230,11 @@ def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
 
 def child_names(value: Any) -> list[str]:
     """Name the children of a registered pytree: `.weight`, `['a']`, `[0]`."""
-    paths = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    inside = lambda node: node is not value
+    try:
+        paths = tree_flatten_with_path(value, is_leaf=inside)[0]
+    except ValueError:  # a tuple that answers to every name, as those of a mock do
+        return [f"[{i}]" for i in range(len(tree_flatten(value, is_leaf=inside)[0]))]
     return [keystr(path) for path, _ in paths]
 
 
@@ -266,7 +265,6 @@ def _static_data(walk: Walk, data: Any) -> None:
         own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
         if type(data).__hash__ is object.__hash__ and not own:
             raise Opaque(f"static data of type `{type(data).__qualname__}`")
-        walk.key.append(type(data))
-        walk.key.append(data)
+        walk.key.append(Compared(data))
     else:
         walk.visit(data, "<static>")

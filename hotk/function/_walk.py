@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType
 from typing import Any, Final
 
+from hotk._core import JITTED
+
 
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
 # run so that what does not depend on the point is computed at once, and is no tracer.
@@ -89,6 +91,31 @@ class Walk:
         if self.originals is not self.leaves:
             self.originals.append(original)
 
+    def attempt(self, visit: Callable[[], None]) -> bool:
+        """Whether a visit meets nothing opaque; one that does leaves no trace."""
+        before = len(self.key), len(self.leaves), len(self.originals), len(self.seen)
+        trail = self.trail
+        known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
+        try:
+            visit()
+        except Opaque:
+            parts = (self.key, self.leaves, self.originals)
+            for part, length in zip(parts, before, strict=False):
+                del part[length:]
+            for things, length in (
+                (self.seen, before[3]),
+                ({} if trail is None else trail.nodes, known[0]),
+            ):
+                for added in list(things)[length:]:
+                    del things[added]
+            if trail is not None:
+                del trail.visits[known[1] :]
+                left = set(map(id, trail.nodes.values()))
+                for node in trail.nodes.values():
+                    node.parents = [p for p in node.parents if id(p) in left]
+            return False
+        return True
+
     def plain_key(self) -> list[Hashable]:
         """Return the key without the difference between NumPy's and JAX's arrays."""
         numpy = (_NUMPY_LEAF, _SHORT_LEAF)
@@ -155,6 +182,13 @@ class Walk:
         finally:
             trail.stack.pop()
 
+    def met_fixed(self, value: Any) -> bool:
+        """Whether a thing was met before that is never copied, wherever it is met."""
+        frozen, self.frozen = self.frozen, 1
+        known = self.met(value)
+        self.frozen = frozen
+        return known
+
     def met(self, value: Any) -> bool:
         """Whether a thing was met before; if so its number goes into the key."""
         number = self.seen.get(id(value))
@@ -170,7 +204,7 @@ class Walk:
 
 def is_mutable(value: Any) -> bool:
     """Whether a thing may change in place, besides classes and functions."""
-    return not isinstance(value, (type, FunctionType, tuple))
+    return not isinstance(value, (type, FunctionType, tuple, JITTED))
 
 
 class Placeholder:

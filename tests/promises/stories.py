@@ -5,6 +5,7 @@ from . import (  # noqa: F401
     stories_classes,
     stories_effects,
     stories_functions,
+    stories_kinds,
     stories_modules,
     stories_objects,
     stories_settings,
