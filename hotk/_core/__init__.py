@@ -1,5 +1,10 @@
 """Floor 0. Errors, descriptions, tables, and the door to JAX's internals."""
 
+from ._axes import (
+    in_front as in_front,
+    varies_by_device as varies_by_device,
+    varying_alike as varying_alike,
+)
 from ._canonical import (
     Canonical as Canonical,
     Number as Number,
@@ -19,29 +24,27 @@ from ._compat import (
     ad as ad,
     as_written as as_written,
     cache_size as cache_size,
-    check_forward as check_forward,
     equations as equations,
-    in_front as in_front,
     in_trace as in_trace,
+    is_outermost as is_outermost,
     is_type as is_type,
     jaxpr_as_fun as jaxpr_as_fun,
     jit_like as jit_like,
     jit_options as jit_options,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
-    operation_name as operation_name,
-    output_types as output_types,
-    rule_parts as rule_parts,
-    scan_counts as scan_counts,
     source_line as source_line,
-    stage_moving as stage_moving,
     sub_jaxprs as sub_jaxprs,
     trace_context as trace_context,
     unkeyed_setting as unkeyed_setting,
     unmapped_aval as unmapped_aval,
     used_inputs as used_inputs,
-    varies_by_device as varies_by_device,
-    varying_alike as varying_alike,
+)
+from ._compat_trace import (
+    abandoned_if_failed as abandoned_if_failed,
+    output_types as output_types,
+    rule_functions as rule_functions,
+    trace_once as trace_once,
 )
 from ._describe import (
     bytes_name as bytes_name,
@@ -94,6 +97,11 @@ from ._moved import (
     same_program as same_program,
 )
 from ._numbers import with_numbers as with_numbers
+from ._programs import (
+    check_forward as check_forward,
+    operation_name as operation_name,
+    scan_counts as scan_counts,
+)
 from ._progress import bar as bar, progress as progress
 from ._settings import (
     decisive_settings as decisive_settings,

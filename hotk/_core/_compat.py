@@ -1,4 +1,4 @@
-"""The only file that touches what JAX does not promise: each use with its reason."""
+"""What JAX does not promise, each use with its reason; see also `_compat_trace`."""
 
 import contextlib
 import os
@@ -8,11 +8,9 @@ from typing import Any
 
 import jax
 from jax._src import (
-    api_util as _api_util,
     array as _array,
     config as _config,
     core as _jax_core,
-    linear_util as _linear_util,
     pjit as _pjit,
     source_info_util as _source,
 )
@@ -110,45 +108,15 @@ def setting_names() -> list[str]:
     return [*names, "jax_default_prng_impl"]
 
 
-def makes_keys(closed: Any) -> bool:
-    """Whether a program makes random keys, which depends on a setting of its own."""
-    names = ("random_seed", "random_wrap")
-    return any(e.primitive.name in names for e in equations(closed.jaxpr))
-
-
 def in_trace() -> bool:
     """Whether an outer transformation is tracing now."""
     return not _jax_core.trace_state_clean()
 
 
-def varies_by_device(arrays: Any) -> bool:
-    """Whether `shard_map` has typed any of these by the mesh axes it varies along.
-
-    A program traced without such types has lost where the types change, so it has to be
-    traced for them. The type has no public reader in every version.
-    """
-    return any(map(_varying, arrays))
-
-
-def varying_alike(arrays: list[Any]) -> list[Any]:
-    """Let arrays vary along the same mesh axes of a `shard_map`, all that any does.
-
-    JAX does so before each primitive of its own; the transpose is a sum over devices,
-    and so what comes back for an array that all devices share is whole.
-    """
-    axes = [_varying(a) for a in arrays]
-    every = frozenset().union(*axes)
-    return [
-        jax.lax.pcast(a, tuple(sorted(every - own)), to="varying")
-        if own != every
-        else a
-        for a, own in zip(arrays, axes, strict=True)
-    ]
-
-
-def _varying(array: Any) -> frozenset[str]:
-    kind = getattr(jax.typeof(array), "manual_axis_type", None)
-    return frozenset(getattr(kind, "varying", None) or ())
+def is_outermost() -> bool:
+    """Whether the trace that is going on stands in no other one."""
+    outside = getattr(_jax_core.trace_ctx.trace, "parent_trace", None)
+    return outside is None or isinstance(outside, _jax_core.EvalTrace)
 
 
 def cache_size(jitted: Any) -> int:
@@ -200,27 +168,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                 yield from equations(inner)
 
 
-def check_forward(closed: Any) -> None:
-    """Refuse a program that holds the forward derivative of a `custom_vjp` function.
-
-    JAX leaves a mark in the program and complains when the program is lowered; only
-    then would the next nesting be tried.
-    """
-    for equation in equations(closed.jaxpr):
-        if equation.primitive.name == "custom_lin":
-            raise TypeError(
-                "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
-            )
-
-
-def transforms(equation: Any) -> str:
-    """Return the transformations that made an equation: `transpose(jvp())`.
-
-    JAX writes them into the names that profilers show, and nowhere else.
-    """
-    return str(equation.source_info.name_stack)
-
-
 _CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
 
 
@@ -245,81 +192,10 @@ def _definition(equation: Any) -> str:
 
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
-_JAX = os.path.dirname(os.path.abspath(jax.__file__))
-_OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
-
-
-def operation_name(equation: Any) -> str:
-    """Return the name of an operation: of its primitive, or of a function of JAX.
-
-    JAX gives a function with a derivative rule no name of its own; where it is defined
-    tells which it is. One that is not recognised is any function with a rule.
-    """
-    if equation.primitive.name == "custom_jvp_call":
-        info = equation.params["call_jaxpr"].jaxpr.debug_info
-        if (info.func_filename or "").startswith(_JAX + os.sep):
-            return _OWN_FUNCTIONS.get(info.func_name, equation.primitive.name)
-    return equation.primitive.name
-
-
-def stage_moving(function: Any, arrays: list[Any]) -> tuple[Any, tuple[Any, ...], Any]:
-    """Trace a function so that what does not depend on `arrays` is computed now.
-
-    `jax.make_jaxpr` stages every operation, so that `if c > 0` fails for a captured
-    array `c`; without a trace it works. Partial evaluation does as eager code does.
-
-    Returns:
-        A closed jaxpr whose first arguments are constants, those constants, and the
-        structure of the result.
-    """
-    trees = []
-
-    def flat(*moving: Any) -> list[Any]:
-        leaves, tree = jax.tree.flatten(function(list(moving)))
-        trees.append(tree)
-        return leaves
-
-    avals = [jax.typeof(array) for array in arrays]
-    debug = _api_util.debug_info("stage_moving", flat, avals, {})
-    unknown = [_partial_eval.PartialVal.unknown(aval) for aval in avals]
-    jaxpr, _, constants = _partial_eval.trace_to_jaxpr_nounits(
-        _linear_util.wrap_init(flat, debug_info=debug), unknown, instantiate=True
-    )
-    jaxpr = _partial_eval.convert_constvars_jaxpr(jaxpr)
-    closed = jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
-    return closed, tuple(constants), trees[0]
-
 
 def is_type(a: Any) -> bool:
     """Whether it is the type of an array, and not an array."""
     return isinstance(a, _jax_core.AbstractValue)
-
-
-def output_types(function: Any, types: Any) -> list[Any]:
-    """Return the types of a function's results, with their shardings and mesh axes.
-
-    `jax.eval_shape` takes shapes and dtypes alone.
-
-    Args:
-        function: A function of a list of arrays that returns a list of them.
-        types: The types of the arrays.
-    """
-
-    def flat(*arrays: Any) -> list[Any]:
-        return function(list(arrays))
-
-    debug = _api_util.debug_info("output_types", flat, types, {})
-    wrapped = _linear_util.wrap_init(flat, debug_info=debug)
-    jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
-    return [variable.aval for variable in jaxpr.outvars]
-
-
-def scan_counts(parameters: Any) -> tuple[int, int]:
-    """Return how many constants and carries a `scan` has; jax 0.12 renamed them."""
-    if "num_carry" in parameters:
-        return parameters["num_consts"], parameters["num_carry"]
-    constants, carry, _ = parameters["ft_in"].unpack()
-    return len(constants), len(carry)
 
 
 def used_inputs(closed: Any) -> list[bool]:
@@ -363,57 +239,3 @@ def new_primitive(
     batching.primitive_batchers[made] = batch
     mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
     return made
-
-
-def in_front(arrays: Any, axes: Any) -> tuple[list[Any], int]:
-    """Move the mapped axes of arrays to the front; return also how long they are."""
-    sizes = [a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None]
-    moved = [
-        a if d is None else batching.bdim_at_front(a, d, sizes[0])
-        for a, d in zip(arrays, axes, strict=True)
-    ]
-    return moved, sizes[0]
-
-
-def rule_parts(equation: Any) -> list[Any]:
-    """Return the functions, and what they are given, behind a derivative rule.
-
-    JAX keeps the rules of `custom_jvp` and `custom_vjp` inside of functions of its own,
-    and the user's function in a cell of those.
-
-    Raises:
-        LookupError: If they are not where they are known to be.
-    """
-    parameters = equation.params
-    if equation.primitive.name == "custom_jvp_call":
-        wrapped = [_wrapped(parameters["jvp_jaxpr_fun"], "jvp")]
-    else:
-        wrapped = [_wrapped(parameters["fwd_jaxpr_thunk"], "fwd"), parameters["bwd"]]
-    found: list[Any] = []
-    for one in wrapped:
-        found.append(one.f)
-        for _, given in one.transforms:
-            found.extend(_given(given))
-    return found
-
-
-def _wrapped(function: Any, cell: str) -> Any:
-    """Return what JAX has wrapped in its function that traces a rule."""
-    thunk = _cells(function.f)["fn"]
-    return _cells(thunk)[cell]
-
-
-def _cells(function: Any) -> dict[str, Any]:
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    return {n: c.cell_contents for n, c in zip(names, cells, strict=True)}
-
-
-def _given(parameters: Any) -> Iterator[Any]:
-    """Yield what a rule is called with besides arrays, without JAX's bookkeeping."""
-    for item in parameters:
-        if isinstance(item, _jax_core.DebugInfo):
-            continue
-        name = getattr(item, "__qualname__", "")
-        if name.startswith("transformation_with_aux"):
-            continue
-        yield item

@@ -14,8 +14,8 @@ from ._compat import (
     equations,
     source_line,
     sub_jaxprs,
-    transforms,
 )
+from ._programs import transforms
 
 
 def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:

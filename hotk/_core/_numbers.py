@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from ._canonical import Path
-from ._compat import Literal, as_written, scan_counts
+from ._compat import Literal, as_written
 from ._interpret import bound
+from ._programs import scan_counts
 
 
 Values = Mapping[Path, Any]

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from hotk._core import equations
+from hotk._core import equations, jaxpr_as_fun, trace_once
 
 from ._losses import AbstractLoss
 
@@ -68,11 +68,14 @@ def linearized(model: Callable[..., Any], x: Any, args: Any) -> Any:
 
 def _slope(at: Callable[[Any], Any], x: Any, v: Any) -> tuple[Any, Any]:
     """Return the value and the derivative along `v`, linear in `v` in any mode."""
-    names = [e.primitive.name for e in equations(jax.make_jaxpr(at)(x).jaxpr)]
+    closed, shapes = trace_once(at, x, kept=False)  # the model itself runs once
+    tree = jax.tree.structure(shapes)
+    run = lambda x: tree.unflatten(jaxpr_as_fun(closed)(*jax.tree.leaves(x)))
+    names = [e.primitive.name for e in equations(closed.jaxpr)]
     if not any(name.startswith("custom_vjp") for name in names):
-        return jax.jvp(at, (x,), (v,))
+        return jax.jvp(run, (x,), (v,))
     # there is no forward rule: what is pulled back is linear, so turn that around
-    z, pull = jax.vjp(at, x)
+    z, pull = jax.vjp(run, x)
     return z, jax.linear_transpose(lambda u: pull(u)[0], z)(v)[0]
 
 

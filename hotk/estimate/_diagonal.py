@@ -1,6 +1,5 @@
 """The diagonal of an operator: Hutchinson and XDiag."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk.linop import loop, space
+from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, without_one
@@ -124,7 +124,7 @@ def _xdiag(
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xdiag")
 
 
-@functools.partial(jax.jit, static_argnums=4)
+@jitted(static_argnums=4)
 def _leave_one_out(
     probes: Any, q: Any, r: Any, z: Any, symmetric: bool
 ) -> tuple[Any, Any]:

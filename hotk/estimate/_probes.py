@@ -1,6 +1,5 @@
 """Random vectors of a space, their products, and bases of what these span."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 from hotk._core import StructureError
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.mode import choose_block, unit
+from hotk.prepared import jitted
 
 
 def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
@@ -30,14 +30,14 @@ def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
     return key if isinstance(key, jax.Array) else jnp.asarray(key)
 
 
-@functools.partial(jax.jit, static_argnames=("count", "signs"))
+@jitted(static_argnames=("count", "signs"))
 def drawn(key: Any, like: Any, *, count: int, signs: bool) -> Any:
     """Draw independent vectors: a tree with one leading axis."""
     vectors = space.basis(like, count)
     return space.narrowed(space.random(key, vectors, signs=signs), vectors)
 
 
-@jax.jit
+@jitted
 def units(like: Any) -> Any:
     """Return all unit vectors: a tree with one leading axis."""
     arrays = space.parts(like)
@@ -90,7 +90,7 @@ def orthogonalized(basis: Any, v: Any) -> tuple[Any, Any]:
     return jax.lax.fori_loop(0, 2, again, (v, zero))
 
 
-@jax.jit
+@jitted
 def orthonormal(vectors: Any) -> tuple[Any, Any]:
     """Factorize vectors as Q R by Gram-Schmidt in two passes.
 

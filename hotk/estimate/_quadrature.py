@@ -1,6 +1,5 @@
 """Gauss quadrature of spectra by the Lanczos iteration, several probes in step."""
 
-import functools
 import math
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 
 from hotk._core import Tracer, in_trace, progress
 from hotk.linop import loop, space
+from hotk.prepared import jitted
 
 from ._probes import orthogonalized, products
 
@@ -91,7 +91,7 @@ def _shown(
     return nodes, weights, jnp.asarray(count, jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@jitted(static_argnums=2)
 def _begun(keys: Any, like: Any, steps: int) -> Any:
     def one(key: Any) -> Any:
         v = space.random(key, like)
@@ -114,7 +114,7 @@ def _step(while_loop: Any, A: Any, state: Any) -> Any:
     return _absorbed(state, products(A, vectors, len(state["alpha"])))
 
 
-@jax.jit
+@jitted
 def _absorbed(state: Any, images: Any) -> Any:
     """Go one step on with the products of the newest vectors.
 
@@ -141,7 +141,7 @@ def _absorbed(state: Any, images: Any) -> Any:
     }
 
 
-@jax.jit
+@jitted
 def _rule(state: Any) -> tuple[Any, Any]:
     """Return the nodes and weights of the projected matrices."""
 

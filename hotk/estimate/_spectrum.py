@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from hotk._core import AbstractReport
+from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
 from ._probes import checked
@@ -133,25 +134,25 @@ def _on(found: Spectrum, grid: Any, each: Callable[[Any], Any]) -> Estimate:
     return _averaged(found, samples.reshape(-1, *grid.shape))
 
 
-@jax.jit
+@jitted
 def _total(found: Spectrum, values: Any) -> Estimate:
     scale = jnp.asarray(found.size, found.nodes.dtype)
     return _averaged(found, scale * _sums(found, values))
 
 
-@jax.jit
+@jitted
 def _density(found: Spectrum, grid: Any, width: Any) -> Estimate:
     peak = 1 / (width * jnp.asarray(2 * jnp.pi, width.dtype) ** 0.5)
     bell = lambda t: peak * jnp.exp(-(((t - found.nodes) / width) ** 2) / 2)
     return _on(found, grid, bell)
 
 
-@jax.jit
+@jitted
 def _cdf(found: Spectrum, grid: Any) -> Estimate:
     return _on(found, grid, lambda t: (found.nodes <= t).astype(grid.dtype))
 
 
-@jax.jit
+@jitted
 def _quantile(found: Spectrum, share: Any) -> Any:
     order = jnp.argsort(found.nodes.ravel())
     nodes, weights = found.nodes.ravel()[order], found.weights.ravel()[order]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk.linop import loop, space
+from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, without_one
@@ -120,7 +121,7 @@ def _hutch_plus_plus(
     return averaged(each, 3 * samples, "hutch++")
 
 
-@jax.jit
+@jitted
 def _projected(vectors: Any, q: Any) -> Any:
     return space.minus(vectors, space.combination(gram(q, vectors).T, q))
 
@@ -136,7 +137,7 @@ def _xtrace(
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xtrace")
 
 
-@jax.jit
+@jitted
 def _leave_one_out(probes: Any, q: Any, r: Any, z: Any) -> tuple[Any, Any]:
     r"""Return the mean of one unbiased estimate for each test vector left out.
 

@@ -1,6 +1,6 @@
 """Floor 1. What is differentiated: callables as modules, and signatures of calls."""
 
-from ._callables import Ruled as Ruled, is_permanent as is_permanent
+from ._callables import Ruled as Ruled
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._explain import Explanation as Explanation, explain as explain
 from ._guard import look as look
@@ -11,12 +11,14 @@ from ._recipe import (
     recipe_of as recipe_of,
 )
 from ._registry import static as static
+from ._rule_key import rule_key as rule_key
 from ._signature import (
     Row as Row,
     Signature as Signature,
     kind_of as kind_of,
     sharding_of as sharding_of,
 )
+from ._snapshot import Snapshot as Snapshot
 from ._staged import Staged as Staged
 from ._tree import (
     check_faithful as check_faithful,

@@ -38,15 +38,17 @@ class Trail:
     """The nodes of a walk in the order of visit, with their parents.
 
     `visits` has each visit, where a number may be the same object as another one: from
-    which length of the key to which, and the path.
+    which length of the key to which, and the path. `frozen` has what was reached
+    through a class.
     """
 
-    __slots__ = ("nodes", "stack", "visits")
+    __slots__ = ("frozen", "nodes", "stack", "visits")
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.stack: list[Node] = []
         self.visits: list[tuple[int, int, str, Node]] = []
+        self.frozen: list[Any] = []
 
 
 _SEEN: Final = "<met before>"
@@ -136,6 +138,8 @@ class Walk:
     ) -> None:
         trail = self.trail
         assert trail is not None
+        if self.frozen:
+            trail.frozen.append(value)
         parent = trail.stack[-1] if trail.stack else None
         node = trail.nodes.get(id(value))
         fresh = node is None or node.value is not value

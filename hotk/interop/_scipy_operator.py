@@ -1,6 +1,5 @@
 """`as_scipy`: an operator for SciPy's sparse solvers and eigensolvers."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator
 
 from hotk.linop import AbstractOperator, space, space_of
+from hotk.prepared import jitted
 
 from ._layout import Layout, as_flat, as_flat_rows
 
@@ -64,7 +64,7 @@ def _as_it_is(product: Any, operator: Any, parts: list[Any]) -> list[Any]:
     return product(operator, parts)
 
 
-_compiled = functools.partial(jax.jit, static_argnums=0)(_as_it_is)
+_compiled = jitted(_as_it_is, static_argnums=0)
 
 
 def _product(operator: AbstractOperator, parts: list[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import StructureError, describe_tree, message, number_name, progress
+from hotk.prepared import jitted
 from hotk.second import hvp
 
 from . import space
@@ -103,7 +104,7 @@ def _picked(batch: Any, numbers: Any) -> Any:
     return jax.tree.map(lambda a: a[numbers] if np.ndim(a) else a, batch)
 
 
-@jax.jit
+@jitted
 def _added(total: Any, part: Any, weight: Any) -> Any:
     return jax.tree.map(
         lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype),

@@ -1,13 +1,12 @@
 """Dense things of an operator: its matrix, parts of it, its diagonal."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from hotk.mode import choose_block, columns, is_entrywise, over_basis, split_rows, unit
-from hotk.prepared import check_bytes
+from hotk.prepared import check_bytes, jitted
 
 from . import space
 from ._index import Index, leaf_numbers
@@ -35,7 +34,7 @@ def _check(operator: Any, call: str, rows: int, count: int) -> None:
     check_bytes(call, count, rows * count * dtype.itemsize, _INSTEAD)
 
 
-@functools.partial(jax.jit, static_argnames="block")
+@jitted(static_argnames="block")
 def many(operator: Any, vectors: Any, block: int | None) -> Any:
     """Return the products with several vectors, so many at once."""
     if block is None:
@@ -59,7 +58,7 @@ def _matrix_on_host(operator: Any) -> Any:
     return (a + a.T) / 2 if operator.symmetric else a
 
 
-@functools.partial(jax.jit, static_argnames="block")
+@jitted(static_argnames="block")
 def _matrix(operator: Any, block: int | None) -> Any:
     like = operator.like
     with space.mesh_of(like):
@@ -94,7 +93,7 @@ def block(operator: Any, row: str, column: str, size: int | None) -> Any:
     return _block(operator, *numbers, size)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+@jitted(static_argnums=(1, 2, 3))
 def _block(
     operator: Any, rows: tuple[int, ...], cols: tuple[int, ...], size: int | None
 ) -> Any:
@@ -121,7 +120,7 @@ def diagonal(operator: Any, block: int | None) -> Any:
     return _diagonal(operator, block)
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@jitted(static_argnums=1)
 def _diagonal(operator: Any, block: int | None) -> Any:
     like = operator.like
     push, like_parts = pushed(operator, like), space.parts(like)

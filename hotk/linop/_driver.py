@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import ModeError, Tracer, message
+from hotk.prepared import jitted
 
 from . import space
 from ._solution import Reason, Solution
@@ -119,7 +120,7 @@ def compiled(run: Callable[..., Any], inputs: Any) -> Any:
     return _jitted(run, arrays, tuple(leaves), treedef)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+@jitted(static_argnums=(0, 2, 3))
 def _jitted(run: Callable[..., Any], arrays: Any, leaves: Any, treedef: Any) -> Any:
     inputs = eqx.combine(arrays, treedef.unflatten(leaves))
     return run(jax.lax.while_loop, *inputs)

@@ -18,7 +18,7 @@ from hotk._core import (
     in_trace,
     message,
 )
-from hotk.function import Closure, Opaque, Staged, own_copy
+from hotk.function import Closure, Opaque, Snapshot, Staged, own_copy, survey
 
 from ._vectors import fitted
 
@@ -123,9 +123,20 @@ def _closed(f: Any, arrays: Any, parts: Any) -> Closure:
 
 
 @jax.jit
-def _call(f: Any, x: Any, args: Any) -> Any:
-    """Call a function; JAX remembers for which it could be traced."""
-    return f(x, *args)
+def _call(closure: Closure, x: Any, args: Any) -> Any:
+    """Call a function; JAX remembers for which it could be traced.
+
+    One that writes into something is not among them: it is held as its program.
+    """
+    f = closure.skeleton.function(closure.leaves)
+    snapshot = Snapshot(*survey(f), ())
+    try:
+        result = f(x, *args)
+    finally:
+        wrote = snapshot.restore()
+    if wrote is not None:
+        raise Opaque(wrote)
+    return result
 
 
 def _staged(f: Any, arrays: Any, parts: Any) -> WithStatics:

@@ -1,6 +1,5 @@
 """Lanczos iteration with thick restart: extreme eigenvalues and their vectors."""
 
-import functools
 from typing import Any, ClassVar, final
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from hotk._core import AbstractReport, in_trace, progress as with_bar
+from hotk.prepared import jitted
 
 from . import space
 from ._driver import constant, loop
@@ -133,7 +133,7 @@ def eigh(
     return loop(operator, _run, operator, *inputs)
 
 
-@functools.partial(jax.jit, keep_unused=True)  # it says where to compute
+@jitted(keep_unused=True)  # it says where to compute
 def _start(key: Any, like: Any) -> Any:
     start = space.random(key, like)
     return space.times(1 / space.norm(start), start)
@@ -282,7 +282,7 @@ def extend(
     return while_loop(lambda s: s["j"] < m, step, state)
 
 
-@jax.jit
+@jitted
 def _grown(s: Any, image: Any, key: Any) -> Any:
     """Take up the image of the last vector of a basis as the next one."""
     j, basis, before = s["j"], s["basis"], s["beta"]

@@ -1,6 +1,5 @@
 """`Linearized`: an operator whose products share one linearization."""
 
-import functools
 from typing import Any, Literal, final
 
 import equinox as eqx
@@ -8,7 +7,7 @@ import jax
 
 from hotk._core import bytes_name
 from hotk.mode import is_fused
-from hotk.prepared import check_bytes
+from hotk.prepared import check_bytes, jitted
 
 from . import space
 from ._operator import AbstractOperator
@@ -109,7 +108,7 @@ def linearized(operator: Any, plan: Literal["store", "recompute"] | None) -> Lin
     return Linearized(operator, _kept(operator, "store"))
 
 
-@functools.partial(jax.jit, static_argnums=1, keep_unused=True)
+@jitted(static_argnums=1, keep_unused=True)
 def _kept(operator: Any, plan: str | None) -> Any:
     fused = plan is None and is_fused(operator.mv, operator.like)
     if plan == "recompute" or fused:
@@ -120,7 +119,7 @@ def _kept(operator: Any, plan: str | None) -> Any:
     return jax.tree.map(lambda a: Own(own[id(a)]) if id(a) in own else a, product)
 
 
-@jax.jit
+@jitted
 def _apply(linearized: Any, v: Any) -> Any:
     own = jax.tree.leaves(linearized.operator)
     product = jax.tree.map(

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotk._core import StructureError, describe_tree, message
 from hotk.linop import HessianOperator
+from hotk.prepared import jitted
 
 from ._axes import axes, colorbar
 
@@ -76,7 +77,7 @@ def surface(
     return ax
 
 
-@jax.jit
+@jitted
 def _values(H: Any, directions: Any, grid: Any) -> Any:
     """Return the function at `x + sum_i c_i v_i` for each row `c` of a grid."""
 

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
-from hotk._core import unkeyed_setting
+from hotk._core import jaxpr_as_fun, unkeyed_setting
 from hotk.function import (
     CHANGED,
     KEEPS,
     WRITES,
     Opaque,
     Rebuild,
+    Snapshot,
     Walk,
     check_faithful,
     dict_orders,
@@ -61,7 +62,11 @@ class Call:
         captured: The captured arrays.
         inputs: The sorted leaves of the arguments.
         key: What identifies the program of `f` at this structure of arguments.
+        traced: The program of `f` and the shapes of its results, if the call is of a
+            function that is traced by itself.
     """
+
+    traced: Any = None
 
     def __init__(
         self,
@@ -191,19 +196,25 @@ class Call:
         given = self.make_args(args_leaves)
 
         same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
+        # What is not copied is put back: `f` may have written tracers into it.
+        snapshot = Snapshot(walk, trail, rebuild.touched)
         try:
             try:
                 out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
             except Exception:
-                self.wrote = not same()
+                self.wrote = snapshot.restore() is not None or not same()
                 raise
+            wrote = snapshot.restore()
             now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
             if len(now) != len(before) or any(map(operator.is_not, now, before)):
                 raise Opaque(WRITES)
+            if wrote is not None:
+                raise Opaque(wrote)
             if not same():
                 raise Opaque(KEEPS if self.keeps else WRITES)
             return self.split(out)
         finally:
+            snapshot.restore()
             rebuild.release()
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
@@ -224,9 +235,14 @@ class Call:
     def evaluate_as_is(
         self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
     ) -> tuple[Any, Any]:
-        """Call `f` outside of a shared program."""
+        """Call `f` outside of a shared program, or run its own."""
         x = self.arrays_only(self.merge(leaves, kept, diff), 0)
-        return self.evaluate(captured, x, self.arrays_only(args, self.ahead))
+        moving = self.arrays_only(args, self.ahead)
+        if self.traced is None:
+            return self.evaluate(captured, x, moving)
+        closed, shapes = self.traced
+        outputs = jaxpr_as_fun(closed)(*captured, *x, *moving)
+        return jax.tree.structure(shapes).unflatten(outputs)
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""

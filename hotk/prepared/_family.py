@@ -22,9 +22,7 @@ from hotk._core import (
     pruned,
     with_numbers,
 )
-from hotk.function import own_copy
-
-from ._rule_key import rule_key
+from hotk.function import own_copy, rule_key
 
 
 # After so many programs of one family, all numbers are arguments of the next.

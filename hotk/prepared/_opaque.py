@@ -17,19 +17,21 @@ from hotk._core import (
     function_name,
     function_place,
     in_trace,
-    jaxpr_as_fun,
+    inlined,
+    inner_constants,
     message,
-    stage_moving,
     trace_context,
+    trace_once,
 )
-from hotk.function import KEEPS, is_library_file, own_copy
+from hotk.function import is_library_file, own_copy
 from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
 from ._call import Call
 from ._inputs import sort_inputs
+from ._joined import Traced, join
 from ._options import Options
-from ._plan import ASKED, Plan, first_line, plans, usual_plans
-from ._program import Evaluator, derive, program_key
+from ._plan import ASKED, Fallback, Plan, first_line, plans
+from ._program import Evaluator, Lifted, derive, program_key
 from ._store import STORE
 
 
@@ -54,102 +56,84 @@ class OpaqueCall(Call):
         self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not held)
         self.walked = ()
         self.captured = []
-        self.eager = False
-        self.traced: Any = None
 
     def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
         """Return the further arguments themselves, unless they are traced."""
         return super().make_args(leaves) if self.held else self.args
 
-    def apply(self, plan: Plan, arrays: Any) -> Any:
-        """Evaluate the operator in one mode."""
-        return derive(self, None, [], arrays, plan)
-
-    def _alone(self) -> tuple[Any, Any, Any]:
-        """Return the function of point and moving arguments, and both of them."""
+    def trace(self) -> Any:
+        """Run the function, once: what it keeps for later is no tracer."""
         leaves, _, args = self.unflatten(self.inputs.arrays)
-        point, kept = self.point(leaves)
+        self.point(leaves)  # refuses one without anything to differentiate
         numbers = range(self.ahead, len(self.leaves))
+        statics = self.inputs.statics
 
-        def alone(diff: Any, moving: list[Any]) -> Any:
-            x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
-            given = self._merge(numbers, moving, self.inputs.statics)
-            return self.split(self.f(x, *self.make_args(given)))
+        def alone(x: list[Any], moving: list[Any]) -> Any:
+            point = self.x_tree.unflatten(self._merge(range(len(leaves)), x, statics))
+            given = self._merge(numbers, moving, statics)
+            return self.split(self.f(point, *self.make_args(given)))
 
-        return alone, point, self.arrays_only(args, self.ahead)
-
-    def trace_once(self) -> Any:
-        """Return the program of the function itself and the shapes of its results."""
-        if self.traced is None:
-            alone, point, moving = self._alone()
-            self.traced = jax.make_jaxpr(alone, return_shape=True)(point, moving)
-        return self.traced
-
-    def remember(self) -> None:
-        """Run the function once as it is, so that what it keeps is no tracer."""
-        alone, point, moving = self._alone()
-        leaves, treedef = jax.tree.flatten((point, moving))
-        stage_moving(lambda given: alone(*treedef.unflatten(given)), leaves)
-
-    def evaluate_as_is(
-        self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
-    ) -> Any:
-        """Run the program of the function, or the function if it needs values."""
-        if self.eager:
-            x = self.x_tree.unflatten(self.merge(leaves, kept, diff))
-            return self.split(self.f(x, *self.make_args(args)))
-        closed, shapes = self.trace_once()
-        moving = self.arrays_only(args, self.ahead)
-        outputs = jaxpr_as_fun(closed)(*jax.tree.leaves(diff), *moving)
-        return jax.tree.structure(shapes).unflatten(outputs)
-
-    def plans(self) -> list[Plan]:
-        """List the modes to try."""
-        if self.eager:
-            return usual_plans(self.options, self.sizes(0.0))
+        moving = self.arrays_only(leaves, 0), self.arrays_only(args, self.ahead)
         try:
-            closed, (y, _) = self.trace_once()
-        except NEEDS_VALUE:
-            self.eager = True
-            return usual_plans(self.options, self.sizes(0.0))
-        return plans(self, closed, y)
-
-    def facts(self) -> Facts:
-        """Look for what limits the modes."""
-        if self.eager:
-            return Facts((), (), ())
-        return Facts.of(self.trace_once()[0].jaxpr)
+            self.traced = trace_once(alone, *moving, kept=self.held)
+        except NEEDS_VALUE as error:
+            if in_trace():  # it may be a tracer of the outside whose value is asked for
+                raise
+            raise needs_point(self, error) from error
+        return self.traced
 
 
 def call_opaque(
     options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
 ) -> Any:
-    """Trace the function itself, now and once; compile only if the program is new."""
+    """Trace the function itself, now and once; derive it only if its program is new."""
     call = OpaqueCall(options, f, x, rest)
-    if reason == KEEPS:
-        call.eager = not options.kind.sized
-        if options.kind.sized:  # it is run in loops, and more than once
-            call.remember()
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
+    closed, shapes = call.trace()
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
-        return first_that_works(call, lambda plan: call.apply(plan, arrays))[1]
+        apply = lambda plan: derive(call, None, [], arrays, plan)
+        return first_that_works(call, apply)[1]
     STORE.missed(f"{options.kind.name}({function_name(f)}): opaque, {reason}")
-    plan, (closed, constants, out_tree) = first_that_works(
-        call, lambda plan: staged(call, plan, arrays)
-    )
-    evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
-    return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+    try:
+        ready = join(call, Traced(None, closed, shapes, Facts.of(closed.jaxpr)))
+        _keep(ready.program)
+    except (Unrecognized, Fallback):  # or no mode works, which is said below
+        ready = derived(call)
+    if ready.compile(call, [], arrays):
+        STORE.compiled()
+    return ready.run(call, [], arrays)
 
 
-def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
-    """Trace the operator of an opaque call: its program, constants and result."""
-    if call.eager:
-        return stage_moving(lambda a: call.apply(plan, a), arrays)
-    traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
-    check_forward(traced[0])
-    check_linear(traced[0])
-    return traced[0], traced[0].consts, jax.tree.structure(traced[1])
+def _keep(program: Any) -> None:
+    """Let the store know that a program is in use: it drops what no entry holds."""
+    key = (OpaqueCall, program)
+    entry = STORE.entries.get(key)
+    if entry is None:
+        STORE.entry(key).programs[None] = program
+    else:
+        entry.used = STORE.clock()
+
+
+def derived(call: Call) -> Lifted:
+    """Trace the operator of a function that was traced; its constants are arguments.
+
+    It is for programs of functions that cannot be told from others to be derived.
+    """
+
+    def staged(plan: Plan) -> Any:
+        run = lambda captured, arrays: derive(call, None, captured, arrays, plan)
+        given = (call.captured, call.inputs.arrays)
+        closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
+        check_forward(closed)
+        check_linear(closed)
+        return closed, jax.tree.structure(shapes)
+
+    plan, (closed, out_tree) = first_that_works(call, staged)
+    if inner_constants(closed):  # of jitted functions: they are arguments as well
+        closed = inlined(closed)
+    evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
+    return Lifted(closed, constants, evaluator, out_tree)
 
 
 def find_evaluator(
@@ -169,24 +153,23 @@ def find_evaluator(
     ]
 
 
-def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
+def first_that_works(call: Call, attempt: Callable[[Plan], Any]) -> Any:
     """Try the modes in turn, and say why none works if none does."""
     failures: list[tuple[Plan, Exception]] = []
-    for plan in call.plans():
+    closed, (y, _) = call.traced
+    for plan in plans(call, closed, y):
         try:
             return plan, attempt(plan)
         except PASSED_ON:
             raise
         except Exception as error:
             failures.append((plan, error))
-    if isinstance(failures[0][1], NEEDS_VALUE):
-        if in_trace():  # it may be a tracer of the outside whose value is asked for
-            raise failures[0][1]
-        raise needs_point(call, failures[0][1]) from failures[0][1]
+    if isinstance(failures[0][1], NEEDS_VALUE) and in_trace():
+        raise failures[0][1]  # it may be a tracer of the outside that is asked for
     raise no_mode(call, failures) from failures[0][1]
 
 
-def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
+def needs_point(call: Call, error: Exception) -> ModeError:
     """Write the error for a function that asks Python for the value of the point."""
     return ModeError(
         message(
@@ -221,7 +204,7 @@ def _in(mode: AbstractMode) -> str:
     return f"by {mode}" if isinstance(mode, Nested) else f"in {mode} mode"
 
 
-def _way_out(call: OpaqueCall, facts: Facts, asked: bool) -> str:
+def _way_out(call: Call, facts: Facts, asked: bool) -> str:
     """Say what to do about a function without a derivative."""
     auto = "Leave `mode=` to `hotk.Auto()`, which looks for one that exists"
     if facts.callbacks:
@@ -242,11 +225,11 @@ def _way_out(call: OpaqueCall, facts: Facts, asked: bool) -> str:
     )
 
 
-def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:
+def no_mode(call: Call, failures: list[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
     tried = "\n".join(f"    {plan}: {first_line(e)}{_at(e)}" for plan, e in failures)
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
-    facts = call.facts()
+    facts = Facts.of(call.traced[0].jaxpr)
     found = f" It holds {facts}." if str(facts) else ""
     asked = failures[0][0].why == ASKED
     return ModeError(

@@ -10,11 +10,10 @@ from hotk.function import (
     SMALL,
     SMALL_NUMPY,
 )
-from hotk.mode import AbstractMode, Auto, Facts, Sizes
+from hotk.mode import AbstractMode, Auto, Facts
 
 from ._call import Call
 from ._flat import kinks
-from ._options import Options
 
 
 ASKED = "asked for"
@@ -68,14 +67,6 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
         plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in made
     ]
     return [made[0], adopted[0], *made[1:], *adopted[1:], *last]
-
-
-def usual_plans(options: Options, sizes: Sizes) -> list[Plan]:
-    """List the modes to try when the program of `f` is not known."""
-    if not isinstance(options.mode, Auto):
-        return [Plan(options.mode, ASKED, options.block_size)]
-    candidates = options.kind.candidates(None, sizes)
-    return [Plan(mode, why, options.block_size) for mode, why in candidates]
 
 
 def first_line(error: Exception) -> str:

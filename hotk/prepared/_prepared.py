@@ -17,12 +17,10 @@ from hotk._core import (
     hides_frames,
     in_trace,
     message,
-    stage_moving,
     trace_context,
     varies_by_device,
 )
 from hotk.function import (
-    KEEPS,
     Closure,
     Opaque,
     Row,
@@ -291,11 +289,10 @@ def prepare(
 
 def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
     """Return closure, call and program, with as few arrays static as can be."""
-    tried, reason = None, ""
+    tried = None
     for level in HELD_LEVELS:
         closure = Closure.of(f, small=level)
         if closure.skeleton.opaque is not None:
-            reason = closure.skeleton.opaque
             break
         if closure.skeleton == tried:
             continue
@@ -306,22 +303,20 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
             call = Call(options, g, x, rest, small=tried.small, trust=True)
             kinds = kinds_of(call.captured, call.inputs.arrays)
             return closure, call, find_program(call, kinds)
-        except (Fallback, Opaque) as fallback:
-            reason = str(fallback)
-    return _prepare_opaque(options, f, x, rest, reason)
+        except (Fallback, Opaque):
+            continue
+    return _prepare_opaque(options, f, x, rest)
 
 
-def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any, reason: str) -> Any:
+def _prepare_opaque(options: Options, f: Any, x: Any, rest: Any) -> Any:
     call = OpaqueCall(options, f, x, rest, held=True)
-    if reason == KEEPS:
-        call.remember()
+    call.trace()
     arrays = call.inputs.arrays
 
     def attempt(plan: Any) -> Program:
         program = Program(options, None, call.tree, plan, None, kinds_of([], arrays))
-        if call.eager:
-            program.keep(*stage_moving(lambda a: call.apply(plan, a), arrays))
-        program.trace(program.replay or call, [], arrays)
+        program.seeded = True  # what was computed at once cannot be read in it
+        program.trace(call, [], arrays)
         return program
 
     _, program = first_that_works(call, attempt)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import (
+    abandoned_if_failed,
     cache_size,
     check_forward,
     decisive_settings,
@@ -68,7 +69,8 @@ class Primal:
             if call is None:
                 raise Mismatch("a function was traced outside of a call")
             self.traces += 1
-            return call.evaluate(captured, x, args)
+            with abandoned_if_failed():
+                return call.evaluate(captured, x, args)
 
         self.jit = jax.jit(body)
 
@@ -217,11 +219,6 @@ class Program:
         if self.replay is None:
             self.replay = Replay(traced.jaxpr, (), jax.tree.structure(traced.out_info))
         return traced
-
-    def keep(self, closed: Any, constants: Any, out_tree: Any) -> None:
-        """Take a program that was traced otherwise as the one to run."""
-        self.replay = Replay(closed, constants, out_tree)
-        self.seeded = True  # what was computed at once cannot be read in it
 
     def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""

@@ -2,25 +2,22 @@
 
 from typing import Any
 
-import jax
-
 from hotk._core import (
     PASSED_ON,
     Tracer,
     Unrecognized,
     function_name,
     in_trace,
-    stage_moving,
     trace_context,
-    with_constants,
+    trace_once,
 )
 from hotk.mode import Facts
 
 from ._call import Call
 from ._joined import Traced, join
-from ._opaque import find_evaluator
-from ._plan import NEEDS, NUMPY, Fallback, Plan, usual_plans
-from ._program import Lifted, derive, kinds_of
+from ._opaque import derived
+from ._plan import NEEDS, NUMPY, Fallback
+from ._program import Lifted, kinds_of
 from ._store import STORE
 
 
@@ -40,10 +37,11 @@ def call_small(call: Call) -> Any:
         if any(array is not None for array in call.numpy_inputs()):
             raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
         STORE.opaque_traces += 1
+        traced = _function(call)
         try:
-            ready = join(call, _function(call))
+            ready = join(call, traced)
         except Unrecognized:
-            ready = _operator(call)
+            ready = _operator(call, traced)
         if ready.compile(call, captured, arrays):
             STORE.compiled()
         STORE.entry(call.store_key).constant[kinds] = ready
@@ -54,41 +52,24 @@ def call_small(call: Call) -> Any:
 
 def _function(call: Call) -> Traced:
     """Trace the function; what depends on no moving array is computed now."""
-    count = len(call.captured)
     leaves, _, args = call.unflatten(call.inputs.arrays)
     x = call.arrays_only(leaves, 0)
-    last = count + len(x)
-    moving = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
-    run = lambda a: call.evaluate(a[:count], a[count:last], a[last:])
+    moving = (call.captured, x, call.arrays_only(args, call.ahead))
     try:
-        closed, constants, out_tree = stage_moving(run, moving)
+        closed, shapes = trace_once(call.evaluate, *moving, kept=True)
     except PASSED_ON:
         raise
     except Exception as error:
         raise Fallback(NEEDS) from error
-    closed = with_constants(closed, constants)
-    outputs = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.outvars
-    ]
-    return Traced(None, closed, out_tree.unflatten(outputs), Facts.of(closed.jaxpr))
+    return Traced(None, closed, shapes, Facts.of(closed.jaxpr))
 
 
-def _operator(call: Call) -> Lifted:
+def _operator(call: Call, traced: Traced) -> Lifted:
     """Trace the operator in the first mode that exists."""
-    count = len(call.captured)
-    for plan in usual_plans(call.options, call.sizes(0.0)):
-
-        def apply(a: list[Any], plan: Plan = plan) -> Any:
-            return derive(call, None, a[:count], a[count:], plan)
-
-        try:
-            closed, constants, out_tree = stage_moving(
-                apply, [*call.captured, *call.inputs.arrays]
-            )
-        except PASSED_ON:
-            raise
-        except Exception:
-            continue
-        evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
-        return Lifted(closed, constants, evaluator, out_tree)
-    raise Fallback(NEEDS)
+    call.traced = (traced.jaxpr, traced.shapes)
+    try:
+        return derived(call)
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise Fallback(NEEDS) from error

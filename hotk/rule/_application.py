@@ -15,6 +15,7 @@ from hotk._core import (
     function_name,
     function_place,
     message,
+    output_types,
     varying_alike,
 )
 from hotk.function import Closure, Opaque, Ruled, Skeleton, survey
@@ -50,7 +51,7 @@ class Application(AbstractRuled):
     def structure(self, arrays: Arrays) -> Any:
         """Return the structure of the value; JAX may know its types without a run."""
         if not self.tree:
-            jax.eval_shape(self.run, arrays)
+            output_types(self.run, list(map(jax.typeof, arrays)))
         return self.tree[0]
 
     def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:

@@ -17,6 +17,7 @@ from hotk._core import (
     inlined_equations,
     jaxpr_as_fun,
     message,
+    trace_once,
 )
 from hotk.mode import (
     NESTINGS,
@@ -67,8 +68,9 @@ def can_differentiate(
 ) -> Differentiability:
     """Find out which derivatives of a function exist, without computing any.
 
-    The function is traced, and so are its derivatives in each mode; nothing is compiled
-    or run. Then each equation of its program that lacks a mode is looked for by itself.
+    The function is traced, and so are the derivatives of its program in each mode: what
+    does not depend on `x` is computed, nothing else. Then each equation of its program
+    that lacks a mode is looked for by itself.
 
     Args:
         f: Function `f(x, *args)` that returns a tree with floating arrays.
@@ -113,7 +115,7 @@ def can_differentiate(
         made = jax.tree.leaves(f(eqx.combine(diff, kept), *args))
         return [a for a in made if _is_inexact(a)]
 
-    closed = jax.make_jaxpr(value)(moving)
+    closed, _ = trace_once(value, moving, kept=True)
     if not closed.jaxpr.outvars:
         raise OutputError(
             message(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import AbstractReport, equations, placed_equations
+from hotk._core import AbstractReport, equations, placed_equations, trace_once
 
 
 _KINDS = {"custom_jvp_call": "custom_jvp", "custom_vjp_call": "custom_vjp"}
@@ -53,7 +53,7 @@ def lint(f: Callable[..., Any], x: Any, *args: Any) -> Findings:
     what JAX would do, silently another number where it is not.
 
     Args:
-        f: Function `f(x, *args)`. It is traced; nothing is computed.
+        f: Function `f(x, *args)`. It is traced; what depends on `x` is not computed.
         x: Point: any pytree.
         *args: Further arguments of `f`.
 
@@ -68,9 +68,8 @@ def lint(f: Callable[..., Any], x: Any, *args: Any) -> Findings:
     """
     moving, kept = eqx.partition(x, eqx.is_array_like)
     whole = lambda moving: jax.tree.leaves(f(eqx.combine(moving, kept), *args))
-    closed = jax.make_jaxpr(lambda moving: list(filter(eqx.is_array, whole(moving))))(
-        moving
-    )
+    arrays = lambda moving: list(filter(eqx.is_array, whole(moving)))
+    closed, _ = trace_once(arrays, moving, kept=True)
     found = {}
     for equation, place in placed_equations(closed.jaxpr):
         kind = _KINDS.get(equation.primitive.name)

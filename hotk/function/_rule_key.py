@@ -8,8 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotk._core import Unrecognized, is_type, rule_parts
-from hotk.function import is_library_file, is_permanent
+from hotk._core import Unrecognized, is_type, rule_functions
+
+from ._callables import is_permanent
+from ._recipe import is_library_file
+from ._walk import Opaque, Walk
 
 
 _DEEPEST = 12
@@ -17,20 +20,38 @@ _TREEDEF = type(jax.tree.structure(0))
 _PLAIN = (type(None), bool, int, str, bytes, type, np.dtype, _TREEDEF)
 
 
-def rule_key(equation: Any) -> Hashable:
+def rule_key(equation: Any, *, own: bool = False) -> Hashable:
     """Return what the rules of a function with its own derivative are known by.
 
     Rules of installed libraries are what their code says. One of the user may read
-    what changes, and is evaluated later than the program is made: not known.
+    what changes: it is known by what a walk of it finds now.
+
+    Args:
+        equation: The call of such a function.
+        own: Whether rules of the user may be known: only where each program is derived
+            with its own rules, as they may change after the first was made.
 
     Raises:
-        Unrecognized: If a rule is the user's, or holds what cannot be compared.
+        Unrecognized: If a rule holds what cannot be compared.
     """
     try:
-        parts = rule_parts(equation)
+        parts, mapped = rule_functions(equation)
     except Exception as error:  # JAX keeps its rules elsewhere
         raise Unrecognized("a derivative rule that is not found") from error
-    return tuple(_part_key(part, 0) for part in parts)
+    try:
+        return (mapped, *(_part_key(part, 0) for part in parts))
+    except Unrecognized:
+        if not own:
+            raise
+    walk = Walk()
+    try:
+        for part in parts:
+            walk.visit(part)
+    except (Opaque, RecursionError) as error:
+        raise Unrecognized("a derivative rule that no walk sees through") from error
+    if walk.leaves:
+        raise Unrecognized("a derivative rule that has captured an array")
+    return (mapped, *walk.key)
 
 
 def _part_key(part: Any, depth: int) -> Hashable:

@@ -1,0 +1,200 @@
+"""What JAX does not promise of traces and of what it keeps in them."""
+
+import contextlib
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import jax
+from jax._src import (
+    api_util as _api_util,
+    core as _jax_core,
+    custom_derivatives as _custom,
+    linear_util as _linear_util,
+)
+from jax._src.interpreters import (
+    ad as _ad,
+    batching as _batching,
+    partial_eval as _partial_eval,
+)
+
+from ._compat import ClosedJaxpr, Tracer, equations, sub_jaxprs
+
+
+@contextlib.contextmanager
+def abandoned_if_failed() -> Iterator[None]:
+    """Empty the trace that is going on if an error comes out of it.
+
+    JAX keeps the tracers of a failed trace that has met a constant for ever.
+    """
+    trace = _jax_core.trace_ctx.trace
+    try:
+        yield
+    except BaseException:
+        if isinstance(trace, _partial_eval.DynamicJaxprTrace):
+            trace.invalidate()
+        raise
+
+
+class _Eager(_partial_eval.DynamicJaxprTrace):
+    """A trace of what depends on its arguments alone; all else is done at once."""
+
+    __slots__ = ()
+    # Whether what calls the host is done at once as well.
+    host = True
+
+    def _is_staged(self, arrays: Any) -> bool:
+        return any(isinstance(a, Tracer) and a._trace is self for a in arrays)
+
+    def stage_value(self, val: Any) -> Any:
+        outside: Any = self.parent_trace
+        staged = self._is_staged((val,))
+        return super().stage_value(val) if staged else outside.stage_value(val)
+
+    def process_primitive(self, primitive: Any, arrays: Any, params: Any, /) -> Any:
+        outside: Any = self.parent_trace
+        if self._is_staged(arrays) or not (self.host or _no_host(primitive, params)):
+            return super().process_primitive(primitive, arrays, params)
+        with _jax_core.set_current_trace(outside):
+            return outside.process_primitive(primitive, arrays, params)
+
+    # A function with rules is run here, as it may have captured what is traced: without
+    # a tracer among its arguments there is nothing to derive.
+    def process_custom_jvp_call(self, *given: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in given[-1]):
+            return given[1].call_wrapped(*given[-1])
+        return super().process_custom_jvp_call(*given, **options)
+
+    def process_custom_vjp_call(self, *given: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in given[-1]):
+            return given[1].call_wrapped(*given[-1])
+        return super().process_custom_vjp_call(*given, **options)
+
+
+class _EagerButForHost(_Eager):
+    """The same for a program that is kept: it calls the host each time it is run."""
+
+    __slots__ = ()
+    host = False
+
+
+_ON_HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
+
+
+def _no_host(primitive: Any, parameters: Any) -> bool:
+    if primitive.name in _ON_HOST:
+        return False
+    inner = (j for value in parameters.values() for j in sub_jaxprs(value))
+    return not any(e.primitive.name in _ON_HOST for j in inner for e in equations(j))
+
+
+def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
+    """Run a function once, and return its program and the shapes of its results.
+
+    What does not depend on the arguments is computed now, as it is without a trace:
+    `jax.make_jaxpr` stages every operation, so that `if c > 0` fails for a captured
+    array `c`, and what the function keeps for later is a dead tracer.
+
+    Args:
+        function: The function.
+        *arguments: Trees of arrays, numbers and shapes.
+        kept: Whether the program is run more than once: then it calls the host itself.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    trees = []
+
+    def flat(*moving: Any) -> list[Any]:
+        # As JAX made it, but for the class: it has no other way in.
+        _jax_core.trace_ctx.trace.__class__ = _EagerButForHost if kept else _Eager
+        with abandoned_if_failed():
+            results, made = jax.tree.flatten(function(*tree.unflatten(moving)))
+        trees.append(made)
+        return [
+            a if isinstance(a, jax.Array) else jax.numpy.asarray(a) for a in results
+        ]
+
+    types = [_jax_core.shaped_abstractify(leaf) for leaf in leaves]
+    debug = _api_util.debug_info("trace_once", function, arguments, {})
+    wrapped = _linear_util.wrap_init(flat, debug_info=debug)
+    jaxpr, _, constants = _partial_eval.trace_to_jaxpr_dynamic(wrapped, types)
+    closed = ClosedJaxpr(jaxpr, constants)
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
+    return closed, trees[0].unflatten(shapes)
+
+
+# What JAX makes of a rule of the user: each leads to it.
+_MACHINERY = tuple(
+    module.__name__
+    for module in (_partial_eval, _linear_util, _custom, _jax_core, _batching, _ad)
+)
+_RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd")
+_FLAT = frozenset({"_flatten_jvp", "_flatten_fwd", "_flatten_bwd"})
+
+
+def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
+    """Return what the rules of an equation with a derivative of its own are made of.
+
+    JAX keeps them in closures of its own. Beside them stand the axes along which they
+    are mapped.
+
+    Raises:
+        LookupError: If they are used in a way that is not known.
+    """
+    waiting = [equation.params[name] for name in _RULES if name in equation.params]
+    found: list[Any] = []
+    mapped: list[Hashable] = []
+    known = set()
+    while waiting:
+        here = waiting.pop()
+        if id(here) in known or isinstance(here, _jax_core.Trace):
+            continue
+        known.add(id(here))
+        if isinstance(here, _linear_util.WrappedFun):
+            if here.params:
+                raise LookupError("parameters of a rule")
+            for made, given in here.transforms:
+                if getattr(made, "__name__", "") not in _FLAT:
+                    mapped.append((made, *map(_axes, given)))
+            waiting.append(here.f)
+        elif isinstance(here, (tuple, list)):
+            waiting.extend(here)
+        elif getattr(here, "__module__", None) in _MACHINERY and (
+            getattr(here, "__closure__", None)
+        ):
+            waiting.extend(cell.cell_contents for cell in here.__closure__)
+        elif callable(here):
+            found.append(here)
+    if not found:
+        raise LookupError("a rule that is not found")
+    return found, tuple(mapped)
+
+
+def _axes(given: Any) -> Hashable:
+    """Return what a rule is mapped along, as a value."""
+    if isinstance(given, (tuple, list)):
+        return tuple(map(_axes, given))
+    if isinstance(given, (_batching.AxisData, _jax_core.TraceTag)):
+        return given
+    if given is None or type(given) in (int, str, bool):
+        return given
+    raise LookupError("a rule given more than arrays")
+
+
+def output_types(function: Any, types: Any) -> list[Any]:
+    """Return the types of a function's results, with their shardings and mesh axes.
+
+    `jax.eval_shape` takes shapes and dtypes alone. What does not depend on the arrays
+    is computed, as the function may keep it.
+
+    Args:
+        function: A function of a list of arrays that returns a list of them.
+        types: The types of the arrays.
+    """
+
+    def flat(*arrays: Any) -> list[Any]:
+        _jax_core.trace_ctx.trace.__class__ = _Eager
+        return function(list(arrays))
+
+    debug = _api_util.debug_info("output_types", flat, types, {})
+    wrapped = _linear_util.wrap_init(flat, debug_info=debug)
+    jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
+    return [variable.aval for variable in jaxpr.outvars]

@@ -1,0 +1,54 @@
+"""What a traced program says of itself."""
+
+import os
+from typing import Any
+
+import jax
+
+from ._compat import equations
+
+
+_JAX = os.path.dirname(os.path.abspath(jax.__file__))
+_OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
+
+
+def check_forward(closed: Any) -> None:
+    """Refuse a program that holds the forward derivative of a `custom_vjp` function.
+
+    JAX leaves a mark in the program and complains when the program is lowered; only
+    then would the next nesting be tried.
+    """
+    for equation in equations(closed.jaxpr):
+        if equation.primitive.name == "custom_lin":
+            raise TypeError(
+                "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
+            )
+
+
+def operation_name(equation: Any) -> str:
+    """Return the name of an operation: of its primitive, or of a function of JAX.
+
+    JAX gives a function with a derivative rule no name of its own; where it is defined
+    tells which it is. One that is not recognised is any function with a rule.
+    """
+    if equation.primitive.name == "custom_jvp_call":
+        info = equation.params["call_jaxpr"].jaxpr.debug_info
+        if (info.func_filename or "").startswith(_JAX + os.sep):
+            return _OWN_FUNCTIONS.get(info.func_name, equation.primitive.name)
+    return equation.primitive.name
+
+
+def transforms(equation: Any) -> str:
+    """Return the transformations that made an equation: `transpose(jvp())`.
+
+    JAX writes them into the names that profilers show, and nowhere else.
+    """
+    return str(equation.source_info.name_stack)
+
+
+def scan_counts(parameters: Any) -> tuple[int, int]:
+    """Return how many constants and carries a `scan` has; jax 0.12 renamed them."""
+    if "num_carry" in parameters:
+        return parameters["num_consts"], parameters["num_carry"]
+    constants, carry, _ = parameters["ft_in"].unpack()
+    return len(constants), len(carry)

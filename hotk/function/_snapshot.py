@@ -1,0 +1,147 @@
+"""`Snapshot`: what a function can write into, as it was, to be put back."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import FunctionType
+from typing import Any
+
+from hotk._core import Tracer
+
+from ._classes import attributes_of, is_library_class
+from ._walk import KEEPS, WRITES, Trail, Walk
+
+
+_CONTAINERS = (dict, list, set, deque)
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+class Snapshot:
+    """The content of all mutable things that a walk visited and that are not copied.
+
+    What is reached through a class keeps its identity in a trace, and so do objects
+    that hold no array. A function that writes into them would leave tracers behind.
+    """
+
+    def __init__(self, walk: Walk, trail: Trail, copied: Iterable[int]) -> None:
+        copied = set(copied)
+        values = [node.value for node in trail.nodes.values()]
+        values += [value for _, value, _ in walk.seen.values()]
+        frozen = {id(value) for value in trail.frozen}
+        frozen |= {id(value) for _, value, is_frozen in walk.seen.values() if is_frozen}
+        found = {
+            id(value): value
+            for value in values
+            if id(value) not in copied or id(value) in frozen
+        }
+        self._parts = [part for value in found.values() for part in _parts_of(value)]
+
+    def restore(self) -> str | None:
+        """Put back what has changed; say what kind of change it was, if any."""
+        reason = None
+        for part in self._parts:
+            changed = part.restore()
+            if changed and reason is not KEEPS:
+                reason = KEEPS if any(map(_holds_tracer, changed)) else WRITES
+        return reason
+
+
+def _parts_of(value: Any) -> Iterator["_Content | _Attributes"]:
+    if isinstance(value, type):
+        for base in value.__mro__:
+            if not is_library_class(base):
+                yield _Attributes(base)
+    elif isinstance(value, _CONTAINERS) and is_library_class(type(value)):
+        yield _Content(value)
+    elif isinstance(value, FunctionType):
+        yield _Content(vars(value))
+    elif not is_library_class(type(value)):
+        yield _Attributes(value)
+
+
+class _Content:
+    """The content of a container."""
+
+    __slots__ = ("holder", "kept")
+
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
+        self.kept = _items(holder)
+
+    def restore(self) -> list[Any]:
+        """Put the content back; return what was there instead."""
+        now = _items(self.holder)
+        if len(now) == len(self.kept) and all(map(_is, now, self.kept)):
+            return []
+        self.holder.clear()
+        if isinstance(self.holder, (dict, set)):
+            self.holder.update(self.kept)
+        else:
+            self.holder.extend(self.kept)
+        return _changes(now, self.kept)
+
+
+class _Attributes:
+    """The attributes of an object or a class, those in slots included."""
+
+    __slots__ = ("holder", "kept")
+
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
+        self.kept = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        own = isinstance(self.holder, type)
+        return dict(vars(self.holder)) if own else attributes_of(self.holder)
+
+    def restore(self) -> list[Any]:
+        """Put the attributes back; return what was there instead."""
+        now = self._now()
+        write, drop = object.__setattr__, object.__delattr__
+        if isinstance(self.holder, type):
+            write, drop = type.__setattr__, type.__delattr__
+        names = [
+            name
+            for name in {**self.kept, **now}
+            if name not in now
+            or name not in self.kept
+            or now[name] is not self.kept[name]
+        ]
+        for name in names:
+            if name in self.kept:
+                write(self.holder, name, self.kept[name])
+            else:
+                drop(self.holder, name)
+        before = [self.kept.get(name, self) for name in names]
+        return _changes([now.get(name, self) for name in names], before)
+
+
+def _items(holder: Any) -> list[Any]:
+    return list(holder.items()) if isinstance(holder, dict) else list(holder)
+
+
+def _is(a: Any, b: Any) -> bool:
+    pair = type(a) is tuple and type(b) is tuple and len(a) == len(b) == 2
+    return (a[0] is b[0] and a[1] is b[1]) if pair else a is b
+
+
+def _changes(now: list[Any], before: list[Any]) -> list[Any]:
+    """Return what is new: a plain value that is equal to the one before is not."""
+    if len(now) != len(before):
+        return [now]
+    return [a for a, b in zip(now, before, strict=True) if not _alike(a, b)]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if type(a) is tuple:
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return isinstance(a, _PLAIN) and repr(a) == repr(b)
+
+
+def _holds_tracer(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_tracer, value))
+    return isinstance(value, Tracer)
