@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import FunctionType
+from types import ModuleType
 from typing import Any
 
 from hotk._core import Tracer
 
-from ._classes import attributes_of, is_library_class
+from ._classes import is_library_class
+from ._objects import slots_of
 from ._walk import KEEPS, WRITES, Trail, Walk
 
 
@@ -24,16 +25,17 @@ class Snapshot:
 
     def __init__(self, walk: Walk, trail: Trail, copied: Iterable[int]) -> None:
         copied = set(copied)
-        values = [node.value for node in trail.nodes.values()]
-        values += [value for _, value, _ in walk.seen.values()]
         frozen = {id(value) for value in trail.frozen}
         frozen |= {id(value) for _, value, is_frozen in walk.seen.values() if is_frozen}
-        found = {
-            id(value): value
-            for value in values
-            if id(value) not in copied or id(value) in frozen
-        }
-        self._parts = [part for value in found.values() for part in _parts_of(value)]
+        nodes = (node.value for node in trail.nodes.values())
+        found = {id(value): value for value in nodes if _may_be_written(value)}
+        found |= {id(value): value for _, value, _ in walk.seen.values()}
+        self._parts = [
+            part
+            for key, value in found.items()
+            if key not in copied or key in frozen
+            for part in _parts_of(value)
+        ]
 
     def restore(self) -> str | None:
         """Put back what has changed; say what kind of change it was, if any."""
@@ -45,16 +47,22 @@ class Snapshot:
         return reason
 
 
+def _may_be_written(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or not is_library_class(type(value))
+
+
 def _parts_of(value: Any) -> Iterator["_Content | _Attributes"]:
     if isinstance(value, type):
         for base in value.__mro__:
             if not is_library_class(base):
                 yield _Attributes(base)
-    elif isinstance(value, _CONTAINERS) and is_library_class(type(value)):
+        return
+    if isinstance(value, _CONTAINERS) and is_library_class(type(value)):
         yield _Content(value)
-    elif isinstance(value, FunctionType):
-        yield _Content(vars(value))
-    elif not is_library_class(type(value)):
+    space = getattr(value, "__dict__", None)
+    if type(space) is dict and not isinstance(value, ModuleType):
+        yield _Content(space)
+    if slots_of(value):
         yield _Attributes(value)
 
 
@@ -81,7 +89,7 @@ class _Content:
 
 
 class _Attributes:
-    """The attributes of an object or a class, those in slots included."""
+    """The attributes of a class, or those of an object that stand in slots."""
 
     __slots__ = ("holder", "kept")
 
@@ -90,29 +98,35 @@ class _Attributes:
         self.kept = self._now()
 
     def _now(self) -> dict[str, Any]:
-        own = isinstance(self.holder, type)
-        return dict(vars(self.holder)) if own else attributes_of(self.holder)
+        if isinstance(self.holder, type):
+            return dict(vars(self.holder))
+        slots = slots_of(self.holder).items()
+        return {name: slot.__get__(self.holder) for name, slot in slots}
 
     def restore(self) -> list[Any]:
         """Put the attributes back; return what was there instead."""
-        now = self._now()
-        write, drop = object.__setattr__, object.__delattr__
-        if isinstance(self.holder, type):
-            write, drop = type.__setattr__, type.__delattr__
+        now, kept = self._now(), self.kept
         names = [
             name
-            for name in {**self.kept, **now}
-            if name not in now
-            or name not in self.kept
-            or now[name] is not self.kept[name]
+            for name in {**kept, **now}
+            if name not in now or name not in kept or now[name] is not kept[name]
         ]
         for name in names:
-            if name in self.kept:
-                write(self.holder, name, self.kept[name])
-            else:
-                drop(self.holder, name)
-        before = [self.kept.get(name, self) for name in names]
+            self._put(name)
+        before = [kept.get(name, self) for name in names]
         return _changes([now.get(name, self) for name in names], before)
+
+    def _put(self, name: str) -> None:
+        kept = name in self.kept
+        if isinstance(self.holder, type):
+            if kept:
+                type.__setattr__(self.holder, name, self.kept[name])
+            else:
+                type.__delattr__(self.holder, name)
+        elif kept:
+            object.__setattr__(self.holder, name, self.kept[name])
+        else:
+            object.__delattr__(self.holder, name)
 
 
 def _items(holder: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from hotk._core import (
     unkeyed_setting,
 )
 
+from ._registry import static
 from ._rule_key import rule_key
 
 
@@ -40,6 +41,7 @@ def _identity(closed: Any, out_tree: Any) -> Hashable:
     return identity
 
 
+@static
 class Program:
     """A traced program without its constants: equal to those that compute the same.
 
