@@ -76,6 +76,7 @@ def first_line(error: Exception) -> str:
 
 
 NEEDS = "it needs the value of a captured array"
+HOST = "a host callback keeps what it captured"
 NUMPY = "NumPy computes with an array that it captured"
 # For each reason, which captured arrays to take as static in turn; in a direct call,
 # which looks at their content each time, and in a `Prepared`, which holds them.

@@ -6,6 +6,7 @@ from hotk._core import (
     PASSED_ON,
     Tracer,
     Unrecognized,
+    equations,
     function_name,
     in_trace,
     trace_context,
@@ -16,9 +17,10 @@ from hotk.mode import Facts
 from ._call import Call
 from ._joined import Traced, join
 from ._opaque import derived
-from ._plan import NEEDS, NUMPY, Fallback
+from ._plan import HOST, NEEDS, NUMPY, Fallback
 from ._program import Lifted, kinds_of
 from ._store import STORE
+from ._traced import is_host_function
 
 
 def call_small(call: Call) -> Any:
@@ -61,7 +63,10 @@ def _function(call: Call) -> Traced:
         raise
     except Exception as error:
         raise Fallback(NEEDS) from error
-    return Traced(None, closed, shapes, Facts.of(closed.jaxpr))
+    facts = Facts.of(closed.jaxpr)
+    if facts.callbacks and any(map(is_host_function, equations(closed.jaxpr))):
+        raise Fallback(HOST)
+    return Traced(None, closed, shapes, facts)
 
 
 def _operator(call: Call, traced: Traced) -> Lifted:

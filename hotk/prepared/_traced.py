@@ -30,7 +30,7 @@ from ._call import Call
 from ._checks import check_output
 from ._joined import Traced, join, make_program
 from ._opaque import find_evaluator
-from ._plan import NEEDS, NUMPY, Fallback, Plan, first_line
+from ._plan import HOST, NEEDS, NUMPY, Fallback, Plan, first_line
 from ._program import Lifted, Primal, Program, kinds_of, program_key
 from ._reasons import what_is_new
 from ._store import STORE
@@ -135,7 +135,7 @@ def trace_function(call: Call, kinds: Any) -> Traced:
     check_numpy(call, primal, kinds, traced, x, args)
     facts = Facts.of(traced.jaxpr.jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
-        raise Fallback("a host callback keeps what it captured")
+        raise Fallback(HOST)
     return Traced(primal, traced.jaxpr, shapes, facts)
 
 
