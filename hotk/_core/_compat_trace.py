@@ -46,12 +46,12 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
         return any(isinstance(a, Tracer) and a._trace is self for a in arrays)
 
     def stage_value(self, val: Any) -> Any:
-        outside: Any = self.parent_trace
+        outside: Any = self.parent_trace or _jax_core.eval_trace
         staged = self._is_staged((val,))
         return super().stage_value(val) if staged else outside.stage_value(val)
 
     def process_primitive(self, primitive: Any, arrays: Any, params: Any, /) -> Any:
-        outside: Any = self.parent_trace
+        outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged(arrays) or not (self.host or _no_host(primitive, params)):
             return super().process_primitive(primitive, arrays, params)
         with _jax_core.set_current_trace(outside):
