@@ -42,6 +42,7 @@ from ._compat import (
     used_inputs as used_inputs,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
+    with_weak_type as with_weak_type,
 )
 from ._describe import (
     bytes_name as bytes_name,

@@ -17,6 +17,7 @@ from jax._src import (
     source_info_util as _source,
 )
 from jax._src.interpreters import mlir, partial_eval as _partial_eval
+from jax._src.lax import lax as _lax
 from jax.extend import source_info_util as _lines
 
 # The rules of a primitive of our own: a function with several derivative rules is one.
@@ -114,6 +115,13 @@ def makes_keys(closed: Any) -> bool:
     """Whether a program makes random keys, which depends on a setting of its own."""
     names = ("random_seed", "random_wrap")
     return any(e.primitive.name in names for e in equations(closed.jaxpr))
+
+
+def with_weak_type(array: Any, weak: bool) -> Any:
+    """Give an array the weak type that results at a Python number have, or not."""
+    if jax.typeof(array).weak_type == weak:
+        return array
+    return _lax._convert_element_type(array, array.dtype, weak_type=weak)
 
 
 def in_trace() -> bool:
