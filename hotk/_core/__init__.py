@@ -33,6 +33,7 @@ from ._compat import (
     output_types as output_types,
     rule_parts as rule_parts,
     scan_counts as scan_counts,
+    settings_for as settings_for,
     source_line as source_line,
     stage_moving as stage_moving,
     sub_jaxprs as sub_jaxprs,
