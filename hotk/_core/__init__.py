@@ -33,7 +33,6 @@ from ._compat import (
     output_types as output_types,
     rule_parts as rule_parts,
     scan_counts as scan_counts,
-    settings_for as settings_for,
     source_line as source_line,
     stage_moving as stage_moving,
     sub_jaxprs as sub_jaxprs,
@@ -100,6 +99,7 @@ from ._progress import bar as bar, progress as progress
 from ._settings import (
     decisive_settings as decisive_settings,
     makes_keys as makes_keys,
+    settings_for as settings_for,
 )
 from ._table import (
     AbstractReport as AbstractReport,

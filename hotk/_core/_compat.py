@@ -124,19 +124,6 @@ def with_weak_type(array: Any, weak: bool) -> Any:
     return _lax._convert_element_type(array, array.dtype, weak_type=weak)
 
 
-def settings_for(arrays: Any) -> tuple[Any, Any]:
-    """Return the settings to derive under, and those to run a function under, to enter.
-
-    An array of 64 bits stays one inside `jax.enable_x64(False)`, but every constant of
-    its dtype becomes one of 32 bits there, unit directions for one.
-    """
-    found = [a.dtype for a in arrays if hasattr(a, "dtype")]
-    wide = any(d.name in ("float64", "complex128") for d in found)
-    if wide and not _config.enable_x64.value:
-        return jax.enable_x64, lambda: jax.enable_x64(False)
-    return contextlib.nullcontext, contextlib.nullcontext
-
-
 def in_trace() -> bool:
     """Whether an outer transformation is tracing now."""
     return not _jax_core.trace_state_clean()
