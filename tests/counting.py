@@ -60,7 +60,9 @@ def compiles() -> contextlib.AbstractContextManager[Callable[[], int]]:
     return _events("pxla_cached_compilation")
 
 
-def settings() -> dict[str, Any]:
+def settings() -> dict[Any, Any]:
     """Return every JAX setting, and what else a trace depends on in this thread."""
     names, values = config.trace_context_names(), config.trace_context()
-    return dict(jax.config.values) | dict(zip(names, values, strict=True))
+    # contexts of users have all one name: the second of a name is not the first
+    numbered = [(name, names[:i].count(name)) for i, name in enumerate(names)]
+    return dict(jax.config.values) | dict(zip(numbered, values, strict=True))

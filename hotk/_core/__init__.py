@@ -39,6 +39,7 @@ from ._compat import (
     unkeyed_setting as unkeyed_setting,
     unmapped_aval as unmapped_aval,
     used_inputs as used_inputs,
+    with_weak_type as with_weak_type,
 )
 from ._compat_trace import (
     abandoned_if_failed as abandoned_if_failed,
@@ -106,6 +107,7 @@ from ._progress import bar as bar, progress as progress
 from ._settings import (
     decisive_settings as decisive_settings,
     makes_keys as makes_keys,
+    settings_for as settings_for,
 )
 from ._table import (
     AbstractReport as AbstractReport,

@@ -15,6 +15,7 @@ from jax._src import (
     source_info_util as _source,
 )
 from jax._src.interpreters import mlir, partial_eval as _partial_eval
+from jax._src.lax import lax as _lax
 from jax.extend import source_info_util as _lines
 
 # The rules of a primitive of our own: a function with several derivative rules is one.
@@ -106,6 +107,13 @@ def setting_names() -> list[str]:
     pairs = zip(_config.trace_context_names(), before, inside, strict=True)
     names = [name if a == b else "WITHOUT_RULES" for name, a, b in pairs]
     return [*names, "jax_default_prng_impl"]
+
+
+def with_weak_type(array: Any, weak: bool) -> Any:
+    """Give an array the weak type that results at a Python number have, or not."""
+    if jax.typeof(array).weak_type == weak:
+        return array
+    return _lax._convert_element_type(array, array.dtype, weak_type=weak)
 
 
 def in_trace() -> bool:

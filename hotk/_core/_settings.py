@@ -1,6 +1,9 @@
 """Settings of JAX that decide whether a traced program stands for one traced now."""
 
+import contextlib
 from typing import Any
+
+import jax
 
 from ._compat import equations, setting_names
 
@@ -77,3 +80,16 @@ def makes_keys(closed: Any) -> bool:
     """Whether a program makes random keys; JAX's caches know not in which way."""
     names = ("random_seed", "random_wrap")
     return any(e.primitive.name in names for e in equations(closed.jaxpr))
+
+
+def settings_for(arrays: Any) -> tuple[Any, Any]:
+    """Return the settings to derive under, and those to run a function under, to enter.
+
+    An array of 64 bits stays one inside `jax.enable_x64(False)`, but every constant of
+    its dtype becomes one of 32 bits there, unit directions for one.
+    """
+    found = [a.dtype for a in arrays if hasattr(a, "dtype")]
+    wide = any(d.name in ("float64", "complex128") for d in found)
+    if wide and not jax.config.read("jax_enable_x64"):
+        return jax.enable_x64, lambda: jax.enable_x64(False)
+    return contextlib.nullcontext, contextlib.nullcontext

@@ -7,7 +7,16 @@ import jax
 import numpy as np
 
 from hotk._core import DtypeError, StructureError, describe_tree, message
-from hotk.mode import AUTO, Auto, Forward, Reverse, first_order_candidates, is_complex
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Forward,
+    Reverse,
+    first_order_candidates,
+    is_complex,
+    weak_if,
+    weak_like,
+)
 from hotk.prepared import check_budget, operator
 
 
@@ -66,7 +75,10 @@ def value_and_jacobian(
     refuse_complex("jacobian(f, x)", x, "jvp")
     check_budget("jacobian(f, x)", f, x, order=1)
     assert isinstance(mode, (Forward, Reverse))
-    return mode.jacobian(f, x, block_size)
+    y, found, aux = mode.jacobian(f, x, block_size)
+    structure = jax.tree.structure(y)
+    rows = [weak_like(row, x) for row in structure.flatten_up_to(found)]
+    return y, structure.unflatten(rows), aux
 
 
 @operator(wants="inexact", candidates=_by_sizes, modes=(Forward, Reverse))
@@ -130,7 +142,8 @@ def value_and_derivative(
     """
     check_scalar_point("derivative(f, x)", x)
     assert isinstance(mode, (Forward, Reverse))
-    return mode.derivative(f, x)
+    y, slope, aux = mode.derivative(f, x)
+    return y, weak_if(slope, x), aux
 
 
 @operator(wants="inexact", candidates=_forward, modes=(Forward, Reverse))

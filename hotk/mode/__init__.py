@@ -45,4 +45,5 @@ from ._nested import (
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._sizes import Sizes as Sizes
 from ._taylor import Taylor as Taylor
+from ._weak import weak_if as weak_if, weak_like as weak_like
 from .series import Units as Units, scaled as scaled, series_of as series_of

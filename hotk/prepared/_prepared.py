@@ -41,7 +41,7 @@ from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
 from ._plan import HELD_LEVELS, Fallback
 from ._program import Program, derive, kinds_of
-from ._reasons import difference
+from ._reasons import compared
 from ._store import STORE
 from ._traced import find_program
 
@@ -177,9 +177,8 @@ class Prepared(eqx.Module):
         closure = Closure.of(f, small=self.skeleton.small)
         same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
         rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
-        if not same and closure.skeleton.opaque is None:
-            place, change = difference(self.skeleton.key, closure.skeleton.key, (f,))
-            rows = [Row(False, f"function, {place}", *change.split(" -> ", 1))]
+        if not same:
+            rows = [Row(False, *compared(self.skeleton, closure.skeleton, f))]
         first = len(self.leaves) - self.skeleton.count
         mine = Signature.of((self.leaves[first:],), ("captured",))
         rows += mine.compare(Signature.of((closure.leaves,), ("captured",)))

@@ -18,6 +18,7 @@ from hotk._core import (
     makes_keys,
     order_name,
     run_jaxpr,
+    settings_for,
     trace_context,
     tracers_inside,
 )
@@ -347,15 +348,32 @@ def derive(
     leaves, direction, args = call.unflatten(arrays)
     point, kept = call.point(leaves)
     point = jax.tree.map(jnp.asarray, point)
+    deriving, running = settings_for(jax.tree.leaves(point))
 
     def f(diff: Any) -> Any:
-        if primal is None:
-            return call.evaluate_as_is(captured, leaves, kept, diff, args)
-        x = call.arrays_only(call.merge(leaves, kept, diff), 0)
-        return primal(call, captured, x, call.arrays_only(args, call.ahead))
+        with running():
+            if primal is None:
+                return call.evaluate_as_is(captured, leaves, kept, diff, args)
+            x = call.arrays_only(call.merge(leaves, kept, diff), 0)
+            return primal(call, captured, x, call.arrays_only(args, call.ahead))
 
     if plan.adopt:
         f = adopted(f, by_body=plan.by_body)
+    with deriving():
+        return _apply(call, f, point, kept, leaves, direction, arrays, plan)
+
+
+def _apply(
+    call: Call,
+    f: Any,
+    point: Any,
+    kept: Any,
+    leaves: Any,
+    direction: Any,
+    arrays: Any,
+    plan: Plan,
+) -> Any:
+    """Evaluate a formula for a function of the differentiated part of the point."""
     takes = call.options.kind.takes
     if takes == "v":
         direction = call.direction(direction, leaves, kept, point, arrays)

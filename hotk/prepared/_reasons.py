@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from hotk.function import Opaque, Recipe, Trail, Walk
+from hotk._core import function_name, function_place, peek
+from hotk.function import Opaque, Recipe, Skeleton, Trail, Walk
 
 from ._call import Call
 from ._store import STORE
@@ -16,6 +17,7 @@ _HEADER = (
     *("order of a dict among the arguments", "kind of random keys", "stage"),
 )
 
+_WHOLE = "the function"
 _VALUES = (bool, int, float, complex, str, bytes, np.generic)
 
 
@@ -59,6 +61,56 @@ def difference(
     return place, f"{_text(a)} -> {_text(b)}"
 
 
+def compared(was: Skeleton, now: Skeleton, f: Any) -> tuple[str, str, str]:
+    """Say where two skeletons differ first, and what is there in each.
+
+    Args:
+        was: One of them.
+        now: The other.
+        f: The function that `now` is of.
+    """
+    if was.opaque is not None or now.opaque is not None:
+        return "function", _shown(was, was.template), _shown(now, f)
+    same = _common(was.key, now.key)
+    pieces = [key[same] if same < len(key) else "nothing" for key in (was.key, now.key)]
+    place, is_value = _place((f,), same)
+    where = "function" if place == _WHOLE else f"function, {place}"
+    if not is_value and {type(piece) for piece in pieces} == {int}:
+        return where, f"{pieces[0]} attributes or entries", str(pieces[1])
+    things = _at(was.template, same), _at(f, same)
+    texts = [_text_of(*pair) for pair in zip(pieces, things, strict=True)]
+    if texts[0] == texts[1] and isinstance(pieces[0], Recipe):  # on one line
+        texts = [
+            t + _code(*pair)
+            for t, pair in zip(texts, (things, things[::-1]), strict=True)
+        ]
+    return where, texts[0], texts[1]
+
+
+def _shown(skeleton: Skeleton, f: Any) -> str:
+    """Name the function of a skeleton, and say why no walk sees through it."""
+    why = "" if skeleton.opaque is None else f", opaque: {skeleton.opaque}"
+    return f"{skeleton.name}{function_place(f)}{why}"
+
+
+def _text_of(piece: Any, thing: Any) -> str:
+    """Say what a piece of a key is, and of a function where it was written."""
+    if isinstance(piece, Recipe):
+        return f"{_text(piece)}{function_place(thing)}"
+    named = callable(thing) and not isinstance(thing, type)
+    return function_name(thing) if named else _text(piece)
+
+
+def _code(one: Any, other: Any) -> str:
+    """Say what the code of one function has that another's has not."""
+    a, b = (peek(peek(g, "__func__") or g, "__code__") for g in (one, other))
+    for kind, what in (("co_consts", "constants"), ("co_names", "names")):
+        mine, theirs = peek(a, kind), peek(b, kind)
+        if mine != theirs:
+            return f" with {what} {mine!r:.60}"
+    return " with other code"
+
+
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     count = 0
     for one, other in zip(a, b, strict=False):
@@ -68,8 +120,22 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return count
 
 
-def _place(things: Sequence[Any], index: int, skip: int) -> tuple[str, bool]:
+def _place(things: Sequence[Any], index: int, skip: int = 0) -> tuple[str, bool]:
     """Name what a piece of the walk's key is about, and whether that is a value."""
+    found = _visit(things, index, skip)
+    if found is None:
+        return _WHOLE, True
+    return found[0].strip() or _WHOLE, isinstance(found[1], _VALUES)
+
+
+def _at(thing: Any, index: int) -> Any:
+    """Return what a piece of the key of a walk through a thing is about."""
+    found = _visit((thing,), index, 0)
+    return None if found is None else found[1]
+
+
+def _visit(things: Sequence[Any], index: int, skip: int) -> tuple[str, Any] | None:
+    """Return path and value of the smallest thing that a piece of a key is of."""
     trail = Trail()
     walk = Walk(trail=trail)
     walk.key.extend([None] * skip)
@@ -77,17 +143,18 @@ def _place(things: Sequence[Any], index: int, skip: int) -> tuple[str, bool]:
         for thing in things:
             walk.visit(thing)
     except (Opaque, RecursionError):
-        return "the function", True
+        return None
     around = [v for v in trail.visits if v[0] <= index < v[1]]
     if not around:
-        return "the function", True
+        return None
     _, _, path, node = min(around, key=lambda visit: visit[1] - visit[0])
-    return path.strip() or "the function", isinstance(node.value, _VALUES)
+    return path, node.value
 
 
 def _is_numpy(piece: tuple[Any, ...]) -> bool:
     kind = piece[0] if len(piece) == 3 else None
-    return isinstance(kind, type) and issubclass(kind, np.generic)
+    known = isinstance(kind, type) and issubclass(kind, np.generic)
+    return known and isinstance(piece[2], bytes)  # and not the place of an argument
 
 
 def _text(piece: Any) -> str:

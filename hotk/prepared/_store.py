@@ -34,8 +34,8 @@ class Entry:
 
     def __init__(self) -> None:
         self.first: Any = None
-        self.programs: dict[Hashable, Program] = {}
-        self.ready: dict[Hashable, Any] = {}
+        self.programs: dict[Any, Program] = {}
+        self.ready: dict[Any, Any] = {}
         self.constant: dict[Hashable, Any] = {}
         self.shared: Hashable = None  # the configuration a foreign program is for
         self.stage = 0

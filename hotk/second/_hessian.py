@@ -11,6 +11,7 @@ from hotk.mode import (
     Taylor,
     along_candidates,
     second_order_candidates,
+    weak_like,
 )
 from hotk.prepared import check_budget, operator
 
@@ -144,4 +145,4 @@ def hessian_diagonal(
     refuse_complex("hessian_diagonal(f, x)", x, "hvp")
     assert isinstance(mode, (Nested, Taylor))
     _, diagonal, aux = mode.diagonal(f, x, block_size)
-    return diagonal, aux
+    return weak_like(diagonal, x), aux

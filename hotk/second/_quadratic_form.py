@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk.first import check_scalar_point
-from hotk.mode import AUTO, Auto, Nested, Taylor, along_candidates
+from hotk.mode import AUTO, Auto, Nested, Taylor, along_candidates, weak_if
 from hotk.prepared import operator
 
 
@@ -62,7 +62,7 @@ def quadratic_form(
     """
     assert isinstance(mode, (Nested, Taylor))
     _, form, aux = mode.quadratic_form(f, x, v)
-    return form, aux
+    return weak_if(form, x, v), aux
 
 
 @operator(wants="inexact", candidates=_candidates, modes=(Nested, Taylor))
@@ -105,4 +105,4 @@ def second_derivative(
     check_scalar_point("second_derivative(f, x)", x)
     assert isinstance(mode, (Nested, Taylor))
     _, second, aux = mode.second_derivative(f, x)
-    return second, aux
+    return weak_if(second, x), aux

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto, Taylor, size_of, unit
+from hotk.mode import AUTO, Auto, Taylor, size_of, unit, weak_if
 from hotk.prepared import operator
 
 from ._contract import contracted
@@ -87,7 +87,10 @@ def _laplacian(f: Callable[..., Any], x: Any, block: int | None) -> Any:
         y, aux = f(x)
         return y, jax.tree.map(jnp.zeros_like, y), aux
     direction = lambda i: unit(x, i)
-    return contracted(f, x, direction, numbers, None, 2, block=block, units=True)
+    y, found, aux = contracted(
+        f, x, direction, numbers, None, 2, block=block, units=True
+    )
+    return y, weak_if(found, x), aux
 
 
 @operator(wants="inexact", candidates=_candidates, modes=(Taylor,), curved=_always)

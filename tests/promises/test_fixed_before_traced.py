@@ -522,6 +522,47 @@ def test_bind_refuses_another_function(hotk, tick):
     close(prepared.bind(make(tick, 2.0 * B))(X, V), plain(2.0 * B)(X, V))
 
 
+def closure_over(table, power=3):
+    def inner(x):
+        return jnp.sum(x**power)
+
+    return lambda x: inner(x) * len(table)
+
+
+def test_bind_says_what_differs(hotk):
+    def refusal(f, g):
+        with pytest.raises(hotk.PreparationError) as caught:
+            hotk.gradient.prepare(f, X).bind(g)
+        crossed = [line for line in str(caught.value).splitlines() if "✗" in line]
+        return "\n".join(crossed)
+
+    two = closure_over({"a": 1, "b": 2})
+    assert "cell `table`: prepared 2 attributes or entries, called 3" in refusal(
+        two, closure_over({"a": 1, "b": 2, "c": 3})
+    )
+    assert "prepared 2, called 4" in refusal(two, closure_over({"a": 1, "b": 4}))
+    assert "cell `power`: prepared 3, called 4" in refusal(
+        two, closure_over({"a": 1, "b": 2}, 4)
+    )
+    first = lambda x: jnp.sum(x**3)
+    second = lambda x: jnp.sum(jnp.sin(x))
+    line = first.__code__.co_firstlineno
+    name = "test_fixed_before_traced.py"
+    text = refusal(first, second)
+    assert f"({name}:{line}), called function <lambda> ({name}:{line + 1})" in text
+    same = (lambda x: jnp.sum(x**3), lambda x: jnp.sum(x**2))
+    assert "(None, 3), called" in refusal(*same)
+    assert refusal(*same).endswith("(None, 2)")
+    assert "called sum" in refusal(first, jnp.sum)
+
+
+def test_bind_to_an_opaque_function_says_why(hotk):
+    held = hotk.gradient.prepare(lambda x: jnp.sum(x**3), X)
+    numbers = iter([2.0])
+    with pytest.raises(hotk.PreparationError, match=r"\.py:\d+\), opaque: "):
+        held.bind(lambda x: next(numbers) * jnp.sum(x**3))
+
+
 # ----- Prepared while something is traced
 
 

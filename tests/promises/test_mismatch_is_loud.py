@@ -341,6 +341,19 @@ def test_another_setting_is_loud(setting, hotk, tick):
     assert (count(), tick()) == (0, 1)
 
 
+@pytest.mark.parametrize("answer", ["cast", "retrace"])
+def test_another_setting_cannot_be_cast_but_traced_again(answer, hotk):
+    f = lambda x: jnp.sum(jnp.sin(x @ x.T))
+    prepared = hotk.gradient.prepare(f, W, on_mismatch=answer)
+    prepared(W)
+    with jax.default_matmul_precision("highest"):
+        if answer == "cast":
+            with pytest.raises(hotk.PreparationError, match="matmul_precision"):
+                prepared(W)
+        else:
+            close(prepared(W), jax.grad(f)(W))
+
+
 # ----- What is no mismatch
 
 

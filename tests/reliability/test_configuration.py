@@ -1,5 +1,6 @@
 """Every setting of JAX is obeyed at the moment of the call, and left as found."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -316,3 +317,26 @@ def test_keys_made_by_another_generator_are_loud():
     ):
         prepared(X, V)
     close(prepared(X, V), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of `jnp.sum`
+@pytest.mark.parametrize("f", [cubic, lambda x: jnp.sum(jnp.sin(x) * jnp.exp(x))])
+def test_an_array_of_64_bits_stays_one_where_they_are_off(f):
+    x, v = jnp.asarray(X), jnp.asarray(V)
+    near = functools.partial(close, rtol=1e-6)  # the sum in `f` is one of 32 bits
+    with jax.enable_x64(False):
+        first, hessian = jax.grad(f)(x), np.asarray(jax.hessian(f)(x))
+        assert hessian.dtype == np.float64
+        near(hotk.gradient(f, x), first)
+        near(hotk.hvp(f, x, v), jax.jvp(jax.grad(f), (x,), (v,))[1])
+        near(hotk.hessian(f, x), hessian)
+        near(hotk.hessian_diagonal(f, x), np.diagonal(hessian))
+        near(hotk.jacobian(f, x), first)
+        for mode in (hotk.Nested(hotk.Forward(), hotk.Forward()), hotk.Auto()):
+            near(hotk.hessian(f, x, mode=mode), hessian)
+        # what is like the value has its dtype: a sum is one of 32 bits here
+        value = f(x).dtype
+        np.testing.assert_allclose(hotk.laplacian(f, x), np.trace(hessian), rtol=1e-5)
+        assert hotk.laplacian(f, x).dtype == value
+        form = hotk.quadratic_form(f, x, v)
+        np.testing.assert_allclose(form, V @ hessian @ V, rtol=1e-5)

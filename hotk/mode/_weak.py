@@ -1,0 +1,27 @@
+"""Weak types of results: those of `jax.jacobian` and `jax.hessian`, in every mode.
+
+With these a derivative by a weakly typed number, such as a Python float, is weakly
+typed itself. Unit directions are not, so that forward mode loses it.
+"""
+
+from typing import Any
+
+import jax
+
+from hotk._core import with_weak_type
+
+
+def weak_like(found: Any, x: Any) -> Any:
+    """Make leaves of a tree weakly typed where those of a tree like it are."""
+    return jax.tree.map(lambda a, b: with_weak_type(a, _is_weak(b)), found, x)
+
+
+def weak_if(found: Any, *points: Any) -> Any:
+    """Make all leaves of a tree weakly typed if all leaves of some others are."""
+    leaves = jax.tree.leaves(points)
+    weak = bool(leaves) and all(map(_is_weak, leaves))
+    return jax.tree.map(lambda a: with_weak_type(a, weak), found) if weak else found
+
+
+def _is_weak(leaf: Any) -> bool:
+    return jax.typeof(leaf).weak_type
