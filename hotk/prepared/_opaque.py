@@ -1,5 +1,6 @@
 """Opaque calls: the function itself is traced, and compiled only if it is new."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from hotk._core import (
     Tracer,
     Unrecognized,
     check_forward,
-    file_name,
     function_name,
     function_place,
     in_trace,
@@ -22,11 +22,13 @@ from hotk._core import (
     stage_moving,
     trace_context,
 )
-from hotk.function import KEEPS, is_library_file, own_copy
+from hotk.function import KEEPS, own_copy
 from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
 from ._call import Call
 from ._inputs import sort_inputs
+from ._level import error_line
+from ._loud import warn_if_opaque_again
 from ._options import Options
 from ._plan import ASKED, Plan, first_line, plans, usual_plans
 from ._program import Evaluator, derive, program_key
@@ -125,11 +127,8 @@ def call_opaque(
     options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
 ) -> Any:
     """Trace the function itself, now and once; compile only if the program is new."""
-    call = OpaqueCall(options, f, x, rest)
-    if reason == KEEPS:
-        call.eager = not options.kind.sized
-        if options.kind.sized:  # it is run in loops, and more than once
-            call.remember()
+    began = time.perf_counter()
+    call = begin_opaque(options, f, x, rest, reason)
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
@@ -139,7 +138,20 @@ def call_opaque(
         call, lambda plan: staged(call, plan, arrays)
     )
     evaluator, constants = find_evaluator(plan, closed, constants, out_tree)
+    warn_if_opaque_again(call, reason, time.perf_counter() - began)
     return out_tree.unflatten(evaluator.run(closed, constants, arrays))
+
+
+def begin_opaque(
+    options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
+) -> OpaqueCall:
+    """Make the call of a function that is traced as it is, for this reason."""
+    call = OpaqueCall(options, f, x, rest)
+    if reason == KEEPS:
+        call.eager = not options.kind.sized
+        if options.kind.sized:  # it is run in loops, and more than once
+            call.remember()
+    return call
 
 
 def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
@@ -188,33 +200,17 @@ def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
 
 def needs_point(call: OpaqueCall, error: Exception) -> ModeError:
     """Write the error for a function that asks Python for the value of the point."""
+    place = error_line(error)
     return ModeError(
         message(
             call.options.kind.call(),
-            f"`{function_name(call.f)}` needs the value of the point{_at(error)}.",
+            f"`{function_name(call.f)}` needs the value of the point{place}.",
             expected="operations of `jax.numpy` on what depends on `x`",
             got=first_line(error),
             fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
             "`float(x)`, `int(x)` and `x.item()` outside.",
         )
     )
-
-
-def _at(error: BaseException | None) -> str:
-    """Say which line of the user's function an error is about.
-
-    Where none of its own lines is the user's, the cause is asked: JAX makes it the
-    traceback of the code that it transforms.
-    """
-    if error is None:
-        return ""
-    line, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not is_library_file(code.co_filename):
-            line = f" in {file_name(code.co_filename)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return line or _at(error.__cause__)
 
 
 def _in(mode: AbstractMode) -> str:
@@ -244,7 +240,9 @@ def _way_out(call: OpaqueCall, facts: Facts, asked: bool) -> str:
 
 def no_mode(call: OpaqueCall, failures: list[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
-    tried = "\n".join(f"    {plan}: {first_line(e)}{_at(e)}" for plan, e in failures)
+    tried = "\n".join(
+        f"    {plan}: {first_line(e)}{error_line(e)}" for plan, e in failures
+    )
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
     facts = call.facts()
     found = f" It holds {facts}." if str(facts) else ""
