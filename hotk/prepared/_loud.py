@@ -75,9 +75,12 @@ def warn_if_opaque_again(call: Call, reason: str, seconds: float) -> None:
         reason: Why it is opaque.
         seconds: What the trace took.
     """
-    signature = _signature(call)  # may run code of the user: no lock is held
     with _CALLS.lock:
         known = _CALLS.of(call.f)
+    if known.warned:
+        return
+    signature = _signature(call)  # may run code of the user: no lock is held
+    with _CALLS.lock:
         again = signature in known.signatures
         if len(known.signatures) < _MOST_SIGNATURES:
             known.signatures.add(signature)

@@ -20,6 +20,7 @@ import collections
 import datetime
 import sys
 import time
+import warnings
 
 import jax
 import numpy as np
@@ -120,6 +121,8 @@ def main() -> int:
     options = parser.parse_args()
     for name, value in SETTINGS.items():
         jax.config.update(name, value)
+    for category in (hotk.OpaqueWarning, hotk.ChangingValueWarning):
+        warnings.filterwarnings("ignore", category=category)  # both are on purpose
     seconds = QUICK_SECONDS if options.quick else float("inf")
     seed = options.seed
     if options.daily:

@@ -181,7 +181,7 @@ class Weighted:
         self.history = []
 
     def __call__(self, t):
-        return jnp.sum(TABLE) * t**self.power
+        return jnp.sum(TABLE).astype(t.dtype) * t**self.power
 
 
 def counted(a):
