@@ -24,12 +24,12 @@ class Fix(NamedTuple):
 
 FIXES: Final = (
     Fix(
-        r"an array reached through a class",
+        r".* reached through a class",
         "a class that reaches an array",
         "make the array an attribute of the object, or an argument of the function",
     ),
     Fix(
-        r"an object of type|a method of an? .* that can change",
+        r"an object of type|a method of an? .* that can change|a time zone",
         "an object that may have state: an open file, a lock, a generator of random "
         "numbers, a model of another library",
         "capture what the function reads of it, read before; of a model the pure form, "
@@ -63,7 +63,8 @@ FIXES: Final = (
         "give each thread a function of its own",
     ),
     Fix(
-        r"it writes or reads|.* reads what no walk can see",
+        r"it writes or reads|it may read by|.* reads what no walk can see|"
+        r".* gives away all settings",
         "names looked up while it runs: `globals`, `eval`, `os.environ`, `inspect`",
         "look the thing up before, and capture what was found",
     ),
@@ -78,7 +79,7 @@ FIXES: Final = (
         "import it at the top of the file",
     ),
     Fix(
-        r"a custom derivative rule captures",
+        r"a custom derivative rule captures|a rule (that|in)",
         "a rule of `jax.custom_jvp` or `jax.custom_vjp` that captures an array",
         "give the array to the function as an argument, or write the rule with "
         "`hotk.rule.custom`",
@@ -95,7 +96,7 @@ FIXES: Final = (
         "give what it closes over to it as an argument",
     ),
     Fix(
-        r"a NumPy array",
+        r"a NumPy array|the dtype",
         "a NumPy array that JAX has no dtype for",
         "convert it before: numbers to a dtype of JAX, objects and text to a tuple",
     ),

@@ -73,7 +73,7 @@ def _interleaved(program: Program, hotk, now: Bound, later: Bound) -> Iterator[C
 
         @jax.jit
         def outer(v):
-            made.append(hotk.hvp.prepare(f2, x2, v2, *args2))
+            made.append(hotk.hvp.prepare(f2, x2, arrays_of(v2), *args2))
             return arrays_of(made[0](x2, v, *args2))
 
         return flat(outer(arrays_of(v2)))

@@ -565,31 +565,14 @@ _SHARED = [
         within(ONE_PROGRAM, "equal_bodies_with_other_rules_are_other_functions"),
     ),
     Flaw(
-        "a number in a program that cannot be opened is an argument all the same",
-        CANONICAL,
-        "        closed_off = name not in OPEN\n",
-        "        closed_off = False\n",
-        within(ONE_PROGRAM, "equal_bodies_with_other_rules_are_other_functions"),
-    ),
-    Flaw(
-        "a number of another kind goes into a shared program",
-        CANONICAL,
-        '        return ("number", kind)',
-        '        return ("number",)',
-        within(
-            ONE_PROGRAM, "a_number_that_decides_what_is_computed_makes_another_program"
-        ),
-    ),
-    Flaw(
-        "programs are shared by families under other settings",
-        "hotk/prepared/_joined.py",
-        "STORE.family((trace_context(), unkeyed_setting(), member.form.key))",
-        "STORE.family(member.form.key)",
+        "settings and named axes are in no key",
+        "hotk/_core/_compat.py",
+        "    return (*_config.trace_context(), _config.default_prng_impl.value)",
+        "    return (_config.default_prng_impl.value,)",
         within(
             "reliability/test_configuration",
-            "a_function_is_traced_under_the_settings_of_the_call"
-            "[jax_default_matmul_precision]",
-            "precision_may_change_from_call_to_call",
+            "a_named_axis_has_the_size_of_the_call",
+            "threefry_that_is_partitionable_gives_other_numbers_at_once",
         ),
     ),
 ]

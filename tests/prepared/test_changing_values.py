@@ -3,6 +3,7 @@
 import contextlib
 import warnings
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -67,6 +68,8 @@ def test_values_that_come_again_are_not_new():
             for a in (1.0, 2.0):
                 hotk.gradient(make(a), X)
                 hotk.hvp(make(a), X, X)
+                hotk.value_and_gradient(make(a), X)
+                hotk.quadratic_form(make(a), X, X)
     assert not found
 
 
@@ -98,6 +101,18 @@ def test_prepared_operators_are_not_told_of():
         for a in (1.0, 2.0, 3.0, 4.0):
             hotk.gradient.prepare(make(a), X)
     assert not found
+
+
+def test_a_number_inside_of_what_cannot_be_opened_is_its_own():
+    mesh, whole = jax.make_mesh((1,), ("i",)), jax.sharding.PartitionSpec()
+
+    def make(c):
+        cubed = lambda x: c * x**3
+        there = jax.shard_map(cubed, mesh=mesh, in_specs=whole, out_specs=whole)
+        return lambda x: jnp.sum(there(x))
+
+    for c in (0.5, 1.5, 2.5, 1.5):
+        assert jnp.allclose(hotk.hvp(make(c), X, X), 6 * c * X**2)
 
 
 def test_a_reason_is_found_in_the_time_of_a_short_trace():
