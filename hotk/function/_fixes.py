@@ -33,7 +33,7 @@ FIXES: Final = (
         "an object that may have state: an open file, a lock, a generator of random "
         "numbers, a model of another library",
         "capture what the function reads of it, read before; of a model the pure form, "
-        "`apply(params, x)`",
+        "`apply(params, x)`; or `hotk.static(its class)` if its `==` says all",
     ),
     Fix(
         r"NumPy computes",

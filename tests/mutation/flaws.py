@@ -35,6 +35,7 @@ VALUES = "hotk/function/_values.py"
 LINES = "hotk/function/_lines.py"
 CLASS_LINES = "hotk/function/_class_lines.py"
 VALUE_LINES = "hotk/function/_value_lines.py"
+STANDARD = "hotk/function/_standard.py"
 WRITER = "hotk/function/_writer.py"
 RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
@@ -61,7 +62,7 @@ _KEY = [
     ),
     Flaw(
         "the key does not tell the two zeros apart",
-        VALUES,
+        STANDARD,
         "value if value and not math.isnan(value) else value.hex()",
         "value if not math.isnan(value) else value.hex()",
         stale(
@@ -71,18 +72,26 @@ _KEY = [
     ),
     Flaw(
         "the key drops the imaginary part",
-        VALUES,
-        "walk.key.append((complex, value.real.hex(), value.imag.hex()))",
-        "walk.key.append((complex, value.real.hex()))",
+        STANDARD,
+        "    return value.real.hex(), value.imag.hex()",
+        "    return (value.real.hex(),)",
         within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
     ),
     Flaw(
         "the key drops the value of a NumPy scalar",
-        VALUES,
-        "walk.key.append((type(value), value.dtype.str, value.tobytes()))",
-        "walk.key.append((type(value), value.dtype.str))",
+        STANDARD,
+        "    return value.dtype.str, value.tobytes()",
+        "    return (value.dtype.str,)",
         stale("a_numpy_scalar_has_another_type")
         + within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
+    ),
+    Flaw(
+        "what a library keeps is copied for a trace",
+        REBUILD,
+        "        if is_fixed(value):\n            return False\n"
+        "        if value.__dict__ and not recipe_of(value.__code__).library:\n",
+        "        if value.__dict__:\n",
+        within("function/test_kinds", "functions_of_jax_by_name_are_on_the_fast_path"),
     ),
     Flaw(
         "the key drops the name of an enum member",
@@ -469,8 +478,8 @@ _GUARDS = [
     Flaw(
         "a guard takes equal numbers for the same",
         VALUE_LINES,
-        'w.unless(f"type({here}) is float and {here} == {equal}")',
-        'w.unless(f"{here} == {equal}")',
+        'w.unless(f"type({here}) is float and {here} == {w.constant(value)}")',
+        'w.unless(f"{here} == {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
     ),
     Flaw(
