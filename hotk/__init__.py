@@ -1,11 +1,13 @@
 """hotk: higher-order derivatives in JAX, prepared once, never stale."""
 
 from hotk._core import (
+    ChangingValueWarning as ChangingValueWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
     NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
+    OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
     StructureError as StructureError,
@@ -34,7 +36,6 @@ from hotk.first import (
 from hotk.function import (
     Closure as Closure,
     Signature as Signature,
-    explain as explain,
     static as static,
 )
 from hotk.linop import (
@@ -62,6 +63,7 @@ from hotk.prepared import (
     Prepared as Prepared,
     cache_info as cache_info,
     clear_cache as clear_cache,
+    explain as explain,
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )

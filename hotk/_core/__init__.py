@@ -61,11 +61,13 @@ from ._describe import (
 )
 from ._errors import (
     PASSED_ON as PASSED_ON,
+    ChangingValueWarning as ChangingValueWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,
     NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
+    OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
     StructureError as StructureError,

@@ -66,8 +66,22 @@ class NestedDerivativesWarning(UserWarning):
     """Derivatives are nested so deeply that another operator is far cheaper."""
 
 
+class OpaqueWarning(UserWarning):
+    """A function is traced at each call, as hotk cannot see all that it depends on."""
+
+
+class ChangingValueWarning(UserWarning):
+    """A captured number or string changes from call to call: each is a new trace."""
+
+
 # What no attempt at another mode answers: a warning only if the user made it an error.
-PASSED_ON = (HotkError, ZeroHessianWarning, NestedDerivativesWarning)
+PASSED_ON = (
+    HotkError,
+    ZeroHessianWarning,
+    NestedDerivativesWarning,
+    OpaqueWarning,
+    ChangingValueWarning,
+)
 
 
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
@@ -86,5 +100,8 @@ for _error in (
     TooLargeError,
     NotPositiveDefiniteError,
     ZeroHessianWarning,
+    NestedDerivativesWarning,
+    OpaqueWarning,
+    ChangingValueWarning,
 ):
     _error.__module__ = "hotk"  # where users find it, and what a traceback shows

@@ -2,7 +2,13 @@
 
 from ._callables import Ruled as Ruled
 from ._closure import Closure as Closure, Skeleton as Skeleton
-from ._explain import Explanation as Explanation, explain as explain
+from ._explain import (
+    TOO_DEEP as TOO_DEEP,
+    captures as captures,
+    changes as changes,
+    opaque_place as opaque_place,
+)
+from ._fixes import FIXES as FIXES, fix_of as fix_of
 from ._guard import look as look
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._recipe import (

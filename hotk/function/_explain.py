@@ -1,15 +1,14 @@
-"""`explain`: the table of what a callable captures and how hotk treats it."""
+"""The table of what a callable captures and how hotk treats it."""
 
 import enum
-import html
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hotk._core import describe, function_name, html_table, peek, text_table
+from hotk._core import describe, function_name, function_place, peek
 
 from ._rebuild import survey
 from ._walk import Node, Opaque, Trail, Walk
@@ -17,82 +16,42 @@ from ._walk import Node, Opaque, Trail, Walk
 
 _VALUES = (np.generic, range, set, frozenset, enum.Enum, Fraction, Decimal)
 _NUMBERS = (bool, int, float, complex, str)
+TOO_DEEP = "it is nested too deeply to be walked"
 
 
-class Explanation(NamedTuple):
-    """What a callable captures: one row a thing.
-
-    Attributes:
-        name: The callable's name.
-        rows: Where each thing was found, what it is, and how it is treated.
-        opaque: Why the callable is opaque, or `None`.
-        changes: What differs from the callable it was compared with.
-    """
-
-    name: str
-    rows: tuple[tuple[str, str, str], ...]
-    opaque: str | None
-    changes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Write the table and one sentence on what it means."""
-        table = text_table(("where", "what", "treated as"), self.rows)
-        return "\n".join((table, self._verdict(), *self.changes))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        table = html_table(("where", "what", "treated as"), self.rows)
-        lines = map(html.escape, (self._verdict(), *self.changes))
-        return table + "".join(f"<p>{line}</p>" for line in lines)
-
-    def _verdict(self) -> str:
-        if self.opaque is not None:
-            return (
-                f"`{self.name}` is opaque ({self.opaque}): it is traced at every call "
-                "and compiled only when its program is new."
-            )
-        arrays = sum(row[2] == "leaf" for row in self.rows)
-        return (
-            f"`{self.name}` has {arrays} captured array(s) as leaves; all else is "
-            "static: it is traced again when a static thing changes."
-        )
-
-
-def explain(
-    f: Callable[..., Any], other: Callable[..., Any] | None = None
-) -> Explanation:
-    """Tell what a callable captures, where it was found and how it is treated.
+def captures(
+    f: Callable[..., Any], small: int = 0
+) -> tuple[tuple[tuple[str, str, str], ...], str | None, str]:
+    """Walk a callable, and tell what was found.
 
     Args:
-        f: Any callable.
-        other: Another callable to compare with: what differs between the two, and so
-            why the second one is traced again.
+        f: The callable.
+        small: Which captured arrays are static by content; 0 is none.
 
     Returns:
-        A table that prints itself, in a terminal and in Jupyter. A `leaf` is an array
-        whose values may change freely; a `static` thing is compared at each call and
-        a new value is traced once more; an `opaque` thing makes `f` traced each time.
-
-    Example:
-        >>> scale = jnp.ones(3)
-        >>> table = hotk.explain(lambda x: jnp.sum(scale * x))
-        >>> [row[2] for row in table.rows if "scale" in row[0]]
-        ['leaf']
+        A row for each thing: where it was found, what it is, how it is treated; why
+        the walk calls `f` opaque, or `None`; and where the cause of that is.
     """
     name = function_name(f)
     trail = Trail()
-    walk = Walk(trail=trail)
-    reason = None
+    walk = Walk(trail=trail, small=small)
+    reason, place = None, ""
     try:
         walk.visit(f)
     except Opaque as opaque:
-        reason = str(opaque)
+        reason, place = str(opaque), opaque_place(trail)
     except RecursionError:
-        reason = "it is nested too deeply to be walked"
+        reason = TOO_DEEP
     rows = tuple(_row(node, path or name) for node, path in _places(trail))
-    changes = () if other is None else _changes(f, other)
-    return Explanation(name, rows, reason, changes)
+    return rows, reason, place
+
+
+def opaque_place(trail: Trail) -> str:
+    """Name the innermost thing at which a walk ended, with file and line of code."""
+    ended = [n for n in trail.nodes.values() if n.treatment.startswith("opaque")]
+    if not ended:
+        return ""
+    return (ended[-1].path + function_place(ended[-1].value)).strip()
 
 
 def _places(trail: Trail) -> list[tuple[Node, str]]:
@@ -106,7 +65,10 @@ def _places(trail: Trail) -> list[tuple[Node, str]]:
 
 def _row(node: Node, place: str) -> tuple[str, str, str]:
     value = node.value
-    what = describe(value)
+    try:
+        what = describe(value)
+    except Exception:  # of an object that answers no name at all
+        return (place, type(value).__name__, node.treatment)
     if isinstance(value, (*_NUMBERS, *_VALUES)):
         what = f"{type(value).__name__} {value!r}"[:40]
     elif isinstance(peek(value, "__qualname__") or peek(value, "__name__"), str):
@@ -114,7 +76,8 @@ def _row(node: Node, place: str) -> tuple[str, str, str]:
     return (place, what, node.treatment)
 
 
-def _changes(f: Any, other: Any) -> tuple[str, ...]:
+def changes(f: Any, other: Any) -> tuple[str, ...]:
+    """Say in a line each how the captured things of two callables differ."""
     try:
         (one, first), (two, second) = survey(f), survey(other)
     except (Opaque, RecursionError):

@@ -7,6 +7,7 @@ from ._budget import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
+from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
 from ._inputs import is_inexact as is_inexact
 from ._jitted import jitted as jitted

@@ -15,6 +15,7 @@ from hotk._core import jaxpr_as_fun, unkeyed_setting
 from hotk.function import (
     CHANGED,
     KEEPS,
+    TOO_DEEP,
     WRITES,
     Opaque,
     Rebuild,
@@ -92,7 +93,7 @@ class Call:
         try:
             self._visit(walk)
         except RecursionError as error:
-            raise Opaque("it is nested too deeply to be walked") from error
+            raise Opaque(TOO_DEEP) from error
         for tree in () if trust else self.args_trees:
             check_faithful(tree)
         self.walked = tuple(walk.key)

@@ -8,6 +8,7 @@ from hotk.function import CHANGED, Opaque, is_small
 
 from ._call import Call
 from ._checks import check_callable
+from ._loud import note_line
 from ._opaque import call_opaque
 from ._options import Options
 from ._plan import LEVELS, MOST_BYTES, OPAQUE, Fallback
@@ -16,14 +17,31 @@ from ._store import STORE
 from ._traced import call_traced
 
 
+Stages = tuple[Callable[[Call], Any], Callable[[Call], Any], Callable[..., Any]]
+
+
 @hides_frames
-def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> Any:
+def call_slowly(
+    options: Options,
+    f: Callable[..., Any],
+    x: Any,
+    rest: Any,
+    stages: Stages = (call_traced, call_small, call_opaque),
+) -> Any:
     """Find or make the program of a call, and run it.
 
     Captured arrays are tracers, stage 0; or small ones are static by content, which
     ones is the stage; or the function is opaque. A stage that fails is not tried again
     once a later one worked.
+
+    Args:
+        options: The operator.
+        f: The function.
+        x: The point.
+        rest: What follows it.
+        stages: What to do in each stage; `explain` does not run what it finds.
     """
+    traced, small, opaquely = stages
     check_callable(options.kind.call(), f)
     call, why = None, ""
     try:
@@ -31,12 +49,12 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
     except Opaque as opaque:
         why = str(opaque)
     if call is None:  # outside of the handler: no error of the user's comes from here
-        return call_opaque(options, f, x, rest, why)
+        return opaquely(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
     stage = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason
     if stage == 0:
-        done, result = _try(call_traced, call)
+        done, result = _try(traced, call)
         if done:
             return result
         reason = result
@@ -48,12 +66,12 @@ def call_slowly(options: Options, f: Callable[..., Any], x: Any, rest: Any) -> A
         sizes = [getattr(a, "nbytes", 0) for a in every if is_small(a, level)]
         if not sizes or sum(sizes) > MOST_BYTES:
             continue
-        done, result = _try(call_small, Call(options, f, x, rest, small=level))
+        done, result = _try(small, Call(options, f, x, rest, small=level))
         if done:
             if stage != level:
                 STORE.entry(call.store_key).postpone(level, reason)
             return result
-    result = call_opaque(options, f, x, rest, reason)
+    result = opaquely(options, f, x, rest, reason)
     if stage != OPAQUE and reason != CHANGED:
         STORE.entry(call.store_key).postpone(OPAQUE, reason)
     return result
@@ -64,4 +82,5 @@ def _try(run: Callable[[Call], Any], call: Call) -> tuple[bool, Any]:
     try:
         return True, run(call)
     except Fallback as fallback:
+        note_line(call.f, fallback)
         return False, str(fallback)

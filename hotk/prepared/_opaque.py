@@ -1,5 +1,6 @@
 """Opaque calls: the function itself is traced, and compiled only if it is new."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from hotk._core import (
     Tracer,
     Unrecognized,
     check_forward,
-    file_name,
     function_name,
     function_place,
     in_trace,
@@ -23,12 +23,14 @@ from hotk._core import (
     trace_context,
     trace_once,
 )
-from hotk.function import is_library_file, own_copy
+from hotk.function import own_copy
 from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
 from ._call import Call
 from ._inputs import sort_inputs
 from ._joined import Traced, join
+from ._level import error_line
+from ._loud import warn_if_opaque_again
 from ._options import Options
 from ._plan import ASKED, Fallback, Plan, first_line, plans
 from ._program import Evaluator, Lifted, derive, program_key
@@ -87,6 +89,7 @@ def call_opaque(
     options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
 ) -> Any:
     """Trace the function itself, now and once; derive it only if its program is new."""
+    began = time.perf_counter()
     call = OpaqueCall(options, f, x, rest)
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
@@ -100,6 +103,7 @@ def call_opaque(
         _keep(ready.program)
     except (Unrecognized, Fallback):  # or no mode works, which is said below
         ready = derived(call)
+    warn_if_opaque_again(call, reason, time.perf_counter() - began)
     if ready.compile(call, [], arrays):
         STORE.compiled()
     return ready.run(call, [], arrays)
@@ -115,21 +119,22 @@ def _keep(program: Any) -> None:
         entry.used = STORE.clock()
 
 
+def staged(call: Call, plan: Plan) -> tuple[Any, Any]:
+    """Trace the operator of a function that was traced: its program and its result."""
+    run = lambda captured, arrays: derive(call, None, captured, arrays, plan)
+    given = (call.captured, call.inputs.arrays)
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
+    check_forward(closed)
+    check_linear(closed)
+    return closed, jax.tree.structure(shapes)
+
+
 def derived(call: Call) -> Lifted:
     """Trace the operator of a function that was traced; its constants are arguments.
 
     It is for programs of functions that cannot be told from others to be derived.
     """
-
-    def staged(plan: Plan) -> Any:
-        run = lambda captured, arrays: derive(call, None, captured, arrays, plan)
-        given = (call.captured, call.inputs.arrays)
-        closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
-        check_forward(closed)
-        check_linear(closed)
-        return closed, jax.tree.structure(shapes)
-
-    plan, (closed, out_tree) = first_that_works(call, staged)
+    plan, (closed, out_tree) = first_that_works(call, lambda plan: staged(call, plan))
     if inner_constants(closed):  # of jitted functions: they are arguments as well
         closed = inlined(closed)
     evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
@@ -171,33 +176,17 @@ def first_that_works(call: Call, attempt: Callable[[Plan], Any]) -> Any:
 
 def needs_point(call: Call, error: Exception) -> ModeError:
     """Write the error for a function that asks Python for the value of the point."""
+    place = error_line(error)
     return ModeError(
         message(
             call.options.kind.call(),
-            f"`{function_name(call.f)}` needs the value of the point{_at(error)}.",
+            f"`{function_name(call.f)}` needs the value of the point{place}.",
             expected="operations of `jax.numpy` on what depends on `x`",
             got=first_line(error),
             fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
             "`float(x)`, `int(x)` and `x.item()` outside.",
         )
     )
-
-
-def _at(error: BaseException | None) -> str:
-    """Say which line of the user's function an error is about.
-
-    Where none of its own lines is the user's, the cause is asked: JAX makes it the
-    traceback of the code that it transforms.
-    """
-    if error is None:
-        return ""
-    line, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not is_library_file(code.co_filename):
-            line = f" in {file_name(code.co_filename)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return line or _at(error.__cause__)
 
 
 def _in(mode: AbstractMode) -> str:
@@ -227,7 +216,9 @@ def _way_out(call: Call, facts: Facts, asked: bool) -> str:
 
 def no_mode(call: Call, failures: list[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
-    tried = "\n".join(f"    {plan}: {first_line(e)}{_at(e)}" for plan, e in failures)
+    tried = "\n".join(
+        f"    {plan}: {first_line(e)}{error_line(e)}" for plan, e in failures
+    )
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
     facts = Facts.of(call.traced[0].jaxpr)
     found = f" It holds {facts}." if str(facts) else ""

@@ -1,7 +1,8 @@
 """Why a call is new to the store: what differs from the nearest one that is known."""
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from hotk._core import function_name, function_place, peek
 from hotk.function import Opaque, Recipe, Skeleton, Trail, Walk
 
 from ._call import Call
+from ._changing import note_change
+from ._per_code import PerCode
 from ._store import STORE
 
 
@@ -21,25 +24,77 @@ _WHOLE = "the function"
 _VALUES = (bool, int, float, complex, str, bytes, np.generic)
 
 
+_MOST_KEPT = 4
+_ZEROS = {"0x0.0p+0": "0.0", "-0x0.0p+0": "-0.0"}  # as they stand in a key
+
+
+class _Difference(NamedTuple):
+    """Where two keys of walks differ first, and how.
+
+    Attributes:
+        piece: At which piece, by its number.
+        place: Where in the function.
+        is_value: Whether it is a plain value that differs, such as a number.
+        was: What it was, in a few words.
+        now: What it is.
+        text: Both, or how many things there are of which there were others.
+    """
+
+    piece: int
+    place: str
+    is_value: bool
+    was: str
+    now: str
+    text: str
+
+
+class _Last:
+    """The last calls of one code object by one operator."""
+
+    def __init__(self) -> None:
+        self.keys: deque[Any] = deque(maxlen=_MOST_KEPT)
+        self.named: _Difference | None = None  # between the last two of them
+
+
+# What a new key is compared with: comparing it with all that the store holds would take
+# as long as a short trace.
+_LAST: PerCode[dict[Any, _Last]] = PerCode(dict)
+
+
 def what_is_new(call: Call) -> str:
-    """Say in a few words what is new about a call that found no entry."""
+    """Say in a few words what is new about a call that found no entry.
+
+    It is compared with the last calls of the same code by the same operator.
+    """
     key: Any = call.store_key
-    nearest: Any = None
-    same = 0
-    for known in list(STORE.entries):
-        entry: Any = known
-        count = _common(entry, key)
-        if entry[0] is key[0] and count >= same:
-            nearest, same = entry, count
-    if nearest is None:
-        return "a new skeleton or structure"
-    if same < len(_HEADER):
+    with _LAST.lock:
+        last = _LAST.of(call.f).setdefault(key[0], _Last())
+        known, named = list(last.keys), last.named
+        last.keys.append(key)
+        last.named = None
+    if not known:
+        entries: list[Any] = list(STORE.entries)
+        others = any(other[0] is key[0] for other in entries)
+        return "another function" if others else "a new skeleton or structure"
+    counts = [_common(k, key) for k in known]
+    same, header = max(counts), len(_HEADER)
+    if same < header:
         return f"another {_HEADER[same]}"
-    if same == len(_HEADER):
+    if same == header:
         return "another function"
+    nearest = max(i for i, count in enumerate(counts) if count == same)
+    # All three keys begin alike: the place has the same name.
+    again = named is not None and nearest == len(known) - 1
+    again = again and named is not None and named.piece == same - header
     things, skip = (*call.inputs.visited, call.f), call.marked
-    header = len(_HEADER)
-    return ": ".join(difference(nearest[header:], key[header:], things, skip))
+    found = _difference(
+        known[nearest][header:], key[header:], things, skip, named if again else None
+    )
+    with _LAST.lock:
+        if last.keys[-1] is key:  # no other thread has come between
+            last.named = found
+    note_change(call.f, found.place, (found.was, found.now), found.is_value)
+    return f"{found.place}: {found.text}"
 
 
 def difference(
@@ -53,12 +108,47 @@ def difference(
         things: What was visited.
         skip: How many pieces stand before those of the walk.
     """
+    found = _difference(was, now, things, skip, None)
+    return found.place, found.text
+
+
+def _difference(
+    was: Sequence[Any],
+    now: Sequence[Any],
+    things: Sequence[Any],
+    skip: int,
+    named: _Difference | None,
+) -> _Difference:
+    """Compare two keys; `named` has the place, if it is known."""
     same = _common(was, now)
     a, b = (key[same] if same < len(key) else "nothing" for key in (was, now))
-    place, is_value = _place(things, same, skip)
+    if named is not None:
+        place, is_value = named.place, named.is_value
+    else:
+        place, is_value = _place(things, same, skip)
     if not is_value and type(a) is type(b) is int:
-        return place, f"it has {b} attributes or entries, not {a}"
-    return place, f"{_text(a)} -> {_text(b)}"
+        text = f"it has {b} attributes or entries, not {a}"
+        return _Difference(same, place, False, f"{a} entries", f"{b} entries", text)
+    one, other = _text(a), _text(b)
+    return _Difference(same, place, is_value, one, other, f"{one} -> {other}")
+
+
+class _Reached(Exception):
+    """The piece of the key that is asked for has been written."""
+
+
+class _Until(Walk):
+    """A walk that ends as soon as its key is longer than an index."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(trail=Trail())
+        self.index = index
+
+    def visit(self, value: Any, how: str = "", name: Any = "") -> None:
+        """Visit a thing if the key is still too short."""
+        if len(self.key) > self.index:
+            raise _Reached
+        super().visit(value, how, name)
 
 
 def compared(was: Skeleton, now: Skeleton, f: Any) -> tuple[str, str, str]:
@@ -124,7 +214,7 @@ def _place(things: Sequence[Any], index: int, skip: int = 0) -> tuple[str, bool]
     """Name what a piece of the walk's key is about, and whether that is a value."""
     found = _visit(things, index, skip)
     if found is None:
-        return _WHOLE, True
+        return _WHOLE, False
     return found[0].strip() or _WHOLE, isinstance(found[1], _VALUES)
 
 
@@ -136,12 +226,15 @@ def _at(thing: Any, index: int) -> Any:
 
 def _visit(things: Sequence[Any], index: int, skip: int) -> tuple[str, Any] | None:
     """Return path and value of the smallest thing that a piece of a key is of."""
-    trail = Trail()
-    walk = Walk(trail=trail)
+    walk = _Until(index)
+    trail = walk.trail
+    assert trail is not None
     walk.key.extend([None] * skip)
     try:
         for thing in things:
             walk.visit(thing)
+    except _Reached:
+        pass
     except (Opaque, RecursionError):
         return None
     around = [v for v in trail.visits if v[0] <= index < v[1]]
@@ -160,6 +253,8 @@ def _is_numpy(piece: tuple[Any, ...]) -> bool:
 def _text(piece: Any) -> str:
     if piece in ("<leaf>", "<NumPy leaf>"):
         return "an array"
+    if isinstance(piece, str) and piece in _ZEROS:
+        return _ZEROS[piece]
     if isinstance(piece, Recipe):
         return f"function {piece.name}"
     if isinstance(piece, type):

@@ -24,7 +24,16 @@ from ._traced import is_host_function
 
 
 def call_small(call: Call) -> Any:
-    """Run a call some of whose captured arrays are static by content.
+    """Run a call some of whose captured arrays are static by content."""
+    ready = known_small(call)
+    captured, arrays = call.captured, call.inputs.arrays
+    if ready.compile(call, captured, arrays):
+        STORE.compiled()
+    return ready.run(call, captured, arrays)
+
+
+def known_small(call: Call) -> Any:
+    """Return what runs a call some of whose captured arrays are static by content.
 
     What depends on those alone is computed when the function is traced.
     """
@@ -34,22 +43,20 @@ def call_small(call: Call) -> Any:
     kinds = (trace_context(), kinds_of(captured, arrays))
     entry = STORE.entries.get(call.store_key)
     ready = None if entry is None else entry.constant.get(kinds)
-    if ready is None:
-        STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS}")
-        if any(array is not None for array in call.numpy_inputs()):
-            raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
-        STORE.opaque_traces += 1
-        traced = _function(call)
-        try:
-            ready = join(call, traced)
-        except Unrecognized:
-            ready = _operator(call, traced)
-        if ready.compile(call, captured, arrays):
-            STORE.compiled()
-        STORE.entry(call.store_key).constant[kinds] = ready
-    else:
+    if ready is not None:
         STORE.hits += 1
-    return ready.run(call, captured, arrays)
+        return ready
+    STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS}")
+    if any(array is not None for array in call.numpy_inputs()):
+        raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
+    STORE.opaque_traces += 1
+    traced = _function(call)
+    try:
+        ready = join(call, traced)
+    except Unrecognized:
+        ready = _operator(call, traced)
+    STORE.entry(call.store_key).constant[kinds] = ready
+    return ready
 
 
 def _function(call: Call) -> Traced:

@@ -27,6 +27,7 @@ from hotk.function import Opaque, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
+from ._changing import warn_if_changing
 from ._checks import check_output
 from ._joined import Traced, join, make_program
 from ._opaque import find_evaluator
@@ -47,6 +48,7 @@ def call_traced(call: Call) -> Any:
     ready = None if entry is None else entry.ready.get((kinds, context))
     if ready is None:
         ready = make_ready(call, kinds)
+        warn_if_changing(call)
         if ready.compile(call, captured, arrays):
             STORE.compiled()
         entry = STORE.entry(call.store_key)

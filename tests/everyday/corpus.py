@@ -56,8 +56,8 @@ class Entry(NamedTuple):
         traces: The most traces of a call that still count as fast: one where a Python
             number of the program changes from call to call.
         x64: Whether it is computed in 64 bits.
-        reference: Makes what JAX alone differentiates instead, from the same seed, where
-            it cannot differentiate this function twice.
+        reference: Makes what JAX alone differentiates instead, from the same seed,
+            where it cannot differentiate this function twice.
     """
 
     name: str

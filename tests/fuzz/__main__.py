@@ -1,12 +1,15 @@
 """Fuzz hotk against raw JAX.
 
 python -m tests.fuzz --quick                       one minute on one core
+python -m tests.fuzz --quick --daily               the same, other programs each day
 python -m tests.fuzz --programs 10000 --seed 0     the long form, about two hours
 python -m tests.fuzz --programs 500 --every        all calls of each program
 
-A program is called directly, as a fresh closure in another state, and prepared; one
-more call is drawn from the four nestings, the other operators, `jit`, `vmap` and `jvp`
-around it, and NumPy arrays written in place. `--every` makes them all.
+A program is called by an operator drawn at random before anything else has run it, then
+directly, as a fresh closure in another state, and prepared. One more call is drawn from
+the four nestings, the other operators, `jit`, `vmap`, `jvp`, loops and `shard_map`
+around it, settings and named axes, and NumPy arrays written in place. `--every` makes
+them all. Afterwards plain JAX must compute what it computed before.
 
 Prints programs per second, what was explained and why, and each failure as a program
 that can be pasted and run. Exits with 1 if anything failed.
@@ -14,8 +17,10 @@ that can be pasted and run. Exits with 1 if anything failed.
 
 import argparse
 import collections
+import datetime
 import sys
 import time
+import warnings
 
 import jax
 import numpy as np
@@ -111,12 +116,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="at most one minute")
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--daily", action="store_true", help="the date is the seed")
     parser.add_argument("--every", action="store_true", help="every call, not a few")
     options = parser.parse_args()
     for name, value in SETTINGS.items():
         jax.config.update(name, value)
+    for category in (hotk.OpaqueWarning, hotk.ChangingValueWarning):
+        warnings.filterwarnings("ignore", category=category)  # both are on purpose
     seconds = QUICK_SECONDS if options.quick else float("inf")
-    failures = run(options.programs, options.seed, seconds, every=options.every)
+    seed = options.seed
+    if options.daily:
+        seed = int(datetime.date.today().strftime("%Y%m%d"))
+    print(f"seed {seed}", flush=True)
+    failures = run(options.programs, seed, seconds, every=options.every)
     return min(failures, 1)
 
 

@@ -81,7 +81,53 @@ CAPTURES = {
     ),
     "X": _always_new(lambda rng, n: f"forward_ruled(jnp.array({_vector(rng, n)}))"),
     "Y": _always_new(lambda rng, n: f"reverse_ruled(jnp.array({_vector(rng, n)}))"),
+    # Functions of JAX in a cell, as they are and applied before.
+    "VIA": _often_same(
+        lambda rng, n: str(rng.choice(["vmap", "checkpoint", "jit", "jax.vmap"]))
+    ),
+    "MADE": _always_new(
+        lambda rng, n: str(
+            rng.choice(
+                [
+                    f"vmap(scaled({_number(rng, n)}))",
+                    f"checkpoint(scaled(jnp.array({_vector(rng, n)})))",
+                    f"jit(scaled(jnp.array({_vector(rng, n)})))",
+                    f"jit(scaled({_number(rng, n)}))",
+                    f"functools.partial(fori_loop, 0, 2, lambda i, t: jnp.sin(t) * "
+                    f"{_number(rng, n)})",
+                ]
+            )
+        )
+    ),
+    # Objects of libraries, and of classes as people write them.
+    "NET": _always_new(
+        lambda rng, n: (
+            f"eqx.nn.MLP({n}, {n}, 4, 1, activation=jnp.tanh, "
+            f"key=jax.random.key({rng.integers(9)}))"
+        )
+    ),
+    "CFG": _often_same(
+        lambda rng, n: f"Config({_number(rng, n)}, {str(rng.choice(['sin', 'cos']))!r})"
+    ),
+    "ROW": _always_new(
+        lambda rng, n: f"Row(jnp.array({_vector(rng, n)}), {_number(rng, n)})"
+    ),
+    "RATE": _often_same(lambda rng, n: f"decay({_number(rng, n)})"),
+    "OBJ": _often_same(lambda rng, n: f"Weighted({rng.integers(1, 4)})"),
+    "BAG": _often_same(lambda rng, n: f"counted({_number(rng, n)})"),
+    "SPACE": _often_same(
+        lambda rng, n: f"types.SimpleNamespace(rate={_number(rng, n)})"
+    ),
+    "TEXT": _often_same(
+        lambda rng, n: f"re.compile({str(rng.choice(['a+', 'b', 'ccc']))!r})"
+    ),
+    "FILLS": _always_new(
+        lambda rng, n: f"{rng.choice(FILLERS)}(jnp.array({_number(rng, n)}))"
+    ),
 }
+FILLERS = [
+    *("Lazy", "Property", "memoized", "tabulated", "class_cached", "module_cached"),
+]
 
 # In raw JAX `while` forbids reverse mode, and `custom_vjp` forbids forward mode below
 # another derivative.
@@ -246,6 +292,37 @@ OPERATIONS = {
         "h = D.gradient(lambda q, s: jnp.sum(jnp.tanh(q) * s), h, start)",
         "h = jax.vmap(lambda t: D.gradient(lambda q: q * jnp.sin(q), t))(h)",
     ],
+    "by_name": [
+        "h = vmap(lambda t: jnp.sin(t) * {D})(h)",
+        "h = {VIA}(jnp.sin)(h) * start",
+        "h = (lambda t, over=vmap: over(jnp.tanh)(t))(h) * {V}",
+        "h = {MADE}(h) + start",
+        "h, _ = scan(lambda c, r: (jnp.sin(c) * r + {V}, None), h, {R})",
+        "h = cond(jnp.sum(h) > 0, lambda t: t * {V}, jnp.sin, h)",
+        "h = fori_loop(0, 2, lambda i, t: jnp.sin(t) * {V} + {S}, h)",
+        "h = checkpoint(lambda t: jnp.sin({M} @ t))(h)",
+        "h = jit(lambda t: jnp.cos(t) * {P})(h)",
+        "h = grad(lambda q: jnp.sum(jnp.cos(q * {V})))(h)",
+        "h = h * value_and_grad(lambda q: jnp.sum(q**2 * {V}))(h)[0]",
+        "h = associative_scan(jnp.multiply, 1.0 + 0.1 * jnp.sin(h))",
+    ],
+    "library": [
+        "h = {NET}(h) + start",
+        "h = vmap({NET})(jnp.stack([h, start]))[0]",
+        "h = {CFG}(h) + h",
+        "h = h * {ROW}.weight + {ROW}.shift",
+        "h = h * {RATE}(3)",
+        "h = {OBJ}(h) * start",
+        "h = jnp.sin(h) * {BAG}['s'] + h * {SPACE}.rate",
+        "h = h ** len({TEXT}.pattern)",
+    ],
+    "cached": ["h = {FILLS}(h)", "h = {FILLS}(h) * start + h"],
+    "order": [
+        "h = (h * {V} + {P}) if {K} > 1 else (h * {P} + {V})",
+        "h = ({V}, {M}, jnp.sin(h) * {P})[2]",
+        "h = h * {V}[{K} % 2] + {S} * start",
+        "h = {S} * h + {N} * start + {K}",
+    ],
 }
 
 TAILS = [
@@ -272,7 +349,7 @@ HEADS = {
 def fill(template: str, label: str, rng, n: int) -> tuple[str, list[Capture]]:
     """Replace the placeholders of a template by names; return its captures too."""
     captures = {}
-    for letter in re.findall(r"\{([A-Z])\}", template):
+    for letter in re.findall(r"\{([A-Z]+)\}", template):
         if letter not in captures:
             now, later = CAPTURES[letter](rng, n)
             captures[letter] = Capture(f"{letter.lower()}{label}", now, later)

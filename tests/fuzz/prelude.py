@@ -1,12 +1,31 @@
 """The names a random program may use; a printed program starts by importing them."""
 
+import collections
+import dataclasses
 import functools as functools
+import re as re
+import types as types
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax as lax
+import optax as optax
+from jax import (
+    checkpoint as checkpoint,
+    grad as grad,
+    jit as jit,
+    lax as lax,
+    value_and_grad as value_and_grad,
+    vmap as vmap,
+)
+from jax.lax import (
+    associative_scan as associative_scan,
+    cond as cond,
+    fori_loop as fori_loop,
+    scan as scan,
+)
 
 
 class Affine(eqx.Module):
@@ -131,3 +150,128 @@ class raw:
 def shifted(start, a):
     """Return a NumPy array that is a view with another stride."""
     return np.repeat(np.asarray(a), 2)[start::2]
+
+
+TABLE = jnp.linspace(0.5, 1.5, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A frozen class with numbers and a name, as options are kept."""
+
+    scale: float
+    kind: str = "sin"
+
+    def __call__(self, t):
+        return self.scale * getattr(jnp, self.kind)(t)
+
+
+class Row(NamedTuple):
+    """A named tuple of an array and a number."""
+
+    weight: jax.Array
+    shift: float
+
+
+class Weighted:
+    """An object whose class reads an array of the module."""
+
+    def __init__(self, power):
+        self.power = power
+        self.history = []
+
+    def __call__(self, t):
+        return jnp.sum(TABLE).astype(t.dtype) * t**self.power
+
+
+def counted(a):
+    """Return what the standard library holds: a dict with a default."""
+    made = collections.defaultdict(float)
+    made["s"] = a
+    return made
+
+
+def decay(rate):
+    """Return a schedule of optax, a closure of that library."""
+    return optax.exponential_decay(rate, 5, 0.9)
+
+
+# ----- What fills a cache when it is called first
+
+
+class Lazy:
+    """An object that fills an attribute when it needs it."""
+
+    def __init__(self, a):
+        self.a = a
+        self.grid = None
+
+    def __call__(self, t):
+        if self.grid is None:
+            self.grid = jnp.sin(jnp.linspace(0.0, 1.0, t.size)) + self.a
+        return t * self.grid
+
+
+class Property:
+    """An object with an attribute that Python computes once."""
+
+    def __init__(self, a):
+        self.a = a
+
+    @functools.cached_property
+    def grid(self):
+        return jnp.cos(self.a) + 1.0
+
+    def __call__(self, t):
+        return jnp.tanh(t * self.grid)
+
+
+def memoized(a):
+    """Return a function with a table by `functools.lru_cache`."""
+
+    @functools.lru_cache
+    def grid(n):
+        return jnp.linspace(0.1, 1.0, n) + a
+
+    return lambda t: t * grid(t.size)
+
+
+def tabulated(a):
+    """Return a function that keeps what it computed in a dict."""
+    table = {}
+
+    def at(t):
+        if t.size not in table:
+            table[t.size] = jnp.linspace(0.1, 1.0, t.size) * a
+        return jnp.sin(t) * table[t.size]
+
+    return at
+
+
+def class_cached(a):
+    """Return an object that fills a table of its class."""
+
+    class Basis:
+        table: dict = {}  # noqa: RUF012 (shared on purpose)
+
+        def __call__(self, t):
+            if t.size not in Basis.table:
+                Basis.table[t.size] = jnp.linspace(0.2, 1.0, t.size) * a
+            return t * Basis.table[t.size]
+
+    return Basis()
+
+
+def module_cached(a):
+    """Return a module of equinox with a table beside its class."""
+    table = {}
+
+    class Basis(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, t):
+            if t.size not in table:
+                table[t.size] = jnp.linspace(0.2, 1.0, t.size)
+            return t * table[t.size] * self.scale
+
+    return Basis(a)

@@ -1,6 +1,6 @@
 """Inject flaws into a copy of hotk and require that its tests fail.
 
-python -m tests.mutation --quick       nine flaws, under three minutes
+python -m tests.mutation --quick       eleven flaws, under three minutes
 python -m tests.mutation --all         every flaw
 python -m tests.mutation NAME ...      the flaws of these names
 

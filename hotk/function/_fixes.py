@@ -1,0 +1,145 @@
+"""What makes a function opaque, and the shortest change that makes it fast.
+
+The one home of these texts: `explain`, `OpaqueWarning` and the page on closures use
+them. A reason is what `Opaque` or `Fallback` was raised with.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+
+class Fix(NamedTuple):
+    """One family of reasons.
+
+    Attributes:
+        pattern: What a reason of the family begins with, as a regular expression.
+        cause: What these reasons have in common.
+        fix: What to write instead.
+    """
+
+    pattern: str
+    cause: str
+    fix: str
+
+
+FIXES: Final = (
+    Fix(
+        r".* reached through a class",
+        "a class that reaches an array",
+        "make the array an attribute of the object, or an argument of the function",
+    ),
+    Fix(
+        r"an object of type|a method of an? .* that can change|a time zone",
+        "an object that may have state: an open file, a lock, a generator of random "
+        "numbers, a model of another library",
+        "capture what the function reads of it, read before; of a model the pure form, "
+        "`apply(params, x)`; or `hotk.static(its class)` if its `==` says all",
+    ),
+    Fix(
+        r"NumPy computes",
+        "NumPy that computes with more than 1 MiB of captured arrays",
+        "write `jnp` for `np` in the function, or compute that part before",
+    ),
+    Fix(
+        r"it needs the value",
+        "the value of a captured array of JAX with more than 64 numbers, in `if`, "
+        "`float`, `np.sin`",
+        "write `jnp` for `np`; compute what Python needs before, and capture that, or "
+        "use `jnp.where` and `jax.lax.cond`",
+    ),
+    Fix(
+        r"it changes an argument|it writes (the|an attribute)",
+        "a counter, a list or an attribute that the function writes",
+        "return what it writes as auxiliary output (`has_aux=True`)",
+    ),
+    Fix(
+        r"it keeps what it has computed",
+        "a cache that the function fills",
+        "fill the cache before the call, or compute the thing each time",
+    ),
+    Fix(
+        r"it was changed while",
+        "another thread that changes what the function captured",
+        "give each thread a function of its own",
+    ),
+    Fix(
+        r"it writes or reads|it may read by|.* reads what no walk can see|"
+        r".* gives away all settings",
+        "names looked up while it runs: `globals`, `eval`, `os.environ`, `inspect`",
+        "look the thing up before, and capture what was found",
+    ),
+    Fix(
+        r"the module .* used as a value|.* is not a plain attribute",
+        "a module of your own that is passed around or answers names by itself",
+        "write `module.name` in full, or `from module import name`",
+    ),
+    Fix(
+        r"it imports",
+        "an import of a module of your own while it runs",
+        "import it at the top of the file",
+    ),
+    Fix(
+        r"a custom derivative rule captures|a rule (that|in)",
+        "a rule of `jax.custom_jvp` or `jax.custom_vjp` that captures an array",
+        "give the array to the function as an argument, or write the rule with "
+        "`hotk.rule.custom`",
+    ),
+    Fix(
+        r"a host callback",
+        "a host callback that keeps what it captured",
+        "give the callback its arrays as operands, or use `hotk.rule.external`",
+    ),
+    Fix(
+        r"something inside it closes over|a derivative rule inside it closes over",
+        "a function inside of it, known to JAX by its identity, that closes over what "
+        "is traced",
+        "give what it closes over to it as an argument",
+    ),
+    Fix(
+        r"a NumPy array|the dtype",
+        "a NumPy array that JAX has no dtype for",
+        "convert it before: numbers to a dtype of JAX, objects and text to a tuple",
+    ),
+    Fix(
+        r"a set of things",
+        "a set of other things than numbers and strings",
+        "make it a tuple",
+    ),
+    Fix(
+        r"a ufunc made of",
+        "a function of `np.frompyfunc` or `np.vectorize`",
+        "use `jax.vmap` of the Python function",
+    ),
+    Fix(
+        r"an empty node|the class .* keeps what its tree lacks|static data of|"
+        r"an argument of the registered class",
+        "a registered pytree that says less than its object holds, or whose static "
+        "data has no `__eq__` and `__hash__`",
+        "register it by `jax.tree_util.register_dataclass` with all fields, or make it "
+        "an `equinox.Module`",
+    ),
+    Fix(
+        r"something mutable is shared",
+        "a list or a dict that both a class and an object hold",
+        "give the object a copy",
+    ),
+    Fix(
+        r"it is nested too deeply|it cannot be built anew",
+        "captured things nested very deeply, or a class that computes when it is made",
+        "capture the part that the function needs",
+    ),
+)
+# Whatever an error says that came up with tracers in place of captured arrays.
+FAILED: Final = Fix(
+    "",
+    "an error that is raised if captured arrays are tracers, as under `jax.jit`",
+    "mend what the error says, or compute that part before",
+)
+
+
+def fix_of(reason: str) -> Fix:
+    """Return the family of a reason for which a function is opaque."""
+    for known in FIXES:
+        if re.match(known.pattern, reason):
+            return known
+    return FAILED
