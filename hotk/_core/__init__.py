@@ -21,6 +21,7 @@ from ._compat import (
     cache_size as cache_size,
     check_forward as check_forward,
     equations as equations,
+    has_jit_options as has_jit_options,
     in_front as in_front,
     in_trace as in_trace,
     is_type as is_type,
