@@ -25,6 +25,7 @@ from ._compat import (
     as_written as as_written,
     cache_size as cache_size,
     equations as equations,
+    has_jit_options as has_jit_options,
     in_trace as in_trace,
     is_outermost as is_outermost,
     is_type as is_type,

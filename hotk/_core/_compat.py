@@ -151,6 +151,11 @@ def jit_options(jitted: Any) -> Hashable:
     return info[2:]
 
 
+def has_jit_options(jitted: Any, options: Hashable) -> bool:
+    """Whether a jitted function has these options: quicker than asking for its own."""
+    return jitted._jit_info[2:] == options and jitted._fun is jitted.__wrapped__
+
+
 def jit_like(jitted: Any, function: Any) -> Any:
     """Jit a function with the options of a jitted function, with a cache of its own."""
     return _pjit._cpp_pjit(function, jitted._jit_info)

@@ -89,8 +89,17 @@ def mapping(walk: Walk, value: Any) -> None:
         if type(name) is str:
             walk.key.append(name)
         else:
-            walk.visit(name, "key {!r}", name)
+            a_name(walk, name)
         walk.visit(item, "[{!r}]", name)
+
+
+def a_name(walk: Walk, name: Any) -> None:
+    """A key of a dict, which stays what it is when the dict is copied."""
+    walk.frozen += 1
+    try:
+        walk.visit(name, "key {!r}", name)
+    finally:
+        walk.frozen -= 1
 
 
 def member(walk: Walk, value: enum.Enum) -> None:

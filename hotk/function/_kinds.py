@@ -9,6 +9,7 @@ import logging
 import operator
 import types
 import typing
+import weakref
 from typing import Any
 
 import equinox as eqx
@@ -36,7 +37,9 @@ from ._standard import (
     a_buffer,
     a_deque,
     a_proxy,
+    a_reference,
     a_set,
+    array_type,
     by_piece,
     getter,
     jitted,
@@ -89,7 +92,8 @@ def visitor_of(value: Any) -> Visitor:
     if isinstance(value, enum.Enum):
         return member
     if isinstance(value, type):
-        return a_class
+        made = kind.__module__ == "jaxtyping._array_types" and "dim_str" in vars(value)
+        return array_type if made else a_class
     if isinstance(value, CUSTOM_RULES):
         return custom_rule
     if isinstance(value, functools.partial):
@@ -98,9 +102,9 @@ def visitor_of(value: Any) -> Visitor:
         return method
     if isinstance(value, np.dtype):
         return by_piece
-    if isinstance(value, _REGISTERED) and is_library_class(kind):
+    if issubclass(kind, _REGISTERED) and is_library_class(kind):
         return by_identity
-    if isinstance(value, jax.Device) or is_permanent(value):
+    if issubclass(kind, jax.Device) or is_permanent(value):
         return permanent
     if is_faithful_node(kind) and is_tree_node(value):
         return tree_node
@@ -166,6 +170,7 @@ VISITORS.update(
         collections.defaultdict: subclassed,
         collections.Counter: subclassed,
         types.MappingProxyType: a_proxy,
+        weakref.ref: a_reference,
         operator.itemgetter: getter,
         operator.attrgetter: getter,
         operator.methodcaller: getter,
@@ -208,6 +213,7 @@ TREATMENTS.update(
         subclassed: "walked",
         a_deque: "walked",
         a_proxy: "walked",
+        a_reference: "walked",
         jitted: "walked",
         kept: "static by identity",
         a_class: "walked",

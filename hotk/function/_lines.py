@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from hotk._core import JITTED, jit_options
+from hotk._core import JITTED, has_jit_options, jit_options
 
 from . import _callables, _classes, _objects, _registry, _standard, _values
 from ._callables import is_fixed, is_permanent
@@ -17,6 +17,7 @@ from ._standard import jit_attributes
 from ._value_lines import (
     a_deque,
     a_proxy,
+    a_reference,
     a_set,
     a_slice,
     by_piece,
@@ -77,7 +78,7 @@ def jitted(w: Writer, value: Any, here: str) -> None:
         return
     options = w.constant(jit_options(value))
     w.unless(f"type({here}) is {w.constant(JITTED)}")
-    w.unless(f"{w.constant(jit_options)}({here}) == {options}")
+    w.unless(f"{w.constant(has_jit_options)}({here}, {options})")
     w.visit(value.__wrapped__, f"{here}.__wrapped__")
     if jit_attributes(value):
         raise Unguarded
@@ -230,8 +231,10 @@ WRITERS.update(
         _standard.number: number,
         _standard.moment: moment,
         _standard.a_set: a_set,
+        _standard.array_type: same,
         _standard.a_deque: a_deque,
         _standard.a_proxy: a_proxy,
+        _standard.a_reference: a_reference,
         _standard.getter: getter,
         _standard.treedef: treedef,
         _standard.subclassed: subclassed,

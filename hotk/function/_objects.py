@@ -61,7 +61,8 @@ def members(kind: type) -> list[tuple[str, Any]]:
 
 def new_object(kind: type) -> Any:
     """Make an object of a class without any attribute."""
-    for base in kind.__mro__:
+    bases: tuple[Any, ...] = kind.__mro__
+    for base in bases:
         if not base.__flags__ & _HEAP_TYPE:
             return base.__new__(kind)
     raise TypeError(kind)  # pragma: no cover

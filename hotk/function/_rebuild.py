@@ -76,7 +76,7 @@ class Rebuild:
             elif isinstance(name, _Attributes):
                 name.empty(holder)
             elif name is None:
-                holder.clear()
+                _clear(holder)
             else:
                 holder[name] = None
         self.holders.clear()
@@ -132,6 +132,7 @@ class Rebuild:
             for name, item in _standard.entries(value):
                 base.__setitem__(made, name, self(item))
         self._fill_attributes(value, made)
+        self.holders.append((made, _Attributes(made)))
         if not isinstance(value, tuple):
             self.holders.append((made, None))
         return made
@@ -248,6 +249,16 @@ class Rebuild:
                 self.holders.append((space, name))
 
 
+def _clear(holder: Any) -> None:
+    """Empty a container, whatever its own method of that name does."""
+    kinds: Any = (collections.OrderedDict, dict, list)
+    for kind in kinds:
+        if isinstance(holder, kind):
+            kind.clear(holder)
+            return
+    holder.clear()
+
+
 class _Attributes:
     """What an object that was made held at first, for the end of its trace."""
 
@@ -299,7 +310,7 @@ def _is_mutable(node: Node) -> bool:
         if value.__dict__ and not recipe_of(value.__code__).library:
             return True
     mutable = node.name in _MUTABLE or isinstance(value, (list, set))
-    return mutable or _is_seen_jitted(node) or any(map(_is_seen_jitted, node.parents))
+    return mutable or any(map(_is_seen_jitted, (node, *node.parents)))
 
 
 def _is_seen_jitted(node: Node) -> bool:
@@ -348,6 +359,7 @@ BUILDERS: dict[str, Callable[[Rebuild, Any], Any]] = {
     "subclassed": Rebuild._subclassed,
     "a_deque": Rebuild._deque,
     "a_proxy": lambda self, value: type(value)(self(_standard.proxied(value))),
+    "a_reference": lambda self, value: type(value)(self(value())),
     "a_buffer": lambda self, value: value[:],
     "a_set": lambda self, value: type(value)(value),
     "partial": Rebuild._partial,

@@ -21,6 +21,13 @@ def static(thing: _T) -> _T:
     own `==` and `hash`, as `jax.jit` compares its static arguments, and never looked
     into, copied or walked.
 
+    You promise that two objects that are equal compute the same, now and later: that
+    whatever a function reads of the object takes part in its `==`; that it does not
+    change once it is captured; that it holds no array whose values matter, and that
+    its methods read nothing else that changes. Where that does not hold, results are
+    silently those of the first object. An equal object is kept alive until
+    `hotk.clear_cache()`.
+
     Args:
         thing: A class, also as its decorator; or an object that can be hashed and
             weakly referenced. A subclass of a declared class is not declared.
@@ -28,16 +35,8 @@ def static(thing: _T) -> _T:
     Returns:
         The same thing.
 
-    Warning:
-        You promise that two objects that are equal compute the same, now and later:
-        that whatever a function reads of the object takes part in its `==`; that it
-        does not change once it is captured; that it holds no array whose values
-        matter, and that its methods read nothing else that changes. Where that does
-        not hold, results are silently those of the first object. An equal object is
-        kept alive until `hotk.clear_cache()`.
-
     Raises:
-        HotkError: If the thing has no hash.
+        HotkError: If the thing has no hash, or hotk looks into it anyway.
 
     Example:
         >>> @hotk.static
@@ -46,8 +45,9 @@ def static(thing: _T) -> _T:
         ...     def __eq__(self, other): return self.name == other.name
         ...     def __hash__(self): return hash(self.name)
         >>> meter = Unit("m")
-        >>> hotk.explain(lambda x: jnp.sum(x) if meter.name else x).rows[1][2]
-        'static'
+        >>> table = hotk.explain(lambda x: jnp.sum(x) if meter.name else x)
+        >>> [row[2] for row in table.rows if "meter" in row[0]]
+        ['static']
     """
     if isinstance(thing, type):
         if thing in VISITORS or thing.__hash__ is None:

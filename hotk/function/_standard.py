@@ -12,6 +12,7 @@ import pathlib
 import re
 import types
 import uuid
+import weakref
 import zoneinfo
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -21,7 +22,8 @@ import numpy as np
 
 from hotk._core import jit_options
 
-from ._callables import is_permanent, mapping
+from ._callables import is_permanent
+from ._classes import a_name, mapping
 from ._objects import attributes
 from ._values import by_identity, tree_data
 from ._walk import Opaque, Walk
@@ -36,7 +38,7 @@ Piece = Callable[[Any], tuple[Hashable, ...]]
 
 def moment_piece(value: Any) -> tuple[Hashable, ...]:
     """Return all that a date or a time says but its zone."""
-    return value.replace(tzinfo=None).isoformat(), value.fold
+    return (value.__reduce_ex__(4)[1][0],)  # its bytes, with the hour that is twice
 
 
 def _text(value: Any) -> tuple[Hashable, ...]:
@@ -175,6 +177,13 @@ def type_form(walk: Walk, value: Any) -> None:
     held_fixed(walk, type(value), (origin, *value.__args__))
 
 
+def array_type(walk: Walk, value: Any) -> None:
+    """A type of jaxtyping, made anew each time that it is written."""
+    parts = (value.__name__, value.dtypes, value.dim_str)
+    walk.key.append((type(value), *parts))
+    walk.visit(value.array_type, ".array_type")
+
+
 def treedef(walk: Walk, value: Any) -> None:
     """The structure of a tree: its nodes, with the static data of each."""
     if walk.met_fixed(value):
@@ -221,8 +230,9 @@ def a_proxy(walk: Walk, value: types.MappingProxyType[Any, Any]) -> None:
 
 def entries(value: dict[Any, Any]) -> Any:
     """Return the entries of a dict in its order, whatever methods its class has."""
-    ordered = isinstance(value, collections.OrderedDict)
-    return (collections.OrderedDict if ordered else dict).items(value)
+    if isinstance(value, collections.OrderedDict):
+        return collections.OrderedDict.items(value)
+    return dict.items(value)
 
 
 def subclassed(walk: Walk, value: Any) -> None:
@@ -235,15 +245,23 @@ def subclassed(walk: Walk, value: Any) -> None:
     if isinstance(value, dict):
         walk.key.append(dict.__len__(value))
         for name, item in list(entries(value)):
-            walk.visit(name, "key {!r}", name)
+            a_name(walk, name)
             walk.visit(item, "[{!r}]", name)
     else:
-        base = list if isinstance(value, list) else tuple
+        base: Any = list if isinstance(value, list) else tuple
         items = list(base.__iter__(value))
         walk.key.append(len(items))
         for i, item in enumerate(items):
             walk.visit(item, "[{}]", i)
     attributes(walk, value)
+
+
+def a_reference(walk: Walk, value: weakref.ref[Any]) -> None:
+    """A weak reference: what it refers to now."""
+    if walk.met(value):
+        return
+    walk.key.append(type(value))
+    walk.visit(value(), "()")
 
 
 # ----- Jitted functions

@@ -175,6 +175,12 @@ def a_proxy(w: Writer, value: Any, here: str) -> None:
         w.visit(proxied(value), f"{w.constant(proxied)}({here})")
 
 
+def a_reference(w: Writer, value: Any, here: str) -> None:
+    if not w.met(value, here, type(value)):
+        w.unless(f"type({here}) is {w.constant(type(value))}")
+        w.visit(value(), f"{here}()")
+
+
 def same(w: Writer, value: Any, here: str) -> None:
     """A thing of a library, which a walk's key holds as well."""
     w.unless(f"{here} is {w.constant(value)}")

@@ -15,7 +15,7 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
 from hotk._core import SHORT, Tracer
 
 from ._classes import a_class, is_library_class, unknown
-from ._objects import attributes, attributes_of
+from ._objects import attributes, attributes_of, plain_object
 from ._registry import Compared
 from ._walk import VISITORS, Opaque, Walk
 
@@ -257,12 +257,12 @@ def _static_data(walk: Walk, data: Any) -> None:
             _static_data(walk, item)
         return
     visitor = VISITORS.get(type(data)) or walk.find(data)
-    if visitor is unknown:
+    own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
+    if visitor is unknown or (own and visitor is plain_object):
         try:
             hash(data)
         except TypeError as error:
             raise Opaque("static data of a pytree without a hash") from error
-        own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
         if type(data).__hash__ is object.__hash__ and not own:
             raise Opaque(f"static data of type `{type(data).__qualname__}`")
         walk.key.append(Compared(data))

@@ -41,6 +41,7 @@ from jax.lax import (
     while_loop,
 )
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float, Int
 
 import hotk
 from hotk.function import Opaque, Walk, _guard, look
@@ -52,6 +53,7 @@ pytestmark = pytest.mark.usefixtures("as_user")
 
 X = jnp.array([0.5, -1.5, 2.0])
 NOTHING = object()
+LOOP = lambda x: 2 * x
 
 
 class Color(enum.Enum):
@@ -181,6 +183,10 @@ ALIKE = {
     "structures of modules": tuple(
         map(jax.tree.structure, (Module(1), Module(True), Static(1), Static(True)))
     ),
+    "types of arrays": (
+        *(Float[jax.Array, "n"], Float[jax.Array, "m"]),
+        *(Int[jax.Array, "n"], Float[np.ndarray, "n"]),
+    ),
     "forms of types": (list[int], list[float], int | None, float | None),
     "signatures": (
         inspect.signature(lambda a: 0),
@@ -253,6 +259,7 @@ FRESH = {
     "shape": lambda: jax.ShapeDtypeStruct((3,), jnp.float32),
     "jitted": lambda: jit(lambda x: 2 * x),
     "frozen": lambda: Frozen(1),
+    "weak reference": lambda: weakref.ref(LOOP),
     "array of NumPy": lambda: np.arange(3.0, dtype=np.float32),
 }
 # What a guard does not vouch for: it takes a walk of some microseconds each time.
@@ -263,6 +270,7 @@ WALKED = {
     "pairs": lambda: {(1, "a")},
     "labels": lambda: np.array(["a", "b"]),
     "buffer": lambda: array.array("d", [1.0]),
+    "type of an array": lambda: Float[jax.Array, "n"],
     "form of a type": lambda: dict[str, int | None],
     "static node": lambda: Static((1, 2.0)),
     "user dict": lambda: collections.UserDict(a=1),
@@ -328,7 +336,7 @@ OPAQUE = {
     "random numbers of NumPy": lambda: np.random.default_rng(0),
     "open text": io.StringIO,
     "memo": lambda: functools.lru_cache(lambda x: x),
-    "weak reference": lambda: weakref.ref(Color),
+    "dict of weak references": lambda: weakref.WeakValueDictionary(a=LOOP),
     "view of memory": lambda: memoryview(b"a"),
     "counter": lambda: itertools.count(),
     "objects in an array": lambda: np.array([object()]),

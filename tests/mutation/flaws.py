@@ -32,6 +32,8 @@ WALK = "hotk/function/_walk.py"
 CALLABLES = "hotk/function/_callables.py"
 CLASSES = "hotk/function/_classes.py"
 VALUES = "hotk/function/_values.py"
+STANDARD = "hotk/function/_standard.py"
+OBJECTS = "hotk/function/_objects.py"
 LINES = "hotk/function/_lines.py"
 CLASS_LINES = "hotk/function/_class_lines.py"
 VALUE_LINES = "hotk/function/_value_lines.py"
@@ -73,15 +75,15 @@ _KEY = [
     Flaw(
         "the key drops the imaginary part",
         STANDARD,
-        "    return value.real.hex(), value.imag.hex()",
-        "    return (value.real.hex(),)",
+        "return value.real.hex(), value.imag.hex()",
+        "return (value.real.hex(),)",
         within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
     ),
     Flaw(
         "the key drops the value of a NumPy scalar",
         STANDARD,
-        "    return value.dtype.str, value.tobytes()",
-        "    return (value.dtype.str,)",
+        "return value.dtype.str, value.tobytes()",
+        "return (value.dtype.str,)",
         stale("a_numpy_scalar_has_another_type")
         + within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
     ),
@@ -629,9 +631,84 @@ _TOLD = [
     ),
 ]
 
-FLAWS = {
-    flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS, *_SHARED, *_TOLD)
-}
+_KINDS = [
+    Flaw(
+        "a function of a library counts as one that may be written into",
+        REBUILD,
+        "        if is_fixed(value):\n            return False\n",
+        "        if value.__dict__:\n            return True\n",
+        within(
+            "function/test_kinds",
+            "functions_of_jax_by_name_are_on_the_fast_path[vmap-asarray0]",
+        ),
+    ),
+    Flaw(
+        "the options of a jitted function are not compared",
+        STANDARD,
+        "    walk.key.append(options)\n",
+        "",
+        within("function/test_kinds", "a_fresh_jitted_function_is_looked_through")
+        + stale("two_fresh_jitted_functions_have_other_options"),
+    ),
+    Flaw(
+        "a jitted function keeps what JAX remembers of it",
+        REBUILD,
+        "    return mutable or any(map(_is_seen_jitted, (node, *node.parents)))",
+        "    return mutable",
+        within(
+            "function/test_kinds",
+            "what_a_jitted_function_reads_is_read_as_it_is_now",
+        ),
+    ),
+    Flaw(
+        "what was attempted in vain stays among the captured arrays",
+        WALK,
+        "                del part[length:]\n",
+        "                del part[len(part) :]\n",
+        within(
+            "function/test_kinds",
+            "what_was_attempted_inside_a_jitted_function_leaves_nothing",
+        ),
+    ),
+    Flaw(
+        "memory of C is not seen",
+        OBJECTS,
+        "    return kind.__basicsize__ == base.__basicsize__ + words * _WORD",
+        "    return True",
+        within("function/test_kinds", "memory_beyond_attributes_is_seen"),
+    ),
+    Flaw(
+        "constants of a library are copied and compared by content",
+        OBJECTS,
+        "    return any(kept is value for kept in kept_instances(type(value)))",
+        "    return False",
+        stale("a_constant_of_a_library_is_another_one"),
+    ),
+    Flaw(
+        "private slots are not read",
+        OBJECTS,
+        "if type(item) is _MEMBER]",
+        "if type(item) is _MEMBER and name in vars(kind)['__slots__']]",
+        stale("a_private_slot_of_a_library_is_changed"),
+    ),
+    Flaw(
+        "a moment is known without its zone",
+        STANDARD,
+        '    walk.visit(value.tzinfo, ".tzinfo")\n',
+        "",
+        within("function/test_kinds", "values_that_are_alike_have_other_keys[moments]"),
+    ),
+    Flaw(
+        "a deque is known without its greatest length",
+        STANDARD,
+        "walk.key.append((type(value), value.maxlen, len(value)))",
+        "walk.key.append((type(value), len(value)))",
+        within("function/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
+    ),
+]
+
+_ALL = (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS, *_SHARED, *_TOLD, *_KINDS)
+FLAWS = {flaw.name: flaw for flaw in _ALL}
 
 QUICK = [
     "cells are not visited",

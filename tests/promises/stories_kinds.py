@@ -12,6 +12,7 @@ import re
 import string
 import types
 import uuid
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -273,6 +274,46 @@ def a_set_of_pairs_is_changed():
     yield from of_a_container(
         {("a", 1.0)}, lambda h: max(h)[1], [lambda h: h.add(("b", 2.0))]
     )
+
+
+@story
+def what_a_weak_reference_refers_to_is_changed():
+    class Held:
+        pass
+
+    held = Held()
+    held.a = jnp.ones(3)
+    reference = weakref.ref(held)
+
+    def f(x):
+        return cubic(0.0 if reference() is None else reference().a, x)
+
+    yield f
+    held.a = jnp.full(3, 2.0)
+    yield f
+    held.a = 3.0
+    yield f
+    del held
+    yield f
+
+
+@story
+def the_array_in_the_key_of_a_dict_is_changed():
+    class Name:
+        def __init__(self, a):
+            self.a = a
+
+    name = Name(jnp.ones(3))
+    names = {name: 2.0}
+
+    def f(x):
+        return sum(cubic(key.a * n, x) for key, n in names.items())
+
+    yield f
+    name.a = jnp.full(3, 2.0)
+    yield f
+    name.a = jnp.full(3, 3.0)
+    yield f
 
 
 # ----- Values that cannot change
