@@ -21,11 +21,12 @@ from hotk._core import (
     message,
     stage_moving,
     trace_context,
+    tracers_inside,
 )
 from hotk.function import KEEPS, is_library_file, own_copy
 from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
-from ._call import Call
+from ._call import Call, own_constants
 from ._inputs import sort_inputs
 from ._options import Options
 from ._plan import ASKED, Plan, first_line, plans, usual_plans
@@ -82,7 +83,8 @@ class OpaqueCall(Call):
         """Return the program of the function itself and the shapes of its results."""
         if self.traced is None:
             alone, point, moving = self._alone()
-            self.traced = jax.make_jaxpr(alone, return_shape=True)(point, moving)
+            closed, shapes = jax.make_jaxpr(alone, return_shape=True)(point, moving)
+            self.traced = own_constants(closed), shapes
         return self.traced
 
     def remember(self) -> None:
@@ -109,7 +111,7 @@ class OpaqueCall(Call):
             return usual_plans(self.options, self.sizes(0.0))
         try:
             closed, (y, _) = self.trace_once()
-        except NEEDS_VALUE:
+        except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError):
             self.eager = True
             return usual_plans(self.options, self.sizes(0.0))
         return plans(self, closed, y)
@@ -149,6 +151,8 @@ def staged(call: OpaqueCall, plan: Plan, arrays: list[Any]) -> Any:
     traced = jax.make_jaxpr(lambda a: call.apply(plan, a), return_shape=True)(arrays)
     check_forward(traced[0])
     check_linear(traced[0])
+    if tracers_inside(traced[0]):
+        raise ValueError("a derivative rule inside it closes over what is traced")
     return traced[0], traced[0].consts, jax.tree.structure(traced[1])
 
 
@@ -172,18 +176,33 @@ def find_evaluator(
 def first_that_works(call: OpaqueCall, attempt: Callable[[Plan], Any]) -> Any:
     """Try the modes in turn, and say why none works if none does."""
     failures: list[tuple[Plan, Exception]] = []
-    for plan in call.plans():
+    done = _attempts(call.plans(), attempt, failures)
+    if done is None and not call.eager:
+        # What JAX differentiates it may fail to stage first: the function itself, then.
+        call.eager = True
+        done = _attempts(call.plans(), attempt, [])
+        call.eager = done is not None
+    if done is not None:
+        return done
+    if isinstance(failures[0][1], NEEDS_VALUE):
+        if in_trace():  # it may be a tracer of the outside whose value is asked for
+            raise failures[0][1]
+        raise needs_point(call, failures[0][1]) from failures[0][1]
+    raise no_mode(call, failures) from failures[0][1]
+
+
+def _attempts(
+    made: list[Plan], attempt: Callable[[Plan], Any], failures: list[Any]
+) -> Any:
+    """Return the first plan that works with what it gives, `None` if none does."""
+    for plan in made:
         try:
             return plan, attempt(plan)
         except PASSED_ON:
             raise
         except Exception as error:
             failures.append((plan, error))
-    if isinstance(failures[0][1], NEEDS_VALUE):
-        if in_trace():  # it may be a tracer of the outside whose value is asked for
-            raise failures[0][1]
-        raise needs_point(call, failures[0][1]) from failures[0][1]
-    raise no_mode(call, failures) from failures[0][1]
+    return None
 
 
 def needs_point(call: OpaqueCall, error: Exception) -> ModeError:

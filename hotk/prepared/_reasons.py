@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hotk.function import Opaque, Recipe, Trail, Walk
+from hotk.function import Identity, Opaque, Recipe, Trail, Walk
 
 from ._call import Call
 from ._store import STORE
@@ -93,6 +93,8 @@ def _is_numpy(piece: tuple[Any, ...]) -> bool:
 def _text(piece: Any) -> str:
     if piece in ("<leaf>", "<NumPy leaf>"):
         return "an array"
+    if isinstance(piece, Identity):
+        return "an array held by a class"
     if isinstance(piece, Recipe):
         return f"function {piece.name}"
     if isinstance(piece, type):

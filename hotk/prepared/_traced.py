@@ -116,7 +116,7 @@ def trace_function(call: Call, kinds: Any) -> Traced:
         traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
     except PASSED_ON:
         raise
-    except NEEDS_VALUE as error:
+    except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
         raise Fallback(NEEDS) from error
     except Opaque as reason:
         raise Fallback(str(reason)) from reason
