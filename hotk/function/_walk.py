@@ -223,7 +223,9 @@ class Walk:
         try:
             visitor(self, value)
             if node.treatment == "leaf" and len(self.leaves) == before and fresh:
-                node.treatment = "static by content"
+                pinned = any(value is array for array in self.pinned[-1:])
+                how = "identity" if pinned else "content"
+                node.treatment = f"static by {how}"
         except Opaque as reason:
             if not str(node.treatment).startswith("opaque"):
                 node.treatment = f"opaque: {reason}"

@@ -125,6 +125,13 @@ def test_a_large_numpy_array_of_a_class_is_not_read_at_each_call():
     assert close(hotk.gradient(Large().loss, X), 3 * X**2)
 
 
+def test_an_array_of_a_class_is_explained_as_what_it_is():
+    rows = {row[0]: row[2] for row in hotk.explain(Net(jnp.ones(3))).rows}
+    assert [how for where, how in rows.items() if "`w`" in where] == [
+        "static by identity"
+    ]
+
+
 def test_the_reason_of_a_new_trace_names_the_array():
     global w
     before = w

@@ -528,7 +528,91 @@ _GUARDS = [
     ),
 ]
 
-FLAWS = {flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS)}
+PARTS = "hotk/function/_parts.py"
+READS = "hotk/function/_reads.py"
+REFLECTION = "hotk/function/_reflection.py"
+
+_READS = [
+    Flaw(
+        "the content of a NumPy array of a class is not compared",
+        VALUES,
+        'walk.key.append(("digest", *form, content))',
+        'walk.key.append(("digest", *form))',
+        stale("a_numpy_array_of_a_class_is_mutated_and_back"),
+    ),
+    Flaw(
+        "an array of a class is known by its type alone",
+        VALUES,
+        "        walk.key.append(Identity(value))",
+        "        walk.key.append(type(value))",
+        stale("an_array_is_an_attribute_of_a_class"),
+    ),
+    Flaw(
+        "programs share the memory of NumPy arrays",
+        CALL,
+        "with_copies(run) if walk.copies else run()",
+        "run()",
+        within("function/test_pinned", "no_program_shares_the_memory_of_a_numpy_array"),
+    ),
+    Flaw(
+        "an object that is passed on does not escape",
+        READS,
+        "        else:\n            self.escaped.add(name)",
+        "        else:\n            pass",
+        within("function/test_reads", "an_object_escapes"),
+    ),
+    Flaw(
+        "a method is not gone into",
+        PARTS,
+        '        if place in ("method", "property"):',
+        "        if False:",
+        within("function/test_reads", "a_training_loop_is_traced_once"),
+    ),
+    Flaw(
+        "where an attribute is found does not count",
+        PARTS,
+        "        walk.key.append((name, place))",
+        "        walk.key.append(name)",
+        stale("an_attribute_is_read_where_there_was_none"),
+    ),
+    Flaw(
+        "the bases of a class are not compared",
+        CLASSES,
+        "            walk.key.append(weakref.ref(base))",
+        "            pass",
+        stale("the_bases_of_a_class_are_told"),
+    ),
+    Flaw(
+        "who is registered with an abstract class is not compared",
+        CLASSES,
+        "            walk.key.append(_registered(value))",
+        "            pass",
+        stale("a_class_is_registered_with_an_abstract_one"),
+    ),
+    Flaw(
+        "functions that read the environment are harmless",
+        REFLECTION,
+        '    if home in REFLECTION and home != "builtins":',
+        "    if False:",
+        stale("the_environment_is_read_by_name", "a_frame_is_asked_for_by_name"),
+    ),
+    Flaw(
+        "settings of JAX are not compared",
+        REFLECTION,
+        "    settings(walk, PLAIN.learn(found, name, chains))",
+        "    PLAIN.learn(found, name, chains)",
+        stale("a_setting_of_jax_is_read"),
+    ),
+    Flaw(
+        "the names given to getattr are not looked at",
+        WALK,
+        "        if self.reads_by_name and self.hidden_names:",
+        "        if False:",
+        stale("the_text_of_a_function_is_asked_for_by_getattr"),
+    ),
+]
+
+FLAWS = {flaw.name: flaw for flaw in (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS, *_READS)}
 
 QUICK = [
     "cells are not visited",
