@@ -108,7 +108,8 @@ _KEY = [
     Flaw(
         "cells are not visited",
         CALLABLES,
-        '            walk.visit(content, " cell `{}`", name)\n',
+        "            visit_read(walk, content, recipe.reads.get(name), "
+        '" cell `{}`", name)\n',
         "            del content\n",
         stale("a_fresh_closure_holds_another_float"),
     ),
@@ -150,7 +151,7 @@ _KEY = [
     Flaw(
         "the object of a bound method is not visited",
         CALLABLES,
-        '    walk.visit(value.__self__, ".__self__")\n',
+        '    visit_read(walk, value.__self__, reads, ".__self__")\n',
         "    walk.key.append(type(value.__self__))\n",
         stale("the_bound_method_of_another_object"),
     ),
@@ -167,7 +168,7 @@ _KEY = [
     Flaw(
         "two captures of one array are like captures of two",
         WALK,
-        "            self.key.append(_SEEN)\n            self.key.append(number[0])\n",
+        "            self.key.append(_SEEN)\n            self.key.append(known[0])\n",
         "            self.key.append(_SEEN)\n",
         within("function/test_guards", "which_array_is_met_again_is_part_of_the_key"),
     ),
@@ -267,8 +268,8 @@ _MEMORY = [
     Flaw(
         "a class is kept alive by the key",
         CLASSES,
-        "    walk.key.append(weakref.ref(value))\n    walk.frozen += 1",
-        "    walk.key.append(value)\n    walk.frozen += 1",
+        "    walk.key.append(weakref.ref(value))\n    walk.classes = True",
+        "    walk.key.append(value)\n    walk.classes = True",
         within(LEAKS_TESTS, "a_class_made_on_the_way_dies"),
     ),
     Flaw(
