@@ -570,11 +570,11 @@ _READS = [
         within("function/test_reads", "a_training_loop_is_traced_once"),
     ),
     Flaw(
-        "where an attribute is found does not count",
+        "a class that decides what an attribute is is read by parts",
         PARTS,
-        "        walk.key.append((name, place))",
-        "        walk.key.append(name)",
-        stale("an_attribute_is_read_where_there_was_none"),
+        "    return all(HOOKS.isdisjoint(vars(base)) for base in user_bases(kind))",
+        "    return True",
+        within("function/test_reads", "a_hook_of_the_class_makes_everything_count"),
     ),
     Flaw(
         "the bases of a class are not compared",
