@@ -48,6 +48,7 @@ from ._walk import (
     CHANGED as CHANGED,
     KEEPS as KEEPS,
     WRITES as WRITES,
+    Identity as Identity,
     Opaque as Opaque,
     Trail as Trail,
     Walk as Walk,

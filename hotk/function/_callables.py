@@ -8,12 +8,22 @@ import types
 import weakref
 from typing import Any, ClassVar, Final
 
+import jax
 import numpy as np
 
 from hotk._core import peek
 
 from ._classes import is_library_class, mapping
+from ._parts import first_reads, visit_read
 from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
+from ._reflection import (
+    REFLECTION,
+    UNSEEN,
+    check_seen,
+    library_module,
+    settings,
+    settings_read,
+)
 from ._walk import KEEPS, Opaque, Walk
 
 
@@ -29,7 +39,6 @@ class Ruled:
 
 MISSING: Final = "<missing global>"
 _BUILTINS = vars(builtins)
-_PLAIN_MODULES: set[types.ModuleType] = set()
 # What a bound builtin may belong to: modules, classes, immutable values, and a counter,
 # which is how one counts traces.
 _HARMLESS_OWNERS = (
@@ -37,11 +46,6 @@ _HARMLESS_OWNERS = (
     *(range, itertools.count, np.ufunc, np.dtype),
 )
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
-_UNSEEN = {
-    id(_BUILTINS[name])
-    for name in ("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint")
-}
-REFLECTION = frozenset({"sys", "importlib", "inspect", "gc", "ctypes", "os", "random"})
 
 
 def function(walk: Walk, value: types.FunctionType) -> None:
@@ -49,6 +53,7 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     recipe = recipe_of(value.__code__)
     key = walk.key
     if is_fixed(value):
+        check_seen(walk, value, value.__name__)
         key.append(weakref.ref(value))
         return
     if walk.met(value):
@@ -65,7 +70,7 @@ def function(walk: Walk, value: types.FunctionType) -> None:
             except ValueError:
                 key.append("<empty cell>")
                 continue
-            walk.visit(content, " cell `{}`", name)
+            visit_read(walk, content, recipe.reads.get(name), " cell `{}`", name)
     if value.__defaults__ or value.__kwdefaults__ or value.__dict__:
         _defaults(walk, value, recipe)
     else:
@@ -74,17 +79,20 @@ def function(walk: Walk, value: types.FunctionType) -> None:
         return
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
+    if recipe.by_name or recipe.hidden:
+        walk.by_name(reads=recipe.by_name, hidden=recipe.hidden)
     if recipe.names:
         _globals(walk, value, recipe)
     for name in recipe.imports:
-        if not is_library_name(name.partition(".")[0]):
+        first = name.partition(".")[0]
+        if first in REFLECTION or not is_library_name(first):
             raise Opaque(f"it imports `{name}` while it runs")
 
 
 def is_usual_builtin(name: str, found: Any) -> bool:
     """Whether a builtin is the one that Python came with, and reads nothing unseen."""
     usual = found is _BUILTINS.get(name, MISSING)
-    return usual and type(found) in _BUILTIN_TYPES and id(found) not in _UNSEEN
+    return usual and type(found) in _BUILTIN_TYPES and id(found) not in UNSEEN
 
 
 def _defaults(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
@@ -109,16 +117,16 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
         found = space.get(name, MISSING)
         if found is MISSING:
             found = value.__builtins__.get(name, MISSING)
-            if id(found) in _UNSEEN:
+            if id(found) in UNSEEN:
                 raise Opaque(f"`{name}` reads what no walk can see")
             if is_usual_builtin(name, found):
                 key.append(found)
             else:
                 walk.visit(found, " builtin `{}`", name)
+        elif found is jax.config and name not in recipe.bare:
+            settings(walk, settings_read(found, name, recipe.attributes[name]))
         elif type(found) is not types.ModuleType:
-            walk.visit(found, " global `{}`", name)
-        elif found in _PLAIN_MODULES:
-            key.append(found)
+            visit_read(walk, found, recipe.read_off(name), " global `{}`", name)
         else:
             _module_attributes(walk, found, name, recipe)
 
@@ -126,11 +134,7 @@ def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
 def _module_attributes(
     walk: Walk, found: types.ModuleType, name: str, recipe: Recipe
 ) -> None:
-    if found.__name__ in REFLECTION:
-        raise Opaque(f"the module `{found.__name__}` reads what no walk can see")
-    if is_library_module(found):
-        _PLAIN_MODULES.add(found)
-        walk.key.append(found)
+    if library_module(walk, found, name, recipe.attributes.get(name, ())):
         return
     if name in recipe.bare:
         raise Opaque(f"the module `{name}` used as a value")
@@ -158,8 +162,10 @@ def _chain(
 def method(walk: Walk, value: Any) -> None:
     """A bound method: its function and its object."""
     walk.key.append(types.MethodType)
-    walk.visit(value.__func__, ".__func__")
-    walk.visit(value.__self__, ".__self__")
+    function = value.__func__
+    walk.visit(function, ".__func__")
+    reads = first_reads(function) if type(function) is types.FunctionType else None
+    visit_read(walk, value.__self__, reads, ".__self__")
 
 
 def partial(walk: Walk, value: functools.partial) -> None:
@@ -172,6 +178,17 @@ def partial(walk: Walk, value: functools.partial) -> None:
     mapping(walk, value.keywords)
     if value.__dict__:
         mapping(walk, value.__dict__)
+
+
+# What JAX puts around a partial inside of a `jax.tree_util.Partial`: equal to its like
+# if the two partials are one, whatever has become of the functions inside.
+WRAPPED_PARTIAL: type = type(jax.tree_util.Partial(functools.partial(int)).func)
+
+
+def wrapped_partial(walk: Walk, value: Any) -> None:
+    """A partial inside of JAX's own."""
+    walk.key.append(WRAPPED_PARTIAL)
+    walk.visit(value.fun, ".func")
 
 
 def custom_rule(walk: Walk, value: Any) -> None:
@@ -198,12 +215,11 @@ def memo(walk: Walk, value: Any) -> None:
 
 def builtin(walk: Walk, value: Any) -> None:
     """A builtin function or method."""
-    owner = getattr(value, "__self__", None)
+    owner = peek(value, "__self__")
     library = isinstance(owner, type) and is_library_class(owner)
     if not library and not isinstance(owner, _HARMLESS_OWNERS):
         raise Opaque(f"a method of a {type(owner).__name__} that can change")
-    if id(value) in _UNSEEN:
-        raise Opaque(f"`{value.__name__}` reads what no walk can see")
+    check_seen(walk, value, value.__name__)
     walk.key.append(value)
 
 
@@ -231,5 +247,5 @@ def is_permanent(value: Any) -> bool:
         return False
     found: Any = sys.modules.get(name)
     for part in path.split("."):
-        found = getattr(found, part, None)
+        found = peek(found, part)
     return found is value

@@ -1,10 +1,13 @@
 """The lines of a guard for classes, their objects, and the nodes of trees."""
 
+import abc
 import dataclasses
 from types import FunctionType
 from typing import Any
 
 import equinox as eqx
+
+from hotk._core import peek
 
 from . import _classes
 from ._classes import is_library_class
@@ -22,6 +25,9 @@ def a_class(w: Writer, value: type, here: str) -> None:
     if not is_library_class(type(value)):
         raise Unguarded
     same_if_alive(w, value, here)
+    if isinstance(value, abc.ABCMeta):
+        token = w.constant(abc.get_cache_token)  # another one once a class registers
+        w.unless(f"{token}() == {abc.get_cache_token()}")
     w.unless(f"len({here}.__mro__) == {len(value.__mro__)}")
     w.frozen += 1
     for i, base in enumerate(value.__mro__):
@@ -35,7 +41,7 @@ def _base(w: Writer, base: type, expression: str) -> None:
         same(w, base, here)
         return
     same_if_alive(w, base, here)
-    members: dict[str, Any] = dict(getattr(base, "__members__", {}))
+    members: dict[str, Any] = dict(_classes.members_of(base))
     place = w.hold(members, f"{here}.__members__") if members else ""
     if members:
         w.unless(f"[*{place}] == {w.constant(list(members))}")
@@ -53,8 +59,12 @@ def _base(w: Writer, base: type, expression: str) -> None:
             w.visit(getattr(field, part), f"{place}.{part}")
     own = dict(_classes.own_items(base))
     for name, item in vars(base).items():
-        if name not in own and isinstance(item, FunctionType):  # written by Python
+        if name in own:
+            continue
+        if isinstance(item, FunctionType):  # written by Python
             w.visit_as(item, f"{here}[{name!r}]", same_if_alive)
+        elif issubclass(base, tuple) and _classes.is_of_named_tuple(item):
+            same(w, item, f"{here}[{name!r}]")
     for name, item in own.items():
         _class_item(w, item, f"{here}[{name!r}]")
 
@@ -92,8 +102,10 @@ def _class_item(w: Writer, item: Any, expression: str) -> None:
 
 
 def plain_object(w: Writer, value: Any, here: str) -> None:
-    if w.met(value, here, "object"):
+    w.met(value, here, "object")
+    if id(value) in w.whole:
         return
+    w.whole.add(id(value))
     kind = type(value)
     w.visit(kind, f"type({here})")
     if is_library_class(kind):
@@ -114,7 +126,7 @@ def _contents(w: Writer, value: Any, here: str) -> None:
     slots = slots_of(value)
     if len(slots) != sum(len(members(base)) for base in type(value).__mro__):
         raise Unguarded  # one that is filled later would be missed
-    if hasattr(value, "__dict__"):
+    if peek(value, "__dict__") is not None:
         _attributes(w, vars(value), here, static=())
     for descriptor in slots.values():
         read = f"{w.constant(descriptor)}.__get__({here})"
@@ -142,7 +154,7 @@ def tree_node(w: Writer, value: Any, here: str) -> None:
         return
     w.visit(kind, f"type({here})")
     if isinstance(value, tuple):
-        if not hasattr(kind, "_fields") or getattr(value, "__dict__", None):
+        if "_fields" not in dir(kind) or peek(value, "__dict__"):
             raise Unguarded  # registered by the user, with what may be more
         w.unless(f"len({here}) == {len(value)}")
         for i, item in enumerate(value):

@@ -1,14 +1,18 @@
 """Visitors of classes, their objects, enumerations and mappings."""
 
+import abc
 import dataclasses
 import enum
 import functools
 import sys
 import types
 import weakref
+from collections import namedtuple
 from typing import Any
 
-from ._recipe import is_library_name
+from hotk._core import peek
+
+from ._recipe import is_hidden, is_library_name
 from ._walk import Opaque, Walk
 
 
@@ -17,10 +21,10 @@ _HEAP_TYPE = 1 << 9
 _CLASS_NOISE = frozenset(
     {
         *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
-        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+        *("__dataclass_fields__", "__dataclass_params__"),
         *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__"),
         *("__abstractvars__", "__abstractclassvars__", "__qualname__", "__slots__"),
-        *("__static_attributes__", "__firstlineno__", "__annotate__", "__hash__"),
+        *("__static_attributes__", "__firstlineno__", "__annotate__"),
         *("__annotate_func__", "__annotations_cache__", "__type_params__"),
         *("__protocol_attrs__", "_is_protocol", "_is_runtime_protocol"),
         *("__non_callable_proto_members__", "__classcell__", "__signature__"),
@@ -41,11 +45,9 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",),
 }
-# What `typing.NamedTuple` writes into a class.
-_NAMED_TUPLE = frozenset(
-    {"_make", "_replace", "_asdict", "__new__", "__repr__", "__getnewargs__"}
-    | {"_fields", "__replace__"}
-)
+# The functions that Python makes of text for a dataclass are made inside of this one.
+_MADE_BY_DATACLASSES = "__create_fn__.<locals>."
+_FIELD_OF_TUPLE: type = type(vars(namedtuple("One", "a"))["a"])
 
 
 # Modules of Python that make classes for others and put their own name into them.
@@ -75,6 +77,8 @@ def unknown(walk: Walk, value: Any) -> None:
 
 def static(walk: Walk, value: Any) -> None:
     """A value that cannot change: by type and value."""
+    if type(value) is str and is_hidden(value):
+        walk.by_name(hidden=True)
     walk.key.append(type(value))
     walk.key.append(value)
 
@@ -125,20 +129,25 @@ def a_class(walk: Walk, value: type) -> None:
     if walk.met(value):
         return
     walk.key.append(weakref.ref(value))
+    walk.classes = True
     walk.frozen += 1
     try:
         if not is_library_class(type(value)):
             a_class(walk, type(value))
+        if isinstance(value, abc.ABCMeta):
+            walk.key.append(_registered(value))
         for base in value.__mro__:
             if is_library_class(base):
+                walk.key.append(base)
                 continue
+            walk.key.append(weakref.ref(base))
             for field in vars(base).get("__dataclass_fields__", {}).values():
                 if field.metadata:
                     mapping(walk, dict(field.metadata))
                 for part in own_defaults(field):
                     walk.key.append(part)
                     walk.visit(getattr(field, part), ".{}", field.name)
-            for known in getattr(base, "__members__", {}).values():
+            for known in members_of(base).values():
                 _member_data(walk, known)
             for name, item in own_items(base):
                 walk.key.append(name)
@@ -147,11 +156,27 @@ def a_class(walk: Walk, value: type) -> None:
         walk.frozen -= 1
 
 
+def _registered(value: abc.ABCMeta) -> frozenset[Any]:
+    """Return weak references to the classes registered with an abstract class.
+
+    There is no public reader, and this one is named for looking into the registry.
+    """
+    return frozenset(abc._get_dump(value)[0])  # pyright: ignore
+
+
 def own_defaults(field: Any) -> list[str]:
     """List which of `default` and `default_factory` a field of a dataclass has."""
     missing = dataclasses.MISSING
     both = ("default", "default_factory")
     return [part for part in both if getattr(field, part) is not missing]
+
+
+def members_of(base: type) -> Any:
+    """Return the members of an enumeration by name; a class of another kind has none.
+
+    A metaclass of the user may have an answer to every name.
+    """
+    return base.__members__ if isinstance(base, enum.EnumMeta) else {}
 
 
 def is_sunder(name: str) -> bool:
@@ -162,13 +187,13 @@ def is_sunder(name: str) -> bool:
 def own_items(base: type) -> list[tuple[str, Any]]:
     """List what a class says itself: not what Python or `dataclasses` wrote into it."""
     generated = "__dataclass_fields__" in vars(base) or "__attrs_attrs__" in vars(base)
-    members = getattr(base, "__members__", {})
-    named: frozenset[str] = frozenset()
-    if issubclass(base, tuple):
-        named = _NAMED_TUPLE | frozenset(getattr(base, "_fields", ()))
+    members = members_of(base)
+    is_tuple = issubclass(base, tuple)
     found = []
     for name, item in list(vars(base).items()):
-        if name in _CLASS_NOISE or name in members or name in named:
+        if name in _CLASS_NOISE or name in members:
+            continue
+        if is_tuple and is_of_named_tuple(item):
             continue
         if name.startswith("__pydantic_") and name != "__pydantic_fields__":
             continue  # made from the fields and from methods, which are visited
@@ -182,11 +207,28 @@ def own_items(base: type) -> list[tuple[str, Any]]:
 
 def _is_generated(name: str, item: Any) -> bool:
     """Whether `dataclasses` or attrs wrote a method, from fields that are visited."""
-    item = getattr(item, "__wrapped__", item)  # `__repr__` is wrapped by a library
-    code = getattr(item, "__code__", None)
-    written = name.startswith("__") and name != "__call__"
-    makers = ("<string>", "<attrs generated")
-    return written and code is not None and code.co_filename.startswith(makers)
+    item = peek(item, "__wrapped__") or item  # `__repr__` is wrapped by a library
+    code = peek(item, "__code__")
+    if code is None or name[:2] != "__":
+        return False
+    if code.co_filename.startswith("<attrs generated"):
+        return name != "__call__"
+    text = code.co_filename == "<string>"
+    return text and code.co_qualname.startswith(_MADE_BY_DATACLASSES)
+
+
+def is_of_named_tuple(item: Any) -> bool:
+    """Whether `typing.NamedTuple` made an item of a class, and not its author."""
+    if type(item) is _FIELD_OF_TUPLE:
+        return True
+    function = peek(item, "__func__") or item
+    if not isinstance(function, types.FunctionType):
+        return False
+    name = function.__globals__.get("__name__")
+    made = function.__code__.co_qualname
+    if made == "<lambda>":  # `__new__`, in a namespace of its own
+        return isinstance(name, str) and name.startswith("namedtuple_")
+    return name == "collections" and made.startswith("namedtuple.<locals>.")
 
 
 def _class_item(walk: Walk, name: str, item: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from hotk._core import function_name
 
 from ._rebuild import Rebuild, survey
-from ._walk import Opaque, Placeholder, Trail, Walk
+from ._walk import VISITORS, Opaque, Placeholder, Trail, Walk
 
 
 class Skeleton:
@@ -21,9 +21,19 @@ class Skeleton:
         name: The callable's name, for messages.
         opaque: Why the callable is opaque, or `None`.
         count: How many arrays were captured.
+        classes: Whether a class of the user was met, which no copy holds as it was.
     """
 
-    __slots__ = ("_hash", "count", "key", "name", "opaque", "small", "template")
+    __slots__ = (
+        "_hash",
+        "classes",
+        "count",
+        "key",
+        "name",
+        "opaque",
+        "small",
+        "template",
+    )
 
     def __init__(
         self,
@@ -34,6 +44,7 @@ class Skeleton:
         small: int = 0,
         count: int = 0,
         opaque: str | None = None,
+        classes: bool = False,
     ) -> None:
         self.key = key
         self.template = template
@@ -41,6 +52,7 @@ class Skeleton:
         self.small = small
         self.opaque = opaque
         self.count = count
+        self.classes = classes
         self._hash = hash(key)
 
     def __eq__(self, other: object) -> bool:
@@ -106,9 +118,14 @@ class Closure(eqx.Module):
         except (Opaque, RecursionError) as reason:
             skeleton = Skeleton((id(f),), f, name=name, opaque=str(reason))
             return Closure((), skeleton)
-        count = len(walk.leaves)
-        key = tuple(walk.key)
-        skeleton = Skeleton(key, template, name=name, small=small, count=count)
+        skeleton = Skeleton(
+            tuple(walk.key),
+            template,
+            name=name,
+            small=small,
+            count=len(walk.leaves),
+            classes=walk.classes,
+        )
         return Closure(tuple(map(_own, walk.leaves)), skeleton)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -132,3 +149,13 @@ def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Any:
 
 def _own(leaf: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _skeleton(walk: Walk, value: Skeleton) -> None:
+    """A function that was split: as it was, but its classes as they are now."""
+    walk.key.append(value)
+    if value.classes and value.opaque is None:
+        walk.visit(value.template)
+
+
+VISITORS[Skeleton] = _skeleton

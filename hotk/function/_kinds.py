@@ -19,6 +19,7 @@ import numpy as np
 from hotk._core import ARRAY, JITTED
 
 from ._callables import (
+    WRAPPED_PARTIAL,
     Ruled,
     builtin,
     custom_rule,
@@ -28,6 +29,7 @@ from ._callables import (
     method,
     module,
     partial,
+    wrapped_partial,
 )
 from ._classes import a_class, is_library_class, mapping, member, static, unknown
 from ._objects import is_kept, kept, makes_new, mark, plain_object
@@ -74,6 +76,8 @@ def is_equinox_method(value: Any) -> bool:
 def visitor_of(value: Any) -> Visitor:
     """Find the visitor of a value whose very type is not in the table."""
     kind = type(value)
+    if kind in weakref.ProxyTypes:  # it passes for what it stands for
+        return unknown
     if any(
         "__getattribute__" in vars(base)
         for base in kind.__mro__
@@ -191,6 +195,7 @@ VISITORS.update(
         types.MethodDescriptorType: permanent,
         types.ClassMethodDescriptorType: permanent,
         functools.partial: partial,
+        WRAPPED_PARTIAL: wrapped_partial,
         functools._lru_cache_wrapper: memo,
         types.ModuleType: module,
         type: a_class,
@@ -208,6 +213,7 @@ TREATMENTS.update(
         function: "walked",
         method: "walked",
         partial: "walked",
+        wrapped_partial: "walked",
         custom_rule: "walked",
         plain_object: "walked",
         subclassed: "walked",

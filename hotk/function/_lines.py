@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
+import jax
+
 from hotk._core import JITTED, has_jit_options, jit_options
 
 from . import _callables, _classes, _objects, _registry, _standard, _values
 from ._callables import is_fixed, is_permanent
 from ._class_lines import a_class, kept, member, node, plain_object, tree_node
+from ._part_lines import visit_read
+from ._parts import first_reads
 from ._recipe import is_library_module, recipe_of
+from ._reflection import settings_read
 from ._standard import jit_attributes
 from ._value_lines import (
     a_deque,
@@ -101,8 +106,10 @@ def method(w: Writer, value: Any, here: str) -> None:
     if type(value) is not types.MethodType:
         raise Unguarded
     w.unless(f"type({here}) is {w.constant(types.MethodType)}")
-    w.visit(value.__func__, f"{here}.__func__")
-    w.visit(value.__self__, f"{here}.__self__")
+    function = value.__func__
+    w.visit(function, f"{here}.__func__")
+    reads = first_reads(function) if type(function) is FunctionType else None
+    visit_read(w, value.__self__, reads, f"{here}.__self__")
 
 
 def partial(w: Writer, value: functools.partial, here: str) -> None:
@@ -150,7 +157,8 @@ def _cells(w: Writer, value: FunctionType, here: str) -> None:
             content = cell.cell_contents
         except ValueError as error:
             raise Unguarded from error
-        w.visit(content, f"{cells}[{i}].cell_contents")
+        reads = recipe_of(value.__code__).reads.get(value.__code__.co_freevars[i])
+        visit_read(w, content, reads, f"{cells}[{i}].cell_contents")
 
 
 def _defaults(w: Writer, value: FunctionType, here: str) -> None:
@@ -183,8 +191,12 @@ def _global(w: Writer, value: FunctionType, here: str, space: str, name: str) ->
         w.unless(
             f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"
         )
+    elif found is jax.config:
+        inner = w.hold(found, f"{space}[{name!r}]")
+        _same_settings(w, found, inner, recipe_of(value.__code__), name)
     elif type(found) is not types.ModuleType:
-        w.visit(found, f"{space}[{name!r}]")
+        reads = recipe_of(value.__code__).read_off(name)
+        visit_read(w, found, reads, f"{space}[{name!r}]")
     else:
         inner = w.hold(found, f"{space}[{name!r}]")
         _module(w, found, inner, recipe_of(value.__code__), name)
@@ -193,16 +205,22 @@ def _global(w: Writer, value: FunctionType, here: str, space: str, name: str) ->
 def _module(
     w: Writer, found: types.ModuleType, here: str, recipe: Any, name: str
 ) -> None:
-    if found.__name__ in _callables.REFLECTION:
-        raise Unguarded
     if is_library_module(found):
-        same(w, found, here)
+        _same_settings(w, found, here, recipe, name)
         return
     if name in recipe.bare:
         raise Unguarded
     same_if_alive(w, found, here)
     for chain in recipe.attributes[name]:
         _chain(w, found, here, chain)
+
+
+def _same_settings(w: Writer, found: Any, here: str, recipe: Any, name: str) -> None:
+    """Write the check of a module of a library, and of the settings read off it."""
+    same(w, found, here)
+    config = w.constant(jax.config)
+    for setting in settings_read(found, name, recipe.attributes.get(name, ())):
+        w.visit(getattr(jax.config, setting), f"{config}.{setting}")
 
 
 def _chain(w: Writer, found: types.ModuleType, here: str, chain: Any) -> None:

@@ -5,6 +5,8 @@ import types
 import weakref
 from typing import Any
 
+from hotk._core import peek
+
 from ._classes import a_class, is_library_class
 from ._recipe import recipe_of
 from ._walk import Walk
@@ -108,8 +110,12 @@ def mark(walk: Walk, value: Any) -> None:
 
 def plain_object(walk: Walk, value: Any) -> None:
     """An object of a class of Python code: its class and its attributes."""
-    if walk.met(value):
+    walk.met(value)  # some of them may have been read before
+    if id(value) in walk.whole:
         return
+    walk.whole.add(id(value))
+    if walk.trail is not None:
+        walk.trail.read.pop(id(value), None)
     a_class(walk, type(value))
     attributes(walk, value)
 
@@ -138,7 +144,7 @@ def slots_of(value: Any) -> dict[str, Any]:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of a plain object, those in slots included."""
-    found = dict(getattr(value, "__dict__", {}))
+    found = dict(peek(value, "__dict__") or {})
     for name, descriptor in slots_of(value).items():
         found[name] = descriptor.__get__(value)
     return found

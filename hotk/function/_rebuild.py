@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten
 
-from hotk._core import Tracer, jit_like
+from hotk._core import Tracer, jit_like, peek
 
 from . import _kinds, _objects, _standard
 from ._callables import Ruled, is_fixed
@@ -173,8 +173,14 @@ class Rebuild:
         return made
 
     def _fill_attributes(self, value: Any, made: Any) -> None:
-        for name, item in getattr(value, "__dict__", {}).items():
-            vars(made)[name] = self(item)
+        """Copy the attributes, without those of which it is known that nothing reads.
+
+        Were one read all the same, that would be an error, and not an old value.
+        """
+        read = self.trail.read.get(id(value))
+        for name, item in (peek(value, "__dict__") or {}).items():
+            if read is None or name in read:
+                vars(made)[name] = self(item)
         for descriptor in _objects.slots_of(value).values():
             descriptor.__set__(made, self(descriptor.__get__(value)))
 
@@ -269,7 +275,7 @@ class _Attributes:
 
     def empty(self, made: Any) -> None:
         """Let go of all that it holds; but for tracers alone if it is a value."""
-        for name in list(getattr(made, "__dict__", ())):
+        for name in list(peek(made, "__dict__") or ()):
             if self._goes(name, vars(made)[name]):
                 del vars(made)[name]
         for name, descriptor in _objects.slots_of(made).items():

@@ -8,6 +8,8 @@ import sysconfig
 import types
 from typing import Any
 
+from ._reads import Reads, reads_of
+
 
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -50,11 +52,11 @@ _MODULES: dict[str, bool] = {}
 
 def is_library_module(module: types.ModuleType) -> bool:
     """Whether a module belongs to Python, to an installed package or to hotk."""
-    spec = getattr(module, "__spec__", None)
-    origin = getattr(module, "__file__", None)
+    space = vars(module)  # a module of the user may have an answer to every name
+    spec, origin = space.get("__spec__"), space.get("__file__")
     if origin is None and spec is None:
         return False
-    name = f"{module.__name__}:{origin}"
+    name = f"{space.get('__name__')}:{origin}"
     known = _MODULES.get(name)
     if known is None:
         if origin is None:
@@ -88,10 +90,13 @@ class Recipe:
         "__weakref__",
         "attributes",
         "bare",
+        "by_name",
+        "hidden",
         "imports",
         "library",
         "name",
         "names",
+        "reads",
         "writes",
     )
 
@@ -103,12 +108,18 @@ class Recipe:
         bare: set[str] = set()
         imports: dict[str, None] = {}
         self.writes: str | None = None
+        self.by_name = self.hidden = False
         if not library:
             self._read(code, code, names, attributes, bare, imports)
         self.names = tuple(names)
         self.attributes = {name: tuple(chains) for name, chains in attributes.items()}
         self.bare = frozenset(bare)
         self.imports = tuple(imports)
+        self.reads: dict[str, Reads] = {} if library else reads_of(code)
+
+    def read_off(self, name: str) -> Reads:
+        """Return what is read off a global, `None` if it escapes."""
+        return None if name in self.bare else self.attributes.get(name)
 
     def _read(
         self,
@@ -139,11 +150,15 @@ class Recipe:
                 self.writes = f"the nonlocal `{name}`"
             elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
                 self.writes = f"an attribute `{name}`"
-            elif operation in _ATTRIBUTE and (name in _MEMORY or _is_hidden(name)):
+            elif operation in _ATTRIBUTE and (name in _MEMORY or is_hidden(name)):
                 self.writes = f"or reads `{name}`, which no walk follows"
             elif operation == "IMPORT_NAME":
-                imports[name] = None
+                level = instructions[at - 2].argval
+                imports["." * level + name if isinstance(level, int) else "."] = None
+            if name in _BY_NAME and (operation in _GLOBAL or operation in _ATTRIBUTE):
+                self.by_name = True
         for constant in code.co_consts:
+            self.hidden = self.hidden or _holds_hidden(constant)
             if isinstance(constant, types.CodeType):
                 self._read(constant, outer, names, attributes, bare, imports)
 
@@ -152,12 +167,28 @@ class Recipe:
         return f"<code {self.name}>"
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether an attribute tells of a thing what its walk leaves out."""
-    return name.startswith("__") and name.endswith("__") and name not in _KNOWN
+    return name[:2] == "__" and name[-2:] == "__" and name not in _KNOWN
 
 
-_KNOWN = frozenset({"__call__", "__class__", "__init__", "__new__", "__post_init__"})
+_KNOWN = frozenset(
+    {"__call__", "__class__", "__init__", "__new__", "__post_init__", "__len__"}
+    | {"__iter__", "__getitem__", "__array__", "__jax_array__", "__main__"}
+)
+# What reads an attribute whose name is a value.
+_BY_NAME = frozenset(
+    {"getattr", "hasattr", "setattr", "delattr", "vars", "attrgetter", "methodcaller"}
+)
+
+
+def _holds_hidden(constant: Any) -> bool:
+    """Whether a constant is or holds a name, or the first part of one, to be hidden."""
+    if isinstance(constant, str):
+        return is_hidden(constant) or constant == "__"
+    if isinstance(constant, (tuple, frozenset)):
+        return any(map(_holds_hidden, constant))
+    return False
 
 
 def _is_outside(before: list[dis.Instruction]) -> bool:

@@ -26,10 +26,11 @@ class Snapshot:
     def __init__(self, walk: Walk, trail: Trail, copied: Iterable[int]) -> None:
         copied = set(copied)
         frozen = {id(value) for value in trail.frozen}
-        frozen |= {id(value) for _, value, is_frozen in walk.seen.values() if is_frozen}
+        frozen |= {id(value) for _, value in walk.fixed.values()}
         nodes = (node.value for node in trail.nodes.values())
         found = {id(value): value for value in nodes if _may_be_written(value)}
-        found |= {id(value): value for _, value, _ in walk.seen.values()}
+        met = (*walk.seen.values(), *walk.fixed.values())
+        found |= {id(value): value for _, value in met}
         self._parts = [
             part
             for key, value in found.items()

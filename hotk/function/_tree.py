@@ -9,6 +9,7 @@ from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, JITTED
 
+from ._callables import WRAPPED_PARTIAL
 from ._classes import is_library_class
 from ._kinds import is_faithful_node
 from ._values import tree_data
@@ -100,7 +101,7 @@ def _is_inert_data(data: Any) -> bool:
         return is_library_class(data)
     if isinstance(data, _SIMPLE):
         return True
-    if isinstance(data, (jax.custom_jvp, jax.custom_vjp)):
+    if isinstance(data, (jax.custom_jvp, jax.custom_vjp, WRAPPED_PARTIAL)):
         return False  # of the user, whatever module its class is of
     return type(data).__module__.partition(".")[0] in ("jax", "equinox", "jaxlib")
 

@@ -22,7 +22,8 @@ _SIMPLE = (bool, int, str, bytes, type(None), type(...))
 def leaf(w: Writer, value: Any, here: str) -> None:
     kind = type(value)
     if w.frozen:
-        raise Unguarded
+        same_if_alive(w, value, here)
+        return
     if not w.met(value, here, kind):
         w.unless(f"type({here}) is {w.constant(kind)}")
         w.leaves.append(here)

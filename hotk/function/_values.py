@@ -17,10 +17,11 @@ from hotk._core import SHORT, Tracer
 from ._classes import a_class, is_library_class, unknown
 from ._objects import attributes, attributes_of, plain_object
 from ._registry import Compared
-from ._walk import VISITORS, Opaque, Walk
+from ._walk import VISITORS, Identity, Opaque, Placeholder, Walk
 
 
 _SMALL = 64
+_DIGESTED = 1 << 22  # of this many bytes a walk reads the content at each call
 _TEXT = "SUMm"  # kinds of dtype that JAX has no numbers for: strings and dates
 # Which captured arrays are static by content, level by level: integer scalars, all
 # scalars, all arrays of at most 64 numbers, only those of NumPy; and, for what is held
@@ -84,22 +85,43 @@ def _is_key(array: jax.Array) -> bool:
 
 def leaf(walk: Walk, value: Any) -> None:
     """A JAX array or a tracer."""
+    if walk.frozen:
+        if isinstance(value, Placeholder):
+            walk.key.append(value.number)
+        else:
+            _pin(walk, value)
+        return
     if walk.met(value):
         return
-    if walk.frozen:
-        raise Opaque("an array reached through a class or a static field")
     if walk.small and is_small(value, walk.small):
         walk.key.append(_content(value))
         return
     walk.add_leaf(value, value)
 
 
+def _pin(walk: Walk, value: Any) -> None:
+    """Take an array that a class reaches, which no copy of the class can replace.
+
+    It cannot change, so it is known by its identity.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
+        raise Opaque("a tracer reached through a class or a static field")
+    if value.is_deleted():
+        raise Opaque("a deleted array reached through a class or a static field")
+    try:
+        walk.key.append(Identity(value))
+    except TypeError as error:
+        raise Opaque(f"a `{type(value).__name__}` reached through a class") from error
+    walk.pinned.append(value)
+
+
 def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
     """A NumPy array."""
+    if walk.frozen:
+        _pin_numpy(walk, value)
+        return
     if walk.met(value):
         return
-    if walk.frozen:
-        raise Opaque("an array reached through a class or a static field")
     if value.dtype.kind in _TEXT:
         walk.key.append(_content(value))
         return
@@ -135,6 +157,24 @@ def copied(value: np.ndarray) -> tuple[np.ndarray, bool]:
             raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
         short = max(most, -least) <= SHORT
     return copy, short
+
+
+def _pin_numpy(walk: Walk, value: np.ndarray) -> None:
+    """Take a NumPy array that a class reaches, by its content: it can change."""
+    if value.dtype.kind in _TEXT:
+        walk.key.append(_content(value))
+        return
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+    if value.nbytes > _DIGESTED:
+        raise Opaque(
+            "a NumPy array of more than 4 MiB reached through a class or a static field"
+        )
+    data: Any = np.ascontiguousarray(value)
+    content = hashlib.blake2b(data, digest_size=32).digest()
+    form = (value.shape, value.dtype.str, value.strides, value.flags.num)
+    walk.key.append(("digest", *form, content))
+    walk.copies = True
 
 
 # ----- Static by value or identity

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType
 from typing import Any, Final
@@ -19,6 +20,31 @@ CHANGED = "it was changed while it was called"
 
 class Opaque(Exception):
     """A captured thing can change in a way that the walk cannot see."""
+
+
+class Identity:
+    """Stands in a key for a thing without a hash: equal to that of the same thing.
+
+    It does not keep the thing alive; once that is gone it is equal to itself alone.
+    """
+
+    __slots__ = ("_hash", "reference")
+
+    def __init__(self, value: Any) -> None:
+        self.reference = weakref.ref(value)
+        self._hash = hash((Identity, id(value)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one stands for the same thing, which is alive."""
+        if self is other:
+            return True
+        mine = self.reference()
+        same = isinstance(other, Identity) and mine is other.reference()
+        return same and mine is not None
+
+    def __hash__(self) -> int:
+        """Return the hash of the identity."""
+        return self._hash
 
 
 class Node:
@@ -39,12 +65,14 @@ class Trail:
 
     `visits` has each visit, where a number may be the same object as another one: from
     which length of the key to which, and the path. `frozen` has what was reached
-    through a class.
+    through a class. `read` has the names of the attributes that count of an object; one
+    that counts as a whole is not in it.
     """
 
-    __slots__ = ("frozen", "nodes", "stack", "visits")
+    __slots__ = ("frozen", "nodes", "read", "stack", "visits")
 
     def __init__(self) -> None:
+        self.read: dict[int, set[str]] = {}
         self.nodes: dict[int, Node] = {}
         self.stack: list[Node] = []
         self.visits: list[tuple[int, int, str, Node]] = []
@@ -52,6 +80,7 @@ class Trail:
 
 
 _SEEN: Final = "<met before>"
+_SHARED: Final = "<shared with a class>"
 _LEAF: Final = "<leaf>"
 _NUMPY_LEAF: Final = "<NumPy leaf>"
 # One that holds small integers only, which a program may count on.
@@ -64,11 +93,18 @@ class Walk:
     Attributes:
         key: The skeleton as a flat list of hashable pieces, compared by value.
         leaves: The captured arrays: NumPy arrays as copies of their own.
+        pinned: The arrays reached through classes and static fields: they stay what
+            they are, as constants of the traced program.
+        classes: Whether a class of the user was met.
+        copies: Whether a NumPy array is among such constants: programs need copies.
         small: Which arrays are static by content: 0 is none, the other levels are
             those of `_values`.
     """
 
     find: "Callable[[Any], Visitor]"  # set by `_kinds`, for types that are in no table
+    reads_by_name = hidden_names = False
+    classes = False
+    copies = False
     frozen = 0
     small = 0
     trail: Trail | None = None
@@ -77,7 +113,11 @@ class Walk:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.originals = self.leaves  # another list once a NumPy array was copied
-        self.seen: dict[int, tuple[int, Any, bool]] = {}
+        self.pinned: list[Any] = []
+        self.whole: set[int] = set()  # objects of which all counts
+        self.calls: set[tuple[int, int]] = set()  # methods that were gone into
+        self.seen: dict[int, tuple[int, Any]] = {}
+        self.fixed: dict[int, tuple[int, Any]] = {}  # the same, of what a class reaches
         if small:
             self.small = small
         if trail is not None:
@@ -95,22 +135,26 @@ class Walk:
 
     def attempt(self, visit: Callable[[], None]) -> bool:
         """Whether a visit meets nothing opaque; one that does leaves no trace."""
-        before = len(self.key), len(self.leaves), len(self.originals), len(self.seen)
+        before = len(self.key), len(self.leaves), len(self.originals), len(self.pinned)
+        tables = [dict(self.seen), dict(self.fixed)]
+        sets = set(self.whole), set(self.calls)
+        flags = self.classes, self.copies, self.reads_by_name, self.hidden_names
         trail = self.trail
         known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
+        read = {} if trail is None else {k: set(v) for k, v in trail.read.items()}
         try:
             visit()
         except Opaque:
-            parts = (self.key, self.leaves, self.originals)
-            for part, length in zip(parts, before, strict=False):
+            parts = (self.key, self.leaves, self.originals, self.pinned)
+            for part, length in zip(parts, before, strict=True):
                 del part[length:]
-            for things, length in (
-                (self.seen, before[3]),
-                ({} if trail is None else trail.nodes, known[0]),
-            ):
-                for added in list(things)[length:]:
-                    del things[added]
+            self.seen, self.fixed = tables
+            self.whole, self.calls = sets
+            self.classes, self.copies, self.reads_by_name, self.hidden_names = flags
             if trail is not None:
+                trail.read = read
+                for added in list(trail.nodes)[known[0] :]:
+                    del trail.nodes[added]
                 del trail.visits[known[1] :]
                 left = set(map(id, trail.nodes.values()))
                 for node in trail.nodes.values():
@@ -118,16 +162,40 @@ class Walk:
             return False
         return True
 
+    def by_name(self, *, reads: bool = False, hidden: bool = False) -> None:
+        """Note code that reads attributes by name, or a name that a walk leaves out.
+
+        Raises:
+            Opaque: If both were met: they may belong together.
+        """
+        self.reads_by_name = self.reads_by_name or reads
+        self.hidden_names = self.hidden_names or hidden
+        if self.reads_by_name and self.hidden_names:
+            raise Opaque("it may read by `getattr` what no walk follows")
+
     def plain_key(self) -> list[Hashable]:
-        """Return the key without the difference between NumPy's and JAX's arrays."""
+        """Return the key without what a copy with other arrays inside differs in.
+
+        That is whether an array is NumPy's, and what is copied here but not in a class.
+        """
         numpy = (_NUMPY_LEAF, _SHORT_LEAF)
-        return [_LEAF if piece in numpy else piece for piece in self.key]
+        kept = [piece for piece in self.key if not _is_shared(piece)]
+        return [_LEAF if piece in numpy else piece for piece in kept]
 
     def visit(self, value: Any, how: str = "", name: Any = "") -> None:
         """Visit one captured thing, which was reached by `how` and `name`."""
         visitor = VISITORS.get(type(value))
         if visitor is None:
             visitor = self.find(value)
+        if self.trail is None:
+            visitor(self, value)
+        else:
+            self._visit_with_trail(visitor, value, how, name)
+
+    def visit_as(
+        self, visitor: "Visitor", value: Any, how: str = "", name: Any = ""
+    ) -> None:
+        """Visit one captured thing by a visitor that is not that of its type."""
         if self.trail is None:
             visitor(self, value)
         else:
@@ -147,9 +215,10 @@ class Walk:
         path = (parent.path if parent else "") + place
         begin = len(self.key)
         if node is None or fresh:
-            node = Node(
-                value, path, visitor.__name__, TREATMENTS.get(visitor, "static")
-            )
+            treatment = TREATMENTS.get(visitor, "static")
+            if visitor.__name__ == "plain_object":  # also one that is read by parts
+                treatment = "walked"
+            node = Node(value, path, visitor.__name__, treatment)
             trail.nodes[id(value)] = node
         if parent is not None:
             node.parents.append(parent)
@@ -158,7 +227,9 @@ class Walk:
         try:
             visitor(self, value)
             if node.treatment == "leaf" and len(self.leaves) == before and fresh:
-                node.treatment = "static by content"
+                pinned = any(value is array for array in self.pinned[-1:])
+                how = "identity" if pinned else "content"
+                node.treatment = f"static by {how}"
         except Opaque as reason:
             if not str(node.treatment).startswith("opaque"):
                 node.treatment = f"opaque: {reason}"
@@ -194,16 +265,30 @@ class Walk:
         return known
 
     def met(self, value: Any) -> bool:
-        """Whether a thing was met before; if so its number goes into the key."""
-        number = self.seen.get(id(value))
-        if number is not None:
-            if number[2] is not bool(self.frozen) and is_mutable(value):
-                raise Opaque("something mutable is shared with a class")
+        """Whether a thing was met before; if so its number goes into the key.
+
+        A function and a tuple are visited twice if a class reaches them as well: there
+        the arrays that they hold are constants, elsewhere they are leaves.
+        """
+        seen, other = self.seen, self.fixed
+        if self.frozen and not isinstance(value, type):
+            seen, other = other, seen
+        known = seen.get(id(value))
+        if known is not None:
             self.key.append(_SEEN)
-            self.key.append(number[0])
+            self.key.append(known[0])
             return True
-        self.seen[id(value)] = (len(self.seen), value, bool(self.frozen))
+        known = other.get(id(value))
+        if known is not None:
+            if is_mutable(value):
+                raise Opaque("something mutable is shared with a class")
+            self.key.append((_SHARED, known[0]))
+        seen[id(value)] = (len(seen), value)
         return False
+
+
+def _is_shared(piece: Hashable) -> bool:
+    return type(piece) is tuple and len(piece) == 2 and piece[0] is _SHARED
 
 
 def is_mutable(value: Any) -> bool:

@@ -40,7 +40,11 @@ class Writer:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
         self.things: dict[int, tuple[str, Hashable, bool]] = {}
+        self.again: set[int] = set()
         self.alive: list[Any] = []
+        self.whole: set[int] = set()  # as in a walk
+        self.calls: set[tuple[int, int]] = set()
+        self.spaces: dict[int, tuple[str, dict[type, str]]] = {}  # of classes
         self.leaves: list[str] = []
 
     def finished(self) -> Check:
@@ -94,9 +98,13 @@ class Writer:
         known = self.things.setdefault(id(value), (here, kind, frozen))
         if known[0] == here:
             return False
-        if known[2] is not frozen and is_mutable(value):
-            raise Unguarded
         self.unless(f"{here} is {known[0]}")
+        if known[2] is not frozen and not isinstance(value, type):
+            if is_mutable(value):
+                raise Unguarded
+            if id(value) not in self.again:  # as a walk visits it once more
+                self.again.add(id(value))
+                return False
         return True
 
     def _tell_apart(self) -> None:

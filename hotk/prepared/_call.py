@@ -25,6 +25,7 @@ from hotk.function import (
     dict_orders,
     in_orders,
     moving_nodes,
+    own_copy,
     survey,
     walk_all,
 )
@@ -61,6 +62,7 @@ class Call:
         x: The point, with what the user gave.
         rest: The direction, if the operator takes one, and the further arguments.
         captured: The captured arrays.
+        pinned: Arrays that a class reaches: constants of the program.
         inputs: The sorted leaves of the arguments.
         key: What identifies the program of `f` at this structure of arguments.
         traced: The program of `f` and the shapes of its results, if the call is of a
@@ -99,6 +101,7 @@ class Call:
         self.walked = tuple(walk.key)
         self.captured = walk.leaves
         self.originals = walk.originals
+        self.pinned = walk.pinned
 
     def _visit(self, walk: Walk) -> None:
         walk_all(walk, self.f, moving_nodes(self.tree), self.inputs.visited)
@@ -199,7 +202,8 @@ class Call:
         same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
         # What is not copied is put back: `f` may have written tracers into it.
         snapshot = Snapshot(walk, trail, rebuild.touched)
-        try:
+
+        def run() -> tuple[Any, Any]:
             try:
                 out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
             except Exception:
@@ -214,6 +218,9 @@ class Call:
             if not same():
                 raise Opaque(KEEPS if self.keeps else WRITES)
             return self.split(out)
+
+        try:
+            return with_copies(run) if walk.copies else run()
         finally:
             snapshot.restore()
             rebuild.release()
@@ -326,3 +333,20 @@ class Call:
         numbers = [i for i in range(len(self.leaves)) if i not in self.inputs.statics]
         pairs = zip(numbers, arrays, strict=True)
         return {id(a) for i, a in pairs if i in self.inputs.marks}
+
+
+def with_copies(run: Callable[[], Any]) -> Any:
+    """Call a function as its program, with copies of the NumPy arrays that it holds.
+
+    Those may be written to, while a program that is kept reads them: JAX shares their
+    memory, and remembers a converted one for as long as a program of it lives.
+    """
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)()
+    outputs = jaxpr_as_fun(own_constants(closed))()
+    return jax.tree.structure(shapes).unflatten(outputs)
+
+
+def own_constants(closed: Any) -> Any:
+    """Return a program with copies of the NumPy arrays among its constants."""
+    constants = [own_copy(c) if isinstance(c, np.ndarray) else c for c in closed.consts]
+    return closed.replace(consts=constants)

@@ -61,10 +61,10 @@ def call_slowly(
     levels = LEVELS.get(reason, ())
     if stage:
         levels = levels[levels.index(stage) :] if stage in levels else ()
+    moving = (*call.captured, *call.inputs.arrays)
     for level in levels:
-        every = (*call.captured, *call.inputs.arrays)
-        sizes = [getattr(a, "nbytes", 0) for a in every if is_small(a, level)]
-        if not sizes or sum(sizes) > MOST_BYTES:
+        sizes = [getattr(a, "nbytes", 0) for a in moving if is_small(a, level)]
+        if not (sizes or call.pinned) or sum(sizes) > MOST_BYTES:
             continue
         done, result = _try(small, Call(options, f, x, rest, small=level))
         if done:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from hotk._core import (
+    fingerprint,
     NEEDS_VALUE,
     PASSED_ON,
     ModeError,
@@ -22,18 +23,19 @@ from hotk._core import (
     message,
     trace_context,
     trace_once,
+    tracers_inside,
 )
 from hotk.function import own_copy
 from hotk.mode import AbstractMode, Facts, Nested, check_linear
 
-from ._call import Call
+from ._call import Call, own_constants
 from ._inputs import sort_inputs
 from ._joined import Traced, join
 from ._level import error_line
 from ._loud import warn_if_opaque_again
 from ._options import Options
 from ._plan import ASKED, Fallback, Plan, first_line, plans
-from ._program import Evaluator, Lifted, derive, program_key
+from ._program import Evaluator, Lifted, derive
 from ._store import STORE
 
 
@@ -77,11 +79,12 @@ class OpaqueCall(Call):
 
         moving = self.arrays_only(leaves, 0), self.arrays_only(args, self.ahead)
         try:
-            self.traced = trace_once(alone, *moving, kept=self.held)
+            closed, shapes = trace_once(alone, *moving, kept=self.held)
         except NEEDS_VALUE as error:
             if in_trace():  # it may be a tracer of the outside whose value is asked for
                 raise
             raise needs_point(self, error) from error
+        self.traced = own_constants(closed), shapes
         return self.traced
 
 
@@ -126,6 +129,8 @@ def staged(call: Call, plan: Plan) -> tuple[Any, Any]:
     closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
     check_forward(closed)
     check_linear(closed)
+    if tracers_inside(closed):
+        raise ValueError("a derivative rule inside it closes over what is traced")
     return closed, jax.tree.structure(shapes)
 
 
@@ -147,7 +152,7 @@ def find_evaluator(
     """Return the evaluator of an equal program, and the constants ready to go in."""
     made = Evaluator(plan.mode, plan.why)
     try:
-        key, _ = program_key(closed, out_tree, True)
+        key = (out_tree, fingerprint(closed, lift=True)[0])
     except Unrecognized:
         evaluator = made
         STORE.compiled()

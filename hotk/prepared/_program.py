@@ -13,7 +13,7 @@ from hotk._core import (
     cache_size,
     check_forward,
     decisive_settings,
-    fingerprint,
+    in_trace,
     jaxpr_as_fun,
     makes_keys,
     order_name,
@@ -37,6 +37,7 @@ from ._call import SLOT, Call, Mismatch
 from ._flat import warn_if_flat
 from ._options import Options
 from ._plan import Plan
+from ._wide import in_dtypes_of
 
 
 Kinds = tuple[Any, ...]
@@ -212,7 +213,9 @@ class Program:
             SLOT.call = None
         check_forward(traced.jaxpr)
         check_linear(traced.jaxpr)
-        if tracers_inside(traced.jaxpr):
+        given = len(jax.tree.leaves((captured, arrays)))
+        lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
+        if lifted or tracers_inside(traced.jaxpr):
             raise Opaque("a derivative rule inside it closes over what is traced")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
@@ -384,14 +387,11 @@ def _apply(
     elif takes == "u":
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
-    result = call.options.apply(f, point, direction, plan.mode, plan.block)
+    with in_dtypes_of(point) as as_before:
+        result = call.options.apply(
+            as_before(f), point, direction, plan.mode, plan.block
+        )
     if plan.kinks:
         mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
         warn_if_flat(call, f, point, mode, plan.kinks)
     return result
-
-
-def program_key(closed: Any, out_tree: Any, lift: bool) -> tuple[Hashable, Any]:
-    """Return the key of a traced program, and its lifted constants."""
-    key, constants = fingerprint(closed, lift=lift)
-    return (out_tree, key), constants

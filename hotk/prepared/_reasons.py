@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotk._core import function_name, function_place, peek
-from hotk.function import Opaque, Recipe, Skeleton, Trail, Walk
+from hotk.function import Identity, Opaque, Recipe, Skeleton, Trail, Walk
 
 from ._call import Call
 from ._changing import note_change
@@ -253,6 +253,8 @@ def _is_numpy(piece: tuple[Any, ...]) -> bool:
 def _text(piece: Any) -> str:
     if piece in ("<leaf>", "<NumPy leaf>"):
         return "an array"
+    if isinstance(piece, Identity):
+        return "an array held by a class"
     if isinstance(piece, str) and piece in _ZEROS:
         return _ZEROS[piece]
     if isinstance(piece, Recipe):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from hotk._core import (
+    fingerprint,
     NEEDS_VALUE,
     PASSED_ON,
     SHORT,
@@ -32,7 +33,7 @@ from ._checks import check_output
 from ._joined import Traced, join, make_program
 from ._opaque import find_evaluator
 from ._plan import HOST, NEEDS, NUMPY, Fallback, Plan, first_line
-from ._program import Lifted, Primal, Program, kinds_of, program_key
+from ._program import Lifted, Primal, Program, kinds_of
 from ._reasons import what_is_new
 from ._store import STORE
 
@@ -118,7 +119,7 @@ def trace_function(call: Call, kinds: Any) -> Traced:
         traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
     except PASSED_ON:
         raise
-    except NEEDS_VALUE as error:
+    except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
         raise Fallback(NEEDS) from error
     except Opaque as reason:
         raise Fallback(str(reason)) from reason
@@ -241,7 +242,7 @@ def share(program: Program, call: Call) -> Program | Lifted:
         evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
         return Lifted(closed, constants, evaluator, out_tree)
     try:
-        key, _ = program_key(traced.jaxpr, jax.tree.structure(traced.out_info), False)
+        key, _ = fingerprint(traced.jaxpr, lift=False)
     except Unrecognized:
         return program
     lengths = (len(call.captured), len(call.inputs.arrays))

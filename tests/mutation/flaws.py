@@ -119,7 +119,8 @@ _KEY = [
     Flaw(
         "cells are not visited",
         CALLABLES,
-        '            walk.visit(content, " cell `{}`", name)\n',
+        "            visit_read(walk, content, recipe.reads.get(name), "
+        '" cell `{}`", name)\n',
         "            del content\n",
         stale("a_fresh_closure_holds_another_float"),
     ),
@@ -161,7 +162,7 @@ _KEY = [
     Flaw(
         "the object of a bound method is not visited",
         CALLABLES,
-        '    walk.visit(value.__self__, ".__self__")\n',
+        '    visit_read(walk, value.__self__, reads, ".__self__")\n',
         "    walk.key.append(type(value.__self__))\n",
         stale("the_bound_method_of_another_object"),
     ),
@@ -178,7 +179,7 @@ _KEY = [
     Flaw(
         "two captures of one array are like captures of two",
         WALK,
-        "            self.key.append(_SEEN)\n            self.key.append(number[0])\n",
+        "            self.key.append(_SEEN)\n            self.key.append(known[0])\n",
         "            self.key.append(_SEEN)\n",
         within("function/test_guards", "which_array_is_met_again_is_part_of_the_key"),
     ),
@@ -278,8 +279,8 @@ _MEMORY = [
     Flaw(
         "a class is kept alive by the key",
         CLASSES,
-        "    walk.key.append(weakref.ref(value))\n    walk.frozen += 1",
-        "    walk.key.append(value)\n    walk.frozen += 1",
+        "    walk.key.append(weakref.ref(value))\n    walk.classes = True",
+        "    walk.key.append(value)\n    walk.classes = True",
         within(LEAKS_TESTS, "a_class_made_on_the_way_dies"),
     ),
     Flaw(
@@ -707,7 +708,94 @@ _KINDS = [
     ),
 ]
 
-_ALL = (*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS, *_SHARED, *_TOLD, *_KINDS)
+PARTS = "hotk/function/_parts.py"
+READS = "hotk/function/_reads.py"
+REFLECTION = "hotk/function/_reflection.py"
+
+_READS = [
+    Flaw(
+        "the content of a NumPy array of a class is not compared",
+        VALUES,
+        'walk.key.append(("digest", *form, content))',
+        'walk.key.append(("digest", *form))',
+        stale("a_numpy_array_of_a_class_is_mutated_and_back"),
+    ),
+    Flaw(
+        "an array of a class is known by its type alone",
+        VALUES,
+        "        walk.key.append(Identity(value))",
+        "        walk.key.append(type(value))",
+        stale("an_array_is_an_attribute_of_a_class"),
+    ),
+    Flaw(
+        "programs share the memory of NumPy arrays",
+        CALL,
+        "with_copies(run) if walk.copies else run()",
+        "run()",
+        within("function/test_pinned", "no_program_shares_the_memory_of_a_numpy_array"),
+    ),
+    Flaw(
+        "an object that is passed on does not escape",
+        READS,
+        "        else:\n            self.escaped.add(name)",
+        "        else:\n            pass",
+        within("function/test_reads", "an_object_escapes"),
+    ),
+    Flaw(
+        "a method is not gone into",
+        PARTS,
+        '        if place in ("method", "property"):',
+        "        if False:",
+        within("function/test_reads", "a_training_loop_is_traced_once"),
+    ),
+    Flaw(
+        "a class that decides what an attribute is is read by parts",
+        PARTS,
+        "    return all(HOOKS.isdisjoint(vars(base)) for base in user_bases(kind))",
+        "    return True",
+        within("function/test_reads", "a_hook_of_the_class_makes_everything_count"),
+    ),
+    Flaw(
+        "the bases of a class are not compared",
+        CLASSES,
+        "            walk.key.append(weakref.ref(base))",
+        "            pass",
+        stale("the_bases_of_a_class_are_told"),
+    ),
+    Flaw(
+        "who is registered with an abstract class is not compared",
+        CLASSES,
+        "            walk.key.append(_registered(value))",
+        "            pass",
+        stale("a_class_is_registered_with_an_abstract_one"),
+    ),
+    Flaw(
+        "functions that read the environment are harmless",
+        REFLECTION,
+        '    if home in REFLECTION and home != "builtins":',
+        "    if False:",
+        stale("the_environment_is_read_by_name", "a_frame_is_asked_for_by_name"),
+    ),
+    Flaw(
+        "settings of JAX are not compared",
+        REFLECTION,
+        "    settings(walk, PLAIN.learn(found, name, chains))",
+        "    PLAIN.learn(found, name, chains)",
+        stale("a_setting_of_jax_is_read"),
+    ),
+    Flaw(
+        "the names given to getattr are not looked at",
+        WALK,
+        "        if self.reads_by_name and self.hidden_names:",
+        "        if False:",
+        stale("the_text_of_a_function_is_asked_for_by_getattr"),
+    ),
+]
+
+_ALL = (
+    *(*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS),
+    *(*_SHARED, *_TOLD, *_KINDS, *_READS),
+)
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 
 QUICK = [

@@ -5,9 +5,12 @@ from . import (  # noqa: F401
     stories_classes,
     stories_effects,
     stories_functions,
+    stories_hidden,
     stories_kinds,
     stories_modules,
     stories_objects,
+    stories_pinned,
+    stories_reads,
     stories_settings,
     stories_values,
 )

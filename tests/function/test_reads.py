@@ -1,0 +1,255 @@
+"""What a function does not read off an object can change freely."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+from hotk.function import survey
+from hotk.function._reads import reads_of
+from tests.helpers import close
+from tests.promises import stories_reads
+from tests.promises.stories_reads import METHODS, Config, Derived, Trainer
+
+
+X = jnp.array([0.5, -1.5, 2.0])
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    hotk.clear_cache()
+
+
+def traces():
+    return hotk.cache_info().traces
+
+
+class Loop:
+    """A training loop as one writes it."""
+
+    def __init__(self):
+        self.step, self.history, self.lock = 0, [], iter(())
+        self.callbacks = [lambda loop: loop.step]
+        self.X, self.y = jnp.ones(3), jnp.zeros(3)
+        self.net = lambda p, X: p * X
+        self.mean = SEEN.mean()
+
+    def loss(self, p):
+        return jnp.mean((self.net(p, self.X) - self.y) ** 2)
+
+    def update(self, value):
+        self.step += 1
+        self.history.append(value)
+        self.best = min(self.history)
+
+
+SEEN = jnp.ones(3)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_training_loop_is_traced_once(captured):
+    loop = Loop()
+    for i in range(6):
+        f = (lambda p: loop.loss(p)) if captured else loop.loss
+        assert close(hotk.gradient(f, X), 2 * X / 3)
+        loop.update(float(i))
+    assert traces() == 1
+    loop.X = 2 * jnp.ones(3)
+    assert close(hotk.gradient(f, X), 8 * X / 3)
+    assert traces() == 1
+    loop.net = lambda p, X: p * X + 1
+    assert close(hotk.gradient(f, X), 4 * (2 * X + 1) / 3)
+    assert traces() == 2
+
+
+def test_a_loop_in_a_global_is_traced_once():
+    names = {"loop": Loop()}
+    exec("def f(p): return loop.loss(p)", names)
+    for i in range(4):
+        assert close(hotk.gradient(names["f"], X), 2 * X / 3)
+        names["loop"].update(float(i))
+    assert traces() == 1
+
+
+def test_what_is_not_read_may_be_anything():
+    loop = Loop()
+    loop.history = (i for i in range(3))
+    assert hotk.explain(loop.loss).opaque is None
+    rows = [row[0] for row in hotk.explain(loop.loss).rows]
+    assert not [row for row in rows if "history" in row or "callbacks" in row]
+
+
+def test_an_operator_holds_nothing_that_is_not_read():
+    import gc
+    import weakref
+
+    loop = Loop()
+    loop.unread = jnp.full(3, 7.0)
+    reference = weakref.ref(loop.unread)
+    operator = hotk.HessianOperator(loop.loss, X)
+    assert close(operator @ X, 2 * X / 3)
+    del loop
+    gc.collect()
+    assert reference() is None
+    assert close(operator @ X, 2 * X / 3)
+
+
+UNREAD = {
+    "loss": ("weights", "data", "history", "step"),
+    "by_property": ("weights", "data", "history", "step"),
+    "by_array": ("config", "history", "step", "scale"),
+    "by_inner_function": ("weights", "data", "history", "step"),
+    "by_bound_method": ("weights", "data", "history", "step", "config"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_each_attribute_that_is_not_read_may_change(name):
+    trainer = Trainer()
+    call = getattr(Trainer, name)
+    expected = jax.grad(lambda x: call(Trainer(), x))(X)
+    for attribute in (None, *UNREAD[name]):
+        if attribute is not None:
+            setattr(trainer, attribute, "something else")
+        assert close(hotk.gradient(getattr(trainer, name), X), expected)
+    assert traces() == 1
+
+
+# ----- The analysis against what is read in truth
+
+
+class Recording:
+    """Records which attributes are read off an object while a function runs."""
+
+    def __init__(self):
+        self.names = set()
+
+    def of(self, made):
+        names, kind = self.names, type(made)
+
+        def read(value, name):
+            if value is made and not name.startswith("__"):
+                names.add(name)
+            return object.__getattribute__(value, name)
+
+        made.__class__ = type(kind.__name__, (kind,), {"__getattribute__": read})
+        return made
+
+
+@pytest.mark.parametrize("kind", [Trainer, Derived])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "listed"])
+def test_all_that_is_read_is_known_to_be(name, kind):
+    _, trail = survey(getattr(trainer := kind(), name))
+    known = trail.read.get(id(trainer))
+    recording = Recording()
+    method = getattr(kind, name)
+    jax.grad(lambda x: method(recording.of(kind()), x))(X)
+    assert recording.names
+    assert known is None or recording.names <= known | {name}
+
+
+def code_of(source):
+    names = {}
+    exec(source, names)
+    return names["f"].__code__
+
+
+ESCAPES = {
+    "it is returned": "def f(self): return self",
+    "it is passed on": "def f(self): return g(self)",
+    "it is passed on beside": "def f(self, p): return g(self, p)",
+    "it is passed on beside an attribute": "def f(self, p): return g(self, p.a)",
+    "it is stored": "def f(self):\n a = self\n return a.b",
+    "it is put into a list": "def f(self): return [self][0].b",
+    "it is compared": "def f(self): return self == 1",
+    "it is called": "def f(self): return self(1)",
+    "it is indexed": "def f(self): return self[0]",
+    "it is written to": "def f(self): self.a = 1",
+    "it is added to": "def f(self): self.a += 1",
+    "it is deleted from": "def f(self): del self.a",
+    "it is bound anew": "def f(self):\n self = self.a\n return self.b",
+    "it is iterated over": "def f(self): return [a for a in self]",
+    "it is matched": "def f(self):\n match self:\n  case int(a): return a",
+    "it is a context": "def f(self):\n with self: return 1",
+    "an inner function returns it": "def f(self): return lambda: self",
+    "an inner function binds it": (
+        "def f(self):\n def g():\n  nonlocal self\n  self = 1\n return self.a"
+    ),
+    "an inner class has it": "def f(self):\n class A:\n  b = self\n return A",
+    "a default is it": "def f(self): return lambda a=self: a.b",
+    "a starred argument is it": "def f(self): return g(*self)",
+    "it is unpacked": "def f(self):\n a, b = self\n return a",
+    "it is yielded": "def f(self): yield self",
+    "super takes it": "class A:\n def f(self): return super().f()\nf = A.f",
+    "it is formatted": "def f(self): return f'{self}'",
+    "it is a starred parameter": "def f(*self): return self.a",
+}
+
+
+@pytest.mark.parametrize("source", ESCAPES.values(), ids=ESCAPES)
+def test_an_object_escapes(source):
+    assert reads_of(code_of(source))[""] is None
+
+
+READS = {
+    "def f(self): return self.a": [("a",)],
+    "def f(self): return self.a.b(self.c)": [("a", "b"), ("c",)],
+    "def f(self, p): return self.net(p, self.a)": [("net",), ("a",)],
+    "def f(self, p): return p(self.a)": [("a",)],
+    "def f(self, p): return lambda q: self.net(q, self.a.b)": [("net",), ("a", "b")],
+    "def f(self): return [self.a for _ in self.b]": [("a",), ("b",)],
+    "def f(self): return sum(self.a for _ in self.b)": [("a",), ("b",)],
+    "def f(self): self.a.b = 1": [("a",)],
+    "def f(self): self.a[0] = 1": [("a",)],
+    "def f(self, p): return (p or self).a": [("a",)],
+    "def f(self, /, *, k=1): return self.a[k]": [("a",)],
+    "def f(self): pass": [],
+}
+
+
+@pytest.mark.parametrize("source", READS)
+def test_chains_are_read(source):
+    assert sorted(reads_of(code_of(source))[""]) == sorted(READS[source])
+
+
+def test_what_is_chosen_is_read_as_a_whole_or_by_what_follows():
+    code = code_of("def f(self): return (self.a if self.b else self.c).d")
+    found = {chain[0]: chain for chain in reads_of(code)[""]}
+    assert found.keys() == {"a", "b", "c"}
+    assert {found["a"], found["c"]} <= {("a",), ("a", "d"), ("c",), ("c", "d")}
+
+
+def test_names_that_are_captured_are_read_alike():
+    def make(a, b):
+        def f(x):
+            return a.net(x, a.b.c) + b
+
+        return f
+
+    assert reads_of(make(1, 2).__code__)["a"] == (("net",), ("b", "c"))
+    assert reads_of(make(1, 2).__code__)["b"] is None
+
+
+def test_an_instruction_that_is_not_known_is_an_escape(monkeypatch):
+    monkeypatch.setattr(stories_reads, "X", X)
+    from hotk.function import _reads
+
+    code = code_of("def f(self): return self.a")
+    monkeypatch.setattr(_reads, "_LOADS", frozenset())
+    assert isinstance(code, types.CodeType)
+    assert reads_of(code)[""] is None
+
+
+def test_a_hook_of_the_class_makes_everything_count():
+    class Hooked(Trainer):
+        def __getattr__(self, name):
+            return 2.0
+
+    trainer = Hooked()
+    hotk.gradient(trainer.loss, X)
+    trainer.step += 1
+    hotk.gradient(trainer.loss, X)
+    assert traces() == 2
+    assert Config(1.0).rate == 1.0
