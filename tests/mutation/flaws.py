@@ -190,7 +190,7 @@ _KEY = [
     Flaw(
         "an array needed as a value is known without its content",
         VALUES,
-        'return ("content", data.shape, data.dtype.str, weak, form, data.tobytes())',
+        'return ("content", data.shape, data.dtype.str, weak, form, content)',
         'return ("content", data.shape, data.dtype.str, weak, form)',
         stale("a_captured_array_is_asked_for_its_value"),
     ),
