@@ -302,8 +302,8 @@ class _Moved:
             if not narrow and jax.config.jax_enable_x64:  # pyright: ignore
                 done = _ARITHMETIC.get(name)
             done = done or _ORDERED.get(name)
-            if self.compares_exactly(equation.invars, values):
-                done = done or _COMPARISONS.get(name)
+            if name in _COMPARISONS and self.compares_exactly(equation.invars, values):
+                done = _COMPARISONS[name]
             if name == "is_finite" and self.finite:
                 done = np.isfinite
         if done is not None:
@@ -346,7 +346,7 @@ class _Moved:
 
         Fewer digits change neither what is NaN nor what is infinite.
         """
-        same = not any(map(self.is_narrow, atoms)) or atoms[0] is atoms[1]
+        same = not any(map(self.is_narrow, atoms)) or atoms[0] is atoms[-1]
         return same or (
             self.finite and any(v.ndim == 0 and np.isinf(v) for v in values)
         )

@@ -114,6 +114,11 @@ def plain_object(w: Writer, value: Any, here: str) -> None:
     _contents(w, value, here)
 
 
+def named_scope(w: Writer, value: Any, here: str) -> None:
+    kind, name = w.constant(type(value)), w.constant(value.name)
+    w.unless(f"type({here}) is {kind} and {here}.name == {name}")
+
+
 def kept(w: Writer, value: Any, here: str) -> None:
     """Write the check of a constant of a library, and of what it holds now."""
     same(w, value, here)

@@ -32,7 +32,16 @@ from ._callables import (
     wrapped_partial,
 )
 from ._classes import a_class, is_library_class, mapping, member, static, unknown
-from ._objects import is_kept, kept, makes_new, mark, plain_object
+from ._objects import (
+    attributes_of,
+    bare,
+    is_kept,
+    kept,
+    makes_new,
+    mark,
+    named_scope,
+    plain_object,
+)
 from ._registry import declared, is_declared
 from ._standard import (
     PIECES,
@@ -122,7 +131,13 @@ def visitor_of(value: Any) -> Visitor:
         return mark
     if not makes_new(kind):
         return unknown
-    return kept if is_library_class(kind) and is_kept(value) else plain_object
+    if not is_library_class(kind):
+        return plain_object
+    if kind.__module__ == "jax._src.source_info_util" and hasattr(value, "name"):
+        return named_scope
+    if is_kept(value):
+        return kept
+    return plain_object if attributes_of(value) else bare
 
 
 def _is_plain(kind: type) -> bool:

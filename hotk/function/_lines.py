@@ -13,7 +13,15 @@ from hotk._core import JITTED, has_jit_options, jit_options
 
 from . import _callables, _classes, _objects, _registry, _standard, _values
 from ._callables import is_fixed, is_permanent
-from ._class_lines import a_class, kept, member, node, plain_object, tree_node
+from ._class_lines import (
+    a_class,
+    kept,
+    member,
+    named_scope,
+    node,
+    plain_object,
+    tree_node,
+)
 from ._part_lines import visit_read
 from ._parts import first_reads
 from ._recipe import is_library_module, recipe_of
@@ -264,6 +272,8 @@ WRITERS.update(
         _classes.a_class: a_class,
         _objects.plain_object: plain_object,
         _objects.kept: kept,
+        _objects.bare: plain_object,
+        _objects.named_scope: named_scope,
         _callables.custom_rule: of_library,
         _callables.memo: of_library,
         _callables.function: function,

@@ -108,6 +108,17 @@ def mark(walk: Walk, value: Any) -> None:
     walk.key.append(type(value))
 
 
+def bare(walk: Walk, value: Any) -> None:
+    """An object of a library that has no attributes: there is nothing to copy."""
+    if not walk.met_fixed(value):
+        walk.key.append((type(value), 0))
+
+
+def named_scope(walk: Walk, value: Any) -> None:
+    """A scope of `jax.named_scope`, which keeps where it was entered: by its name."""
+    walk.key.append((type(value), value.name))
+
+
 def plain_object(walk: Walk, value: Any) -> None:
     """An object of a class of Python code: its class and its attributes."""
     walk.met(value)  # some of them may have been read before

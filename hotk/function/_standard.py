@@ -37,7 +37,7 @@ Piece = Callable[[Any], tuple[Hashable, ...]]
 
 
 def moment_piece(value: Any) -> tuple[Hashable, ...]:
-    """Return all that a date or a time says but its zone."""
+    """Return all that a date or a time says but its zone, in the quickest way."""
     return (value.__reduce_ex__(4)[1][0],)  # its bytes, with the hour that is twice
 
 
@@ -126,7 +126,8 @@ def by_piece(walk: Walk, value: Any) -> None:
 
 def moment(walk: Walk, value: Any) -> None:
     """A date with time, or a time of day: two of different zones may be equal."""
-    walk.key.append((type(value), *moment_piece(value)))
+    text = value.replace(tzinfo=None).isoformat()
+    walk.key.append((type(value), text, value.fold))
     walk.visit(value.tzinfo, ".tzinfo")
 
 

@@ -221,9 +221,10 @@ def sequence(walk: Walk, value: Any) -> None:
 
 def tree_node(walk: Walk, value: Any) -> None:
     """A registered pytree: children are captured, the rest is static."""
-    if walk.met(value):
-        return
     children, treedef = tree_flatten(value, is_leaf=lambda node: node is not value)
+    # One without children may be a constant of its library, as equinox has some.
+    if walk.met(value) if children else walk.met_fixed(value):
+        return
     data = treedef.node_data()
     if data is None:
         raise Opaque(f"an empty node of type {type(value).__name__}")

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from hotk._core import (
-    fingerprint,
     NEEDS_VALUE,
     PASSED_ON,
     ModeError,
     Tracer,
     Unrecognized,
     check_forward,
+    fingerprint,
     function_name,
     function_place,
     in_trace,

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Hashable
 from typing import Any
 
 import jax

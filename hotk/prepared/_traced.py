@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from hotk._core import (
-    fingerprint,
     NEEDS_VALUE,
     PASSED_ON,
     SHORT,
     Tracer,
     Unrecognized,
     equations,
+    fingerprint,
     function_name,
     in_trace,
     inlined,
@@ -246,5 +246,6 @@ def share(program: Program, call: Call) -> Program | Lifted:
     except Unrecognized:
         return program
     lengths = (len(call.captured), len(call.inputs.arrays))
-    context = trace_context()
-    return STORE.remember((call.options.kind.name, lengths, context, key), program)
+    result = jax.tree.structure(traced.out_info)
+    kind = (call.options.kind.name, lengths, trace_context(), result)
+    return STORE.remember((kind, key), program)

@@ -255,6 +255,8 @@ FRESH = {
     "specification": lambda: PartitionSpec("i", None),
     "device": lambda: jax.devices()[0],
     "sentinel": lambda: NOTHING,
+    "named scope": lambda: jax.named_scope("a"),
+    "empty object of a library": lambda: string.Formatter(),
     "structure": lambda: jax.tree.structure({"a": (1, [2])}),
     "shape": lambda: jax.ShapeDtypeStruct((3,), jnp.float32),
     "jitted": lambda: jit(lambda x: 2 * x),
@@ -529,6 +531,22 @@ def test_a_method_jitted_in_init_is_seen_through():
         close(hotk.gradient(model.loss, X), 3 * k * X**2)
     model.a = jnp.full(3, 4.0)
     close(hotk.gradient(model.loss, X), 12 * X**2)
+    assert hotk.cache_info().misses == 1
+
+
+def test_a_named_scope_made_before_is_on_the_fast_path():
+    def make(k):
+        scope = jax.named_scope("loss")
+
+        def f(x):
+            with scope:
+                return k * jnp.sum(x**3)
+
+        return f
+
+    hotk.clear_cache()
+    for k in (1.0, 2.0, 3.0):
+        close(hotk.gradient(make(jnp.array(k)), X), 3 * k * X**2)
     assert hotk.cache_info().misses == 1
 
 
