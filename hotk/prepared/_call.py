@@ -70,6 +70,7 @@ class Call:
     """
 
     traced: Any = None
+    pinned: Any = ()
 
     def __init__(
         self,

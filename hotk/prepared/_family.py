@@ -6,6 +6,7 @@ or with another number in it: it is compiled once, and what differs is an argume
 """
 
 import threading
+import weakref
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from hotk._core import (
     pruned,
     with_numbers,
 )
-from hotk.function import own_copy, rule_key
+from hotk.function import kind_of, own_copy, rule_key
+
+from ._call import Mismatch
 
 
 # After so many programs of one family, all numbers are arguments of the next.
@@ -170,14 +173,27 @@ class Bound:
         places: Where its inputs besides the arguments are, in the captured arrays
             followed by the constants and the numbers of the function.
         extra: Those constants and numbers.
+        unused: Which captured arrays it leaves out, and what they were like: a function
+            may read a shape and no number. JAX looks at those that go in.
         program: The program of the operator.
     """
 
-    __slots__ = ("__weakref__", "extra", "places", "program")
+    __slots__ = ("__weakref__", "extra", "places", "program", "unused")
 
-    def __init__(self, member: Member, variant: Variant) -> None:
+    def __init__(
+        self, member: Member, variant: Variant, captured: Any, pinned: Any
+    ) -> None:
+        used = set(member.form.inputs)
+        self.unused = tuple(
+            (i, kind_of(a)) for i, a in enumerate(captured) if i not in used
+        )
         numbers = [_as_array(n) for n in variant.numbers(member)]
-        self.extra = [*map(_own, member.closed.consts), *numbers]
+        # The arrays of classes stay theirs: not kept alive, and the key has them.
+        held = set(map(id, pinned))
+        constants = [
+            weakref.ref(c) if id(c) in held else _own(c) for c in member.closed.consts
+        ]
+        self.extra = [*constants, *numbers]
         first = member.captured + len(member.closed.consts)
         self.places = (*member.form.inputs, *range(first, first + len(numbers)))
         self.program: Any = None
@@ -188,8 +204,16 @@ class Bound:
         return self
 
     def captured(self, captured: Any) -> list[Any]:
-        """Return what the program takes in place of the captured arrays."""
-        every = (*captured, *self.extra)
+        """Return what the program takes in place of the captured arrays.
+
+        Raises:
+            Mismatch: If one that is left out is not like that of before.
+        """
+        for i, kind in self.unused:
+            if kind_of(captured[i]) != kind:
+                raise Mismatch
+        extra = [a() if type(a) is weakref.ref else a for a in self.extra]
+        every = (*captured, *extra)
         return [every[i] for i in self.places]
 
     def jit(self, captured: Any, arrays: Any) -> Any:

@@ -58,7 +58,7 @@ def join(call: Call, traced: Traced, own: Callable[[], Program] | None = None) -
     member = _member(traced.jaxpr, len(call.captured))
     family = STORE.family((trace_context(), unkeyed_setting(), member.form.key))
     variant = family.variant(member)
-    bound = Bound(member, variant)
+    bound = Bound(member, variant, call.captured, call.pinned)
     captured = bound.captured(call.captured)
     out_tree = jax.tree.structure(traced.shapes)
     plain = own is not None and member.is_plain() and not variant.open
@@ -73,6 +73,9 @@ def join(call: Call, traced: Traced, own: Callable[[], Program] | None = None) -
         else:
             made = make_program(call, traced, Function(variant, out_tree), captured)
         program = variant.programs.setdefault(key, made)
+    if call.pinned and traced.primal is not None:
+        # The program of the function holds these arrays, what is made of it does not.
+        STORE.forget(call.key, traced.primal)
     return program if plain else bound.to(program)
 
 

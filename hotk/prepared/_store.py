@@ -149,10 +149,11 @@ class Store:
             self.shared += 1
 
     def forget(self, key: Hashable, primal: Primal) -> None:
-        """Drop a function that could not be traced."""
+        """Drop a function that could not be traced, or that holds arrays of the user."""
         with self.lock:
             if self.primals.get(key) is primal:
                 del self.primals[key]
+                self.traces_before += primal.traces
 
     def compiled(self) -> None:
         """Count a compilation."""

@@ -24,7 +24,7 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.function import Opaque, own_copy, recipe_of
+from hotk.function import WRITES, Opaque, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
@@ -208,6 +208,8 @@ def check_numpy(
         closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         raise Fallback(first_line(error)) from error
+    if not all(map(_is_alike, numpy, call.numpy_inputs())):
+        raise Fallback(WRITES)  # in place, as no tracer can be written to
     narrowed = [
         place is not None and np.asarray(real).dtype != place.dtype
         for real, place in zip(numpy, places, strict=True)
@@ -222,6 +224,11 @@ def check_numpy(
     ):
         raise Fallback(NUMPY)
     primal.checked.add(key)
+
+
+def _is_alike(array: Any, other: Any) -> bool:
+    """Whether two NumPy arrays are the same bit by bit; `None` is like `None`."""
+    return array is other or np.asarray(array).tobytes() == np.asarray(other).tobytes()
 
 
 def _is_short(array: Any) -> bool:
