@@ -65,18 +65,20 @@ class OpaqueCall(Call):
         """Return the further arguments themselves, unless they are traced."""
         return super().make_args(leaves) if self.held else self.args
 
+    def evaluate(self, captured: Any, x: Any, args: Any) -> Any:
+        """Call the function itself."""
+        del captured
+        numbers = range(self.counts[0]), range(self.ahead, len(self.leaves))
+        statics = self.inputs.statics
+        point = self.x_tree.unflatten(self._merge(numbers[0], x, statics))
+        given = self._merge(numbers[1], args, statics)
+        return self.split(self.f(point, *self.make_args(given)))
+
     def trace(self) -> Any:
         """Run the function, once: what it keeps for later is no tracer."""
         leaves, _, args = self.unflatten(self.inputs.arrays)
         self.point(leaves)  # refuses one without anything to differentiate
-        numbers = range(self.ahead, len(self.leaves))
-        statics = self.inputs.statics
-
-        def alone(x: list[Any], moving: list[Any]) -> Any:
-            point = self.x_tree.unflatten(self._merge(range(len(leaves)), x, statics))
-            given = self._merge(numbers, moving, statics)
-            return self.split(self.f(point, *self.make_args(given)))
-
+        alone = lambda x, moving: self.evaluate([], x, moving)
         moving = self.arrays_only(leaves, 0), self.arrays_only(args, self.ahead)
         try:
             closed, shapes = trace_once(alone, *moving, kept=self.held)
@@ -123,10 +125,14 @@ def _keep(program: Any) -> None:
 
 
 def staged(call: Call, plan: Plan) -> tuple[Any, Any]:
-    """Trace the operator of a function that was traced: its program and its result."""
+    """Trace the operator of a call: its program and the structure of its result."""
     run = lambda captured, arrays: derive(call, None, captured, arrays, plan)
     given = (call.captured, call.inputs.arrays)
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
+    if call.traced is None:  # the body of the function is run
+        closed, shapes = trace_once(run, *given, kept=False)
+        closed = own_constants(closed)
+    else:
+        closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
     check_forward(closed)
     check_linear(closed)
     if tracers_inside(closed):
@@ -167,16 +173,34 @@ def first_that_works(call: Call, attempt: Callable[[Plan], Any]) -> Any:
     """Try the modes in turn, and say why none works if none does."""
     failures: list[tuple[Plan, Exception]] = []
     closed, (y, _) = call.traced
-    for plan in plans(call, closed, y):
+    made = plans(call, closed, y)
+    done = _attempts(made, attempt, failures)
+    if done is None and isinstance(call, OpaqueCall):
+        # What JAX differentiates it may fail to stage first: the function itself, then.
+        traced, call.traced = call.traced, None
+        try:
+            done = _attempts(made, attempt, [])
+        finally:
+            call.traced = traced
+    if done is not None:
+        return done
+    if isinstance(failures[0][1], NEEDS_VALUE) and in_trace():
+        raise failures[0][1]  # it may be a tracer of the outside that is asked for
+    raise no_mode(call, failures) from failures[0][1]
+
+
+def _attempts(
+    made: list[Plan], attempt: Callable[[Plan], Any], failures: list[Any]
+) -> Any:
+    """Return the first plan that works with what it gives, `None` if none does."""
+    for plan in made:
         try:
             return plan, attempt(plan)
         except PASSED_ON:
             raise
         except Exception as error:
             failures.append((plan, error))
-    if isinstance(failures[0][1], NEEDS_VALUE) and in_trace():
-        raise failures[0][1]  # it may be a tracer of the outside that is asked for
-    raise no_mode(call, failures) from failures[0][1]
+    return None
 
 
 def needs_point(call: Call, error: Exception) -> ModeError:

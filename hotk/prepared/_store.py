@@ -149,7 +149,7 @@ class Store:
             self.shared += 1
 
     def forget(self, key: Hashable, primal: Primal) -> None:
-        """Drop a function that could not be traced, or that holds arrays of the user."""
+        """Drop a function that could not be traced, or that holds arrays of a class."""
         with self.lock:
             if self.primals.get(key) is primal:
                 del self.primals[key]
