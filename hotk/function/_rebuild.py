@@ -20,10 +20,10 @@ from ._walk import Node, Trail, Walk
 _MUTABLE = frozenset({"mapping", "plain_object", "subclassed", "a_deque", "a_buffer"})
 
 
-def survey(f: Any, *, small: int = 0) -> tuple[Walk, Trail]:
-    """Walk a callable and record what was visited from where."""
+def survey(f: Any, *, small: int = 0, light: bool = False) -> tuple[Walk, Trail]:
+    """Walk a callable and record what was visited from where; `light` as for `Walk`."""
     trail = Trail()
-    walk = Walk(small=small, trail=trail)
+    walk = Walk(small=small, trail=trail, light=light)
     walk.visit(f)
     return walk, trail
 

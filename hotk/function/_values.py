@@ -96,7 +96,7 @@ def leaf(walk: Walk, value: Any) -> None:
     if walk.small and is_small(value, walk.small):
         walk.key.append(_content(value))
         return
-    walk.add_leaf(value, value)
+    walk.add_leaf(value)
 
 
 def _pin(walk: Walk, value: Any) -> None:
@@ -128,33 +128,38 @@ def numpy_leaf(walk: Walk, value: np.ndarray) -> None:
     if walk.small and is_numeric(value.dtype) and is_small(value, walk.small):
         walk.key.append(_content(value))
         return
-    copy, short = copied(value)
-    walk.add_leaf(copy, value, short)
+    copy, short = copied(value, light=walk.light)
+    walk.add_numpy(copy, value, short)
 
 
-def copied(value: np.ndarray) -> tuple[np.ndarray, bool]:
+def copied(value: np.ndarray, *, light: bool = False) -> tuple[np.ndarray, bool]:
     """Return a copy of a captured NumPy array as JAX takes it, and whether it is short.
 
     It is short if JAX has its integers in fewer bits, and each is at most `SHORT`.
+
+    Args:
+        value: The array.
+        light: Whether to return the array itself, which a walk before has copied.
 
     Raises:
         Opaque: If JAX has no such numbers.
     """
     if not is_numeric(value.dtype):
         raise Opaque(f"a NumPy array of dtype {value.dtype}")
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     try:
         with np.errstate(over="raise"):
-            copy = own_copy(value)
+            copy = value if light else own_copy(value)
     except TypeError as error:
         raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
     except FloatingPointError as error:  # NumPy sees a number where JAX has infinity
         raise Opaque("a NumPy array with numbers beyond float32") from error
     short = False
-    if copy.dtype != value.dtype and value.dtype.kind in "iu" and value.size:
-        limits = np.iinfo(copy.dtype)
+    if dtype != value.dtype and value.dtype.kind in "iu" and value.size:
+        limits = np.iinfo(dtype)
         most, least = int(value.max()), int(value.min())
         if most > limits.max or least < limits.min:
-            raise Opaque(f"a NumPy array with integers beyond {copy.dtype}")
+            raise Opaque(f"a NumPy array with integers beyond {dtype}")
         short = max(most, -least) <= SHORT
     return copy, short
 

@@ -93,6 +93,7 @@ class Walk:
     Attributes:
         key: The skeleton as a flat list of hashable pieces, compared by value.
         leaves: The captured arrays: NumPy arrays as copies of their own.
+        light: Whether only the key is asked for: NumPy arrays are not copied.
         pinned: The arrays reached through classes and static fields: they stay what
             they are, as constants of the traced program.
         classes: Whether a class of the user was met.
@@ -105,14 +106,19 @@ class Walk:
     reads_by_name = hidden_names = False
     classes = False
     copies = False
+    light = False
     frozen = 0
     small = 0
     trail: Trail | None = None
 
-    def __init__(self, *, small: int = 0, trail: Trail | None = None) -> None:
+    def __init__(
+        self, *, small: int = 0, trail: Trail | None = None, light: bool = False
+    ) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.originals = self.leaves  # another list once a NumPy array was copied
+        if light:
+            self.light = True
         self.pinned: list[Any] = []
         self.whole: set[int] = set()  # objects of which all counts
         self.calls: set[tuple[int, int]] = set()  # methods that were gone into
@@ -123,10 +129,17 @@ class Walk:
         if trail is not None:
             self.trail = trail
 
-    def add_leaf(self, value: Any, original: Any, short: bool = False) -> None:
-        """Take a captured array, which may be a copy of the original."""
-        kind = _SHORT_LEAF if short else _NUMPY_LEAF
-        self.key.append(_LEAF if value is original else kind)
+    def add_numpy(self, value: Any, original: Any, short: bool) -> None:
+        """Take a captured array of NumPy, which may be a copy of the original."""
+        self.key.append(_SHORT_LEAF if short else _NUMPY_LEAF)
+        self._add(value, original)
+
+    def add_leaf(self, value: Any) -> None:
+        """Take a captured array of JAX."""
+        self.key.append(_LEAF)
+        self._add(value, value)
+
+    def _add(self, value: Any, original: Any) -> None:
         if value is not original and self.originals is self.leaves:
             self.originals = list(self.leaves)
         self.leaves.append(value)

@@ -179,8 +179,8 @@ class Call:
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
         whole = (*self.inputs.visited, self.f)
-        walk, trail = survey(whole, small=self.small)
-        now = Walk(small=self.small)
+        walk, trail = survey(whole, small=self.small, light=True)
+        now = Walk(small=self.small, light=True)
         self._visit(now)
         if tuple(now.key) != self.walked[self.marked :]:
             raise Opaque(CHANGED)
@@ -228,7 +228,7 @@ class Call:
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
-        after, again = Walk(small=self.small), Walk(small=self.small)
+        after, again = (Walk(small=self.small, light=True) for _ in range(2))
         self.keeps = True
         try:
             after.visit(rebuilt)

@@ -7,7 +7,6 @@ or with another number in it: it is compiled once, and what differs is an argume
 
 import threading
 import weakref
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -68,13 +67,14 @@ class Variant:
         open: Which numbers are arguments, by their place in the canonical form.
         fixed: The bits of the others.
         closed: The program, of captured arrays, numbers and arguments.
-        programs: Operators made of it, by what is asked for.
+        programs: Operators made of it, by what is asked for; an entry of the store
+            keeps them alive.
     """
 
     def __init__(self, member: Member, opened: frozenset[int]) -> None:
         self.open = tuple(sorted(opened))
         self.fixed = _bits(member, opened)
-        self.programs: dict[Hashable, Any] = {}
+        self.programs: Any = weakref.WeakValueDictionary()
         closed = pruned(member.closed, member.captured, member.form.inputs)
         if opened:
             paths = [member.form.numbers[i].path for i in self.open]

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from hotk._core import bytes_name, html_table, text_table
 
@@ -103,7 +104,8 @@ class Store:
         self.primals: dict[Hashable, Primal] = {}
         self.evaluators: dict[Hashable, Evaluator] = {}
         self.families: dict[Hashable, Family] = {}
-        self.prints: dict[Hashable, Program] = {}
+        # Programs live as long as an entry has them.
+        self.prints: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
         self.others: list[Any] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
@@ -165,8 +167,6 @@ class Store:
         with self.lock:
             found = self.prints.setdefault(key, program)
             self.shared += found is not program
-            while len(self.prints) > self.max_entries:
-                del self.prints[next(iter(self.prints))]
         return found
 
     def evaluator(self, key: Hashable, made: Evaluator) -> Evaluator:
@@ -199,17 +199,8 @@ class Store:
         oldest = min(table, key=lambda key: table[key].used)
         dropped = table.pop(oldest)
         self.evictions += 1
-        if isinstance(dropped, Entry):
-            held = self._held()
-            for table in (self.prints, *self._tables()):
-                for key in [k for k, p in table.items() if id(p) not in held]:
-                    del table[key]
-        elif isinstance(dropped, Primal):
+        if isinstance(dropped, Primal):
             self.traces_before += dropped.traces
-
-    def _tables(self) -> list[dict[Hashable, Any]]:
-        families = self.families.values()
-        return [v.programs for family in families for v in family.variants]
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""

@@ -2,11 +2,13 @@
 
 import itertools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import hotk
 from tests import counting
@@ -144,6 +146,50 @@ def opaque() -> Iterator[Row]:
     yield rows[1]._replace(note=f"{traced} traces of functions in these calls")
 
 
+def changing() -> Iterator[Row]:
+    """A number in the closure that is another one at each call."""
+    layers, rows = [normal(i, 8, 8) for i in range(3)], normal(9, 50_000, 8)
+    vs, at = [jnp.ones((8, 8))] * 3, itertools.count().__next__
+    held = np.asarray(rows)
+
+    def annealed():
+        beta = 1e-4 * at()
+        f = lambda x: beta * network(x, rows[:16]) + (1 - beta) * jnp.sum(x[0] ** 2)
+        return f
+
+    def window():
+        i = at()
+        return lambda x: network(x, rows[i : i + 16])
+
+    def window_of_numpy():
+        i = at()
+        return lambda x: network(x, held[i : i + 16])
+
+    for what, make in (
+        ("an annealed number", annealed),
+        ("a window of an array", window),
+        ("a window of a NumPy array", window_of_numpy),
+    ):
+        eager = lambda make=make: jax.jvp(jax.grad(make()), (layers,), (vs,))[1]
+        ours = lambda make=make: hotk.hvp(make(), layers, vs)
+        for _ in range(3):
+            jax.block_until_ready(ours())
+        name = f"direct hvp, {what} in the closure, new at each call"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hotk.ChangingValueWarning)
+            yield of_ratio(f"{name} / plain JAX without jit", compare(ours, eager), 1)
+        before = hotk.cache_info()
+        for _ in range(100):
+            jax.block_until_ready(ours())
+        after = hotk.cache_info()
+        traces, compiled = (
+            after.traces - before.traces,
+            after.compiles - before.compiles,
+        )
+        note = f"{traces} traces of functions in these calls"
+        yield Row(f"{name}: compiles in 100 calls", compiled, 0)._replace(note=note)
+
+
 def large_tree() -> Iterator[Row]:
     """A tree of 400 small arrays."""
     x = [normal(i, 3) for i in range(400)]
@@ -156,8 +202,12 @@ def large_tree() -> Iterator[Row]:
 
 def measure() -> Iterator[Row]:
     """Measure all of it."""
-    for part in (same_function, fresh_closure, fresh_global, opaque, large_tree):
-        yield from part()
+    yield from same_function()
+    yield from fresh_closure()
+    yield from fresh_global()
+    yield from changing()
+    yield from opaque()
+    yield from large_tree()
 
 
 if __name__ == "__main__":
