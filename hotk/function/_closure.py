@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import function_name
+from hotk._core import PreparationError, function_name, message
 
 from ._rebuild import Rebuild, survey
 from ._walk import VISITORS, Opaque, Placeholder, Trail, Walk
@@ -71,7 +71,17 @@ class Skeleton:
         """Rebuild the callable with these arrays in place of the captured ones."""
         if self.opaque is not None:
             return self.template
-        walk, trail = survey(self.template, small=self.small)
+        try:
+            walk, trail = survey(self.template, small=self.small)
+        except Opaque as reason:  # of a class that was changed since
+            problem = message(
+                self.name,
+                "it was split into arrays and code, and cannot be put together again.",
+                expected="its classes as they were, or other values in them",
+                got=str(reason),
+                fix="Make anew what holds it, such as an operator.",
+            )
+            raise PreparationError(problem) from None
         numbers = {id(p): leaves[p.number] for p in walk.originals}
         return Rebuild(trail, numbers)(self.template)
 

@@ -1,21 +1,28 @@
 """`jitted`: `jax.jit` for functions of hotk, whose compilations are counted."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 
 from hotk._core import is_outermost
+from hotk.function import Closure, Opaque, look
 
 from ._store import STORE
+
+
+_MOST_PROGRAMS = 256
 
 
 def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Jit a function of hotk; `hotk.cache_info` counts what is compiled.
 
     Its body runs when JAX traces it, which is before it is compiled, or inside of
-    another program, which takes it in.
+    another program, which takes it in. An operator among its arguments may read the
+    class of a model, or draw random numbers. `jax.jit` knows neither the attributes of
+    classes nor the default generator, and would give the program of one to another:
+    so each has a jitted function of its own.
 
     Args:
         function: The function; without it, a decorator is returned.
@@ -24,10 +31,37 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(jitted, **options)
 
-    @functools.wraps(function)
-    def body(*args: Any, **keywords: Any) -> Any:
-        if is_outermost():
-            STORE.compiled()
-        return function(*args, **keywords)
+    @functools.lru_cache(_MOST_PROGRAMS)
+    def made(known: Hashable) -> Any:
+        # `jax.jit` shares the trace of a function, so this one is made for each as well
+        @functools.wraps(function)
+        def body(*args: Any, **keywords: Any) -> Any:
+            if is_outermost():
+                STORE.compiled()
+            return function(*args, **keywords)
 
-    return jax.jit(body, **options)
+        return jax.jit(body, **options)
+
+    def find(*given: Any) -> Any:
+        return made((jax.config.jax_default_prng_impl, *_classes(given)))
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        return find(args, keywords)(*args, **keywords)
+
+    @functools.wraps(function)
+    def eval_shape(*args: Any, **keywords: Any) -> Any:
+        return find(args, keywords).eval_shape(*args, **keywords)
+
+    call.eval_shape = eval_shape
+    return call
+
+
+def _classes(tree: Any) -> list[Hashable]:
+    """Return what the held functions in a tree read of classes, as those are now."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Closure))
+    closures = [node for node in found if isinstance(node, Closure)]
+    try:
+        return [tuple(look(f)[0]) for f in closures if f.skeleton.classes]
+    except Opaque:  # one cannot be followed any more: its trace will say so
+        return []
