@@ -53,8 +53,9 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     def eval_shape(*args: Any, **keywords: Any) -> Any:
         return find(args, keywords).eval_shape(*args, **keywords)
 
-    call.eval_shape = eval_shape
-    return call
+    result: Any = call
+    result.eval_shape = eval_shape
+    return result
 
 
 def _classes(tree: Any) -> list[Hashable]:

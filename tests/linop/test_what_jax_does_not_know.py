@@ -106,9 +106,10 @@ class Opened(Number):
 @pytest.mark.parametrize("call", [lambda H: H @ V, lambda H: H.matrix()])
 def test_a_class_that_no_walk_follows_any_more_is_named(call):
     H = hotk.HessianOperator(Opened(), X)
-    Opened.scale = property(lambda self, numbers=iter((4.0, 5.0)): next(numbers))
+    numbers = iter((4.0, 5.0))
+    Opened.scale = property(lambda self: next(numbers))
     try:
-        with pytest.raises(hotk.PreparationError, match="Opened.*(\n.*)*iterator"):
+        with pytest.raises(hotk.PreparationError, match=r"Opened.*(\n.*)*iterator"):
             call(H)
     finally:
         del Opened.scale

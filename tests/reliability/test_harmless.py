@@ -124,7 +124,21 @@ LARGE = {
         < value(X)
     ),
 }
-each_lazy = pytest.mark.parametrize("make", LAZY.values(), ids=LAZY)
+
+
+def some_with_some(calls):
+    """Make a test of all pairs, nearly all of them slow: together they take minutes.
+
+    Each kind of cache goes through three calls in every run, and each call meets at
+    least three kinds.
+    """
+    found = []
+    for i, (kind, make) in enumerate(LAZY.items()):
+        often = {(i + part * len(calls) // 3) % len(calls) for part in range(3)}
+        for j, (name, call) in enumerate(calls.items()):
+            marks = () if j in often else pytest.mark.slow
+            found.append(pytest.param(make, call, id=f"{kind}-{name}", marks=marks))
+    return pytest.mark.parametrize(("make", "call"), found)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,21 +173,19 @@ def check_unharmed(f):
     close(jax.jit(lambda x: f(x))(X), value(X))
 
 
-@pytest.mark.parametrize(("call", "truth"), CALLS.values(), ids=CALLS)
-@each_lazy
-def test_a_cache_is_filled_with_what_can_be_used_again(call, truth, make):
-    f = make()
+@some_with_some(CALLS)
+def test_a_cache_is_filled_with_what_can_be_used_again(make, call):
+    (call, truth), f = call, make()
     for x in (X, X / 2):
         jax.tree.map(close, call(f, x, V), truth(x, V))
         check_unharmed(f)
 
 
-@pytest.mark.parametrize("ask", REPORTS.values(), ids=REPORTS)
-@each_lazy
-def test_a_report_leaves_the_function_as_it_was(ask, make):
+@some_with_some(REPORTS)
+def test_a_report_leaves_the_function_as_it_was(make, call):
     f = make()
     for _ in range(2):
-        assert ask(f)
+        assert call(f)
         check_unharmed(f)
 
 
@@ -192,10 +204,9 @@ def test_operators_and_optimizers_leave_the_function_as_it_was(ask, make):
         check_unharmed(f)
 
 
-@pytest.mark.parametrize(("call", "truth"), CALLS.values(), ids=CALLS)
-@each_lazy
-def test_a_function_that_fails_once_works_afterwards(call, truth, make):
-    inner, fails = make(), [True]
+@some_with_some(CALLS)
+def test_a_function_that_fails_once_works_afterwards(make, call):
+    (call, truth), inner, fails = call, make(), [True]
 
     def f(x):
         y = inner(x)
