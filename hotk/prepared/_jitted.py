@@ -60,8 +60,9 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 def _classes(tree: Any) -> list[Hashable]:
     """Return what the held functions in a tree read of classes, as those are now."""
-    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Closure))
-    closures = [node for node in found if isinstance(node, Closure)]
+    # not `isinstance`: the classes of Equinox answer that slowly, here for each node
+    found = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is Closure)
+    closures = [node for node in found if type(node) is Closure]
     try:
         return [tuple(look(f)[0]) for f in closures if f.skeleton.classes]
     except Opaque:  # one cannot be followed any more: its trace will say so

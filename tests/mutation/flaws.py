@@ -225,15 +225,14 @@ _KEY = [
         ),
     ),
     Flaw(
-        "the settings are not compared before a program is shared",
-        TRACED,
-        "(call.options.kind.name, lengths, context, key), program)",
-        "(call.options.kind.name, lengths, key), program)",
+        "a function is traced once for all default generators",
+        CALL,
+        "        stage = (self.small, unkeyed_setting())",
+        "        stage = (self.small, None)",
         within(
             "reliability/test_configuration",
-            "a_function_is_traced_under_the_settings_of_the_call"
-            "[jax_default_matmul_precision]",
-            "precision_may_change_from_call_to_call",
+            "random_numbers_follow_the_default_generator",
+            "a_derivative_rule_follows_the_default_generator",
         ),
     ),
     Flaw(
@@ -768,6 +767,23 @@ _READS = [
         "            walk.key.append(_registered(value))",
         "            pass",
         stale("a_class_is_registered_with_an_abstract_one"),
+    ),
+    Flaw(
+        "compiled solvers do not know the default generator",
+        "hotk/prepared/_jitted.py",
+        "(jax.config.jax_default_prng_impl, *_classes(given))",
+        "(None, *_classes(given))",
+        within("linop/test_what_jax_does_not_know", "the_default_generator[diagonal]"),
+    ),
+    Flaw(
+        "compiled solvers do not know what is read of classes",
+        "hotk/prepared/_jitted.py",
+        "(jax.config.jax_default_prng_impl, *_classes(given))",
+        "(jax.config.jax_default_prng_impl,)",
+        within(
+            "linop/test_what_jax_does_not_know",
+            "a_class_that_changed_before_the_first_trace[diagonal-Number]",
+        ),
     ),
     Flaw(
         "functions that read the environment are harmless",

@@ -126,6 +126,24 @@ def test_random_numbers_follow_the_default_generator():
     np.testing.assert_allclose(hotk.hvp(f, X, V), 6 * X * V * threefry)
 
 
+def test_a_derivative_rule_follows_the_default_generator():
+    drawn = lambda: jax.random.uniform(jax.random.key(0), (3,))
+
+    @jax.custom_jvp
+    def cubed(x):
+        return x**3
+
+    @cubed.defjvp
+    def rule(primals, tangents):
+        return cubed(*primals), 3 * primals[0] ** 2 * drawn() * tangents[0]
+
+    # The program of the function is the same under both generators, its rule is not.
+    for generator in ("threefry2x32", "rbg", "threefry2x32"):
+        with jax.default_prng_impl(generator):
+            slope = hotk.gradient(lambda x: jnp.sum(cubed(x)), jnp.asarray(X))
+            np.testing.assert_allclose(slope, 3 * X**2 * drawn())
+
+
 @each_call
 def test_hotk_promotes_nothing_implicitly(call):
     # strict promotion and rank promotion "raise" are on in all tests; here with
