@@ -25,7 +25,7 @@ class Fix(NamedTuple):
 FIXES: Final = (
     Fix(
         r".* reached through a class",
-        "a class that reaches an array",
+        "a class that reaches a NumPy array of more than 4 MiB",
         "make the array an attribute of the object, or an argument of the function",
     ),
     Fix(

@@ -80,7 +80,7 @@ class Explanation(NamedTuple):
             )
         found += "all else is static: it is traced again when a static thing changes."
         if not self.certain:
-            found += " So it looks without a call; `hotk.explain(f, at=x)` traces it."
+            found += " This is without a trace: `hotk.explain(f, at=x)` may find more."
         return found
 
 
