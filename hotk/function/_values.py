@@ -240,7 +240,7 @@ def tree_node(walk: Walk, value: Any) -> None:
     if not _is_whole(value, children, treedef):
         raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
     told = () if walk.trail is None else _static_names(value, data[1])
-    tree_data(walk, *data, told)
+    tree_data(walk, data[0], data[1], told)
     walk.key.append(len(children))
     names = child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):

@@ -119,8 +119,6 @@ def test_what_is_shown_in_a_notebook_is_escaped():
 
 
 def test_the_paths_of_a_model_are_those_of_python():
-    import equinox as eqx
-
     net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
     places = [row[0] for row in hotk.explain(lambda x: net(x)).rows]
     assert "cell `net`.layers[0].weight" in places
