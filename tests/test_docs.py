@@ -121,3 +121,9 @@ def test_the_reference_has_every_public_name_and_no_other():
     reference = (HOUSE / "docs" / "reference.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: hotk\.([\w.]+)$", reference, re.MULTILINE)
     assert sorted(listed) == sorted(PUBLIC)
+
+
+def test_the_page_on_architecture_names_every_file():
+    page = (HOUSE / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = {path.name for path in HOUSE.glob("hotk/**/*.py")} - {"__init__.py"}
+    assert files - set(re.findall(r"\w+\.py", page)) == set()

@@ -101,7 +101,7 @@ def a_name(walk: Walk, name: Any) -> None:
     """A key of a dict, which stays what it is when the dict is copied."""
     walk.frozen += 1
     try:
-        walk.visit(name, "key {!r}", name)
+        walk.visit(name, " key {!r}", name)
     finally:
         walk.frozen -= 1
 

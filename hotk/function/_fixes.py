@@ -25,13 +25,19 @@ class Fix(NamedTuple):
 FIXES: Final = (
     Fix(
         r".* reached through a class",
-        "a class that reaches an array",
+        "a class that reaches a NumPy array of more than 4 MiB",
         "make the array an attribute of the object, or an argument of the function",
     ),
     Fix(
+        r"an object of type `(numpy\.)?random\.|a method of an? (System)?Random ",
+        "a generator of random numbers of NumPy or Python",
+        "draw the numbers before, and capture them; or draw them by `jax.random` with "
+        "a key as an argument",
+    ),
+    Fix(
         r"an object of type|a method of an? .* that can change|a time zone",
-        "an object that may have state: an open file, a lock, a generator of random "
-        "numbers, a model of another library",
+        "an object that may have state: an open file, a lock, an iterator, a model of "
+        "another library",
         "capture what the function reads of it, read before; of a model the pure form, "
         "`apply(params, x)`; or `hotk.static(its class)` if its `==` says all",
     ),

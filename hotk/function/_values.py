@@ -1,9 +1,10 @@
 """Visitors of arrays, values and containers."""
 
+import dataclasses
 import hashlib
 import sys
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -238,7 +239,8 @@ def tree_node(walk: Walk, value: Any) -> None:
         return
     if not _is_whole(value, children, treedef):
         raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
-    tree_data(walk, *data)
+    told = () if walk.trail is None else _static_names(value, data[1])
+    tree_data(walk, data[0], data[1], told)
     walk.key.append(len(children))
     names = child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
@@ -284,24 +286,50 @@ def child_names(value: Any) -> list[str]:
     return [keystr(path) for path, _ in paths]
 
 
-def tree_data(walk: Walk, kind: type, data: Any) -> None:
-    """The static part of a pytree's node: its class and what the class keeps."""
+def _static_names(value: Any, data: Any) -> list[str]:
+    """Name the static data of a node of equinox, `.depth`, if the names are sure."""
+    if not isinstance(value, eqx.Module) or type(data) is not tuple:
+        return []
+    fields = [f.name for f in dataclasses.fields(value) if f.metadata.get("static")]
+    ahead = len(data) - len(fields)
+    held = [getattr(value, name, data) for name in fields]
+    if ahead < 0 or any(a is not b for a, b in zip(held, data[ahead:], strict=True)):
+        return []
+    return [*["<static>"] * ahead, *(f".{name}" for name in fields)]
+
+
+def tree_data(walk: Walk, kind: type, data: Any, names: Sequence[str] = ()) -> None:
+    """The static part of a pytree's node: its class and what the class keeps.
+
+    Args:
+        walk: The walk.
+        kind: The class.
+        data: What it keeps.
+        names: What the parts of `data` are called, if that is known.
+    """
     walk.key.append(kind if is_library_class(kind) else weakref.ref(kind))
     walk.frozen += 1
     try:
         if not is_library_class(kind):
             a_class(walk, kind)
-        _static_data(walk, data)
+        _static_data(walk, data, names)
     finally:
         walk.frozen -= 1
 
 
-def _static_data(walk: Walk, data: Any) -> None:
+def _static_data(walk: Walk, data: Any, names: Sequence[str] = ()) -> None:
     if type(data) in (tuple, list):
         walk.key.append((type(data), len(data)))
-        for item in data:
-            _static_data(walk, item)
+        for i, item in enumerate(data):
+            if i < len(names) and type(item) not in (tuple, list):
+                _static_item(walk, item, names[i])
+            else:
+                _static_data(walk, item)
         return
+    _static_item(walk, data, "<static>")
+
+
+def _static_item(walk: Walk, data: Any, name: str) -> None:
     visitor = VISITORS.get(type(data)) or walk.find(data)
     own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
     if visitor is unknown or (own and visitor is plain_object):
@@ -313,4 +341,4 @@ def _static_data(walk: Walk, data: Any) -> None:
             raise Opaque(f"static data of type `{type(data).__qualname__}`")
         walk.key.append(Compared(data))
     else:
-        walk.visit(data, "<static>")
+        walk.visit(data, "{}", name)

@@ -61,7 +61,8 @@ def warn_if_changing(call: Any) -> None:
             f"`{call.options.kind.call()}`: `{function_name(call.f)}`"
             f"{function_place(call.f)} is traced anew for each new value of {place}: "
             f"{values}. Give it to the operator as a further argument of the function, "
-            "or capture it as an array (`jnp.asarray`).",
+            "or capture it as an array (`jnp.asarray`); of an index capture what it "
+            "picks (`batch = X[i:j]`).",
             ChangingValueWarning,
             stacklevel=user_level(),
         )

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import function_name, html_table, text_table
-from hotk.function import Opaque, Walk, captures, changes, fix_of
+from hotk.function import WRITES, Opaque, Walk, captures, changes, fix_of
 from hotk.mode import AUTO, Forward, Reverse, first_order_candidates
 
 from ._call import Call
 from ._direct import call_slowly
-from ._loud import place_of
+from ._loud import is_known_to_write, place_of
 from ._opaque import OpaqueCall, first_that_works, staged
 from ._options import Kind, Options
 from ._plan import OPAQUE
@@ -80,7 +80,7 @@ class Explanation(NamedTuple):
             )
         found += "all else is static: it is traced again when a static thing changes."
         if not self.certain:
-            found += " So it looks without a call; `hotk.explain(f, at=x)` traces it."
+            found += " This is without a trace: `hotk.explain(f, at=x)` may find more."
         return found
 
 
@@ -186,7 +186,7 @@ def _remembered(f: Any) -> tuple[int, str] | None:
     known = [e for key, e in list(STORE.entries.items()) if _holds(key, mine)]
     known = [e for e in known if e.stage or e.programs or e.ready]
     if not known:
-        return None
+        return (OPAQUE, WRITES) if is_known_to_write(f) else None
     last = max(known, key=lambda entry: entry.used)
     return last.stage, last.reason
 

@@ -1,13 +1,15 @@
 """A warning for functions that are traced again only because they are opaque."""
 
 import itertools
+import types
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
 
 from hotk._core import OpaqueWarning, function_name, function_place
-from hotk.function import Opaque, Trail, Walk, fix_of, opaque_place
+from hotk.function import WRITES, Opaque, Trail, Walk, fix_of, opaque_place
 
 from ._call import Call
 from ._level import error_line, user_level
@@ -26,6 +28,7 @@ class _Calls:
         self.signatures: set[int] = set()
         self.warned = False
         self.line = ""
+        self.writer: weakref.ref[Any] | None = None  # one that changes what it holds
 
 
 _CALLS = PerCode(_Calls)
@@ -67,6 +70,16 @@ def place_of(f: Any, reason: str, fixed: Any = ()) -> str:
     return ""
 
 
+def is_known_to_write(f: Any) -> bool:
+    """Whether the last call of its code was one of `f`, and changed what it captured.
+
+    Its next call is of another key, so the store does not know it.
+    """
+    with _CALLS.lock:
+        writer = _CALLS.of(f).writer
+    return writer is not None and writer() is f
+
+
 def warn_if_opaque_again(call: Call, reason: str, seconds: float) -> None:
     """Warn the second time that code is traced for one signature, and only then.
 
@@ -77,6 +90,8 @@ def warn_if_opaque_again(call: Call, reason: str, seconds: float) -> None:
     """
     with _CALLS.lock:
         known = _CALLS.of(call.f)
+        if reason == WRITES and isinstance(call.f, types.FunctionType):
+            known.writer = weakref.ref(call.f)
     if known.warned:
         return
     signature = _signature(call)  # may run code of the user: no lock is held

@@ -1,6 +1,7 @@
 """`explain` tells what a call does; each reason has a way out; one table has them."""
 
 import ast
+import random
 import re
 import threading
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_the_place_of_code_has_file_and_line():
     line = step.__code__.co_firstlineno
     assert told.place == f"cell `step` (test_explain.py:{line})"
     assert told.opaque == "it writes the nonlocal `count`"
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_a_function_that_writes_is_known_after_its_calls():
+    def make(seen):
+        return lambda x: seen.append(1) or jnp.sum(x**2)
+
+    f, g = make([]), make(["another"])
+    for _ in range(3):
+        hotk.gradient(f, X)
+    assert hotk.explain(f).opaque == "it changes an argument or what it captured"
+    assert hotk.explain(g).opaque is None  # it was not called
+
+
+@pytest.mark.parametrize("draw", [np.random.default_rng(0).normal, random.random])
+def test_a_generator_of_random_numbers_has_its_own_way_out(draw):
+    f = lambda x: jnp.sum(x**2) * draw()
+    assert "draw the numbers before" in str(hotk.explain(f))
 
 
 def reasons_in_the_source():

@@ -1,5 +1,6 @@
 """A call that is traced again says what was new about it."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,21 @@ def empty():
 
 def last():
     return hotk.cache_info().reasons[-1].split(": ", 1)[1]
+
+
+def test_a_static_field_of_a_module_has_its_name():
+    key = jax.random.key(0)
+    for width in (8, 16):
+        net = eqx.nn.MLP(3, 1, width, 1, key=key)
+        _, rest = eqx.partition(net, eqx.is_array)
+        hotk.gradient(lambda x: rest.width_size * jnp.sum(x**2), X)  # noqa: B023
+    assert last() == "cell `rest`.width_size: 8 -> 16"
+
+
+def test_a_key_of_a_dict_that_is_no_string_stands_apart():
+    table = {1: 2.0}
+    rows = hotk.explain(lambda x: table[1] * jnp.sum(x)).rows
+    assert "cell `table` key 1" in [row[0] for row in rows]
 
 
 def test_a_captured_number():
@@ -103,8 +119,6 @@ def test_what_is_shown_in_a_notebook_is_escaped():
 
 
 def test_the_paths_of_a_model_are_those_of_python():
-    import equinox as eqx
-
     net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
     places = [row[0] for row in hotk.explain(lambda x: net(x)).rows]
     assert "cell `net`.layers[0].weight" in places
