@@ -47,6 +47,7 @@ from ._standard import (
     PIECES,
     a_buffer,
     a_deque,
+    a_logger,
     a_proxy,
     a_reference,
     a_set,
@@ -73,8 +74,6 @@ from ._values import (
 from ._walk import TREATMENTS, VISITORS, Placeholder, Visitor, Walk
 
 
-# Things of which a library keeps one for each name or place, as long as it runs.
-_REGISTERED = (jax.sharding.Mesh, logging.Logger)
 CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, Ruled)
 
 
@@ -115,8 +114,11 @@ def visitor_of(value: Any) -> Visitor:
         return method
     if isinstance(value, np.dtype):
         return by_piece
-    if issubclass(kind, _REGISTERED) and is_library_class(kind):
+    # A library keeps one of these for each name or place, as long as it runs.
+    if issubclass(kind, jax.sharding.Mesh) and is_library_class(kind):
         return by_identity
+    if issubclass(kind, logging.Logger) and is_library_class(kind):
+        return a_logger
     if issubclass(kind, jax.Device) or is_permanent(value):
         return permanent
     if is_faithful_node(kind) and is_tree_node(value):
@@ -239,6 +241,7 @@ TREATMENTS.update(
         kept: "static by identity",
         a_class: "walked",
         by_identity: "static by identity",
+        a_logger: "static by identity",
         permanent: "static by identity",
         builtin: "static by identity",
         module: "static by identity",

@@ -29,6 +29,7 @@ from ._reflection import settings_read
 from ._standard import jit_attributes
 from ._value_lines import (
     a_deque,
+    a_logger,
     a_proxy,
     a_reference,
     a_set,
@@ -256,6 +257,7 @@ WRITERS.update(
         _standard.by_piece: by_piece,
         _standard.number: number,
         _standard.moment: moment,
+        _standard.a_logger: a_logger,
         _standard.a_set: a_set,
         _standard.array_type: same,
         _standard.a_deque: a_deque,

@@ -3,6 +3,7 @@
 import builtins
 import operator
 import types
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ _UNSEEN = (
     *("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint"),
     *("dir", "locals"),
 )
-UNSEEN = {id(_BUILTINS[name]) for name in _UNSEEN}
+UNSEEN = {id(_BUILTINS[name]) for name in _UNSEEN} | {id(typing.get_type_hints)}
 _BY_NAME = {
     id(_BUILTINS[name]) for name in ("getattr", "hasattr", "setattr", "delattr", "vars")
 } | {id(operator.attrgetter), id(operator.methodcaller)}

@@ -124,6 +124,18 @@ def by_piece(walk: Walk, value: Any) -> None:
     walk.key.append((kind, *piece_of(kind)(value)))
 
 
+def logger_piece(value: Any) -> tuple[Any, ...]:
+    """Return what a logger is asked for before something is logged."""
+    levels = (value.level, value.getEffectiveLevel(), value.manager.disable)
+    return (*levels, value.disabled)
+
+
+def a_logger(walk: Walk, value: Any) -> None:
+    """A logger: by identity, and by what it lets through."""
+    by_identity(walk, value)
+    walk.key.append(logger_piece(value))
+
+
 def moment(walk: Walk, value: Any) -> None:
     """A date with time, or a time of day: two of different zones may be equal."""
     text = value.replace(tzinfo=None).isoformat()

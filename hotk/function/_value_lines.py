@@ -10,7 +10,7 @@ import numpy as np
 
 from ._classes import is_library_class
 from ._registry import is_declared
-from ._standard import moment_piece, piece_of, proxied
+from ._standard import logger_piece, moment_piece, piece_of, proxied
 from ._values import copied
 from ._writer import Unguarded, Writer
 
@@ -62,6 +62,12 @@ def by_piece(w: Writer, value: Any, here: str) -> None:
     piece = piece_of(type(value))
     made = f"{w.constant(piece)}({here})"
     w.unless(f"type({here}) is {kind} and {made} == {w.constant(piece(value))}")
+
+
+def a_logger(w: Writer, value: Any, here: str) -> None:
+    same_if_alive(w, value, here)
+    piece = w.constant(logger_piece(value))
+    w.unless(f"{w.constant(logger_piece)}({here}) == {piece}")
 
 
 def moment(w: Writer, value: Any, here: str) -> None:

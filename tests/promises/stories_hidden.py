@@ -3,11 +3,12 @@
 import abc
 import dataclasses
 import inspect
+import logging
 import os
 import sys
 from os import getenv
 from sys import _getframe
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -526,3 +527,37 @@ def the_point_is_a_named_tuple():
 
     yield f, Fields(X)
     yield f, Fields(X)
+
+
+@story
+def a_logger_is_asked_for_its_level():
+    parent = logging.getLogger("tests.hotk.parent")
+    child = logging.getLogger("tests.hotk.parent.child")
+    parent.setLevel(logging.WARNING)
+
+    def f(x):
+        return cubic(2.0 if child.isEnabledFor(logging.INFO) else 3.0, x)
+
+    yield f
+    parent.setLevel(logging.INFO)
+    yield f
+    child.disabled = True
+    yield f
+    child.disabled = False
+    yield f
+    logging.disable(logging.INFO)
+    try:
+        yield f
+    finally:
+        logging.disable(logging.NOTSET)
+    yield f
+
+
+@story
+def the_annotations_of_a_function_are_counted():
+    def described(x: int):
+        return x
+
+    yield lambda x: cubic(len(get_type_hints(described)), x)
+    described.__annotations__["y"] = int
+    yield lambda x: cubic(len(get_type_hints(described)), x)
