@@ -239,8 +239,8 @@ class _Moved:
         self.key.append(tuple(map(self.atom, jaxpr.outvars)))
 
     def equations(self, jaxpr: Any) -> None:
-        """Read the equations of a program."""
-        for equation in jaxpr.eqns:
+        """Read the equations of a program that something is made of."""
+        for equation in needed(jaxpr):
             known = list(map(self.is_known, equation.invars))
             move = self.move(equation) if known and all(known) else None
             inner = jitted(equation)
@@ -350,3 +350,17 @@ class _Moved:
         return same or (
             self.finite and any(v.ndim == 0 and np.isinf(v) for v in values)
         )
+
+
+def needed(jaxpr: Any) -> list[Any]:
+    """List the equations whose results go into those of a program, or do something.
+
+    A library that checks what it gets, and then drops the outcome, leaves the others.
+    """
+    used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not used.isdisjoint(equation.outvars):
+            used.update(a for a in equation.invars if not isinstance(a, Literal))
+            found.append(equation)
+    return found[::-1]
