@@ -17,6 +17,7 @@ import zoneinfo
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -25,7 +26,7 @@ from hotk._core import jit_options
 from ._callables import is_permanent
 from ._classes import a_name, mapping
 from ._objects import attributes
-from ._values import by_identity, tree_data
+from ._values import by_identity, tree_data, tree_node
 from ._walk import Opaque, Walk
 
 
@@ -295,3 +296,22 @@ def jit_attributes(value: Any) -> dict[str, Any]:
     found = vars(value).items()
     kept = ("_fun", "_jit_info")
     return {k: v for k, v in found if k[:2] != "__" and k not in kept}
+
+
+FILTER_JITTED: type = type(eqx.filter_jit(math.sin))
+
+
+def filter_jitted(walk: Walk, value: Any) -> None:
+    """A function of `equinox.filter_jit`: what is inside, if a like one can be made."""
+    inner = value.__wrapped__
+    if not isinstance(inner, types.FunctionType):
+        tree_node(walk, value)
+        return
+    if walk.met(value):
+        return
+    like = eqx.filter_jit(inner)
+    for name in ("_cached", "filter_warning", "donate_first", "donate_rest"):
+        if getattr(like, name) != getattr(value, name):
+            raise Opaque("`equinox.filter_jit` with options")
+    walk.key.append((type(value), like._cached))
+    walk.visit(inner, ".__wrapped__")
