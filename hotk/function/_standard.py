@@ -304,14 +304,19 @@ FILTER_JITTED: type = type(eqx.filter_jit(math.sin))
 def filter_jitted(walk: Walk, value: Any) -> None:
     """A function of `equinox.filter_jit`: what is inside, if a like one can be made."""
     inner = value.__wrapped__
-    if not isinstance(inner, types.FunctionType):
+    if not isinstance(inner, types.FunctionType) or not _is_usual(value, inner):
         tree_node(walk, value)
         return
     if walk.met(value):
         return
-    like = eqx.filter_jit(inner)
-    for name in ("_cached", "filter_warning", "donate_first", "donate_rest"):
-        if getattr(like, name) != getattr(value, name):
-            raise Opaque("`equinox.filter_jit` with options")
-    walk.key.append((type(value), like._cached))
+    walk.key.append(type(value))
     walk.visit(inner, ".__wrapped__")
+
+
+def _is_usual(value: Any, inner: Any) -> bool:
+    """Whether a function of `equinox.filter_jit` was made without options."""
+    like = eqx.filter_jit(inner)
+    options = jit_options(value._cached), jit_options(like._cached)
+    names = ("filter_warning", "donate_first", "donate_rest")
+    same = all(getattr(like, name) == getattr(value, name) for name in names)
+    return same and options[0] is not None and options[0] == options[1]
