@@ -337,7 +337,10 @@ class _Moved:
             whole = bound is not None and bound <= _EXACT_AS_FLOAT and now in _FLOATS
             # Of 32 bits: both round to the nearest float.
             whole = whole or (
-                not narrow and kinds <= set("iu") and was.itemsize <= 4 and now in _FLOATS
+                not narrow
+                and kinds <= set("iu")
+                and was.itemsize <= 4
+                and now in _FLOATS
             )
             if was == now or safe or whole:
                 return lambda: values[0].astype(now)
