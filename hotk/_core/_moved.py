@@ -16,6 +16,7 @@ from ._fingerprint import (
     print_parameters,
 )
 from ._interpret import jitted
+from ._programs import scan_counts
 
 
 def _broadcast(array: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
@@ -239,8 +240,8 @@ class _Moved:
         self.key.append(tuple(map(self.atom, jaxpr.outvars)))
 
     def equations(self, jaxpr: Any) -> None:
-        """Read the equations of a program."""
-        for equation in jaxpr.eqns:
+        """Read the equations of a program that something is made of."""
+        for equation in needed(jaxpr):
             known = list(map(self.is_known, equation.invars))
             move = self.move(equation) if known and all(known) else None
             inner = jitted(equation)
@@ -250,8 +251,10 @@ class _Moved:
                 self.know(equation.outvars[0], np.asarray(move()), narrow)
                 if bound is not None:
                     self.bounds[equation.outvars[0]] = bound
-            elif inner is not None and any(known):
+            elif inner is not None and (any(known) or inner.consts):
                 self.open(inner, equation)
+            elif equation.primitive.name == "scan":
+                self.loop(equation)
             else:
                 self.write(equation)
 
@@ -261,6 +264,23 @@ class _Moved:
         self.pass_on(equation.invars, inner.jaxpr.invars)
         self.equations(inner.jaxpr)
         self.pass_on(inner.jaxpr.outvars, equation.outvars)
+
+    def loop(self, equation: Any) -> None:
+        """Read a loop with its body in place, whose constants may be known."""
+        count, carries = scan_counts(equation.params)
+        closed = equation.params["jaxpr"]
+        body, moving = closed.jaxpr, equation.invars[count:]
+        options = ("reverse", "length", "unroll", "_split_transpose")
+        self.key.extend((equation.primitive, context(equation.ctx), carries))
+        self.key.append(tuple(equation.params.get(name) for name in options))
+        self.key.append(tuple(map(self.atom, moving)))
+        self.take(body.constvars, closed.consts)
+        self.pass_on(equation.invars[:count], body.invars[:count])
+        for variable in body.invars[count:]:
+            self.input(variable)
+        self.read(body)
+        for variable in equation.outvars:
+            self.input(variable)
 
     def pass_on(self, atoms: Any, variables: Any) -> None:
         """Give variables what others are."""
@@ -315,6 +335,13 @@ class _Moved:
             if narrow and kinds <= set("iu"):
                 safe = safe and bound is not None
             whole = bound is not None and bound <= _EXACT_AS_FLOAT and now in _FLOATS
+            # Of 32 bits: both round to the nearest float.
+            whole = whole or (
+                not narrow
+                and kinds <= set("iu")
+                and was.itemsize <= 4
+                and now in _FLOATS
+            )
             if was == now or safe or whole:
                 return lambda: values[0].astype(now)
         return None
@@ -350,3 +377,17 @@ class _Moved:
         return same or (
             self.finite and any(v.ndim == 0 and np.isinf(v) for v in values)
         )
+
+
+def needed(jaxpr: Any) -> list[Any]:
+    """List the equations whose results go into those of a program, or do something.
+
+    A library that checks what it gets, and then drops the outcome, leaves the others.
+    """
+    used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not used.isdisjoint(equation.outvars):
+            used.update(a for a in equation.invars if not isinstance(a, Literal))
+            found.append(equation)
+    return found[::-1]

@@ -79,6 +79,7 @@ def function(walk: Walk, value: types.FunctionType) -> None:
         return
     if recipe.writes is not None:
         raise Opaque(f"it writes {recipe.writes}")
+    walk.tells = walk.tells or recipe.tells
     if recipe.by_name or recipe.hidden:
         walk.by_name(reads=recipe.by_name, hidden=recipe.hidden)
     if recipe.names:

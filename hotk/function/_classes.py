@@ -12,7 +12,7 @@ from typing import Any
 
 from hotk._core import peek
 
-from ._recipe import is_hidden, is_library_name
+from ._recipe import MADE_BY_DATACLASSES, is_hidden, is_library_name
 from ._walk import Opaque, Walk
 
 
@@ -45,8 +45,6 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",),
 }
-# The functions that Python makes of text for a dataclass are made inside of this one.
-_MADE_BY_DATACLASSES = "__create_fn__.<locals>."
 _FIELD_OF_TUPLE: type = type(vars(namedtuple("One", "a"))["a"])
 
 
@@ -214,7 +212,7 @@ def _is_generated(name: str, item: Any) -> bool:
     if code.co_filename.startswith("<attrs generated"):
         return name != "__call__"
     text = code.co_filename == "<string>"
-    return text and code.co_qualname.startswith(_MADE_BY_DATACLASSES)
+    return text and code.co_qualname.startswith(MADE_BY_DATACLASSES)
 
 
 def is_of_named_tuple(item: Any) -> bool:

@@ -124,6 +124,7 @@ class Closure(eqx.Module):
         name = function_name(f)
         try:
             walk, trail = survey(f, small=small)
+            walk.close()
             template = _template(f, walk, trail)
         except (Opaque, RecursionError) as reason:
             skeleton = Skeleton((id(f),), f, name=name, opaque=str(reason))

@@ -44,6 +44,7 @@ from ._objects import (
 )
 from ._registry import declared, is_declared
 from ._standard import (
+    FILTER_JITTED,
     PIECES,
     a_buffer,
     a_deque,
@@ -53,6 +54,7 @@ from ._standard import (
     a_set,
     array_type,
     by_piece,
+    filter_jitted,
     getter,
     jitted,
     moment,
@@ -138,7 +140,7 @@ def visitor_of(value: Any) -> Visitor:
     if kind.__module__ == "jax._src.source_info_util" and hasattr(value, "name"):
         return named_scope
     if is_kept(value):
-        return kept
+        return permanent if kind.__module__ == "typing" else kept
     return plain_object if attributes_of(value) else bare
 
 
@@ -217,6 +219,7 @@ VISITORS.update(
         types.ModuleType: module,
         type: a_class,
         JITTED: jitted,
+        FILTER_JITTED: filter_jitted,
         np.ufunc: ufunc,
     }
 )
@@ -238,6 +241,7 @@ TREATMENTS.update(
         a_proxy: "walked",
         a_reference: "walked",
         jitted: "walked",
+        filter_jitted: "walked",
         kept: "static by identity",
         a_class: "walked",
         by_identity: "static by identity",

@@ -49,7 +49,7 @@ from ._value_lines import (
     subclassed,
     treedef,
 )
-from ._walk import Walk
+from ._walk import Walk, told
 from ._writer import WRITERS, Check, Unguarded, Writer
 
 
@@ -72,7 +72,21 @@ def check_of(f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> Check:
     w.visit(f, "f")
     for i, (kind, data) in enumerate(nodes):
         node(w, kind, data, f"nodes[{i}]")
+    _told(w)
     return w.finished()
+
+
+def _told(w: Writer) -> None:
+    """Write the check of names and docstrings, if they are read."""
+    things = [v for v in w.alive if id(v) in w.things]
+    functions = [v for v in things if type(v) is FunctionType]
+    if not any(recipe_of(v.__code__).tells for v in functions):
+        return
+    if any(isinstance(v, type) for v in things):
+        raise Unguarded  # a class is asked for less than for all that it holds
+    for value in things:
+        here = w.things[id(value)][0]
+        w.unless(f"{w.constant(told)}({here}) == {w.constant(told(value))}")
 
 
 def of_library(w: Writer, value: Any, here: str) -> None:

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 from jax.tree_util import tree_flatten
 
@@ -320,7 +321,7 @@ def _is_mutable(node: Node) -> bool:
 
 
 def _is_seen_jitted(node: Node) -> bool:
-    return node.name == "jitted" and node.treatment == "walked"
+    return node.name in ("jitted", "filter_jitted") and node.treatment == "walked"
 
 
 def _is_of_user(node: Node) -> bool:
@@ -371,6 +372,7 @@ BUILDERS: dict[str, Callable[[Rebuild, Any], Any]] = {
     "partial": Rebuild._partial,
     "method": Rebuild._method,
     "jitted": Rebuild._jitted,
+    "filter_jitted": lambda self, value: eqx.filter_jit(self(value.__wrapped__)),
     "custom_rule": Rebuild._rule,
     "module": Rebuild._module,
     "tree_node": Rebuild._node,

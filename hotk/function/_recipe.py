@@ -97,6 +97,7 @@ class Recipe:
         "name",
         "names",
         "reads",
+        "tells",
         "writes",
     )
 
@@ -108,7 +109,7 @@ class Recipe:
         bare: set[str] = set()
         imports: dict[str, None] = {}
         self.writes: str | None = None
-        self.by_name = self.hidden = False
+        self.by_name = self.hidden = self.tells = False
         if not library:
             self._read(code, code, names, attributes, bare, imports)
         self.names = tuple(names)
@@ -150,6 +151,10 @@ class Recipe:
                 self.writes = f"the nonlocal `{name}`"
             elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
                 self.writes = f"an attribute `{name}`"
+            elif operation in _ATTRIBUTE and name in TOLD:
+                self.tells = True
+            elif operation in _ATTRIBUTE and _sets_a_field(outer, name):
+                pass  # of the new object, in `__init__` of a frozen dataclass
             elif operation in _ATTRIBUTE and (name in _MEMORY or is_hidden(name)):
                 self.writes = f"or reads `{name}`, which no walk follows"
             elif operation == "IMPORT_NAME":
@@ -172,10 +177,22 @@ def is_hidden(name: str) -> bool:
     return name[:2] == "__" and name[-2:] == "__" and name not in _KNOWN
 
 
+# The functions that Python makes of text for a dataclass are made inside of this one.
+MADE_BY_DATACLASSES = "__create_fn__.<locals>."
+
+
+def _sets_a_field(code: types.CodeType, name: str) -> bool:
+    made = code.co_filename == "<string>" and code.co_name == "__init__"
+    named = code.co_qualname.startswith(MADE_BY_DATACLASSES)
+    return name == "__setattr__" and made and named
+
+
 _KNOWN = frozenset(
     {"__call__", "__class__", "__init__", "__new__", "__post_init__", "__len__"}
     | {"__iter__", "__getitem__", "__array__", "__jax_array__", "__main__"}
 )
+# What functions and classes say of themselves: in the key where code reads it.
+TOLD = ("__name__", "__qualname__", "__module__", "__doc__")
 # What reads an attribute whose name is a value.
 _BY_NAME = frozenset(
     {"getattr", "hasattr", "setattr", "delattr", "vars", "attrgetter", "methodcaller"}

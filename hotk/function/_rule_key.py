@@ -47,6 +47,7 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
     try:
         for part in parts:
             walk.visit(part)
+        walk.close()
     except (Opaque, RecursionError) as error:
         raise Unrecognized("a derivative rule that no walk sees through") from error
     if walk.leaves:

@@ -17,6 +17,7 @@ import zoneinfo
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -25,7 +26,7 @@ from hotk._core import jit_options
 from ._callables import is_permanent
 from ._classes import a_name, mapping
 from ._objects import attributes
-from ._values import by_identity, tree_data
+from ._values import by_identity, tree_data, tree_node
 from ._walk import Opaque, Walk
 
 
@@ -307,3 +308,27 @@ def jit_attributes(value: Any) -> dict[str, Any]:
     found = vars(value).items()
     kept = ("_fun", "_jit_info")
     return {k: v for k, v in found if k[:2] != "__" and k not in kept}
+
+
+FILTER_JITTED: type = type(eqx.filter_jit(math.sin))
+
+
+def filter_jitted(walk: Walk, value: Any) -> None:
+    """A function of `equinox.filter_jit`: what is inside, if a like one can be made."""
+    inner = value.__wrapped__
+    if not isinstance(inner, types.FunctionType) or not _is_usual(value, inner):
+        tree_node(walk, value)
+        return
+    if walk.met(value):
+        return
+    walk.key.append(type(value))
+    walk.visit(inner, ".__wrapped__")
+
+
+def _is_usual(value: Any, inner: Any) -> bool:
+    """Whether a function of `equinox.filter_jit` was made without options."""
+    like = eqx.filter_jit(inner)
+    options = jit_options(value._cached), jit_options(like._cached)
+    names = ("filter_warning", "donate_first", "donate_rest")
+    same = all(getattr(like, name) == getattr(value, name) for name in names)
+    return same and options[0] is not None and options[0] == options[1]

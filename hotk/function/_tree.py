@@ -64,6 +64,7 @@ def walk_all(walk: Walk, f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> 
     walk.visit(f)
     for kind, data in nodes:
         tree_data(walk, kind, data)
+    walk.close()
 
 
 def check_faithful(treedef: Any) -> None:

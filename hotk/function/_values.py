@@ -257,6 +257,10 @@ def fixed_node(walk: Walk, value: Any) -> None:
         walk.frozen -= 1
 
 
+# What equinox lets a module say of the function that it stands for: static data.
+_OF_WRAPPERS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+
+
 def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
     """Whether a node's tree holds all that it holds.
 
@@ -269,7 +273,7 @@ def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
         return True
     attributes = attributes_of(value)
     if isinstance(value, eqx.Module):
-        return not attributes or attributes.keys() <= (fields or {}).keys()
+        return attributes.keys() <= {*(fields or {}), *_OF_WRAPPERS}
     again = attributes_of(treedef.unflatten(children))
     return attributes.keys() == again.keys() and all(
         again[name] is item for name, item in attributes.items()

@@ -7,7 +7,11 @@ from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType
 from typing import Any, Final
 
-from hotk._core import JITTED
+import equinox as eqx
+
+from hotk._core import JITTED, peek
+
+from ._recipe import TOLD
 
 
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
@@ -104,6 +108,7 @@ class Walk:
 
     find: "Callable[[Any], Visitor]"  # set by `_kinds`, for types that are in no table
     reads_by_name = hidden_names = False
+    tells = False  # whether code was met that reads the names of functions or classes
     classes = False
     copies = False
     light = False
@@ -152,6 +157,7 @@ class Walk:
         tables = [dict(self.seen), dict(self.fixed)]
         sets = set(self.whole), set(self.calls)
         flags = self.classes, self.copies, self.reads_by_name, self.hidden_names
+        tells = self.tells
         trail = self.trail
         known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
         read = {} if trail is None else {k: set(v) for k, v in trail.read.items()}
@@ -163,6 +169,7 @@ class Walk:
                 del part[length:]
             self.seen, self.fixed = tables
             self.whole, self.calls = sets
+            self.tells = tells
             self.classes, self.copies, self.reads_by_name, self.hidden_names = flags
             if trail is not None:
                 trail.read = read
@@ -174,6 +181,15 @@ class Walk:
                     node.parents = [p for p in node.parents if id(p) in left]
             return False
         return True
+
+    def close(self) -> None:
+        """Put what functions and classes say of themselves into the key, if it is read.
+
+        Which ones are asked cannot be told, so it is that of all that were met.
+        """
+        if self.tells:
+            for table in (self.seen, self.fixed):
+                self.key.extend(told(value) for _, value in table.values())
 
     def by_name(self, *, reads: bool = False, hidden: bool = False) -> None:
         """Note code that reads attributes by name, or a name that a walk leaves out.
@@ -300,12 +316,32 @@ class Walk:
         return False
 
 
+def told(value: Any) -> Hashable:
+    """Return what a function or a class says of itself: its names and its docstring.
+
+    Raises:
+        Opaque: If that is no text.
+    """
+    found = tuple(peek(value, name) for name in TOLD)
+    if any(type(text) not in _TEXTS for text in found):
+        raise Opaque("a name or a docstring that is no text")
+    return found
+
+
+_TEXTS = (str, type(None))
+
+
 def _is_shared(piece: Hashable) -> bool:
     return type(piece) is tuple and len(piece) == 2 and piece[0] is _SHARED
 
 
 def is_mutable(value: Any) -> bool:
     """Whether a thing may change in place, besides classes and functions."""
+    if isinstance(value, eqx.Module):
+        return False
+    settings = getattr(type(value), "__dataclass_params__", None)
+    if settings is not None and settings.frozen:
+        return False
     return not isinstance(value, (type, FunctionType, tuple, JITTED))
 
 

@@ -185,6 +185,7 @@ def _split(function: Any) -> tuple[Skeleton, list[Any]]:
     name = function_name(function)
     try:
         walk, _ = survey(function)
+        walk.close()
     except (Opaque, RecursionError):
         key = (object(),)  # what it does may change: it equals no other
         return Skeleton(key, function, name=name, opaque="it is opaque"), []

@@ -155,13 +155,21 @@ def masks(seed):
     return centers, parameters(seed), ()
 
 
-@everyday("NumPy's sine of a captured array of 90 numbers")
+@everyday(
+    "NumPy's sine of a captured array of 90 numbers",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def numpy_sine(seed):
     X, y = numpy_normals(seed, (30, 3), (30, 2))
     return lambda p: loss(p, np.sin(X), y), parameters(seed), ()
 
 
-@everyday("normalized by NumPy inside: (X - X.mean(0)) / X.std(0)")
+@everyday(
+    "normalized by NumPy inside: (X - X.mean(0)) / X.std(0)",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def numpy_normalized(seed):
     X, y = numpy_normals(seed, (30, 3), (30, 2))
 
@@ -219,7 +227,10 @@ def permuted(seed):
     return lambda p: loss(p, X[rows], y[rows]), parameters(seed), ()
 
 
-@everyday("distances by SciPy, stress of an embedding")
+@everyday(
+    "distances by SciPy, stress of an embedding",
+    slow="NumPy squares the captured distances: capture `jnp.asarray(distances)`",
+)
 def stress(seed):
     (points,) = numpy_normals(seed, (6, 4))
     distances = cdist(points, points)

@@ -52,7 +52,10 @@ def parsed(seed):
     return loss, w, ()
 
 
-@everyday("a Trainer-like namespace that is not read")
+@everyday(
+    "a Trainer-like namespace that is not read",
+    slow="its code may read the date, which is new each time: print another object's",
+)
 def not_read(seed):
     X, y, w = problem(seed)
     state = types.SimpleNamespace(

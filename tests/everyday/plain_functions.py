@@ -174,7 +174,11 @@ def grid(n):
     return jnp.linspace(0.0, 1.0, n)
 
 
-@everyday("a grid of jnp.linspace behind lru_cache")
+@everyday(
+    "a grid of jnp.linspace behind lru_cache",
+    slow="what a cache will return cannot be seen: compute it before, or "
+    "without a cache",
+)
 def cached_grid(seed):
     target, c = normals(seed, (11,), (3,))
 
@@ -193,7 +197,11 @@ def quadrature(n):
     return jnp.asarray(nodes), jnp.asarray(weights)
 
 
-@everyday("quadrature nodes of NumPy behind functools.cache")
+@everyday(
+    "quadrature nodes of NumPy behind functools.cache",
+    slow="what a cache will return cannot be seen: compute it before, or "
+    "without a cache",
+)
 def cached_quadrature(seed):
     (c,) = normals(seed, (4,))
 

@@ -52,7 +52,10 @@ def sparsified(seed):
     return energy, jnp.linspace(-1.0, 1.0, 5), (A,)
 
 
-@everyday("SciPy's sparse matrix turned inside the loss")
+@everyday(
+    "SciPy's sparse matrix turned inside the loss",
+    slow="SciPy's matrix is read by NumPy: call `BCOO.from_scipy_sparse` before",
+)
 def scipy_sparse(seed):
     matrix = scipy.sparse.csr_matrix(pattern(seed))
 
@@ -215,7 +218,11 @@ def mesh(seed):
     return loss, jnp.array([0.1, -0.2, 0.3]), ()
 
 
-@everyday("mean over shards by shard_map")
+@everyday(
+    "mean over shards by shard_map",
+    slow="shard_map completes its axes at the first call: wrap a function of "
+    "the module, called once before",
+)
 def sharded(seed):
     devices = Mesh(np.array(jax.devices()[:1]), ("i",))
     X = jnp.asarray(np.random.default_rng(seed).normal(size=(8, 3)))

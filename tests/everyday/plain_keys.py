@@ -163,7 +163,11 @@ def global_reverse_rule(seed):
     return lambda x: jnp.sum(jnp.exp(0.1 * clipped(A @ x, -9.0, 9.0))), x, ()
 
 
-@everyday("a custom_vjp function made with the closure, over an array")
+@everyday(
+    "a custom_vjp function made with the closure, over an array",
+    slow="its rule captures an array: give the array as an argument, or use "
+    "`hotk.rule.custom`",
+)
 def local_reverse_rule(seed):
     A, x = normals(seed, (4, 4), (4,))
 

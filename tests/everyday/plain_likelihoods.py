@@ -22,7 +22,10 @@ def design(seed, rows=20, columns=3):
     return np.column_stack([np.ones(rows), rng.normal(size=(rows, columns - 1))]), rng
 
 
-@everyday("probit regression as a class with loglike")
+@everyday(
+    "probit regression as a class with loglike",
+    slow="a class made anew is another class: define it in the module",
+)
 def probit(seed):
     X, rng = design(seed)
 
@@ -42,7 +45,11 @@ def probit(seed):
     return Probit(rng.integers(0, 2, 20), X).loglike, jnp.array([0.1, -0.2, 0.3]), ()
 
 
-@everyday("negative binomial regression with exposure")
+@everyday(
+    "negative binomial regression with exposure",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def negative_binomial(seed):
     X, rng = design(seed)
     counts, exposure = rng.poisson(3.0, 20), rng.uniform(1.0, 2.0, 20)
@@ -181,7 +188,10 @@ def quadrature(seed):
     return nll, jnp.array([0.1, -0.2, 0.3, -0.5]), ()
 
 
-@everyday("sandwich of settings read from a dictionary")
+@everyday(
+    "sandwich of settings read from a dictionary",
+    slow="only NumPy takes a list as an index: choose the columns before",
+)
 def configured(seed):
     X, rng = design(seed)
     y = rng.normal(size=20)

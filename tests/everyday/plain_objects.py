@@ -171,7 +171,10 @@ class Spline:
         return jnp.sum((self.basis @ c - self.target) ** 4)
 
 
-@everyday("a basis in a cached_property")
+@everyday(
+    "a basis in a cached_property",
+    slow="each object fills its cache at the first call: read the property before",
+)
 def cached(seed):
     knots, target, c = normals(seed, (6,), (6,), (3,))
     return Spline(knots, target).loss, c, ()
@@ -194,7 +197,10 @@ class Lazy:
         return jnp.sum((self.distances() - (x[:, None] - x[None, :]) ** 2) ** 2)
 
 
-@everyday("an attribute filled when first used: if self.g is None")
+@everyday(
+    "an attribute filled when first used: if self.g is None",
+    slow="each object fills its attribute at the first call: fill it before",
+)
 def lazy(seed):
     points, x = normals(seed, (5,), (5,))
     return Lazy(points).stress, x, ()

@@ -59,7 +59,11 @@ def huber(seed):
     return loss, jnp.array([0.3, -0.1, 0.2, 0.5]), ()
 
 
-@everyday("focal loss with a schedule of the module's kind")
+@everyday(
+    "focal loss with a schedule of the module's kind",
+    slow="the schedule turns its number of steps into a float at the first "
+    "call: give it as a float",
+)
 def focal(seed):
     batch = batch_of(seed, kinds=2)
     schedule = optax.cosine_decay_schedule(init_value=1.0, decay_steps=100)

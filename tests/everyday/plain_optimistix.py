@@ -116,7 +116,7 @@ def inner_minimum(seed):
     return outer, jnp.array(-1.0), ()
 
 
-@everyday("bisection with bounds in the options")
+@everyday("bisection with bounds in the options", traces=1)
 def bisection(seed):
     price = float(np.random.default_rng(seed).uniform(0.4, 0.6))
 

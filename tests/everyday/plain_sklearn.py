@@ -31,7 +31,10 @@ def scaler(seed):
     return loss, jnp.array([0.1, 0.2, -0.3, 0.4]), ()
 
 
-@everyday("distance to the coefficients of an estimator")
+@everyday(
+    "distance to the coefficients of an estimator",
+    slow="a class made anew is another class: define it in the module",
+)
 def estimator(seed):
     X, y = table(seed)
     model = LogisticRegression(C=0.5).fit(X, y)
@@ -65,7 +68,11 @@ class Pipeline:
         return jnp.mean(self.residuals(w, X, y) ** 2) + self.penalty * w @ w
 
 
-@everyday("fitted steps in a dataclass")
+@everyday(
+    "fitted steps in a dataclass",
+    slow="NumPy computes in it from data that it gets, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def pipeline(seed):
     X, y = table(seed)
     pca = PCA(2).fit(X)

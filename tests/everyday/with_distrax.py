@@ -33,7 +33,12 @@ def policy(seed):
     return loss, jnp.linspace(-1, 1, 12).reshape(3, 4), ()
 
 
-@everyday("KL of a guide to a captured prior", library="distrax")
+@everyday(
+    "KL of a guide to a captured prior",
+    library="distrax",
+    slow="distrax keeps its parameters as static data: make the prior inside, "
+    "from arrays",
+)
 def divergence(seed):
     rng = np.random.default_rng(seed)
     prior = distrax.MultivariateNormalDiag(jnp.zeros(3), jnp.ones(3))

@@ -183,7 +183,11 @@ def radon(seed):
     return info.potential_fn, info.param_info.z, ()
 
 
-@everyday("Poisson regression, z as one vector", library="numpyro")
+@everyday(
+    "Poisson regression, z as one vector",
+    library="numpyro",
+    slow="NumPy checks 64-bit counts among the arguments: give `jnp.asarray(counts)`",
+)
 def poisson(seed):
     X, _ = regression(seed)
     counts = np.random.default_rng(seed).poisson(2.0, 20)
@@ -266,7 +270,12 @@ def autoregressive(seed):
     return loss, {"phi": jnp.array(0.4), "sigma": jnp.array(-0.2)}, ()
 
 
-@everyday("Gaussian process with a sampled kernel", library="numpyro")
+@everyday(
+    "Gaussian process with a sampled kernel",
+    library="numpyro",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def gaussian_process(seed):
     rng = np.random.default_rng(seed)
     X, Y = np.sort(rng.uniform(-1, 1, 8)), rng.normal(size=8)
@@ -341,7 +350,12 @@ def constrained(seed):
     return squares, z, ()
 
 
-@everyday("conditioned model with a blocked site", library="numpyro")
+@everyday(
+    "conditioned model with a blocked site",
+    library="numpyro",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before",
+)
 def conditioned(seed):
     y, sigma = schools(seed)
 
@@ -360,7 +374,13 @@ def conditioned(seed):
     return profile, jnp.array([1.5]), (jnp.array(0.8),)
 
 
-@everyday("model as a method of an object", library="numpyro")
+@everyday(
+    "model as a method of an object",
+    library="numpyro",
+    slow="NumPy computes in it from data of the closure, by its own rules: "
+    "write `jnp`, or compute that before; a class made anew is another "
+    "class: define it in the module",
+)
 def model_of_object(seed):
     X, y = regression(seed)
 
@@ -384,7 +404,12 @@ def model_of_object(seed):
     )
 
 
-@everyday("ordered cutpoints and a simplex", library="numpyro")
+@everyday(
+    "ordered cutpoints and a simplex",
+    library="numpyro",
+    slow="numpyro checks the answers by NumPy when it is traced: give "
+    "`jnp.asarray(answers)`",
+)
 def constraints_of_vectors(seed):
     answers = np.random.default_rng(seed).integers(0, 4, 16)
 

@@ -17,7 +17,12 @@ class Optimization:
     scale: float = 0.5
 
 
-@everyday("omegaconf: a DictConfig with interpolation", library="omegaconf")
+@everyday(
+    "omegaconf: a DictConfig with interpolation",
+    library="omegaconf",
+    slow="omegaconf writes caches into the object when it is read: use "
+    "`OmegaConf.to_container` before",
+)
 def created(seed):
     X, y, w = normals(seed, (8, 3), (8,), (3,))
     config = OmegaConf.create(
@@ -31,7 +36,12 @@ def created(seed):
     return loss, w, ()
 
 
-@everyday("omegaconf: a structured configuration", library="omegaconf")
+@everyday(
+    "omegaconf: a structured configuration",
+    library="omegaconf",
+    slow="omegaconf writes caches into the object when it is read: use "
+    "`OmegaConf.to_container` before",
+)
 def structured(seed):
     X, y, w = normals(seed, (8, 3), (8,), (3,))
     config = OmegaConf.merge(OmegaConf.structured(Optimization), {"scale": 0.25})

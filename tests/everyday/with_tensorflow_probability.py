@@ -38,7 +38,12 @@ def captured_prior(seed):
     return loss, jnp.array([0.1, -0.5, 0.7]), ()
 
 
-@everyday("joint distribution by coroutine", library="tensorflow_probability")
+@everyday(
+    "joint distribution by coroutine",
+    library="tensorflow_probability",
+    slow="tensorflow_probability keeps the model as static data: use a "
+    "function of arrays",
+)
 def coroutine(seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(12, 3)).astype(np.float32)
@@ -57,7 +62,11 @@ def coroutine(seed):
     return target, jnp.array([0.1, -0.4, 0.2]), ()
 
 
-@everyday("joint distribution with names", library="tensorflow_probability")
+@everyday(
+    "joint distribution with names",
+    library="tensorflow_probability",
+    slow="it keeps what it computed at the first call: make the distribution inside",
+)
 def named(seed):
     y = np.random.default_rng(seed).normal(size=8).astype(np.float32)
     model = tfd.JointDistributionNamed(
