@@ -371,8 +371,12 @@ class _Moved:
     def compares_exactly(self, atoms: Any, values: list[Any]) -> bool:
         """Whether floats compare as they did with all their digits.
 
-        Fewer digits change neither what is NaN nor what is infinite.
+        Fewer digits change neither what is NaN nor what is infinite. Numbers below the
+        normal range are zero for XLA, and not for NumPy.
         """
+        sizes = [(np.abs(v), np.finfo(v.dtype).tiny) for v in values]
+        if any(np.any((size > 0) & (size < least)) for size, least in sizes):
+            return False
         same = not any(map(self.is_narrow, atoms)) or atoms[0] is atoms[-1]
         return same or (
             self.finite and any(v.ndim == 0 and np.isinf(v) for v in values)

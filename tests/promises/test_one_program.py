@@ -321,6 +321,20 @@ def test_what_numpy_counts_differently_is_seen(first, second):
                 assert close(hotk.gradient(g, x), jax.grad(g)(x), rtol=1e-6), (f, A)
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_numbers_below_the_normal_range_are_not_zero_for_numpy(x64):
+    """XLA takes them for zero."""
+    A = np.array([0.0, 1e-40, 1.0], np.float32)
+    functions = (
+        lambda x: jnp.sum(jnp.where(A > 0, x, 2 * x)),
+        lambda x: jnp.sum(x**2 * (A != 0)),
+    )
+    with jax.enable_x64(x64), as_users_do():
+        x = jnp.array([0.5, -1.0, 2.0])
+        assert hotk.gradient(functions[0], x).tolist() == [2.0, 1.0, 1.0]
+        assert hotk.gradient(functions[1], x).tolist() == [0.0, -2.0, 4.0]
+
+
 def test_a_large_numpy_array_that_numpy_computes_with_is_traced_once_a_content():
     def make(seed):
         A = np.random.default_rng(seed).normal(size=300)
