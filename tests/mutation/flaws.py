@@ -169,7 +169,7 @@ _KEY = [
     Flaw(
         "static data of a tree is not in the key",
         VALUES,
-        "        _static_data(walk, data)\n    finally:",
+        "        _static_data(walk, data, names)\n    finally:",
         "        pass\n    finally:",
         stale(
             "the_static_fields_of_modules_look_alike",
