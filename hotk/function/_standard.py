@@ -327,7 +327,7 @@ def filter_jitted(walk: Walk, value: Any) -> None:
 
 def _is_usual(value: Any, inner: Any) -> bool:
     """Whether a function of `equinox.filter_jit` was made without options."""
-    like = eqx.filter_jit(inner)
+    like: Any = eqx.filter_jit(inner)
     options = jit_options(value._cached), jit_options(like._cached)
     names = ("filter_warning", "donate_first", "donate_rest")
     same = all(getattr(like, name) == getattr(value, name) for name in names)

@@ -116,7 +116,11 @@ def inner_minimum(seed):
     return outer, jnp.array(-1.0), ()
 
 
-@everyday("bisection with bounds in the options", traces=1)
+@everyday(
+    "bisection with bounds in the options",
+    slow="a Python number inside of what is solved is another program each time: "
+    "capture it as an array",
+)
 def bisection(seed):
     price = float(np.random.default_rng(seed).uniform(0.4, 0.6))
 

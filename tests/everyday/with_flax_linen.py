@@ -146,7 +146,9 @@ def training_state(seed):
     return loss, state.params, ()
 
 
-@everyday("linen: BatchNorm, dropout with rngs, mutable statistics", library="flax")
+@everyday(
+    "linen: BatchNorm, dropout with rngs, mutable statistics", library="flax", x64=True
+)
 def batch_norm(seed):
     X, y = normals(seed, (3, 5, 2), (3, 5, 2))
     model = Block()

@@ -58,7 +58,7 @@ def with_key(seed):
     return cross_entropy, params, ()
 
 
-@everyday("haiku: transform_with_state and batch norm", library="haiku")
+@everyday("haiku: transform_with_state and batch norm", library="haiku", x64=True)
 def with_state(seed):
     X, y = normals(seed, (6, 3), (6, 2))
 

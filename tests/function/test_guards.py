@@ -38,6 +38,7 @@ def walked(f):
     """Walk anew."""
     walk = Walk()
     walk.visit(f)
+    walk.close()
     return walk.key, walk.leaves
 
 

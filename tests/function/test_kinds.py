@@ -638,3 +638,21 @@ def test_a_declared_object_is_not_kept_alive():
     gone = weakref.ref(held)
     del held
     assert gone() is None
+
+
+def test_code_that_reads_a_name_is_seen_through():
+    """A decorator reads it for its messages; two names are two functions."""
+
+    def make(name):
+        def inner(x):
+            return jnp.sum(x**3)
+
+        inner.__name__ = name
+        return lambda x: inner(x) * len(inner.__name__)
+
+    x, v = jnp.array([1.0, 2.0]), jnp.array([1.0, -1.0])
+    hotk.clear_cache()
+    for name in ("ab", "ab", "ab", "abcd", "abcd"):
+        assert close(hotk.hvp(make(name), x, v), 6 * x * v * len(name))
+    assert hotk.explain(make("ab")).opaque is None
+    assert hotk.cache_info().misses == 2

@@ -440,6 +440,41 @@ def the_attribute_of_a_helper_is_read():
 
 
 @story
+def a_decorator_reads_the_name_of_what_it_wraps():
+    def make(name, power):
+        def inner(x):
+            return jnp.sum(x**power)
+
+        inner.__name__ = name
+
+        @functools.wraps(inner)
+        def outer(x):
+            return inner(x) * len(inner.__name__)
+
+        return outer
+
+    yield make("short", 3)
+    yield make("much_longer", 3)
+    yield make("much_longer", 4)
+
+
+@story
+def what_a_filter_jit_captures_changes():
+    def make(scale, power):
+        table = {"power": power}
+
+        @eqx.filter_jit
+        def f(x):
+            return jnp.sum(scale * x ** table["power"])
+
+        return f
+
+    yield make(jnp.array([1.0, 2.0, 3.0]), 3)
+    yield make(jnp.array([3.0, 1.0, 2.0]), 3)
+    yield make(jnp.array([3.0, 1.0, 2.0]), 4)
+
+
+@story
 def the_name_of_a_function_is_read():
     def helper(x):
         return x**3

@@ -268,6 +268,13 @@ MOVED = {
         jnp.logaddexp(0.0, (1 - 2 * y) * (A @ x))
     ),
     "labels as floats": lambda x, y, A: jnp.sum((A @ x - y.astype(float)) ** 2),
+    "checked for nothing": lambda x, y, A: (A > 0.5, jnp.sum((A @ x) ** 2))[1],
+    "transposed in a scan": lambda x, y, A: jnp.sum(
+        jax.lax.scan(lambda c, _: (jnp.sin(A.T @ (A @ c)), None), x, None, 2)[0]
+    ),
+    "a mask inside of a jitted function": lambda x, y, A: jax.jit(
+        lambda x: jnp.sum(jnp.where((y == 1)[:, None], A, x) ** 2)
+    )(x),
     "valid ones": lambda x, y, A: jnp.sum(
         jnp.where((A == A) & (np.inf != A), A * x, 0)
     ),
@@ -289,6 +296,22 @@ def test_numpy_may_move_compare_and_count(name, x64):
         for seed in range(5):
             got, want = hotk.gradient(make(seed), x), jax.grad(make(seed))(x)
             assert close(got, want, rtol=1e-5 if not x64 else 1e-12)
+        info = hotk.cache_info()
+    assert (info.traces, info.compiles) == (1, 1), info
+
+
+def test_integers_of_32_bits_become_the_nearest_floats():
+    """NumPy and JAX round those alike that a float has no room for."""
+    large = np.array([2**30 + 65, -(2**24) - 1, 3, 2**31 - 1], np.int32)
+    with jax.enable_x64(False), as_users_do():
+        x = jnp.array([0.5, -1.0, 2.0, 1.5])
+
+        def make(y):
+            return lambda x: jnp.sum(y * x**2)
+
+        hotk.clear_cache()
+        for y in (labels(0, np.int32), large, large[::-1]):
+            assert close(hotk.gradient(make(y), x), 2 * y.astype(np.float32) * x)
         info = hotk.cache_info()
     assert (info.traces, info.compiles) == (1, 1), info
 
