@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import (
     api_util as _api_util,
     core as _jax_core,
@@ -47,8 +48,14 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
 
     def stage_value(self, val: Any) -> Any:
         outside: Any = self.parent_trace or _jax_core.eval_trace
-        staged = self._is_staged((val,))
-        return super().stage_value(val) if staged else outside.stage_value(val)
+        if self._is_staged((val,)):
+            return super().stage_value(val)
+        if isinstance(outside, _jax_core.EvalTrace) and isinstance(val, np.ndarray):
+            # JAX would compile the identity for it. A copy, as it may be written to.
+            dtype = jax.dtypes.canonicalize_dtype(val.dtype)
+            with _jax_core.set_current_trace(outside):
+                return jax.device_put(np.array(val, dtype=dtype, copy=True))
+        return outside.stage_value(val)
 
     def process_primitive(self, primitive: Any, arrays: Any, params: Any, /) -> Any:
         outside: Any = self.parent_trace or _jax_core.eval_trace

@@ -17,7 +17,7 @@ from ._recipe import (
     recipe_of as recipe_of,
 )
 from ._registry import static as static
-from ._rule_key import rule_key as rule_key
+from ._rule_key import holds_copies as holds_copies, rule_key as rule_key
 from ._signature import (
     Row as Row,
     Signature as Signature,

@@ -91,6 +91,11 @@ FIXES: Final = (
         "`hotk.rule.custom`",
     ),
     Fix(
+        r"a name or a docstring",
+        "a `__name__` or `__doc__` that is no text, and is read",
+        "give it a string",
+    ),
+    Fix(
         r"a host callback",
         "a host callback that keeps what it captured",
         "give the callback its arrays as operands, or use `hotk.rule.external`",

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotk._core import Unrecognized, is_type, rule_functions
+from hotk._core import CUSTOM, Unrecognized, equations, is_type, rule_functions
 
 from ._callables import is_permanent
 from ._recipe import is_library_file
-from ._walk import Opaque, Walk
+from ._walk import Opaque, Trail, Walk
 
 
 _DEEPEST = 12
@@ -53,6 +53,37 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
     if walk.leaves:
         raise Unrecognized("a derivative rule that has captured an array")
     return (mapped, *walk.key)
+
+
+def holds_copies(closed: Any, copies: list[Any]) -> bool:
+    """Whether a derivative rule inside of a program may hold a copy made for its trace.
+
+    The copies are emptied after the trace, and rules are run later: they would fail
+    then, or compute from what is left.
+
+    Args:
+        closed: A closed jaxpr.
+        copies: What stood for captured things in its trace.
+    """
+    mine = set(map(id, copies))
+    for equation in equations(closed.jaxpr):
+        if equation.primitive.name not in CUSTOM:
+            continue
+        try:
+            rule_key(equation)
+            continue  # of a library, with nothing of the user's inside
+        except Unrecognized:
+            pass
+        trail = Trail()
+        walk = Walk(trail=trail, light=True)
+        try:
+            for part in rule_functions(equation)[0]:
+                walk.visit(part)
+        except Exception:  # it cannot be told: JAX keeps its rules elsewhere
+            return True
+        if any(id(node.value) in mine for node in trail.nodes.values()):
+            return True
+    return False
 
 
 def _part_key(part: Any, depth: int) -> Hashable:

@@ -71,6 +71,7 @@ class Call:
 
     traced: Any = None
     pinned: Any = ()
+    copies: Any = ()
 
     def __init__(
         self,
@@ -224,6 +225,7 @@ class Call:
             return with_copies(run) if walk.copies else run()
         finally:
             snapshot.restore()
+            self.copies = rebuild.copies()
             rebuild.release()
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:

@@ -10,7 +10,6 @@ import weakref
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import (
@@ -150,7 +149,7 @@ def _bits(member: Member, opened: frozenset[int]) -> tuple[tuple[int, bytes], ..
 
 def _own(constant: Any) -> Any:
     if isinstance(constant, np.ndarray):
-        return jnp.asarray(own_copy(constant))
+        return jax.device_put(own_copy(constant))  # `jnp.asarray` would compile
     return constant
 
 
@@ -159,11 +158,11 @@ def _as_array(number: Number) -> Any:
     dtype, weak = number.kind  # type: ignore[misc]
     if weak:
         kind = {"f": float, "c": complex, "i": int, "u": int}[dtype.kind]
-        made = jnp.asarray(kind(np.asarray(number.value).item()))
+        made = jax.device_put(kind(np.asarray(number.value).item()))
         if made.dtype != dtype:  # weak numbers of another width cannot be made
             raise Unrecognized(f"a weak number of {dtype}")
         return made
-    return jnp.asarray(number.value, dtype)
+    return jax.device_put(np.asarray(number.value, dtype))
 
 
 class Bound:

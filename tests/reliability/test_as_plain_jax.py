@@ -222,3 +222,35 @@ def test_zeros_stay_symbolic_in_derivatives_of_any_order(order):
     for _ in range(order):
         along = jax.grad(along)
     assert close(hotk.derivatives(f, X, V, order=order)[-1], along(0.0))
+
+
+class Descent:
+    """Gradient descent over data, with a rule made at each run, as solvers have it."""
+
+    def __init__(self, data):
+        self.data = data
+        self.options = {"steps": 3, "scale": 2.0}
+
+    def run(self, x):
+        def loop(x):
+            step = lambda c, _: (c - 0.1 * (c - self.data * x), None)
+            return jax.lax.scan(step, x, length=self.options["steps"])[0]
+
+        @jax.custom_vjp
+        def solve(x):
+            return loop(x)
+
+        # Not the derivative of the loop, and read off the solver when it is needed.
+        scale = lambda: self.options.get("scale", 1.0)
+        solve.defvjp(lambda x: (loop(x), None), lambda _, u: (scale() * u,))
+        return solve(x)
+
+
+def test_a_rule_that_reads_the_object_it_is_made_with_is_kept():
+    solver = Descent(jnp.array([1.0, 2.0, 3.0]))
+    f = lambda x: jnp.sum(solver.run(x) * jnp.arange(1.0, 4.0))
+    for _ in range(3):
+        assert close(hotk.gradient(f, X), 2.0 * jnp.arange(1.0, 4.0))
+    solver.options["scale"] = 5.0
+    assert close(hotk.gradient(f, X), 5.0 * jnp.arange(1.0, 4.0))
+    assert close(hotk.value_and_gradient(f, X)[1], 5.0 * jnp.arange(1.0, 4.0))
