@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from hotk._core import is_outermost
+from hotk._core import is_outermost, unkeyed_setting
 from hotk.function import Closure, Opaque, look
 
 from ._store import STORE
@@ -43,7 +43,7 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return jax.jit(body, **options)
 
     def find(*given: Any) -> Any:
-        return made((jax.config.jax_default_prng_impl, *_classes(given)))
+        return made((unkeyed_setting(), *_classes(given)))
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:

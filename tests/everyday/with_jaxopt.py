@@ -79,7 +79,12 @@ def unrolled(seed):
     return loss, jnp.array([0.1, 0.2, -0.3]), ()
 
 
-@everyday("gradient descent, differentiated implicitly", library="jaxopt")
+@everyday(
+    "gradient descent, differentiated implicitly",
+    library="jaxopt",
+    slow="a rule made at each run holds the solver, which holds the data: write the "
+    "solution with `hotk.rule.minimum`",
+)
 def implicit_descent(seed):
     rng = np.random.default_rng(seed)
     X, y = jnp.asarray(rng.normal(size=(8, 2))), jnp.asarray(rng.normal(size=8))
