@@ -19,6 +19,7 @@ from ._compat import (
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,
     ClosedJaxpr as ClosedJaxpr,
+    Jaxpr as Jaxpr,
     Literal as Literal,
     Tracer as Tracer,
     ad as ad,

@@ -42,7 +42,6 @@ class Rebuild:
     ) -> None:
         self.trail = trail
         self.made: dict[int, Any] = dict(replacements)
-        self.given = list(replacements.values())
         self.holders: list[tuple[Any, Any]] = []
         self.touched = _touched(trail, replacements, every)
         self.spaces: dict[int, dict[str, Any]] = {}
@@ -62,10 +61,13 @@ class Rebuild:
         self.made[key] = made
         return made
 
-    def copies(self) -> list[Any]:
-        """List what was copied, but for the arrays that stand for others."""
-        given = set(map(id, self.given))
-        return [made for made in self.made.values() if id(made) not in given]
+    def emptied(self) -> list[Any]:
+        """List the objects and containers that `release` empties."""
+        return [
+            holder
+            for holder, name in self.holders
+            if name is None or isinstance(name, _Attributes)
+        ]
 
     def release(self) -> None:
         """Let go of the replacements, so that no tracer outlives its trace.
@@ -88,7 +90,6 @@ class Rebuild:
                 holder[name] = None
         self.holders.clear()
         self.made.clear()
-        self.given.clear()
 
     def _make(self, value: Any) -> Any:
         node = self.trail.nodes[id(value)]

@@ -1,21 +1,36 @@
 """What derivative rules are known by, where programs of several functions are one."""
 
+import contextlib
 import functools
 from collections.abc import Hashable
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
-from hotk._core import CUSTOM, Unrecognized, equations, is_type, rule_functions
+from hotk._core import (
+    CUSTOM,
+    ClosedJaxpr,
+    Jaxpr,
+    Tracer,
+    Unrecognized,
+    equations,
+    is_type,
+    rule_functions,
+)
 
 from ._callables import is_permanent
 from ._recipe import is_library_file
-from ._walk import Opaque, Trail, Walk
+from ._walk import Opaque, Walk
 
 
 _DEEPEST = 12
+_MOST_REACHED = 20_000
+_ENDS = (
+    *(type(None), bool, int, float, complex, str, bytes, type, ModuleType),
+    *(jax.Array, np.ndarray, np.generic, Tracer, ClosedJaxpr, Jaxpr),
+)
 _TREEDEF = type(jax.tree.structure(0))
 _PLAIN = (type(None), bool, int, str, bytes, type, np.dtype, _TREEDEF)
 
@@ -56,33 +71,55 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
 
 
 def holds_copies(closed: Any, copies: list[Any]) -> bool:
-    """Whether a derivative rule inside of a program may hold a copy made for its trace.
+    """Whether a derivative rule inside of a program may read a copy made for its trace.
 
     The copies are emptied after the trace, and rules are run later: they would fail
     then, or compute from what is left.
 
     Args:
         closed: A closed jaxpr.
-        copies: What stood for captured things in its trace.
+        copies: The objects and containers that stood for captured ones.
     """
     mine = set(map(id, copies))
     for equation in equations(closed.jaxpr):
         if equation.primitive.name not in CUSTOM:
             continue
         try:
-            rule_key(equation)
-            continue  # of a library, with nothing of the user's inside
-        except Unrecognized:
-            pass
-        trail = Trail()
-        walk = Walk(trail=trail, light=True)
-        try:
-            for part in rule_functions(equation)[0]:
-                walk.visit(part)
-        except Exception:  # it cannot be told: JAX keeps its rules elsewhere
+            parts, _ = rule_functions(equation)
+        except Exception:  # JAX keeps its rules elsewhere
             return True
-        if any(id(node.value) in mine for node in trail.nodes.values()):
+        if _reaches(parts, mine):
             return True
+    return False
+
+
+def _reaches(parts: list[Any], wanted: set[int]) -> bool:
+    """Whether any of some things can be reached through functions and attributes."""
+    waiting, known = list(parts), set()
+    while waiting:
+        here = waiting.pop()
+        if id(here) in wanted:
+            return True
+        if id(here) in known or isinstance(here, _ENDS):
+            continue
+        known.add(id(here))
+        if len(known) > _MOST_REACHED:
+            return True
+        if isinstance(here, FunctionType):
+            for cell in here.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    waiting.append(cell.cell_contents)
+            waiting += [here.__defaults__, here.__kwdefaults__, here.__dict__]
+        elif isinstance(here, MethodType):
+            waiting += [here.__func__, here.__self__]
+        elif isinstance(here, functools.partial):
+            waiting += [here.func, here.args, here.keywords]
+        elif isinstance(here, dict):
+            waiting += here.values()
+        elif isinstance(here, (tuple, list, set, frozenset)):
+            waiting += here
+        else:
+            waiting.append(getattr(here, "__dict__", None))
     return False
 
 

@@ -225,7 +225,7 @@ class Call:
             return with_copies(run) if walk.copies else run()
         finally:
             snapshot.restore()
-            self.copies = rebuild.copies()
+            self.copies = rebuild.emptied()
             rebuild.release()
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:

@@ -58,9 +58,18 @@ def flat_count(tree: Any, kinds: Kinds) -> int:
 class Primal:
     """A function of the user, traced once for all operators."""
 
-    __slots__ = ("__weakref__", "checked", "jit", "refused", "traces", "used")
+    __slots__ = (
+        "__weakref__",
+        "checked",
+        "jit",
+        "rebuilt",
+        "refused",
+        "traces",
+        "used",
+    )
 
     def __init__(self) -> None:
+        self.rebuilt = False  # whether copies were traced, which are emptied by now
         self.refused = ""  # why no operator may be made of what was traced
         self.checked: set[Any] = set()
         self.traces = 0

@@ -84,7 +84,12 @@ def on_the_fast_path(entry, costs):
     )
 
 
-@pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in load()])
+def parameter(entry):
+    marks = [pytest.mark.library] if entry.library else []
+    return pytest.param(entry, id=entry.name, marks=marks)
+
+
+@pytest.mark.parametrize("entry", [parameter(e) for e in load()])
 def test_right_and_on_the_fast_path(entry):
     hotk.clear_cache()
     with entry.settings(), warnings.catch_warnings():
