@@ -100,7 +100,7 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
     arrays, failures = call.inputs.arrays, []
     kinds = kinds_of(captured, arrays)
     for plan in plans(call, traced.jaxpr, traced.shapes[0]):
-        if plan.by_body and traced.primal is not None and traced.primal.rebuilt:
+        if plan.by_body and traced.primal is not None and traced.primal.copied:
             # A rule may have failed for what its copy has lost: it is tried as it is.
             break
         program = Program(call.options, primal, call.tree, plan, traced.facts, kinds)

@@ -135,7 +135,7 @@ def trace_function(call: Call, kinds: Any) -> Traced:
     if call.copies and holds_copies(traced.jaxpr, call.copies):
         primal.refused = "a custom derivative rule captures what it is made with"
     call.copies = ()
-    primal.rebuilt = primal.rebuilt or call.rebuilt
+    primal.copied = primal.copied or call.rebuilt
     if primal.refused:
         raise Fallback(primal.refused)
     # it may have been traced for an operator that wants something else

@@ -771,15 +771,15 @@ _READS = [
     Flaw(
         "compiled solvers do not know the default generator",
         "hotk/prepared/_jitted.py",
-        "(jax.config.jax_default_prng_impl, *_classes(given))",
+        "(unkeyed_setting(), *_classes(given))",
         "(None, *_classes(given))",
         within("linop/test_what_jax_does_not_know", "the_default_generator[diagonal]"),
     ),
     Flaw(
         "compiled solvers do not know what is read of classes",
         "hotk/prepared/_jitted.py",
-        "(jax.config.jax_default_prng_impl, *_classes(given))",
-        "(jax.config.jax_default_prng_impl,)",
+        "(unkeyed_setting(), *_classes(given))",
+        "(unkeyed_setting(),)",
         within(
             "linop/test_what_jax_does_not_know",
             "a_class_that_changed_before_the_first_trace[diagonal-Number]",
