@@ -65,12 +65,24 @@ def decay(seed, **options):
 directly = functools.partial(decay, adjoint=DirectAdjoint())
 
 
-@everyday("decay with the default adjoint", library="diffrax", reference=directly)
+@everyday(
+    "decay with the default adjoint",
+    library="diffrax",
+    slow="rules that diffrax makes at each call may hold what was captured: prepare "
+    "the operator once, and `bind` the data",
+    reference=directly,
+)
 def decay_by_default(seed):
     return decay(seed)
 
 
-@everyday("decay by forward derivatives", library="diffrax", reference=directly)
+@everyday(
+    "decay by forward derivatives",
+    library="diffrax",
+    slow="rules that diffrax makes at each call may hold what was captured: prepare "
+    "the operator once, and `bind` the data",
+    reference=directly,
+)
 def decay_forward(seed):
     return decay(seed, adjoint=ForwardMode())
 
@@ -272,7 +284,12 @@ class Oscillator:
         return 0.5 * jnp.sum(self.residuals(params) ** 2)
 
 
-@everyday("oscillator as a class with a method", library="diffrax")
+@everyday(
+    "oscillator as a class with a method",
+    library="diffrax",
+    slow="rules that diffrax makes at each call may hold what was captured: prepare "
+    "the operator once, and `bind` the data",
+)
 def oscillator(seed):
     problem = Oscillator(observed(seed, 4))
     return problem.loss, {"k": jnp.array(2.0), "c": jnp.array(0.3)}, ()
