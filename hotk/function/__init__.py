@@ -9,6 +9,7 @@ from ._explain import (
     opaque_place as opaque_place,
 )
 from ._fixes import FIXES as FIXES, fix_of as fix_of
+from ._gone import GONE as GONE, HELD as HELD, holds_gone as holds_gone
 from ._guard import look as look
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._recipe import (
@@ -17,7 +18,7 @@ from ._recipe import (
     recipe_of as recipe_of,
 )
 from ._registry import static as static
-from ._rule_key import holds_copies as holds_copies, rule_key as rule_key
+from ._rule_key import rule_key as rule_key
 from ._signature import (
     Row as Row,
     Signature as Signature,

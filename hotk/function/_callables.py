@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 import weakref
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -28,13 +28,7 @@ from ._walk import KEEPS, Opaque, Walk
 
 
 class Ruled:
-    """Base of functions with their own derivatives: walked by their attributes.
-
-    Attributes:
-        calls: How often one was applied: what it holds is run once more in lowering.
-    """
-
-    calls: ClassVar[int] = 0
+    """Base of functions with their own derivatives: walked by their attributes."""
 
 
 MISSING: Final = "<missing global>"

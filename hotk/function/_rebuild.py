@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
-import jax
 from jax.tree_util import tree_flatten
 
 from hotk._core import Tracer, jit_like, peek
 
 from . import _kinds, _objects, _standard
 from ._callables import Ruled, is_fixed
+from ._gone import GONE
+from ._held import Held
 from ._recipe import recipe_of
 from ._walk import Node, Trail, Walk
 
 
 _MUTABLE = frozenset({"mapping", "plain_object", "subclassed", "a_deque", "a_buffer"})
+_HOLDERS = _MUTABLE - {"a_buffer"} | {"function", "module"}
 
 
 def survey(f: Any, *, small: int = 0, light: bool = False) -> tuple[Walk, Trail]:
@@ -42,13 +44,12 @@ class Rebuild:
     ) -> None:
         self.trail = trail
         self.made: dict[int, Any] = dict(replacements)
-        self.holders: list[tuple[Any, Any]] = []
+        self.held = Held()
         self.touched = _touched(trail, replacements, every)
         self.spaces: dict[int, dict[str, Any]] = {}
         self.cells: dict[int, types.CellType] = {}
         self.filled: set[int] = set()
         self.rules = False
-        self.ruled = Ruled.calls  # how many there were before
 
     def __call__(self, value: Any) -> Any:
         """Return `value` with the replacements inside."""
@@ -61,35 +62,20 @@ class Rebuild:
         self.made[key] = made
         return made
 
-    def emptied(self) -> list[Any]:
-        """List the objects and containers that `release` empties."""
-        return [
-            holder
-            for holder, name in self.holders
-            if name is None or isinstance(name, _Attributes)
-        ]
-
     def release(self) -> None:
-        """Let go of the replacements, so that no tracer outlives its trace.
+        """Let go of the tracers among the replacements: none outlives its trace.
 
-        A rule is run once more when its program is lowered: it finds what is no tracer.
+        The copies are what they were otherwise: derivative rules that were made in the
+        trace may hold them, and are run later.
         """
-        for holder, name in self.holders:
-            if Ruled.calls > self.ruled and not _holds_tracer(holder, name):
-                continue
-            if isinstance(holder, types.CellType):
-                holder.cell_contents = None
-            elif isinstance(holder, types.FunctionType):
-                holder.__defaults__ = holder.__kwdefaults__ = None
-                holder.__dict__.clear()
-            elif isinstance(name, _Attributes):
-                name.empty(holder)
-            elif name is None:
-                _clear(holder)
-            else:
-                holder[name] = None
-        self.holders.clear()
+        tracers = [n for n in self.trail.nodes.values() if self._is_tracer(n)]
+        ending = _reached(tracers, until=_is_holder)
+        ended = {id(self.made[key]) for key in ending if key in self.made}
+        self.held.put_back(lambda item: GONE if id(item) in ended else item)
         self.made.clear()
+
+    def _is_tracer(self, node: Node) -> bool:
+        return isinstance(self.made.get(id(node.value)), Tracer)
 
     def _make(self, value: Any) -> Any:
         node = self.trail.nodes[id(value)]
@@ -104,14 +90,14 @@ class Rebuild:
         made = type(value)()
         self.made[id(value)] = made
         made.extend(map(self, value))
-        self.holders.append((made, None))
+        self.held.items(made, list)
         return made
 
     def _deque(self, value: collections.deque[Any]) -> Any:
         made = type(value)(maxlen=value.maxlen)
         self.made[id(value)] = made
         made.extend(map(self, value))
-        self.holders.append((made, None))
+        self.held.items(made, collections.deque)
         return made
 
     def _dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
@@ -119,7 +105,7 @@ class Rebuild:
         self.made[id(value)] = made
         for name, item in value.items():
             made[name] = self(item)
-        self.holders.append((made, None))
+        self.held.entries(made, dict)
         return made
 
     def _subclassed(self, value: Any) -> Any:
@@ -131,6 +117,7 @@ class Rebuild:
             made = list.__new__(kind)
             self.made[id(value)] = made
             list.extend(made, map(self, list.__iter__(value)))
+            self.held.items(made, list)
         else:
             ordered = isinstance(value, collections.OrderedDict)
             base = collections.OrderedDict if ordered else dict
@@ -140,10 +127,9 @@ class Rebuild:
                 made.default_factory = self(value.default_factory)
             for name, item in _standard.entries(value):
                 base.__setitem__(made, name, self(item))
+            self.held.entries(made, base)
         self._fill_attributes(value, made)
-        self.holders.append((made, _Attributes(made)))
-        if not isinstance(value, tuple):
-            self.holders.append((made, None))
+        self.held.attributes(made)
         return made
 
     def _partial(self, value: functools.partial) -> functools.partial:
@@ -178,7 +164,7 @@ class Rebuild:
         self.made[id(value)] = made
         self._fill_attributes(value, made)
         if not isinstance(made, _kinds.CUSTOM_RULES):
-            self.holders.append((made, _Attributes(made)))
+            self.held.attributes(made)
         return made
 
     def _fill_attributes(self, value: Any, made: Any) -> None:
@@ -199,7 +185,7 @@ class Rebuild:
         for name, item in list(vars(value).items()):
             if id(item) in self.touched or id(item) in self.made:
                 vars(made)[name] = self(item)
-                self.holders.append((vars(made), name))
+                self.held.entry(vars(made), name)
             else:
                 vars(made)[name] = item
         return made
@@ -218,7 +204,7 @@ class Rebuild:
             return
         made.cell_contents = self(content)
         if made.cell_contents is not content:
-            self.holders.append((made, "contents"))
+            self.held.content(made)
 
     def _space(self, space: dict[str, Any]) -> dict[str, Any]:
         made = self.spaces.get(id(space))
@@ -248,7 +234,7 @@ class Rebuild:
         for name, item in vars(value).items():
             made.__dict__[name] = self(item)
         if made.__defaults__ or made.__kwdefaults__ or made.__dict__:
-            self.holders.append((made, "defaults"))
+            self.held.defaults(made)
         if not recipe.library:
             for name in recipe.names:
                 if name in value.__globals__:
@@ -261,59 +247,15 @@ class Rebuild:
             made = self(value)
             space[name] = made
             if made is not value:
-                self.holders.append((space, name))
+                self.held.entry(space, name)
 
 
-def _clear(holder: Any) -> None:
-    """Empty a container, whatever its own method of that name does."""
-    kinds: Any = (collections.OrderedDict, dict, list)
-    for kind in kinds:
-        if isinstance(holder, kind):
-            kind.clear(holder)
-            return
-    holder.clear()
-
-
-class _Attributes:
-    """What an object that was made held at first, for the end of its trace."""
-
-    def __init__(self, made: Any) -> None:
-        # JAX may compare it once more with the next one, as it does static arguments.
-        stays = _objects.is_value(type(made))
-        self.kept = _objects.attributes_of(made) if stays else {}
-
-    def empty(self, made: Any) -> None:
-        """Let go of all that it holds; but for tracers alone if it is a value."""
-        for name in list(peek(made, "__dict__") or ()):
-            if self._goes(name, vars(made)[name]):
-                del vars(made)[name]
-        for name, descriptor in _objects.slots_of(made).items():
-            if self._goes(name, descriptor.__get__(made)):
-                descriptor.__delete__(made)
-        self.kept = {}
-
-    def _goes(self, name: str, item: Any) -> bool:
-        return self.kept.get(name, self) is not item or _has_tracer(item)
-
-
-def _has_tracer(tree: Any) -> bool:
-    try:
-        return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
-    except Exception:  # a class whose objects are no tree that they seem to be
-        return True
-
-
-def _holds_tracer(holder: Any, name: Any) -> bool:
-    """Whether what is to be emptied holds a tracer itself."""
-    if isinstance(holder, types.CellType):
-        held = holder.cell_contents
-    elif isinstance(holder, types.FunctionType):
-        held = (holder.__defaults__, holder.__kwdefaults__, vars(holder))
-    elif isinstance(name, _Attributes):
-        held = list(_objects.attributes_of(holder).values())
-    else:
-        held = holder if name is None else holder[name]
-    return _has_tracer(held)
+def _is_holder(node: Node) -> bool:
+    """Whether the copy of a thing can be changed once it is made."""
+    value = node.value
+    if isinstance(value, tuple):
+        return False
+    return node.name in _HOLDERS or isinstance(value, list)
 
 
 def _is_mutable(node: Node) -> bool:
@@ -356,14 +298,21 @@ def _touched(
         for key, n in nodes
         if key in replacements or _is_mutable(n) or (every and _is_of_user(n))
     ]
-    touched: set[int] = set()
+    return _reached(waiting)
+
+
+def _reached(
+    waiting: list[Node], until: Callable[[Node], bool] = lambda _: False
+) -> set[int]:
+    """Find what holds some things, up to what `until` is true of, which is left out."""
+    reached: set[int] = set()
     while waiting:
         node = waiting.pop()
-        if id(node.value) in touched or isinstance(node.value, type):
+        if id(node.value) in reached or isinstance(node.value, type) or until(node):
             continue
-        touched.add(id(node.value))
+        reached.add(id(node.value))
         waiting.extend(node.parents)
-    return touched
+    return reached
 
 
 # What makes a copy of a thing, by the name of its visitor; other things are kept.

@@ -1,24 +1,14 @@
 """What derivative rules are known by, where programs of several functions are one."""
 
-import contextlib
 import functools
 from collections.abc import Hashable
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 import jax
 import numpy as np
 
-from hotk._core import (
-    CUSTOM,
-    ClosedJaxpr,
-    Jaxpr,
-    Tracer,
-    Unrecognized,
-    equations,
-    is_type,
-    rule_functions,
-)
+from hotk._core import Unrecognized, is_type, rule_functions
 
 from ._callables import is_permanent
 from ._recipe import is_library_file
@@ -26,11 +16,6 @@ from ._walk import Opaque, Walk
 
 
 _DEEPEST = 12
-_MOST_REACHED = 20_000
-_ENDS = (
-    *(type(None), bool, int, float, complex, str, bytes, type, ModuleType),
-    *(jax.Array, np.ndarray, np.generic, Tracer, ClosedJaxpr, Jaxpr),
-)
 _TREEDEF = type(jax.tree.structure(0))
 _PLAIN = (type(None), bool, int, str, bytes, type, np.dtype, _TREEDEF)
 
@@ -68,59 +53,6 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
     if walk.leaves:
         raise Unrecognized("a derivative rule that has captured an array")
     return (mapped, *walk.key)
-
-
-def holds_copies(closed: Any, copies: list[Any]) -> bool:
-    """Whether a derivative rule inside of a program may read a copy made for its trace.
-
-    The copies are emptied after the trace, and rules are run later: they would fail
-    then, or compute from what is left.
-
-    Args:
-        closed: A closed jaxpr.
-        copies: The objects and containers that stood for captured ones.
-    """
-    mine = set(map(id, copies))
-    for equation in equations(closed.jaxpr):
-        if equation.primitive.name not in CUSTOM:
-            continue
-        try:
-            parts, _ = rule_functions(equation)
-        except Exception:  # JAX keeps its rules elsewhere
-            return True
-        if _reaches(parts, mine):
-            return True
-    return False
-
-
-def _reaches(parts: list[Any], wanted: set[int]) -> bool:
-    """Whether any of some things can be reached through functions and attributes."""
-    waiting, known = list(parts), set()
-    while waiting:
-        here = waiting.pop()
-        if id(here) in wanted:
-            return True
-        if id(here) in known or isinstance(here, _ENDS):
-            continue
-        known.add(id(here))
-        if len(known) > _MOST_REACHED:
-            return True
-        if isinstance(here, FunctionType):
-            for cell in here.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    waiting.append(cell.cell_contents)
-            waiting += [here.__defaults__, here.__kwdefaults__, here.__dict__]
-        elif isinstance(here, MethodType):
-            waiting += [here.__func__, here.__self__]
-        elif isinstance(here, functools.partial):
-            waiting += [here.func, here.args, here.keywords]
-        elif isinstance(here, dict):
-            waiting += here.values()
-        elif isinstance(here, (tuple, list, set, frozenset)):
-            waiting += here
-        else:
-            waiting.append(getattr(here, "__dict__", None))
-    return False
 
 
 def _part_key(part: Any, depth: int) -> Hashable:

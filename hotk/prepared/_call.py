@@ -14,6 +14,7 @@ from jax.tree_util import tree_flatten
 from hotk._core import jaxpr_as_fun, unkeyed_setting
 from hotk.function import (
     CHANGED,
+    HELD,
     KEEPS,
     TOO_DEEP,
     WRITES,
@@ -71,7 +72,6 @@ class Call:
 
     traced: Any = None
     pinned: Any = ()
-    copies: Any = ()
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Call:
         rebuilt = rebuild(whole)
         self.rebuilt = bool(rebuild.touched)
         if rebuild.rules:
-            raise Opaque("a custom derivative rule captures an array")
+            raise Opaque(HELD)
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
         x_leaves = self._merge(range(point), x, statics)
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
@@ -225,7 +225,6 @@ class Call:
             return with_copies(run) if walk.copies else run()
         finally:
             snapshot.restore()
-            self.copies = rebuild.emptied()
             rebuild.release()
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:

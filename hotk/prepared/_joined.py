@@ -13,7 +13,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.function import Opaque
+from hotk.function import HELD, Opaque
 from hotk.mode import Facts
 
 from ._call import Call
@@ -100,9 +100,6 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
     arrays, failures = call.inputs.arrays, []
     kinds = kinds_of(captured, arrays)
     for plan in plans(call, traced.jaxpr, traced.shapes[0]):
-        if plan.by_body and traced.primal is not None and traced.primal.copied:
-            # A rule may have failed for what its copy has lost: it is tried as it is.
-            break
         program = Program(call.options, primal, call.tree, plan, traced.facts, kinds)
         try:
             program.trace(call, captured, arrays)
@@ -110,6 +107,9 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
             raise
         except Opaque as reason:
             raise Fallback(str(reason)) from reason
+        except jax.errors.UnexpectedTracerError as error:
+            # A rule has failed for what was traced: none that derives from its body.
+            raise Fallback(HELD) from error
         except Exception as error:
             failures.append(f"{plan}: {first_line(error)}")
             continue

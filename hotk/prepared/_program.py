@@ -58,11 +58,9 @@ def flat_count(tree: Any, kinds: Kinds) -> int:
 class Primal:
     """A function of the user, traced once for all operators."""
 
-    __slots__ = ("__weakref__", "checked", "copied", "jit", "refused", "traces", "used")
+    __slots__ = ("__weakref__", "checked", "jit", "traces", "used")
 
     def __init__(self) -> None:
-        # Whether copies were traced, emptied by now; why no operator may be made of it.
-        self.copied, self.refused = False, ""
         self.checked: set[Any] = set()
         self.traces = 0
         self.used = 0

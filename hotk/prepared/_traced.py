@@ -24,7 +24,7 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.function import WRITES, Opaque, holds_copies, own_copy, recipe_of
+from hotk.function import HELD, WRITES, Opaque, holds_gone, own_copy, recipe_of
 from hotk.mode import Facts
 
 from ._call import Call
@@ -132,12 +132,8 @@ def trace_function(call: Call, kinds: Any) -> Traced:
             STORE.forget(call.key, primal)
     if tracers_inside(traced.jaxpr):
         raise Fallback("something inside it closes over what is traced")
-    if call.copies and holds_copies(traced.jaxpr, call.copies):
-        primal.refused = "a custom derivative rule captures what it is made with"
-    call.copies = ()
-    primal.copied = primal.copied or call.rebuilt
-    if primal.refused:
-        raise Fallback(primal.refused)
+    if holds_gone(traced.jaxpr):
+        raise Fallback(HELD)
     # it may have been traced for an operator that wants something else
     kind, shapes = call.options.kind, traced.out_info
     check_output(kind.call(), call.f, shapes[0], kind.wants)

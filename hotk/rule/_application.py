@@ -18,7 +18,7 @@ from hotk._core import (
     output_types,
     varying_alike,
 )
-from hotk.function import Closure, Opaque, Ruled, Skeleton, survey
+from hotk.function import Closure, Opaque, Skeleton, survey
 from hotk.mode import AbstractRuled, apply_ruled
 
 from ._built import built_for
@@ -102,7 +102,6 @@ def _per_argument(columns: list[tuple[Any, ...]]) -> tuple[list[Any], ...]:
 
 def call_with_rules(function: Any, args: tuple[Any, ...]) -> Any:
     """Evaluate a function so that its derivatives follow its rules."""
-    Ruled.calls += 1
     args = jax.tree.map(lambda a: _held(a) if callable(a) else a, args)
     built = split(built_for(function.build, args))
     given = split(args)

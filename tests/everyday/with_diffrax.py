@@ -68,8 +68,6 @@ directly = functools.partial(decay, adjoint=DirectAdjoint())
 @everyday(
     "decay with the default adjoint",
     library="diffrax",
-    slow="rules that diffrax makes at each call may hold what was captured: prepare "
-    "the operator once, and `bind` the data",
     reference=directly,
 )
 def decay_by_default(seed):
@@ -79,8 +77,6 @@ def decay_by_default(seed):
 @everyday(
     "decay by forward derivatives",
     library="diffrax",
-    slow="rules that diffrax makes at each call may hold what was captured: prepare "
-    "the operator once, and `bind` the data",
     reference=directly,
 )
 def decay_forward(seed):
@@ -287,8 +283,6 @@ class Oscillator:
 @everyday(
     "oscillator as a class with a method",
     library="diffrax",
-    slow="rules that diffrax makes at each call may hold what was captured: prepare "
-    "the operator once, and `bind` the data",
 )
 def oscillator(seed):
     problem = Oscillator(observed(seed, 4))

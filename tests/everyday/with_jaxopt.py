@@ -32,12 +32,7 @@ def least_squares(seed):
     return lambda w: objective.least_squares(w, data), jnp.array([0.1, -0.2, 0.4]), ()
 
 
-@everyday(
-    "validation loss of a ridge fit, implicitly",
-    library="jaxopt",
-    slow="a rule made at each run holds the solver, which holds the data: write the "
-    "solution with `hotk.rule.minimum`",
-)
+@everyday("validation loss of a ridge fit, implicitly", library="jaxopt")
 def ridge(seed):
     rng = np.random.default_rng(seed)
     X, y = jnp.asarray(rng.normal(size=(12, 3))), jnp.asarray(rng.normal(size=12))
