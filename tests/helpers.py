@@ -1,6 +1,8 @@
-"""Compare results."""
+"""Compare results, and collect warnings."""
 
+import contextlib
 import numbers
+import warnings
 from typing import Any
 
 import jax
@@ -69,3 +71,12 @@ def _close_leaf(where, got, expected, rtol, atol):
         atol=tol if atol is None else atol,
         err_msg=where,
     )
+
+
+@contextlib.contextmanager
+def recorded(category):
+    """Collect the warnings of a category."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield found
+    found[:] = [w for w in found if w.category is category]

@@ -10,7 +10,6 @@ from ._canonical import (
     Number as Number,
     canonical as canonical,
     pruned as pruned,
-    with_constants as with_constants,
 )
 from ._compat import (
     ARRAY as ARRAY,

@@ -5,21 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._compat import CUSTOM, ClosedJaxpr, Jaxpr, Literal
-from ._fingerprint import (
-    NAMES,
-    RULES,
-    Unrecognized,
-    content,
-    context,
-    print_plain,
-)
+from ._compat import CUSTOM, ClosedJaxpr
+from ._fingerprint import Path, Printer, Unrecognized
 
 
-# Where a number stands: the numbers of equations on the way to it, from the outside in,
-# then which operand it is.
-Path = tuple[Any, ...]
-# Primitives whose programs inside are read as part of the whole: `run_with_numbers`
+# Primitives whose programs inside are read as part of the whole: `with_numbers`
 # knows how to hand a number to each.
 OPEN = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2"})
 
@@ -76,7 +66,7 @@ def canonical(
     for variable in jaxpr.invars[movable:]:
         number[variable] = len(number)
         reader.key.append(variable.aval)
-    reader.equations(jaxpr, (), _Lazy(number, found, reader))
+    reader.equations(jaxpr, _Lazy(number, found, reader))
     return Canonical(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
 
 
@@ -103,52 +93,31 @@ class _Lazy:
         return len(self.number)
 
 
-class _Reader:
+class _Reader(Printer):
     """Reads a program into a key; `exact` counts the programs read bit by bit."""
 
     exact = 0
 
     def __init__(self, rule_key: Callable[[Any], Hashable]) -> None:
+        super().__init__()
         self.rule_key = rule_key
-        self.key: list[Hashable] = []
         self.inputs: list[int] = []
         self.numbers: list[Number] = []
 
-    def equations(self, jaxpr: Any, path: Path, number: Any) -> None:
-        key = self.key
-        for at, equation in enumerate(jaxpr.eqns):
-            here = (*path, at)
-            atoms = tuple(
-                self.atom(atom, (*here, i), number)
-                for i, atom in enumerate(equation.invars)
-            )
-            key.append(equation.primitive)
-            key.append(context(equation.ctx))
-            key.append(atoms)
-            self.parameters(equation, here)
-            for variable in equation.outvars:
-                number[variable] = len(number)
-                key.append(variable.aval)
-        outputs = enumerate(jaxpr.outvars)
-        key.append(tuple(self.atom(v, (*path, "out", i), number) for i, v in outputs))
-
-    def atom(self, atom: Any, path: Path, number: Any) -> Hashable:
-        if not isinstance(atom, Literal):
-            return number[atom]
-        value = np.asarray(atom.val)
+    def literal(self, literal: Any, path: Path) -> Hashable:
+        value = np.asarray(literal.val)
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
-            return ("literal", atom.aval, content(atom.val))
-        aval: Any = atom.aval
-        kind = (aval.dtype, aval.weak_type)
-        self.numbers.append(Number(path, atom.val, kind, value.tobytes()))
+            return super().literal(literal, path)
+        kind = (literal.aval.dtype, literal.aval.weak_type)
+        self.numbers.append(Number(path, literal.val, kind, value.tobytes()))
         return ("number", kind)
 
-    def parameters(self, equation: Any, path: Path) -> None:
-        key, name = self.key, equation.primitive.name
-        custom, parameters = name in CUSTOM, equation.params
-        if custom:
+    def parameters(
+        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+    ) -> None:
+        key, name, parameters = self.key, equation.primitive.name, equation.params
+        if name in CUSTOM:
             key.append(self.rule_key(equation))
-        skipped: tuple[str, ...] = ()
         if name == "slice" and parameters["strides"] is None and not self.exact:
             # A window at another place is the same program with another number.
             starts, limits = parameters["start_indices"], parameters["limit_indices"]
@@ -157,43 +126,17 @@ class _Reader:
             for i, start in enumerate(starts):
                 bits = np.int32(start).tobytes()
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
-            skipped = ("start_indices", "limit_indices")
+            skipped = (*skipped, "start_indices", "limit_indices")
         closed_off = name not in OPEN
         self.exact += closed_off
-        for label in sorted(parameters):
-            if label in NAMES or label in skipped or (custom and label in RULES):
-                continue
-            key.append(label)
-            self.parameter(parameters[label], (*path, label))
+        super().parameters(equation, path, skipped)
         self.exact -= closed_off
 
     def parameter(self, value: Any, path: Path) -> None:
-        if isinstance(value, ClosedJaxpr):
-            self.key.append(tuple(map(content, value.consts)))
-            self.program(value.jaxpr, path)
-        elif isinstance(value, Jaxpr):
-            self.program(value, path)
-        elif isinstance(value, (tuple, list)):
-            self.key.append((type(value), len(value)))
-            for i, item in enumerate(value):
-                self.parameter(item, (*path, i))
-        elif isinstance(value, dict):
-            self.key.append((dict, len(value)))
-            for name, item in value.items():
-                self.key.append(name)
-                self.parameter(item, (*path, name))
-        elif type(value).__module__.partition(".")[0] == "hotk":
+        if type(value).__module__.partition(".")[0] == "hotk":
             # A rule of `hotk.rule` holds a function of the user, as it was made.
             raise Unrecognized("a derivative rule of the user")
-        else:
-            print_plain(value, self.key)
-
-    def program(self, jaxpr: Any, path: Path) -> None:
-        number: dict[Any, int] = {}
-        for variable in (*jaxpr.constvars, *jaxpr.invars):
-            number[variable] = len(number)
-            self.key.append(variable.aval)
-        self.equations(jaxpr, path, number)
+        super().parameter(value, path)
 
 
 def pruned(closed: Any, movable: int, inputs: tuple[int, ...]) -> Any:
@@ -209,14 +152,3 @@ def pruned(closed: Any, movable: int, inputs: tuple[int, ...]) -> Any:
     invars = [*(every[i] for i in inputs), *jaxpr.invars[movable:]]
     debug = jaxpr.debug_info.with_unknown_names()
     return ClosedJaxpr(jaxpr.replace(constvars=[], invars=invars, debug_info=debug), ())
-
-
-def with_constants(closed: Any, constants: Any) -> Any:
-    """Return a program whose first inputs are constants of these values."""
-    jaxpr, count = closed.jaxpr, len(constants)
-    changed = jaxpr.replace(
-        constvars=jaxpr.invars[:count],
-        invars=jaxpr.invars[count:],
-        debug_info=jaxpr.debug_info.with_unknown_names(),
-    )
-    return ClosedJaxpr(changed, tuple(constants))

@@ -16,6 +16,9 @@ RULES = frozenset(
     {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 )
 _CONTENT_LIMIT = 1 << 24
+# Where something stands in a program: the numbers of equations on the way to it, from
+# the outside in, then which operand or parameter it is.
+Path = tuple[Any, ...]
 
 
 class Unrecognized(Exception):
@@ -36,19 +39,15 @@ def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
     Raises:
         Unrecognized: If a parameter cannot be compared by value.
     """
-    key: list[Hashable] = []
+    printer = Printer()
     if lift:
-        key.append(tuple(map(_aval, closed.jaxpr.constvars)))
+        printer.key.append(tuple(v.aval for v in closed.jaxpr.constvars))
         constants = tuple(closed.consts)
     else:
-        key.append(tuple(map(content, closed.consts)))
+        printer.key.append(tuple(map(content, closed.consts)))
         constants = ()
-    _print_jaxpr(closed.jaxpr, key)
-    return tuple(key), constants
-
-
-def _aval(variable: Any) -> Hashable:
-    return variable.aval
+    printer.program(closed.jaxpr)
+    return tuple(printer.key), constants
 
 
 def content(value: Any) -> Hashable:
@@ -66,41 +65,6 @@ def content(value: Any) -> Hashable:
     return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
 
 
-def _print_jaxpr(jaxpr: Any, key: list[Hashable]) -> None:
-    number: dict[Any, int] = {}
-    for variable in (*jaxpr.constvars, *jaxpr.invars):
-        number[variable] = len(number)
-        key.append(_aval(variable))
-    print_equations(jaxpr, key, number)
-
-
-def print_equations(jaxpr: Any, key: list[Hashable], number: dict[Any, int]) -> None:
-    def atom(value: Any) -> Hashable:
-        if isinstance(value, Literal):
-            return ("literal", _aval(value), content(value.val))
-        return number[value]
-
-    for equation in jaxpr.eqns:
-        key.append(equation.primitive)
-        key.append(context(equation.ctx))
-        key.append(tuple(map(atom, equation.invars)))
-        print_parameters(equation, key)
-        for variable in equation.outvars:
-            number[variable] = len(number)
-            key.append(_aval(variable))
-    key.append(tuple(map(atom, jaxpr.outvars)))
-
-
-def print_parameters(equation: Any, key: list[Hashable]) -> None:
-    """Write what an operation does besides its operands, but for names and rules."""
-    custom = equation.primitive.name in CUSTOM
-    for name in sorted(equation.params):
-        if name in NAMES or (custom and name in RULES):
-            continue
-        key.append(name)
-        _print_parameter(equation.params[name], key)
-
-
 def context(made_under: Any) -> Hashable:
     """Return the settings that an equation was traced under and keeps."""
     metadata = getattr(made_under, "xla_metadata", None)
@@ -111,34 +75,84 @@ def context(made_under: Any) -> Hashable:
     )
 
 
-def _print_parameter(value: Any, key: list[Hashable]) -> None:
-    if isinstance(value, ClosedJaxpr):
-        key.append(tuple(map(content, value.consts)))
-        _print_jaxpr(value.jaxpr, key)
-    elif isinstance(value, Jaxpr):
-        _print_jaxpr(value, key)
-    elif isinstance(value, (tuple, list)):
-        key.append((type(value), len(value)))
-        for item in value:
-            _print_parameter(item, key)
-    elif isinstance(value, dict):
-        key.append((dict, len(value)))
-        for name, item in value.items():
-            key.append(name)
-            _print_parameter(item, key)
-    else:
-        print_plain(value, key)
+class Printer:
+    """Writes a program into a key, bit by bit."""
 
+    def __init__(self) -> None:
+        self.key: list[Hashable] = []
 
-def print_plain(value: Any, key: list[Hashable]) -> None:
-    """Write a parameter that holds no program: an array, a number, a choice."""
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        key.append(content(value))
-    elif isinstance(value, float):
-        key.append((float, value.hex()))
-    else:
-        try:
-            hash(value)
-        except TypeError as error:
-            raise Unrecognized(f"a parameter of type {type(value).__name__}") from error
-        key.append((type(value), value))
+    def program(self, jaxpr: Any, path: Path = ()) -> None:
+        """Write a program with its own variables."""
+        number: dict[Any, int] = {}
+        for variable in (*jaxpr.constvars, *jaxpr.invars):
+            number[variable] = len(number)
+            self.key.append(variable.aval)
+        self.equations(jaxpr, number, path)
+
+    def equations(self, jaxpr: Any, number: Any, path: Path = ()) -> None:
+        """Write the equations and the outputs, given the numbers of the inputs."""
+        key = self.key
+        for at, equation in enumerate(jaxpr.eqns):
+            here = (*path, at)
+            key.append(equation.primitive)
+            key.append(context(equation.ctx))
+            key.append(self.atoms(equation.invars, number, here))
+            self.parameters(equation, here)
+            for variable in equation.outvars:
+                number[variable] = len(number)
+                key.append(variable.aval)
+        key.append(self.atoms(jaxpr.outvars, number, (*path, "out")))
+
+    def atoms(self, atoms: Any, number: Any, path: Path) -> Hashable:
+        """Return what stands for operands."""
+        return tuple(
+            self.literal(atom, (*path, i))
+            if isinstance(atom, Literal)
+            else number[atom]
+            for i, atom in enumerate(atoms)
+        )
+
+    def literal(self, literal: Any, path: Path) -> Hashable:
+        """Return what stands for a number in a program."""
+        del path
+        return ("literal", literal.aval, content(literal.val))
+
+    def parameters(
+        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+    ) -> None:
+        """Write what an operation does, but for its operands, names and rules."""
+        custom = equation.primitive.name in CUSTOM
+        for name in sorted(equation.params):
+            if name in NAMES or name in skipped or (custom and name in RULES):
+                continue
+            self.key.append(name)
+            self.parameter(equation.params[name], (*path, name))
+
+    def parameter(self, value: Any, path: Path) -> None:
+        """Write a parameter, the programs in it as what they compute."""
+        key = self.key
+        if isinstance(value, ClosedJaxpr):
+            key.append(tuple(map(content, value.consts)))
+            self.program(value.jaxpr, path)
+        elif isinstance(value, Jaxpr):
+            self.program(value, path)
+        elif isinstance(value, (tuple, list)):
+            key.append((type(value), len(value)))
+            for i, item in enumerate(value):
+                self.parameter(item, (*path, i))
+        elif isinstance(value, dict):
+            key.append((dict, len(value)))
+            for name, item in value.items():
+                key.append(name)
+                self.parameter(item, (*path, name))
+        elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            key.append(content(value))
+        elif isinstance(value, float):
+            key.append((float, value.hex()))
+        else:
+            try:
+                hash(value)
+            except TypeError as error:
+                what = f"a parameter of type {type(value).__name__}"
+                raise Unrecognized(what) from error
+            key.append((type(value), value))

@@ -9,11 +9,10 @@ import numpy as np
 
 from ._compat import Literal
 from ._fingerprint import (
+    Printer,
     Unrecognized,
     content,
     context,
-    print_equations,
-    print_parameters,
 )
 from ._interpret import jitted
 from ._programs import scan_counts
@@ -113,19 +112,19 @@ def same_program(first: Any, second: Any, places: list[Any]) -> bool:
             i for i, (_, value) in enumerate(constants) if _same_array(value, place)
         ]
         inputs.append(constants.pop(found[0])[0] if found else object())
-    keys: tuple[list[Hashable], list[Hashable]] = ([], [])
+    one, other = Printer(), Printer()
     try:
         kept = tuple(content(value) for _, value in constants)
         if kept != tuple(map(content, first.consts)):
             return False
-        for closed, key, order in (
-            (first, keys[0], [*first.jaxpr.invars, *first.jaxpr.constvars]),
-            (second, keys[1], [*inputs, *(variable for variable, _ in constants)]),
+        for closed, printer, order in (
+            (first, one, [*first.jaxpr.invars, *first.jaxpr.constvars]),
+            (second, other, [*inputs, *(variable for variable, _ in constants)]),
         ):
-            print_equations(closed.jaxpr, key, {v: i for i, v in enumerate(order)})
+            printer.equations(closed.jaxpr, {v: i for i, v in enumerate(order)})
     except (Unrecognized, KeyError):
         return False
-    return keys[0] == keys[1]
+    return one.key == other.key
 
 
 def _same_array(constant: Any, place: Any) -> bool:
@@ -187,11 +186,12 @@ class _Moved:
 
     def __init__(self, finite: bool) -> None:
         self.finite = finite
+        self.printer = Printer()
+        self.key = self.printer.key
         self.known: dict[Any, np.ndarray] = {}
         self.narrow: set[Any] = set()
         self.bounds: dict[Any, int] = {}
         self.number: dict[Any, int] = {}
-        self.key: list[Hashable] = []
         self.count = 0
 
     def input(self, variable: Any) -> None:
@@ -299,7 +299,7 @@ class _Moved:
         self.key.append(equation.primitive)
         self.key.append(context(equation.ctx))
         self.key.append(tuple(map(self.atom, equation.invars)))
-        print_parameters(equation, self.key)
+        self.printer.parameters(equation)
         for variable in equation.outvars:
             self.input(variable)
 

@@ -41,6 +41,7 @@ from ._values import (
     SCALARS as SCALARS,
     SMALL as SMALL,
     SMALL_NUMPY as SMALL_NUMPY,
+    copied as copied,
     is_numeric as is_numeric,
     is_small as is_small,
     own_copy as own_copy,

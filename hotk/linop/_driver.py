@@ -123,7 +123,8 @@ def compiled(run: Callable[..., Any], inputs: Any) -> Any:
 @jitted(static_argnums=(0, 2, 3))
 def _jitted(run: Callable[..., Any], arrays: Any, leaves: Any, treedef: Any) -> Any:
     inputs = eqx.combine(arrays, treedef.unflatten(leaves))
-    return run(jax.lax.while_loop, *inputs)
+    with space.mesh_of(arrays):
+        return run(jax.lax.while_loop, *inputs)
 
 
 def _python_loop(condition: Any, body: Any, state: Any) -> Any:

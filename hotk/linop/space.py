@@ -143,7 +143,8 @@ def choose(condition: Any, u: Any, v: Any) -> Any:
 
 def zeros(like: Any) -> Any:
     """Return the zero vector."""
-    return jax.tree.map(jnp.zeros_like, like)
+    with mesh_of(like):
+        return jax.tree.map(jnp.zeros_like, like)
 
 
 def is_explicit(a: Any) -> bool:
@@ -152,12 +153,12 @@ def is_explicit(a: Any) -> bool:
 
 
 def mesh_of(v: Any) -> Any:
-    """Enter the mesh that a vector is split over explicitly, if it is.
+    """Enter the mesh that a traced vector is split over explicitly, if it is.
 
     The zeros that a program begins with belong to no mesh otherwise.
     """
     for a in jax.tree.leaves(v):
-        if is_explicit(a):
+        if isinstance(a, Tracer) and is_explicit(a):
             return jax.sharding.use_abstract_mesh(jax.typeof(a).sharding.mesh)
     return contextlib.nullcontext()
 
@@ -204,7 +205,7 @@ def random(key: Any, like: Any, *, signs: bool = False) -> Any:
         groups.setdefault((str(a.dtype), shape), []).append(i)
     keys = jax.random.split(key, max(len(groups), 1))
     draw = jax.random.rademacher if signs else jax.random.normal
-    made = list(arrays)
+    made, blank = list(arrays), zeros(arrays)
     for one, ((_, shape), group) in zip(keys, groups.items(), strict=False):
         dtype = arrays[group[0]].dtype
         if shape is None:
@@ -219,7 +220,7 @@ def random(key: Any, like: Any, *, signs: bool = False) -> Any:
             pieces = jax.lax.optimization_barrier(pieces)
         for i, piece in zip(group, pieces, strict=True):
             # zeros like the leaf give its sharding, whatever kind its axes are
-            made[i] = piece.reshape(arrays[i].shape) + jnp.zeros_like(arrays[i])
+            made[i] = piece.reshape(arrays[i].shape) + blank[i]
     return whole(made, like)
 
 
@@ -230,9 +231,8 @@ _FULL = jax.lax.Precision.HIGHEST
 
 def basis(like: Any, count: int) -> Any:
     """Return `count` zero vectors."""
-    return jax.tree.map(
-        lambda a: jnp.broadcast_to(jnp.zeros_like(a)[None], (count, *a.shape)), like
-    )
+    rows = lambda a: jnp.broadcast_to(a[None], (count, *a.shape))
+    return jax.tree.map(rows, zeros(like))
 
 
 def put(vectors: Any, index: Any, v: Any) -> Any:

@@ -36,7 +36,6 @@ from ._call import SLOT, Call, Mismatch
 from ._flat import warn_if_flat
 from ._options import Options
 from ._plan import Plan
-from ._wide import in_dtypes_of
 
 
 Kinds = tuple[Any, ...]
@@ -386,10 +385,7 @@ def _apply(
     elif takes == "u":
         y, _ = jax.eval_shape(f, point)
         direction = call.cotangent(direction, y, arrays)
-    with in_dtypes_of(point) as as_before:
-        result = call.options.apply(
-            as_before(f), point, direction, plan.mode, plan.block
-        )
+    result = call.options.apply(f, point, direction, plan.mode, plan.block)
     if plan.kinks:
         mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
         warn_if_flat(call, f, point, mode, plan.kinks)

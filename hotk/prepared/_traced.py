@@ -10,7 +10,6 @@ import numpy as np
 from hotk._core import (
     NEEDS_VALUE,
     PASSED_ON,
-    SHORT,
     Tracer,
     Unrecognized,
     equations,
@@ -24,7 +23,15 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.function import HELD, WRITES, Opaque, holds_gone, own_copy, recipe_of
+from hotk.function import (
+    HELD,
+    WRITES,
+    Opaque,
+    copied,
+    holds_gone,
+    own_copy,
+    recipe_of,
+)
 from hotk.mode import Facts
 
 from ._call import Call
@@ -221,20 +228,16 @@ def check_numpy(
     same = same_program(traced.jaxpr, closed, places)
     # The walk sees that captured arrays stay finite and short; arguments are not read.
     count = len(call.captured)
-    short = [i < count and n and _is_short(numpy[i]) for i, n in enumerate(narrowed)]
+    short = [
+        i < count and n and copied(np.asarray(numpy[i]), light=True)[1]
+        for i, n in enumerate(narrowed)
+    ]
     finite = not any(narrowed[count:])
     if not same and not same_once_moved(
         traced.jaxpr, closed, places, narrowed, short=short, finite=finite
     ):
         raise Fallback(NUMPY)
     primal.checked.add(key)
-
-
-def _is_short(array: Any) -> bool:
-    """Whether a NumPy array holds integers that are marked as small in a key."""
-    array = np.asarray(array)
-    integers = array.dtype.kind in "iu" and array.size
-    return bool(integers) and max(int(array.max()), -int(array.min())) <= SHORT
 
 
 def share(program: Program, call: Call) -> Program | Lifted:

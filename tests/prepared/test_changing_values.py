@@ -1,13 +1,11 @@
 """A captured value that changes from call to call is told of, once."""
 
-import contextlib
-import warnings
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 import hotk
+from tests.helpers import recorded
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -20,19 +18,10 @@ def empty():
     hotk.clear_cache()
 
 
-@contextlib.contextmanager
-def recorded():
-    """Collect the warnings of changing values."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        yield found
-    found[:] = [w for w in found if w.category is hotk.ChangingValueWarning]
-
-
 def test_the_third_value_of_a_cell_is_told_of_and_no_later_one():
     make, counts = lambda beta: lambda x: beta * jnp.sum(x**2), []
     for i in range(5):
-        with recorded() as found:
+        with recorded(hotk.ChangingValueWarning) as found:
             hotk.gradient(make(0.25 * i), X)
         counts.append(len(found))
         if i == 2:
@@ -45,7 +34,7 @@ def test_the_third_value_of_a_cell_is_told_of_and_no_later_one():
 
 def test_it_points_to_the_line_of_the_call():
     make = lambda beta: lambda x: beta * jnp.sum(x**2)
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for i in range(3):
             hotk.gradient(make(i), X)
     assert found[0].filename == __file__
@@ -53,7 +42,7 @@ def test_it_points_to_the_line_of_the_call():
 
 def test_several_places_are_told_of_one_by_one():
     make = lambda a, b: lambda x: a * jnp.sum(x**2) + b
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for i in range(4):
             hotk.gradient(make(i, 1.0), X)
         for i in range(4):
@@ -63,7 +52,7 @@ def test_several_places_are_told_of_one_by_one():
 
 def test_values_that_come_again_are_not_new():
     make = lambda a: lambda x: a * jnp.sum(x**2)
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for _ in range(5):
             for a in (1.0, 2.0):
                 hotk.gradient(make(a), X)
@@ -76,7 +65,7 @@ def test_values_that_come_again_are_not_new():
 def test_a_list_that_grows_is_told_of():
     history = []
     f = lambda x: len(history) * jnp.sum(x**2)
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for i in range(4):
             history.append(0.0)
             hotk.gradient(f, X)
@@ -86,7 +75,7 @@ def test_a_list_that_grows_is_told_of():
 
 def test_other_functions_shapes_and_structures_are_not_told_of():
     wrap = lambda g: lambda x: jnp.sum(g(x) ** 2)
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for g in (jnp.sin, jnp.cos, jnp.tan, lambda x: x, lambda x: 2 * x, abs):
             hotk.gradient(wrap(g), X)
         for n in (1, 2, 3):
@@ -97,7 +86,7 @@ def test_other_functions_shapes_and_structures_are_not_told_of():
 
 def test_prepared_operators_are_not_told_of():
     make = lambda a: lambda x: a * jnp.sum(x**2)
-    with recorded() as found:
+    with recorded(hotk.ChangingValueWarning) as found:
         for a in (1.0, 2.0, 3.0, 4.0):
             hotk.gradient.prepare(make(a), X)
     assert not found

@@ -1,6 +1,5 @@
 """A function that is traced again only because it is opaque is told of, once."""
 
-import contextlib
 import gc
 import inspect
 import threading
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import hotk
+from tests.helpers import recorded
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -23,15 +23,6 @@ X = jnp.array([0.5, -1.0, 2.0])
 @pytest.fixture(autouse=True)
 def empty():
     hotk.clear_cache()
-
-
-@contextlib.contextmanager
-def recorded():
-    """Collect the warnings of opaque functions."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        yield found
-    found[:] = [w for w in found if w.category is hotk.OpaqueWarning]
 
 
 def locked():
@@ -48,7 +39,7 @@ def locked():
 def test_the_second_trace_warns_and_no_other_does():
     f, counts = locked(), []
     for _ in range(4):
-        with recorded() as found:
+        with recorded(hotk.OpaqueWarning) as found:
             hotk.gradient(f, X)
         counts.append(len(found))
     assert counts == [0, 1, 0, 0]
@@ -57,7 +48,7 @@ def test_the_second_trace_warns_and_no_other_does():
 def test_it_says_what_where_how_long_and_what_to_do():
     f = locked()
     hotk.hvp(f, X, X)
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         hotk.hvp(f, X, X)
     text, line = str(found[0].message), f.__code__.co_firstlineno
     for part in (
@@ -74,7 +65,7 @@ def test_it_says_what_where_how_long_and_what_to_do():
 def test_it_points_to_the_line_of_the_call():
     f = locked()
     hotk.gradient(f, X)
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         here = inspect.currentframe().f_lineno + 1
         hotk.gradient(f, X)
     assert (found[0].filename, found[0].lineno) == (__file__, here)
@@ -90,14 +81,14 @@ def test_the_line_is_named_that_needs_a_value():
         return scale * jnp.sum(x**2)
 
     for _ in range(2):
-        with recorded() as found:
+        with recorded(hotk.OpaqueWarning) as found:
             hotk.gradient(f, X)
     line = f.__code__.co_firstlineno + 2
     assert f"test_opaque_is_loud.py:{line}: it needs the value" in str(found[0].message)
 
 
 def test_fresh_closures_of_one_code_are_told_of_once():
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         for _ in range(3):
             hotk.gradient(locked(), X)
     assert len(found) == 1
@@ -105,7 +96,7 @@ def test_fresh_closures_of_one_code_are_told_of_once():
 
 def test_what_would_be_traced_once_each_is_not_told_of():
     f = locked()
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         hotk.gradient(f, X)
         hotk.gradient(f, X[:2])  # another signature
         hotk.value_and_gradient(f, X)  # another operator
@@ -115,7 +106,7 @@ def test_what_would_be_traced_once_each_is_not_told_of():
 
 def test_neither_prepare_nor_an_outer_trace_warns():
     f = locked()
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         for _ in range(3):
             hotk.gradient.prepare(f, X)(X)
             jax.jit(lambda x: hotk.gradient(f, x))(X)
@@ -124,7 +115,7 @@ def test_neither_prepare_nor_an_outer_trace_warns():
 
 
 def test_functions_on_the_fast_path_are_not_told_of():
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         for scale in (1.0, 2.0):
             hotk.gradient(lambda x, c=scale: c * jnp.sum(x), X)
     assert not found
@@ -148,7 +139,7 @@ def test_clearing_the_cache_makes_it_new_again():
     for _ in range(2):
         hotk.clear_cache()
         hotk.gradient(f, X)
-        with recorded() as found:
+        with recorded(hotk.OpaqueWarning) as found:
             hotk.gradient(f, X)
         assert len(found) == 1
 
@@ -161,7 +152,7 @@ def test_threads_are_told_once():
         for _ in range(3):
             hotk.gradient(f, X)
 
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -178,7 +169,7 @@ def test_it_keeps_neither_the_function_nor_its_code_alive():
         return names["f"]
 
     f = make()
-    with recorded():
+    with recorded(hotk.OpaqueWarning):
         for _ in range(2):
             hotk.gradient(f, X)
     alive = weakref.ref(f)
@@ -205,7 +196,7 @@ def test_callables_of_any_kind_are_known_by_their_code(wrap):
         "partial": lambda f: functools.partial(f),
         "jitted": lambda f: lambda x, f=f: jax.jit(f)(x),
     }
-    with recorded() as found:
+    with recorded(hotk.OpaqueWarning) as found:
         for _ in range(3):
             hotk.gradient(kinds[wrap](Loss()), X)
     assert len(found) == 1
@@ -220,7 +211,7 @@ def test_numpy_arrays_that_numpy_computes_with_are_named():
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         x = jnp.ones(2, jnp.float32)
         for _ in range(2):
-            with recorded() as found:
+            with recorded(hotk.OpaqueWarning) as found:
                 hotk.gradient(f, x)
         reason = hotk.cache_info().reasons[-1]
     if "NumPy computes" in reason:
