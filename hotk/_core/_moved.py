@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ._by_numpy import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, RING
 from ._compat import Literal
 from ._fingerprint import (
     Printer,
@@ -18,73 +19,6 @@ from ._interpret import jitted
 from ._programs import scan_counts
 
 
-def _broadcast(array: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
-    sizes = [1] * len(shape)
-    for axis, size in zip(broadcast_dimensions, array.shape, strict=True):
-        sizes[axis] = size
-    return np.broadcast_to(array.reshape(sizes), shape)
-
-
-def _slice(
-    array: Any, start_indices: Any, limit_indices: Any, strides: Any, **_: Any
-) -> Any:
-    steps = strides or [1] * array.ndim
-    bounds = zip(start_indices, limit_indices, steps, strict=True)
-    return array[tuple(slice(*b) for b in bounds)]
-
-
-# Operations that only move numbers, by NumPy: it and JAX do the same with any content.
-_MOVES: dict[str, Callable[..., Any]] = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": lambda *arrays, dimension, **_: np.concatenate(arrays, dimension),
-    "copy": lambda array, **_: array,
-    "copy_p": lambda array, **_: array,
-    "reshape": lambda array, new_sizes, **_: array.reshape(new_sizes),
-    "rev": lambda array, dimensions, **_: np.flip(array, dimensions),
-    "slice": _slice,
-    "squeeze": lambda array, dimensions, **_: np.squeeze(array, tuple(dimensions)),
-    "transpose": lambda array, permutation, **_: np.transpose(array, permutation),
-}
-# Exact where JAX has the numbers that NumPy has.
-_COMPARISONS: dict[str, Callable[..., Any]] = {
-    "eq": np.equal,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "le": np.less_equal,
-    "lt": np.less,
-    "ne": np.not_equal,
-}
-_LOGIC: dict[str, Callable[..., Any]] = {
-    "and": np.bitwise_and,
-    "not": np.bitwise_not,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "reduce_and": lambda array, axes, **_: np.all(array, axis=tuple(axes)),
-    "reduce_or": lambda array, axes, **_: np.any(array, axis=tuple(axes)),
-}
-# The last bits of integers: those of a result are given by those of what it is made of.
-_RING: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "sub": np.subtract,
-}
-# Of floats these are exact, also once digits were dropped.
-_ORDERED: dict[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "max": np.maximum,
-    "min": np.minimum,
-    "neg": np.negative,
-    "reduce_max": lambda array, axes, **_: np.max(array, axis=tuple(axes)),
-    "reduce_min": lambda array, axes, **_: np.min(array, axis=tuple(axes)),
-}
-# With all digits NumPy and JAX round these alike.
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    **_RING,
-    "div": np.divide,
-    "sqrt": np.sqrt,
-    "square": np.square,
-}
 _INTEGERS = frozenset("iub")
 # Integers that leave room for some arithmetic in 32 bits, and are exact as floats.
 SHORT = 1 << 20
@@ -247,10 +181,12 @@ class _Moved:
             inner = jitted(equation)
             if move is not None:
                 narrow = any(map(self.is_narrow, equation.invars))
-                bound = self.bound(equation)
-                self.know(equation.outvars[0], np.asarray(move()), narrow)
-                if bound is not None:
-                    self.bounds[equation.outvars[0]] = bound
+                bound, made = self.bound(equation), move()
+                each = made if equation.primitive.multiple_results else [made]
+                for variable, array in zip(equation.outvars, each, strict=True):
+                    self.know(variable, np.asarray(array), narrow)
+                    if bound is not None:
+                        self.bounds[variable] = bound
             elif inner is not None and (any(known) or inner.consts):
                 self.open(inner, equation)
             elif equation.primitive.name == "scan":
@@ -307,23 +243,23 @@ class _Moved:
         """Return what does an operation that only moves numbers, or `None`."""
         name, parameters = equation.primitive.name, equation.params
         values = [self.value(atom) for atom in equation.invars]
-        if name in _MOVES:
-            return lambda: _MOVES[name](*values, **parameters)
+        if name in MOVES:
+            return lambda: MOVES[name](*values, **parameters)
         kinds = {value.dtype.kind for value in values}
         narrow = any(map(self.is_narrow, equation.invars))
         bound = self.bound(equation)
         exact = not narrow or bound is not None
         done: Any = None
         if kinds == {"b"}:
-            done = _LOGIC.get(name)
+            done = LOGIC.get(name)
         elif kinds <= set("iu"):
-            done = _RING.get(name) or (_COMPARISONS.get(name) if exact else None)
+            done = RING.get(name) or (COMPARISONS.get(name) if exact else None)
         elif kinds == {"f"}:
             if not narrow and jax.config.jax_enable_x64:  # pyright: ignore
-                done = _ARITHMETIC.get(name)
-            done = done or _ORDERED.get(name)
-            if name in _COMPARISONS and self.compares_exactly(equation.invars, values):
-                done = _COMPARISONS[name]
+                done = ARITHMETIC.get(name)
+            done = done or ORDERED.get(name)
+            if name in COMPARISONS and self.compares_exactly(equation.invars, values):
+                done = COMPARISONS[name]
             if name == "is_finite" and self.finite:
                 done = np.isfinite
         if done is not None:
@@ -363,7 +299,7 @@ class _Moved:
         if not known or len(known) < len(bounds):
             return None
         name = equation.primitive.name
-        if name not in _RING:
+        if name not in RING:
             return max(known)
         made = math.prod(known) if name == "mul" else sum(known)
         return made if made < _ROOM else None

@@ -193,12 +193,17 @@ def custom_rule(walk: Walk, value: Any) -> None:
     if is_permanent(value):
         walk.key.append(weakref.ref(value))
         return
-    kept = {name: item for name, item in vars(value).items() if name[:2] != "__"}
+    kept = rule_parts(value)
     walk.key.append(type(value))
     walk.key.append(len(kept))
     for name, item in kept.items():
         walk.key.append(name)
         walk.visit(item, ".{}", name)
+
+
+def rule_parts(value: Any) -> dict[str, Any]:
+    """Return the attributes of a function with its own derivative: body and rules."""
+    return {name: item for name, item in vars(value).items() if name[:2] != "__"}
 
 
 def memo(walk: Walk, value: Any) -> None:

@@ -1,6 +1,7 @@
 """The lines of a guard for classes, their objects, and the nodes of trees."""
 
 import abc
+import collections
 import dataclasses
 from types import FunctionType
 from typing import Any
@@ -12,7 +13,9 @@ from hotk._core import peek
 from . import _classes
 from ._classes import is_library_class
 from ._objects import kept_instances, members, slots_of
-from ._value_lines import same, same_if_alive
+from ._standard import entries as entries_of, nodes_of
+from ._value_lines import entries, same, same_if_alive
+from ._values import OF_WRAPPERS, one_level
 from ._writer import Unguarded, Writer
 
 
@@ -51,10 +54,7 @@ def _base(w: Writer, base: type, expression: str) -> None:
     w.unless(f"[*{here}] == {w.constant(list(vars(base)))}")
     for name, field in vars(base).get("__dataclass_fields__", {}).items():
         place = f"{here}['__dataclass_fields__'][{name!r}]"
-        w.unless(f"[*{place}.metadata] == {w.constant(list(field.metadata))}")
-        for key, item in field.metadata.items():
-            _plain_name(key)
-            w.visit(item, f"{place}.metadata[{key!r}]")
+        entries(w, field.metadata, f"{place}.metadata")
         for part in _classes.own_defaults(field):
             w.visit(getattr(field, part), f"{place}.{part}")
     own = dict(_classes.own_items(base))
@@ -155,6 +155,10 @@ def _plain_name(name: Any) -> None:
 
 def tree_node(w: Writer, value: Any, here: str) -> None:
     kind = type(value)
+    library = kind.__module__.partition(".")[0]
+    if not isinstance(value, (tuple, eqx.Module)) and library != "equinox":
+        _registered(w, value, here)
+        return
     if w.met(value, here, "node"):
         return
     w.visit(kind, f"type({here})")
@@ -166,15 +170,57 @@ def tree_node(w: Writer, value: Any, here: str) -> None:
             w.visit(item, f"{here}[{i}]")
         return
     if not isinstance(value, eqx.Module):
-        if kind.__module__.partition(".")[0] != "equinox":
-            raise Unguarded
         same_if_alive(w, value, here)  # a sentinel in its static fields
         return
     fields = {field.name: field for field in dataclasses.fields(value)}
-    if not set(vars(value)) <= set(fields):
+    if not set(vars(value)) <= {*fields, *OF_WRAPPERS}:
         raise Unguarded
     static = {n for n, field in fields.items() if field.metadata.get("static")}
-    _attributes(w, vars(value), here, static)
+    _attributes(w, vars(value), here, {*static, *OF_WRAPPERS})
+
+
+def _registered(w: Writer, value: Any, here: str) -> None:
+    """Write the check of a node of another library, or of a dataclass of the user."""
+    kind = type(value)
+    children, data = one_level(value)
+    w.frozen += not children
+    known = w.met(value, here, "node")
+    w.frozen -= not children
+    if known:
+        return
+    w.visit(kind, f"type({here})")
+    if data is value:
+        w.frozen += 1
+        _contents(w, value, here)
+        w.frozen -= 1
+        return
+    both = w.hold(None, f"{w.constant(one_level)}({here})")
+    each, static = w.hold(children, f"{both}[0]"), w.hold(data, f"{both}[1]")
+    w.unless(f"len({each}) == {len(children)}")
+    if not is_library_class(kind):
+        _whole(w, value, here, (children, each), (data, static))
+    w.frozen += 1
+    _static_data(w, data, static)
+    w.frozen -= 1
+    for i, child in enumerate(children):
+        w.visit(child, f"{each}[{i}]")
+
+
+def _whole(w: Writer, value: Any, here: str, *parts: tuple[Any, str]) -> None:
+    """Write that the tree of a dataclass holds all that the object holds."""
+    if slots_of(value):
+        raise Unguarded
+    places = {}
+    for part, name in parts:
+        for i, item in enumerate(part if isinstance(part, (tuple, list)) else ()):
+            places.setdefault(id(item), f"{name}[{i}]")
+    found = peek(value, "__dict__") or {}
+    space = w.hold(found, f"{here}.__dict__")
+    w.unless(f"[*{space}] == {w.constant(list(found))}")
+    for name, item in found.items():
+        if id(item) not in places:
+            raise Unguarded
+        w.unless(f"{space}[{name!r}] is {places[id(item)]}")
 
 
 def node(w: Writer, kind: type, data: Any, expression: str) -> None:
@@ -184,6 +230,47 @@ def node(w: Writer, kind: type, data: Any, expression: str) -> None:
     w.frozen += 1
     _static_data(w, data, f"{here}[1]")
     w.frozen -= 1
+
+
+def subclassed(w: Writer, value: Any, here: str) -> None:
+    """A tuple or a dict of a library's class."""
+    kind = type(value)
+    if isinstance(value, list):
+        raise Unguarded
+    if w.met(value, here, kind):
+        return
+    same_if_alive(w, kind, f"type({here})")
+    _contents(w, value, here)
+    if isinstance(value, tuple):  # a class may iterate otherwise
+        items = list(tuple.__iter__(value))
+        each = w.hold(items, f"[*{w.constant(tuple)}.__iter__({here})]")
+        w.unless(f"len({each}) == {len(items)}")
+        for i, item in enumerate(items):
+            w.visit(item, f"{each}[{i}]")
+        return
+    plain = plain_dict(value)
+    entries(w, plain, w.hold(plain, f"{w.constant(plain_dict)}({here})"))
+    if kind is collections.defaultdict:
+        w.visit(value.default_factory, f"{here}.default_factory")
+
+
+def plain_dict(value: Any) -> dict[Any, Any]:
+    """Return the entries of a dict, whatever methods its class has."""
+    return dict(entries_of(value))
+
+
+def treedef(w: Writer, value: Any, here: str) -> None:
+    if w.met(value, here, type(value)):
+        return
+    nodes = nodes_of(value)
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    each = w.hold(nodes, f"{w.constant(nodes_of)}({here})")
+    counts = [counts for counts, _ in nodes]
+    w.unless(f"[n[0] for n in {each}] == {w.constant(counts)}")
+    for i, (_, data) in enumerate(nodes):
+        if data is not None:
+            kind, held = data
+            node(w, kind, held, f"{each}[{i}][1]")
 
 
 def _static_data(w: Writer, data: Any, expression: str) -> None:

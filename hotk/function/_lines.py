@@ -20,7 +20,9 @@ from ._class_lines import (
     named_scope,
     node,
     plain_object,
+    subclassed,
     tree_node,
+    treedef,
 )
 from ._part_lines import visit_read
 from ._parts import first_reads
@@ -36,9 +38,11 @@ from ._value_lines import (
     a_slice,
     by_piece,
     declared,
+    entries,
     getter,
     leaf,
     mapping,
+    mark,
     moment,
     number,
     numpy_leaf,
@@ -46,8 +50,6 @@ from ._value_lines import (
     same_if_alive,
     sequence,
     static,
-    subclassed,
-    treedef,
 )
 from ._walk import Walk, told
 from ._writer import WRITERS, Check, Unguarded, Writer
@@ -95,6 +97,34 @@ def of_library(w: Writer, value: Any, here: str) -> None:
     same_if_alive(w, value, here)
 
 
+def custom_rule(w: Writer, value: Any, here: str) -> None:
+    if is_permanent(value):
+        same_if_alive(w, value, here)
+        return
+    if w.met(value, here, "rule"):
+        return
+    parts = _callables.rule_parts(value)
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    place = w.hold(parts, f"{w.constant(_callables.rule_parts)}({here})")
+    entries(w, parts, place)
+
+
+def filter_jitted(w: Writer, value: Any, here: str) -> None:
+    inner = value.__wrapped__
+    if not isinstance(inner, FunctionType) or not _standard.is_usual(value, inner):
+        tree_node(w, value, here)
+        return
+    if w.met(value, here, "filtered"):
+        return
+    given = w.constant(_standard.filter_options)
+    options = w.constant(_standard.filter_options(value))
+    cached = w.constant(jit_options(value._cached))
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    w.unless(f"{given}({here}) == {options}")
+    w.unless(f"{w.constant(has_jit_options)}({here}._cached, {cached})")
+    w.visit(inner, f"{here}.__wrapped__")
+
+
 def jitted(w: Writer, value: Any, here: str) -> None:
     walk = Walk()
     walk.frozen = w.frozen
@@ -126,9 +156,7 @@ def module(w: Writer, value: types.ModuleType, here: str) -> None:
 
 
 def method(w: Writer, value: Any, here: str) -> None:
-    if type(value) is not types.MethodType:
-        raise Unguarded
-    w.unless(f"type({here}) is {w.constant(types.MethodType)}")
+    w.unless(f"type({here}) is {w.constant(type(value))}")  # equinox has its own
     function = value.__func__
     w.visit(function, f"{here}.__func__")
     reads = first_reads(function) if type(function) is FunctionType else None
@@ -136,17 +164,20 @@ def method(w: Writer, value: Any, here: str) -> None:
 
 
 def partial(w: Writer, value: functools.partial, here: str) -> None:
-    if type(value) is not functools.partial:
-        raise Unguarded
     if value.__dict__:
         raise Unguarded
-    kind = w.constant(functools.partial)
+    kind = w.constant(type(value))
     w.unless(f"type({here}) is {kind} and not {here}.__dict__")
     w.unless(f"len({here}.args) == {len(value.args)}")
     w.visit(value.func, f"{here}.func")
     for i, item in enumerate(value.args):
         w.visit(item, f"{here}.args[{i}]")
     w.visit(value.keywords, f"{here}.keywords")
+
+
+def wrapped_partial(w: Writer, value: Any, here: str) -> None:
+    w.unless(f"type({here}) is {w.constant(type(value))}")
+    w.visit(value.fun, f"{here}.fun")
 
 
 def function(w: Writer, value: FunctionType, here: str) -> None:
@@ -171,24 +202,34 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
             _global(w, value, here, space, name)
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 def _cells(w: Writer, value: FunctionType, here: str) -> None:
     if value.__closure__ is None:
         return  # by the code: it has no free names
     cells = w.hold(value.__closure__, f"{here}.__closure__")
     for i, cell in enumerate(value.__closure__):
-        try:
-            content = cell.cell_contents
-        except ValueError as error:
-            raise Unguarded from error
+        if is_empty(cell):
+            w.unless(f"{w.constant(is_empty)}({cells}[{i}])")
+            continue
+        content = cell.cell_contents
         reads = recipe_of(value.__code__).reads.get(value.__code__.co_freevars[i])
         visit_read(w, content, reads, f"{cells}[{i}].cell_contents")
 
 
 def _defaults(w: Writer, value: FunctionType, here: str) -> None:
     library = recipe_of(value.__code__).library
-    if value.__dict__ and not library:
-        raise Unguarded
     bare = "True" if library else f"not {here}.__dict__"
+    if value.__dict__ and not library:
+        bare = "True"
+        w.visit(value.__dict__, f"{here}.__dict__")
     defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
     if not defaults and not keywords:
         w.unless(f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}")
@@ -281,6 +322,7 @@ WRITERS.update(
         _standard.treedef: treedef,
         _standard.subclassed: subclassed,
         _standard.jitted: jitted,
+        _standard.filter_jitted: filter_jitted,
         _registry.declared: declared,
         _classes.static: static,
         _classes.member: member,
@@ -290,11 +332,13 @@ WRITERS.update(
         _objects.kept: kept,
         _objects.bare: plain_object,
         _objects.named_scope: named_scope,
-        _callables.custom_rule: of_library,
+        _objects.mark: mark,
+        _callables.custom_rule: custom_rule,
         _callables.memo: of_library,
         _callables.function: function,
         _callables.method: method,
         _callables.partial: partial,
+        _callables.wrapped_partial: wrapped_partial,
         _callables.builtin: builtin,
         _callables.module: module,
     }

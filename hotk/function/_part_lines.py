@@ -15,7 +15,7 @@ from ._parts import (
     user_bases,
 )
 from ._reads import Chain, Reads
-from ._value_lines import same_if_alive
+from ._value_lines import same, same_if_alive
 from ._walk import Walk
 from ._writer import Writer
 
@@ -83,9 +83,10 @@ def _spaces(w: Writer, value: Any, here: str) -> dict[type, str]:
     w.unless(f"len({name}.__mro__) == {len(kind.__mro__)}")
     hooks, spaces = w.constant(HOOKS), {}
     for i, base in enumerate(kind.__mro__):
-        if base not in user_bases(kind):
-            continue
         place = w.hold(base, f"{name}.__mro__[{i}]")
+        if base not in user_bases(kind):
+            same(w, base, place)
+            continue
         same_if_alive(w, base, place)
         spaces[base] = w.hold(vars(base), f"{place}.__dict__")
         w.unless(f"{hooks}.isdisjoint({spaces[base]})")
@@ -109,6 +110,10 @@ def _lookup(w: Writer, value: Any, name: str, spaces: dict[type, str], own: str)
         kind = w.constant(type(vars(base)[name]))
         w.unless(f"type({expression}) is {kind}")
         break
+    else:
+        bases = [base for base in type(value).__mro__ if name in vars(base)]
+        if bases:  # of a library: the same one, as was asked
+            expression = f"{w.constant(bases[0])}.__dict__[{name!r}]"
     if place != "property":
         has = "in" if place == "attribute" else "not in"
         w.unless(f"{name!r} {has} {own}")

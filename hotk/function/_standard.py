@@ -202,18 +202,25 @@ def treedef(walk: Walk, value: Any) -> None:
     """The structure of a tree: its nodes, with the static data of each."""
     if walk.met_fixed(value):
         return
-    walk.key.append((type(value), value.num_leaves))
-    waiting = [value]
+    for counts, data in nodes_of(value):
+        walk.key.append(counts)
+        if data is None:
+            continue
+        if data[0] in (tuple, list, dict, type(None)):
+            held_fixed(walk, data[0], data[1] or ())
+        else:
+            tree_data(walk, *data)
+
+
+def nodes_of(value: Any) -> list[tuple[Hashable, Any]]:
+    """List the nodes of a tree's structure: what they count, their class and data."""
+    waiting, found = [value], []
     while waiting:
         here = waiting.pop()
         data = here.node_data()
-        walk.key.append((here.num_nodes, here.num_leaves, data is None))
-        if data is not None:
-            if data[0] in (tuple, list, dict, type(None)):
-                held_fixed(walk, data[0], data[1] or ())
-            else:
-                tree_data(walk, *data)
-            waiting.extend(here.children())
+        found.append(((here.num_nodes, here.num_leaves, data is None), data))
+        waiting.extend(() if data is None else here.children())
+    return found
 
 
 # ----- Containers
@@ -316,7 +323,7 @@ FILTER_JITTED: type = type(eqx.filter_jit(math.sin))
 def filter_jitted(walk: Walk, value: Any) -> None:
     """A function of `equinox.filter_jit`: what is inside, if a like one can be made."""
     inner = value.__wrapped__
-    if not isinstance(inner, types.FunctionType) or not _is_usual(value, inner):
+    if not isinstance(inner, types.FunctionType) or not is_usual(value, inner):
         tree_node(walk, value)
         return
     if walk.met(value):
@@ -325,10 +332,14 @@ def filter_jitted(walk: Walk, value: Any) -> None:
     walk.visit(inner, ".__wrapped__")
 
 
-def _is_usual(value: Any, inner: Any) -> bool:
+def is_usual(value: Any, inner: Any) -> bool:
     """Whether a function of `equinox.filter_jit` was made without options."""
     like: Any = eqx.filter_jit(inner)
     options = jit_options(value._cached), jit_options(like._cached)
-    names = ("filter_warning", "donate_first", "donate_rest")
-    same = all(getattr(like, name) == getattr(value, name) for name in names)
+    same = filter_options(like) == filter_options(value)
     return same and options[0] is not None and options[0] == options[1]
+
+
+def filter_options(value: Any) -> tuple[Any, ...]:
+    """Return what a function of `equinox.filter_jit` was told besides the function."""
+    return value.filter_warning, value.donate_first, value.donate_rest

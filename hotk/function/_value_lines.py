@@ -1,6 +1,5 @@
 """The lines of a guard for arrays, plain values, containers and things of libraries."""
 
-import collections
 import math
 import operator
 import weakref
@@ -10,12 +9,16 @@ import numpy as np
 
 from ._classes import is_library_class
 from ._registry import is_declared
-from ._standard import logger_piece, moment_piece, piece_of, proxied
-from ._values import copied
+from ._standard import (
+    logger_piece,
+    moment_piece,
+    piece_of,
+    proxied,
+)
+from ._values import copied, numpy_piece
 from ._writer import Unguarded, Writer
 
 
-_DICTS = (collections.OrderedDict, collections.Counter, collections.defaultdict)
 _SIMPLE = (bool, int, str, bytes, type(None), type(...))
 
 
@@ -40,7 +43,12 @@ def static(w: Writer, value: Any, here: str) -> None:
 
 
 def numpy_leaf(w: Writer, value: np.ndarray, here: str) -> None:
-    if w.frozen or value.dtype.kind in "SUMm":
+    if w.frozen:
+        kind, piece = w.constant(np.ndarray), w.constant(numpy_piece(value))
+        w.unless(f"type({here}) is {kind}")
+        w.unless(f"{w.constant(numpy_piece)}({here}) == {piece}")
+        return
+    if value.dtype.kind in "SUMm":
         raise Unguarded
     if not w.met(value, here, np.ndarray):
         w.unless(f"type({here}) is {w.constant(np.ndarray)}")
@@ -93,14 +101,13 @@ def a_slice(w: Writer, value: slice, here: str) -> None:
 def a_set(w: Writer, value: Any, here: str) -> None:
     if w.met(value, here, type(value)):
         return
-    if not all(type(item) in (str, int, bytes, bool) for item in value):
-        raise Unguarded
-    kind, items = w.constant(type(value)), w.constant(list(value))
-    types_of = w.constant([type(item) for item in value])
-    w.unless(
-        f"type({here}) is {kind} and [*{here}] == {items} "
-        f"and [*map(type, {here})] == {types_of}"
-    )
+    kind, items = w.constant(type(value)), list(value)
+    w.unless(f"type({here}) is {kind} and len({here}) == {len(items)}")
+    each = w.hold(items, f"[*{here}]")
+    w.frozen += 1
+    for i, item in enumerate(items):
+        w.visit(item, f"{each}[{i}]")
+    w.frozen -= 1
 
 
 def getter(w: Writer, value: Any, here: str) -> None:
@@ -111,22 +118,6 @@ def getter(w: Writer, value: Any, here: str) -> None:
         return
     w.unless(f"type({here}) is {w.constant(type(value))}")
     w.visit(arguments, f"{here}.__reduce__()[1]")
-
-
-def treedef(w: Writer, value: Any, here: str) -> None:
-    if w.met(value, here, type(value)):
-        return
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        data = node.node_data()
-        names = (data or (None, None))[1]
-        simple = data is None or data[0] in (tuple, list, dict, type(None))
-        if not simple or not all(type(name) is str for name in names or ()):
-            raise Unguarded
-        waiting.extend(node.children())
-    w.unless(f"type({here}) is {w.constant(type(value))}")
-    w.unless(f"{here} == {w.constant(value)}")
 
 
 def sequence(w: Writer, value: Any, here: str) -> None:
@@ -142,28 +133,32 @@ def mapping(w: Writer, value: dict[Any, Any], here: str) -> None:
     kind = type(value)
     if w.met(value, here, kind):
         return
-    if not all(type(name) is str for name in value):
-        raise Unguarded
-    names = w.constant(list(value))
-    types_of = w.constant([str] * len(value))
-    w.unless(
-        f"type({here}) is {w.constant(kind)} and [*{here}] == {names} "
-        f"and [*map(type, {here})] == {types_of}"
-    )
-    for name, item in list(value.items()):
-        w.visit(item, f"{here}[{name!r}]")
+    w.unless(f"type({here}) is {w.constant(kind)}")
+    entries(w, value, here)
 
 
-def subclassed(w: Writer, value: Any, here: str) -> None:
-    """A dict of the standard library's, without attributes of its own."""
-    kind = type(value)
-    if kind not in _DICTS or getattr(value, "__dict__", None):
-        raise Unguarded
-    w.unless(f"not getattr({here}, '__dict__', None)")
-    before = len(w.things)
-    mapping(w, value, here)
-    if kind is collections.defaultdict and len(w.things) > before:
-        w.visit(value.default_factory, f"{here}.default_factory")
+def entries(w: Writer, value: Any, here: str) -> None:
+    """Write the check of a mapping's keys, in order, and of what they stand for."""
+    if all(type(name) is str for name in value):
+        names, types_of = w.constant(list(value)), w.constant([str] * len(value))
+        w.unless(f"[*{here}] == {names} and [*map(type, {here})] == {types_of}")
+        for name, item in list(value.items()):
+            w.visit(item, f"{here}[{name!r}]")
+        return
+    names, items = list(value), list(value.values())
+    w.unless(f"len({here}) == {len(names)}")
+    each = w.hold(names, f"[*{here}]")
+    w.frozen += 1
+    for i, name in enumerate(names):
+        w.visit(name, f"{each}[{i}]")
+    w.frozen -= 1
+    each = w.hold(items, f"[*{here}.values()]")
+    for i, item in enumerate(items):
+        w.visit(item, f"{each}[{i}]")
+
+
+def mark(w: Writer, value: Any, here: str) -> None:
+    w.unless(f"type({here}) is {w.constant(type(value))}")
 
 
 def a_deque(w: Writer, value: Any, here: str) -> None:

@@ -11,7 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path
+from jax.tree_util import (
+    default_registry,
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+)
 
 from hotk._core import SHORT, Tracer
 
@@ -167,9 +172,18 @@ def copied(value: np.ndarray, *, light: bool = False) -> tuple[np.ndarray, bool]
 
 def _pin_numpy(walk: Walk, value: np.ndarray) -> None:
     """Take a NumPy array that a class reaches, by its content: it can change."""
+    walk.key.append(numpy_piece(value))
+    walk.copies = walk.copies or value.dtype.kind not in _TEXT
+
+
+def numpy_piece(value: np.ndarray) -> Hashable:
+    """Return what stands in a key for a NumPy array that is known by its content.
+
+    Raises:
+        Opaque: If it is too large, or holds what is no number.
+    """
     if value.dtype.kind in _TEXT:
-        walk.key.append(_content(value))
-        return
+        return _content(value)
     if not is_numeric(value.dtype):
         raise Opaque(f"a NumPy array of dtype {value.dtype}")
     if value.nbytes > _DIGESTED:
@@ -179,8 +193,7 @@ def _pin_numpy(walk: Walk, value: np.ndarray) -> None:
     data: Any = np.ascontiguousarray(value)
     content = hashlib.blake2b(data, digest_size=32).digest()
     form = (value.shape, value.dtype.str, value.strides, value.flags.num)
-    walk.key.append(("digest", *form, content))
-    walk.copies = True
+    return ("digest", *form, content)
 
 
 # ----- Static by value or identity
@@ -247,6 +260,12 @@ def tree_node(walk: Walk, value: Any) -> None:
         walk.visit(child, "{}", name)
 
 
+def one_level(value: Any) -> tuple[list[Any], Any]:
+    """Return the children of a registered pytree, and its static data."""
+    found: Any = default_registry.flatten_one_level(value)
+    return list(found[0]), found[1]
+
+
 def fixed_node(walk: Walk, value: Any) -> None:
     """A node that is static as a whole: by its class and its attributes."""
     walk.frozen += 1
@@ -258,7 +277,7 @@ def fixed_node(walk: Walk, value: Any) -> None:
 
 
 # What equinox lets a module say of the function that it stands for: static data.
-_OF_WRAPPERS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+OF_WRAPPERS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 
 
 def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
@@ -273,7 +292,7 @@ def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
         return True
     attributes = attributes_of(value)
     if isinstance(value, eqx.Module):
-        return attributes.keys() <= {*(fields or {}), *_OF_WRAPPERS}
+        return attributes.keys() <= {*(fields or {}), *OF_WRAPPERS}
     again = attributes_of(treedef.unflatten(children))
     return attributes.keys() == again.keys() and all(
         again[name] is item for name, item in attributes.items()

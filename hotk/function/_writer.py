@@ -6,7 +6,7 @@ from typing import Any
 from ._walk import VISITORS, Walk, is_mutable
 
 
-_MOST_THINGS = 600
+_MOST_THINGS = 2000
 
 
 # From a callable, the nodes of a tree and what is static among the arguments to the

@@ -43,6 +43,7 @@ RECIPE = "hotk/function/_recipe.py"
 REBUILD = "hotk/function/_rebuild.py"
 FINGERPRINT = "hotk/_core/_fingerprint.py"
 CALL = "hotk/prepared/_call.py"
+JOINED = "hotk/prepared/_joined.py"
 CHECKS = "hotk/prepared/_checks.py"
 PROGRAM = "hotk/prepared/_program.py"
 STORE = "hotk/prepared/_store.py"
@@ -50,6 +51,7 @@ TRACED = "hotk/prepared/_traced.py"
 
 INPUTS_TESTS = "reliability/test_inputs"
 LEAKS_TESTS = "reliability/test_leaks"
+RULES_TESTS = "reliability/test_rules_made_in_calls"
 
 _KEY = [
     Flaw(
@@ -207,8 +209,8 @@ _KEY = [
     Flaw(
         "literals of a program are not compared",
         FINGERPRINT,
-        'return ("literal", _aval(value), content(value.val))',
-        'return ("literal", _aval(value))',
+        'return ("literal", literal.aval, content(literal.val))',
+        'return ("literal", literal.aval)',
         within(
             "reliability/test_functions",
             "opaque_functions_of_other_programs_are_told_apart",
@@ -217,7 +219,7 @@ _KEY = [
     Flaw(
         "parameters of a program are not compared",
         FINGERPRINT,
-        "        _print_parameter(equation.params[name], key)\n",
+        "            self.parameter(equation.params[name], (*path, name))\n",
         "",
         within(
             "reliability/test_functions",
@@ -284,9 +286,9 @@ _MEMORY = [
     ),
     Flaw(
         "tracers stay in the rebuilt cells",
-        REBUILD,
-        "                holder.cell_contents = None\n",
-        "                pass\n",
+        "hotk/function/_held.py",
+        "            made.cell_contents = left(held)\n",
+        "            pass\n",
         within(
             LEAKS_TESTS,
             "the_leak_checker_finds_nothing",
@@ -562,10 +564,10 @@ _SHARED = [
     Flaw(
         "unused arrays are arguments of a shared program",
         CANONICAL,
-        "    reader.equations(jaxpr, (), _Lazy(number, found, reader))\n",
+        "    reader.equations(jaxpr, _Lazy(number, found, reader))\n",
         "    lazy = _Lazy(number, found, reader)\n"
         "    used = [lazy[variable] for variable in found]\n"
-        "    reader.equations(jaxpr, (), lazy)\n",
+        "    reader.equations(jaxpr, lazy)\n",
         within(ONE_PROGRAM, "unused_arrays_are_left_out"),
     ),
     Flaw(
@@ -715,8 +717,8 @@ _READS = [
     Flaw(
         "the content of a NumPy array of a class is not compared",
         VALUES,
-        'walk.key.append(("digest", *form, content))',
-        'walk.key.append(("digest", *form))',
+        'return ("digest", *form, content)',
+        'return ("digest", *form)',
         stale("a_numpy_array_of_a_class_is_mutated_and_back"),
     ),
     Flaw(
@@ -808,9 +810,44 @@ _READS = [
     ),
 ]
 
+_LIBRARIES = [
+    Flaw(
+        "a guard does not look at what a dict holds",
+        VALUE_LINES,
+        """            w.visit(item, f"{here}[{name!r}]")
+        return
+""",
+        """            pass
+        return
+""",
+        within("everyday/test_guards", "a_guard_vouches_for_nothing_that_has_changed"),
+    ),
+    Flaw(
+        "a guard does not look at the static data of a node",
+        CLASS_LINES,
+        "    _static_data(w, data, static)\n",
+        "",
+        within("everyday/test_guards", "a_guard_vouches_for_nothing_that_has_changed"),
+    ),
+    Flaw(
+        "a rule that reads a tracer that has ended is kept",
+        TRACED,
+        "    if holds_gone(traced.jaxpr):",
+        "    if False:",
+        within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
+    ),
+    Flaw(
+        "the body stands in for a rule that has failed on a tracer",
+        JOINED,
+        "        except jax.errors.UnexpectedTracerError as error:",
+        "        except ZeroDivisionError as error:",
+        within(RULES_TESTS, "the_rule_is_followed"),
+    ),
+]
+
 _ALL = (
     *(*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS),
-    *(*_SHARED, *_TOLD, *_KINDS, *_READS),
+    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES),
 )
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 
