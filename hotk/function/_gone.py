@@ -19,9 +19,11 @@ from hotk._core import (
     Jaxpr,
     Tracer,
     equations,
+    peek,
     rule_functions,
 )
 
+from ._objects import slots_of
 from ._walk import Opaque
 
 
@@ -29,7 +31,7 @@ HELD = "a custom derivative rule captures an array"
 _MOST_REACHED = 20_000
 _ENDS = (
     *(type(None), bool, int, float, complex, str, bytes, type, ModuleType),
-    *(jax.Array, np.ndarray, np.generic, Tracer, ClosedJaxpr, Jaxpr),
+    *(jax.Array, np.ndarray, np.generic, ClosedJaxpr, Jaxpr),
 )
 
 
@@ -61,7 +63,7 @@ GONE: Final = Gone()
 
 
 def holds_gone(closed: Any) -> bool:
-    """Whether a derivative rule inside of a program may reach a tracer that has ended.
+    """Whether a derivative rule inside of a program may reach a tracer of its trace.
 
     The program could be differentiated far from here, where nothing says what to do.
     """
@@ -82,7 +84,7 @@ def _reaches(parts: list[Any]) -> bool:
     waiting, known = list(parts), set()
     while waiting:
         here = waiting.pop()
-        if here is GONE:
+        if here is GONE or isinstance(here, Tracer):
             return True
         if id(here) in known or isinstance(here, _ENDS):
             continue
@@ -103,5 +105,6 @@ def _reaches(parts: list[Any]) -> bool:
         elif isinstance(here, (tuple, list, set, frozenset)):
             waiting += here
         else:
-            waiting.append(getattr(here, "__dict__", None))
+            waiting.append(peek(here, "__dict__"))
+            waiting += [slot.__get__(here) for slot in slots_of(here).values()]
     return False

@@ -51,6 +51,7 @@ TRACED = "hotk/prepared/_traced.py"
 
 INPUTS_TESTS = "reliability/test_inputs"
 LEAKS_TESTS = "reliability/test_leaks"
+ONE_PROGRAM = "promises/test_one_program"
 RULES_TESTS = "reliability/test_rules_made_in_calls"
 
 _KEY = [
@@ -212,8 +213,7 @@ _KEY = [
         'return ("literal", literal.aval, content(literal.val))',
         'return ("literal", literal.aval)',
         within(
-            "reliability/test_functions",
-            "opaque_functions_of_other_programs_are_told_apart",
+            ONE_PROGRAM, "a_number_in_a_program_that_a_primitive_keeps_is_told_apart"
         ),
     ),
     Flaw(
@@ -289,12 +289,7 @@ _MEMORY = [
         "hotk/function/_held.py",
         "            made.cell_contents = left(held)\n",
         "            pass\n",
-        within(
-            LEAKS_TESTS,
-            "the_leak_checker_finds_nothing",
-            "an_array_captured_by_a_nested_function_dies",
-            "a_function_that_captures_itself_dies",
-        ),
+        within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
     ),
     Flaw(
         "the cache has no bound",
@@ -543,7 +538,6 @@ _GUARDS = [
 
 FAMILY = "hotk/prepared/_family.py"
 CANONICAL = "hotk/_core/_canonical.py"
-ONE_PROGRAM = "promises/test_one_program"
 LOUD_TESTS = "prepared/test_opaque_is_loud"
 
 _SHARED = [

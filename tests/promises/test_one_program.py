@@ -371,3 +371,15 @@ def test_a_large_numpy_array_that_numpy_computes_with_is_traced_once_a_content()
     assert info.compiles == 1
     # Two attempts at the first, then once for each content.
     assert info.traces <= 5
+
+
+def test_a_number_in_a_program_that_a_primitive_keeps_is_told_apart():
+    x = jnp.array([1.0, 2.0, 3.0])
+
+    def above(floor):
+        larger = lambda a, b: jnp.maximum(jnp.maximum(a, b), floor)
+        return lambda x: jax.lax.reduce(x**2, -jnp.inf, larger, (0,))
+
+    for floor in (0.5, 20.0, 1.0, 30.0):
+        expected = [0.0, 0.0, 6.0 if floor < 9.0 else 0.0]
+        assert close(hotk.gradient(above(floor), x), jnp.array(expected))

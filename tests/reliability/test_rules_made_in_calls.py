@@ -44,7 +44,19 @@ def in_a_tree(a, factor):
     return SimpleNamespace(a={"all": [a]}, factor=[factor])
 
 
+class Lazy:
+    """Holds a function that has captured the array."""
+
+    def __init__(self, a, factor):
+        self.get, self.factor = lambda: a, factor
+
+    @property
+    def a(self):
+        return self.get()
+
+
 HOLDERS = {
+    "function": Lazy,
     "namespace": lambda a, factor: SimpleNamespace(a=a, factor=factor),
     "slots": Slotted,
     "named tuple": Record,
@@ -206,7 +218,7 @@ def twice(held, x):
 
     @slope.defjvp
     def _(primals, tangents):
-        return slope(*primals), 7.0 * held.a * tangents[1]
+        return slope(*primals), 7.0 * read(held)[0] * tangents[1]
 
     @jax.custom_jvp
     def squared(a, x):
@@ -216,14 +228,15 @@ def twice(held, x):
     def _(primals, tangents):
         return squared(*primals), slope(*primals) * tangents[1]
 
-    return squared(held.a, x)
+    return squared(read(held)[0], x)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
-def test_a_rule_of_a_rule_is_followed_by_outer_derivatives(way):
+def test_a_rule_of_a_rule_is_followed_by_outer_derivatives(holder, way):
     a = jnp.array([1.0, 2.0, 3.0])
-    f = way(twice, SimpleNamespace(a=a, factor=3.0))
+    f = way(twice, holder(a, 3.0))
     gradient = hotk.gradient.prepare(f, X)
     for _ in range(2):
         assert close(gradient(X), 3.0 * a * X)
