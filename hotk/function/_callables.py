@@ -59,12 +59,11 @@ def function(walk: Walk, value: types.FunctionType) -> None:
     if closure is not None:
         names = value.__code__.co_freevars
         for name, cell in zip(names, closure, strict=True):
-            try:
-                content = cell.cell_contents
-            except ValueError:
+            if is_empty(cell):
                 key.append("<empty cell>")
                 continue
-            visit_read(walk, content, recipe.reads.get(name), " cell `{}`", name)
+            content, reads = cell.cell_contents, recipe.reads.get(name)
+            visit_read(walk, content, reads, " cell `{}`", name)
     if value.__defaults__ or value.__kwdefaults__ or value.__dict__:
         _defaults(walk, value, recipe)
     else:
@@ -82,6 +81,15 @@ def function(walk: Walk, value: types.FunctionType) -> None:
         first = name.partition(".")[0]
         if first in REFLECTION or not is_library_name(first):
             raise Opaque(f"it imports `{name}` while it runs")
+
+
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 def is_usual_builtin(name: str, found: Any) -> bool:

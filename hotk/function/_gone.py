@@ -5,9 +5,9 @@ later. A rule may hold the copy of an object that held tracers then: what it rea
 it besides is what it was, and a tracer that has ended is refused.
 """
 
-import contextlib
-import functools
-from types import FunctionType, MethodType, ModuleType
+import gc
+import weakref
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import jax
@@ -19,11 +19,11 @@ from hotk._core import (
     Jaxpr,
     Tracer,
     equations,
-    peek,
     rule_functions,
 )
 
-from ._objects import slots_of
+from ._callables import is_empty
+from ._recipe import recipe_of
 from ._walk import Opaque
 
 
@@ -40,23 +40,21 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 
 class Gone:
-    """Stands for a tracer whose trace has ended: whatever is done with it is refused.
+    """Stands for a tracer whose trace has ended: what computes with it is refused.
 
-    No slots and no `__dict__`, so that the garbage collector does not list it: a search
-    through all objects by `isinstance` must not meet it.
+    It has the attributes of any object, and no more: a search through all objects of
+    Python, by `isinstance` or `hasattr`, meets it.
     """
 
     __slots__ = ()
-    # `isinstance` asks for it, and code could take another branch.
-    __class__ = property(_refuse)  # pyright: ignore[reportIncompatibleMethodOverride]
-    __getattr__ = __setattr__ = __delattr__ = __call__ = _refuse
-    __bool__ = __len__ = __iter__ = __next__ = __contains__ = __hash__ = _refuse
+    __call__ = __bool__ = __len__ = __iter__ = __next__ = __contains__ = _refuse
     __getitem__ = __setitem__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = _refuse
     __ge__ = __neg__ = __pos__ = __abs__ = __invert__ = __add__ = __radd__ = _refuse
     __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
     __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = _refuse
     __int__ = __float__ = __complex__ = __index__ = __array__ = _refuse
+    __jax_array__ = __hash__ = _refuse
 
 
 GONE: Final = Gone()
@@ -92,19 +90,20 @@ def _reaches(parts: list[Any]) -> bool:
         if len(known) > _MOST_REACHED:
             return True
         if isinstance(here, FunctionType):
-            for cell in here.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    waiting.append(cell.cell_contents)
-            waiting += [here.__defaults__, here.__kwdefaults__, here.__dict__]
-        elif isinstance(here, MethodType):
-            waiting += [here.__func__, here.__self__]
-        elif isinstance(here, functools.partial):
-            waiting += [here.func, here.args, here.keywords]
-        elif isinstance(here, dict):
-            waiting += here.values()
-        elif isinstance(here, (tuple, list, set, frozenset)):
-            waiting += here
+            waiting += _of_function(here)
+        elif isinstance(here, weakref.ref):
+            waiting.append(here())
         else:
-            waiting.append(peek(here, "__dict__"))
-            waiting += [slot.__get__(here) for slot in slots_of(here).values()]
+            waiting += gc.get_referents(here)
     return False
+
+
+def _of_function(function: FunctionType) -> list[Any]:
+    """List what a function can read: of its module, the names that its code has."""
+    cells = function.__closure__ or ()
+    found = [cell.cell_contents for cell in cells if not is_empty(cell)]
+    found += [function.__defaults__, function.__kwdefaults__, function.__dict__]
+    recipe = recipe_of(function.__code__)
+    if not recipe.library:
+        found += [function.__globals__.get(name) for name in recipe.names]
+    return found

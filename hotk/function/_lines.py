@@ -12,7 +12,7 @@ import jax
 from hotk._core import JITTED, has_jit_options, jit_options
 
 from . import _callables, _classes, _objects, _registry, _standard, _values
-from ._callables import is_fixed, is_permanent
+from ._callables import is_empty, is_fixed, is_permanent
 from ._class_lines import (
     a_class,
     kept,
@@ -200,15 +200,6 @@ def function(w: Writer, value: FunctionType, here: str) -> None:
         space = w.hold(value.__globals__, f"{here}.__globals__")
         for name in recipe.names:
             _global(w, value, here, space, name)
-
-
-def is_empty(cell: types.CellType) -> bool:
-    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 def _cells(w: Writer, value: FunctionType, here: str) -> None:

@@ -18,7 +18,15 @@ import hotk
 from tests import counting
 from tests.benchmarks.interleaved import Ratio, compare, seconds
 from tests.benchmarks.table import Row, duration, run
-from tests.everyday.corpus import LIBRARIES, Entry, by_jax, direction, is_there, load
+from tests.everyday.corpus import (
+    LIBRARIES,
+    Entry,
+    by_jax,
+    by_reverse,
+    direction,
+    is_there,
+    load,
+)
 
 
 # A gradient of less than this is small: what a call costs shows beside it.
@@ -34,7 +42,7 @@ GOALS = {SMALL_GRADIENT: 2.2, LARGE_GRADIENT: 1.1, NEW_NUMBERS: 1.0}
 
 def gradient_seconds(entry: Entry) -> float:
     """Time the compiled gradient of an entry."""
-    f, x, args = entry.maker(0)
+    f, x, args = (entry.reference or entry.maker)(0)
     f(x, *args)  # fills what is cached, which `jax.jit` would leave tracers in
     gradient = jax.jit(lambda x: jax.grad(lambda x: f(x, *args))(x))
     for _ in range(3):
@@ -48,11 +56,15 @@ def ours(made: tuple[Any, Any, tuple[Any, ...]], v: Any) -> Any:
     return hotk.hvp(f, x, v, *args)
 
 
-def against_jit(pool: list[Any], v: Any) -> Ratio:
+def against_jit(entry: Entry, pool: list[Any], v: Any) -> Ratio:
     """Compare with one compiled function."""
     turns = itertools.cycle(pool)
-    f, x, args = pool[0]
+    f, x, args = (entry.reference or entry.maker)(0)
     by_hand = jax.jit(lambda x, v: by_jax(f, x, v, *args))
+    try:
+        by_hand(x, v)
+    except TypeError:  # a reverse rule only, of which `jit` tells late
+        by_hand = jax.jit(lambda x, v: by_reverse(f, x, v, *args))
     return compare(
         lambda: ours(next(turns), v), lambda: by_hand(x, v), rounds=7, most=0.05
     )
@@ -85,7 +97,7 @@ def measured(entry: Entry) -> tuple[Ratio, int, int]:
             ours(made, v)
         traces, compiled = hotk.cache_info().traces - before, compiles()
     rest = pool[3 + CALLS :]
-    ratio = against_eager(rest, v) if entry.traces else against_jit(rest, v)
+    ratio = against_eager(rest, v) if entry.traces else against_jit(entry, rest, v)
     return ratio, traces, compiled
 
 

@@ -148,15 +148,21 @@ def by_jax(f: Callable[..., jax.Array], x: Any, v: Any, *args: Any) -> Any:
 
     Functions with a reverse rule only are differentiated in reverse twice.
     """
-
-    def slope(x: Any) -> jax.Array:
-        products = jax.tree.map(jnp.vdot, gradient(x), v)
-        return jax.tree.reduce(jnp.add, products)
-
     gradient = jax.grad(lambda x: f(x, *args))
     try:
         return jax.jvp(gradient, (x,), (v,))[1]
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
+    return by_reverse(f, x, v, *args)
+
+
+def by_reverse(f: Callable[..., jax.Array], x: Any, v: Any, *args: Any) -> Any:
+    """Return the Hessian-vector product in reverse twice."""
+    gradient = jax.grad(lambda x: f(x, *args))
+
+    def slope(x: Any) -> jax.Array:
+        products = jax.tree.map(jnp.vdot, gradient(x), v)
+        return jax.tree.reduce(jnp.add, products)
+
     return jax.grad(slope)(x)

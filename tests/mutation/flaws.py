@@ -122,9 +122,8 @@ _KEY = [
     Flaw(
         "cells are not visited",
         CALLABLES,
-        "            visit_read(walk, content, recipe.reads.get(name), "
-        '" cell `{}`", name)\n',
-        "            del content\n",
+        '            visit_read(walk, content, reads, " cell `{}`", name)\n',
+        "            del content, reads\n",
         stale("a_fresh_closure_holds_another_float"),
     ),
     Flaw(
@@ -289,7 +288,7 @@ _MEMORY = [
         "hotk/function/_held.py",
         "            made.cell_contents = left(held)\n",
         "            pass\n",
-        within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
+        within(LEAKS_TESTS, "no_tracer_waits_for_the_collector"),
     ),
     Flaw(
         "the cache has no bound",

@@ -55,6 +55,26 @@ def test_no_tracer_is_alive_after_a_call(call):
 
 
 @each_call
+def test_no_tracer_waits_for_the_collector(call):
+    """A function that captures itself dies late, and so does its copy."""
+    captured = jnp.full(3, 2.0)
+
+    def power(x, k=3):
+        return jnp.sum(captured * x) if k == 0 else power(x * x, k - 1)
+
+    before = alive(jax.core.Tracer)
+    gc.disable()
+    try:
+        call(power, X / 4, V)
+        found = {
+            id(o) for o in gc.get_objects() if issubclass(type(o), jax.core.Tracer)
+        }
+    finally:
+        gc.enable()
+    assert not found - before.keys()
+
+
+@each_call
 def test_no_tracer_is_alive_after_a_call_inside_a_jit(call):
     before = alive(jax.core.Tracer)
     jax.jit(lambda x: call(cubic, x, V))(X)

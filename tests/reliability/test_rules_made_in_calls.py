@@ -6,15 +6,18 @@ derivative of the body is another number. Values and derivatives are by hand:
 """
 
 import functools
+import gc
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import hotk
+from hotk.function import GONE, Opaque
 from tests.helpers import close
 
 
@@ -244,3 +247,40 @@ def test_a_rule_of_a_rule_is_followed_by_outer_derivatives(holder, way):
         along = jax.jvp(lambda x: hotk.gradient(f, x), (X,), (V,))[1]
         assert close(along, 7.0 * a * V)
         assert close(hotk.hvp(f, X, V), 7.0 * a * V)
+
+
+TABLE = SimpleNamespace(a=None)
+
+
+def by_global(x):
+    @jax.custom_jvp
+    def slope(a, x):
+        return 3.0 * a * x
+
+    @slope.defjvp
+    def _(primals, tangents):
+        return slope(*primals), 7.0 * TABLE.a * tangents[1]
+
+    return jnp.sum(slope(TABLE.a, x))
+
+
+def test_a_rule_may_read_what_is_global(monkeypatch):
+    for a in (jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0])):
+        monkeypatch.setattr(TABLE, "a", a)
+        value = hotk.value_and_jvp.prepare(by_global, X, V)
+        assert close(value(X, V), (jnp.sum(3.0 * a * X), jnp.sum(7.0 * a * V)))
+        assert close(hotk.gradient(by_global, X), 7.0 * a)
+
+
+def test_what_stands_for_a_tracer_that_has_ended_does_no_harm():
+    hotk.gradient(Solver(X).loss, X)
+    objects = gc.get_objects()
+    assert not any(isinstance(thing, Unknown) for thing in objects)
+    assert not any(hasattr(thing, "no such name") for thing in objects if thing is GONE)
+    for use in (bool, len, jnp.asarray, lambda a: a + X, lambda a: X + a, np.sin):
+        with pytest.raises(Opaque, match="captures an array"):
+            use(GONE)
+
+
+class Unknown:
+    """A class without objects."""
