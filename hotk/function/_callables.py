@@ -211,7 +211,8 @@ def custom_rule(walk: Walk, value: Any) -> None:
 
 def rule_parts(value: Any) -> dict[str, Any]:
     """Return the attributes of a function with its own derivative: body and rules."""
-    return {name: item for name, item in vars(value).items() if name[:2] != "__"}
+    found = vars(value).items()
+    return {k: v for k, v in found if not (k[:2] == "__" == k[-2:])}
 
 
 def memo(walk: Walk, value: Any) -> None:

@@ -3,6 +3,7 @@
 import abc
 import collections
 import dataclasses
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +13,7 @@ from hotk._core import peek
 
 from . import _classes
 from ._classes import is_library_class
-from ._objects import kept_instances, members, slots_of
+from ._objects import attributes_of, kept_instances, members, slots_of
 from ._standard import entries as entries_of, nodes_of
 from ._value_lines import entries, same, same_if_alive
 from ._values import OF_WRAPPERS, one_level
@@ -133,8 +134,10 @@ def _contents(w: Writer, value: Any, here: str) -> None:
         raise Unguarded  # one that is filled later would be missed
     if peek(value, "__dict__") is not None:
         _attributes(w, vars(value), here, static=())
-    for descriptor in slots.values():
-        read = f"{w.constant(descriptor)}.__get__({here})"
+    for name, descriptor in slots.items():
+        bases = enumerate(type(value).__mro__)
+        at = next(i for i, base in bases if vars(base).get(name) is descriptor)
+        read = f"type({here}).__mro__[{at}].__dict__[{name!r}].__get__({here})"
         w.visit(descriptor.__get__(value), read)
 
 
@@ -197,13 +200,21 @@ def _registered(w: Writer, value: Any, here: str) -> None:
     both = w.hold(None, f"{w.constant(one_level)}({here})")
     each, static = w.hold(children, f"{both}[0]"), w.hold(data, f"{both}[1]")
     w.unless(f"len({each}) == {len(children)}")
-    if not is_library_class(kind):
+    if is_library_class(kind):
+        names = w.constant(_names(value))
+        w.unless(f"{w.constant(_names)}({here}) == {names}")
+    else:
         _whole(w, value, here, (children, each), (data, static))
     w.frozen += 1
     _static_data(w, data, static)
     w.frozen -= 1
     for i, child in enumerate(children):
         w.visit(child, f"{each}[{i}]")
+
+
+def _names(value: Any) -> list[list[Any]]:
+    """List the attributes of a node, and its keys in order: what a tree may lack."""
+    return [[*attributes_of(value)], [*value] if isinstance(value, Mapping) else []]
 
 
 def _whole(w: Writer, value: Any, here: str, *parts: tuple[Any, str]) -> None:

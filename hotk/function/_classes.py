@@ -36,7 +36,6 @@ _CLASS_NOISE = frozenset(
 DESCRIPTORS = (
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
-    types.WrapperDescriptorType,
 )
 # The wrappers of functions that a class may hold, and what is inside.
 _WRAPPERS: dict[type, tuple[str, ...]] = {

@@ -7,13 +7,14 @@ it besides is what it was, and a tracer that has ended is refused.
 
 import gc
 import weakref
+from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-import jax
 import numpy as np
 
 from hotk._core import (
+    ARRAY,
     CUSTOM,
     ClosedJaxpr,
     Jaxpr,
@@ -23,6 +24,7 @@ from hotk._core import (
 )
 
 from ._callables import is_empty
+from ._classes import is_library_class
 from ._recipe import recipe_of
 from ._walk import Opaque
 
@@ -30,8 +32,8 @@ from ._walk import Opaque
 HELD = "a custom derivative rule captures an array"
 _MOST_REACHED = 20_000
 _ENDS = (
-    *(type(None), bool, int, float, complex, str, bytes, type, ModuleType),
-    *(jax.Array, np.ndarray, np.generic, ClosedJaxpr, Jaxpr),
+    *(type(None), bool, int, float, complex, str, bytes, ModuleType),
+    *(ARRAY, np.ndarray, np.generic, ClosedJaxpr, Jaxpr),
 )
 
 
@@ -82,16 +84,21 @@ def _reaches(parts: list[Any]) -> bool:
     waiting, known = list(parts), set()
     while waiting:
         here = waiting.pop()
-        if here is GONE or isinstance(here, Tracer):
+        kind = type(here)  # not `isinstance`: a lazy object would be woken by it
+        if issubclass(kind, (Gone, Tracer)):
             return True
-        if id(here) in known or isinstance(here, _ENDS):
+        if id(here) in known or issubclass(kind, _ENDS):
             continue
         known.add(id(here))
         if len(known) > _MOST_REACHED:
             return True
-        if isinstance(here, FunctionType):
+        if issubclass(kind, type):
+            waiting += () if is_library_class(here) else vars(here).values()
+        elif kind is ContextVar:
+            waiting.append(here.get(None))
+        elif kind is FunctionType:
             waiting += _of_function(here)
-        elif isinstance(here, weakref.ref):
+        elif issubclass(kind, weakref.ref):
             waiting.append(here())
         else:
             waiting += gc.get_referents(here)

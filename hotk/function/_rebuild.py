@@ -3,6 +3,7 @@
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -250,6 +251,11 @@ class Rebuild:
                 self.held.entry(space, name)
 
 
+def _reference(made: Any) -> weakref.ref[Any]:
+    """Return a weak reference to a copy, which nothing else keeps alive."""
+    return weakref.ref(made, lambda _, kept=made: None)
+
+
 def _is_holder(node: Node) -> bool:
     """Whether the copy of a thing can be changed once it is made."""
     value = node.value
@@ -323,7 +329,7 @@ BUILDERS: dict[str, Callable[[Rebuild, Any], Any]] = {
     "subclassed": Rebuild._subclassed,
     "a_deque": Rebuild._deque,
     "a_proxy": lambda self, value: type(value)(self(_standard.proxied(value))),
-    "a_reference": lambda self, value: type(value)(self(value())),
+    "a_reference": lambda self, value: _reference(self(value())),
     "a_buffer": lambda self, value: value[:],
     "a_set": lambda self, value: type(value)(value),
     "partial": Rebuild._partial,

@@ -1,8 +1,10 @@
 """The static side of an argument's tree: which of its nodes must be walked anew."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.tree_util import tree_flatten
@@ -102,8 +104,9 @@ def _is_inert_data(data: Any) -> bool:
         return is_library_class(data)
     if isinstance(data, _SIMPLE):
         return True
-    if isinstance(data, (jax.custom_jvp, jax.custom_vjp, WRAPPED_PARTIAL)):
-        return False  # of the user, whatever module its class is of
+    of_user = (jax.custom_jvp, jax.custom_vjp, WRAPPED_PARTIAL, eqx.Module)
+    if isinstance(data, of_user):
+        return False  # or may hold what is, whatever module its class is of
     return type(data).__module__.partition(".")[0] in ("jax", "equinox", "jaxlib")
 
 
@@ -112,13 +115,15 @@ def dict_orders(tree: Any) -> Any:
 
     JAX sorts the keys of a dict; a function that iterates over it sees the difference.
     """
-    if type(tree) is dict:
+    kind = type(tree)
+    if kind is dict:
         inner = tuple(dict_orders(value) for value in tree.values())
         return (tuple(tree), inner)
-    kind = type(tree)
     if kind is ARRAY or isinstance(tree, (np.ndarray, np.generic, *_SIMPLE)):
         return None
     children = tree if kind in (list, tuple) else _children(tree)
+    if children and _forgets_order(kind):
+        return (tuple(tree), tuple(dict_orders(tree[name]) for name in tree))
     inner = tuple(map(dict_orders, children))
     return inner if any(item is not None for item in inner) else None
 
@@ -127,14 +132,23 @@ def in_orders(tree: Any, orders: Any) -> Any:
     """Put the dicts of a tree into the orders that `dict_orders` found."""
     if orders is None:
         return tree
-    if type(tree) is dict:
+    kind = type(tree)
+    if kind is dict or _forgets_order(kind):
         names, inner = orders
         pairs = zip(names, inner, strict=True)
-        return {name: in_orders(tree[name], order) for name, order in pairs}
+        made = {name: in_orders(tree[name], order) for name, order in pairs}
+        if kind is collections.defaultdict:
+            return kind(tree.default_factory, made)
+        return made if kind is dict else kind(made)
     if type(tree) in (list, tuple):
         return type(tree)(map(in_orders, tree, orders))
     children, treedef = tree_flatten(tree, is_leaf=lambda node: node is not tree)
     return treedef.unflatten(map(in_orders, children, orders))
+
+
+def _forgets_order(kind: type) -> bool:
+    """Whether JAX may sort the keys of a mapping of a class, as those of flax."""
+    return issubclass(kind, Mapping) and not issubclass(kind, collections.OrderedDict)
 
 
 def _children(tree: Any) -> Sequence[Any]:

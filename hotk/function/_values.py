@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import sys
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -284,13 +284,22 @@ def _is_whole(value: Any, children: list[Any], treedef: Any) -> bool:
     """Whether a node's tree holds all that it holds.
 
     A class of the user registered by `jax.tree_util.register_dataclass` may leave
-    fields out, and an object may have attributes besides its fields.
+    fields out, and an object may have attributes besides its fields; what a library
+    keeps of a property is none. A mapping may forget the order of its keys.
     """
     kind = type(value)
     fields = vars(kind).get("__dataclass_fields__")
-    if is_library_class(kind) or (fields is None and isinstance(value, tuple)):
-        return True
+    if fields is None and isinstance(value, tuple):
+        items = list(tuple.__iter__(value))
+        same = len(items) == len(children)
+        return same and all(a is b for a, b in zip(items, children, strict=True))
     attributes = attributes_of(value)
+    if is_library_class(kind):
+        again = treedef.unflatten(children)
+        if isinstance(value, Mapping) and [*value] != [*again]:
+            return False
+        extra = attributes.keys() - attributes_of(again).keys()
+        return all(any(name in vars(b) for b in kind.__mro__) for name in extra)
     if isinstance(value, eqx.Module):
         return attributes.keys() <= {*(fields or {}), *OF_WRAPPERS}
     again = attributes_of(treedef.unflatten(children))

@@ -19,7 +19,7 @@ from hotk.mode import Facts
 from ._call import Call
 from ._deep import warn_if_nested
 from ._family import Bound, Function, Member
-from ._plan import Fallback, first_line, plans
+from ._plan import Fallback, first_line, may_try, plans
 from ._program import Primal, Program, kinds_of
 from ._store import STORE
 
@@ -97,9 +97,13 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
         primal: What evaluates the function: itself, or a program that it shares.
         captured: What goes into that besides the arguments.
     """
-    arrays, failures = call.inputs.arrays, []
+    arrays = call.inputs.arrays
+    failures: list[Exception] = []
+    told: list[str] = []
     kinds = kinds_of(captured, arrays)
     for plan in plans(call, traced.jaxpr, traced.shapes[0]):
+        if not may_try(plan, failures):
+            continue
         program = Program(call.options, primal, call.tree, plan, traced.facts, kinds)
         try:
             program.trace(call, captured, arrays)
@@ -111,9 +115,10 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
             # A rule has failed for what was traced: none that derives from its body.
             raise Fallback(HELD) from error
         except Exception as error:
-            failures.append(f"{plan}: {first_line(error)}")
+            failures.append(error)
+            told.append(f"{plan}: {first_line(error)}")
             continue
         order = traced.facts.order
         warn_if_nested(call, traced.jaxpr.jaxpr, order, plan.mode.nests)
         return program
-    raise Fallback("; ".join(failures))
+    raise Fallback("; ".join(told))

@@ -34,7 +34,7 @@ from ._joined import Traced, join
 from ._level import error_line
 from ._loud import warn_if_opaque_again
 from ._options import Options
-from ._plan import ASKED, Fallback, Plan, first_line, plans
+from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
 from ._program import Evaluator, Lifted, derive
 from ._store import STORE
 
@@ -194,6 +194,8 @@ def _attempts(
 ) -> Any:
     """Return the first plan that works with what it gives, `None` if none does."""
     for plan in made:
+        if not may_try(plan, [error for _, error in failures]):
+            continue
         try:
             return plan, attempt(plan)
         except PASSED_ON:

@@ -1,5 +1,6 @@
 """`Plan`: the modes to try for a call, and the traces that decide among them."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hotk.function import (
@@ -9,6 +10,7 @@ from hotk.function import (
     SCALARS,
     SMALL,
     SMALL_NUMPY,
+    recipe_of,
 )
 from hotk.mode import AbstractMode, Auto, Facts
 
@@ -67,6 +69,22 @@ def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
         plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in made
     ]
     return [made[0], adopted[0], *made[1:], *adopted[1:], *last]
+
+
+def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:
+    """Whether a mode may be tried after others have failed.
+
+    A rule that raises is at fault itself: no derivative of the body stands in for it.
+    """
+    return not (plan.by_body and any(map(raised_by_user, failures)))
+
+
+def raised_by_user(error: Exception) -> bool:
+    """Whether an error was raised by code of the user, and not by a library."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and not recipe_of(trace.tb_frame.f_code).library
 
 
 def first_line(error: Exception) -> str:

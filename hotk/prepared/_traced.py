@@ -39,7 +39,7 @@ from ._changing import warn_if_changing
 from ._checks import check_output
 from ._joined import Traced, join, make_program
 from ._opaque import find_evaluator
-from ._plan import HOST, NEEDS, NUMPY, Fallback, Plan, first_line
+from ._plan import HOST, NEEDS, NUMPY, Fallback, Plan, first_line, raised_by_user
 from ._program import Lifted, Primal, Program, kinds_of
 from ._reasons import what_is_new
 from ._store import STORE
@@ -161,10 +161,7 @@ def is_own_error(error: Exception, call: Call) -> bool:
         return True
     if call.wrote or isinstance(error, (TypeError, AttributeError)):
         return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and not recipe_of(trace.tb_frame.f_code).library
+    return raised_by_user(error)
 
 
 def is_host_function(equation: Any) -> bool:
