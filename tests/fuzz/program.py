@@ -166,7 +166,7 @@ def flat_function(f, x, args):
             if np.asarray(leaf).dtype.kind == "f":
                 shape = np.shape(leaf)
                 size = int(np.prod(shape))
-                new.append(jnp.reshape(z[at : at + size], shape))
+                new.append(jnp.asarray(z[at : at + size]).reshape(shape))
                 at += size
             else:
                 new.append(leaf)
