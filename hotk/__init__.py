@@ -14,6 +14,11 @@ from hotk._core import (
     TooLargeError as TooLargeError,
     ZeroHessianWarning as ZeroHessianWarning,
 )
+from hotk.capture import (
+    Closure as Closure,
+    Signature as Signature,
+    static as static,
+)
 from hotk.curvature import (
     empirical_fvp as empirical_fvp,
     fvp as fvp,
@@ -32,11 +37,6 @@ from hotk.first import (
     value_and_jvp as value_and_jvp,
     value_and_vjp as value_and_vjp,
     vjp as vjp,
-)
-from hotk.function import (
-    Closure as Closure,
-    Signature as Signature,
-    static as static,
 )
 from hotk.linop import (
     Diagonal as Diagonal,

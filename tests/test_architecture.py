@@ -19,7 +19,9 @@ ROOT = HOUSE / "hotk"
 # line, use everything below and never each other.
 FLOORS = [
     "_core",
-    "function",
+    "capture",
+    "primitive",
+    "dense",
     "mode",
     "prepared",
     "rule",

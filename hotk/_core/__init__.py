@@ -1,4 +1,4 @@
-"""Floor 0. Errors, descriptions, tables, and the door to JAX's internals."""
+"""Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
 from ._axes import (
     in_front as in_front,

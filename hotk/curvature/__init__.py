@@ -1,4 +1,4 @@
-"""Floor 7. Gauss-Newton and Fisher matrices, and the Hessians of common losses."""
+"""Gauss-Newton and Fisher matrices, and the Hessians of common losses."""
 
 from ._fisher import (
     EmpiricalFisher as EmpiricalFisher,

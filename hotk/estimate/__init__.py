@@ -1,4 +1,4 @@
-"""Floor 11. Estimates from random products, with error bars."""
+"""Estimates from random products, with error bars."""
 
 from ._diagonal import diagonal as diagonal
 from ._differential import (

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import StructureError
+from hotk.dense import choose_block, unit
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
-from hotk.mode import choose_block, unit
 from hotk.prepared import jitted
 
 

@@ -1,4 +1,4 @@
-"""Floor 5. First-order operators."""
+"""First-order operators."""
 
 from ._gradient import gradient as gradient, value_and_gradient as value_and_gradient
 from ._jacobian import (

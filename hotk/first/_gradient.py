@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotk.mode import AUTO, Auto, Forward, Reverse, first_order_candidates
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Forward,
+    Reverse,
+    first_order_candidates,
+)
 from hotk.prepared import operator
 
 

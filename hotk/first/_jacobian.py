@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from hotk._core import DtypeError, StructureError, describe_tree, message
+from hotk.dense import is_complex
 from hotk.mode import (
     AUTO,
     Auto,
     Forward,
     Reverse,
     first_order_candidates,
-    is_complex,
     weak_if,
     weak_like,
 )

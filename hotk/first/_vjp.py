@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk.mode import AUTO, Auto, Forward, Reverse, first_order_candidates
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Forward,
+    Reverse,
+    first_order_candidates,
+)
 from hotk.prepared import operator
 
 

@@ -1,4 +1,4 @@
-"""Roof. Derivatives for other libraries: SciPy, lineax, IPOPT."""
+"""Derivatives for other libraries: SciPy, lineax, IPOPT."""
 
 from ._ipopt_problem import (
     IpoptProblem as IpoptProblem,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotk.function import Closure, Staged
+from hotk.capture import Closure, Staged
 from hotk.prepared import Prepared
 
 

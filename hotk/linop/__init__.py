@@ -1,4 +1,4 @@
-"""Floor 10. Derivatives at a point as linear operators, and Krylov methods on them."""
+"""Derivatives at a point as linear operators, and Krylov methods on them."""
 
 from . import space as space
 from ._batches import DataOperator as DataOperator

@@ -5,7 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk.mode import choose_block, columns, is_entrywise, over_basis, split_rows, unit
+from hotk.dense import (
+    choose_block,
+    columns,
+    is_entrywise,
+    over_basis,
+    split_rows,
+    unit,
+)
 from hotk.prepared import check_bytes, jitted
 
 from . import space

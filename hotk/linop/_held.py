@@ -18,7 +18,7 @@ from hotk._core import (
     in_trace,
     message,
 )
-from hotk.function import Closure, Opaque, Snapshot, Staged, own_copy, survey
+from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
 
 from ._vectors import fitted
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 
 from hotk._core import bytes_name
-from hotk.mode import is_fused
+from hotk.dense import is_fused
 from hotk.prepared import check_bytes, jitted
 
 from . import space

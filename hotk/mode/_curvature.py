@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from ._basis import over_basis, size_of, split_rows, unit
-from ._block import choose_block
+from hotk.dense import choose_block, over_basis, size_of, split_rows, unit
+
 from ._first import AbstractMode
 
 

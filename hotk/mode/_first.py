@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from ._basis import is_complex, over_basis, size_of, split_rows, unit
-from ._columns import columns
+from hotk.dense import columns, is_complex, over_basis, size_of, split_rows, unit
 
 
 @dataclasses.dataclass(frozen=True)

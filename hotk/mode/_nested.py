@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import jax
 
 from hotk._core import ModeError, message
+from hotk.dense import columns, is_complex
 
-from ._basis import is_complex
-from ._columns import columns
 from ._curvature import AbstractCurvature
 from ._first import Forward, Reverse, real_inner
 

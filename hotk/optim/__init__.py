@@ -1,4 +1,4 @@
-"""Roof. Second-order optimizers as transformations of optax."""
+"""Second-order optimizers as transformations of optax."""
 
 from ._adahessian import (
     adahessian as adahessian,

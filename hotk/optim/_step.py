@@ -24,7 +24,12 @@ from hotk._core import (
     message,
 )
 from hotk.linop import space
-from hotk.mode import AUTO, Auto, Nested, second_order_candidates
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Nested,
+    second_order_candidates,
+)
 from hotk.prepared import is_inexact, operator
 
 from ._local import Local, is_finite

@@ -1,4 +1,4 @@
-"""Roof. Pictures of Hessians, spectra, loss surfaces and costs, with matplotlib.
+"""Pictures of Hessians, spectra, loss surfaces and costs, with matplotlib.
 
 Every function draws on the axes that `ax=` names, on new ones if it is left out, and
 returns them. Nothing else is changed: no style, no current figure, no title.

@@ -1,4 +1,4 @@
-"""Floor 3. Operators that are traced and compiled once: direct calls and `Prepared`."""
+"""Operators that are traced and compiled once: direct calls and `Prepared`."""
 
 from ._arranged import Arranged as Arranged, arranged as arranged
 from ._budget import (

@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk._core import jaxpr_as_fun, unkeyed_setting
-from hotk.function import (
+from hotk.capture import (
     CHANGED,
     HELD,
     KEEPS,
@@ -30,7 +30,7 @@ from hotk.function import (
     survey,
     walk_all,
 )
-from hotk.mode import Sizes
+from hotk.dense import Sizes
 
 from ._checks import check_aux, check_output, match_direction
 from ._inputs import check_point, is_inexact, sort_inputs

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk._core import hides_frames
-from hotk.function import CHANGED, Opaque, is_small
+from hotk.capture import CHANGED, Opaque, is_small
 
 from ._call import Call
 from ._checks import check_callable

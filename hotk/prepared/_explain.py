@@ -8,8 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import function_name, html_table, text_table
-from hotk.function import WRITES, Opaque, Walk, captures, changes, fix_of
-from hotk.mode import AUTO, Forward, Reverse, first_order_candidates
+from hotk.capture import WRITES, Opaque, Walk, captures, changes, fix_of
+from hotk.mode import (
+    AUTO,
+    Forward,
+    Reverse,
+    first_order_candidates,
+)
 
 from ._call import Call
 from ._direct import call_slowly

@@ -21,7 +21,7 @@ from hotk._core import (
     pruned,
     with_numbers,
 )
-from hotk.function import kind_of, own_copy, rule_key
+from hotk.capture import kind_of, own_copy, rule_key
 
 from ._call import Mismatch
 

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from hotk._core import bytes_name, equations, html_table, text_table
-from hotk.mode import notes_of
+from hotk.primitive import notes_of
 
 from ._program import Program
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import ARRAY, DtypeError, describe, leaf_name, message
-from hotk.function import Walk, is_numeric, is_small, own_copy
+from hotk.capture import Walk, is_numeric, is_small, own_copy
 
 
 _NUMBERS = (bool, int, float, complex)

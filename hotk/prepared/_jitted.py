@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hotk._core import is_outermost, unkeyed_setting
-from hotk.function import Closure, Opaque, look
+from hotk.capture import Closure, Opaque, look
 
 from ._store import STORE
 

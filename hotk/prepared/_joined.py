@@ -13,7 +13,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.function import HELD, Opaque
+from hotk.capture import HELD, Opaque
 from hotk.mode import Facts
 
 from ._call import Call

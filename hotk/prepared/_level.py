@@ -3,7 +3,7 @@
 import sys
 
 from hotk._core import file_name
-from hotk.function import is_library_file
+from hotk.capture import is_library_file
 
 
 def user_level() -> int:

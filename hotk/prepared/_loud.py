@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hotk._core import OpaqueWarning, function_name, function_place
-from hotk.function import WRITES, Opaque, Trail, Walk, fix_of, opaque_place
+from hotk.capture import WRITES, Opaque, Trail, Walk, fix_of, opaque_place
 
 from ._call import Call
 from ._level import error_line, user_level

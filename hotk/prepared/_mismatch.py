@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import PreparationError, Tracer, trace_context
-from hotk.function import (
+from hotk.capture import (
     Closure,
     Opaque,
     Row,

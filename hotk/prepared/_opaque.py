@@ -25,8 +25,9 @@ from hotk._core import (
     trace_once,
     tracers_inside,
 )
-from hotk.function import own_copy
-from hotk.mode import AbstractMode, Facts, Nested, check_linear
+from hotk.capture import own_copy
+from hotk.mode import AbstractMode, Facts, Nested
+from hotk.primitive import check_linear
 
 from ._call import Call, own_constants
 from ._inputs import sort_inputs

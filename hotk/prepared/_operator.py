@@ -9,8 +9,13 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, ModeError, Tracer, message, trace_context, unkeyed_setting
-from hotk.function import Opaque, Walk, dict_orders, look
-from hotk.mode import AUTO, AbstractMode, Auto, Nested
+from hotk.capture import Opaque, Walk, dict_orders, look
+from hotk.mode import (
+    AUTO,
+    AbstractMode,
+    Auto,
+    Nested,
+)
 
 from ._call import SLOT, Call, Mismatch
 from ._direct import call_slowly

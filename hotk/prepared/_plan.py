@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hotk.function import (
+from hotk.capture import (
     ALL_NUMPY,
     ALL_NUMPY_AND_SMALL,
     INTEGERS,

@@ -20,7 +20,7 @@ from hotk._core import (
     trace_context,
     varies_by_device,
 )
-from hotk.function import (
+from hotk.capture import (
     Closure,
     Opaque,
     Row,

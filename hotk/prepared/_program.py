@@ -21,16 +21,15 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.function import Opaque, kind_of
+from hotk.capture import Opaque, kind_of
+from hotk.dense import recorded_blocks
 from hotk.mode import (
     FORWARD_OVER_FORWARD,
     AbstractMode,
     Facts,
     Nested,
-    adopted,
-    check_linear,
-    recorded_blocks,
 )
+from hotk.primitive import adopted, check_linear
 
 from ._call import SLOT, Call, Mismatch
 from ._flat import warn_if_flat

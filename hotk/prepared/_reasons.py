@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotk._core import function_name, function_place, peek
-from hotk.function import Identity, Opaque, Recipe, Skeleton, Trail, Walk
+from hotk.capture import Identity, Opaque, Recipe, Skeleton, Trail, Walk
 
 from ._call import Call
 from ._changing import note_change

@@ -23,7 +23,7 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.function import (
+from hotk.capture import (
     HELD,
     WRITES,
     Opaque,

@@ -1,4 +1,4 @@
-"""Floor 4. Functions that know their own derivatives, for each mode."""
+"""Functions that know their own derivatives, for each mode."""
 
 from . import safe as safe
 from ._can_differentiate import (

@@ -18,8 +18,8 @@ from hotk._core import (
     output_types,
     varying_alike,
 )
-from hotk.function import Closure, Opaque, Skeleton, survey
-from hotk.mode import AbstractRuled, apply_ruled
+from hotk.capture import Closure, Opaque, Skeleton, survey
+from hotk.primitive import AbstractRuled, apply_ruled
 
 from ._built import built_for
 from ._derivative import Derivative, Rules

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hotk._core import trace_context
-from hotk.function import Closure
+from hotk.capture import Closure
 from hotk.prepared import STORE
 
 

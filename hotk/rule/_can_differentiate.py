@@ -24,9 +24,8 @@ from hotk.mode import (
     Forward,
     Nested,
     Reverse,
-    adopted,
-    check_linear,
 )
+from hotk.primitive import adopted, check_linear
 
 
 Modes = tuple[Any, ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk._core import describe, function_name
-from hotk.function import Ruled
+from hotk.capture import Ruled
 from hotk.mode import Forward, Reverse
 
 from ._application import call_with_rules

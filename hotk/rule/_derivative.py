@@ -16,7 +16,8 @@ from hotk._core import (
     message,
     used_inputs,
 )
-from hotk.mode import AbstractLinear, Forward, Reverse, adopted, apply_linear
+from hotk.mode import Forward, Reverse
+from hotk.primitive import AbstractLinear, adopted, apply_linear
 
 from ._results import cotangents_of, tangents_of
 from ._shape import Shape, is_inexact

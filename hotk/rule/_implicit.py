@@ -17,7 +17,7 @@ from hotk._core import (
     function_name,
     message,
 )
-from hotk.mode import adopted
+from hotk.primitive import adopted
 
 from ._custom import custom
 from ._disabled import is_disabled

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk.function import Skeleton
+from hotk.capture import Skeleton
 
 
 Arrays = list[Any]

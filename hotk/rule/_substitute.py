@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hotk._core import StructureError, function_name, message
-from hotk.function import Opaque, Rebuild, Ruled, survey
+from hotk.capture import Opaque, Rebuild, Ruled, survey
 
 from ._custom import Custom
 

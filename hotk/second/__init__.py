@@ -1,4 +1,4 @@
-"""Floor 6. Second-order operators."""
+"""Second-order operators."""
 
 from ._hessian import (
     hessian as hessian,

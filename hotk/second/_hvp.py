@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotk.mode import AUTO, Auto, Nested, second_order_candidates
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Nested,
+    second_order_candidates,
+)
 from hotk.prepared import operator
 
 

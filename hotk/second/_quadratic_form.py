@@ -4,7 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk.first import check_scalar_point
-from hotk.mode import AUTO, Auto, Nested, Taylor, along_candidates, weak_if
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Nested,
+    Taylor,
+    along_candidates,
+    weak_if,
+)
 from hotk.prepared import operator
 
 

@@ -1,4 +1,4 @@
-"""Floor 8. Derivatives of any order, and sums of them."""
+"""Derivatives of any order, and sums of them."""
 
 from ._derivatives import derivatives as derivatives, taylor as taylor
 from ._laplacian import (

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk.mode import Units, choose_block, scaled, series_of, size_of
+from hotk.dense import choose_block, size_of
+from hotk.mode import Units, scaled, series_of
 
 from ._orders import check_factorial
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import jax
 
-from hotk.mode import AUTO, Auto, Taylor, scaled
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    scaled,
+)
 from hotk.prepared import operator
 
 from ._orders import check_all_orders, check_factorial

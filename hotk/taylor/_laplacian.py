@@ -6,8 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hotk.dense import size_of, unit
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto, Taylor, size_of, unit, weak_if
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    weak_if,
+)
 from hotk.prepared import operator
 
 from ._contract import contracted

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import TooLargeError, message
-from hotk.mode import size_of
+from hotk.dense import size_of
 from hotk.prepared import check_bytes
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Inexact
 
 from hotk._core import StructureError, message
+from hotk.dense import size_of
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, Auto, Taylor, size_of
+from hotk.mode import AUTO, Auto, Taylor
 from hotk.prepared import arranged, check_bytes, operator
 
 from ._contract import along_all, contracted, sparse_direction

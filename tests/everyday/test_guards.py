@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hotk.function import Opaque, Walk, recipe_of, survey
-from hotk.function._callables import is_permanent
-from hotk.function._guard import _are_same
-from hotk.function._lines import check_of
-from hotk.function._objects import slots_of
+from hotk.capture import Opaque, Walk, recipe_of, survey
+from hotk.capture._callables import is_permanent
+from hotk.capture._guard import _are_same
+from hotk.capture._lines import check_of
+from hotk.capture._objects import slots_of
 from tests.everyday.corpus import load
 from tests.everyday.test_everyday import parameter
 

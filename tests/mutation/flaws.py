@@ -28,19 +28,19 @@ def within(file: str, *tests: str) -> tuple[str, ...]:
     return tuple(f"tests/{file}.py::test_{test}" for test in tests)
 
 
-WALK = "hotk/function/_walk.py"
-CALLABLES = "hotk/function/_callables.py"
-CLASSES = "hotk/function/_classes.py"
-VALUES = "hotk/function/_values.py"
-STANDARD = "hotk/function/_standard.py"
-OBJECTS = "hotk/function/_objects.py"
-LINES = "hotk/function/_lines.py"
-CLASS_LINES = "hotk/function/_class_lines.py"
-VALUE_LINES = "hotk/function/_value_lines.py"
-STANDARD = "hotk/function/_standard.py"
-WRITER = "hotk/function/_writer.py"
-RECIPE = "hotk/function/_recipe.py"
-REBUILD = "hotk/function/_rebuild.py"
+WALK = "hotk/capture/_walk.py"
+CALLABLES = "hotk/capture/_callables.py"
+CLASSES = "hotk/capture/_classes.py"
+VALUES = "hotk/capture/_values.py"
+STANDARD = "hotk/capture/_standard.py"
+OBJECTS = "hotk/capture/_objects.py"
+LINES = "hotk/capture/_lines.py"
+CLASS_LINES = "hotk/capture/_class_lines.py"
+VALUE_LINES = "hotk/capture/_value_lines.py"
+STANDARD = "hotk/capture/_standard.py"
+WRITER = "hotk/capture/_writer.py"
+RECIPE = "hotk/capture/_recipe.py"
+REBUILD = "hotk/capture/_rebuild.py"
 FINGERPRINT = "hotk/_core/_fingerprint.py"
 CALL = "hotk/prepared/_call.py"
 JOINED = "hotk/prepared/_joined.py"
@@ -238,14 +238,14 @@ _KEY = [
     ),
     Flaw(
         "a Prepared does not look at dtypes",
-        "hotk/function/_signature.py",
+        "hotk/capture/_signature.py",
         "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
         "        return leaf.shape, None, leaf.aval.weak_type",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
     Flaw(
         "a Prepared does not look at weak types",
-        "hotk/function/_signature.py",
+        "hotk/capture/_signature.py",
         "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
         "        return leaf.shape, leaf.dtype, False",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
@@ -285,7 +285,7 @@ _MEMORY = [
     ),
     Flaw(
         "tracers stay in the rebuilt cells",
-        "hotk/function/_held.py",
+        "hotk/capture/_held.py",
         "            made.cell_contents = left(held)\n",
         "            pass\n",
         within(LEAKS_TESTS, "no_tracer_waits_for_the_collector"),
@@ -358,7 +358,7 @@ _MEMORY = [
 _NUMBERS = [
     Flaw(
         "the unit direction has a wrong offset",
-        "hotk/mode/_basis.py",
+        "hotk/dense/_basis.py",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index",
         within(
@@ -368,7 +368,7 @@ _NUMBERS = [
     ),
     Flaw(
         "the seeds of a column have a wrong offset",
-        "hotk/mode/_columns.py",
+        "hotk/dense/_columns.py",
         "        offset += leaf.size\n        made.append(here.astype",
         "        made.append(here.astype",
         within(
@@ -378,7 +378,7 @@ _NUMBERS = [
     ),
     Flaw(
         "the last block is at a wrong place",
-        "hotk/mode/_columns.py",
+        "hotk/dense/_columns.py",
         "jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)",
         "jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width - 1)",
         within(
@@ -452,7 +452,7 @@ _NUMBERS = [
         "        return [usual, loop, double, last]\n"
         "    return [usual, double, loop, last]",
         "        return [loop]\n    return [loop]",
-        within("mode/test_adopted", "auto_says_what_it_derived"),
+        within("primitive/test_adopted", "auto_says_what_it_derived"),
     ),
 ]
 
@@ -702,9 +702,9 @@ _KINDS = [
     ),
 ]
 
-PARTS = "hotk/function/_parts.py"
-READS = "hotk/function/_reads.py"
-REFLECTION = "hotk/function/_reflection.py"
+PARTS = "hotk/capture/_parts.py"
+READS = "hotk/capture/_reads.py"
+REFLECTION = "hotk/capture/_reflection.py"
 
 _READS = [
     Flaw(

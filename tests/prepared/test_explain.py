@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.function import FIXES, fix_of
+from hotk.capture import FIXES, fix_of
 
 
 pytestmark = pytest.mark.usefixtures("as_user")

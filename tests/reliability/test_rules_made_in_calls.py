@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.function import GONE, Opaque
+from hotk.capture import GONE, Opaque
 from tests.helpers import close
 
 

@@ -1,4 +1,4 @@
-"""Floor 1. What is differentiated: callables as modules, and signatures of calls."""
+"""What is differentiated: callables as modules, and signatures of calls."""
 
 from ._callables import Ruled as Ruled
 from ._closure import Closure as Closure, Skeleton as Skeleton

@@ -44,8 +44,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 import hotk
-from hotk.function import Opaque, Walk, _guard, look
-from hotk.function._objects import makes_new
+from hotk.capture import Opaque, Walk, _guard, look
+from hotk.capture._objects import makes_new
 from tests.helpers import close
 
 

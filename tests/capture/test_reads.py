@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import hotk
-from hotk.function import survey
-from hotk.function._reads import reads_of
+from hotk.capture import survey
+from hotk.capture._reads import reads_of
 from tests.helpers import close
 from tests.promises import stories_reads
 from tests.promises.stories_reads import METHODS, Config, Derived, Trainer
@@ -234,7 +234,7 @@ def test_names_that_are_captured_are_read_alike():
 
 def test_an_instruction_that_is_not_known_is_an_escape(monkeypatch):
     monkeypatch.setattr(stories_reads, "X", X)
-    from hotk.function import _reads
+    from hotk.capture import _reads
 
     code = code_of("def f(self): return self.a")
     monkeypatch.setattr(_reads, "_LOADS", frozenset())

@@ -161,7 +161,7 @@ def test_keys_do_not_keep_an_array_of_a_class_alive():
 
 
 def test_a_new_array_at_the_old_address_is_another_one():
-    from hotk.function import Identity
+    from hotk.capture import Identity
 
     first = jnp.ones(3)
     one, same = Identity(first), Identity(first)

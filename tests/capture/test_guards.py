@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.function import Opaque, Walk, _guard, look, moving_nodes, walk_all
+from hotk.capture import Opaque, Walk, _guard, look, moving_nodes, walk_all
 from tests.promises.stories import STORIES
 from tests.promises.telling import notebook
 

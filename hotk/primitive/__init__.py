@@ -1,0 +1,10 @@
+"""Two primitives that carry all derivative rules; `custom_vjp` with a forward rule."""
+
+from ._adopted import adopted as adopted
+from ._linear import (
+    AbstractLinear as AbstractLinear,
+    apply_linear as apply_linear,
+    check_linear as check_linear,
+    notes_of as notes_of,
+)
+from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
