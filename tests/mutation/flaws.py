@@ -96,7 +96,7 @@ _KEY = [
         "        if is_fixed(value):\n            return False\n"
         "        if value.__dict__ and not recipe_of(value.__code__).library:\n",
         "        if value.__dict__:\n",
-        within("function/test_kinds", "functions_of_jax_by_name_are_on_the_fast_path"),
+        within("capture/test_kinds", "functions_of_jax_by_name_are_on_the_fast_path"),
     ),
     Flaw(
         "the key drops the name of an enum member",
@@ -183,7 +183,7 @@ _KEY = [
         WALK,
         "            self.key.append(_SEEN)\n            self.key.append(known[0])\n",
         "            self.key.append(_SEEN)\n",
-        within("function/test_guards", "which_array_is_met_again_is_part_of_the_key"),
+        within("capture/test_guards", "which_array_is_met_again_is_part_of_the_key"),
     ),
     Flaw(
         "a function that writes is like one that does not",
@@ -456,7 +456,7 @@ _NUMBERS = [
     ),
 ]
 
-GUARDS_TESTS = "function/test_guards"
+GUARDS_TESTS = "capture/test_guards"
 
 _GUARDS = [
     Flaw(
@@ -633,7 +633,7 @@ _KINDS = [
         "        if is_fixed(value):\n            return False\n",
         "        if value.__dict__:\n            return True\n",
         within(
-            "function/test_kinds",
+            "capture/test_kinds",
             "functions_of_jax_by_name_are_on_the_fast_path[vmap-asarray0]",
         ),
     ),
@@ -642,7 +642,7 @@ _KINDS = [
         STANDARD,
         "    walk.key.append(options)\n",
         "",
-        within("function/test_kinds", "a_fresh_jitted_function_is_looked_through")
+        within("capture/test_kinds", "a_fresh_jitted_function_is_looked_through")
         + stale("two_fresh_jitted_functions_have_other_options"),
     ),
     Flaw(
@@ -651,7 +651,7 @@ _KINDS = [
         "    return mutable or any(map(_is_seen_jitted, (node, *node.parents)))",
         "    return mutable",
         within(
-            "function/test_kinds",
+            "capture/test_kinds",
             "what_a_jitted_function_reads_is_read_as_it_is_now",
         ),
     ),
@@ -661,7 +661,7 @@ _KINDS = [
         "                del part[length:]\n",
         "                del part[len(part) :]\n",
         within(
-            "function/test_kinds",
+            "capture/test_kinds",
             "what_was_attempted_inside_a_jitted_function_leaves_nothing",
         ),
     ),
@@ -670,7 +670,7 @@ _KINDS = [
         OBJECTS,
         "    return kind.__basicsize__ == base.__basicsize__ + words * _WORD",
         "    return True",
-        within("function/test_kinds", "memory_beyond_attributes_is_seen"),
+        within("capture/test_kinds", "memory_beyond_attributes_is_seen"),
     ),
     Flaw(
         "constants of a library are copied and compared by content",
@@ -691,14 +691,14 @@ _KINDS = [
         STANDARD,
         '    walk.visit(value.tzinfo, ".tzinfo")\n',
         "",
-        within("function/test_kinds", "values_that_are_alike_have_other_keys[moments]"),
+        within("capture/test_kinds", "values_that_are_alike_have_other_keys[moments]"),
     ),
     Flaw(
         "a deque is known without its greatest length",
         STANDARD,
         "walk.key.append((type(value), value.maxlen, len(value)))",
         "walk.key.append((type(value), len(value)))",
-        within("function/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
+        within("capture/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
     ),
 ]
 
@@ -726,28 +726,28 @@ _READS = [
         CALL,
         "with_copies(run) if walk.copies else run()",
         "run()",
-        within("function/test_pinned", "no_program_shares_the_memory_of_a_numpy_array"),
+        within("capture/test_pinned", "no_program_shares_the_memory_of_a_numpy_array"),
     ),
     Flaw(
         "an object that is passed on does not escape",
         READS,
         "        else:\n            self.escaped.add(name)",
         "        else:\n            pass",
-        within("function/test_reads", "an_object_escapes"),
+        within("capture/test_reads", "an_object_escapes"),
     ),
     Flaw(
         "a method is not gone into",
         PARTS,
         '        if place in ("method", "property"):',
         "        if False:",
-        within("function/test_reads", "a_training_loop_is_traced_once"),
+        within("capture/test_reads", "a_training_loop_is_traced_once"),
     ),
     Flaw(
         "a class that decides what an attribute is is read by parts",
         PARTS,
         "    return all(HOOKS.isdisjoint(vars(base)) for base in user_bases(kind))",
         "    return True",
-        within("function/test_reads", "a_hook_of_the_class_makes_everything_count"),
+        within("capture/test_reads", "a_hook_of_the_class_makes_everything_count"),
     ),
     Flaw(
         "the bases of a class are not compared",
