@@ -118,3 +118,13 @@ from ._table import (
     text_table as text_table,
 )
 from ._traceback import hides_frames as hides_frames
+from ._types import (
+    Cotangent as Cotangent,
+    Function as Function,
+    Gradient as Gradient,
+    Leaf as Leaf,
+    Point as Point,
+    RealNumber as RealNumber,
+    Scalar as Scalar,
+    Tangent as Tangent,
+)
