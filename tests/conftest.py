@@ -24,7 +24,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # From here on every function of these floors checks its annotations, shapes included,
 # when it is called; `as_user` switches that off. Below them are no shapes to check, and
 # so many calls that a fifth of the time went there.
-FLOORS = ["mode", "first", "second", "curvature", "linop", "estimate", "interop"]
+FLOORS = [
+    "primitive",
+    "dense",
+    "mode",
+    "first",
+    "second",
+    "curvature",
+    "linop",
+    "estimate",
+    "interop",
+]
 jaxtyping.install_import_hook(
     [f"hotk.{floor}" for floor in FLOORS], f"{type_checker.__name__}.check"
 )
