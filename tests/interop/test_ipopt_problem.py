@@ -226,14 +226,112 @@ def test_solve_tells_ipopt_bounds_and_options(monkeypatch):
     close(info["recorder"].given["cl"], np.zeros(2))
 
 
-def test_ipopt_finds_the_known_solution():
+# Problems of Hock and Schittkowski (1981), by their numbers: objective, start,
+# constraints, bounds of these, bounds of the variables, and the least value there.
+FREE, NONE = 2e19, (None, None)
+PROBLEMS = {
+    6: (
+        lambda x: (1 - x[0]) ** 2,
+        [-1.2, 1.0],
+        lambda x: 10 * (x[1] - x[0] ** 2),
+        (0.0, 0.0),
+        NONE,
+        0.0,
+    ),
+    7: (
+        lambda x: jnp.log(1 + x[0] ** 2) - x[1],
+        [2.0, 2.0],
+        lambda x: (1 + x[0] ** 2) ** 2 + x[1] ** 2,
+        (4.0, 4.0),
+        NONE,
+        -np.sqrt(3.0),
+    ),
+    28: (
+        lambda x: (x[0] + x[1]) ** 2 + (x[1] + x[2]) ** 2,
+        [-4.0, 1.0, 1.0],
+        lambda x: x[0] + 2 * x[1] + 3 * x[2],
+        (1.0, 1.0),
+        NONE,
+        0.0,
+    ),
+    35: (
+        lambda x: 9 - 8 * x[0] - 6 * x[1] - 4 * x[2] + 2 * x[0] ** 2 + 2 * x[1] ** 2
+        + x[2] ** 2 + 2 * x[0] * x[1] + 2 * x[0] * x[2],
+        [0.5, 0.5, 0.5],
+        lambda x: x[0] + x[1] + 2 * x[2],
+        (-FREE, 3.0),
+        (0.0, FREE),
+        1 / 9,
+    ),
+    43: (
+        lambda x: jnp.array([1.0, 1.0, 2.0, 1.0]) @ x**2
+        - jnp.array([5.0, 5.0, 21.0, -7.0]) @ x,
+        [0.0] * 4,
+        lambda x: [
+            x @ x + jnp.array([1.0, -1.0, 1.0, -1.0]) @ x,
+            jnp.array([1.0, 2.0, 1.0, 2.0]) @ x**2 - x[0] - x[3],
+            2 * x[0] ** 2 + x[1] ** 2 + x[2] ** 2 + 2 * x[0] - x[1] - x[3],
+        ],
+        (-FREE, [8.0, 10.0, 5.0]),
+        NONE,
+        -44.0,
+    ),
+    71: (
+        objective,
+        HS71,
+        constraints,
+        ([25.0, 40.0], [FREE, 40.0]),
+        (1.0, 5.0),
+        17.0140172891563,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", PROBLEMS)
+def test_ipopt_finds_the_known_solution(number):
     pytest.importorskip("cyipopt")
-    problem = ipopt_problem(objective, HS71, constraints=constraints)
-    tree, info = problem.solve(
-        lb=1.0, ub=5.0, cl=[25.0, 40.0], cu=[2e19, 40.0], tol=1e-10, print_level=0
-    )
+    f, start, g, (cl, cu), (lb, ub), least = PROBLEMS[number]
+    problem = ipopt_problem(f, np.array(start), constraints=g)
+    tree, info = problem.solve(lb=lb, ub=ub, cl=cl, cu=cu, tol=1e-10, print_level=0)
     assert info["status"] == 0
-    np.testing.assert_allclose(tree, SOLUTION, atol=1e-6)
+    np.testing.assert_allclose(f(jnp.asarray(tree)), least, atol=1e-7)
+    if number == 71:
+        np.testing.assert_allclose(tree, SOLUTION, atol=1e-6)
+
+
+def test_ipopt_converges_as_with_derivatives_by_hand():
+    """The same callbacks from JAX alone take the same steps."""
+    cyipopt = pytest.importorskip("cyipopt")
+    bounds = {"lb": np.ones(4), "ub": np.full(4, 5.0)}
+    bounds |= {"cl": np.array([25.0, 40.0]), "cu": np.array([FREE, 40.0])}
+
+    class ByHand:
+        objective = staticmethod(lambda z: float(objective(z)))
+        gradient = staticmethod(lambda z: np.asarray(jax.grad(objective)(z)))
+        constraints = staticmethod(lambda z: np.asarray(constraints(z)))
+        jacobian = staticmethod(lambda z: np.asarray(jax.jacobian(constraints)(z)))
+
+        def hessianstructure(self):
+            return np.tril_indices(4)
+
+        def hessian(self, z, lagrange, factor):
+            total = lambda x: factor * objective(x) + lagrange @ constraints(x)
+            return lower(jax.hessian(total)(z))
+
+        def intermediate(self, mode, count, *_):
+            steps.append(count)
+
+    def count(given):
+        steps.clear()
+        solver = cyipopt.Problem(n=4, m=2, problem_obj=given, **bounds)
+        solver.add_option("print_level", 0)
+        assert solver.solve(HS71.copy())[1]["status"] == 0
+        return steps[-1]
+
+    steps: list[int] = []
+    ours = ipopt_problem(objective, HS71, constraints=constraints)
+    ours.intermediate = lambda mode, count, *_: steps.append(count)
+    assert count(ours) == count(ByHand()) <= 12
 
 
 # ----- Errors
