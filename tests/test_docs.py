@@ -81,20 +81,20 @@ def test_docstring(path, name, doc):
 @each_page
 def test_page(page):
     text = page.read_text(encoding="utf-8")
-    if page.name == "first_hour.md":
+    if page.name == "errors.md":
         pytest.skip("it is compared as a whole")
     # A fence would be read as the last line of what is expected.
     run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
 
 
 @pytest.mark.usefixtures("default_settings")
-def test_the_first_hour_is_as_it_is_written():
-    """`python docs/_first_hour.py` writes it anew."""
-    path = HOUSE / "docs" / "_first_hour.py"
-    written = path.with_name("first_hour.md").read_text(encoding="utf-8")
+def test_the_error_messages_are_as_they_are_written():
+    """`python docs/_errors.py` writes it anew."""
+    path = HOUSE / "docs" / "_errors.py"
+    written = path.with_name("errors.md").read_text(encoding="utf-8")
     if f"with JAX {jax.__version__})" not in written:
         pytest.skip("it quotes messages of another JAX")
-    spec = importlib.util.spec_from_file_location("first_hour", path)
+    spec = importlib.util.spec_from_file_location("errors", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.page() == written

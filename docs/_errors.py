@@ -1,6 +1,6 @@
-"""Write `docs/first_hour.md`: what hotk answers to the mistakes of a first hour.
+"""Write `docs/errors.md`: the messages of the most common mistakes.
 
-    python docs/_first_hour.py
+    python docs/_errors.py
 
 Every statement below is run as a user runs it, and what it prints is written down; the
 tests compare the page with what is printed today.
@@ -21,13 +21,14 @@ import hotk
 
 
 HEAD = """\
-# The first hour
+# Error messages
 
-What hotk prints when things go wrong: the mistakes that come first, as they are made,
-and the answers as they stand in a terminal. `python docs/_first_hour.py` writes this
-page anew (this one with JAX {jax}); the tests compare it with what is printed today.
+The most common mistakes, and what hotk prints for each. Every message says where the
+error is, what was expected, what was given, and how to fix it. Run
+`python docs/_errors.py` to write this page again (this one with JAX {jax}); a test
+compares it with what is printed today.
 
-hotk is installed from its wheel, with what it needs and nothing else:
+Install hotk with its dependencies and nothing else:
 
 ```sh
 python -m venv .venv && .venv/bin/pip install hotk && .venv/bin/python
@@ -37,7 +38,7 @@ python -m venv .venv && .venv/bin/pip install hotk && .venv/bin/python
 PARTS = [
     (
         "Called like `jax.hessian`",
-        "An operator takes the point at once.",
+        "An operator takes the function and the point in one call.",
         """
 def loss(w, rows, targets):
     return jnp.mean((rows @ w - targets) ** 2)
@@ -50,7 +51,7 @@ hotk.hessian(loss, w, rows, targets)
     ),
     (
         "Wrong shapes",
-        "A direction lives where the point lives. Nothing is broadcast.",
+        "A direction has the structure and shapes of the point. Nothing is broadcast.",
         """
 hotk.hvp(loss, w, jnp.ones(4), rows, targets)
 hotk.hvp(loss, w, 1.0, rows, targets)
@@ -61,8 +62,8 @@ hotk.hvp(affine, params, {"w": jnp.ones((3, 1)), "b": jnp.ones(())})
 """,
     ),
     (
-        "A batch dimension forgotten, or one too many",
-        "Several directions have one leading axis in each leaf, and `batched=True`.",
+        "A missing or extra batch dimension",
+        "To pass several directions, give each leaf a leading axis and set `batched=True`.",
         """
 hotk.hvp(loss, w, jnp.eye(3), rows, targets)
 hotk.hvp(loss, w, jnp.eye(3), rows, targets, batched=True)[0]
@@ -73,7 +74,7 @@ prepared(w, w, rows[0], targets[0])
     ),
     (
         "Integers",
-        "What is differentiated must be a floating number. What is not, need not be.",
+        "Only floating-point and complex leaves are differentiated; other leaves pass through.",
         """
 hotk.gradient(lambda x: jnp.sum(x**2), jnp.arange(3))
 hotk.gradient(lambda x: x**2, 3)
@@ -81,8 +82,8 @@ hotk.gradient(lambda p: p["n"] * jnp.sum(p["x"] ** 2), {"x": jnp.ones(2), "n": 3
 """,
     ),
     (
-        "A loss that is no scalar",
-        "A Hessian is that of one number.",
+        "A loss that is not a scalar",
+        "`gradient` and `hvp` need a function that returns one real number.",
         """
 residual = lambda w: rows @ w - targets
 hotk.hvp(residual, w, w)
@@ -93,8 +94,8 @@ hotk.gradient(lambda w: print("no return"), w)
 """,
     ),
     (
-        "NumPy arrays, changed in place",
-        "What the function reads is looked at again in each call.",
+        "NumPy arrays changed in place",
+        "What the function reads is read again in each call.",
         """
 scales = np.array([1.0, 2.0, 3.0], dtype=np.float32)
 scaled = lambda x: jnp.sum(scales * x**2)
@@ -105,8 +106,8 @@ hotk.gradient(lambda x: np.sin(x).sum(), jnp.ones(3))
 """,
     ),
     (
-        "A model with parts that are no arrays",
-        "They pass through; a direction has anything, or `None`, in their place.",
+        "A model with parts that are not arrays",
+        "They pass through. A direction may have anything, or `None`, in their place.",
         """
 import equinox as eqx
 model = eqx.nn.MLP(3, "scalar", 4, 1, key=jax.random.key(0))
@@ -119,7 +120,7 @@ product = hotk.hvp(fit, model, slope)
     ),
     (
         "The dense Hessian of a large network",
-        "It is refused before it is allocated.",
+        "A result that does not fit in memory raises before it is allocated.",
         """
 layers = {"in": jnp.zeros((784, 300)), "out": jnp.zeros((300, 10))}
 big = lambda p: jnp.sum(jnp.tanh(jnp.ones(784) @ p["in"]) @ p["out"])
@@ -130,7 +131,7 @@ hotk.HessianOperator(big, layers).matrix()
     ),
     (
         "A loop without a fixed length",
-        "Where no reverse mode exists, another nesting is taken; the choice is told.",
+        "Where reverse mode does not exist, another mode is used. `info.why` gives the reason.",
         """
 halved = lambda x: jax.lax.while_loop(lambda t: t[0] > 1.0, lambda t: t / 2, x)
 form = lambda x: jnp.sum(halved(x) ** 2)
@@ -141,7 +142,7 @@ hotk.hessian(form, jnp.ones(2), mode=hotk.FORWARD_OVER_REVERSE)
     ),
     (
         "NaN at zero",
-        "JAX's derivative of a norm at zero is NaN; that of `hotk.safe.norm` is zero.",
+        "JAX's gradient of a norm is NaN at zero. That of `hotk.safe.norm` is zero.",
         """
 norm = lambda x: jnp.sqrt(jnp.sum(x**2))
 hotk.gradient(norm, jnp.zeros(2))
@@ -151,7 +152,7 @@ hotk.gradient(lambda x: hotk.safe.norm(x), jnp.zeros(2))
     ),
     (
         "Another dtype",
-        "A direct call compiles for it, a `Prepared` refuses it.",
+        "A direct call compiles for the new dtype. A `Prepared` raises.",
         """
 prepared(w.astype(jnp.float16), w, rows, targets)
 hotk.hvp(loss, w, w.astype(jnp.float16), rows, targets)
@@ -160,8 +161,8 @@ with jax.enable_x64(True):
 """,
     ),
     (
-        "A value that is not there yet",
-        "Python cannot branch on what is traced.",
+        "Python control flow on a traced value",
+        "`if` needs a concrete value. Use `jnp.where` or `jax.lax.cond`.",
         """
 def clipped(x):
     if x[0] > 0:
@@ -173,7 +174,7 @@ hotk.hvp.prepare(clipped, jnp.ones(2), jnp.ones(2))
     ),
     (
         "An optimizer without its objective",
-        "Second-order steps need more than the gradient.",
+        "A second-order step needs the objective, not only its gradient.",
         """
 newton = hotk.optim.newton_cg()
 state = newton.init(w)
@@ -196,7 +197,7 @@ def transcript(source, names):
         with contextlib.redirect_stdout(printed):
             try:
                 sys.displayhook = show
-                exec(compile(ast.Interactive([node]), "<first hour>", "single"), names)
+                exec(compile(ast.Interactive([node]), "<errors>", "single"), names)
             except Exception as error:  # whatever it is: it is shown
                 print("Traceback (most recent call last):\n  ...")
                 print("".join(traceback.format_exception_only(error)).rstrip())
@@ -225,4 +226,4 @@ def page():
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("first_hour.md").write_text(page(), encoding="utf-8")
+    Path(__file__).with_name("errors.md").write_text(page(), encoding="utf-8")
