@@ -11,6 +11,8 @@ from mkdocs.exceptions import PluginError
 FORMULA = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
+# A longer formula within a line may be wider than a telephone.
+LONG = 45
 
 
 def on_page_content(content: str, **_) -> str:
@@ -20,7 +22,10 @@ def on_page_content(content: str, **_) -> str:
 
 def _formula(match: re.Match[str]) -> str:
     tex = html.unescape(match[3]).strip()
-    mathml = convert(tex, display="inline" if match[2] == "(" else "block")
+    inline = match[2] == "("
+    mathml = convert(tex, display="inline" if inline else "block")
     if "\\" in mathml or ">&<" in mathml:  # a command or an alignment left as it was
         raise PluginError(f"latex2mathml does not know all of this formula: {tex}")
-    return mathml
+    if inline and len(tex) <= LONG:
+        return mathml
+    return f'<{match[1]} class="formula">{mathml}</{match[1]}>'  # it scrolls by itself

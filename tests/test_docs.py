@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import hotk
+from hotk import testing
 from tests.test_api import PUBLIC
 
 
@@ -117,10 +118,19 @@ def test_links_of_the_readme_lead_somewhere():
         assert (HOUSE / target).exists(), target
 
 
-def test_the_reference_has_every_public_name_and_no_other():
-    reference = (HOUSE / "docs" / "reference.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^::: hotk\.([\w.]+)$", reference, re.MULTILINE)
-    assert sorted(listed) == sorted(PUBLIC)
+def test_the_reference_has_every_public_name_once_and_no_other():
+    pages = [
+        path.read_text(encoding="utf-8") for path in HOUSE.glob("docs/reference/*")
+    ]
+    listed = re.findall(r"^::: hotk\.([\w.]+)$", "\n".join(pages), re.MULTILINE)
+    own = [name for name, value in vars(testing).items() if is_own(name, value)]
+    assert sorted(listed) == sorted([*PUBLIC, *(f"testing.{name}" for name in own)])
+
+
+def is_own(name, value):
+    return (
+        not name.startswith("_") and getattr(value, "__module__", "") == "hotk.testing"
+    )
 
 
 def test_the_page_on_architecture_names_every_file():
