@@ -63,7 +63,7 @@ hotk.hvp(affine, params, {"w": jnp.ones((3, 1)), "b": jnp.ones(())})
     ),
     (
         "A missing or extra batch dimension",
-        "To pass several directions, give each leaf a leading axis and set `batched=True`.",
+        "Several directions need a leading axis in each leaf, and `batched=True`.",
         """
 hotk.hvp(loss, w, jnp.eye(3), rows, targets)
 hotk.hvp(loss, w, jnp.eye(3), rows, targets, batched=True)[0]
@@ -74,7 +74,7 @@ prepared(w, w, rows[0], targets[0])
     ),
     (
         "Integers",
-        "Only floating-point and complex leaves are differentiated; other leaves pass through.",
+        "Leaves that are not floating-point or complex pass through.",
         """
 hotk.gradient(lambda x: jnp.sum(x**2), jnp.arange(3))
 hotk.gradient(lambda x: x**2, 3)
@@ -131,7 +131,7 @@ hotk.HessianOperator(big, layers).matrix()
     ),
     (
         "A loop without a fixed length",
-        "Where reverse mode does not exist, another mode is used. `info.why` gives the reason.",
+        "Without a reverse mode another mode is used; `info.why` gives the reason.",
         """
 halved = lambda x: jax.lax.while_loop(lambda t: t[0] > 1.0, lambda t: t / 2, x)
 form = lambda x: jnp.sum(halved(x) ** 2)

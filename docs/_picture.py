@@ -3,7 +3,7 @@
     python docs/_picture.py
 
 Rosenbrock's function, the steps of a trust-region method to its minimum, and at each
-point an ellipse of the Hessian: long where the function is flat, short where it is steep.
+point an ellipse of the Hessian: long in directions of small curvature.
 """
 
 from pathlib import Path

@@ -19,10 +19,11 @@ from mkdocs.structure.pages import Page
 
 
 ROOT = Path(__file__).parents[1]
+TOPIC = re.compile("reference/(?!index)")
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 NAME = re.compile(r"^::: hotk\.([\w.]+)$", re.MULTILINE)
 GUIDES = r'<p class="guides">.*?</p>'
-ENTRY = r'<div class="doc doc-contents first">\s*(?:<p.*?</p>)?'
+ENTRY = r'<div class="doc doc-contents first">\s*(?:<p>.*?</p>)?'
 
 topics: list[File] = []
 
@@ -42,13 +43,9 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     for file in topics:
         text = file.content_string
         title = TITLE.findall(text)[0]
-        markdown += f"\n## [{title}]({Path(file.src_uri).name})\n\n| | |\n|---|---|\n"
+        markdown += f"\n## [{title}]({Path(file.src_uri).name})\n\n"
         for name in NAME.findall(text):
-            # A bar in a formula would end the cell.
-            sentence = re.sub(
-                r"\$.*?\$", lambda tex: tex[0].replace("|", r"\vert "), summary(name)
-            )
-            markdown += f"| [`{name}`][hotk.{name}] | {sentence} |\n"
+            markdown += f"- [`{name}`][hotk.{name}]: {summary(name)}\n"
     return markdown
 
 
@@ -83,6 +80,8 @@ def on_post_build(*, config: Any) -> None:
             words = re.sub(r"\$.*?\$", "…", summary(name)).replace("`", "")
             entry["title"] = html.escape(f"{name}: {words}", quote=False)
             entry["boost"] = boost(name)
+        elif name.rpartition(".")[0] in names:
+            entry["title"] = name  # of a method, which would be without its class
     path.write_text(json.dumps(index), encoding="utf-8")
 
 

@@ -24,6 +24,12 @@ HOUSE = Path(__file__).parents[1]
 PAGES = sorted(
     path for path in [HOUSE / "README.md", *HOUSE.glob("docs/**/*.md")] if path.exists()
 )
+REFERENCE = HOUSE / "docs" / "reference"
+TESTING = [
+    f"testing.{name}"
+    for name, value in vars(testing).items()
+    if not name.startswith("_") and getattr(value, "__module__", "") == testing.__name__
+]
 NAMES = {"hotk": hotk, "jax": jax, "jnp": jnp, "np": np}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
@@ -119,18 +125,9 @@ def test_links_of_the_readme_lead_somewhere():
 
 
 def test_the_reference_has_every_public_name_once_and_no_other():
-    pages = [
-        path.read_text(encoding="utf-8") for path in HOUSE.glob("docs/reference/*")
-    ]
+    pages = [path.read_text(encoding="utf-8") for path in REFERENCE.glob("*")]
     listed = re.findall(r"^::: hotk\.([\w.]+)$", "\n".join(pages), re.MULTILINE)
-    own = [name for name, value in vars(testing).items() if is_own(name, value)]
-    assert sorted(listed) == sorted([*PUBLIC, *(f"testing.{name}" for name in own)])
-
-
-def is_own(name, value):
-    return (
-        not name.startswith("_") and getattr(value, "__module__", "") == "hotk.testing"
-    )
+    assert sorted(listed) == sorted([*PUBLIC, *TESTING])
 
 
 def test_the_page_on_architecture_names_every_file():

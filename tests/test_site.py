@@ -1,6 +1,6 @@
-"""The documentation site: built strictly, complete, readable everywhere, from the disk.
+"""The documentation site: complete, readable everywhere, searched from the disk.
 
-It needs the extra `docs`. What a browser shows is asked of Chromium, where there is one.
+It needs the extra `docs`. Chromium is asked what a browser shows, where there is one.
 """
 
 import html
