@@ -61,7 +61,8 @@ def on_page_content(content: str, *, page: Page, **_: Any) -> str:
     def move(match: re.Match[str]) -> str:
         nonlocal guides
         if match[0].startswith("<p"):
-            guides = match[0]
+            # Titles of other pages are no reason to find this entry.
+            guides = match[0].replace("<p", "<p data-search-exclude", 1)
             return ""
         return match[0] + guides
 

@@ -188,7 +188,7 @@ COLUMNS = """
 const frame = document.createElement("iframe")
 frame.width = 1400
 document.body.append(frame)
-await new Promise(done => { frame.onload = done; frame.src = "index.html" })
+await new Promise(done => { frame.onload = done; frame.src = "math.html" })
 const code = frame.contentDocument.querySelector("pre > code")
 code.textContent = "x".repeat(88)
 const found = [code.scrollWidth, code.clientWidth]
