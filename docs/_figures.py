@@ -1,6 +1,6 @@
 """Measure and draw the picture of the README: `python docs/_figures.py`.
 
-A loop takes one Hessian-vector product for each batch. The picture shows the seconds since
+A loop takes one Hessian-vector product for each batch. Drawn are the seconds since
 its start, three times: `jax.jit` of a new lambda for each batch, `hotk.hvp` of the same
 lambdas, and one jitted function that takes the batch as an argument.
 """
@@ -87,13 +87,12 @@ def draw():
         "one jax.jit, the batch as an argument": (by_hand, "#777777", "--"),
     }
     w, batches = setting()
+    numbers = range(1, BATCHES + 1)
     plt.rcParams |= {"svg.hashsalt": "hotk", "font.size": 10}
     figure, axes = plt.subplots(figsize=(7.2, 2.7), layout="constrained")
     for name, (product, color, style) in ways.items():
         seconds = elapsed(product, w, batches)
-        axes.plot(
-            range(1, BATCHES + 1), seconds, style, color=color, lw=2.2, label=name
-        )
+        axes.plot(numbers, seconds, style, color=color, linewidth=2.2, label=name)
         print(f"{name}: {seconds[0]:.3f} s, then {seconds[-1]:.3f} s")
     axes.set(
         xlabel="batch",
