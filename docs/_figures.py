@@ -1,9 +1,9 @@
 """Measure and draw the picture of the README: `python docs/_figures.py`.
 
-A loop takes one Hessian-vector product for each batch, in three ways: `jax.jit` of a new
-lambda for each batch, `hotk.hvp` of the same lambdas, and one jitted function that takes
-the batch as an argument. Drawn are the seconds of CPU since the start of the loop; unlike
-those of a clock, they are the same on a busy machine.
+A loop takes one Hessian-vector product for each batch, in three ways: `jax.jit` of a
+new lambda for each batch, `hotk.hvp` of the same lambdas, and one jitted function that
+takes the batch as an argument. Drawn are the seconds of CPU since the start of the
+loop, which do not depend on what else the machine does.
 """
 
 import time
