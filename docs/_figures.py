@@ -97,13 +97,13 @@ def draw():
         print(f"{name}: {seconds[0]:.3f} s, then {seconds[-1]:.3f} s")
     axes.set(
         xlabel="batch",
-        ylabel="seconds of CPU since the start",
+        ylabel="CPU seconds",
         xlim=(1, BATCHES),
         ylim=(0, None),
     )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
-    axes.set_title("A Hessian-vector product for each batch of a loop", fontsize=11)
+    axes.set_title("A Hessian-vector product for each of 30 batches", fontsize=11)
     figure.savefig(HERE / "batches.svg", metadata={"Date": None})
 
 
