@@ -31,10 +31,17 @@ TESTING = [
     if not name.startswith("_") and getattr(value, "__module__", "") == testing.__name__
 ]
 NAMES = {"hotk": hotk, "jax": jax, "jnp": jnp, "np": np}
+# Pages that need libraries of the extra `everyday`; skipped where these are missing.
+LIBRARIES = {"numpyro.md": ["numpyro"], "solvers.md": ["diffrax", "jaxopt"]}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 each_page = pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: str(page.relative_to(HOUSE))
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.library if page.name in LIBRARIES else ())
+        for page in PAGES
+    ],
+    ids=lambda page: str(page.relative_to(HOUSE)),
 )
 
 
@@ -90,6 +97,8 @@ def test_page(page):
     text = page.read_text(encoding="utf-8")
     if page.name == "errors.md":
         pytest.skip("it is compared as a whole")
+    for library in LIBRARIES.get(page.name, []):
+        pytest.importorskip(library)
     # A fence would be read as the last line of what is expected.
     run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
 

@@ -15,6 +15,7 @@ from tests.benchmarks import (
     rules,
     taylor,
     training,
+    usages,
 )
 from tests.benchmarks.table import run
 
@@ -31,6 +32,7 @@ if __name__ == "__main__":
         taylor.measure,
         minimizers.measure,
         training.measure,
+        usages.measure,
         first_call.measure,
         imports.measure,
     )
