@@ -133,18 +133,6 @@ def test_a_door_is_imports_and_each_is_an_export(path):
         assert not hidden, f"{text}: write `{hidden[0]} as {hidden[0]}`"
 
 
-@pytest.mark.parametrize("floor", HEIGHT)
-def test_a_floor_says_which_it_is(floor):
-    door = ROOT / floor / "__init__.py"
-    if not (ROOT / floor).exists():
-        pytest.skip("not built yet")
-    [first, *_] = (ast.get_docstring(tree(door)) or "").splitlines() or [""]
-    if floor in FLOORS[-1].split():
-        assert first.startswith("Roof. ")
-    else:
-        assert first.startswith(f"Floor {HEIGHT[floor]}. ")
-
-
 @each_file
 def test_internals_are_touched_in_two_files(path):
     if path in INTERNALS_DOORS:
