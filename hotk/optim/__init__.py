@@ -11,7 +11,7 @@ from ._gauss_newton import (
     scale_by_levenberg_marquardt as scale_by_levenberg_marquardt,
     scale_by_natural_gradient as scale_by_natural_gradient,
 )
-from ._globalized import Tried as Tried
+from ._globalized import GlobalizedState as GlobalizedState
 from ._line_search import (
     LineSearchState as LineSearchState,
     scale_by_line_search as scale_by_line_search,
@@ -28,11 +28,6 @@ from ._newton_cg import (
     NewtonCGState as NewtonCGState,
     newton_cg as newton_cg,
     scale_by_newton_cg as scale_by_newton_cg,
-)
-from ._second_order import (
-    fisher_diag as fisher_diag,
-    hessian_diag as hessian_diag,
-    hvp as hvp,
 )
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._step import strip_extra_args as strip_extra_args, with_params as with_params

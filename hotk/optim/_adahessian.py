@@ -5,28 +5,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike
 
-from ._local import Local, Outcome
+from hotk._core import Gradient
+
+from ._local import Local, Numbers, Outcome
 from ._moments import (
     DiagonalState,
     estimated,
     first_moments,
-    held,
     mean_of,
-    moved,
     of_signs,
+    with_gradient,
+    zero_unless_accepted,
 )
 from ._step import transformation
 
 
 def scale_by_adahessian(
     *,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    power: Any = 1.0,
-    every: Any = 1,
-    seed: Any = 0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    power: ArrayLike = 1.0,
+    every: ArrayLike = 1,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scale by moments of the gradient and of the Hessian's diagonal.
 
@@ -78,40 +81,42 @@ def scale_by_adahessian(
 
 
 def _adahessian(
-    local: Local, gradient: Any, state: DiagonalState, numbers: Any
+    local: Local, gradient: Gradient, state: DiagonalState, numbers: Numbers
 ) -> tuple[Any, DiagonalState]:
     square = lambda old, new: mean_of(
         numbers["b2"], old, jax.tree.map(lambda a: a * a, new)
     )
     state = estimated(local, gradient, state, numbers, square, of_signs)
-    state = moved(state, gradient, numbers)
+    state = with_gradient(state, gradient, numbers)
 
-    def entry(m: Any, v: Any) -> Any:
+    def entry(m: Array, v: Array) -> Array:
         b1, b2, eps, power = (numbers[k].astype(m.dtype) for k in _ADAHESSIAN)
         count, estimates = state.count.astype(m.dtype), state.estimates.astype(m.dtype)
         first = m / (1 - b1 ** jnp.maximum(count, 1))
         second = v / (1 - b2 ** jnp.maximum(estimates, 1))
         return jnp.where(v > 0, first / (second ** (power / 2) + eps), 0)
 
-    known = state.estimates > 0
+    estimated_once = state.estimates > 0
     state = state._replace(
-        outcome=Outcome.where(known, state.outcome, Outcome.not_finite)
+        outcome=Outcome.where(estimated_once, state.outcome, Outcome.not_finite)
     )
-    return held(state, jax.tree.map(entry, state.moment, state.diagonal)), state
+    return zero_unless_accepted(
+        state, jax.tree.map(entry, state.moment, state.diagonal)
+    ), state
 
 
 _ADAHESSIAN = ("b1", "b2", "eps", "power")
 
 
 def adahessian(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     *,
-    b1: Any = 0.9,
-    b2: Any = 0.999,
-    eps: Any = 1e-8,
-    power: Any = 1.0,
-    every: Any = 1,
-    seed: Any = 0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    power: ArrayLike = 1.0,
+    every: ArrayLike = 1,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by AdaHessian: `scale_by_adahessian` with a learning rate.
 

@@ -6,20 +6,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, Int, PyTree
 
+from hotk._core import Function, Gradient, Scalar
 from hotk.curvature import Fisher, GaussNewton, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
-from ._globalized import Trial, Tried, first, tried
-from ._local import Local, Outcome, is_finite
-from ._step import given, transformation, with_keywords
+from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._local import Local, Numbers, Outcome, is_finite
+from ._step import those_given, transformation, with_keywords
 
 
-def _half_square(r: Any) -> Any:
+def _half_square(r: PyTree) -> Scalar | float:
     return sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2
 
 
-def _of_residuals(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
+def _of_residuals(
+    value_fn: Function | None, extra: Mapping[str, Any], state: optax.OptState
+) -> Function | None:
     """Return half the sum of squares of `residual_fn`, or the loss of a model."""
     del state
     residuals, model = with_keywords(extra.get("residual_fn"), extra), _model(extra)
@@ -28,7 +32,7 @@ def _of_residuals(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
     return value_fn if model is None else GaussNewton(model, _loss(extra))
 
 
-def _model(extra: Mapping[str, Any]) -> Any:
+def _model(extra: Mapping[str, Any]) -> Function | None:
     return with_keywords(extra.get("model_fn"), extra)
 
 
@@ -41,11 +45,11 @@ def _loss(extra: Mapping[str, Any]) -> Any:
 
 def scale_by_levenberg_marquardt(
     *,
-    damping: Any = 1e-3,
-    accept: Any = 1e-4,
-    max_tol: Any = 1e-3,
-    max_steps: Any = None,
-    max_rejections: Any = 30,
+    damping: ArrayLike = 1e-3,
+    accept: ArrayLike = 1e-4,
+    max_tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
+    max_rejections: ArrayLike = 30,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -92,11 +96,13 @@ def scale_by_levenberg_marquardt(
         "accept": accept,
         "max_tol": max_tol,
         "max_rejections": max_rejections,
-        **given(max_steps=max_steps),
+        **those_given(max_steps=max_steps),
     }
     return transformation(
         "levenberg_marquardt",
-        lambda params, numbers: first(params, jnp.zeros_like(numbers["damping"])),
+        lambda params, numbers: initial_state(
+            params, jnp.zeros_like(numbers["damping"])
+        ),
         _levenberg_marquardt,
         numbers,
         _of_residuals,
@@ -104,15 +110,15 @@ def scale_by_levenberg_marquardt(
 
 
 def _levenberg_marquardt(
-    local: Local, gradient: Any, state: Tried, numbers: Any
-) -> tuple[Any, Tried]:
+    local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
+) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
     size = space.norm(gradient)
     dtype = size.dtype
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     tol = jnp.minimum(numbers["max_tol"].astype(dtype), jnp.sqrt(size))
 
-    def begin() -> Any:
+    def begin() -> Scalar:
         product = near.hessian.mv(space.narrowed(gradient, local.x))
         largest = space.norm(product) / jnp.where(size > 0, size, 1)
         usual = jnp.isfinite(largest) & (largest > 0)
@@ -121,7 +127,7 @@ def _levenberg_marquardt(
     begun = state.control > 0
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
-    def propose(damping: Any) -> Trial:
+    def propose(damping: Scalar) -> Trial:
         damped = near.hessian + damping * Identity()
         found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
         s = space.times(-1, space.widened(found.x))
@@ -137,7 +143,7 @@ def _levenberg_marquardt(
             damping,
         )
 
-    def adapt(damping: Any, ratio: Any, trial: Trial) -> Any:
+    def adapt(damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
         taken = ratio > numbers["accept"]
         cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
@@ -145,7 +151,7 @@ def _levenberg_marquardt(
         tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
         return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
 
-    return tried(
+    return globalized_step(
         local,
         near.value,
         gradient,
@@ -158,13 +164,13 @@ def _levenberg_marquardt(
 
 
 def levenberg_marquardt(
-    learning_rate: Any = 1.0,
+    learning_rate: optax.ScalarOrSchedule = 1.0,
     *,
-    damping: Any = 1e-3,
-    accept: Any = 1e-4,
-    max_tol: Any = 1e-3,
-    max_steps: Any = None,
-    max_rejections: Any = 30,
+    damping: ArrayLike = 1e-3,
+    accept: ArrayLike = 1e-4,
+    max_tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
+    max_rejections: ArrayLike = 30,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
 
@@ -209,20 +215,21 @@ class NaturalGradientState(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    count: Any
-    iterations: Any
-    curvature: Any
-    residual: Any
-    outcome: Any
+    # A field of this name, as in the states of optax, hides the method of a tuple.
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    iterations: Int[Array, ""]
+    curvature: Scalar
+    residual: Scalar
+    outcome: Outcome
 
 
 def scale_by_natural_gradient(
     *,
-    damping: Any = 1e-3,
-    tol: Any = 1e-3,
-    max_steps: Any = None,
+    damping: ArrayLike = 1e-3,
+    tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
     samples: int | None = None,
-    seed: Any = 0,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -268,10 +275,12 @@ def scale_by_natural_gradient(
         "damping": damping,
         "tol": tol,
         "seed": seed,
-        **given(max_steps=max_steps),
+        **those_given(max_steps=max_steps),
     }
 
-    def compose(value_fn: Any, extra: Mapping[str, Any], state: Any) -> Any:
+    def compose(
+        value_fn: Function | None, extra: Mapping[str, Any], state: NaturalGradientState
+    ) -> Function | None:
         model = _model(extra)
         if model is None:
             return value_fn
@@ -286,7 +295,7 @@ def scale_by_natural_gradient(
     )
 
 
-def _natural_first(params: Any, numbers: Any) -> NaturalGradientState:
+def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
     del numbers
     zero = jnp.zeros((), space.scalar_dtype(params))
     none = jnp.zeros((), int)
@@ -294,7 +303,7 @@ def _natural_first(params: Any, numbers: Any) -> NaturalGradientState:
 
 
 def _natural_gradient(
-    local: Local, gradient: Any, state: NaturalGradientState, numbers: Any
+    local: Local, gradient: Gradient, state: NaturalGradientState, numbers: Numbers
 ) -> tuple[Any, NaturalGradientState]:
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     hessian = local.linearized().hessian
@@ -312,13 +321,13 @@ def _natural_gradient(
 
 
 def natural_gradient(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     *,
-    damping: Any = 1e-3,
-    tol: Any = 1e-3,
-    max_steps: Any = None,
+    damping: ArrayLike = 1e-3,
+    tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
     samples: int | None = None,
-    seed: Any = 0,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
 

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Int
 
+from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import space
 
 from ._local import Local, Outcome, is_finite
@@ -23,15 +25,15 @@ class Trial(NamedTuple):
         damping: What is added to the Hessian, so that $(H + \lambda I) s = -g$.
     """
 
-    step: Any
-    model: Any
-    bounded: Any
-    iterations: Any
-    curvature: Any
-    damping: Any
+    step: Tangent
+    model: Scalar
+    bounded: Bool[Array, ""]
+    iterations: Int[Array, ""]
+    curvature: Scalar
+    damping: Scalar
 
 
-class Tried(NamedTuple):
+class GlobalizedState(NamedTuple):
     """What became of the trials of one update.
 
     Attributes:
@@ -47,35 +49,43 @@ class Tried(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    control: Any
-    iterations: Any
-    curvature: Any
-    damping: Any
-    predicted: Any
-    actual: Any
-    rejections: Any
-    outcome: Any
+    control: Scalar
+    iterations: Int[Array, ""]
+    curvature: Scalar
+    damping: Scalar
+    predicted: Scalar
+    actual: Scalar
+    rejections: Int[Array, ""]
+    outcome: Outcome
 
 
-def first(params: Any, control: Any) -> Tried:
+class _Trials(NamedTuple):
+    step: Tangent
+    control: Scalar
+    taken: Bool[Array, ""]
+    trials: Int[Array, ""]
+    state: GlobalizedState
+
+
+def initial_state(params: Point, control: Scalar) -> GlobalizedState:
     """Return the state before any step."""
     zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
     none = jnp.zeros((), int)
     start = control.astype(zero.dtype)
-    return Tried(start, none, zero, zero, zero, zero, none, Outcome.accepted)
+    return GlobalizedState(start, none, zero, zero, zero, zero, none, Outcome.accepted)
 
 
-def tried(
+def globalized_step(
     local: Local,
     value: Any,
-    gradient: Any,
-    control: Any,
+    gradient: Gradient,
+    control: Scalar,
     propose: Callable[[Any], Trial],
     adapt: Callable[[Any, Any, Trial], Any],
     *,
-    accept: Any,
-    max_rejections: Any,
-) -> tuple[Any, Tried]:
+    accept: ArrayLike,
+    max_rejections: ArrayLike,
+) -> tuple[Any, GlobalizedState]:
     """Try steps until the objective decreases as it should.
 
     Args:
@@ -94,8 +104,8 @@ def tried(
     start = value.astype(dtype)
     rounding = jnp.finfo(dtype).eps * jnp.abs(start)
 
-    def attempt(s: Any) -> Any:
-        trial = propose(s["control"])
+    def attempt(s: _Trials) -> _Trials:
+        trial = propose(s.control)
         step = space.narrowed(trial.step, gradient)
         y = local.at(space.plus(local.x, space.narrowed(step, local.x))).astype(dtype)
         predicted, actual = -trial.model.astype(dtype), start - y
@@ -105,37 +115,37 @@ def tried(
         ratio = jnp.where(sensible, ratio, -jnp.inf)
         taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
         ratio = jnp.where(taken, ratio, -jnp.inf)
-        known = s["tried"]
-        return {
-            "step": space.choose(taken, step, s["step"]),
-            "control": adapt(s["control"], ratio, trial).astype(dtype),
-            "taken": taken,
-            "count": s["count"] + 1,
-            "tried": known._replace(
-                iterations=known.iterations + trial.iterations.astype(int),
+        return _Trials(
+            step=space.choose(taken, step, s.step),
+            control=adapt(s.control, ratio, trial).astype(dtype),
+            taken=taken,
+            trials=s.trials + 1,
+            state=s.state._replace(
+                iterations=s.state.iterations + trial.iterations.astype(int),
                 curvature=trial.curvature.astype(dtype),
                 damping=trial.damping.astype(dtype),
                 predicted=predicted,
                 actual=jnp.where(taken, actual, 0),
             ),
-        }
+        )
 
-    none = jnp.zeros((), int)
-    usual = is_finite(gradient, start)
-    state = {
-        "step": space.zeros(gradient),
-        "control": control,
-        "taken": jnp.zeros((), bool),
-        "count": none,
-        "tried": first(gradient, control),
-    }
-    worthwhile = usual & (size > 0)
-    go_on = lambda s: worthwhile & ~s["taken"] & (s["count"] <= max_rejections)
-    end = jax.lax.while_loop(go_on, attempt, state)
-    outcome = Outcome.where(end["taken"], Outcome.accepted, Outcome.rejected)
+    finite = is_finite(gradient, start)
+    begin = _Trials(
+        step=space.zeros(gradient),
+        control=control,
+        taken=jnp.zeros((), bool),
+        trials=jnp.zeros((), int),
+        state=initial_state(gradient, control),
+    )
+    worthwhile = finite & (size > 0)
+    go_on = lambda s: worthwhile & ~s.taken & (s.trials <= max_rejections)
+    end = jax.lax.while_loop(go_on, attempt, begin)
+    outcome = Outcome.where(end.taken, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(size > 0, outcome, Outcome.stationary)
-    outcome = Outcome.where(usual, outcome, Outcome.not_finite)
-    rejections = end["count"] - end["taken"].astype(int)
-    kept = jnp.where(jnp.isfinite(end["control"]), end["control"], control)
-    made = end["tried"]._replace(control=kept, rejections=rejections, outcome=outcome)
-    return space.times(-1, end["step"]), made
+    outcome = Outcome.where(finite, outcome, Outcome.not_finite)
+    # A radius that overflowed would make every later step zero: keep the old one.
+    last = jnp.where(jnp.isfinite(end.control), end.control, control)
+    state = end.state._replace(
+        control=last, rejections=end.trials - end.taken.astype(int), outcome=outcome
+    )
+    return space.times(-1, end.step), state

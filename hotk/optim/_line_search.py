@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, Bool, Int
 
+from hotk._core import Point, Scalar, Tangent
 from hotk.linop import space
 
-from ._local import Local, Outcome, is_finite
+from ._local import Local, Numbers, Outcome, is_finite
 from ._step import transformation
 
 
@@ -23,19 +25,27 @@ class LineSearchState(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    length: Any
-    evaluations: Any
-    predicted: Any
-    actual: Any
-    outcome: Any
+    length: Scalar
+    evaluations: Int[Array, ""]
+    predicted: Scalar
+    actual: Scalar
+    outcome: Outcome
+
+
+class _Search(NamedTuple):
+    t: Scalar
+    y: Scalar
+    evaluations: Int[Array, ""]
+    growing: Bool[Array, ""]
+    running: Bool[Array, ""]
 
 
 def scale_by_line_search(
     *,
-    decrease: Any = 1e-4,
-    shrink: Any = 0.5,
-    grow: Any = 2.0,
-    max_evaluations: Any = 40,
+    decrease: ArrayLike = 1e-4,
+    shrink: ArrayLike = 0.5,
+    grow: ArrayLike = 2.0,
+    max_evaluations: ArrayLike = 40,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scale a step so that the objective decreases enough.
 
@@ -82,7 +92,7 @@ def scale_by_line_search(
     return transformation("scale_by_line_search", _first, _line_search, numbers)
 
 
-def _first(params: Any, numbers: Any) -> LineSearchState:
+def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
     del numbers
     zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
     none = jnp.zeros((), int)
@@ -90,7 +100,7 @@ def _first(params: Any, numbers: Any) -> LineSearchState:
 
 
 def _line_search(
-    local: Local, step: Any, state: Any, numbers: Any
+    local: Local, step: Tangent, state: LineSearchState, numbers: Numbers
 ) -> tuple[Any, LineSearchState]:
     del state
     dtype = space.scalar_dtype(step)
@@ -102,65 +112,60 @@ def _line_search(
     value = lambda t: local.at(_moved(local.x, step, t)).astype(dtype)
     rounding = jnp.finfo(dtype).eps * jnp.abs(start)
 
-    def good(t: Any, y: Any) -> Any:
+    def good(t: Scalar, y: Scalar) -> Bool[Array, ""]:
         # a decrease that is lost in rounding cannot be asked for
         asked = c1 * t * slope
         enough = y <= start + jnp.where(-asked > rounding, asked, 0)
         return enough & jnp.isfinite(y)
 
-    def shrunk(t: Any, y: Any) -> Any:
+    def shrunk(t: Scalar, y: Scalar) -> Scalar:
         curvature = y - start - t * slope  # of the parabola, over t squared
         best = -slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
-        usual = jnp.isfinite(y) & (curvature > 0)
-        factor = jnp.where(usual, jnp.clip(best, 0.1, shrink), shrink)
+        convex = jnp.isfinite(y) & (curvature > 0)
+        factor = jnp.where(convex, jnp.clip(best, 0.1, shrink), shrink)
         # a step of rounded curvature may be too long by many powers of ten
         return t * jnp.where(jnp.isfinite(y), factor, shrink**7)
 
-    def body(s: Any) -> Any:
-        t, y, count, growing = s["t"], s["y"], s["count"], s["growing"]
-        next_t = jnp.where(growing, grow * t, shrunk(t, y))
-        next_y = value(next_t)
-        better = good(next_t, next_y) & (next_y < y)
-        kept = growing & ~better  # the one before was the best
-        return {
-            "t": jnp.where(kept, t, next_t),
-            "y": jnp.where(kept, y, next_y),
-            "count": count + 1,
-            "growing": growing & better,
-            "running": jnp.where(growing, better, ~good(next_t, next_y)),
-        }
+    def next_length(s: _Search) -> _Search:
+        t = jnp.where(s.growing, grow * s.t, shrunk(s.t, s.y))
+        y = value(t)
+        better = good(t, y) & (y < s.y)
+        passed = s.growing & ~better  # the one before was the best
+        return _Search(
+            t=jnp.where(passed, s.t, t),
+            y=jnp.where(passed, s.y, y),
+            evaluations=s.evaluations + 1,
+            growing=s.growing & better,
+            running=jnp.where(s.growing, better, ~good(t, y)),
+        )
 
     y = value(one)
     straight = good(one, y) & (y - start <= slope)  # no positive curvature along it
-    state = {
-        "t": one,
-        "y": y,
-        "count": none + 1,
-        "growing": straight,
-        "running": (slope < 0) & (straight | ~good(one, y)),
-    }
-    go_on = lambda s: s["running"] & (s["count"] < numbers["max_evaluations"])
-    end = jax.lax.while_loop(go_on, body, state)
-    found = good(end["t"], end["y"]) & (slope < 0) & jnp.isfinite(start)
-    length = jnp.where(found, end["t"], 0)
-    usual = Outcome.where(found, Outcome.accepted, Outcome.rejected)
-    usual = Outcome.where(slope == 0, Outcome.stationary, usual)
-    outcome = Outcome.where(is_finite(start, slope), usual, Outcome.not_finite)
-    actual = jnp.where(found, start - end["y"], 0)
+    running = (slope < 0) & (straight | ~good(one, y))
+    begin = _Search(one, y, none + 1, straight, running)
+    go_on = lambda s: s.running & (s.evaluations < numbers["max_evaluations"])
+    end = jax.lax.while_loop(go_on, next_length, begin)
+    found = good(end.t, end.y) & (slope < 0) & jnp.isfinite(start)
+    length = jnp.where(found, end.t, 0)
+    outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
+    outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)
+    outcome = Outcome.where(is_finite(start, slope), outcome, Outcome.not_finite)
+    actual = jnp.where(found, start - end.y, 0)
     scaled = space.choose(found, space.times(length, step), space.zeros(step))
     return scaled, LineSearchState(
-        length, end["count"], -length * slope, actual, outcome
+        length, end.evaluations, -length * slope, actual, outcome
     )
 
 
-def _moved(x: Any, step: Any, t: Any) -> Any:
+def _moved(x: Point, step: Tangent, t: Scalar) -> Point:
     return jax.tree.map(
         lambda a, b: a + b.astype(a.dtype), x, space.times(t, space.widened(step))
     )
 
 
 def with_line_search(
-    inner: optax.GradientTransformationExtraArgs, learning_rate: Any
+    inner: optax.GradientTransformationExtraArgs,
+    learning_rate: optax.ScalarOrSchedule | None,
 ) -> optax.GradientTransformationExtraArgs:
     """Chain a direction with a learning rate, or else with a line search."""
     if learning_rate is None:

@@ -1,31 +1,41 @@
 """`Local`: a function at a point, as the step of an optimizer sees it."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
 
+from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import AbstractOperator, space
 from hotk.mode import Forward, Nested
 
 
+Numbers: TypeAlias = Mapping[str, Array]
+"""What may vary from step to step without a compile, by name."""
+
+
 @final
-class Curvature(AbstractOperator):
+class LinearizedHessian(AbstractOperator):
     """A Hessian whose products share one linearization.
+
+    `hotk.HessianOperator` holds a function and finds its program at each use, by a walk
+    that cannot be done while JAX traces; an optimizer's step is within a trace, where
+    the linear program is at hand and lives as long as the trace does.
 
     Attributes:
         product: The linear program.
         point: The point, a vector of the space.
     """
 
-    product: Any
-    point: Any
+    product: Callable[[Tangent], Tangent]
+    point: Point
 
     @property
-    def like(self) -> Any:
+    def like(self) -> Point:
         """A vector of the space."""
         return self.point
 
@@ -34,7 +44,7 @@ class Curvature(AbstractOperator):
         """Whether it is symmetric: it is."""
         return True
 
-    def mv(self, v: Any) -> Any:
+    def mv(self, v: Tangent) -> Tangent:
         """Return the product with one vector."""
         return self.product(v)
 
@@ -48,9 +58,9 @@ class Linearization(NamedTuple):
         hessian: The Hessian, an operator.
     """
 
-    value: Any
-    gradient: Any
-    hessian: Curvature
+    value: Scalar
+    gradient: Gradient
+    hessian: LinearizedHessian
 
 
 class Local:
@@ -62,10 +72,10 @@ class Local:
         mode: How second derivatives are taken.
     """
 
-    def __init__(self, f: Callable[..., Any], x: Any, mode: Nested) -> None:
+    def __init__(self, f: Callable[..., Any], x: Point, mode: Nested) -> None:
         self.f, self.x, self.mode = f, x, mode
 
-    def at(self, x: Any) -> Any:
+    def at(self, x: Point) -> Scalar:
         """Return the value at another point."""
         return self.f(x)[0]
 
@@ -75,19 +85,19 @@ class Local:
         What it returns belongs to the trace that it is called in.
         """
 
-        def along(v: Any) -> tuple[Any, Any]:
+        def along(v: Tangent) -> tuple[Any, Any]:
             y, gradient, product, _ = self.mode.product(self.f, self.x, v)
             return product, (y, gradient)
 
         zero = space.zeros(self.x)
         _, product, (y, gradient) = jax.linearize(along, zero, has_aux=True)
-        return Linearization(y, gradient, Curvature(product, self.x))
+        return Linearization(y, gradient, LinearizedHessian(product, self.x))
 
-    def gradient(self) -> Any:
+    def gradient(self) -> Gradient:
         """Return the gradient."""
         return self.mode.inner.gradient(self.f, self.x)[1]
 
-    def value_and_slope(self, v: Any) -> tuple[Any, Any]:
+    def value_and_slope(self, v: Tangent) -> tuple[Any, Any]:
         """Return the value, and the derivative along a direction."""
         if isinstance(self.mode.inner, Forward):
             y, slope, _ = self.mode.inner.along(self.f, self.x, v)
@@ -96,7 +106,7 @@ class Local:
         return y, space.inner(gradient, v)
 
 
-def is_finite(*trees: Any) -> Any:
+def is_finite(*trees: PyTree) -> Bool[Array, ""]:
     """Whether all numbers in these trees are finite."""
     leaves = jax.tree.leaves(trees)
     return functools.reduce(
@@ -108,7 +118,7 @@ class Outcome(eqx.Enumeration):
     """What became of a step."""
 
     accepted = "the step was taken"
-    steepest = "the direction was no descent: the gradient was taken"
+    steepest = "not a descent direction; the gradient was used"
     rejected = "the objective would not have decreased: no step was taken"
-    not_finite = "a number that is not finite was met: no step was taken"
+    not_finite = "a value was not finite: no step was taken"
     stationary = "the gradient is zero: there is no step to take"

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int
 
-from hotk._core import AbstractReport, bar, describe, in_trace
+from hotk._core import AbstractReport, Gradient, Point, Scalar, bar, describe, in_trace
 from hotk.linop import space
 from hotk.mode import Nested
 from hotk.prepared import is_inexact
 
 from ._local import is_finite
-from ._step import Recipe, called, refuse_complex_parameters, run
+from ._step import BoundFormula, called, refuse_complex_parameters, run
 
 
 class Stop(eqx.Enumeration):
@@ -41,22 +41,22 @@ class Minimum(AbstractReport):
         reason: Why it stopped, a member of `hotk.optim.Stop`.
         history: f at the start and after each step: `steps + 1` numbers; within a
             transformation `max_steps + 1`, NaN behind the last.
-        smallest_curvature: The smallest curvature that the transformation told of along
-            the way; infinity if it tells of none.
+        smallest_curvature: The smallest of the fields `curvature` in the states of the
+            transformation along the way; infinity if it has none.
         state: The last state of the transformation.
     """
 
-    x: Any
+    x: Point
     value: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     steps: Int[Array, ""]
-    reason: Any
+    reason: Stop
     history: Float[Array, " k"]
     smallest_curvature: Float[Array, ""]
-    state: Any
+    state: optax.OptState
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Bool[Array, ""]:
         """Whether the gradient is below the tolerance."""
         return self.reason == Stop.converged
 
@@ -78,91 +78,146 @@ class Minimum(AbstractReport):
         ]
 
 
+class _Limits(NamedTuple):
+    """What a chunk of steps goes on from.
+
+    Attributes:
+        tol: The largest norm of a gradient that is small.
+        most: The most steps of all chunks.
+        steps: How many there were.
+        still: How many of the last ones changed nothing.
+        curvature: The smallest one so far.
+    """
+
+    tol: Scalar
+    most: Int[Array, ""]
+    steps: Int[Array, ""]
+    still: Int[Array, ""]
+    curvature: Scalar
+
+
+class _Iterate(NamedTuple):
+    """The state of the loop: the point, what is known there, and why to stop.
+
+    Attributes:
+        x: The point.
+        y: The value there.
+        gradient: The gradient there.
+        size: The norm of the gradient.
+        state: The state of the transformation.
+        steps: Steps so far, of all chunks.
+        done: Whether there is a reason to stop.
+        reason: The reason.
+        still: How many of the last steps changed nothing.
+        curvature: The smallest one so far.
+        start: The value before the first step of this chunk.
+        values: The value after each step of this chunk.
+        taken: Steps of this chunk.
+    """
+
+    x: Point
+    y: Scalar
+    gradient: Gradient
+    size: Scalar
+    state: optax.OptState
+    steps: Int[Array, ""]
+    done: Bool[Array, ""]
+    reason: Stop
+    still: Int[Array, ""]
+    curvature: Scalar
+    start: Scalar
+    values: Float[Array, " length"]
+    taken: Int[Array, ""]
+
+
 def _chunk(
     f: Callable[..., Any],
-    x: Any,
-    c: Any,
+    x: Point,
+    c: tuple[optax.OptState, _Limits],
     mode: Nested,
     *,
-    transform: Any,
+    transform: optax.GradientTransformation,
     length: int,
-) -> Any:
+) -> _Iterate:
     """Make at most `length` steps, or less until one of the reasons to stop."""
     state, limits = c
     transform = optax.with_extra_args_support(transform)
     dtype = space.scalar_dtype(x)
     value_fn = lambda x: f(x)[0]
 
-    def evaluated(x: Any) -> tuple[Any, Any]:
+    def evaluated(x: Point) -> tuple[Any, Any]:
         y, gradient, _ = mode.inner.gradient(f, x)
         return jnp.asarray(y), gradient
 
-    def begun() -> Any:
+    def begun() -> _Iterate:
         y, gradient = evaluated(x)
         size = space.norm(gradient)
-        usual = is_finite(y, size)
-        reason = Stop.where(size <= limits["tol"], Stop.converged, Stop.most_steps)
-        return {
-            "x": x,
-            "y": y.astype(dtype),
-            "gradient": gradient,
-            "size": size,
-            "transform": state,
-            "steps": limits["steps"],
-            "done": (size <= limits["tol"]) | ~usual | (limits["still"] >= 10),
-            "reason": Stop.where(usual, reason, Stop.not_finite),
-            "still": limits["still"],
-            "curvature": limits["curvature"],
-            "start": y.astype(dtype),
-            "values": jnp.full(length, jnp.nan, dtype),
-            "count": jnp.zeros((), int),
-        }
+        finite = is_finite(y, size)
+        reason = Stop.where(size <= limits.tol, Stop.converged, Stop.most_steps)
+        return _Iterate(
+            x=x,
+            y=y.astype(dtype),
+            gradient=gradient,
+            size=size,
+            state=state,
+            steps=limits.steps,
+            done=(size <= limits.tol) | ~finite | (limits.still >= 10),
+            reason=Stop.where(finite, reason, Stop.not_finite),
+            still=limits.still,
+            curvature=limits.curvature,
+            start=y.astype(dtype),
+            values=jnp.full(length, jnp.nan, dtype),
+            taken=jnp.zeros((), int),
+        )
 
-    def step(s: Any) -> Any:
+    def step(s: _Iterate) -> _Iterate:
         updates, after = transform.update(
-            s["gradient"],
-            s["transform"],
-            s["x"],
-            value=s["y"],
-            grad=s["gradient"],
+            s.gradient,
+            s.state,
+            s.x,
+            value=s.y,
+            grad=s.gradient,
             value_fn=value_fn,
         )
-        moved = optax.apply_updates(s["x"], updates)
+        moved = optax.apply_updates(s.x, updates)
         y, gradient = evaluated(moved)
         size = space.norm(gradient)
-        usual = is_finite(moved, y, size)
-        equal = jax.tree.map(lambda a, b: jnp.all(a == b), moved, s["x"])
+        finite = is_finite(moved, y, size)
+        equal = jax.tree.map(lambda a, b: jnp.all(a == b), moved, s.x)
         same = jax.tree.reduce(jnp.logical_and, equal, jnp.ones((), bool))
-        still = jnp.where(same, s["still"] + 1, 0)
-        small = size <= limits["tol"]
+        still = jnp.where(same, s.still + 1, 0)
+        small = size <= limits.tol
         reason = Stop.where(still >= 10, Stop.stuck, Stop.most_steps)
         reason = Stop.where(small, Stop.converged, reason)
-        reason = Stop.where(usual, reason, Stop.not_finite)
-        choose = lambda new, old: space.choose(usual, new, old)
-        return {
-            "x": choose(moved, s["x"]),
-            "y": choose(y.astype(dtype), s["y"]),
-            "gradient": choose(gradient, s["gradient"]),
-            "size": choose(size, s["size"]),
-            "transform": after,
-            "steps": s["steps"] + 1,
-            "done": ~usual | small | (still >= 10),
-            "reason": reason,
-            "still": still,
-            "curvature": jnp.minimum(s["curvature"], _curvature(after, dtype)),
-            "start": s["start"],
-            "values": s["values"].at[s["count"]].set(y.astype(dtype)),
-            "count": s["count"] + 1,
-        }
+        reason = Stop.where(finite, reason, Stop.not_finite)
+        choose = lambda new, old: space.choose(finite, new, old)
+        return _Iterate(
+            x=choose(moved, s.x),
+            y=choose(y.astype(dtype), s.y),
+            gradient=choose(gradient, s.gradient),
+            size=choose(size, s.size),
+            state=after,
+            steps=s.steps + 1,
+            done=~finite | small | (still >= 10),
+            reason=reason,
+            still=still,
+            curvature=jnp.minimum(s.curvature, _smallest_curvature(after, dtype)),
+            start=s.start,
+            values=s.values.at[s.taken].set(y.astype(dtype)),
+            taken=s.taken + 1,
+        )
 
-    go_on = lambda s: ~s["done"] & (s["count"] < length) & (s["steps"] < limits["most"])
-    end = jax.lax.while_loop(go_on, step, begun())
-    end.pop("gradient")
-    return end
+    go_on = lambda s: ~s.done & (s.taken < length) & (s.steps < limits.most)
+    # The gradient is not handed out: it would be one more tree of results a chunk.
+    return jax.lax.while_loop(go_on, step, begun())._replace(gradient=None)
 
 
-def _curvature(state: Any, dtype: Any) -> Any:
-    """Return the smallest curvature that a state of transformations tells of."""
+def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
+    """Return the least of the fields `curvature` in a state, infinity if there is none.
+
+    This is where `Minimum.smallest_curvature` comes from: a state that has a field of
+    this name takes part, also within a chain.
+    """
     found = optax.tree_utils.tree_get_all_with_path(state, "curvature")
     least = jnp.asarray(jnp.inf, dtype)
     for _, curvature in found:
@@ -173,10 +228,10 @@ def _curvature(state: Any, dtype: Any) -> Any:
 
 def minimize(
     f: Callable[..., Any],
-    x0: Any,
-    transform: Any,
+    x0: Point,
+    transform: optax.GradientTransformation,
     *,
-    tol: Any = None,
+    tol: ArrayLike | None = None,
     max_steps: int = 1000,
     args: tuple[Any, ...] = (),
     progress: bool = False,
@@ -210,7 +265,7 @@ def minimize(
     Raises:
         OutputError: If `f` returns anything but one real number.
         DtypeError: If a parameter is complex, or none of them is floating.
-        TypeError: If `transform` is no transformation, or `args` no tuple.
+        TypeError: If `transform` is not a transformation, or `args` not a tuple.
         ValueError: If `max_steps` is negative.
 
     Example:
@@ -226,8 +281,8 @@ def minimize(
         raise ValueError(f"`{call}`: max_steps is {max_steps}.")
     if not hasattr(transform, "update"):
         raise TypeError(
-            f"`{call}`: {describe(transform)} is no transformation; call the factory, "
-            "as in `hotk.optim.newton_cg()`."
+            f"`{call}`: expected an optax transformation, got {describe(transform)}. "
+            "Call the factory, as in `hotk.optim.newton_cg()`."
         )
     if not isinstance(args, tuple):
         raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
@@ -238,42 +293,44 @@ def minimize(
     traced = in_trace()
     length = max(max_steps, 1) if traced else 64
     choices = (("transform", transform), ("length", length))
-    recipe = Recipe(_chunk, choices)
+    bound = BoundFormula(_chunk, choices)
     default = float(jnp.finfo(dtype).eps) ** 0.5
-    limits = {
-        "tol": jnp.asarray(default if tol is None else tol, dtype),
-        "most": jnp.asarray(max_steps),
-        "steps": jnp.zeros((), int),
-        "still": jnp.zeros((), int),
-        "curvature": jnp.asarray(jnp.inf, dtype),
-    }
+    limits = _Limits(
+        tol=jnp.asarray(default if tol is None else tol, dtype),
+        most=jnp.asarray(max_steps),
+        steps=jnp.zeros((), int),
+        still=jnp.zeros((), int),
+        curvature=jnp.asarray(jnp.inf, dtype),
+    )
     state = transform.init(moving)
     values: list[float] = []
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
             with called(call):
-                end = run(f, point, (state, limits), *args, order=recipe)
-            moving = eqx.filter(end["x"], is_inexact)
-            state = end["transform"]
+                end = run(f, point, (state, limits), *args, order=bound)
+            moving = eqx.filter(end.x, is_inexact)
+            state = end.state
             if traced:
-                history = jnp.append(end["start"], end["values"][:max_steps])
+                history = jnp.append(end.start, end.values[:max_steps])
                 break
-            limits |= {name: end[name] for name in ("steps", "still", "curvature")}
-            count = int(end["count"])
-            values += [] if values else [float(end["start"])]
-            values += np.asarray(end["values"])[:count].tolist()
+            limits = limits._replace(
+                steps=end.steps, still=end.still, curvature=end.curvature
+            )
+            count = int(end.taken)
+            values += [] if values else [float(end.start)]
+            values += np.asarray(end.values)[:count].tolist()
             history = jax.device_put(np.array(values, dtype))
-            advance(count, f"f = {float(end['y']):.6g}")
-            if bool(end["done"]) or int(end["steps"]) >= max_steps:
+            advance(count, f"f = {float(end.y):.6g}")
+            if bool(end.done) or int(end.steps) >= max_steps:
                 break
     return Minimum(
         eqx.combine(moving, rest),
-        end["y"],
-        end["size"],
-        end["steps"],
-        end["reason"],
+        end.y,
+        end.size,
+        end.steps,
+        end.reason,
         history,
-        end["curvature"],
+        end.curvature,
         state,
     )

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
 
+from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import space
 
-from ._local import Local, Outcome, is_finite
+from ._local import Local, Numbers, Outcome, is_finite
 
 
 Estimate = Callable[[Local, Any, Any], Any]
@@ -27,16 +29,17 @@ class DiagonalState(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    count: Any
-    moment: Any
-    diagonal: Any
-    estimates: Any
-    key: Any
-    curvature: Any
-    outcome: Any
+    # A field of this name, as in the states of optax, hides the method of a tuple.
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    moment: PyTree
+    diagonal: PyTree
+    estimates: Int[Array, ""]
+    key: Array
+    curvature: Scalar
+    outcome: Outcome
 
 
-def first_moments(params: Any, numbers: Any) -> DiagonalState:
+def first_moments(params: Point, numbers: Numbers) -> DiagonalState:
     """Return the state before any update."""
     zero = jax.tree.map(jnp.zeros_like, space.widened(params))
     dtype = space.scalar_dtype(params)
@@ -47,7 +50,7 @@ def first_moments(params: Any, numbers: Any) -> DiagonalState:
     )
 
 
-def of_signs(local: Local, gradient: Any, key: Any) -> Any:
+def of_signs(local: Local, gradient: Gradient, key: Array) -> PyTree:
     """Return `u * H u` for a vector u of random signs.
 
     References:
@@ -61,47 +64,49 @@ def of_signs(local: Local, gradient: Any, key: Any) -> Any:
 
 def estimated(
     local: Local,
-    gradient: Any,
+    gradient: Gradient,
     state: DiagonalState,
-    numbers: Any,
-    merge: Any,
+    numbers: Numbers,
+    merge: Callable[[PyTree, PyTree], PyTree],
     estimate: Estimate,
 ) -> DiagonalState:
     """Estimate the diagonal if it is time to, and merge it with what is known."""
 
-    def anew(state: DiagonalState) -> DiagonalState:
+    def with_estimate(state: DiagonalState) -> DiagonalState:
         now, later = jax.random.split(jax.random.wrap_key_data(state.key))
         found = estimate(local, gradient, now)
-        usual = is_finite(found)
+        finite = is_finite(found)
         # an estimate that is no number is none
-        merged = space.choose(usual, merge(state.diagonal, found), state.diagonal)
+        merged = space.choose(finite, merge(state.diagonal, found), state.diagonal)
         lowest = jnp.min(
             jnp.stack([jnp.min(a, initial=jnp.inf) for a in jax.tree.leaves(found)])
         )
         return state._replace(
             diagonal=merged,
             key=jax.random.key_data(later),
-            estimates=state.estimates + usual.astype(int),
+            estimates=state.estimates + finite.astype(int),
             curvature=lowest.astype(state.curvature.dtype),
         )
 
     every = jnp.maximum(numbers["every"].astype(int), 1)
     due = (state.count % every == 0) & is_finite(gradient)
-    return jax.lax.cond(due, anew, lambda state: state, state)
+    return jax.lax.cond(due, with_estimate, lambda state: state, state)
 
 
-def moved(state: DiagonalState, gradient: Any, numbers: Any) -> DiagonalState:
+def with_gradient(
+    state: DiagonalState, gradient: Gradient, numbers: Numbers
+) -> DiagonalState:
     """Add a gradient to the mean, if it is finite."""
-    usual = is_finite(gradient)
+    finite = is_finite(gradient)
     mean = mean_of(numbers["b1"], state.moment, space.widened(gradient))
     return state._replace(
-        count=state.count + usual.astype(int),
-        moment=space.choose(usual, mean, state.moment),
-        outcome=Outcome.where(usual, Outcome.accepted, Outcome.not_finite),
+        count=state.count + finite.astype(int),
+        moment=space.choose(finite, mean, state.moment),
+        outcome=Outcome.where(finite, Outcome.accepted, Outcome.not_finite),
     )
 
 
-def mean_of(decay: Any, old: Any, new: Any) -> Any:
+def mean_of(decay: Array, old: PyTree, new: PyTree) -> PyTree:
     """Return `decay * old + (1 - decay) * new`, leaf by leaf."""
     return jax.tree.map(
         lambda a, b: decay.astype(a.dtype) * a + (1 - decay).astype(a.dtype) * b,
@@ -110,7 +115,7 @@ def mean_of(decay: Any, old: Any, new: Any) -> Any:
     )
 
 
-def held(state: DiagonalState, step: Any) -> Any:
+def zero_unless_accepted(state: DiagonalState, step: Tangent) -> Tangent:
     """Return the step, or none where the gradient was not finite."""
     good = state.outcome == Outcome.accepted
     return space.choose(good, step, space.zeros(step))

@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from hotk._core import Gradient, Scalar
 from hotk.linop import space
 
 from ._line_search import with_line_search
-from ._local import Local, Outcome, is_finite
+from ._local import Local, Numbers, Outcome, is_finite
 from ._step import transformation
 
 
@@ -22,13 +24,19 @@ class NewtonState(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    damping: Any
-    attempts: Any
-    outcome: Any
+    damping: Scalar
+    attempts: Int[Array, ""]
+    outcome: Outcome
+
+
+class _Factorization(NamedTuple):
+    damping: Scalar
+    lower: Float[Array, "n n"]
+    attempts: Int[Array, ""]
 
 
 def scale_by_newton(
-    *, damping: Any = 0.0, least: Any = 1e-3
+    *, damping: ArrayLike = 0.0, least: ArrayLike = 1e-3
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(H + \tau I)\,p = g$ with the whole Hessian, for small problems.
 
@@ -65,14 +73,14 @@ def scale_by_newton(
     return transformation("newton", _first, _newton, numbers)
 
 
-def _first(params: Any, numbers: Any) -> NewtonState:
+def _first(params: optax.Params, numbers: Numbers) -> NewtonState:
     dtype = space.scalar_dtype(jax.tree.leaves(params))
     none = jnp.zeros((), int)
     return NewtonState(numbers["damping"].astype(dtype), none, Outcome.accepted)
 
 
 def _newton(
-    local: Local, gradient: Any, state: Any, numbers: Any
+    local: Local, gradient: Gradient, state: NewtonState, numbers: Numbers
 ) -> tuple[Any, NewtonState]:
     del state
     hessian = local.linearized().hessian
@@ -83,24 +91,26 @@ def _newton(
     diagonal = jnp.diagonal(matrix)
     beta = least * jnp.max(jnp.abs(diagonal), initial=0)
     beta = jnp.where(beta > 0, beta, least)
-    usual = is_finite(matrix, g)
+    finite = is_finite(matrix, g)
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
     factor = lambda tau: jnp.linalg.cholesky(matrix + tau * eye)
     lowest = jnp.min(diagonal, initial=0)
 
-    def again(s: Any) -> Any:
-        tau, _, count = s
-        tau = jnp.maximum(jnp.maximum(2 * tau, beta), beta - lowest)
-        return tau, factor(tau), count + 1
+    def more_damped(s: _Factorization) -> _Factorization:
+        tau = jnp.maximum(jnp.maximum(2 * s.damping, beta), beta - lowest)
+        return _Factorization(tau, factor(tau), s.attempts + 1)
 
-    bad = lambda s: usual & ~is_finite(s[1]) & (s[2] < 100)
-    start = (given, factor(given), jnp.ones((), int))
-    tau, lower, attempts = jax.lax.while_loop(bad, again, start)
+    def indefinite(s: _Factorization) -> Bool[Array, ""]:
+        # JAX fills the factor of an indefinite matrix with NaN.
+        return finite & ~is_finite(s.lower) & (s.attempts < 100)
+
+    start = _Factorization(given, factor(given), jnp.ones((), int))
+    tau, lower, attempts = jax.lax.while_loop(indefinite, more_damped, start)
     p = jax.scipy.linalg.cho_solve((lower, True), g)
     step = space.unflattened(p, space.widened(gradient))
-    descends = usual & (g @ p > 0)
+    descends = finite & (g @ p > 0)
     outcome = Outcome.where(descends, Outcome.accepted, Outcome.not_finite)
-    still = usual & (jnp.max(jnp.abs(g), initial=0) == 0)
+    still = finite & (jnp.max(jnp.abs(g), initial=0) == 0)
     outcome = Outcome.where(still, Outcome.stationary, outcome)
     step = space.choose(descends, step, space.zeros(step))
     dtype = space.scalar_dtype(gradient)
@@ -108,7 +118,10 @@ def _newton(
 
 
 def newton(
-    learning_rate: Any = None, *, damping: Any = 0.0, least: Any = 1e-3
+    learning_rate: optax.ScalarOrSchedule | None = None,
+    *,
+    damping: ArrayLike = 0.0,
+    least: ArrayLike = 1e-3,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Newton steps: `scale_by_newton` with a step length.
 

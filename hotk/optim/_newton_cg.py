@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, Int
 
-from hotk.linop import Identity, Reason, cg, space
+from hotk._core import Gradient, Scalar, Tangent
+from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._line_search import with_line_search
-from ._local import Local, Outcome, is_finite
-from ._step import given, transformation
+from ._local import Local, Numbers, Outcome, is_finite
+from ._step import those_given, transformation
 
 
 class NewtonCGState(NamedTuple):
@@ -23,17 +25,17 @@ class NewtonCGState(NamedTuple):
         outcome: An `Outcome`.
     """
 
-    iterations: Any
-    curvature: Any
-    residual: Any
-    outcome: Any
+    iterations: Int[Array, ""]
+    curvature: Scalar
+    residual: Scalar
+    outcome: Outcome
 
 
 def scale_by_newton_cg(
     *,
-    damping: Any = 0.0,
-    max_tol: Any = 0.5,
-    max_steps: Any = None,
+    damping: ArrayLike = 0.0,
+    max_tol: ArrayLike = 0.5,
+    max_steps: ArrayLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
 
@@ -72,11 +74,15 @@ def scale_by_newton_cg(
         [2] Royer, O'Neill and Wright (2020). A Newton-CG algorithm with complexity
             guarantees for smooth unconstrained optimization. Math. Program. 180.
     """
-    numbers = {"damping": damping, "max_tol": max_tol, **given(max_steps=max_steps)}
+    numbers = {
+        "damping": damping,
+        "max_tol": max_tol,
+        **those_given(max_steps=max_steps),
+    }
     return transformation("newton_cg", _first, _newton_cg, numbers)
 
 
-def _first(params: Any, numbers: Any) -> NewtonCGState:
+def _first(params: optax.Params, numbers: Numbers) -> NewtonCGState:
     del numbers
     dtype = space.scalar_dtype(jax.tree.leaves(params))
     nothing = jnp.zeros((), dtype)
@@ -84,7 +90,7 @@ def _first(params: Any, numbers: Any) -> NewtonCGState:
 
 
 def _newton_cg(
-    local: Local, gradient: Any, state: Any, numbers: Any
+    local: Local, gradient: Gradient, state: NewtonCGState, numbers: Numbers
 ) -> tuple[Any, NewtonCGState]:
     del state
     near = local.linearized()
@@ -111,7 +117,7 @@ def _newton_cg(
     )
 
 
-def _along_curvature(gradient: Any, found: Any) -> Any:
+def _along_curvature(gradient: Gradient, found: Solution) -> Tangent:
     """Add to the steps so far a direction of negative curvature, downhill."""
     d = found.direction
     length = space.norm(d)
@@ -123,11 +129,11 @@ def _along_curvature(gradient: Any, found: Any) -> Any:
 
 
 def newton_cg(
-    learning_rate: Any = None,
+    learning_rate: optax.ScalarOrSchedule | None = None,
     *,
-    damping: Any = 0.0,
-    max_tol: Any = 0.5,
-    max_steps: Any = None,
+    damping: ArrayLike = 0.0,
+    max_tol: ArrayLike = 0.5,
+    max_steps: ArrayLike | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.
 

@@ -1,30 +1,32 @@
 """`sophia`: a clipped mean of gradients over a mean of diagonals."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, PyTree
 
+from hotk._core import Function, Gradient, Point, Scalar
 from hotk.curvature import AbstractLikelihood
 from hotk.linop import space
 
-from ._local import Local
+from ._local import Local, Numbers
 from ._moments import (
     DiagonalState,
     estimated,
     first_moments,
-    held,
     mean_of,
-    moved,
     of_signs,
+    with_gradient,
+    zero_unless_accepted,
 )
 from ._step import transformation, with_keywords
 
 
-def _of_squares(local: Local, gradient: Any, key: Any) -> Any:
+def _of_squares(local: Local, gradient: Gradient, key: Array) -> PyTree:
     """Return the squares of the gradient of an objective that is `_Drawn`."""
     del gradient, key
     return jax.tree.map(lambda a: a * a, space.widened(local.gradient()))
@@ -38,11 +40,11 @@ class _Drawn(eqx.Module):
     estimate is $g^2 / c$, c the factor of the loss: 1/N for a mean over N examples.
     """
 
-    model: Any
-    loss: Any
-    key: Any
+    model: Function
+    loss: AbstractLikelihood
+    key: Array
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Point) -> Scalar:
         z = self.model(x)
         fixed = jax.lax.stop_gradient(z)
         key, _ = jax.random.split(jax.random.wrap_key_data(self.key))
@@ -51,7 +53,9 @@ class _Drawn(eqx.Module):
         return jnp.asarray(self.loss.factor(z) ** 0.5, z.dtype) * jnp.sum(slope * z)
 
 
-def _drawn(value_fn: Any, extra: Mapping[str, Any], state: DiagonalState) -> Any:
+def _drawn(
+    value_fn: Function | None, extra: Mapping[str, Any], state: DiagonalState
+) -> "_Drawn":
     del value_fn
     model, loss = with_keywords(extra.get("model_fn"), extra), extra.get("loss_fn")
     if model is None or not isinstance(loss, AbstractLikelihood):
@@ -68,14 +72,14 @@ _ESTIMATORS = {"hutchinson": of_signs, "gnb": _of_squares}
 
 def scale_by_sophia(
     *,
-    b1: Any = 0.965,
-    b2: Any = 0.99,
-    gamma: Any = 0.01,
-    eps: Any = 1e-12,
-    clip: Any = 1.0,
-    every: Any = 10,
+    b1: ArrayLike = 0.965,
+    b2: ArrayLike = 0.99,
+    gamma: ArrayLike = 0.01,
+    eps: ArrayLike = 1e-12,
+    clip: ArrayLike = 1.0,
+    every: ArrayLike = 10,
     estimator: Literal["hutchinson", "gnb"] = "hutchinson",
-    seed: Any = 0,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Scale gradients by a mean of Hessian diagonals, and clip: Sophia.
 
@@ -141,35 +145,42 @@ def scale_by_sophia(
 
 
 def _sophia(
-    local: Local, gradient: Any, state: DiagonalState, numbers: Any, *, estimator: str
+    local: Local,
+    gradient: Gradient,
+    state: DiagonalState,
+    numbers: Numbers,
+    *,
+    estimator: str,
 ) -> tuple[Any, DiagonalState]:
     merge = lambda old, new: mean_of(numbers["b2"], old, new)
     state = estimated(local, gradient, state, numbers, merge, _ESTIMATORS[estimator])
-    state = moved(state, gradient, numbers)
+    state = with_gradient(state, gradient, numbers)
 
-    def entry(m: Any, h: Any) -> Any:
+    def entry(m: Array, h: Array) -> Array:
         gamma, eps, clip = (numbers[k].astype(m.dtype) for k in _SOPHIA)
         return jnp.clip(m / jnp.maximum(gamma * h, eps), -clip, clip)
 
-    return held(state, jax.tree.map(entry, state.moment, state.diagonal)), state
+    return zero_unless_accepted(
+        state, jax.tree.map(entry, state.moment, state.diagonal)
+    ), state
 
 
 _SOPHIA = ("gamma", "eps", "clip")
 
 
 def sophia(
-    learning_rate: Any,
+    learning_rate: optax.ScalarOrSchedule,
     *,
-    b1: Any = 0.965,
-    b2: Any = 0.99,
-    gamma: Any = 0.01,
-    eps: Any = 1e-12,
-    clip: Any = 1.0,
-    every: Any = 10,
+    b1: ArrayLike = 0.965,
+    b2: ArrayLike = 0.99,
+    gamma: ArrayLike = 0.01,
+    eps: ArrayLike = 1e-12,
+    clip: ArrayLike = 1.0,
+    every: ArrayLike = 10,
     estimator: Literal["hutchinson", "gnb"] = "hutchinson",
-    weight_decay: Any = 0.0,
-    mask: Any = None,
-    seed: Any = 0,
+    weight_decay: optax.ScalarOrSchedule = 0.0,
+    mask: optax.Params | Callable[[optax.Params], optax.Params] | None = None,
+    seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Sophia: `scale_by_sophia` with weight decay and a learning rate.
 

@@ -9,36 +9,42 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, PyTree
 
 from hotk._core import (
     DtypeError,
+    Function,
     HotkError,
+    Point,
     StructureError,
     describe,
     leaf_name,
     message,
 )
+from hotk.dense import Sizes
 from hotk.linop import space
 from hotk.mode import (
     AUTO,
+    AbstractMode,
     Auto,
+    Facts,
     Nested,
     second_order_candidates,
 )
 from hotk.prepared import is_inexact, operator
 
-from ._local import Local, is_finite
+from ._local import Local, Numbers, is_finite
 
 
 Formula = Callable[..., tuple[Any, Any]]
 
 
-class Recipe(NamedTuple):
+class BoundFormula(NamedTuple):
     """What is fixed in a program of an optimizer.
 
     Attributes:
@@ -51,12 +57,12 @@ class Recipe(NamedTuple):
     choices: tuple[tuple[str, Any], ...]
 
 
-def _candidates(facts: Any, sizes: Any) -> Any:
+def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     del sizes
     return second_order_candidates(facts)
 
 
-def _never(order: Recipe) -> bool:
+def _never(order: BoundFormula) -> bool:
     del order
     return False
 
@@ -65,33 +71,33 @@ def _never(order: Recipe) -> bool:
     takes="c",
     candidates=_candidates,
     modes=(Nested,),
-    choice=Recipe,
+    choice=BoundFormula,
     curved=_never,
     name="optim",
 )
 def run(
     f: Callable[..., Any],
-    x: Any,
-    c: Any,
-    *args: Any,
-    order: Recipe,
+    x: Point,
+    c: PyTree,
+    *args: PyTree,
+    order: BoundFormula,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
-) -> Any:
-    """Run a recipe: found by the code of `f`, compiled once."""
+) -> tuple[PyTree, None]:
+    """Run a formula: found by the code of `f`, compiled once."""
     assert isinstance(mode, Nested)
     return order.formula(f, x, c, mode, **dict(order.choices)), None
 
 
 def _step(
     f: Callable[..., Any],
-    x: Any,
-    c: Any,
+    x: Point,
+    c: tuple[list[Array], optax.OptState, Numbers],
     mode: Nested,
     *,
     formula: Formula,
     **choices: Any,
-) -> Any:
+) -> tuple[list[Array], optax.OptState]:
     """Make one step: from `(gradient, state, numbers)` to `(step, state)`."""
     gradient, state, numbers = c
     gradient = jax.tree.structure(x).unflatten(gradient)
@@ -118,27 +124,32 @@ def transformation(
         name: Its name, for messages.
         init: From the parameters and the numbers to the first state.
         formula: `formula(local, gradient, state, numbers, **choices)` returns the
-            scaled gradient, and the next state.
+            scaled gradient, and the next state. It is traced: `local` is the objective
+            at the parameters, the rest are arrays. The state keeps its structure; its
+            dtypes are restored here. A step that is not finite becomes zero here, so a
+            formula says in its state what happened: a field `outcome`, an `Outcome`. A
+            field `curvature`, the smallest that was met, feeds
+            `Minimum.smallest_curvature`.
         numbers: What may vary without a compile, by name.
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
         **choices: What chooses the program, by name.
     """
-    recipe = Recipe(_step, (("formula", formula), *choices.items()))
+    bound = BoundFormula(_step, (("formula", formula), *choices.items()))
     arrays = {key: _number(name, key, value) for key, value in numbers.items()}
 
-    def first(params: Any) -> Any:
+    def first(params: optax.Params) -> optax.OptState:
         state = init(jax.tree.map(jnp.asarray, params), arrays)
         return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well
 
     def update(
-        updates: Any,
-        state: Any,
-        params: Any = None,
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
         *,
-        value_fn: Any = None,
-        obj_fn: Any = None,
-        full_params: Any = None,
+        value_fn: Function | None = None,
+        obj_fn: Function | None = None,
+        full_params: optax.Params | None = None,
         **extra: Any,
     ) -> tuple[Any, Any]:
         call = f"{name}(...).update(updates, state, params, value_fn=...)"
@@ -148,12 +159,12 @@ def transformation(
         leaves, treedef = jax.tree.flatten(updates)
         points = treedef.flatten_up_to(params)
         moving = [i for i, leaf in enumerate(points) if is_inexact(leaf)]
-        if not any(jnp.size(points[i]) for i in moving):
+        if params is None or not any(jnp.size(points[i]) for i in moving):
             return updates, state
         refuse_complex_parameters(call, params)
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         with called(call):
-            made, state = run(f, params, (gradient, state, arrays), order=recipe)
+            made, state = run(f, params, (gradient, state, arrays), order=bound)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state
@@ -180,12 +191,12 @@ def called(call: str) -> Iterator[None]:
         raise
 
 
-def given(**numbers: Any) -> dict[str, Any]:
+def those_given(**numbers: ArrayLike | None) -> dict[str, Any]:
     """Return those numbers that are given."""
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _number(name: str, key: str, value: Any) -> Any:
+def _number(name: str, key: str, value: ArrayLike) -> Array:
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError):
@@ -196,7 +207,11 @@ def _number(name: str, key: str, value: Any) -> Any:
 
 
 def objective(
-    call: str, params: Any, f: Any, full_params: Any, extra: Mapping[str, Any]
+    call: str,
+    params: optax.Params | None,
+    f: Function | None,
+    full_params: optax.Params | None,
+    extra: Mapping[str, Any],
 ) -> Callable[[Any], Any]:
     """Return the objective as a function of the parameters alone.
 
@@ -218,9 +233,9 @@ def objective(
                 fix="Give the function of the parameters that the gradient is of.",
             )
         )
-    f = with_keywords(f, extra)
+    whole = with_keywords(f, extra)
     if not any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
-        return f
+        return whole
     if full_params is None:
         raise StructureError(
             message(
@@ -232,10 +247,10 @@ def objective(
                 "`optax.partition` as well.",
             )
         )
-    return lambda x: f(merged(x, full_params))
+    return lambda x: whole(merged(x, full_params))
 
 
-def _keywords(f: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _keywords(f: Function, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return those keywords that a function has among its own."""
     if not extra:
         return {}
@@ -246,7 +261,15 @@ def _keywords(f: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     return {name: extra[name] for name in names if name in extra}
 
 
-def with_keywords(f: Any, extra: Mapping[str, Any]) -> Any:
+@overload
+def with_keywords(f: Function, extra: Mapping[str, Any]) -> Function: ...
+
+
+@overload
+def with_keywords(f: None, extra: Mapping[str, Any]) -> None: ...
+
+
+def with_keywords(f: Function | None, extra: Mapping[str, Any]) -> Function | None:
     """Return a function, given those keywords of an update that it takes by name."""
     if f is None:
         return None
@@ -254,7 +277,7 @@ def with_keywords(f: Any, extra: Mapping[str, Any]) -> Any:
     return functools.partial(f, **taken) if taken else f
 
 
-def refuse_complex_parameters(call: str, params: Any) -> None:
+def refuse_complex_parameters(call: str, params: optax.Params) -> None:
     """Refuse complex parameters: the conventions of gradients differ there."""
     for path, leaf in jax.tree.leaves_with_path(params):
         if is_inexact(leaf) and jnp.iscomplexobj(leaf):
@@ -269,17 +292,19 @@ def refuse_complex_parameters(call: str, params: Any) -> None:
             )
 
 
-def _is_masked(leaf: Any) -> bool:
+def _is_masked(leaf: object) -> bool:
     return isinstance(leaf, optax.MaskedNode)
 
 
-def merged(masked: Any, full: Any) -> Any:
+def merged(masked: optax.Params, full: optax.Params) -> optax.Params:
     """Return all parameters, those that are not masked from the first tree."""
     choose = lambda a, b: b if _is_masked(a) else a
     return jax.tree.map(choose, masked, full, is_leaf=_is_masked)
 
 
-def with_params(inner: Any) -> optax.GradientTransformationExtraArgs:
+def with_params(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
     """Hand all parameters on to transformations that see only some.
 
     `optax.masked` and `optax.partition` hide the parameters of others, which the
@@ -304,7 +329,12 @@ def with_params(inner: Any) -> optax.GradientTransformationExtraArgs:
     """
     inner = optax.with_extra_args_support(inner)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    def update(
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, optax.OptState]:
         extra.setdefault("full_params", params)
         return inner.update(updates, state, params, **extra)
 
@@ -314,7 +344,9 @@ def with_params(inner: Any) -> optax.GradientTransformationExtraArgs:
 _OPTAX = ("value", "grad", "value_fn")
 
 
-def strip_extra_args(inner: Any) -> optax.GradientTransformationExtraArgs:
+def strip_extra_args(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
     """Keep keywords from a transformation that refuses them.
 
     The line searches of optax hand each keyword of an update on to the objective, and
@@ -345,7 +377,12 @@ def strip_extra_args(inner: Any) -> optax.GradientTransformationExtraArgs:
     """
     inner = optax.with_extra_args_support(inner)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    def update(
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, optax.OptState]:
         kept = {name: extra[name] for name in _OPTAX if name in extra}
         return inner.update(updates, state, params, **kept)
 

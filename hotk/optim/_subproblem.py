@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
-from hotk.linop import space
+from hotk._core import Gradient, Scalar, Tangent
+from hotk.linop import AbstractOperator, space
 
 
-class Spectrum(NamedTuple):
+class EigenModel(NamedTuple):
     """A Hessian in its eigenvectors.
 
     Attributes:
@@ -23,21 +25,21 @@ class Spectrum(NamedTuple):
         whole: From a flat vector to one of the space.
     """
 
-    values: Any
-    vectors: Any
-    gradient: Any
+    values: Float[Array, " n"]
+    vectors: Float[Array, "n n"]
+    gradient: Float[Array, " n"]
     whole: Callable[[Any], Any]
 
-    def step(self, coordinates: Any) -> Any:
+    def step(self, coordinates: Float[Array, " n"]) -> Tangent:
         """Return the vector of the space with these coordinates."""
         return self.whole(self.vectors @ coordinates)
 
-    def model(self, s: Any) -> Any:
+    def model(self, s: Float[Array, " n"]) -> Scalar:
         """Return the change of the quadratic model by a step, by its coordinates."""
         return self.gradient @ s + s @ (self.values * s) / 2
 
 
-def spectrum(hessian: Any, gradient: Any) -> Spectrum:
+def eigenmodel(hessian: AbstractOperator, gradient: Gradient) -> EigenModel:
     """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors."""
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
@@ -46,10 +48,10 @@ def spectrum(hessian: Any, gradient: Any) -> Spectrum:
     values, vectors = jnp.linalg.eigh(safe)
     flat = hessian.flat(gradient).astype(matrix.dtype)
     whole = lambda a: space.unflattened(a, space.widened(gradient))
-    return Spectrum(values, vectors, vectors.T @ flat, whole)
+    return EigenModel(values, vectors, vectors.T @ flat, whole)
 
 
-def in_region(found: Spectrum, radius: Any) -> tuple[Any, Any]:
+def in_region(found: EigenModel, radius: Scalar) -> tuple[Any, Any]:
     r"""Return the minimizer of the model over $\|s\| \le \Delta$, and $\lambda$ [1].
 
     References:
@@ -63,7 +65,7 @@ def in_region(found: Spectrum, radius: Any) -> tuple[Any, Any]:
     return jnp.where(inside, newton, s), jnp.where(inside, 0, shift)
 
 
-def with_cubic(found: Spectrum, weight: Any) -> tuple[Any, Any]:
+def with_cubic(found: EigenModel, weight: Scalar) -> tuple[Any, Any]:
     r"""Return the minimizer of the model plus $\sigma \|s\|^3 / 3$, and $\lambda$ [1].
 
     References:
@@ -74,7 +76,14 @@ def with_cubic(found: Spectrum, weight: Any) -> tuple[Any, Any]:
     return _on_boundary(found, shift, shift / weight), shift
 
 
-def _secular(found: Spectrum, length: Callable[[Any], Any]) -> Any:
+class _Bracket(NamedTuple):
+    low: Scalar
+    high: Scalar
+    shift: Scalar
+    steps: int | Int[Array, ""]
+
+
+def _secular(found: EigenModel, length: Callable[[Any], Any]) -> Scalar:
     r"""Solve $\|s(\lambda)\| = \ell(\lambda)$ by Newton's method, kept in an interval.
 
     $1 / \|s\|$ is nearly linear in $\lambda$, and convex where the root is looked for.
@@ -87,7 +96,7 @@ def _secular(found: Spectrum, length: Callable[[Any], Any]) -> Any:
     norm_at = lambda lam: jnp.linalg.norm(_inverse(found, lam))
     gap = lambda lam: norm_at(lam) - length(lam)
 
-    def widen(high: Any) -> Any:
+    def widen(high: Scalar) -> Scalar:
         return lowest + 2 * (high - lowest)
 
     first = lowest + jnp.maximum(size, scale) + tiny
@@ -97,7 +106,7 @@ def _secular(found: Spectrum, length: Callable[[Any], Any]) -> Any:
         (first, 0),
     )[0]
 
-    def body(s: Any) -> Any:
+    def bracketed_newton(s: _Bracket) -> _Bracket:
         low, high, lam, count = s
         value, slope = jax.jvp(
             lambda lam: 1 / norm_at(lam) - 1 / length(lam),
@@ -109,24 +118,26 @@ def _secular(found: Spectrum, length: Callable[[Any], Any]) -> Any:
         step = lam - value / slope
         middle = jnp.where(low > 0, jnp.sqrt(low) * jnp.sqrt(high), (low + high) / 2)
         inside = (step > low) & (step < high) & jnp.isfinite(step)
-        return low, high, jnp.where(inside, step, middle), count + 1
+        # Where the curve is not convex a Newton step may leave the interval: bisect.
+        return _Bracket(low, high, jnp.where(inside, step, middle), count + 1)
 
-    def go_on(s: Any) -> Any:
-        low, high, _, count = s
-        return (high - low > 4 * jnp.finfo(dtype).eps * high) & (count < 80)
+    def too_wide(s: _Bracket) -> Bool[Array, ""]:
+        return (s.high - s.low > 4 * jnp.finfo(dtype).eps * s.high) & (s.steps < 80)
 
-    start = (lowest, high, (lowest + high) / 2, 0)
-    return jax.lax.while_loop(go_on, body, start)[2]
+    start = _Bracket(lowest, high, (lowest + high) / 2, 0)
+    return jax.lax.while_loop(too_wide, bracketed_newton, start).shift
 
 
-def _inverse(found: Spectrum, lam: Any) -> Any:
+def _inverse(found: EigenModel, lam: Scalar) -> Float[Array, " n"]:
     """Return the step at a shift, by its coordinates; zero where there is no slope."""
     shifted = found.values + lam
     moved = (found.gradient != 0) & (shifted != 0)
     return jnp.where(moved, -found.gradient / jnp.where(moved, shifted, 1), 0)
 
 
-def _on_boundary(found: Spectrum, shift: Any, length: Any) -> Any:
+def _on_boundary(
+    found: EigenModel, shift: Scalar, length: Scalar
+) -> Float[Array, " n"]:
     """Return the step of a length, in the hard case with the first eigenvector."""
     s = _inverse(found, shift)
     missing = jnp.sqrt(jnp.maximum(length**2 - s @ s, 0))

@@ -1,29 +1,32 @@
 """`trust_region` and `cubic_newton`: steps that the objective has to agree with."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import ArrayLike
 
-from hotk.linop import Reason, space, steihaug
+from hotk._core import Gradient, Scalar
+from hotk.linop import AbstractOperator, Reason, space, steihaug
 
-from ._globalized import Trial, Tried, first, tried
-from ._local import Local
-from ._step import given, transformation
-from ._subproblem import in_region, spectrum, with_cubic
+from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._local import Local, Numbers
+from ._step import those_given, transformation
+from ._subproblem import eigenmodel, in_region, with_cubic
 
 
 def scale_by_trust_region(
     *,
-    radius: Any = None,
-    max_radius: Any = jnp.inf,
-    accept: Any = 0.15,
-    max_tol: Any = 0.1,
+    radius: ArrayLike | None = None,
+    max_radius: ArrayLike = jnp.inf,
+    accept: ArrayLike = 0.15,
+    max_tol: ArrayLike = 0.1,
     subproblem: Literal["steihaug", "exact"] = "steihaug",
-    max_steps: Any = None,
-    max_rejections: Any = 20,
+    max_steps: ArrayLike | None = None,
+    max_rejections: ArrayLike = 20,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model in a region where it is trusted.
 
@@ -84,11 +87,11 @@ def scale_by_trust_region(
         "accept": accept,
         "max_tol": max_tol,
         "max_rejections": max_rejections,
-        **given(max_steps=max_steps),
+        **those_given(max_steps=max_steps),
     }
     return transformation(
         "trust_region",
-        lambda params, numbers: first(params, numbers["radius"]),
+        lambda params, numbers: initial_state(params, numbers["radius"]),
         _trust_region,
         numbers,
         exact=subproblem == "exact",
@@ -97,16 +100,16 @@ def scale_by_trust_region(
 
 def _trust_region(
     local: Local,
-    gradient: Any,
-    state: Tried,
-    numbers: Any,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
     *,
     exact: bool,
-) -> tuple[Any, Tried]:
+) -> tuple[Any, GlobalizedState]:
     dtype = space.scalar_dtype(gradient)
     largest = numbers["max_radius"].astype(dtype)
 
-    def adapt(radius: Any, ratio: Any, trial: Trial) -> Any:
+    def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         length = space.norm(trial.step)
         length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
         wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
@@ -124,7 +127,7 @@ def _trust_region(
         begun, lambda: state.control, lambda: _along(near.hessian, gradient)
     )
     radius = jnp.minimum(radius, largest)
-    return tried(
+    return globalized_step(
         local,
         near.value,
         gradient,
@@ -136,7 +139,7 @@ def _trust_region(
     )
 
 
-def _along(hessian: Any, gradient: Any) -> Any:
+def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
     """Return the length of the step to the minimum of the model along the gradient."""
     size = space.norm(gradient)
     product = hessian.mv(space.narrowed(gradient, hessian.like))
@@ -146,7 +149,13 @@ def _along(hessian: Any, gradient: Any) -> Any:
     return jnp.where(usual, length, 1).astype(size.dtype)
 
 
-def _truncated(hessian: Any, gradient: Any, tol: Any, steps: Any, radius: Any) -> Trial:
+def _truncated(
+    hessian: AbstractOperator,
+    gradient: Gradient,
+    tol: Scalar,
+    steps: ArrayLike,
+    radius: Scalar,
+) -> Trial:
     limits = {"tol": tol, "max_steps": steps, "verify": False}
     found = steihaug(hessian, gradient, radius, **limits)
     at_boundary = found.reason == Reason.boundary
@@ -161,11 +170,13 @@ def _truncated(hessian: Any, gradient: Any, tol: Any, steps: Any, radius: Any) -
     )
 
 
-def _in_eigenvectors(hessian: Any, gradient: Any) -> Any:
-    found = spectrum(hessian, gradient)
+def _in_eigenvectors(
+    hessian: AbstractOperator, gradient: Gradient
+) -> Callable[[Scalar], Trial]:
+    found = eigenmodel(hessian, gradient)
     products = jnp.asarray(len(found.values))
 
-    def propose(radius: Any) -> Trial:
+    def propose(radius: Scalar) -> Trial:
         s, shift = in_region(found, radius.astype(found.values.dtype))
         bounded = jnp.linalg.norm(s) >= 0.99 * radius
         model, lowest = found.model(s), found.values[0]
@@ -175,15 +186,15 @@ def _in_eigenvectors(hessian: Any, gradient: Any) -> Any:
 
 
 def trust_region(
-    learning_rate: Any = 1.0,
+    learning_rate: optax.ScalarOrSchedule = 1.0,
     *,
-    radius: Any = None,
-    max_radius: Any = jnp.inf,
-    accept: Any = 0.15,
-    max_tol: Any = 0.1,
+    radius: ArrayLike | None = None,
+    max_radius: ArrayLike = jnp.inf,
+    accept: ArrayLike = 0.15,
+    max_tol: ArrayLike = 0.1,
     subproblem: Literal["steihaug", "exact"] = "steihaug",
-    max_steps: Any = None,
-    max_rejections: Any = 20,
+    max_steps: ArrayLike | None = None,
+    max_rejections: ArrayLike = 20,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
 
@@ -221,7 +232,7 @@ def trust_region(
 
 
 def scale_by_cubic_newton(
-    *, weight: Any = 1.0, accept: Any = 0.1, max_rejections: Any = 40
+    *, weight: ArrayLike = 1.0, accept: ArrayLike = 0.1, max_rejections: ArrayLike = 40
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model plus a cubic term whose weight adapts.
 
@@ -259,33 +270,33 @@ def scale_by_cubic_newton(
     """
     return transformation(
         "cubic_newton",
-        lambda params, numbers: first(params, numbers["weight"]),
+        lambda params, numbers: initial_state(params, numbers["weight"]),
         _cubic,
         {"weight": weight, "accept": accept, "max_rejections": max_rejections},
     )
 
 
 def _cubic(
-    local: Local, gradient: Any, state: Tried, numbers: Any
-) -> tuple[Any, Tried]:
+    local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
+) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
-    found = spectrum(near.hessian, gradient)
+    found = eigenmodel(near.hessian, gradient)
     products = jnp.asarray(len(found.values))
 
-    def propose(weight: Any) -> Trial:
+    def propose(weight: Scalar) -> Trial:
         weight = weight.astype(found.values.dtype)
         s, shift = with_cubic(found, weight)
         model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
         bounded = jnp.zeros((), bool)
         return Trial(found.step(s), model, bounded, products, found.values[0], shift)
 
-    def adapt(weight: Any, ratio: Any, trial: Trial) -> Any:
+    def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
         least = jnp.finfo(weight.dtype).eps
         lighter = jnp.where(ratio > 0.9, jnp.maximum(weight / 3, least), weight)
         return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
 
-    return tried(
+    return globalized_step(
         local,
         near.value,
         gradient,
@@ -298,11 +309,11 @@ def _cubic(
 
 
 def cubic_newton(
-    learning_rate: Any = 1.0,
+    learning_rate: optax.ScalarOrSchedule = 1.0,
     *,
-    weight: Any = 1.0,
-    accept: Any = 0.1,
-    max_rejections: Any = 40,
+    weight: ArrayLike = 1.0,
+    accept: ArrayLike = 0.1,
+    max_rejections: ArrayLike = 40,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
 

@@ -88,7 +88,7 @@ def of_hotk(problem: Any, transform: Any) -> tuple[bool, dict[str, int]]:
         updates, state = transform.update(g, state, x, value_fn=problem.value)
         still = still + 1 if not jnp.any(updates) else 0
         for part in state:
-            if isinstance(part, hotk.optim.Tried):
+            if isinstance(part, hotk.optim.GlobalizedState):
                 trials = int(part.rejections) + int(jnp.any(updates))
                 dense = int(part.iterations) == trials * len(x) and trials > 0
                 counts["value"] += trials

@@ -147,21 +147,6 @@ def test_under_optimistix(factory):
     close(found.value, np.ones(3), atol=1e-5)
 
 
-def test_the_functions_that_optax_had():
-    loss = lambda p, x, y: jnp.mean((jnp.tanh(x @ p["w"]) + p["b"] - y) ** 2)
-    p = {"w": jnp.array([0.3, -0.2, 0.5]), "b": jnp.asarray(0.1)}
-    x, y = jax.random.normal(jax.random.key(0), (5, 3)), jnp.ones(5)
-    flat, unravel = jax.flatten_util.ravel_pytree(p)
-    hessian = np.asarray(jax.hessian(lambda q: loss(unravel(q), x, y))(flat))
-    v = jnp.arange(4.0)
-    got = hotk.optim.hvp(loss, v, p, x, y)
-    close(jax.flatten_util.ravel_pytree(got)[0], hessian @ np.asarray(v))
-    close(hotk.optim.hvp(loss, unravel(v), p, x, y), got)
-    close(hotk.optim.hessian_diag(loss, p, x, y), np.diag(hessian).copy())
-    slope = np.asarray(jax.grad(lambda q: loss(unravel(q), x, y))(flat))
-    close(hotk.optim.fisher_diag(loss, p, x, y), slope**2)
-
-
 def test_sharded_parameters_stay_where_they_are():
     # on one device here; on eight in `test_sharded.py`
     mesh = jax.make_mesh((1,), ("i",))
