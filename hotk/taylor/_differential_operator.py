@@ -221,7 +221,7 @@ def differential_operator(
     Applied to `f` it computes $L f = \sum_\alpha c_\alpha\,\partial^\alpha f$, of any
     order. All terms of one order go in one pass of Taylor mode, each of their
     directions once, and terms of first order cost nothing beside others: top
-    coefficients are summed as they go through the program [1].
+    coefficients are summed within the pass [1].
 
     Args:
         coefficients: For each multi-index, written as for `hotk.partial`, its
@@ -229,7 +229,7 @@ def differential_operator(
             differentiated. They are leaves: another value is the same program, and they
             can be differentiated by. Coefficients that depend on the point are made at
             the point: `jax.vmap(lambda x: differential_operator({"xx": a(x)})(f, x))`.
-            An index that is no key of a dict goes in a list of pairs,
+            An index that cannot be a key of a dict goes in a list of pairs,
             `[({"t": 1}, 1.0), ({"x": (2, 0)}, -1.0)]`.
 
     Returns:
@@ -238,7 +238,8 @@ def differential_operator(
         `prepared(x, L.coefficients, *args)`.
 
     Raises:
-        TypeError: If it is no dict and no list of pairs, or a coefficient is no number.
+        TypeError: If it is neither a dict nor a list of pairs, or a coefficient is not
+            a number.
         ValueError: If there is no term.
         StructureError: If a coefficient is not one number.
 

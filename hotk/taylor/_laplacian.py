@@ -15,7 +15,7 @@ from ._contract import contracted
 
 def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     del facts, sizes
-    return [(Taylor(), "second derivatives are summed as they go")]
+    return [(Taylor(), "second derivatives are summed in one pass")]
 
 
 def _always(order: None) -> bool:

@@ -59,7 +59,7 @@ def partial(
     Computes $\partial^{|\alpha|} f / \partial x_1^{\alpha_1} \cdots \partial
     x_n^{\alpha_n}$ of any order. It is a sum of derivatives along a few directions
     [1], about half of $\prod_i (\alpha_i + 1)$ of them, in one pass of Taylor mode:
-    their top coefficients are summed as they go through the program.
+    their top coefficients are summed within it.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays, as
