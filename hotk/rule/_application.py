@@ -67,8 +67,8 @@ class Application(AbstractRuled):
         derivative = Derivative(
             self.shape, rules, self.structure(arrays), types, moving
         )
-        given = [t for t in along if t is not None]
-        tangents = iter(derivative.along(outputs, arrays, given))
+        moved = [t for t in along if t is not None]
+        tangents = iter(derivative.along(outputs, arrays, moved))
         return [next(tangents) if is_inexact(t) else None for t in types]
 
     def has_series(self) -> bool:
@@ -83,7 +83,7 @@ class Application(AbstractRuled):
         rule = shape.rule("taylor", arrays, lambda: tree.unflatten(outputs))
         # The rule of a user gets zeros, so it need not ask for `None`.
         columns = [
-            shape.given.only(
+            shape.arguments.only(
                 [
                     jnp.zeros_like(a) if t is None and is_inexact(a) else t
                     for a, t in zip(arrays, column, strict=True)
@@ -91,11 +91,11 @@ class Application(AbstractRuled):
             )
             for column in terms
         ]
-        made = rule(shape.args(arrays), _per_argument(columns))
+        series = rule(shape.args(arrays), _per_argument(columns))
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
-        if not isinstance(made, (list, tuple)) or len(made) != len(terms):
-            raise _no_series(shape, len(terms), made)
-        flat = [iter(tangents_of(rule.func, m, tree, types)) for m in made]
+        if not isinstance(series, (list, tuple)) or len(series) != len(terms):
+            raise _no_series(shape, len(terms), series)
+        flat = [iter(tangents_of(rule.func, m, tree, types)) for m in series]
         return [[next(f) if is_inexact(t) else None for t in types] for f in flat]
 
 
@@ -108,12 +108,12 @@ def call_with_rules(function: FunctionWithRules, args: tuple[PyTree, ...]) -> Py
     """Evaluate a function so that its derivatives follow its rules."""
     args = jax.tree.map(lambda a: _argument(a) if callable(a) else a, args)
     built = split(built_for(function.build, args))
-    given = split(args)
+    arguments = split(args)
     skeleton, captured = _without_tracers(function)
-    shape = Shape(skeleton, len(captured), built.form, given.form)
+    shape = Shape(skeleton, len(captured), built.form, arguments.form)
     # In a `shard_map` what varies over devices and what does not cannot meet in one
     # equation (`tests/rule/test_sharding.py`).
-    arrays = varying_alike([*captured, *built.arrays, *given.arrays])
+    arrays = varying_alike([*captured, *built.arrays, *arguments.arrays])
     application = Application(shape)
     # An opaque function may have captured tracers that hotk cannot find. JAX's own
     # `custom_jvp` carries them, at the price of losing its rule where a loop is split.
@@ -132,8 +132,8 @@ def _as_custom_jvp(application: Application, arrays: Arrays) -> Arrays:
         along = [None if type(t) is SymbolicZero else t for t in tangents]
         if all(t is None for t in along):
             return outputs, [_zero(o) for o in outputs]
-        made = application.tangents(outputs, list(primals), along)
-        pairs = zip(outputs, made, strict=True)
+        derived = application.tangents(outputs, list(primals), along)
+        pairs = zip(outputs, derived, strict=True)
         return outputs, [_zero(o) if t is None else t for o, t in pairs]
 
     function.defjvp(jvp, symbolic_zeros=True)
@@ -218,15 +218,15 @@ def _zero(output: Array) -> Array | np.ndarray:
     return np.zeros(jnp.shape(output), jax.dtypes.float0)
 
 
-def _no_series(shape: Shape, order: int, made: object) -> StructureError:
+def _no_series(shape: Shape, order: int, series: object) -> StructureError:
     rule = shape.template.taylor
     return StructureError(
         message(
             f"rule {function_name(rule)}{function_place(rule)}",
             "the rule for Taylor series must return a list of coefficients.",
             expected=f"a list with the {order} coefficients of the value",
-            got=f"{type(made).__name__}"
-            + (f" of {len(made)}" if isinstance(made, (list, tuple)) else ""),
+            got=f"{type(series).__name__}"
+            + (f" of {len(series)}" if isinstance(series, (list, tuple)) else ""),
             fix="Leave out the value itself, coefficient 0.",
         )
     )

@@ -200,8 +200,8 @@ def custom(
     all of higher order by differentiating the rules. So a function with one rule has
     derivatives to any order, in every nesting, under `jit`, `vmap`, `scan` and
     `checkpoint`. A rule returns tangents only: the value is always that of the
-    function, so its rules apply at every order. A call costs what `f` costs, and a
-    derivative what its rule costs, or as much again for one that is transposed.
+    function, so its rules apply at every order. Under `jax.jit` a call costs what `f`
+    costs, and a derivative what its rule costs, transposed or not.
 
     Args:
         f: Function of positional arguments: pytrees of arrays and Python numbers.
@@ -261,13 +261,13 @@ def _extras(rule: Rule) -> tuple[str, ...]:
 
 def _checked(modes: Modes) -> Modes:
     given = modes if isinstance(modes, (tuple, list)) else (modes,)
-    made = tuple(m if isinstance(m, type) else type(m) for m in given)
-    for mode in made:
+    classes = tuple(m if isinstance(m, type) else type(m) for m in given)
+    for mode in classes:
         if mode not in _BOTH:
             raise TypeError(
                 f"`modes` holds hotk.Forward, hotk.Reverse or both, not {mode!r}."
             )
-    return made
+    return classes
 
 
 def _by_position(

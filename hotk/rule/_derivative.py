@@ -51,19 +51,19 @@ class Rules(NamedTuple):
 
 def rules_of(function: FunctionWithRules) -> Rules:
     """Choose the rules of a function: the nearest one that may serve a mode."""
-    given = {n: rule for n, rule in function.rules().items() if n != "taylor"}
+    rules = {n: rule for n, rule in function.rules().items() if n != "taylor"}
 
     def serves(name: str, mode: type) -> bool:
-        return name in given and mode in getattr(function, f"{name}_modes")
+        return name in rules and mode in getattr(function, f"{name}_modes")
 
     def nearest(mode: type, names: tuple[str, ...]) -> str:
         return next((name for name in names if serves(name, mode)), "body")
 
     return Rules(
-        frozenset(given),
+        frozenset(rules),
         nearest(Forward, ("jvp", "vjp")),
         nearest(Reverse, ("vjp", "jvp")),
-        any("y" in function.extras[name] for name in given),
+        any("y" in function.extras[name] for name in rules),
     )
 
 
@@ -160,8 +160,8 @@ class Derivative(AbstractLinear):
         along = tangents[len(tangents) - len(self.moving) :]
         moving = tuple(t is not None for t in along)
         second = SecondDerivative(self, transposed, moving)
-        given = [t for t in along if t is not None]
-        return apply_linear(second, [*residuals, *values], given)
+        moved = [t for t in along if t is not None]
+        return apply_linear(second, [*residuals, *values], moved)
 
     def _check_linear(self, residuals: Arrays) -> None:
         """Refuse a reverse rule that is not linear, such as one that clips.
@@ -202,7 +202,7 @@ class Derivative(AbstractLinear):
             next(rest) if m else (jnp.zeros_like(a) if is_inexact(a) else None)
             for a, m in zip(arrays, moving, strict=True)
         ]
-        return self.shape.given.only(tangents[self.shape.start :])
+        return self.shape.arguments.only(tangents[self.shape.start :])
 
     def cotangent(self, cotangents: Arrays) -> PyTree:
         """Return the cotangent of the value, `None` where it is not differentiated."""

@@ -292,8 +292,8 @@ def _cotangents(result: PyTree, shape: Shapes, name: str) -> PyTree:
 def _filled(like: PyTree, tree: PyTree) -> PyTree:
     """Put zeros where a tangent is `None`."""
     leaves, structure = jax.tree.flatten(like)
-    given = structure.flatten_up_to(tree)
-    pairs = zip(leaves, given, strict=True)
+    tangents = structure.flatten_up_to(tree)
+    pairs = zip(leaves, tangents, strict=True)
     return structure.unflatten(jnp.zeros_like(a) if t is None else t for a, t in pairs)
 
 

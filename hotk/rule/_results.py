@@ -52,13 +52,13 @@ def cotangents_of(rule: Rule, result: PyTree, shape: Shape, arrays: Arrays) -> A
 
     Entries of arrays that were captured or built are `None`.
     """
-    children = shape.given.tree.children()
+    children = shape.arguments.tree.children()
     if isinstance(result, list):
         result = tuple(result)
     # A function of one argument may return its cotangent without a tuple around it.
     if not isinstance(result, tuple) and len(children) == 1 and result is not None:
         result = (result,)
-    args = shape.given.join(arrays[shape.start :])
+    args = shape.arguments.join(arrays[shape.start :])
     if not isinstance(result, tuple) or len(result) != len(children):
         expected = f"a tuple with {len(children)} entries, one for each argument"
         raise _structure(rule, expected, args, result)
@@ -68,8 +68,8 @@ def cotangents_of(rule: Rule, result: PyTree, shape: Shape, arrays: Arrays) -> A
             leaves += _expanded(child, entry)
         except ValueError as error:
             raise _structure(rule, "a tree like the argument", arg, entry) from error
-    kept = shape.given.kept
-    cotangents = [leaf for leaf, k in zip(leaves, kept, strict=True) if k is None]
+    static = shape.arguments.static
+    cotangents = [leaf for leaf, s in zip(leaves, static, strict=True) if s is None]
     own = arrays[shape.start :]
     checked = [
         _checked(rule, f"argument array {i}", leaf, jax.typeof(a).to_tangent_aval())

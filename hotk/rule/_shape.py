@@ -70,26 +70,28 @@ class Form(NamedTuple):
 
     Attributes:
         tree: Its structure.
-        kept: For each leaf its type and value, or `None` where an array stands. The
+        static: For each leaf its type and value, or `None` where an array stands. The
             type, as 1, 1.0 and True are equal and give different programs.
     """
 
     tree: Any  # JAX's `PyTreeDef`, which is no type to type checkers
-    kept: tuple[tuple[type, Hashable] | None, ...]
+    static: tuple[tuple[type, Hashable] | None, ...]
 
     def arrays(self) -> int:
         """Count the arrays."""
-        return sum(k is None for k in self.kept)
+        return sum(leaf is None for leaf in self.static)
 
     def join(self, arrays: Arrays) -> PyTree:
         """Return the tree with these arrays."""
         rest = iter(arrays)
-        return self.tree.unflatten(next(rest) if k is None else k[1] for k in self.kept)
+        leaves = (next(rest) if leaf is None else leaf[1] for leaf in self.static)
+        return self.tree.unflatten(leaves)
 
     def only(self, arrays: Arrays) -> PyTree:
-        """Return the tree with these arrays and `None` at what is no array."""
+        """Return the tree with these arrays and `None` for all else."""
         rest = iter(arrays)
-        return self.tree.unflatten(next(rest) if k is None else None for k in self.kept)
+        leaves = (next(rest) if leaf is None else None for leaf in self.static)
+        return self.tree.unflatten(leaves)
 
 
 class Split(NamedTuple):
@@ -111,8 +113,8 @@ def split(tree: PyTree) -> Split:
         for leaf in leaves
     ]
     pairs = list(zip(leaves, is_array, strict=True))
-    kept = tuple(None if a else (type(leaf), leaf) for leaf, a in pairs)
-    return Split(Form(structure, kept), [leaf for leaf, a in pairs if a])
+    static = tuple(None if a else (type(leaf), leaf) for leaf, a in pairs)
+    return Split(Form(structure, static), [leaf for leaf, a in pairs if a])
 
 
 def is_inexact(array: object) -> bool:
@@ -139,13 +141,13 @@ class Shape:
         skeleton: The function without the arrays that it captured.
         captured: How many those are.
         built: What was built for it, without arrays.
-        given: Its arguments, without arrays.
+        arguments: Its arguments, without arrays.
     """
 
     skeleton: Skeleton
     captured: int
     built: Form
-    given: Form
+    arguments: Form
 
     @property
     def template(self) -> FunctionWithRules:
@@ -169,7 +171,7 @@ class Shape:
 
     def args(self, arrays: Arrays) -> tuple[PyTree, ...]:
         """Return the arguments."""
-        return self.given.join(arrays[self.start :])
+        return self.arguments.join(arrays[self.start :])
 
     def rule(
         self, name: str, arrays: Arrays, value: Callable[[], PyTree]

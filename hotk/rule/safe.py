@@ -88,8 +88,8 @@ def norm(x: Leaf, axis: Axes = None, *, keepdims: bool = False) -> Float[Array, 
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     squares = sum((part / scale) ** 2 for part in _real_parts(x))
-    made = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
-    return made if keepdims else jnp.squeeze(made, axis)
+    root = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
+    return root if keepdims else jnp.squeeze(root, axis)
 
 
 def _floating(x: Leaf, name: str) -> Array:
@@ -338,5 +338,5 @@ def logsumexp(
     gone = x == -jnp.inf
     terms = jnp.where(gone, 0, jnp.exp(jnp.where(gone, 0, x - shift)))
     total = jnp.sum(terms, axis, keepdims=True)
-    made = shift + apply_where(total != 0, jnp.log, total, -jnp.inf)
-    return made if keepdims else jnp.squeeze(made, axis)
+    logarithm = shift + apply_where(total != 0, jnp.log, total, -jnp.inf)
+    return logarithm if keepdims else jnp.squeeze(logarithm, axis)

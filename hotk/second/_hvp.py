@@ -33,10 +33,10 @@ def value_gradient_and_hvp(
     r"""Compute value, gradient and Hessian-vector product of a real scalar function.
 
     Computes $f(x)$, $\nabla f(x)$ and $\nabla^2 f(x)\,v = \frac{d}{dt} \nabla f(x + t
-    v)\big|_{t=0}$ without forming $\nabla^2 f(x)$ [1]. The cost is about three
-    gradients for all of it, at twice the memory of a gradient. For complex `x` the
-    product is the derivative of what `jax.grad` returns: the conjugate of the product
-    in the real embedding (see the page on mathematics).
+    v)\big|_{t=0}$ without forming $\nabla^2 f(x)$ [1]. The product costs about two
+    gradients, at twice the memory of a gradient; value and gradient come with it. For
+    complex `x` the product is the derivative of what `jax.grad` returns: the conjugate
+    of the product in the real embedding (see the page on mathematics).
 
     Args:
         f: Function `f(x, *args)` that returns one real floating-point number, twice
@@ -97,8 +97,8 @@ def hvp(
     about two gradients, at twice the memory of a gradient. For complex `x` the product
     is the derivative of what `jax.grad` returns: the conjugate of the product in the
     real embedding (see the page on mathematics). `hotk.value_gradient_and_hvp` returns
-    the value and the gradient as well; `hotk.HessianOperator` has the products, solvers
-    and eigenvalues of one Hessian.
+    the value and the gradient as well. `hotk.HessianOperator` is the Hessian as an
+    object, with products, solvers and eigenvalues.
 
     Args:
         f: Function `f(x, *args)` that returns one real floating-point number, twice

@@ -165,19 +165,19 @@ def interpolation(powers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     counts = np.stack([(rows == p).sum(axis=1) for p in range(len(powers))], axis=1)
     # The terms alternate and nearly cancel, so the sum is one of integers: floats would
     # lose their digits. Python's own integers serve where 64 bits would overflow.
-    whole = np.int64 if order <= 10 else object
-    total = np.zeros(len(rows), whole)
+    integer = np.int64 if order <= 10 else object
+    total = np.zeros(len(rows), integer)
     for k in itertools.product(*(range(s + 1) for s in powers)):
         size = sum(k)
-        term = np.full(len(rows), (-1) ** (order - size), whole)
+        term = np.full(len(rows), (-1) ** (order - size), integer)
         for p, (s, m) in enumerate(zip(powers, k, strict=True)):
             # size^j j! binomial(order m / size, j); the size^j make size^order, which
             # cancels |k|^K
             steps = [order * m - i * size for i in range(order)]
             falling = [math.prod(steps[:t]) for t in range(order + 1)]
-            term *= math.comb(s, m) * np.array(falling, whole)[counts[:, p]]
+            term *= math.comb(s, m) * np.array(falling, integer)[counts[:, p]]
         total += term if size else 0
-    factorials = np.array([math.factorial(t) for t in range(order + 1)], whole)
+    factorials = np.array([math.factorial(t) for t in range(order + 1)], integer)
     divisor = order**order * math.factorial(order)
     divisors = (factorials[counts].prod(axis=1) * divisor).tolist()
     factors = [a / b for a, b in zip(total.tolist(), divisors, strict=True)]

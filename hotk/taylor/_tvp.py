@@ -69,8 +69,8 @@ def _contraction(
     rows = jnp.asarray(signs, jnp.int8)
     _, total, aux = contracted(f, x, direction, rows, jnp.asarray(weights), order)
     # The factors multiply to 1 but for rounding: this takes the rounding back.
-    whole = 1 / jnp.prod(factors)
-    return jax.tree.map(lambda a: a * whole.astype(a.dtype), total), aux
+    correction = 1 / jnp.prod(factors)
+    return jax.tree.map(lambda a: a * correction.astype(a.dtype), total), aux
 
 
 def _size(v: Tangent) -> Array:
