@@ -126,7 +126,9 @@ def _as_custom_jvp(application: Application, arrays: Arrays) -> Arrays:
     """Evaluate a function that may have captured tracers, as JAX does."""
     function = jax.custom_jvp(lambda *arrays: application.run(list(arrays)))
 
-    def jvp(primals: Arrays, tangents: Arrays) -> tuple[Arrays, Arrays]:
+    def jvp(
+        primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZero, ...]
+    ) -> tuple[Arrays, Arrays]:
         # The function itself and not its body: so the rule is there at second order.
         outputs = function(*primals)
         along = [None if type(t) is SymbolicZero else t for t in tangents]
