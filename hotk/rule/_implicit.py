@@ -42,10 +42,9 @@ def root(
     Implicit differentiation: the value is the solver's, the derivatives are those of
     the solution, whatever the solver did. From $r(x(\theta), \theta) = 0$ follows
     $\partial_x r \; dx = -\partial_\theta r \; d\theta$: one linear system for each
-    tangent, and its transpose in reverse mode [1] [2]. The solution is differentiated
-    again by the same equation, so Hessians of functions that contain a solver are as
-    exact as the solution is: an error e of the solver is one of order e in each
-    derivative.
+    tangent [1], and its transpose in reverse mode. The solution is differentiated again
+    by the same equation, so Hessians of functions that contain a solver are as exact as
+    the solution is: an error e of the solver is one of order e in each derivative [2].
 
     Args:
         residual: `residual(x, *theta)` with the structure and shapes of `x`. Arrays

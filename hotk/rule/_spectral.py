@@ -63,11 +63,11 @@ def spectral_sum(a: Leaf, f: Entrywise) -> Float[Array, ""]:
 def matrix_function(a: Leaf, f: Entrywise) -> Float[Array, "n n"]:
     r"""Compute the matrix function $f(A) = V f(\Lambda) V^T$ of a symmetric matrix.
 
-    Derivatives of first and second order are those of Daleckii and Krein [1] [2]: in
-    the basis of eigenvectors $df_{ij} = f[\lambda_i, \lambda_j]\, dA_{ij}$ with divided
-    differences, which become derivatives of `f` where eigenvalues coincide. From the
-    third order on they are those of `jnp.linalg.eigh`, which are NaN where eigenvalues
-    coincide. The cost is $O(n^3)$ for the value and for each derivative.
+    Derivatives of first and second order are those of Daleckii and Krein [1]: in the
+    basis of eigenvectors $df_{ij} = f[\lambda_i, \lambda_j]\, dA_{ij}$ with divided
+    differences [2], which become derivatives of `f` where eigenvalues coincide. From
+    the third order on they are those of `jnp.linalg.eigh`, which are NaN where
+    eigenvalues coincide. The cost is $O(n^3)$ for the value and for each derivative.
 
     Args:
         a: Real matrix of shape `(n, n)`; its symmetric part counts.
