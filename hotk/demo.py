@@ -11,20 +11,21 @@ import importlib.util
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 import hotk
 
 
-Layers = list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]  # weights and bias
-Inputs = Float[Array, "rows features"]
-Labels = Int[Array, " rows"]
+Layers: TypeAlias = list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]
+"""Weights and biases."""
+Inputs: TypeAlias = Float[Array, "rows features"]
+Labels: TypeAlias = Int[Array, " rows"]
 
 DECAY = 1e-3  # weight of the penalty on the weights
 MOST_STEPS, MOST_PRODUCTS = 30, 60  # Newton steps of a fit, and products for one step
@@ -39,6 +40,22 @@ class Data(NamedTuple):
     labels: Labels
     held_inputs: Inputs
     held_labels: Labels
+
+
+class Bar(Protocol):
+    """The progress bar, of tqdm."""
+
+    def update(self, n: float | None = 1) -> bool | None:
+        """Advance by n steps."""
+        ...
+
+    def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+        """Show a text behind the bar."""
+        ...
+
+    def write(self, s: str) -> None:
+        """Print a line above the bar."""
+        ...
 
 
 def load(name: str) -> Data:
@@ -79,21 +96,42 @@ def loss(layers: Layers, inputs: Inputs, labels: Labels) -> Float[Array, ""]:
     return -jnp.mean(right) + 0.5 * DECAY * sum(jnp.sum(w**2) for w, _ in layers)
 
 
-def dot(a: Any, b: Any) -> Array:
+def dot(a: PyTree, b: PyTree) -> Array:
     """Compute the inner product of two trees."""
     return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)), start=jnp.zeros(()))
 
 
-def plus(a: Any, t: Any, b: Any) -> Any:
+def plus(a: PyTree, t: float | Array, b: PyTree) -> PyTree:
     """Compute `a + t * b` for trees `a` and `b`."""
     return jax.tree.map(lambda a, b: a + t * b, a, b)
 
 
-def newton_direction(f: Callable, x: Any, gradient: Any) -> tuple[Any, Array]:
+class Search(NamedTuple):
+    """Where conjugate gradients are.
+
+    Attributes:
+        direction: The solution so far.
+        residual: What it leaves of the system.
+        conjugate: Where to go next.
+        products: How many products it took.
+        negative: Whether it met negative curvature.
+    """
+
+    direction: PyTree
+    residual: PyTree
+    conjugate: PyTree
+    products: Array
+    negative: Array
+
+
+def newton_direction(
+    f: Callable[[PyTree], Array], x: PyTree, gradient: PyTree
+) -> tuple[PyTree, Array]:
     r"""Solve $\nabla^2 f(x)\,d = -\nabla f(x)$ roughly, by conjugate gradients.
 
-    It ends early where the residual is small against the gradient, and where it meets
-    negative curvature: what was found before counts, or else the way down the gradient.
+    It stops where the residual is small against the gradient, and where it meets
+    negative curvature: it then returns the direction so far, or at the first step the
+    negative gradient.
 
     Args:
         f: Scalar-valued function.
@@ -109,27 +147,27 @@ def newton_direction(f: Callable, x: Any, gradient: Any) -> tuple[Any, Array]:
     norm = jnp.sqrt(dot(gradient, gradient))
     goal = jnp.minimum(0.5, jnp.sqrt(norm)) * norm
 
-    def unfinished(state: Any) -> Array:
-        _, residual, _, count, negative = state
-        large = jnp.sqrt(dot(residual, residual)) > goal
-        return large & ~negative & (count < MOST_PRODUCTS)
+    def unfinished(at: Search) -> Array:
+        large = jnp.sqrt(dot(at.residual, at.residual)) > goal
+        return large & ~at.negative & (at.products < MOST_PRODUCTS)
 
-    def step(state: Any) -> Any:
-        d, residual, p, count, _ = state
+    def step(at: Search) -> Search:
+        p = at.conjugate
         hp = hotk.hvp(f, x, p)
-        curvature, square = dot(p, hp), dot(residual, residual)
+        curvature, square = dot(p, hp), dot(at.residual, at.residual)
         negative = curvature <= 0
-        last = jnp.where(count == 0, 1.0, 0.0)
+        last = jnp.where(at.products == 0, 1.0, 0.0)
         length = jnp.where(negative, last, square / curvature)
-        residual = plus(residual, length, hp)
+        residual = plus(at.residual, length, hp)
         ratio = dot(residual, residual) / square
         conjugate = jax.tree.map(lambda r, p: ratio * p - r, residual, p)
-        return plus(d, length, p), residual, conjugate, count + 1, negative
+        direction = plus(at.direction, length, p)
+        return Search(direction, residual, conjugate, at.products + 1, negative)
 
     zero, down = jax.tree.map(jnp.zeros_like, x), jax.tree.map(jnp.negative, gradient)
-    start = (zero, gradient, down, jnp.int32(0), jnp.bool_(False))
-    direction, _, _, count, _ = jax.lax.while_loop(unfinished, step, start)
-    return direction, count
+    start = Search(zero, gradient, down, jnp.int32(0), jnp.bool_(False))
+    end = jax.lax.while_loop(unfinished, step, start)
+    return end.direction, end.products
 
 
 @jax.jit
@@ -155,8 +193,8 @@ def newton_step(
     return plus(layers, t, direction), value, norm, products
 
 
-def fit(title: str, layers: Layers, data: Data, progress: Any) -> Layers:
-    """Fit `layers` to `data` by Newton's method and print what came out."""
+def fit(title: str, layers: Layers, data: Data, progress: Bar) -> Layers:
+    """Fit `layers` to `data` by Newton's method and print the result."""
     start, steps, products = time.perf_counter(), 0, 0
     n = sum(leaf.size for leaf in jax.tree.leaves(layers))
     norm = jnp.inf
@@ -177,7 +215,7 @@ def fit(title: str, layers: Layers, data: Data, progress: Any) -> Layers:
 
 
 def top_of_spectrum(
-    product: Callable, x: Any, progress: Any
+    product: Callable[[PyTree], PyTree], x: PyTree, progress: Bar
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the outer eigenvalues of a symmetric `product` by the method of Lanczos.
 
@@ -211,7 +249,7 @@ def top_of_spectrum(
     return values[::-1], np.abs(beside[-1] * vectors[-1])[::-1] + rounding
 
 
-def costs(layers: Layers, data: Data, progress: Any) -> list[tuple[str, float, float]]:
+def costs(layers: Layers, data: Data, progress: Bar) -> list[tuple[str, float, float]]:
     """Measure the first call and a later one of a product, called in six ways.
 
     Returns:

@@ -4,16 +4,19 @@ Import it as `import hotk.testing`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Key, PyTree
 
 import hotk
 from hotk.rule import disabled
 
+
+Function: TypeAlias = Callable[..., PyTree]
 
 _NESTINGS = (
     hotk.FORWARD_OVER_REVERSE,
@@ -24,14 +27,14 @@ _NESTINGS = (
 
 
 class Row(NamedTuple):
-    """One comparison.
+    """One comparison of `hotk.testing.check`.
 
     Attributes:
         what: What was compared.
         error: The largest difference over the largest entry, or over the size below
             which nothing can be compared; `None` if the mode does not exist.
         allowed: How large the error may be.
-        note: Why there is nothing to compare.
+        note: Why nothing was compared.
     """
 
     what: str
@@ -46,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What `check` found.
+    """What `hotk.testing.check` returns: its comparisons, which print as a table.
 
     Attributes:
         rows: The comparisons.
@@ -71,20 +74,21 @@ class Checked(NamedTuple):
 
 
 def check(
-    f: Callable[..., Any],
-    x: Any,
-    *args: Any,
+    f: Function,
+    x: PyTree,
+    *args: PyTree,
     order: int = 2,
     rtol: float | None = None,
-    key: Any = None,
+    key: Key[Array, ""] | None = None,
 ) -> Checked:
-    """Compare the derivatives of a real function in every way that there is.
+    """Check the derivatives of a real function in every mode, and its rules.
 
-    Along a random direction: the gradient with a difference of values, in both modes;
-    the Hessian-vector product with a difference of gradients, in all four nestings, for
-    symmetry and linearity, and with the quadratic form in Taylor mode; both with the
-    rules of `hotk.rule` switched off, called twice, under `jax.jit` and under
-    `jax.vmap`. Modes that do not exist are said, and are no failure.
+    Along a random direction it compares the gradient with a difference of values, in
+    both modes, and the Hessian-vector product with a difference of gradients, in all
+    four nestings, for symmetry and linearity, and with the quadratic form in Taylor
+    mode. Both are also computed with the rules of `hotk.rule` switched off, called
+    twice, under `jax.jit` and under `jax.vmap`. A mode that does not exist is listed
+    and is no failure. It takes some twenty compilations.
 
     Args:
         f: Function `f(x, *args)` that returns one real number, with or without rules.
@@ -93,8 +97,8 @@ def check(
             put them into `x` for that.
         order: 1 for gradients alone, 2 for Hessians as well.
         rtol: Largest error of a comparison of derivatives, over the largest entry;
-            100 roundings by default. Differences are allowed the power 2/3 of a
-            rounding, times 100.
+            100 times machine epsilon by default. Differences are allowed 100 times its
+            power 2/3.
         key: Key of the random directions.
 
     Returns:
@@ -115,74 +119,86 @@ def check(
     """
     key = jax.random.key(0) if key is None else key
     x = jax.tree.map(lambda a: jnp.asarray(a) if _is_number(a) else a, x)
-    eps = _rounding(x)
+    eps = _epsilon(x)
     exact = 100 * eps if rtol is None else rtol
     rough = 100 * eps ** (2 / 3)
-    first, second = (_direction(k, x) for k in jax.random.split(key))
-    rows = [*_first_order(f, x, args, first, exact, rough)]
+    v, u = (_direction(k, x) for k in jax.random.split(key))
+    rows = [*_first_order(f, x, args, v, exact, rough)]
     if order > 1:
-        rows += _second_order(f, x, args, first, second, exact, rough)
-    found = Checked(tuple(rows))
-    if not found.passed:
-        raise AssertionError(f"derivatives do not agree\n{found}")
-    return found
+        rows += _second_order(f, x, args, v, u, exact, rough)
+    checked = Checked(tuple(rows))
+    if not checked.passed:
+        raise AssertionError(f"derivatives do not agree\n{checked}")
+    return checked
 
 
 def _first_order(
-    f: Any, x: Any, args: Any, v: Any, exact: float, rough: float
+    f: Function,
+    x: PyTree,
+    args: tuple[PyTree, ...],
+    v: PyTree,
+    exact: float,
+    rough: float,
 ) -> Iterator[Row]:
     gradient = hotk.gradient(f, x, *args)
     slope = _dot(gradient, v)
-    whole, size = _difference(f, x, args, v)
-    errors = [_far(slope, whole, size)]
-    for part in _parts(v):  # an error in a small array is not to be lost in a large one
+    difference, size = _difference(f, x, args, v)
+    errors = [_error(slope, difference, size)]
+    # Each array by itself as well: an error in a small one is lost in a large one.
+    for part in _parts(v):
         change, least = _difference(f, x, args, part)
-        errors.append(_far(_dot(gradient, part), change, least))
+        errors.append(_error(_dot(gradient, part), change, least))
     yield Row("gradient and differences", max(errors), rough)
     for mode in (hotk.Forward(), hotk.Reverse()):
         name = f"gradient, {mode} mode"
-        take = lambda mode=mode: _dot(hotk.gradient(f, x, *args, mode=mode), v)
-        yield _row(name, take, slope, exact, size)
-    take = _without_rules(lambda: _dot(hotk.gradient(f, x, *args), v))
-    yield _row("gradient without rules", take, slope, max(exact, rough), size)
+        compute = lambda mode=mode: _dot(hotk.gradient(f, x, *args, mode=mode), v)
+        yield _row(name, compute, slope, exact, size)
+    compute = _without_rules(lambda: _dot(hotk.gradient(f, x, *args), v))
+    yield _row("gradient without rules", compute, slope, max(exact, rough), size)
 
 
 def _second_order(
-    f: Any, x: Any, args: Any, v: Any, u: Any, exact: float, rough: float
+    f: Function,
+    x: PyTree,
+    args: tuple[PyTree, ...],
+    v: PyTree,
+    u: PyTree,
+    exact: float,
+    rough: float,
 ) -> Iterator[Row]:
     product = hotk.hvp(f, x, v, *args)
     gradient = lambda x, *args: hotk.gradient(f, x, *args)
     change, size = _difference(gradient, x, args, v)
-    yield Row("product and differences", _far(product, change, size), rough)
+    yield Row("product and differences", _error(product, change, size), rough)
     for mode in _NESTINGS:
-        take = lambda mode=mode: hotk.hvp(f, x, v, *args, mode=mode)
-        yield _row(f"product, {mode}", take, product, exact, size)
+        compute = lambda mode=mode: hotk.hvp(f, x, v, *args, mode=mode)
+        yield _row(f"product, {mode}", compute, product, exact, size)
     other = hotk.hvp(f, x, u, *args)
-    yield Row("symmetry", _far(_dot(product, u), _dot(other, v), size), 10 * exact)
+    yield Row("symmetry", _error(_dot(product, u), _dot(other, v), size), 10 * exact)
     both = jax.tree.map(lambda a, b: 2 * a - b, v, u)
     sums = jax.tree.map(lambda a, b: 2 * a - b, product, other)
-    yield Row("linearity", _far(hotk.hvp(f, x, both, *args), sums, size), 10 * exact)
-    yield Row("called twice", _far(hotk.hvp(f, x, v, *args), product, size), 0.0)
+    yield Row("linearity", _error(hotk.hvp(f, x, both, *args), sums, size), 10 * exact)
+    yield Row("called twice", _error(hotk.hvp(f, x, v, *args), product, size), 0.0)
     jitted = jax.jit(lambda v: hotk.hvp(f, x, v, *args))
     yield _row("under jit", lambda: jitted(v), product, exact, size)
     pair = jax.tree.map(lambda a, b: jnp.stack([a, b]), u, v)
     mapped = jax.vmap(lambda v: hotk.hvp(f, x, v, *args))
-    take = lambda: jax.tree.map(lambda a: a[1], mapped(pair))
-    yield _row("under vmap", take, product, exact, size)
-    moving, kept = eqx.partition(x, eqx.is_inexact_array)
+    compute = lambda: jax.tree.map(lambda a: a[1], mapped(pair))
+    yield _row("under vmap", compute, product, exact, size)
+    moving, static = eqx.partition(x, eqx.is_inexact_array)
     points = jax.tree.map(lambda a: jnp.stack([a, a]), moving)
-    over_x = jax.vmap(lambda m: hotk.hvp(f, eqx.combine(m, kept), v, *args))
-    take = lambda: jax.tree.map(lambda a: a[1], over_x(points))
-    yield _row("under vmap of the point", take, product, exact, size)
+    over_x = jax.vmap(lambda m: hotk.hvp(f, eqx.combine(m, static), v, *args))
+    compute = lambda: jax.tree.map(lambda a: a[1], over_x(points))
+    yield _row("under vmap of the point", compute, product, exact, size)
     if not any(jnp.iscomplexobj(a) for a in _moving(x)):
         form = _dot(v, product)
-        take = lambda: hotk.quadratic_form(f, x, v, *args, mode=hotk.Taylor())
-        yield _row("quadratic form, Taylor", take, form, exact, abs(form) + size)
-    take = _without_rules(lambda: hotk.hvp(f, x, v, *args))
-    yield _row("product without rules", take, product, max(exact, rough), size)
+        compute = lambda: hotk.quadratic_form(f, x, v, *args, mode=hotk.Taylor())
+        yield _row("quadratic form, Taylor", compute, form, exact, abs(form) + size)
+    compute = _without_rules(lambda: hotk.hvp(f, x, v, *args))
+    yield _row("product without rules", compute, product, max(exact, rough), size)
 
 
-def _parts(v: Any) -> Iterator[Any]:
+def _parts(v: PyTree) -> Iterator[PyTree]:
     """Yield the direction with one of its arrays alone, at most eight times."""
     leaves, treedef = jax.tree.flatten(v)
     for i in range(min(len(leaves), 8) if len(leaves) > 1 else 0):
@@ -190,38 +206,42 @@ def _parts(v: Any) -> Iterator[Any]:
         yield treedef.unflatten(a if i == k else jnp.zeros_like(a) for k, a in pairs)
 
 
-def _without_rules(take: Callable[[], Any]) -> Callable[[], Any]:
-    def run() -> Any:
+def _without_rules(compute: Callable[[], PyTree]) -> Callable[[], PyTree]:
+    def run() -> PyTree:
         with disabled():
-            return take()
+            return compute()
 
     return run
 
 
 def _row(
-    what: str, take: Callable[[], Any], expected: Any, allowed: float, size: float
+    what: str,
+    compute: Callable[[], PyTree],
+    expected: PyTree,
+    allowed: float,
+    size: float,
 ) -> Row:
     try:
-        made = take()
+        result = compute()
     except hotk.ModeError:
         return Row(what, None, allowed, "does not exist")
-    return Row(what, _far(made, expected, size), allowed)
+    return Row(what, _error(result, expected, size), allowed)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     return isinstance(leaf, (float, complex, np.ndarray, np.generic))
 
 
-def _moving(x: Any) -> list[Any]:
+def _moving(x: PyTree) -> list[Array]:
     return [a for a in jax.tree.leaves(x) if eqx.is_inexact_array(a)]
 
 
-def _rounding(x: Any) -> float:
+def _epsilon(x: PyTree) -> float:
     return max(float(jnp.finfo(a.dtype).eps) for a in _moving(x))
 
 
-def _direction(key: Any, x: Any) -> Any:
-    """Draw a direction with entries of the size of those of the point."""
+def _direction(key: Key[Array, ""], x: PyTree) -> PyTree:
+    """Draw a normal direction, `None` at leaves that are not differentiated."""
     leaves, treedef = jax.tree.flatten(x)
     keys = jax.random.split(key, max(len(leaves), 1))
     return treedef.unflatten(
@@ -230,21 +250,24 @@ def _direction(key: Any, x: Any) -> Any:
     )
 
 
-def _dot(a: Any, b: Any) -> Any:
+def _dot(a: PyTree, b: PyTree) -> float:
     pairs = zip(_moving(a), _moving(b), strict=True)
     return sum(float(np.sum(np.asarray(p * q)).real) for p, q in pairs)
 
 
-def _difference(function: Any, x: Any, args: Any, v: Any) -> tuple[list[Any], float]:
+def _difference(
+    function: Function, x: PyTree, args: tuple[PyTree, ...], v: PyTree
+) -> tuple[list[Array], float]:
     """Differentiate along `v` by a central difference of fourth order.
 
     Returns also a size below which derivatives have few digits: how much the function
     changes in a step, over the step, and a hundredth of its largest value.
     """
     size = max((float(jnp.max(jnp.abs(a), initial=0)) for a in _moving(x)), default=0.0)
-    h = _rounding(x) ** 0.2 * max(1.0, size) / 4
+    # The step where the error of the formula, h^4, is that of rounding, eps / h.
+    h = _epsilon(x) ** 0.2 * max(1.0, size) / 4
 
-    def at(t: float) -> Any:
+    def at(t: float) -> list[Array]:
         step = lambda a, d: a if d is None else a + jnp.asarray(t * h, a.dtype) * d
         return _moving(function(jax.tree.map(step, x, v, is_leaf=_is_none), *args))
 
@@ -257,15 +280,16 @@ def _difference(function: Any, x: Any, args: Any, v: Any) -> tuple[list[Any], fl
     return change, max((*steps, *sizes), default=0.0)
 
 
-def _is_none(node: Any) -> bool:
+def _is_none(node: object) -> bool:
     return node is None
 
 
-def _far(a: Any, b: Any, least: float) -> float:
+def _error(a: PyTree, b: PyTree, least: float) -> float:
     """Return the largest difference over the largest entry, or over `least`."""
-    first = [np.ravel(np.asarray(leaf, complex)) for leaf in jax.tree.leaves(a)]
-    second = [np.ravel(np.asarray(leaf, complex)) for leaf in jax.tree.leaves(b)]
-    p, q = np.concatenate(first), np.concatenate(second)
+    p, q = (
+        np.concatenate([np.ravel(np.asarray(leaf, complex)) for leaf in leaves])
+        for leaves in (jax.tree.leaves(a), jax.tree.leaves(b))
+    )
     size = max(np.max(np.abs(p), initial=least), np.max(np.abs(q), initial=0))
-    far = float(np.max(np.abs(p - q), initial=0))
-    return far / size if size else far
+    difference = float(np.max(np.abs(p - q), initial=0))
+    return difference / size if size else difference

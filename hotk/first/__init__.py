@@ -1,13 +1,14 @@
 """First-order operators."""
 
-from ._gradient import gradient as gradient, value_and_gradient as value_and_gradient
-from ._jacobian import (
-    check_scalar_point as check_scalar_point,
+from ._derivative import (
     derivative as derivative,
-    jacobian as jacobian,
-    refuse_complex as refuse_complex,
     value_and_derivative as value_and_derivative,
-    value_and_jacobian as value_and_jacobian,
 )
+from ._gradient import gradient as gradient, value_and_gradient as value_and_gradient
+from ._jacobian import jacobian as jacobian, value_and_jacobian as value_and_jacobian
 from ._jvp import jvp as jvp, value_and_jvp as value_and_jvp
+from ._points import (
+    check_scalar_point as check_scalar_point,
+    refuse_complex as refuse_complex,
+)
 from ._vjp import value_and_vjp as value_and_vjp, vjp as vjp

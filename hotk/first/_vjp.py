@@ -1,14 +1,18 @@
-"""`vjp`: a cotangent pulled back through a function."""
+"""`vjp`: vector-Jacobian products, a cotangent pulled back through a function."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
+from hotk._core import Cotangent, Function, Gradient, Point
+from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
+    AbstractMode,
     Auto,
+    Facts,
     Forward,
     Reverse,
     first_order_candidates,
@@ -16,7 +20,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 
-def _reverse_first(facts: Any, sizes: Any) -> Any:
+def _reverse_first(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     del sizes
     return first_order_candidates(facts, forward=False)
 
@@ -29,19 +33,20 @@ def _reverse_first(facts: Any, sizes: Any) -> Any:
     modes=(Forward, Reverse),
 )
 def value_and_vjp(
-    f: Callable[..., Any],
-    x: Any,
-    u: Any,
-    *args: Any,
+    f: Function,
+    x: Point,
+    u: Cotangent,
+    *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     batched: bool = False,
-) -> Any:
-    r"""Evaluate `f` at `x` and pull the cotangent `u` back to `x`.
+) -> tuple[PyTree, ...]:
+    r"""Compute the value of `f` and its vector-Jacobian product $u^{\mathsf T} J(x)$.
 
-    Computes $f(x)$ and $u^{\mathsf T} J(x)$ in one reverse pass, about three times the
-    cost of `f`. Complex numbers follow `jax.vjp`: no conjugate is taken. Also known as
-    pullback.
+    Computes $f(x)$ and $u^{\mathsf T} J(x)$, the cotangent `u` pulled back to `x`, also
+    called pullback. The cost is one reverse pass, about three times the cost of `f`
+    [1], and the memory of the intermediate results of `f`. Complex numbers follow
+    `jax.vjp`: no conjugate is taken.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
@@ -52,10 +57,11 @@ def value_and_vjp(
             error.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Reverse()`, `hotk.Forward()` (one pass for each number in `x`, for
-            real outputs) or `hotk.Auto()`.
+            real outputs) or `hotk.Auto()`: reverse, or forward where a `while_loop` has
+            no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
         batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
-            result then has it as well, and `f` is linearized once.
+            product then has it as well, and `f` is linearized once.
 
     Returns:
         The pair `(y, product)`: the value, and the product with the structure, shapes
@@ -76,12 +82,81 @@ def value_and_vjp(
         ([1.0, 4.0], [2.0, 4.0])
 
     References:
-        Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3. SIAM.
+        [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
+            SIAM.
     """
+    return _pulled_back(f, x, u, mode)
+
+
+@operator(
+    takes="u", wants="inexact", candidates=_reverse_first, modes=(Forward, Reverse)
+)
+def vjp(
+    f: Function,
+    x: Point,
+    u: Cotangent,
+    *args: PyTree,
+    mode: Forward | Reverse | Auto = AUTO,
+    has_aux: bool = False,
+    batched: bool = False,
+) -> PyTree:
+    r"""Compute the vector-Jacobian product $u^{\mathsf T} J(x)$.
+
+    That is the cotangent `u` pulled back to `x`, also called pullback. The cost is one
+    reverse pass, about three times the cost of `f` [1], and the memory of the
+    intermediate results of `f`. Complex numbers follow `jax.vjp`: no conjugate is
+    taken. `hotk.value_and_vjp` returns the value as well.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
+        x: Point: any pytree. Floating and complex leaves are differentiated; integers,
+            strings and functions pass through.
+        u: Cotangent, with the structure, shapes and dtypes of the value of `f`. NumPy
+            arrays and Python numbers are cast; a JAX array of another dtype is an
+            error.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        mode: `hotk.Reverse()`, `hotk.Forward()` (one pass for each number in `x`, for
+            real outputs) or `hotk.Auto()`: reverse, or forward where a `while_loop` has
+            no reverse mode.
+        has_aux: Whether `f` returns `(y, aux)`.
+        batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
+            product then has it as well, and `f` is linearized once.
+
+    Returns:
+        The product, with the structure, shapes and dtypes of `x` and `None` at leaves
+        that are not differentiated; `(product, aux)` with `has_aux=True`.
+
+    Raises:
+        StructureError: If `u` has another structure or shape than the value.
+        DtypeError: If nothing in `x` can be differentiated, or `u` is a JAX array of
+            another dtype.
+        OutputError: If `f` returns anything but floating or complex arrays.
+        ModeError: If `f` has no derivative in this mode.
+
+    Example:
+        >>> hotk.vjp(lambda x: x**2, jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()
+        [2.0, 4.0]
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
+            SIAM.
+    """
+    return _pulled_back(f, x, u, mode)[1:]
+
+
+def _pulled_back(
+    f: Callable[[Point], tuple[PyTree, PyTree]],
+    x: Point,
+    u: Cotangent,
+    mode: AbstractMode,
+) -> tuple[PyTree, Gradient, PyTree]:
+    """Return `y`, the product of `u` with the Jacobian of `f`, and `aux`."""
     if isinstance(mode, Reverse):
         return mode.back(f, x, u)
 
-    def weighted(x: Any) -> tuple[Any, Any]:
+    # Forward mode has no product with a cotangent: it is the gradient of <u, f(x)>,
+    # whose real part is what a real `x` can see.
+    def weighted(x: Point) -> tuple[PyTree, tuple[PyTree, PyTree]]:
         y, aux = f(x)
         products = jax.tree.map(lambda a, b: jnp.sum(a * b).real, u, y)
         return sum(jax.tree.leaves(products)), (y, aux)
@@ -89,27 +164,3 @@ def value_and_vjp(
     assert isinstance(mode, Forward)
     _, product, (y, aux) = mode.gradient(weighted, x)
     return y, product, aux
-
-
-@operator(
-    takes="u", wants="inexact", candidates=_reverse_first, modes=(Forward, Reverse)
-)
-def vjp(
-    f: Callable[..., Any],
-    x: Any,
-    u: Any,
-    *args: Any,
-    mode: Forward | Reverse | Auto = AUTO,
-    has_aux: bool = False,
-    batched: bool = False,
-) -> Any:
-    r"""As `value_and_vjp`, and returns the product $u^{\mathsf T} J(x)$ alone.
-
-    With `has_aux=True` it returns `(product, aux)`.
-
-    Example:
-        >>> hotk.vjp(lambda x: x**2, jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()
-        [2.0, 4.0]
-    """
-    _, product, aux = value_and_vjp.kind.formula(f, x, u, mode=mode)
-    return product, aux

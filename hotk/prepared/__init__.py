@@ -20,3 +20,4 @@ from ._store import (
     cache_info as cache_info,
     clear_cache as clear_cache,
 )
+from ._typed_operator import TypedOperator as TypedOperator

@@ -3,10 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from ._operator import Operator
 from ._prepared import Prepared
+from ._typed_operator import Parameters, Results, TypedOperator
 
 
 class Arranged:
@@ -55,13 +55,13 @@ class Arranged:
 
 
 def arranged(
-    function: Callable[..., tuple[Operator, tuple[Any, ...], dict[str, Any]]],
-) -> Arranged:
+    function: Callable[Parameters, Results],
+) -> TypedOperator[Parameters, Results]:
     """Make an operator of a function that arranges the call of another.
 
     Args:
         function: From the arguments of a call to an operator, what it takes after the
             function and the point, and its keywords. Its signature and docstring are
-            the operator's.
+            the operator's, so its annotations say what a caller of the operator gets.
     """
-    return Arranged(function)
+    return cast("TypedOperator[Parameters, Results]", Arranged(function))

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax.tree_util import tree_flatten
@@ -23,6 +23,7 @@ from ._inputs import sort_inputs
 from ._options import Kind, Options
 from ._prepared import Prepared, prepare
 from ._store import STORE
+from ._typed_operator import Parameters, Results, TypedOperator
 
 
 _ARRAYS = frozenset({ARRAY})
@@ -308,12 +309,13 @@ def operator(
     choice: type = int,
     curved: Callable[[Any], bool] | None = None,
     name: str = "",
-) -> Callable[[Callable[..., Any]], Operator]:
+) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of its formula for a function of one argument.
 
     The formula is called as `formula(f, x, [v], mode=...)`, where `f(x)` returns
     `(y, aux)` and `x` holds the differentiated leaves only. It returns its results and
-    `aux`. Its signature and docstring are the operator's.
+    `aux`. Its signature and docstring are the operator's, so its annotations say what
+    a caller of the operator gets.
 
     Args:
         candidates: From facts and sizes to the modes to try.
@@ -327,7 +329,9 @@ def operator(
         name: The public name, if it is not that of the formula.
     """
 
-    def make(function: Callable[..., Any]) -> Operator:
+    def make(
+        function: Callable[Parameters, Results],
+    ) -> TypedOperator[Parameters, Results]:
         keywords = inspect.signature(function).parameters
         kind = Kind(
             name or function.__name__,
@@ -341,6 +345,6 @@ def operator(
             choice=choice if "order" in keywords else None,
             curved=curved or (lambda order: Nested in modes),
         )
-        return Operator(kind, function)
+        return cast("TypedOperator[Parameters, Results]", Operator(kind, function))
 
     return make

@@ -10,10 +10,10 @@ from ._disabled import disabled as disabled
 from ._external import external as external
 from ._implicit import (
     fixed_point as fixed_point,
-    linear_solve as linear_solve,
     minimum as minimum,
     root as root,
 )
+from ._linear_solve import linear_solve as linear_solve
 from ._lint import Findings as Findings, lint as lint
 from ._locate_nan import NaNOrigin as NaNOrigin, locate_nan as locate_nan
 from ._substitute import Substituted as Substituted, substitute as substitute

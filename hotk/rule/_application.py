@@ -1,14 +1,17 @@
 """`Application`: a function with rules at arguments of one structure."""
 
 import dataclasses
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
+    Leaf,
     ModeError,
     StructureError,
     Tracer,
@@ -24,10 +27,7 @@ from hotk.primitive import AbstractRuled, apply_ruled
 from ._built import built_for
 from ._derivative import Derivative, Rules
 from ._results import tangents_of
-from ._shape import Shape, is_inexact, split
-
-
-Arrays = list[Any]
+from ._shape import Arrays, FunctionWithRules, Shape, is_inexact, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Application(AbstractRuled):
 
     Attributes:
         shape: The function, and what is static in its call.
-        tree: In its first entry the structure of the value, once it was evaluated.
+        tree: In its first entry the structure of the value, once it was evaluated. It
+            is not compared: an application is a parameter of an equation, and must be
+            equal before and after the function has run.
     """
 
     shape: Shape
@@ -48,7 +50,7 @@ class Application(AbstractRuled):
         self.tree[:] = [tree]
         return outputs
 
-    def structure(self, arrays: Arrays) -> Any:
+    def structure(self, arrays: Arrays) -> Any:  # JAX has no type for it
         """Return the structure of the value; JAX may know its types without a run."""
         if not self.tree:
             output_types(self.run, list(map(jax.typeof, arrays)))
@@ -58,6 +60,7 @@ class Application(AbstractRuled):
         """Apply the rules."""
         moving = tuple(t is not None for t in along)
         rules = Rules.of(self.shape)
+        # A rule gives no derivative by what the function captures. Zero would be wrong.
         if any(moving[: self.shape.captured]):
             raise _captured(self.shape)
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
@@ -65,8 +68,8 @@ class Application(AbstractRuled):
             self.shape, rules, self.structure(arrays), types, moving
         )
         moved = [t for t in along if t is not None]
-        found = iter(derivative.along(outputs, arrays, moved))
-        return [next(found) if is_inexact(t) else None for t in types]
+        tangents = iter(derivative.along(outputs, arrays, moved))
+        return [next(tangents) if is_inexact(t) else None for t in types]
 
     def has_series(self) -> bool:
         """Whether there is a rule for Taylor series."""
@@ -78,8 +81,9 @@ class Application(AbstractRuled):
         if any(t is not None for column in terms for t in column[: shape.captured]):
             raise _captured(shape)
         rule = shape.rule("taylor", arrays, lambda: tree.unflatten(outputs))
+        # The rule of a user gets zeros, so it need not ask for `None`.
         columns = [
-            shape.given.only(
+            shape.arguments.only(
                 [
                     jnp.zeros_like(a) if t is None and is_inexact(a) else t
                     for a, t in zip(arrays, column, strict=True)
@@ -87,95 +91,104 @@ class Application(AbstractRuled):
             )
             for column in terms
         ]
-        made = rule(shape.args(arrays), _per_argument(columns))
+        series = rule(shape.args(arrays), _per_argument(columns))
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
-        if not isinstance(made, (list, tuple)) or len(made) != len(terms):
-            raise _no_series(shape, len(terms), made)
-        found = [iter(tangents_of(rule.func, m, tree, types)) for m in made]
-        return [[next(f) if is_inexact(t) else None for t in types] for f in found]
+        if not isinstance(series, (list, tuple)) or len(series) != len(terms):
+            raise _no_series(shape, len(terms), series)
+        flat = [iter(tangents_of(rule.func, m, tree, types)) for m in series]
+        return [[next(f) if is_inexact(t) else None for t in types] for f in flat]
 
 
-def _per_argument(columns: list[tuple[Any, ...]]) -> tuple[list[Any], ...]:
+def _per_argument(columns: list[tuple[PyTree, ...]]) -> tuple[list[PyTree], ...]:
     """Return for each argument the list of its coefficients."""
     return tuple(map(list, zip(*columns, strict=True)))
 
 
-def call_with_rules(function: Any, args: tuple[Any, ...]) -> Any:
+def call_with_rules(function: FunctionWithRules, args: tuple[PyTree, ...]) -> PyTree:
     """Evaluate a function so that its derivatives follow its rules."""
-    args = jax.tree.map(lambda a: _held(a) if callable(a) else a, args)
+    args = jax.tree.map(lambda a: _argument(a) if callable(a) else a, args)
     built = split(built_for(function.build, args))
-    given = split(args)
-    skeleton, captured = _split(function)
-    shape = Shape(skeleton, len(captured), built.form, given.form)
-    arrays = varying_alike([*captured, *built.arrays, *given.arrays])
+    arguments = split(args)
+    skeleton, captured = _without_tracers(function)
+    shape = Shape(skeleton, len(captured), built.form, arguments.form)
+    # In a `shard_map` what varies over devices and what does not cannot meet in one
+    # equation (`tests/rule/test_sharding.py`).
+    arrays = varying_alike([*captured, *built.arrays, *arguments.arrays])
     application = Application(shape)
-    run = apply_ruled
-    if skeleton.opaque is not None:  # what it has captured cannot be told
-        run = _as_custom_jvp
-    outputs = run(application, arrays)
+    # An opaque function may have captured tracers that hotk cannot find. JAX's own
+    # `custom_jvp` carries them, at the price of losing its rule where a loop is split.
+    opaque = skeleton.opaque is not None
+    outputs = (_as_custom_jvp if opaque else apply_ruled)(application, arrays)
     return application.structure(arrays).unflatten(outputs)
 
 
 def _as_custom_jvp(application: Application, arrays: Arrays) -> Arrays:
     """Evaluate a function that may have captured tracers, as JAX does."""
-    ruled = jax.custom_jvp(lambda *arrays: application.run(list(arrays)))
+    function = jax.custom_jvp(lambda *arrays: application.run(list(arrays)))
 
-    def jvp(primals: Arrays, tangents: Arrays) -> tuple[Arrays, Arrays]:
-        outputs = ruled(*primals)
+    def jvp(
+        primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZero, ...]
+    ) -> tuple[Arrays, Arrays]:
+        # The function itself and not its body: so the rule is there at second order.
+        outputs = function(*primals)
         along = [None if type(t) is SymbolicZero else t for t in tangents]
         if all(t is None for t in along):
             return outputs, [_zero(o) for o in outputs]
-        made = application.tangents(outputs, list(primals), along)
-        pairs = zip(outputs, made, strict=True)
+        derived = application.tangents(outputs, list(primals), along)
+        pairs = zip(outputs, derived, strict=True)
         return outputs, [_zero(o) if t is None else t for o, t in pairs]
 
-    ruled.defjvp(jvp, symbolic_zeros=True)
-    return ruled(*arrays)
+    function.defjvp(jvp, symbolic_zeros=True)
+    return function(*arrays)
 
 
-class _Itself:
-    """A captured array, compared by identity."""
+class _ByIdentity:
+    """A captured array in a key: arrays have no hash, and `==` of them no truth."""
 
     __slots__ = ("array",)
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Leaf) -> None:
         self.array = array
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.array is self.array
+        return isinstance(other, _ByIdentity) and other.array is self.array
 
     def __hash__(self) -> int:
         return id(self.array)
 
 
-class _Held:
-    """A function among the arguments: static, compared by what it is and captured."""
+class _FunctionArgument:
+    """A function among the arguments: static, compared by what it is and captures."""
 
     __slots__ = ("func", "key")
 
-    def __init__(self, function: Any, key: Any) -> None:
+    def __init__(
+        self, function: Callable[..., PyTree], key: tuple[Hashable, ...]
+    ) -> None:
         self.func = function
         self.key = key
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         return self.func(*args, **keywords)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.key == self.key
+        return isinstance(other, _FunctionArgument) and other.key == self.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
-def _held(function: Any) -> Any:
-    """Return a function that is an argument: its captured tracers are as well."""
-    skeleton, captured = _split(function)
+def _argument(function: Callable[..., PyTree]) -> Closure | _FunctionArgument:
+    """Return a function that is an argument: its captured tracers are arguments too."""
+    skeleton, captured = _without_tracers(function)
     if captured:
         return Closure(tuple(captured), skeleton)
-    return _Held(function, skeleton.key)
+    return _FunctionArgument(function, skeleton.key)
 
 
-def _split(function: Any) -> tuple[Skeleton, list[Any]]:
+def _without_tracers(
+    function: Callable[..., PyTree],
+) -> tuple[Skeleton, list[Leaf]]:
     """Split a function with rules into its captured tracers and the rest.
 
     Tracers become arguments, as a rule must not keep those of another trace; without
@@ -186,33 +199,37 @@ def _split(function: Any) -> tuple[Skeleton, list[Any]]:
         walk, _ = survey(function)
         walk.close()
     except (Opaque, RecursionError):
-        key = (object(),)  # what it does may change: it equals no other
+        # A new object equals no other: what an opaque function does may have changed
+        # since the last call, so no program of it is used again.
+        key = (object(),)
         return Skeleton(key, function, name=name, opaque="it is opaque"), []
     if any(isinstance(leaf, Tracer) for leaf in walk.leaves):
         closure = Closure.of(function)
         if closure.skeleton.opaque is None:
             return closure.skeleton, list(closure.leaves)
-    # a NumPy array may change in place: its copy in the walk is like no other
-    key = (*walk.key, *map(_Itself, walk.leaves))
+    # By identity, and not content, which would be compared at each call. The walk
+    # copies NumPy arrays, which may change in place, so these equal no other.
+    key = (*walk.key, *map(_ByIdentity, walk.leaves))
     return Skeleton(key, function, name=name), []
 
 
-def _zero(output: Any) -> Any:
+def _zero(output: Array) -> Array | np.ndarray:
     if is_inexact(output):
         return jnp.zeros_like(output)
+    # JAX's type for the tangent of an integer
     return np.zeros(jnp.shape(output), jax.dtypes.float0)
 
 
-def _no_series(shape: Shape, order: int, made: Any) -> StructureError:
+def _no_series(shape: Shape, order: int, series: object) -> StructureError:
     rule = shape.template.taylor
     return StructureError(
         message(
             f"rule {function_name(rule)}{function_place(rule)}",
-            "the rule for Taylor series returns something else than it must.",
+            "the rule for Taylor series must return a list of coefficients.",
             expected=f"a list with the {order} coefficients of the value",
-            got=f"{type(made).__name__}"
-            + (f" of {len(made)}" if isinstance(made, (list, tuple)) else ""),
-            fix="The value itself is not among them.",
+            got=f"{type(series).__name__}"
+            + (f" of {len(series)}" if isinstance(series, (list, tuple)) else ""),
+            fix="Leave out the value itself, coefficient 0.",
         )
     )
 
@@ -222,8 +239,8 @@ def _captured(shape: Shape) -> ModeError:
     return ModeError(
         message(
             function_name(f),
-            "it is differentiated by an array that it has captured; its rules know "
-            "its arguments alone.",
+            "it is differentiated by an array that it captures, but its rules give "
+            "derivatives by its arguments only.",
             expected="derivatives by arguments",
             got=f"a derivative by a captured array of the function{function_place(f)}",
             fix="Pass the array as an argument, or take `jax.lax.stop_gradient` of it.",

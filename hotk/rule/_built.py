@@ -2,9 +2,10 @@
 
 import collections
 import threading
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import jax
+from jaxtyping import PyTree
 
 from hotk._core import trace_context
 from hotk.capture import Closure
@@ -13,12 +14,14 @@ from hotk.prepared import STORE
 
 _LIMIT = 128
 _LOCK = threading.Lock()
-# What was built, and what its key holds by identity.
-_BUILT: collections.OrderedDict[Any, tuple[Any, Any]] = collections.OrderedDict()
+# What was built, with the closure whose arrays the key knows by `id`: while it lives,
+# no other array can get one of these.
+_BUILT: collections.OrderedDict[Hashable, tuple[PyTree, Closure]]
+_BUILT = collections.OrderedDict()
 STORE.others.append(_BUILT)
 
 
-def built_for(build: Any, args: Any) -> Any:
+def built_for(build: Callable[..., PyTree] | None, args: PyTree) -> PyTree:
     """Return what `build` makes of the shapes of these arguments.
 
     It is built once for a signature, outside of all transformations: no tracer reaches
@@ -29,12 +32,14 @@ def built_for(build: Any, args: Any) -> Any:
     closure = Closure.of(build)
     shapes = jax.tree.map(_shape, args)
     leaves, tree = jax.tree.flatten(shapes)
-    held = tuple(map(id, closure.leaves))
-    key = (closure.skeleton, held, tree, tuple(map(_key, leaves)), trace_context())
+    captured = tuple(map(id, closure.leaves))
+    key = (closure.skeleton, captured, tree, tuple(map(_key, leaves)), trace_context())
     with _LOCK:
         if key in _BUILT:
             _BUILT.move_to_end(key)
             return _BUILT[key][0]
+    # Outside of the lock, as it is code of the user. Two threads may both build; then
+    # the first result is taken, so that all programs hold one object.
     with jax.ensure_compile_time_eval():
         built = build(*shapes)
     with _LOCK:
@@ -44,12 +49,13 @@ def built_for(build: Any, args: Any) -> Any:
     return built
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: object) -> object:
     if not hasattr(leaf, "dtype") and not isinstance(leaf, (float, complex)):
         return leaf
     aval = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _key(leaf: Any) -> Any:
+def _key(leaf: Hashable) -> Hashable:
+    # with its type, as 1 and 1.0 are equal and may build different things
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else (type(leaf), leaf)

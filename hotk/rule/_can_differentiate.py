@@ -1,16 +1,21 @@
 """`can_differentiate`: which nestings a function has, and which primitive has not."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import TypeAlias, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     AbstractReport,
+    ClosedJaxpr,
     DtypeError,
+    Function,
+    JaxprEqn,
     OutputError,
+    Point,
     check_forward,
     describe_tree,
     function_name,
@@ -27,13 +32,15 @@ from hotk.mode import (
 )
 from hotk.primitive import adopted, check_linear
 
+from ._shape import shapes
 
-Modes = tuple[Any, ...]
+
+Modes: TypeAlias = tuple[Forward | Reverse | Nested, ...]
 
 
 @final
 class Differentiability(AbstractReport):
-    """Which modes a function has.
+    """Which modes a function has: what `hotk.can_differentiate` returns.
 
     Attributes:
         name: The function.
@@ -63,34 +70,35 @@ class Differentiability(AbstractReport):
 
 
 def can_differentiate(
-    f: Callable[..., Any], x: Any, *args: Any, order: int = 2
+    f: Function, x: Point, *args: PyTree, order: int = 2
 ) -> Differentiability:
-    """Find out which derivatives of a function exist, without computing any.
+    """List the modes in which a function has derivatives, without computing any.
 
-    The function is traced, and so are the derivatives of its program in each mode: what
-    does not depend on `x` is computed, nothing else. Then each equation of its program
-    that lacks a mode is looked for by itself.
+    The function is traced, and so are the derivatives of its program in each mode. Only
+    what does not depend on `x` is computed. Then each equation of the program is tried
+    alone, to find those that lack a mode. It costs a few traces for each kind of
+    equation, and no compilation.
 
     Args:
         f: Function `f(x, *args)` that returns a tree with floating arrays.
-        x: Point: arrays, or `jax.ShapeDtypeStruct`s.
+        x: Point: any pytree of arrays, or of `jax.ShapeDtypeStruct`s.
         *args: Further arguments of `f`, held fixed.
         order: Order of the derivative: 1 or 2, or more by forward mode over that.
 
     Returns:
         A table with a row for the function and one for each equation that lacks a mode;
-        true if there is a mode. An equation may have a mode that the function has not,
-        if others are in its way.
+        it is true if there is a mode. An equation may have a mode that the function
+        lacks because of other equations.
 
     Raises:
         ValueError: If the order is not positive.
         DtypeError: If nothing in `x` can be differentiated.
-        OutputError: If nothing that `f` returns can be.
+        OutputError: If nothing that `f` returns can be differentiated.
 
     Example:
         >>> f = lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x * x, x)
-        >>> found = hotk.can_differentiate(f, 2.0)
-        >>> [str(mode) for mode in found.modes], found.missing[0][0]
+        >>> result = hotk.can_differentiate(f, 2.0)
+        >>> [str(mode) for mode in result.modes], result.missing[0][0]
         (['forward over forward'], 'while')
     """
     if order < 1:
@@ -108,11 +116,11 @@ def can_differentiate(
                 fix="Convert it first.",
             )
         )
-    moving, kept = eqx.partition(x, wanted)
+    moving, static = eqx.partition(x, wanted)
 
-    def value(diff: Any) -> list[Any]:
-        made = jax.tree.leaves(f(eqx.combine(diff, kept), *args))
-        return [a for a in made if _is_inexact(a)]
+    def value(moving: Point) -> list[Array]:
+        outputs = jax.tree.leaves(f(eqx.combine(moving, static), *args))
+        return [a for a in outputs if _is_inexact(a)]
 
     closed, _ = trace_once(value, moving, kept=True)
     if not closed.jaxpr.outvars:
@@ -125,90 +133,99 @@ def can_differentiate(
                 fix="Return what the derivative is taken of.",
             )
         )
-    whole = _existing(closed, order)
+    of_whole = _existing(closed, order)
+    # Keys of a dict: a row for each, in the order of the program.
     missing = {}
     for equation, place in inlined_equations(closed.jaxpr):
-        alone = _alone(equation)
-        if alone is None:
+        program = _program_of(equation)
+        if program is None:
             continue
-        have = _existing(alone, order)
-        if len(have) < len(_modes(order)):
-            missing[equation.primitive.name, place, have] = None
-    return Differentiability(function_name(f), order, whole, tuple(missing))
+        modes = _existing(program, order)
+        if len(modes) < len(_modes(order)):
+            missing[equation.primitive.name, place, modes] = None
+    return Differentiability(function_name(f), order, of_whole, tuple(missing))
 
 
 def _modes(order: int) -> Modes:
     return (Forward(), Reverse()) if order == 1 else NESTINGS
 
 
-def _is_inexact(leaf: Any) -> bool:
+def _is_inexact(leaf: object) -> bool:
     if isinstance(leaf, (float, complex)):
         return True
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
-def _alone(equation: Any) -> Any:
-    """Return the program of one equation, `None` if nothing flows through it."""
+def _program_of(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the program of one equation, `None` if no derivative passes through it."""
     ends = (*equation.invars, *equation.outvars)
     if not all(hasattr(v.aval, "dtype") for v in ends):
         return None
     moves = [_is_inexact(v.aval) for v in equation.invars]
     if not any(moves) or not any(_is_inexact(v.aval) for v in equation.outvars):
         return None
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     primitive = equation.primitive
 
-    def run(*inputs: Any) -> Any:
-        made = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
-        made = made if primitive.multiple_results else [made]
-        return [a for a in made if _is_inexact(a)]
+    def run(*inputs: Array) -> list[Array]:
+        outputs = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
+        outputs = outputs if primitive.multiple_results else [outputs]
+        return [a for a in outputs if _is_inexact(a)]
 
     try:
-        return jax.make_jaxpr(run)(*shapes)
+        return jax.make_jaxpr(run)(*shapes([v.aval for v in equation.invars]))
     except Exception:  # it needs its surroundings, such as a mesh
         return None
 
 
-def _existing(closed: Any, order: int) -> Modes:
+def _existing(closed: ClosedJaxpr, order: int) -> Modes:
     """Return the modes in which a derivative of a program can be traced."""
-    for by_body in (False, True):  # the body serves where nothing else does
-        found = tuple(m for m in _modes(order) if _traces(closed, m, order, by_body))
-        if found:
-            return found
+    # As `hotk.Auto` does: bodies of custom_vjp functions only where nothing else works.
+    for by_body in (False, True):
+        modes = tuple(m for m in _modes(order) if _traces(closed, m, order, by_body))
+        if modes:
+            return modes
     return ()
 
 
-def _traces(closed: Any, mode: Any, order: int, by_body: bool) -> bool:
+def _traces(
+    closed: ClosedJaxpr, mode: Forward | Reverse | Nested, order: int, by_body: bool
+) -> bool:
     types = [v.aval for v in closed.jaxpr.invars]
     moves = [_is_inexact(t) for t in types]
     run = adopted(jaxpr_as_fun(closed), by_body=by_body)
 
-    def derivative(inputs: list[Any]) -> Any:
+    def derivative(inputs: list[Array]) -> PyTree:
         point = [a for a, m in zip(inputs, moves, strict=True) if m]
 
-        def scalar(point: list[Any]) -> tuple[Any, None]:
+        # Squares, as a sum of linear outputs has a second derivative of zeros, which
+        # exists in every mode.
+        def scalar(point: list[Array]) -> tuple[Array | float, None]:
             rest = iter(point)
             pairs = zip(inputs, moves, strict=True)
-            made = run(*(next(rest) if m else a for a, m in pairs))
-            return sum(jnp.sum(jnp.abs(a) ** 2) for a in made) * 1.0, None
+            outputs = run(*(next(rest) if m else a for a, m in pairs))
+            return sum(jnp.sum(jnp.abs(a) ** 2) for a in outputs) * 1.0, None
 
         if isinstance(mode, Nested):
-            taken = lambda p: mode.product(scalar, p, point)[2]
+            product = mode.product
+            derived = lambda p: product(scalar, p, point)[2]
         else:
-            taken = lambda p: mode.gradient(scalar, p)[1]
+            gradient = mode.gradient
+            derived = lambda p: gradient(scalar, p)[1]
         for _ in range(order - (2 if isinstance(mode, Nested) else 1)):
-            taken = _pushed(taken)
-        return taken(point)
+            derived = _pushed_forward(derived)
+        return derived(point)
 
-    shapes = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     try:
-        made = jax.make_jaxpr(derivative)(shapes)
-        check_forward(made)
-        check_linear(made)
-    except Exception:
+        program = jax.make_jaxpr(derivative)(shapes(types))
+        check_forward(program)
+        check_linear(program)
+    except Exception:  # rules raise what they like
         return False
     return True
 
 
-def _pushed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _pushed_forward(
+    function: Callable[[PyTree], PyTree],
+) -> Callable[[PyTree], PyTree]:
     return lambda p: jax.jvp(function, (p,), (p,))[1]

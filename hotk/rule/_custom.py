@@ -3,8 +3,10 @@
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar, overload
+
+from jaxtyping import PyTree
 
 from hotk._core import describe, function_name
 from hotk.capture import Ruled
@@ -12,43 +14,70 @@ from hotk.mode import Forward, Reverse
 
 from ._application import call_with_rules
 from ._disabled import is_disabled
+from ._shape import Modes, Rule
 
 
-Modes = tuple[type[Forward] | type[Reverse], ...]
+GivenRule = TypeVar("GivenRule", bound=Rule)
+
 _BOTH: Modes = (Forward, Reverse)
 _EXTRAS = ("y", "built")
 
 
 class Custom(Ruled):
-    """A function with rules for its derivatives; `hotk.rule.custom` makes one."""
+    """A function with rules for its derivatives; `hotk.rule.custom` makes one.
+
+    Called like the function, it computes the same value. `def_jvp`, `def_vjp`,
+    `def_hvp` and `def_taylor` give it rules and serve as decorators.
+
+    Attributes:
+        f: The function.
+        origin: What the function was made of, by which `hotk.rule.disabled` knows it.
+        build: What builds constants for the rules, if anything does.
+        jvp: The forward rule, if there is one.
+        vjp: The reverse rule, if there is one.
+        hvp: The rule of second order, if there is one.
+        taylor: The rule for Taylor series, if there is one.
+        jvp_modes: Which modes the forward rule may serve.
+        vjp_modes: Which modes the reverse rule may serve.
+        notes: What `info` says of the rule of second order.
+        transposable: Whether JAX can transpose the rules; those of the host it cannot.
+    """
 
     def __init__(
-        self, f: Callable[..., Any], build: Callable[..., Any] | None = None
+        self, f: Callable[..., PyTree], build: Callable[..., PyTree] | None = None
     ) -> None:
-        functools.update_wrapper(self, f, updated=())  # names, but not what it holds
+        # Names and docstring of `f`, but not its `__dict__`: the attributes of another
+        # function with rules would become this one's.
+        functools.update_wrapper(self, f, updated=())
         self.f = f
-        self.origin = f  # what `disabled` tells it by
+        self.origin: object = f
         self.build = build
-        self.jvp: Callable[..., Any] | None = None
-        self.vjp: Callable[..., Any] | None = None
-        self.hvp: Callable[..., Any] | None = None
-        self.taylor: Callable[..., Any] | None = None
+        self.jvp: Rule | None = None
+        self.vjp: Rule | None = None
+        self.hvp: Rule | None = None
+        self.taylor: Rule | None = None
         self.jvp_modes = _BOTH
         self.vjp_modes = _BOTH
         self.notes: tuple[str, ...] = ()
-        self.transposable = True  # whether JAX can transpose the rules
+        self.transposable = True
 
+    @overload
+    def def_jvp(self, rule: GivenRule, *, modes: Modes = _BOTH) -> GivenRule: ...
+
+    @overload
     def def_jvp(
-        self, rule: Callable[..., Any] | None = None, *, modes: Modes = _BOTH
-    ) -> Any:
+        self, rule: None = None, *, modes: Modes = _BOTH
+    ) -> Callable[[GivenRule], GivenRule]: ...
+
+    def def_jvp(self, rule: Rule | None = None, *, modes: Modes = _BOTH) -> PyTree:
         r"""Give the forward rule: $t \mapsto J(x)\,t$.
 
         Args:
             rule: `rule(primals, tangents)`, linear in the tangents, which returns the
                 tangent of the output alone, never the value. Both are tuples with one
-                entry an argument; the tangent of an integer, and of anything else that
-                is no floating-point array, is `None`, that of an array held fixed is
-                zero. With a keyword-only parameter `y` it gets the value of the
+                entry for each argument; the tangent of an integer, and of anything else
+                that is not a floating array, is `None`, that of an array held fixed
+                is zero. With a keyword-only parameter `y` it gets the value of the
                 function, and with `built` what `build` returned.
             modes: Which modes it may serve. With `hotk.Reverse` among them it is
                 transposed where there is no reverse rule.
@@ -61,9 +90,15 @@ class Custom(Ruled):
         self.jvp, self.jvp_modes = rule, _checked(modes)
         return rule
 
+    @overload
+    def def_vjp(self, rule: GivenRule, *, modes: Modes = _BOTH) -> GivenRule: ...
+
+    @overload
     def def_vjp(
-        self, rule: Callable[..., Any] | None = None, *, modes: Modes = _BOTH
-    ) -> Any:
+        self, rule: None = None, *, modes: Modes = _BOTH
+    ) -> Callable[[GivenRule], GivenRule]: ...
+
+    def def_vjp(self, rule: Rule | None = None, *, modes: Modes = _BOTH) -> PyTree:
         r"""Give the reverse rule: $u \mapsto J(x)^T u$.
 
         Args:
@@ -81,12 +116,12 @@ class Custom(Ruled):
         self.vjp, self.vjp_modes = rule, _checked(modes)
         return rule
 
-    def def_hvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def def_hvp(self, rule: GivenRule) -> GivenRule:
         r"""Give the second-order rule: $t \mapsto \sum_k u_k \nabla^2 f_k(x)\,t$.
 
         Args:
             rule: `rule(primals, tangents, cotangent)`, which returns a tuple with one
-                entry an argument: the derivative of the reverse rule along the
+                entry for each argument: the derivative of the reverse rule along the
                 tangents, for a cotangent held fixed. `None` is zero. For `y` and
                 `built` see `def_jvp`. As Hessians are symmetric it serves all nestings.
 
@@ -96,7 +131,7 @@ class Custom(Ruled):
         self.hvp = rule
         return rule
 
-    def def_taylor(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def def_taylor(self, rule: GivenRule) -> GivenRule:
         r"""Give the rule for truncated Taylor series.
 
         Args:
@@ -116,31 +151,47 @@ class Custom(Ruled):
         """For each rule which of the keywords `y` and `built` it takes."""
         return {name: _extras(rule) for name, rule in self.rules().items()}
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> "Custom | types.MethodType":
         """Bind a method: the instance is the first argument."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         """Evaluate the function, so that its derivatives follow the rules."""
         args = _by_position(self.f, args, keywords)
         if is_disabled(self) or not self.rules():
             return self.f(*args)
         return call_with_rules(self, args)
 
-    def rules(self) -> dict[str, Callable[..., Any]]:
+    def rules(self) -> dict[str, Rule]:
         """Return the rules that were given, by name."""
-        found = {name: getattr(self, name) for name in ("jvp", "vjp", "hvp", "taylor")}
-        return {name: rule for name, rule in found.items() if rule is not None}
+        slots = {name: getattr(self, name) for name in ("jvp", "vjp", "hvp", "taylor")}
+        return {name: rule for name, rule in slots.items() if rule is not None}
 
     def __repr__(self) -> str:
         """Show the function and its rules."""
         return f"<{function_name(self.f)} with rules: {', '.join(self.rules()) or '-'}>"
 
 
+@overload
 def custom(
-    f: Callable[..., Any] | None = None, *, build: Callable[..., Any] | None = None
-) -> Any:
-    r"""Give a function derivative rules of its own: any of them, for each mode.
+    f: Callable[..., PyTree], *, build: Callable[..., PyTree] | None = None
+) -> Custom: ...
+
+
+@overload
+def custom(
+    f: None = None, *, build: Callable[..., PyTree] | None = None
+) -> Callable[[Callable[..., PyTree]], Custom]: ...
+
+
+def custom(
+    f: Callable[..., PyTree] | None = None,
+    *,
+    build: Callable[..., PyTree] | None = None,
+) -> Custom | Callable[[Callable[..., PyTree]], Custom]:
+    r"""Give a function custom derivative rules: any of them, for each mode.
 
     The result computes what `f` computes. Rules are added to it by `def_jvp` (forward),
     `def_vjp` (reverse), `def_hvp` (second order) and `def_taylor`; a missing one is
@@ -149,24 +200,26 @@ def custom(
     all of higher order by differentiating the rules. So a function with one rule has
     derivatives to any order, in every nesting, under `jit`, `vmap`, `scan` and
     `checkpoint`. A rule returns tangents only: the value is always that of the
-    function, which is why its rules are there at every order.
+    function, so its rules apply at every order. Under `jax.jit` a call costs what `f`
+    costs, and a derivative what its rule costs, transposed or not.
 
     Args:
         f: Function of positional arguments: pytrees of arrays and Python numbers.
             Python integers, strings, functions and `None` are static. It returns a
             pytree of arrays.
         build: `build(*shapes)`: what the rules need and what no derivative is taken of,
-            from arguments of shapes and dtypes (`jax.ShapeDtypeStruct`). It is called
-            once for a signature, outside of all transformations; `f` and rules with a
-            keyword-only parameter `built` get what it returned.
+            from shapes and dtypes of the arguments (`jax.ShapeDtypeStruct`). It is
+            called once for a signature, outside of all transformations; `f` and rules
+            with a keyword-only parameter `built` get what it returned.
 
     Returns:
         A function with the methods `def_jvp`, `def_vjp`, `def_hvp` and `def_taylor`;
         a decorator for `f` without `f`.
 
     Raises:
-        ModeError: When it is differentiated by an array that `f` or a rule has
-            captured: no rule knows of it. Pass the array as an argument.
+        TypeError: If `f` is not a function.
+        ModeError: When it is differentiated by an array that `f` or a rule captures:
+            rules give derivatives by arguments only. Pass the array as an argument.
         StructureError: When a rule returns another structure or shape than it must.
         DtypeError: When a rule returns another dtype.
 
@@ -196,7 +249,7 @@ def custom(
     return Custom(f, build)
 
 
-def _extras(rule: Callable[..., Any]) -> tuple[str, ...]:
+def _extras(rule: Rule) -> tuple[str, ...]:
     """Return which of the keywords `y` and `built` a rule takes."""
     try:
         parameters = inspect.signature(rule).parameters.values()
@@ -208,34 +261,37 @@ def _extras(rule: Callable[..., Any]) -> tuple[str, ...]:
 
 def _checked(modes: Modes) -> Modes:
     given = modes if isinstance(modes, (tuple, list)) else (modes,)
-    made = tuple(m if isinstance(m, type) else type(m) for m in given)
-    for mode in made:
+    classes = tuple(m if isinstance(m, type) else type(m) for m in given)
+    for mode in classes:
         if mode not in _BOTH:
             raise TypeError(
                 f"`modes` holds hotk.Forward, hotk.Reverse or both, not {mode!r}."
             )
-    return made
+    return classes
 
 
-def _by_position(f: Any, args: Any, keywords: Any) -> tuple[Any, ...]:
+def _by_position(
+    f: Callable[..., PyTree], args: tuple[PyTree, ...], keywords: Mapping[str, PyTree]
+) -> tuple[PyTree, ...]:
+    """Return the arguments of a call by position, as rules get them."""
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):  # of a builtin, which takes them by position
         return args
     only = inspect.Parameter.KEYWORD_ONLY
-    kept = [p for p in signature.parameters.values() if p.kind is not only]
+    positional = [p for p in signature.parameters.values() if p.kind is not only]
     named = {p.name for p in signature.parameters.values() if p.kind is only}
     for name in sorted(named & keywords.keys()):
         raise TypeError(
-            f"`{function_name(f)}` has rules, which know arguments by position: make "
+            f"`{function_name(f)}` has rules, which get arguments by position: make "
             f"`{name}` a positional parameter, or bind it with `functools.partial` "
-            "before the rules are given."
+            "before you give the rules."
         )
-    bound = signature.replace(parameters=kept).bind(*args, **keywords)
+    bound = signature.replace(parameters=positional).bind(*args, **keywords)
     bound.apply_defaults()
     if bound.kwargs:
         raise TypeError(
             f"`{function_name(f)}` has rules: its arguments are given by position, so "
-            f"it takes no `**{kept[-1].name}`."
+            f"it takes no `**{positional[-1].name}`."
         )
     return bound.args

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     ModeError,
@@ -20,10 +21,10 @@ from hotk.mode import Forward, Reverse
 from hotk.primitive import AbstractLinear, adopted, apply_linear
 
 from ._results import cotangents_of, tangents_of
-from ._shape import Shape, is_inexact
+from ._shape import Arrays, ArrayType, FunctionWithRules, Shape, is_inexact, shapes
 
 
-Arrays = list[Any]
+# Equations whose inner programs `_check_linear` does not follow.
 _HIDING = ("while", "scan", "cond", "hotk_ruled", "hotk_linear")
 
 
@@ -48,21 +49,21 @@ class Rules(NamedTuple):
         return rules_of(shape.template)
 
 
-def rules_of(function: Any) -> Rules:
+def rules_of(function: FunctionWithRules) -> Rules:
     """Choose the rules of a function: the nearest one that may serve a mode."""
-    given = {n: rule for n, rule in function.rules().items() if n != "taylor"}
+    rules = {n: rule for n, rule in function.rules().items() if n != "taylor"}
 
     def serves(name: str, mode: type) -> bool:
-        return name in given and mode in getattr(function, f"{name}_modes")
+        return name in rules and mode in getattr(function, f"{name}_modes")
 
-    def first(mode: type, names: tuple[str, ...]) -> str:
+    def nearest(mode: type, names: tuple[str, ...]) -> str:
         return next((name for name in names if serves(name, mode)), "body")
 
     return Rules(
-        frozenset(given),
-        first(Forward, ("jvp", "vjp")),
-        first(Reverse, ("vjp", "jvp")),
-        any("y" in function.extras[name] for name in given),
+        frozenset(rules),
+        nearest(Forward, ("jvp", "vjp")),
+        nearest(Reverse, ("vjp", "jvp")),
+        any("y" in function.extras[name] for name in rules),
     )
 
 
@@ -84,7 +85,7 @@ class Derivative(AbstractLinear):
     shape: Shape
     rules: Rules
     tree: Any
-    types: tuple[Any, ...]
+    types: tuple[ArrayType, ...]
     moving: tuple[bool, ...]
 
     def note(self, transposed: bool) -> str:
@@ -97,8 +98,10 @@ class Derivative(AbstractLinear):
     def along(self, outputs: Arrays, arrays: Arrays, tangents: Arrays) -> Arrays:
         """Differentiate along tangents, so that the rules are kept for what follows."""
         residuals = [*(outputs if self.rules.keeps_value else ()), *arrays]
+        # One rule that serves both modes needs no primitive to keep two apart: JAX
+        # transposes it as it does any code, and may fuse it with what is around.
         if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
-            return adopted(self.forward)(residuals, tangents)  # JAX transposes it
+            return adopted(self.forward)(residuals, tangents)
         return apply_linear(self, residuals, tangents)
 
     def takes(self, residuals: Arrays) -> Arrays:
@@ -117,6 +120,7 @@ class Derivative(AbstractLinear):
             return self._by_jvp(residuals, inputs)
         if self.rules.forward == "body":
             point = self.chosen(residuals)
+            # The body may call a `jax.custom_vjp`, which has no forward rule in JAX.
             return jax.jvp(adopted(self._body(residuals)), (point,), (inputs,))[1]
         self._check_linear(residuals)
         back = lambda cotangents: self._by_vjp(residuals, cotangents)
@@ -135,13 +139,13 @@ class Derivative(AbstractLinear):
 
     def _by_jvp(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         rule, args, arrays = self.rule("jvp", residuals)
-        made = rule(args, self.directions(arrays, self.moving, inputs))
-        return tangents_of(rule.func, made, self.tree, self.types)
+        tangents = rule(args, self.directions(arrays, self.moving, inputs))
+        return tangents_of(rule.func, tangents, self.tree, self.types)
 
     def _by_vjp(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         rule, args, arrays = self.rule("vjp", residuals)
-        made = rule(args, self.cotangent(cotangents))
-        return self.chosen(cotangents_of(rule.func, made, self.shape, arrays))
+        products = rule(args, self.cotangent(cotangents))
+        return self.chosen(cotangents_of(rule.func, products, self.shape, arrays))
 
     def derivative(
         self, transposed: bool, residuals: Arrays, tangents: Arrays, values: Arrays
@@ -151,32 +155,37 @@ class Derivative(AbstractLinear):
             if transposed and self.rules.backward == "vjp":
                 self._check_linear(residuals)
             return super().derivative(transposed, residuals, tangents, values)
+        # Tangents of the value, where it is among the residuals, are left out: it
+        # follows from the arguments, and the rule gives the whole derivative by these.
         along = tangents[len(tangents) - len(self.moving) :]
         moving = tuple(t is not None for t in along)
         second = SecondDerivative(self, transposed, moving)
-        given = [t for t in along if t is not None]
-        return apply_linear(second, [*residuals, *values], given)
+        moved = [t for t in along if t is not None]
+        return apply_linear(second, [*residuals, *values], moved)
 
     def _check_linear(self, residuals: Arrays) -> None:
-        """Refuse a reverse rule, such as one that clips, that is no linear map.
+        """Refuse a reverse rule that is not linear, such as one that clips.
 
-        A map is linear if its derivative does not depend on where it is taken.
+        A map is linear if its derivative does not depend on where it is taken. Without
+        this check the transpose would be taken of something else than the rule, and
+        the result silently be wrong (`tests/rule/test_custom.py`).
         """
         values = shapes(self.gives(residuals))
         back = lambda u: self._by_vjp(residuals, u)
         slope = lambda u, t: jax.jvp(back, (u,), (t,))[1]
         try:
             closed = jax.make_jaxpr(slope)(values, values)
-        except Exception:  # what JAX cannot differentiate cannot be told
+        except Exception:  # what JAX cannot differentiate is not known to be nonlinear
             return
-        # nor can what is linear in the end only: rules in it, and solvers
+        # Nor is what is linear as a whole and not in its parts, as an iterative solver,
+        # or a rule that is itself a primitive.
         hidden = any(e.primitive.name in _HIDING for e in equations(closed.jaxpr))
         if not hidden and any(used_inputs(closed)[: len(values)]):
             raise _nonlinear(self.shape.template)
 
     def rule(
         self, name: str, residuals: Arrays
-    ) -> tuple[functools.partial, tuple[Any, ...], Arrays]:
+    ) -> tuple[functools.partial[PyTree], tuple[PyTree, ...], Arrays]:
         """Return a rule with what it takes, the arguments, and all arrays."""
         start = len(residuals) - len(self.moving)
         arrays = residuals[start:]
@@ -186,16 +195,16 @@ class Derivative(AbstractLinear):
 
     def directions(
         self, arrays: Arrays, moving: tuple[bool, ...], inputs: Arrays
-    ) -> tuple[Any, ...]:
+    ) -> tuple[PyTree, ...]:
         """Return tangents of all arguments: zero for those that do not move."""
         rest = iter(inputs)
-        made = [
+        tangents = [
             next(rest) if m else (jnp.zeros_like(a) if is_inexact(a) else None)
             for a, m in zip(arrays, moving, strict=True)
         ]
-        return self.shape.given.only(made[self.shape.start :])
+        return self.shape.arguments.only(tangents[self.shape.start :])
 
-    def cotangent(self, cotangents: Arrays) -> Any:
+    def cotangent(self, cotangents: Arrays) -> PyTree:
         """Return the cotangent of the value, `None` where it is not differentiated."""
         rest = iter(cotangents)
         return self.tree.unflatten(
@@ -213,8 +222,9 @@ class Derivative(AbstractLinear):
     ) -> Arrays:
         r"""Return $u \mapsto \langle$ `product(u)`, `values` $\rangle$ as a vector.
 
-        That is the transpose of a linear map, applied to `values`: JAX transposes it,
-        unless there is one output of one number, or the rules run on the host.
+        That is the transpose of a linear map, applied to `values`. JAX transposes it,
+        unless there is one output of one number, where the product with 1 is all that
+        is needed, or the rules run on the host, where JAX sees no program.
 
         Args:
             product: A map that is linear in cotangents of these types.
@@ -227,10 +237,10 @@ class Derivative(AbstractLinear):
             return jax.linear_transpose(product, shapes(types))(values)[0]
         zeros = [jnp.zeros(t.shape, t.dtype) for t in types]
 
-        def entry(k: int, i: Any) -> Any:
+        def entry(k: int, i: int | Array) -> Array:
             unit = zeros[k].reshape(-1).at[i].set(1).reshape(zeros[k].shape)
-            made = product([*zeros[:k], unit, *zeros[k + 1 :]])
-            parts = [jnp.sum(a * b) for a, b in zip(made, values, strict=True)]
+            row = product([*zeros[:k], unit, *zeros[k + 1 :]])
+            parts = [jnp.sum(a * b) for a, b in zip(row, values, strict=True)]
             return sum(parts[1:], parts[0]).astype(types[k].dtype)
 
         return [
@@ -295,12 +305,13 @@ class SecondDerivative(AbstractLinear):
         """Differentiate the first derivative along tangents."""
         inner, values = self._split(residuals)
         if self.transposed:
-            made = self._rule(inner, self.moving, inputs, values)
-            return self.first.chosen(made)
+            return self.first.chosen(self._rule(inner, self.moving, inputs, values))
 
+        # The forward derivative t -> J t, differentiated along s, is a vector of which
+        # the rule gives products with cotangents: <u, (dJ s) t> = <M(u) s, t>.
         def product(cotangents: Arrays) -> Arrays:
-            made = self._rule(inner, self.moving, inputs, cotangents)
-            return self.first.chosen(made)
+            products = self._rule(inner, self.moving, inputs, cotangents)
+            return self.first.chosen(products)
 
         return self.first.contracted(product, self.first.gives(inner), values)
 
@@ -309,10 +320,10 @@ class SecondDerivative(AbstractLinear):
         inner, values = self._split(residuals)
         first = self.first
         if self.transposed:
-            made = self._rule(inner, first.moving, cotangents, values)
+            products = self._rule(inner, first.moving, cotangents, values)
         else:
-            made = self._rule(inner, first.moving, values, cotangents)
-        return first.chosen(made, self.moving)
+            products = self._rule(inner, first.moving, values, cotangents)
+        return first.chosen(products, self.moving)
 
     def _rule(
         self, inner: Arrays, moving: tuple[bool, ...], along: Arrays, u: Arrays
@@ -320,8 +331,8 @@ class SecondDerivative(AbstractLinear):
         first = self.first
         rule, args, arrays = first.rule("hvp", inner)
         tangents = first.directions(arrays, moving, along)
-        made = rule(args, tangents, first.cotangent(u))
-        return cotangents_of(rule.func, made, first.shape, arrays)
+        products = rule(args, tangents, first.cotangent(u))
+        return cotangents_of(rule.func, products, first.shape, arrays)
 
     def _split(self, residuals: Arrays) -> tuple[Arrays, Arrays]:
         first = self.first
@@ -330,7 +341,7 @@ class SecondDerivative(AbstractLinear):
         return list(residuals[:count]), list(residuals[count:])
 
 
-def _nonlinear(function: Any) -> ModeError:
+def _nonlinear(function: FunctionWithRules) -> ModeError:
     rule = function.vjp
     return ModeError(
         message(
@@ -338,13 +349,8 @@ def _nonlinear(function: Any) -> ModeError:
             f"the reverse rule of `{function_name(function.f)}` is transposed or "
             "differentiated, but it is not linear in the cotangent.",
             expected="a rule that gives J(x)^T u",
-            got="one whose result bends with u, as by clipping",
+            got="one that is not linear in u, as with clipping",
             fix="Give `def_hvp`, or use `jax.custom_vjp`, whose rules JAX "
             "differentiates as they are.",
         )
     )
-
-
-def shapes(types: Arrays) -> Arrays:
-    """Return the shapes and dtypes of these types."""
-    return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]

@@ -2,26 +2,27 @@
 
 import itertools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Inexact
 
-from hotk._core import DtypeError, StructureError, describe, message
+from hotk._core import DtypeError, Leaf, StructureError, describe, message
 
 
 _SMALL = 4  # singular values that may be zero: as many derivatives are exact
 
 
-def det(a: Any) -> Any:
-    r"""Compute $\det A$, exact up to the fourth derivative at singular matrices too.
+def det(a: Leaf) -> Inexact[Array, "..."]:
+    r"""Compute the determinant, with derivatives up to the fourth at singular matrices.
 
     With constant unitary $U, V$ from the singular value decomposition at the point,
     $\det A = \det U \det V^* \det B$ for $B = U^* A V$. The block of $B$ that holds the
     four smallest singular values enters by its Schur complement, whose determinant is
-    written out, so that nothing is divided by them. `jnp.linalg.det` is NaN or, where
-    two singular values are zero, has a Hessian of zeros that should not be.
+    written out, so that nothing is divided by them [1]. At such a point derivatives of
+    `jnp.linalg.det` are NaN or, where two singular values are zero, wrongly zero. The
+    cost is a singular value decomposition, $O(n^3)$.
 
     Args:
         a: Square matrices, real or complex, of shape `(..., n, n)`.
@@ -41,23 +42,25 @@ def det(a: Any) -> Any:
         [[0.0, 1.0], [1.0, 0.0]]
 
     References:
-        Golub and Van Loan (2013). Matrix Computations, 4th ed., sections 2.4 and 3.2.
+        [1] Golub and Van Loan (2013). Matrix Computations, 4th ed., sections 2.4 and
+            3.2.
     """
     parts = _Parts(a, "det")
-    found = parts.unit * _written_out(parts.rest)
+    product = parts.unit * _written_out(parts.rest)
     if parts.regular.size:  # JAX cannot differentiate the determinant of nothing
-        found *= jnp.linalg.det(parts.regular)
-    return jnp.where(parts.holds, found, 0)
+        product *= jnp.linalg.det(parts.regular)
+    return jnp.where(parts.is_regular, product, 0)
 
 
-def slogdet(a: Any) -> tuple[Any, Any]:
-    r"""Compute the sign of $\det A$ and $\log |\det A|$; see `det`.
+def slogdet(a: Leaf) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
+    r"""Compute the sign of $\det A$ and $\log |\det A|$, also near singular matrices.
 
-    The matrix is scaled by its largest singular value, so that small and large ones of
-    any order have the right logarithm (`jnp.linalg.slogdet` multiplies the entries of
-    small matrices as they are). At a singular matrix the sign is 0, the
-    logarithm is $-\infty$, and all derivatives count as zero; use `det` where the
-    determinant itself is meant, as in a sum of them.
+    It decomposes the matrix as `hotk.safe.det` does, scaled by its largest singular
+    value, so that small and large matrices of any order have the right logarithm
+    (`jnp.linalg.slogdet` multiplies the entries of small matrices without scaling). At
+    a singular matrix the sign is 0, the logarithm is $-\infty$, and all derivatives
+    count as zero; use `hotk.safe.det` where the determinant itself is meant, as in a
+    sum of them.
 
     Args:
         a: Square matrices, real or complex, of shape `(..., n, n)`.
@@ -85,12 +88,14 @@ def slogdet(a: Any) -> tuple[Any, Any]:
         one, two = jnp.linalg.slogdet(parts.regular / scale)
         sign, logarithm = sign * one, logarithm + two
     last = _written_out(parts.rest / scale)
-    holds = parts.holds & (last != 0)
-    last = jnp.where(holds, last, 1)
+    is_regular = parts.is_regular & (last != 0)
+    # Replaced before the logarithm is taken: its derivative at 0 is infinite, and zero
+    # times infinity, which the last line would make of it, is NaN.
+    last = jnp.where(is_regular, last, 1)
     size = jnp.abs(last)
     return (
-        jnp.where(holds, sign * (last / size.astype(last.dtype)), 0),
-        jnp.where(holds, logarithm + jnp.log(size), -jnp.inf),
+        jnp.where(is_regular, sign * (last / size.astype(last.dtype)), 0),
+        jnp.where(is_regular, logarithm + jnp.log(size), -jnp.inf),
     )
 
 
@@ -103,10 +108,10 @@ class _Parts:
         regular: The block of the large singular values.
         rest: The Schur complement of it: the block of the four smallest.
         scale: The largest singular value; 1 if that is zero.
-        holds: Whether no singular value of the regular block is zero.
+        is_regular: Whether no singular value of the regular block is zero.
     """
 
-    def __init__(self, a: Any, name: str) -> None:
+    def __init__(self, a: Leaf, name: str) -> None:
         a = _square(a, name)
         self.point = jax.lax.stop_gradient(a)
         u, values, v = jnp.linalg.svd(self.point)
@@ -117,9 +122,9 @@ class _Parts:
         largest = jnp.max(values, -1, initial=0)
         self.scale = jnp.where(largest > 0, largest, 1)
         noise = n * jnp.finfo(values.dtype).eps * largest if name == "det" else 0
-        least = jnp.min(values[..., :count], -1, initial=jnp.inf)
-        self.holds = least > noise
-        diagonal = jnp.where(self.holds[..., None], values, 1).astype(a.dtype)
+        smallest = jnp.min(values[..., :count], -1, initial=jnp.inf)
+        self.is_regular = smallest > noise
+        diagonal = jnp.where(self.is_regular[..., None], values, 1).astype(a.dtype)
         b = u @ (a - self.point) @ v  # zero here, exactly
         b += diagonal[..., None] * jnp.broadcast_to(jnp.eye(n, dtype=a.dtype), a.shape)
         self.regular = b[..., :count, :count]
@@ -129,7 +134,7 @@ class _Parts:
             self.rest -= below @ jnp.linalg.solve(self.regular, above)
 
 
-def _square(a: Any, name: str) -> Any:
+def _square(a: Leaf, name: str) -> Array:
     a = jnp.asarray(a)
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise StructureError(_text(name, "square matrices, (..., n, n)", a))
@@ -138,17 +143,17 @@ def _square(a: Any, name: str) -> Any:
     return a
 
 
-def _text(name: str, expected: str, a: Any) -> str:
+def _text(name: str, expected: str, a: Array) -> str:
     return message(
         f"safe.{name}(a)",
-        "`a` is of another kind.",
+        "`a` has the wrong shape or dtype.",
         expected=expected,
         got=describe(a),
         fix="Reshape or convert it first.",
     )
 
 
-def _written_out(a: Any) -> Any:
+def _written_out(a: Array) -> Array:
     """Return the determinant of a small matrix as a sum of products."""
     n = a.shape[-1]
     orders = np.array(list(itertools.permutations(range(n))), int).reshape(

@@ -1,8 +1,9 @@
 """`disabled`: functions without their rules, for a while."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+
+from jaxtyping import PyTree
 
 from hotk._core import WITHOUT_RULES, function_name
 
@@ -11,13 +12,19 @@ _ALL = "all"
 
 
 @contextlib.contextmanager
-def disabled(*functions: Any) -> Iterator[None]:
+def disabled(*functions: Callable[..., PyTree]) -> Iterator[None]:
     """Differentiate functions as if they had no rules, within a `with` block.
+
+    To find out whether a rule is right, or what it costs. A function of
+    `hotk.rule.external` has no body that JAX can differentiate, and raises there.
 
     Args:
         *functions: Functions made by `hotk.rule`: `custom`, `external`, `root`,
             `minimum`, `fixed_point`; without any, all of them. Those of one `def` or
-            `lambda`, with other captured values, are one function here.
+            `lambda` with other captured values count as one function.
+
+    Returns:
+        A context manager. What is traced inside of it has no rules, in this thread.
 
     Raises:
         TypeError: If one of them has no rules.
@@ -42,12 +49,14 @@ def disabled(*functions: Any) -> Iterator[None]:
         yield
 
 
-def is_disabled(function: Any) -> bool:
+def is_disabled(function: object) -> bool:
     """Whether a function is to be differentiated without its rules."""
     now = WITHOUT_RULES.value
     return bool(now) and (_ALL in now or _identity(function) in now)
 
 
-def _identity(function: Any) -> Any:
+def _identity(function: object) -> object:
     """Return what copies of a function have in common, those in a program as well."""
-    return getattr(function.origin, "__code__", function.origin)
+    # By its code: a prepared program holds a copy with tracers in its cells.
+    origin = getattr(function, "origin", function)
+    return getattr(origin, "__code__", origin)

@@ -3,16 +3,66 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from hotk.capture import Skeleton
+from hotk.mode import Forward, Reverse
 
 
-Arrays = list[Any]
+Arrays: TypeAlias = list[Any]
+"""Arrays of a call in one list: of JAX or NumPy, numbers, tracers, or their types."""
+
+Rule: TypeAlias = Callable[..., PyTree]
+"""A rule as a user writes it: `rule(primals, tangents)` and the like."""
+
+Modes: TypeAlias = tuple[type[Forward] | type[Reverse], ...]
+
+
+class ArrayType(Protocol):
+    """The type of an array, as `jax.typeof` returns it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Its dtype."""
+        ...
+
+
+class FunctionWithRules(Protocol):
+    """What the derivative of a function asks it for; `Custom` is one."""
+
+    f: Callable[..., PyTree]
+    build: Callable[..., PyTree] | None
+    jvp: Rule | None
+    vjp: Rule | None
+    hvp: Rule | None
+    taylor: Rule | None
+    jvp_modes: Modes
+    vjp_modes: Modes
+    notes: tuple[str, ...]
+    transposable: bool
+
+    @property
+    def extras(self) -> dict[str, tuple[str, ...]]:
+        """For each rule which of the keywords `y` and `built` it takes."""
+        ...
+
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
+        """Evaluate the function, so that its derivatives follow the rules."""
+        ...
+
+    def rules(self) -> dict[str, Rule]:
+        """Return the rules that were given, by name."""
+        ...
 
 
 class Form(NamedTuple):
@@ -20,25 +70,28 @@ class Form(NamedTuple):
 
     Attributes:
         tree: Its structure.
-        kept: For each leaf its type and value, or `None` where an array stands.
+        static: For each leaf its type and value, or `None` where an array stands. The
+            type, as 1, 1.0 and True are equal and give different programs.
     """
 
-    tree: Any
-    kept: tuple[tuple[type, Hashable] | None, ...]
+    tree: Any  # JAX's `PyTreeDef`, which is no type to type checkers
+    static: tuple[tuple[type, Hashable] | None, ...]
 
     def arrays(self) -> int:
         """Count the arrays."""
-        return sum(k is None for k in self.kept)
+        return sum(leaf is None for leaf in self.static)
 
-    def join(self, arrays: Arrays) -> Any:
+    def join(self, arrays: Arrays) -> PyTree:
         """Return the tree with these arrays."""
         rest = iter(arrays)
-        return self.tree.unflatten(next(rest) if k is None else k[1] for k in self.kept)
+        leaves = (next(rest) if leaf is None else leaf[1] for leaf in self.static)
+        return self.tree.unflatten(leaves)
 
-    def only(self, arrays: Arrays) -> Any:
-        """Return the tree with these arrays and `None` at what is no array."""
+    def only(self, arrays: Arrays) -> PyTree:
+        """Return the tree with these arrays and `None` for all else."""
         rest = iter(arrays)
-        return self.tree.unflatten(next(rest) if k is None else None for k in self.kept)
+        leaves = (next(rest) if leaf is None else None for leaf in self.static)
+        return self.tree.unflatten(leaves)
 
 
 class Split(NamedTuple):
@@ -48,22 +101,33 @@ class Split(NamedTuple):
     arrays: Arrays
 
 
-def split(tree: Any) -> Split:
-    """Split a tree into its arrays and the rest."""
+def split(tree: PyTree) -> Split:
+    """Split a tree into its arrays and the rest.
+
+    Python integers are no arrays: they count and choose, as an axis does, and a rule
+    that got a tracer for one could not.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    moving = [
+    is_array = [
         isinstance(leaf, (jax.Array, np.ndarray, np.generic, float, complex))
         for leaf in leaves
     ]
-    pairs = list(zip(leaves, moving, strict=True))
-    kept = tuple(None if m else (type(leaf), leaf) for leaf, m in pairs)
-    return Split(Form(structure, kept), [leaf for leaf, m in pairs if m])
+    pairs = list(zip(leaves, is_array, strict=True))
+    static = tuple(None if a else (type(leaf), leaf) for leaf, a in pairs)
+    return Split(Form(structure, static), [leaf for leaf, a in pairs if a])
 
 
-def is_inexact(array: Any) -> bool:
+def is_inexact(array: object) -> bool:
     """Whether an array, or the type of one, can be differentiated."""
-    dtype = array.dtype if hasattr(array, "dtype") else jax.typeof(array).dtype
+    # Asked before `jax.typeof`, which does not know the type of an array itself.
+    dtype = getattr(array, "dtype", None)
+    dtype = jax.typeof(array).dtype if dtype is None else dtype
     return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def shapes(types: Arrays) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and dtypes of these types."""
+    return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +141,16 @@ class Shape:
         skeleton: The function without the arrays that it captured.
         captured: How many those are.
         built: What was built for it, without arrays.
-        given: Its arguments, without arrays.
+        arguments: Its arguments, without arrays.
     """
 
     skeleton: Skeleton
     captured: int
     built: Form
-    given: Form
+    arguments: Form
 
     @property
-    def template(self) -> Any:
+    def template(self) -> FunctionWithRules:
         """The function, with placeholders for what it captured."""
         return self.skeleton.template
 
@@ -95,31 +159,33 @@ class Shape:
         """Where the arrays of the arguments begin."""
         return self.captured + self.built.arrays()
 
-    def function(self, arrays: Arrays) -> tuple[Any, dict[str, Any]]:
+    def function(self, arrays: Arrays) -> tuple[FunctionWithRules, dict[str, PyTree]]:
         """Return the function with its captured arrays, and what was built for it."""
-        held = arrays[: self.captured]
-        function = self.skeleton.function(held) if held else self.template
+        captured = arrays[: self.captured]
+        function = self.template
+        if captured:
+            function = cast(FunctionWithRules, self.skeleton.function(captured))
         if self.template.build is None:
             return function, {}
         return function, {"built": self.built.join(arrays[self.captured : self.start])}
 
-    def args(self, arrays: Arrays) -> tuple[Any, ...]:
+    def args(self, arrays: Arrays) -> tuple[PyTree, ...]:
         """Return the arguments."""
-        return self.given.join(arrays[self.start :])
+        return self.arguments.join(arrays[self.start :])
 
     def rule(
-        self, name: str, arrays: Arrays, value: Callable[[], Any]
-    ) -> functools.partial:
+        self, name: str, arrays: Arrays, value: Callable[[], PyTree]
+    ) -> functools.partial[PyTree]:
         """Return a rule with what it takes of the value and of what was built."""
         function, keywords = self.function(arrays)
-        wanted = function.extras[name]
-        if "y" in wanted:
+        extras = function.extras[name]
+        if "y" in extras:
             keywords["y"] = value()
-        if "built" not in wanted:
+        if "built" not in extras:
             keywords.pop("built", None)
         return functools.partial(getattr(function, name), **keywords)
 
-    def call(self, arrays: Arrays) -> Any:
+    def call(self, arrays: Arrays) -> PyTree:
         """Evaluate the function itself."""
         function, built = self.function(arrays)
         return function.f(*self.args(arrays), **built)

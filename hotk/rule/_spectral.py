@@ -2,31 +2,40 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, final
+from typing import TypeAlias, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from hotk._core import DtypeError, StructureError, describe, message
+from hotk._core import DtypeError, Leaf, StructureError, describe, message
 
 from ._custom import custom
 
 
+Entrywise: TypeAlias = Callable[[Array], Array]
+"""A function of an array, entry by entry."""
+
+Quadrature: TypeAlias = tuple[list[float], list[float]]
+"""Nodes and weights."""
+
+
 @functools.cache
-def _rule(count: int) -> tuple[list[float], list[float]]:
-    """Return the Gauss-Legendre rule on [0, 1]; NumPy has it in a part of its own."""
+def _gauss(count: int) -> Quadrature:
+    """Return the Gauss-Legendre rule on [0, 1]; cached, as NumPy solves for it."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     return [(t + 1) / 2 for t in nodes.tolist()], [w / 2 for w in weights.tolist()]
 
 
-def spectral_sum(a: Any, f: Callable[[Any], Any]) -> Any:
-    r"""Compute $\mathrm{tr} f(A) = \sum_i f(\lambda_i)$ of a symmetric matrix.
+def spectral_sum(a: Leaf, f: Entrywise) -> Float[Array, ""]:
+    r"""Compute the spectral sum $\mathrm{tr} f(A) = \sum_i f(\lambda_i)$.
 
-    Its derivative is $\langle f'(A), dA \rangle$, where no eigenvector is told from
-    another, so it exists where eigenvalues coincide; derivatives of `jnp.linalg.eigh`
-    divide by their differences there.
+    For a symmetric matrix. The derivative is $\langle f'(A), dA \rangle$ [1]. It does
+    not depend on the choice of eigenvectors, so it exists where eigenvalues coincide;
+    derivatives of `jnp.linalg.eigh` divide by their differences there. The cost is
+    $O(n^3)$ for the value and for each derivative.
 
     Args:
         a: Real matrix of shape `(n, n)`; its symmetric part counts.
@@ -34,10 +43,10 @@ def spectral_sum(a: Any, f: Callable[[Any], Any]) -> Any:
             for. Arrays that it captures are differentiated as well.
 
     Returns:
-        The sum, a scalar.
+        The sum, a scalar of the dtype of `a`.
 
     Raises:
-        StructureError: If `a` is no square matrix.
+        StructureError: If `a` is not a square matrix.
         DtypeError: If `a` is not real.
 
     Example:
@@ -46,18 +55,19 @@ def spectral_sum(a: Any, f: Callable[[Any], Any]) -> Any:
         [[-1.0, 0.0], [0.0, -1.0]]
 
     References:
-        Higham (2008). Functions of Matrices, chapter 3. SIAM.
+        [1] Higham (2008). Functions of Matrices, chapter 3. SIAM.
     """
     return _sum(_symmetric(a), f)
 
 
-def matrix_function(a: Any, f: Callable[[Any], Any]) -> Any:
-    r"""Compute $f(A) = V f(\Lambda) V^T$ of a symmetric matrix.
+def matrix_function(a: Leaf, f: Entrywise) -> Float[Array, "n n"]:
+    r"""Compute the matrix function $f(A) = V f(\Lambda) V^T$ of a symmetric matrix.
 
-    Derivatives of first and second order are those of Daleckii and Krein: in the basis
-    of eigenvectors $df_{ij} = f[\lambda_i, \lambda_j]\, dA_{ij}$ with divided
-    differences, which become derivatives of `f` where eigenvalues coincide. From the
-    third on they are those of `jnp.linalg.eigh`, which must not coincide.
+    Derivatives of first and second order are those of Daleckii and Krein [1]: in the
+    basis of eigenvectors $df_{ij} = f[\lambda_i, \lambda_j]\, dA_{ij}$ with divided
+    differences [2], which become derivatives of `f` where eigenvalues coincide. From
+    the third order on they are those of `jnp.linalg.eigh`, which are NaN where
+    eigenvalues coincide. The cost is $O(n^3)$ for the value and for each derivative.
 
     Args:
         a: Real matrix of shape `(n, n)`; its symmetric part counts.
@@ -65,10 +75,10 @@ def matrix_function(a: Any, f: Callable[[Any], Any]) -> Any:
             for. Arrays that it captures are differentiated as well.
 
     Returns:
-        A symmetric matrix of shape `(n, n)`.
+        A symmetric matrix of shape `(n, n)` and the dtype of `a`.
 
     Raises:
-        StructureError: If `a` is no square matrix.
+        StructureError: If `a` is not a square matrix.
         DtypeError: If `a` is not real.
 
     Example:
@@ -77,14 +87,14 @@ def matrix_function(a: Any, f: Callable[[Any], Any]) -> Any:
         -0.2500
 
     References:
-        Daleckii and Krein (1965). Integration and differentiation of functions of
-        Hermitian operators. AMS Translations 47, 1-30. Higham (2008). Functions of
-        Matrices, theorem 3.11. SIAM.
+        [1] Daleckii and Krein (1965). Integration and differentiation of functions of
+            Hermitian operators. AMS Translations 47, 1-30.
+        [2] Higham (2008). Functions of Matrices, theorem 3.11. SIAM.
     """
     return _function(_symmetric(a), f, ())
 
 
-def _symmetric(a: Any) -> Any:
+def _symmetric(a: Leaf) -> Array:
     a = jnp.asarray(a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise StructureError(_text("a square matrix", a))
@@ -93,10 +103,10 @@ def _symmetric(a: Any) -> Any:
     return (a + a.T) / 2
 
 
-def _text(expected: str, a: Any) -> str:
+def _text(expected: str, a: Array) -> str:
     return message(
         "safe.matrix_function(a, f)",
-        "`a` is of another kind.",
+        "`a` has the wrong shape or dtype.",
         expected=expected,
         got=describe(a),
         fix="For a batch of matrices use `jax.vmap`.",
@@ -107,13 +117,15 @@ def _text(expected: str, a: Any) -> str:
 class _Slope(eqx.Module):
     """The derivative of a function of a real array, entry by entry."""
 
-    f: Callable[[Any], Any]
+    f: Entrywise
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Array) -> Array:
         return jax.jvp(self.f, (x,), (jnp.ones_like(x),))[1]
 
 
-def _by_captured(of_f: Callable[[Any], Any], f: Any, tangents: Any, zero: Any) -> Any:
+def _by_captured(
+    of_f: Callable[[Entrywise], Array], f: Entrywise, tangents: PyTree, zero: Array
+) -> Array:
     """Differentiate by the arrays that a function has captured, if there are any."""
     if not jax.tree.leaves(tangents):
         return zero
@@ -121,12 +133,12 @@ def _by_captured(of_f: Callable[[Any], Any], f: Any, tangents: Any, zero: Any) -
 
 
 @custom
-def _sum(a: Any, f: Any) -> Any:
+def _sum(a: Array, f: Entrywise) -> Array:
     return jnp.sum(f(jnp.linalg.eigvalsh(a)))
 
 
 @_sum.def_jvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> Array:
     a, f = primals
     zero = jnp.zeros((), a.dtype)
     total = _by_captured(lambda f: _sum.f(a, f), f, tangents[1], zero)
@@ -134,32 +146,39 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 @custom
-def _function(a: Any, f: Any, directions: Any) -> Any:
-    """Differentiate `f(A)` along up to two directions, one term of it each order."""
+def _function(a: Array, f: Entrywise, directions: tuple[Array, ...]) -> Array:
+    """Differentiate `f(A)` along up to two directions, in this order.
+
+    The k-th derivative of `f(A)` is the sum of this over all orders of k directions, so
+    each derivative of it is this function again, with one direction more.
+    """
     values, v = jnp.linalg.eigh(a)
     inner = [v.T @ e @ v for e in directions]
     if not inner:
         return (v * f(values)[None, :]) @ v.T
     table = _differences(f, values, len(inner))
     if len(inner) == 1:
-        made = table * inner[0]
+        middle = table * inner[0]
     else:
-        made = jnp.einsum("ikj,ik,kj->ij", table, *inner)
-    return v @ made @ v.T
+        middle = jnp.einsum("ikj,ik,kj->ij", table, *inner)
+    return v @ middle @ v.T
 
 
 @_function.def_jvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> Array:
     a, f, directions = primals
     along, captured, moved = tangents
     body = lambda f: _function.f(a, f, directions)
     total = _by_captured(body, f, captured, jnp.zeros_like(a))
+    # It is linear in each direction.
     for i, e in enumerate(moved):
         if e is not None:
             changed = (*directions[:i], e, *directions[i + 1 :])
             total += _function(a, f, changed)
     if along is None:
         return total
+    # Tables of third differences are not worth their n^4 numbers: from the third order
+    # on the body is differentiated, and with it `eigh`.
     if len(directions) > 1:
         by_a = lambda a: _function.f(a, f, directions)
         return total + jax.jvp(by_a, (a,), (along,))[1]
@@ -169,12 +188,12 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 @_function.def_vjp
-def _(primals: Any, u: Any) -> Any:
+def _(primals: tuple[PyTree, ...], u: Array) -> tuple[PyTree, ...]:
     """Write the transposes by the function itself: its tables are symmetric."""
     a, f, directions = primals
     at = functools.partial(_function, a, f)
-    moving, kept = eqx.partition(f, eqx.is_array_like)
-    body = lambda moving: _function.f(a, eqx.combine(moving, kept), directions)
+    moving, static = eqx.partition(f, eqx.is_array_like)
+    body = lambda moving: _function.f(a, eqx.combine(moving, static), directions)
     captured = jax.vjp(body, moving)[1](u)[0]
     if not directions:
         return at((u,)), captured, ()
@@ -186,7 +205,7 @@ def _(primals: Any, u: Any) -> Any:
     return by_a, captured, (at((u, second.T)), at((first.T, u)))
 
 
-def _differences(f: Any, x: Any, order: int) -> Any:
+def _differences(f: Entrywise, x: Array, order: int) -> Array:
     r"""Return the divided differences of all tuples of `order + 1` values.
 
     Where the values are near each other, by the formula of Hermite and Genocchi, an
@@ -197,38 +216,43 @@ def _differences(f: Any, x: Any, order: int) -> Any:
         return _pair(f, *jnp.broadcast_arrays(x[:, None], x[None, :]))
     three = jnp.broadcast_arrays(x[:, None, None], x[None, :, None], x[None, None, :])
     low, middle, high = jnp.sort(jnp.stack(three), axis=0)
-    bend, gap = _Slope(_Slope(f)), high - low
+    curvature, gap = _Slope(_Slope(f)), high - low
 
-    def integral(rule: Any) -> Any:
+    def integral(rule: Quadrature) -> Array:
         points = list(zip(*rule, strict=True))
-        return sum(
-            w * s * (1 - t) * bend(low + t * (middle - low) + (1 - t) * u * gap)
+        terms = [
+            w * s * (1 - t) * curvature(low + t * (middle - low) + (1 - t) * u * gap)
             for t, w in points
             for u, s in points
-        )
+        ]
+        return sum(terms, jnp.zeros_like(gap))
 
     pairs = _pair(f, middle, high), _pair(f, low, middle)
     return _agreed(integral, pairs, (low, high))
 
 
-def _pair(f: Any, p: Any, q: Any) -> Any:
+def _pair(f: Entrywise, p: Array, q: Array) -> Array:
     """Return the divided differences of pairs of values."""
     slope, gap = _Slope(f), q - p
 
-    def integral(rule: Any) -> Any:
-        return sum(w * slope(p + t * gap) for t, w in zip(*rule, strict=True))
+    def integral(rule: Quadrature) -> Array:
+        terms = [w * slope(p + t * gap) for t, w in zip(*rule, strict=True)]
+        return sum(terms, jnp.zeros_like(gap))
 
     return _agreed(integral, (f(q), f(p)), (p, q))
 
 
-def _agreed(integral: Callable[[Any], Any], values: Any, ends: Any) -> Any:
+def _agreed(
+    integral: Callable[[Quadrature], Array],
+    values: tuple[Array, Array],
+    ends: tuple[Array, Array],
+) -> Array:
     """Return an integral, or a difference over the gap where that has more digits.
 
     The first is known as far as two rules agree; the other has the roundings of the
     values and of the ends, over the gap.
     """
-    # two rules, to see whether they agree
-    few, many = integral(_rule(6)), integral(_rule(9))
+    few, many = integral(_gauss(6)), integral(_gauss(9))
     gap = ends[1] - ends[0]
     largest = lambda pair: jnp.maximum(*map(jnp.abs, pair))
     size = jnp.abs(many)
@@ -238,4 +262,6 @@ def _agreed(integral: Callable[[Any], Any], values: Any, ends: Any) -> Any:
     agree = jnp.abs(many - few) <= 20 * jnp.finfo(gap.dtype).eps * rounding
     close = agree | (gap == 0)
     difference = values[0] - values[1]
+    # The gap is replaced before the division: 0 / 0 in the branch that is not taken
+    # would make the derivative NaN.
     return jnp.where(close, many, difference / jnp.where(close, 1, gap))

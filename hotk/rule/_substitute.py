@@ -2,39 +2,50 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
+from jaxtyping import Array, PyTree
 
-from hotk._core import StructureError, function_name, message
+from hotk._core import Function, StructureError, function_name, message
 from hotk.capture import Opaque, Rebuild, Ruled, survey
 
 from ._custom import Custom
 
 
 class Substituted(Ruled):
-    """A function in which some kernels have the derivatives of references."""
+    """A function in which some kernels have the derivatives of references.
 
-    def __init__(self, f: Callable[..., Any], kernels: tuple[Any, ...]) -> None:
+    `hotk.rule.substitute` makes one. It is called like the function.
+
+    Attributes:
+        f: The function.
+        kernels: Pairs of a kernel and its reference.
+    """
+
+    def __init__(
+        self, f: Function, kernels: tuple[tuple[Function, Function], ...]
+    ) -> None:
         self.f = f
         self.kernels = kernels
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         """Evaluate the function, as it is now."""
         try:
             _, trail = survey(self.f)
         except (Opaque, RecursionError) as reason:
             raise _hidden(self.f, f"a function that is opaque: {reason}") from reason
-        ruled = {}
+        replacements = {}
         for kernel, reference in self.kernels:
             if id(kernel) not in trail.nodes and kernel is not self.f:
                 raise _hidden(self.f, f"no `{function_name(kernel)}` that it captures")
-            ruled[id(kernel)] = _with_reference(kernel, reference)
-        _, left = survey(Rebuild(trail, dict.fromkeys(ruled, None))(self.f))
+            replacements[id(kernel)] = _with_reference(kernel, reference)
+        # Classes are not copied, so a kernel that a method reads stays where it is. It
+        # would silently lack its derivatives: look whether any is left.
+        _, left = survey(Rebuild(trail, dict.fromkeys(replacements, None))(self.f))
         for kernel, _ in self.kernels:
             if id(kernel) in left.nodes:
                 raise _hidden(self.f, f"`{function_name(kernel)}` in a class's method")
-        return Rebuild(trail, ruled)(self.f)(*args, **keywords)
+        return Rebuild(trail, replacements)(self.f)(*args, **keywords)
 
     def __repr__(self) -> str:
         """Show the function and the kernels."""
@@ -43,13 +54,15 @@ class Substituted(Ruled):
 
 
 def substitute(
-    kernels: Mapping[Callable[..., Any], Callable[..., Any]],
-) -> Callable[[Callable[..., Any]], Substituted]:
-    """Differentiate references in place of kernels that have no derivatives.
+    kernels: Mapping[Function, Function],
+) -> Callable[[Function], Substituted]:
+    """Give kernels without derivatives those of reference functions.
 
     The value is computed by the kernel, every derivative by the reference: a fused
     kernel (flash attention, Pallas) keeps its speed where nothing is differentiated,
-    and has derivatives to any order in every mode.
+    and has derivatives to any order in every mode. The function is copied at each call,
+    with other functions in place of the kernels, so call it in `jax.jit` or through an
+    operator of hotk.
 
     Args:
         kernels: From kernels to references: functions of the same arguments with
@@ -59,7 +72,7 @@ def substitute(
             default or an attribute, but not inside of a function of `jax.jit`.
 
     Returns:
-        A function that takes a function and returns it with its kernels substituted.
+        A function from a function to one with its kernels substituted.
 
     Raises:
         StructureError: When the function is called, if a kernel is not found in it.
@@ -75,29 +88,30 @@ def substitute(
     return lambda f: Substituted(f, pairs)
 
 
-def _with_reference(kernel: Any, reference: Any) -> Callable[..., Any]:
+def _with_reference(kernel: Function, reference: Function) -> Function:
     """Return the kernel with the derivatives of the reference, options as they come."""
 
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: PyTree, **options: PyTree) -> PyTree:
         if options:
             bind = lambda f: functools.partial(f, **options)
-            return _ruled(bind(kernel), bind(reference))(*args)
-        return ruled(*args)
+            return _with_rule(bind(kernel), bind(reference))(*args)
+        return without_options(*args)
 
-    ruled = _ruled(kernel, reference)
+    without_options = _with_rule(kernel, reference)
     return call
 
 
-def _ruled(kernel: Any, reference: Any) -> Custom:
-    ruled = Custom(lambda *args: kernel(*args))
-    ruled.origin = kernel
+def _with_rule(kernel: Function, reference: Function) -> Custom:
+    # A lambda: `Custom` would read the signature of the kernel, and refuse some.
+    function = Custom(lambda *args: kernel(*args))
+    function.origin = kernel
 
-    def tangent(primals: Any, tangents: Any) -> Any:
+    def tangent(primals: PyTree, tangents: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(primals)
         along = tree.flatten_up_to(tangents)
         moving = [t is not None for t in along]
 
-        def moved(some: list[Any]) -> Any:
+        def moved(some: list[Array]) -> PyTree:
             rest = iter(some)
             pairs = zip(leaves, moving, strict=True)
             return reference(*tree.unflatten(next(rest) if m else a for a, m in pairs))
@@ -105,11 +119,11 @@ def _ruled(kernel: Any, reference: Any) -> Custom:
         point = [a for a, m in zip(leaves, moving, strict=True) if m]
         return jax.jvp(moved, (point,), ([t for t in along if t is not None],))[1]
 
-    ruled.def_jvp(tangent)
-    return ruled
+    function.def_jvp(tangent)
+    return function
 
 
-def _hidden(f: Any, got: str) -> StructureError:
+def _hidden(f: Function, got: str) -> StructureError:
     return StructureError(
         message(
             "rule.substitute(kernels)(f)",

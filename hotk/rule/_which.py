@@ -1,17 +1,21 @@
-"""`which`: what a derivative of a function with rules is made of."""
+"""`which`: the rules that a derivative uses."""
 
-from typing import Any
+from collections.abc import Callable
+
+from jaxtyping import PyTree
 
 from hotk._core import DtypeError, ModeError, function_name, message
-from hotk.mode import Forward, Nested, Reverse
+from hotk.mode import AbstractMode, Forward, Nested, Reverse
 
 from ._custom import Custom
 from ._derivative import rules_of
 from ._disabled import is_disabled
 
 
-def which(f: Any, mode: Any) -> str:
+def which(f: Callable[..., PyTree], mode: AbstractMode | type[AbstractMode]) -> str:
     """Say which rule of a function applies in a mode.
+
+    Nothing is computed or traced.
 
     Args:
         f: A function made by `hotk.rule.custom` or `hotk.rule.external`.
@@ -40,7 +44,7 @@ def which(f: Any, mode: Any) -> str:
         raise DtypeError(
             message(
                 "rule.which(f, mode)",
-                f"`{function_name(f)}` is no function with rules.",
+                f"expected a function with rules, got `{function_name(f)}`.",
                 expected="what `hotk.rule.custom` or `hotk.rule.external` returns",
                 got=type(f).__name__,
                 fix="JAX's own rules are those of one mode: `custom_jvp` of forward, "
@@ -53,23 +57,23 @@ def which(f: Any, mode: Any) -> str:
         raise ModeError(
             message(
                 "rule.which(f, mode)",
-                "`mode` must say how the derivative is taken.",
+                "`mode` must be a mode of first or second order.",
                 expected="hotk.Forward(), hotk.Reverse() or a hotk.Nested",
                 got=repr(mode),
                 fix="Take `hotk.FORWARD_OVER_REVERSE` for second order.",
             )
         )
     inner = mode.inner if isinstance(mode, Nested) else mode
-    first = _first(f, isinstance(inner, Forward))
+    first_order = _first_order(f, isinstance(inner, Forward))
     if not isinstance(mode, Nested):
-        return first
+        return first_order
     if not is_disabled(f) and f.hvp is not None:
-        return f"{first}, then hvp" + "".join(f" ({note})" for note in f.notes)
+        return f"{first_order}, then hvp" + "".join(f" ({note})" for note in f.notes)
     outer = "forward" if isinstance(mode.outer, Forward) else "reverse"
-    return f"{first}, then its derivative in {outer} mode"
+    return f"{first_order}, then its derivative in {outer} mode"
 
 
-def _first(f: Custom, forward: bool) -> str:
+def _first_order(f: Custom, forward: bool) -> str:
     if is_disabled(f):
         return "body"
     rules, own = rules_of(f), "jvp" if forward else "vjp"

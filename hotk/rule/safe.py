@@ -6,12 +6,13 @@ in every nesting at the points where the namesake's are NaN or lose their digits
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact
 
-from hotk._core import DtypeError, describe, message
+from hotk._core import DtypeError, Leaf, describe, message
 
 from ._custom import custom
 from ._determinant import det as det, slogdet as slogdet
@@ -21,10 +22,14 @@ from ._spectral import (
 )
 
 
-def sqrt(x: Any) -> Any:
-    r"""Compute $\sqrt{x}$, at 0 as the limit of $\sqrt{x + \delta}$.
+Axes: TypeAlias = int | tuple[int, ...] | None
+"""Axes to reduce, as in NumPy."""
 
-    There $\sqrt{\delta} = 2^{-m}$, with m = 140 in float64 and 24 in float32 and
+
+def sqrt(x: Leaf) -> Float[Array, "..."]:
+    r"""Compute the square root $\sqrt{x}$, with finite derivatives at 0.
+
+    At 0 it is $\sqrt{\delta} = 2^{-m}$, with m = 140 in float64 and 24 in float32 and
     bfloat16, so 7e-43 and 6e-8. The derivatives are huge but finite, up to fourth order
     in float64 and third in float32, and powers of two, so that those of $\sqrt{s}^2$
     cancel without a rounding.
@@ -35,6 +40,9 @@ def sqrt(x: Any) -> Any:
     Returns:
         An array of the shape and dtype of `x`.
 
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers, or those of float16.
+
     Example:
         >>> x = jnp.zeros(2)
         >>> f = lambda x: jnp.exp(-hotk.safe.sqrt(jnp.sum(x**2)) ** 2)
@@ -42,18 +50,20 @@ def sqrt(x: Any) -> Any:
         [[-2.0, 0.0], [0.0, -2.0]]
     """
     x = _floating(x, "sqrt")
+    # A power of 4, so that its root and all that is divided by it are powers of 2.
     small = 4.0 ** (-140 if jnp.finfo(x.dtype).nmant > 30 else -24)
     return jnp.sqrt(jnp.where(x == 0, x + jnp.asarray(small, x.dtype), x))
 
 
-def norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    r"""Compute the Euclidean norm $\sqrt{\sum_i |x_i|^2}$; see `sqrt` for it at 0.
+def norm(x: Leaf, axis: Axes = None, *, keepdims: bool = False) -> Float[Array, "..."]:
+    r"""Compute the Euclidean norm $\sqrt{\sum_i |x_i|^2}$, with derivatives at 0.
 
-    The sum is scaled by the largest entry, so it neither overflows nor vanishes. At 0
-    the gradient is 0, the middle of the subgradients; $|x|^2$ has the Hessian $2 I$.
-    A function $g(|x|)$ that is smooth at 0 only as terms of first order cancel, as in
-    $(1 + r) e^{-r}$, has the second derivative 0 there, as rounding leaves nothing of
-    what is beyond them: write it in $|x|^2$, or by its series near 0.
+    The sum is scaled by the largest entry, so it neither overflows nor underflows. At 0
+    the gradient is 0, the middle of the subgradients; $|x|^2$ has the Hessian $2 I$,
+    and the root is that of `hotk.safe.sqrt`. A function $g(|x|)$ that is smooth at 0
+    because terms of first order cancel, as in $(1 + r) e^{-r}$, gets the second
+    derivative 0 there: rounding removes what is left. Write it in $|x|^2$, or by its
+    series near 0.
 
     Args:
         x: Floating or complex array, not float16.
@@ -61,7 +71,11 @@ def norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         keepdims: Whether these axes are kept with length 1.
 
     Returns:
-        The norm, real.
+        The norm: a real array of the precision of `x`, with the shape of `x` but for
+        these axes.
+
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers, or those of float16.
 
     Example:
         >>> x = jnp.zeros(2)
@@ -74,11 +88,11 @@ def norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis, keepdims=True, initial=0)
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     squares = sum((part / scale) ** 2 for part in _real_parts(x))
-    made = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
-    return made if keepdims else jnp.squeeze(made, axis)
+    root = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
+    return root if keepdims else jnp.squeeze(root, axis)
 
 
-def _floating(x: Any, name: str) -> Any:
+def _floating(x: Leaf, name: str) -> Array:
     x = jnp.asarray(x)
     small = name in ("sqrt", "norm") and x.dtype == jnp.float16
     if jnp.issubdtype(x.dtype, jnp.inexact) and not small:
@@ -86,7 +100,7 @@ def _floating(x: Any, name: str) -> Any:
     raise DtypeError(
         message(
             f"safe.{name}(x)",
-            "`x` has another dtype than is computed with.",
+            "`x` has a dtype that is not supported.",
             expected="floating-point numbers" + (", not float16" if small else ""),
             got=describe(x),
             fix="Convert it, such as by `x.astype(jnp.float32)`.",
@@ -94,12 +108,15 @@ def _floating(x: Any, name: str) -> Any:
     )
 
 
-def _real_parts(x: Any) -> tuple[Any, ...]:
+def _real_parts(x: Array) -> tuple[Array, ...]:
     return (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
 
 
-def divide(a: Any, b: Any, otherwise: Any = 0.0) -> Any:
-    r"""Compute $a / b$, and `otherwise` where $b = 0$, with zero derivatives there.
+def divide(a: Leaf, b: Leaf, otherwise: Leaf = 0.0) -> Inexact[Array, "..."]:
+    r"""Compute the quotient $a / b$, and `otherwise` where $b = 0$.
+
+    Where $b = 0$ the derivatives are zero. `jnp.where(b == 0, 0, a / b)` has NaN as a
+    derivative there.
 
     Args:
         a: Floating array.
@@ -107,7 +124,7 @@ def divide(a: Any, b: Any, otherwise: Any = 0.0) -> Any:
         otherwise: Value where `b` is zero.
 
     Returns:
-        The quotient.
+        The quotient, an array of the common shape and dtype of `a` and `b`.
 
     Example:
         >>> f = lambda x: jnp.sum(hotk.safe.divide(x**2, x))
@@ -120,9 +137,14 @@ def divide(a: Any, b: Any, otherwise: Any = 0.0) -> Any:
 
 
 def apply_where(
-    condition: Any, f: Callable[[Any], Any], x: Any, otherwise: Any, *, at: Any = 1.0
-) -> Any:
-    """Compute `f(x)` where a condition holds, and take another value elsewhere.
+    condition: Bool[Array, "..."] | bool,
+    f: Callable[[Array], Array],
+    x: Leaf,
+    otherwise: Leaf,
+    *,
+    at: Leaf = 1.0,
+) -> Inexact[Array, "..."]:
+    """Compute `f(x)` where a condition holds, and another value where it does not.
 
     `jnp.where(condition, f(x), otherwise)` differentiates `f` also where the condition
     does not hold, and zero times infinity is NaN. Here `f` sees `at` there.
@@ -135,7 +157,7 @@ def apply_where(
         at: A point where `f` and its derivatives are finite.
 
     Returns:
-        An array like `f(x)`.
+        An array of the common shape, and of the dtype of `f(x)`.
 
     Example:
         >>> f = lambda x: hotk.safe.apply_where(x > 0, jnp.log, x, 0.0)
@@ -143,17 +165,19 @@ def apply_where(
         (0.0, 0.5)
     """
     x = jnp.asarray(x)
-    made = f(jnp.where(condition, x, jnp.asarray(at, x.dtype)))
-    return jnp.where(condition, made, jnp.asarray(otherwise, made.dtype))
+    value = f(jnp.where(condition, x, jnp.asarray(at, x.dtype)))
+    return jnp.where(condition, value, jnp.asarray(otherwise, value.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Exponent:
+    """A number that is static: as a float it would be an argument that moves."""
+
     value: float
 
 
-def power(x: Any, y: Any) -> Any:
-    r"""Compute $x^y$ with derivatives that exist at $x = 0$.
+def power(x: Leaf, y: Leaf) -> Inexact[Array, "..."]:
+    r"""Compute the power $x^y$, with derivatives that exist at $x = 0$.
 
     $\partial_x^k x^y = y (y - 1) \cdots (y - k + 1)\, x^{y - k}$ is zero where a factor
     is, also where $x^{y - k}$ is infinite. By `y` the derivative is $x^y \log x$, and
@@ -164,7 +188,7 @@ def power(x: Any, y: Any) -> Any:
         y: Python number, or floating array.
 
     Returns:
-        The power.
+        The power, an array of the common shape and dtype of `x` and `y`.
 
     Example:
         >>> third = lambda f: jax.grad(jax.grad(jax.grad(f)))
@@ -181,25 +205,27 @@ def power(x: Any, y: Any) -> Any:
 
 
 @custom
-def _fixed_power(x: Any, y: _Exponent) -> Any:
+def _fixed_power(x: Leaf, y: _Exponent) -> Array:
     return jnp.asarray(x) ** y.value
 
 
 @_fixed_power.def_jvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[Array, _Exponent], tangents: tuple[Array, None]) -> Array:
     x, y = primals
-    if y.value == 0:
+    if y.value == 0:  # and not 0 x^-1, which is NaN at 0
         return jnp.zeros_like(tangents[0])
     return y.value * _fixed_power(x, _Exponent(y.value - 1)) * tangents[0]
 
 
 @custom
-def _power(x: Any, y: Any) -> Any:
+def _power(x: Array, y: Array) -> Array:
     return x**y
 
 
 @_power.def_jvp
-def _(primals: Any, tangents: Any, *, y: Any) -> Any:
+def _(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array | None], *, y: Array
+) -> Array:
     base, exponent = primals
     exponent = jnp.asarray(exponent, base.dtype)
     positive = base > 0
@@ -215,35 +241,39 @@ def _(primals: Any, tangents: Any, *, y: Any) -> Any:
 
 
 @custom
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Array) -> Array:
     return jax.nn.sigmoid(x)
 
 
 @_sigmoid.def_jvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[Array], tangents: tuple[Array]) -> Array:
     return _sigmoid(primals[0]) * _sigmoid(-primals[0]) * tangents[0]
 
 
 @custom
-def _softplus(x: Any) -> Any:
+def _softplus(x: Array) -> Array:
     return jax.nn.softplus(x)
 
 
 @_softplus.def_jvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: tuple[Array], tangents: tuple[Array]) -> Array:
     return _sigmoid(primals[0]) * tangents[0]
 
 
-def sigmoid(x: Any) -> Any:
-    r"""Compute $\sigma(x) = 1 / (1 + e^{-x})$, differentiated as $\sigma(x)\sigma(-x)$.
+def sigmoid(x: Leaf) -> Inexact[Array, "..."]:
+    r"""Compute the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ with accurate derivatives.
 
-    So no derivative loses its digits for large `x`, where $1 - \sigma(x)$ cancels.
+    The derivative is computed as $\sigma(x)\,\sigma(-x)$, so that it keeps its digits
+    for large `x`, where $1 - \sigma(x)$ cancels.
 
     Args:
         x: Floating array.
 
     Returns:
         An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers.
 
     Example:
         >>> plain, safe = jax.grad(jax.nn.sigmoid), jax.grad(hotk.safe.sigmoid)
@@ -253,14 +283,20 @@ def sigmoid(x: Any) -> Any:
     return _sigmoid(_floating(x, "sigmoid"))
 
 
-def softplus(x: Any) -> Any:
-    r"""Compute $\log(1 + e^x)$, differentiated as `sigmoid`.
+def softplus(x: Leaf) -> Inexact[Array, "..."]:
+    r"""Compute the softplus $\log(1 + e^x)$ with accurate derivatives.
+
+    The derivative is `hotk.safe.sigmoid`, whose own derivatives keep their digits for
+    large `x`.
 
     Args:
         x: Floating array.
 
     Returns:
         An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers.
 
     Example:
         >>> print(f"{jax.grad(jax.grad(hotk.safe.softplus))(40.0):.3g}")
@@ -269,10 +305,13 @@ def softplus(x: Any) -> Any:
     return _softplus(_floating(x, "softplus"))
 
 
-def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    r"""Compute $\log \sum_i e^{x_i}$; entries of $-\infty$ count for nothing.
+def logsumexp(
+    x: Leaf, axis: Axes = None, *, keepdims: bool = False
+) -> Inexact[Array, "..."]:
+    r"""Compute $\log \sum_i e^{x_i}$, with derivatives where entries are $-\infty$.
 
-    Where all entries are $-\infty$ the value is, and the derivatives are zero.
+    Such entries contribute nothing. Where all entries are $-\infty$ the value is
+    $-\infty$ and the derivatives are zero.
 
     Args:
         x: Floating array.
@@ -280,7 +319,11 @@ def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         keepdims: Whether these axes are kept with length 1.
 
     Returns:
-        The logarithm of the sum.
+        The logarithm of the sum: an array of the dtype of `x`, with the shape of `x`
+        but for these axes.
+
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers.
 
     Example:
         >>> x = jnp.array([-jnp.inf, -jnp.inf])
@@ -295,5 +338,5 @@ def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     gone = x == -jnp.inf
     terms = jnp.where(gone, 0, jnp.exp(jnp.where(gone, 0, x - shift)))
     total = jnp.sum(terms, axis, keepdims=True)
-    made = shift + apply_where(total != 0, jnp.log, total, -jnp.inf)
-    return made if keepdims else jnp.squeeze(made, axis)
+    logarithm = shift + apply_where(total != 0, jnp.log, total, -jnp.inf)
+    return logarithm if keepdims else jnp.squeeze(logarithm, axis)

@@ -2,33 +2,36 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
+from hotk._core import Function, Point, Tangent
 from hotk.dense import choose_block, size_of
 from hotk.mode import Units, scaled, series_of
 
 from ._orders import check_factorial
 
 
-Direction = Callable[[Any], Any]
+Direction: TypeAlias = Callable[[PyTree], Tangent]
+"""From one row of a table to a direction."""
 
 
 def contracted(
-    f: Callable[..., Any],
-    x: Any,
+    f: Function,
+    x: Point,
     direction: Direction,
-    rows: Any,
-    weights: Any,
+    rows: PyTree,
+    weights: Array | None,
     order: int,
     *,
     block: int | None = None,
-    seed: Any = None,
+    seed: Tangent | None = None,
     units: bool = False,
-) -> tuple[Any, Any, Any]:
+) -> tuple[PyTree, PyTree, PyTree]:
     r"""Return `y`, $\sum_r w_r\,D^K f(x)[v_r, ..., v_r] + D f(x)[b]$, and `aux`.
 
     Args:
@@ -46,94 +49,114 @@ def contracted(
     check_factorial(f"D^{order} f(x)", jax.eval_shape(f, x)[0], order)
     factor = math.factorial(order)
 
-    def part(rows: Any, weights: Any, seed: Any) -> Any:
+    def part(
+        rows: PyTree, weights: Array | None, seed: Tangent | None
+    ) -> tuple[PyTree, PyTree, PyTree]:
         width = len(jax.tree.leaves(rows)[0])
+        # All unit directions of one array at once: as `Units` they are no matrix until
+        # an operation needs one, so an elementwise function never makes it.
         lazy = units and width == many and len(jax.tree.leaves(x)) == 1
         v = jax.tree.map(Units, x) if lazy else jax.vmap(direction)(rows)
+        # A curve x + t v + t^K b / K! has the K-th derivative D^K f[v, ..] + D f[b].
         top = None if seed is None else (_times(1 / factor, seed),)
         series = series_of(f, many=width, weights=weights)
-        (y, aux), found = series((x,), [(v,), *[None] * (order - 2), top])
-        return y, _times(factor, found[-1][0]), aux
+        (y, aux), terms = series((x,), [(v,), *[None] * (order - 2), top])
+        return y, _times(factor, terms[-1][0]), aux
 
     width = _width(f, x, direction, rows, many, block)
     if width == many:
         return part(rows, weights, seed)
     count = math.ceil(many / width)
-    blocks, given = _in_blocks(rows, weights, many, count)
+    blocks, block_weights = _in_blocks(rows, weights, many, count)
     y, aux = f(x)
+    # The seed goes in once, before the loop: each block would add it again.
     if seed is None:
-        first = jax.tree.map(jnp.zeros_like, y)
+        start = jax.tree.map(jnp.zeros_like, y)
     else:
-        first = jax.jvp(lambda x: f(x)[0], (x,), (seed,))[1]
+        start = jax.jvp(lambda x: f(x)[0], (x,), (seed,))[1]
 
-    def add(total: Any, block: Any) -> tuple[Any, None]:
+    def add(total: PyTree, block: tuple[PyTree, Array]) -> tuple[PyTree, None]:
         rows, weights = block
-        _, found, _ = part(rows, weights, None)
-        return jax.tree.map(jnp.add, total, found), None
+        _, term, _ = part(rows, weights, None)
+        return jax.tree.map(jnp.add, total, term), None
 
-    total, _ = jax.lax.scan(add, first, (blocks, given))
+    total, _ = jax.lax.scan(add, start, (blocks, block_weights))
     return y, total, aux
 
 
 def along_all(
-    f: Callable[..., Any],
-    x: Any,
+    f: Function,
+    x: Point,
     direction: Direction,
-    rows: Any,
+    rows: PyTree,
     order: int,
     block: int | None,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Return the derivative of an order along each direction, and `aux`."""
     many = len(jax.tree.leaves(rows)[0])
     check_factorial(f"D^{order} f(x)", jax.eval_shape(f, x)[0], order)
 
-    def one(row: Any) -> Any:
+    def one(row: PyTree) -> PyTree:
         terms = [(direction(row),), *[None] * (order - 1)]
-        _, found = series_of(f)((x,), terms)
-        return _times(math.factorial(order), found[-1][0])
+        _, coefficients = series_of(f)((x,), terms)
+        return _times(math.factorial(order), coefficients[-1][0])
 
     width = _width(f, x, direction, rows, many, block)
     y, aux = f(x)
-    if not all(leaf.size for leaf in jax.tree.leaves(y)):  # `map` cannot cut these
+    # `jax.lax.map` cannot split results of size zero into blocks.
+    if not all(leaf.size for leaf in jax.tree.leaves(y)):
         return jax.vmap(one)(rows), aux
     return jax.lax.map(one, rows, batch_size=width), aux
 
 
 def _width(
-    f: Any, x: Any, direction: Direction, rows: Any, many: int, block: int | None
+    f: Function,
+    x: Point,
+    direction: Direction,
+    rows: PyTree,
+    many: int,
+    block: int | None,
 ) -> int:
     """Choose how many directions at once, from what one of them writes."""
     if block is None and many > 1:
         push = lambda v: jax.jvp(lambda x: f(x)[0], (x,), (v,))[1]
         block = choose_block(push, x)
+        # `choose_block` knows of n directions. Where it takes all, so do we.
         if block >= size_of(x):
             block = many
     block = min(block or many, many)
+    # As many blocks, but of one size: the fewest directions to fill up with zeros.
     return math.ceil(many / math.ceil(many / block))
 
 
-def _in_blocks(rows: Any, weights: Any, many: int, count: int) -> tuple[Any, Any]:
-    """Cut directions into blocks; the last one is filled up with weights of zero."""
+def _in_blocks(
+    rows: PyTree, weights: Array | None, many: int, count: int
+) -> tuple[PyTree, Array]:
+    """Split directions into blocks; the last one is filled up with weights of zero."""
     width = math.ceil(many / count)
     numbers = np.arange(count * width).reshape(count, width)
+    # The last direction again, not zeros: along zero a function may have a NaN.
+    chosen = np.minimum(numbers, many - 1)
     ones = np.ones(many) if weights is None else weights
-    blocks = jax.tree.map(lambda a: jnp.asarray(a)[np.minimum(numbers, many - 1)], rows)
-    given = jnp.asarray(ones)[np.minimum(numbers, many - 1)]
-    return blocks, given * jnp.asarray(numbers < many, given.dtype)
+    blocks = jax.tree.map(lambda a: jnp.asarray(a)[chosen], rows)
+    block_weights = jnp.asarray(ones)[chosen]
+    return blocks, block_weights * jnp.asarray(numbers < many, block_weights.dtype)
 
 
-def _times(factor: float, tree: Any) -> Any:
+def _times(factor: float, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda a: scaled(factor, a), tree)
 
 
-def sparse_direction(x: Any, row: tuple[Any, Any]) -> Any:
+def sparse_direction(x: Point, row: tuple[Array | np.ndarray, Array]) -> Tangent:
     """Return the direction with these values at these flat places of a point."""
     places, values = row
     leaves, treedef = jax.tree.flatten(x)
-    made, offset = [], 0
+    parts, offset = [], 0
     for leaf in leaves:
+        # A comparison with `iota` and no scatter: it fuses, and it has a transpose by
+        # `values`, which coefficients of an operator are differentiated through.
         here = jax.lax.iota(jnp.int32, leaf.size)[:, None] == (places - offset)[None]
         offset += leaf.size
-        given = values.astype(leaf.dtype)[None] * here.astype(leaf.dtype)
-        made.append(jnp.sum(given, axis=1).reshape(leaf.shape))
-    return treedef.unflatten(made)
+        entries = values.astype(leaf.dtype)[None] * here.astype(leaf.dtype)
+        parts.append(jnp.sum(entries, axis=1).reshape(leaf.shape))
+    return treedef.unflatten(parts)

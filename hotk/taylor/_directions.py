@@ -40,16 +40,18 @@ class Table(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def table_of(indices: tuple[Index, ...]) -> Table:
     """Return the directions for partial derivatives of one order, each one once."""
-    found: dict[Index, dict[int, Fraction]] = {}
+    # Fractions, not floats: weights of one direction from several terms may cancel, and
+    # must then be zero.
+    weights: dict[Index, dict[int, Fraction]] = {}
     for a, index in enumerate(indices):
         for direction, weight in _powers(index):
-            row = found.setdefault(direction, {})
+            row = weights.setdefault(direction, {})
             row[a] = row.get(a, Fraction(0)) + weight
-    width = max(map(len, found))
-    places = np.zeros((len(found), width), np.int32)
-    values = np.zeros((len(found), width), np.int32)
-    matrix = np.zeros((len(found), len(indices)))
-    for r, (direction, row) in enumerate(found.items()):
+    width = max(map(len, weights))
+    places = np.zeros((len(weights), width), np.int32)
+    values = np.zeros((len(weights), width), np.int32)
+    matrix = np.zeros((len(weights), len(indices)))
+    for r, (direction, row) in enumerate(weights.items()):
         for s, (place, value) in enumerate(direction):
             places[r, s], values[r, s] = place, value
         for a, weight in row.items():
@@ -63,22 +65,23 @@ def _powers(index: Index) -> Iterator[tuple[Index, Fraction]]:
     With $h_i = s_i / 2 - v_i$ it is $\prod_i x_i^{s_i} = \frac{1}{s!} \sum_v
     (-1)^{\sum v} \prod_i \binom{s_i}{v_i} (\sum_i h_i x_i)^s$, where each $v_i$ runs
     from 0 to $s_i$ (Kan, 2008: From moments of sum to moments of product. J.
-    Multivariate Anal. 99(3), 542-554, equation 3). Directions are made whole and
-    primitive, so that those of several monomials are told to be one.
+    Multivariate Anal. 99(3), 542-554, equation 3). Directions have integer entries
+    without a common factor, so that several monomials share equal ones.
     """
     if not index:  # the function itself, along no direction
         yield ((0, 0),), Fraction(1)
         return
     places, powers = zip(*index, strict=True)
     order = sum(powers)
-    if len(index) == 1:
+    if len(index) == 1:  # a power already: one direction, not about s / 2 of them
         yield ((places[0], 1),), Fraction(1)
         return
     for v in itertools.product(*(range(s + 1) for s in powers)):
         form = [s - 2 * k for s, k in zip(powers, v, strict=True)]  # twice h
         factor = math.gcd(*form)
-        if factor == 0:
+        if factor == 0:  # h = 0: the power of a form that is zero
             continue
+        # v and s - v give one line, as h changes its sign: one direction for both.
         sign = 1 if next(h for h in form if h) > 0 else -1
         pairs = zip(places, form, strict=True)
         direction = tuple((p, sign * h // factor) for p, h in pairs if h)
@@ -100,7 +103,8 @@ def sorted_places(n: int, order: int) -> np.ndarray:
 def numbers_of(places: np.ndarray, n: int) -> np.ndarray:
     """Return the numbers of sorted tuples among all, in lexicographic order."""
     order = places.shape[-1]
-    # made strictly increasing, they are combinations of n + order - 1 things
+    # Places may repeat; place i plus i does not, and is a combination of n + order - 1
+    # things, which have a closed formula. Enumerating all of them would be n^order.
     last = n + order - 2 - (places.astype(np.int64) + np.arange(order))
     total = np.full(places.shape[:-1], math.comb(n + order - 1, order) - 1, np.int64)
     for i in range(order):
@@ -112,8 +116,9 @@ def numbers_of(places: np.ndarray, n: int) -> np.ndarray:
 def entries_from_directions(
     n: int, order: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield how the entries of a symmetric tensor follow, those of one kind at a time.
+    """Yield how the entries of a symmetric tensor follow, by the powers in them.
 
+    Entries such as $T_{iij}$ and $T_{kkl}$ have the powers (2, 1) and the same factors.
     Direction r is the sum of the unit vectors at row r of `sorted_places`.
 
     Yields:
@@ -121,23 +126,24 @@ def entries_from_directions(
         factors of the derivatives along these.
     """
     rows = sorted_places(n, order)
-    kinds: dict[tuple[int, ...], list[int]] = {}
+    numbers_by_powers: dict[tuple[int, ...], list[int]] = {}
     places: dict[tuple[int, ...], list[list[int]]] = {}
     for number, row in enumerate(rows.tolist()):
+        # The highest power first: (1, 2) needs no factors beside those of (2, 1).
         counted = [(-len(list(group)), p) for p, group in itertools.groupby(row)]
         counted.sort()
-        kind = tuple(-count for count, _ in counted)
-        kinds.setdefault(kind, []).append(number)
-        places.setdefault(kind, []).append([p for _, p in counted])
-    for kind, numbers in kinds.items():
-        combined, factors = interpolation(kind)
-        chosen = np.array(places[kind], np.int32)[:, combined]
+        powers = tuple(-count for count, _ in counted)
+        numbers_by_powers.setdefault(powers, []).append(number)
+        places.setdefault(powers, []).append([p for _, p in counted])
+    for powers, numbers in numbers_by_powers.items():
+        combined, factors = interpolation(powers)
+        chosen = np.array(places[powers], np.int32)[:, combined]
         directions = numbers_of(np.sort(chosen, axis=-1), n)
         yield np.array(numbers), directions, factors
 
 
 @functools.lru_cache(maxsize=64)
-def interpolation(kind: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def interpolation(powers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     r"""Return how a mixed derivative follows from derivatives along directions.
 
     The directions are multi-indices j of the same order K, as many as there are entries
@@ -148,26 +154,30 @@ def interpolation(kind: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     Comp. 69, 1117-1130, equation 13).
 
     Args:
-        kind: The multi-index i, without zeros.
+        powers: The multi-index i, without zeros.
 
     Returns:
         For each direction K numbers of variables, whose unit vectors it is the sum of,
         and its factor.
     """
-    order = sum(kind)
-    rows = sorted_places(len(kind), order)
-    counts = np.stack([(rows == p).sum(axis=1) for p in range(len(kind))], axis=1)
-    whole = np.int64 if order <= 10 else object  # exact: |k|^K cancels
-    total = np.zeros(len(rows), whole)
-    for k in itertools.product(*(range(s + 1) for s in kind)):
+    order = sum(powers)
+    rows = sorted_places(len(powers), order)
+    counts = np.stack([(rows == p).sum(axis=1) for p in range(len(powers))], axis=1)
+    # The terms alternate and nearly cancel, so the sum is one of integers: floats would
+    # lose their digits. Python's own integers serve where 64 bits would overflow.
+    integer = np.int64 if order <= 10 else object
+    total = np.zeros(len(rows), integer)
+    for k in itertools.product(*(range(s + 1) for s in powers)):
         size = sum(k)
-        term = np.full(len(rows), (-1) ** (order - size), whole)
-        for p, (s, m) in enumerate(zip(kind, k, strict=True)):
+        term = np.full(len(rows), (-1) ** (order - size), integer)
+        for p, (s, m) in enumerate(zip(powers, k, strict=True)):
+            # size^j j! binomial(order m / size, j); the size^j make size^order, which
+            # cancels |k|^K
             steps = [order * m - i * size for i in range(order)]
             falling = [math.prod(steps[:t]) for t in range(order + 1)]
-            term *= math.comb(s, m) * np.array(falling, whole)[counts[:, p]]
+            term *= math.comb(s, m) * np.array(falling, integer)[counts[:, p]]
         total += term if size else 0
-    factorials = np.array([math.factorial(t) for t in range(order + 1)], whole)
+    factorials = np.array([math.factorial(t) for t in range(order + 1)], integer)
     divisor = order**order * math.factorial(order)
     divisors = (factorials[counts].prod(axis=1) * divisor).tolist()
     factors = [a / b for a, b in zip(total.tolist(), divisors, strict=True)]

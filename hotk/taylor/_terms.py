@@ -1,13 +1,14 @@
 """`Terms`: which partial derivatives, by the flat places of what they are taken by."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple, TypeGuard
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from hotk._core import DtypeError, StructureError, leaf_name, message
+from hotk._core import DtypeError, Leaf, Point, StructureError, leaf_name, message
 from hotk.prepared import is_inexact
 
 from ._directions import Index, order_of
@@ -29,12 +30,14 @@ class Terms:
 
 
 class _Leaf(NamedTuple):
+    """A leaf of the point; `start` is its first flat place, if it is differentiated."""
+
     name: str
     shape: tuple[int, ...]
     start: int | None
 
 
-def multi_index(call: str, x: Any, index: Any) -> Index:
+def multi_index(call: str, x: Point, index: object) -> Index:
     """Return what a user wrote as a multi-index, by flat places.
 
     Args:
@@ -48,14 +51,15 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
     paths, _ = jax.tree_util.tree_flatten_with_path(x)
     leaves, start = [], 0
     for path, leaf in paths:
-        shape, moves = np.shape(leaf), _moves(leaf)
-        leaves.append(_Leaf(leaf_name("x", path), shape, start if moves else None))
-        start += int(np.prod(shape)) if moves else 0
-    if isinstance(index, str) or _is_names(index, x):
+        shape, differentiated = np.shape(leaf), _is_differentiated(leaf)
+        name = leaf_name("x", path)
+        leaves.append(_Leaf(name, shape, start if differentiated else None))
+        start += int(np.prod(shape)) if differentiated else 0
+    if isinstance(index, str) or (isinstance(x, Mapping) and _are_names(index)):
         index = _counted(call, x, index)
     _check_extent(call, x, x, index)
     parts = [_part(call, x, index, path) for path, _ in paths]
-    found: list[tuple[int, int]] = []
+    powers_at: list[tuple[int, int]] = []
     for leaf, part in zip(leaves, parts, strict=True):
         powers = np.zeros(leaf.shape, int) if part is _ZERO else np.asarray(part)
         if powers.shape != leaf.shape or powers.dtype.kind not in "iu":
@@ -63,30 +67,32 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
             raise _wrong(call, x, got)
         if (powers < 0).any():
             raise ValueError(
-                f"`{call}`: {part!r} for `{leaf.name}`: one cannot differentiate less "
-                "than zero times."
+                f"`{call}`: {part!r} for `{leaf.name}`: a power of a multi-index is "
+                "zero or more."
             )
         if powers.any() and leaf.start is None:
             raise DtypeError(
                 message(
                     call,
-                    f"`{leaf.name}` cannot be differentiated by.",
+                    f"`{leaf.name}` has no derivative: it is not floating-point.",
                     expected="a floating-point number or array",
                     got="integers, or no number",
                     fix="Convert it to a float.",
                 )
             )
         start = leaf.start or 0
-        found += [(start + int(i), int(powers.flat[i])) for i in np.flatnonzero(powers)]
-    return tuple(found)
+        powers_at += [
+            (start + int(i), int(powers.flat[i])) for i in np.flatnonzero(powers)
+        ]
+    return tuple(powers_at)
 
 
-class _Pairs(tuple[tuple[Any, Any], ...]):
-    """The items of a dict."""
+class _Pairs(tuple[tuple[object, Hashable], ...]):
+    """The items of a dict, told by this class from a tuple of pairs."""
 
 
-def frozen(index: Any) -> Any:
-    """Return a multi-index as something that has a hash."""
+def frozen(index: object) -> Hashable:
+    """Return a multi-index as something that has a hash: it is a static field."""
     if isinstance(index, Mapping):
         return _Pairs((key, frozen(part)) for key, part in index.items())
     if isinstance(index, np.ndarray):
@@ -94,40 +100,47 @@ def frozen(index: Any) -> Any:
     return _mapped(frozen, index)
 
 
-def thawed(index: Any) -> Any:
-    """Return a multi-index as it was written."""
+def thawed(index: Hashable) -> object:
+    """Return a frozen multi-index as it was written, but for lists and arrays."""
     if isinstance(index, _Pairs):
         return {key: thawed(part) for key, part in index}
     return _mapped(thawed, index)
 
 
-def _mapped(change: Callable[[Any], Any], index: Any) -> Any:
+def _mapped(change: Callable[[PyTree], PyTree], index: PyTree) -> PyTree:
     """Change the parts of a sequence, and make a tuple of a list."""
-    if hasattr(index, "_fields"):
+    if hasattr(index, "_fields"):  # a named tuple takes its parts one by one
         return type(index)(*map(change, index))
     return tuple(map(change, index)) if isinstance(index, list | tuple) else index
 
 
 _ZERO = object()
+"""What an index says of a leaf that it leaves out."""
 
 
-def _check_extent(call: str, x: Any, here: Any, index: Any) -> None:
-    """Refuse an index with more parts than a point, at any depth."""
-    if isinstance(here, Mapping) and isinstance(index, Mapping):
-        unknown = [key for key in index if key not in here]
+def _check_extent(call: str, x: Point, node: PyTree, index: object) -> None:
+    """Refuse an index with more parts than a point, at any depth.
+
+    `_part` reads an index along the paths of the leaves of `x`, so it would not notice
+    a misspelled key, and the derivative would silently be another one.
+    """
+    if isinstance(node, Mapping) and isinstance(index, Mapping):
+        unknown = [key for key in index if key not in node]
         if unknown:
-            raise _wrong(call, x, f"the key {unknown[0]!r}, not one of {[*here]}")
+            raise _wrong(call, x, f"the key {unknown[0]!r}, not one of {[*node]}")
         for key, part in index.items():
-            _check_extent(call, x, here[key], part)
-    elif isinstance(here, list | tuple):
-        if not isinstance(index, list | tuple) or len(index) != len(here):
+            _check_extent(call, x, node[key], part)
+    elif isinstance(node, list | tuple):
+        if not isinstance(index, list | tuple) or len(index) != len(node):
             raise _wrong(call, x, repr(index))
-        for one, part in zip(here, index, strict=True):
-            _check_extent(call, x, one, part)
+        for child, part in zip(node, index, strict=True):
+            _check_extent(call, x, child, part)
 
 
-def _part(call: str, x: Any, index: Any, path: Any) -> Any:
-    """Return what an index says of one leaf: nothing where a dict has not its key."""
+def _part(
+    call: str, x: Point, index: PyTree, path: tuple[jax.tree_util.KeyEntry, ...]
+) -> PyTree:
+    """Return what an index says of one leaf, `_ZERO` where a dict lacks its key."""
     part = index
     for step in path:
         name = getattr(step, "key", getattr(step, "idx", getattr(step, "name", None)))
@@ -144,40 +157,39 @@ def _part(call: str, x: Any, index: Any, path: Any) -> Any:
     return part
 
 
-def _moves(leaf: Any) -> bool:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
+def _is_differentiated(leaf: Leaf | jax.ShapeDtypeStruct) -> bool:
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # `.prepare` takes shapes for a point
         return jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
     return is_inexact(leaf)
 
 
-def _is_names(index: Any, x: Any) -> bool:
-    if not isinstance(x, Mapping) or not isinstance(index, tuple):
-        return False
-    return all(isinstance(name, str) for name in index)
+def _are_names(index: object) -> TypeGuard[tuple[str, ...]]:
+    """Whether it is ("x", "x", "t"), which is no tree like a dict."""
+    return isinstance(index, tuple) and all(isinstance(name, str) for name in index)
 
 
-def _counted(call: str, x: Any, names: Any) -> dict[str, int]:
+def _counted(call: str, x: Point, names: Iterable[str]) -> dict[str, int]:
     if not isinstance(x, Mapping):
         raise _wrong(call, x, repr(names))
-    made: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in names:
-        made[name] = made.get(name, 0) + 1
-    return made
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
-def _wrong(call: str, x: Any, got: str) -> StructureError:
+def _wrong(call: str, x: Point, got: str) -> StructureError:
     leaves = jax.tree.leaves(x)
     one = len(leaves) == 1 and jax.tree.structure(x) == jax.tree.structure(0)
     fix = 'Write a dict, as {"x": 2} or {"x": (2, 0, 1)}. Numbers may be named, "xxt".'
     if one and np.shape(leaves[0]) == ():
         fix = "Write how often, as 2."
     elif one:
-        fix = "Write one whole number for each entry of `x`, as (2, 0, 1)."
+        fix = "Write one integer for each entry of `x`, as (2, 0, 1)."
     return StructureError(
         message(
             call,
             "the multi-index does not belong to `x`.",
-            expected="a tree like `x`, of whole numbers",
+            expected="a tree like `x`, of integers",
             got=got,
             fix=fix,
         )

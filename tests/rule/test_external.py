@@ -162,5 +162,5 @@ def test_what_a_rule_of_the_host_returns_wrongly_is_named():
         jax.block_until_ready(hotk.gradient(lambda x: jnp.sum(f(x)), jnp.ones(2)))
     assert "one entry for each argument" in str(error.value)
     f = external(lambda x: x[:1], result_shape=lambda x: x, vjp=lambda p, u: (u,))
-    with pytest.raises(Exception, match="something else than was declared"):
+    with pytest.raises(Exception, match="another structure or shape than was declared"):
         jax.block_until_ready(f(jnp.ones(2)))

@@ -1,0 +1,43 @@
+"""What the point of a dense derivative must be."""
+
+import jax
+import numpy as np
+
+from hotk._core import DtypeError, Point, StructureError, describe_tree, message
+from hotk.dense import is_complex
+
+
+def refuse_complex(call: str, x: Point, instead: str) -> None:
+    """Refuse complex leaves, for which a dense derivative is not one array.
+
+    Args:
+        call: The call, for messages.
+        x: The point.
+        instead: The operator to use for complex points.
+    """
+    if is_complex(x):
+        raise DtypeError(
+            message(
+                call,
+                "`x` has complex leaves.",
+                expected="real floating leaves",
+                got=describe_tree(x),
+                fix=f"Use `hotk.{instead}`, or split `x` into its two parts.",
+            )
+        )
+
+
+def check_scalar_point(call: str, x: Point) -> None:
+    """Refuse a point that is not one real number."""
+    leaves = jax.tree.leaves(x)
+    if len(leaves) != 1 or np.shape(leaves[0]) != ():
+        raise StructureError(
+            message(
+                call,
+                "`x` must be one real number.",
+                expected="f32[]",
+                got=describe_tree(x),
+                fix="Use `hotk.jacobian` for arrays and trees.",
+            )
+        )
+    refuse_complex(call, x, "jvp")
