@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax._src import (
@@ -27,8 +27,10 @@ try:  # jax.extend is the semi-public home of these names
     from jax.extend.core import (
         ClosedJaxpr as ClosedJaxpr,
         Jaxpr as Jaxpr,
+        JaxprEqn as JaxprEqn,
         Literal as Literal,
-        Primitive,
+        Primitive as Primitive,
+        Var as Var,
         jaxpr_as_fun as jaxpr_as_fun,
         mapped_aval as mapped_aval,
         unmapped_aval as unmapped_aval,
@@ -37,8 +39,10 @@ except ImportError:  # pragma: no cover
     from jax._src.core import (  # type: ignore[assignment]
         ClosedJaxpr as ClosedJaxpr,
         Jaxpr as Jaxpr,
+        JaxprEqn as JaxprEqn,
         Literal as Literal,
-        Primitive,
+        Primitive as Primitive,
+        Var as Var,
         jaxpr_as_fun as jaxpr_as_fun,
         mapped_aval as mapped_aval,
         unmapped_aval as unmapped_aval,
@@ -57,6 +61,12 @@ ARRAY: type = _array.ArrayImpl
 JITTED: type = type(jax.jit(lambda: None))
 
 Tracer = _jax_core.Tracer
+
+AbstractValue = _jax_core.AbstractValue
+"""The type of a value in a program: for an array its shape, dtype and mesh axes."""
+
+Atom: TypeAlias = Var | Literal
+"""An operand of an equation."""
 
 # Of Equinox: functions as programs, whose constants are kept beside the program.
 try:
