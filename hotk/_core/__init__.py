@@ -13,7 +13,6 @@ from ._canonical import (
 )
 from ._compat import (
     ARRAY as ARRAY,
-    CUSTOM as CUSTOM,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,
@@ -88,6 +87,7 @@ from ._fingerprint import (
 )
 from ._interpret import (
     bound as bound,
+    called_program as called_program,
     evaluate as evaluate,
     inlined as inlined,
     inlined_equations as inlined_equations,
@@ -106,6 +106,13 @@ from ._moved import (
     same_program as same_program,
 )
 from ._numbers import with_numbers as with_numbers
+from ._primitives import (
+    CUSTOM as CUSTOM,
+    TRAITS as TRAITS,
+    Program as Program,
+    Traits as Traits,
+    traits_of as traits_of,
+)
 from ._programs import (
     check_forward as check_forward,
     operation_name as operation_name,

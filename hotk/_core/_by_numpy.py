@@ -30,7 +30,6 @@ MOVES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda *arrays, dimension, **_: np.concatenate(arrays, dimension),
     "copy": lambda array, **_: array,
-    "copy_p": lambda array, **_: array,
     "reshape": lambda array, new_sizes, **_: array.reshape(new_sizes),
     "rev": lambda array, dimensions, **_: np.flip(array, dimensions),
     "slice": _slice,

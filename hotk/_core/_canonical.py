@@ -5,13 +5,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._compat import CUSTOM, ClosedJaxpr
+from ._compat import ClosedJaxpr
 from ._fingerprint import Path, Printer, Unrecognized
+from ._primitives import CUSTOM, Program, traits_of
 
 
-# Primitives whose programs inside are read as part of the whole: `with_numbers`
-# knows how to hand a number to each.
-OPEN = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2"})
+# Programs inside that are read as part of the whole. `with_numbers` hands their numbers
+# in as captured arrays, so it must know how to run each of these.
+OPEN = frozenset(
+    {
+        Program.CALL,
+        Program.CHECKPOINT,
+        Program.COND,
+        Program.SCAN,
+        Program.WHILE,
+    }
+)
 
 
 class Number(NamedTuple):
@@ -127,7 +136,7 @@ class _Reader(Printer):
                 bits = np.int32(start).tobytes()
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
             skipped = (*skipped, "start_indices", "limit_indices")
-        closed_off = name not in OPEN
+        closed_off = traits_of(equation).program not in OPEN
         self.exact += closed_off
         super().parameters(equation, path, skipped)
         self.exact -= closed_off

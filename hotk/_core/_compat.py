@@ -213,9 +213,6 @@ def _definition(equation: Any) -> str:
     return ""
 
 
-CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-
-
 def is_type(a: Any) -> bool:
     """Whether it is the type of an array, and not an array."""
     return isinstance(a, _jax_core.AbstractValue)

@@ -19,6 +19,7 @@ from jax._src.interpreters import (
 )
 
 from ._compat import ClosedJaxpr, Tracer, equations, sub_jaxprs
+from ._primitives import TRAITS, traits_of
 
 
 @contextlib.contextmanager
@@ -84,14 +85,11 @@ class _EagerButForHost(_Eager):
     host = False
 
 
-_ON_HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
-
-
 def _no_host(primitive: Any, parameters: Any) -> bool:
-    if primitive.name in _ON_HOST:
+    if primitive.name in TRAITS and TRAITS[primitive.name].on_host:
         return False
     inner = (j for value in parameters.values() for j in sub_jaxprs(value))
-    return not any(e.primitive.name in _ON_HOST for j in inner for e in equations(j))
+    return not any(traits_of(e).on_host for j in inner for e in equations(j))
 
 
 def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._compat import CUSTOM, ClosedJaxpr, Jaxpr, Literal, Tracer
+from ._compat import ClosedJaxpr, Jaxpr, Literal, Tracer
+from ._primitives import CUSTOM
 
 
 # Parameters that do not change what a program computes, only how it is named.

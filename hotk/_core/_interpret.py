@@ -7,14 +7,15 @@ from typing import Any
 import jax
 
 from ._compat import (
-    CUSTOM,
     ClosedJaxpr,
+    JaxprEqn,
     Literal,
     as_written,
     equations,
     source_line,
     sub_jaxprs,
 )
+from ._primitives import CUSTOM, traits_of
 from ._programs import transforms
 
 
@@ -193,8 +194,17 @@ def bound(equation: Any, inputs: list[Any], parameters: Any = None) -> list[Any]
 
 def jitted(equation: Any) -> Any:
     """Return the program of a jitted function that is called, or `None`."""
-    called = equation.primitive.name in ("jit", "pjit")
+    called = equation.primitive.name == "jit"
     return equation.params.get("jaxpr") if called else None
+
+
+def called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the program that an operation runs once, `None` if it does more."""
+    if not traits_of(equation).is_inlined:
+        return None
+    parameters = equation.params
+    program = parameters["jaxpr" if "jaxpr" in parameters else "call_jaxpr"]
+    return program if hasattr(program, "consts") else ClosedJaxpr(program, ())
 
 
 def _inlined(equation: Any) -> Any:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from ._canonical import Path
 from ._compat import Literal, as_written
 from ._interpret import bound
+from ._primitives import Program, traits_of
 from ._programs import scan_counts
 
 
@@ -91,7 +92,7 @@ def _apply(equation: Any, inputs: list[Any], here: Path, values: Values) -> list
     inside = {p for p in values if len(p) > size + 1 and p[:size] == here}
     if not inside:
         return bound(equation, inputs)
-    name, parameters = equation.primitive.name, equation.params
+    kind, parameters = traits_of(equation).program, equation.params
 
     def program(label: str, *more: Any) -> Any:
         inner = parameters[label]
@@ -101,19 +102,19 @@ def _apply(equation: Any, inputs: list[Any], here: Path, values: Values) -> list
         jaxpr = getattr(inner, "jaxpr", inner)
         return lambda *a: _run(jaxpr, constants, a, (*here, label, *more), values)
 
-    if name == "slice":
+    if equation.primitive.name == "slice":
         return [_slice(inputs[0], parameters, here, values)]
-    if name in ("jit", "pjit"):
-        return program("jaxpr")(*inputs)
-    if name in ("checkpoint", "remat2"):
+    if kind is Program.CALL:
+        return program("jaxpr" if "jaxpr" in parameters else "call_jaxpr")(*inputs)
+    if kind is Program.CHECKPOINT:
         policy, cse = parameters["policy"], parameters["prevent_cse"]
         run = jax.checkpoint(program("jaxpr"), policy=policy, prevent_cse=cse)
         return list(run(*inputs))
-    if name == "cond":
+    if kind is Program.COND:
         count = len(parameters["branches"])
         branches = [program("branches", i) for i in range(count)]
         return list(jax.lax.switch(inputs[0], branches, *inputs[1:]))
-    if name == "while":
+    if kind is Program.WHILE:
         return _while(parameters, inputs, program)
     return _scan(parameters, inputs, program("jaxpr"))
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from ._compat import equations, setting_names
+from ._primitives import traits_of
 
 
 # Settings that leave the numbers of a program that is traced already as they are: of
@@ -78,8 +79,7 @@ def decisive_settings(then: Any, now: Any, seeded: bool) -> dict[str, tuple[str,
 
 def makes_keys(closed: Any) -> bool:
     """Whether a program makes random keys; JAX's caches know not in which way."""
-    names = ("random_seed", "random_wrap")
-    return any(e.primitive.name in names for e in equations(closed.jaxpr))
+    return any(traits_of(e).makes_keys for e in equations(closed.jaxpr))
 
 
 def settings_for(arrays: Any) -> tuple[Any, Any]:

@@ -8,102 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hotk._core import called_program, traits_of
+
 from ._basis import size_of
 
 
-# Primitives that XLA fuses into their neighbors: their results are never written out.
-_FUSED = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "broadcast_in_dim",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "copy_p",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expand_dims",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "imag",
-        "integer_pow",
-        "iota",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "not",
-        "one_minus_square",
-        "optimization_barrier",
-        "or",
-        "pad",
-        "pow",
-        "real",
-        "reduce_precision",
-        "rem",
-        "reshape",
-        "rev",
-        "round",
-        "rsqrt",
-        "select_n",
-        "sign",
-        "sin",
-        "sinh",
-        "slice",
-        "sqrt",
-        "square",
-        "squeeze",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "transpose",
-        "xor",
-    ]
-)
-_INLINED = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat2",
-        "checkpoint",
-        "custom_jvp_call",
-        "custom_vjp_call",
-    ]
-)
 # Bytes of intermediates that a block may fill: measured best within 20 % on 16
 # functions.
 _CACHE = 4 << 20
@@ -204,10 +113,9 @@ def _traffic(
         inputs = [not _is_literal(v) and v in live for v in equation.invars]
         if not any(inputs):
             continue
-        name = equation.primitive.name
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if name in _INLINED and inner is not None:
-            inner = getattr(inner, "jaxpr", inner)
+        program = called_program(equation)
+        if program is not None:
+            inner = program.jaxpr
             part = _traffic(inner, inputs, [v in wanted for v in equation.outvars])
             pairs = zip(inner.invars, equation.invars, strict=True)
             outer = {v: atom for v, atom in pairs if not _is_literal(atom)}
@@ -218,9 +126,9 @@ def _traffic(
             live.update(v for v, moves in pairs if moves)
             continue
         live.update(equation.outvars)
-        if name in _FUSED:
+        if traits_of(equation).fused:
             continue
-        kernel |= name == "conv_general_dilated" and inputs[1]
+        kernel |= equation.primitive.name == "conv_general_dilated" and inputs[1]
         for variable, moves in zip(equation.invars, inputs, strict=True):
             if moves:
                 written[variable] = _bytes(variable)

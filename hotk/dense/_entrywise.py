@@ -5,18 +5,9 @@ from typing import Any
 
 import jax
 
+from hotk._core import called_program, traits_of
+
 from ._block import needed
-
-
-# Each entry of the result depends on the same entry of the operands only.
-_ENTRYWISE = frozenset(
-    {
-        *("add", "add_any", "sub", "mul", "div", "neg", "convert_element_type"),
-        *("select_n", "copy", "copy_p", "real", "imag", "complex", "conj"),
-        *("reduce_precision", "optimization_barrier", "squeeze", "expand_dims"),
-    }
-)
-_INLINED = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call")
 
 
 def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
@@ -58,24 +49,22 @@ def _follow(jaxpr: Any, inputs: list[int | None], used: list[bool]) -> list[int 
         moving = {leaf for leaf in map(read, equation.invars) if leaf is not None}
         if not moving:
             continue
-        name = equation.primitive.name
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if name in _INLINED and inner is not None:
-            inner = getattr(inner, "jaxpr", inner)
+        program = called_program(equation)
+        if program is not None:
             inside = [v in wanted for v in equation.outvars]
-            found = _follow(inner, list(map(read, equation.invars)), inside)
+            found = _follow(program.jaxpr, list(map(read, equation.invars)), inside)
             leaf_of.update(zip(equation.outvars, found, strict=True))
             continue
         [leaf] = moving if len(moving) == 1 else [None]
-        if leaf is None or not _keeps_order(equation, name, read):
+        if leaf is None or not _keeps_order(equation, read):
             raise _Mixed
         leaf_of.update((variable, leaf) for variable in equation.outvars)
     return list(map(read, jaxpr.outvars))
 
 
-def _keeps_order(equation: Any, name: str, read: Callable[[Any], Any]) -> bool:
+def _keeps_order(equation: Any, read: Callable[[Any], Any]) -> bool:
     sizes = {v.aval.size for v in equation.invars if read(v) is not None}
     same_size = sizes == {v.aval.size for v in equation.outvars}
-    if name == "reshape":
+    if equation.primitive.name == "reshape":
         return same_size and equation.params.get("dimensions") is None
-    return same_size and name in _ENTRYWISE
+    return same_size and traits_of(equation).elementwise

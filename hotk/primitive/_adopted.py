@@ -21,7 +21,6 @@ from ._ruled import AbstractRuled, apply_ruled
 
 
 Arrays = list[Any]
-_NAMES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., Any]:
@@ -32,7 +31,7 @@ def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., An
         by_body: Whether the forward rule is the derivative of the function's body. By
             default it is the transpose of the reverse rule, which need not exist.
     """
-    handlers = dict.fromkeys(_NAMES, functools.partial(_run, by_body))
+    handlers = {"custom_vjp_call": functools.partial(_run, by_body)}
 
     def call(*arguments: Any) -> Any:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import CUSTOM, bound, varying_alike
+from hotk._core import CUSTOM, bound, traits_of, varying_alike
 
 from ._frame import Frame, split_top, with_top
-from ._rules import BILINEAR, linear_places, of_moving
+from ._rules import linear_places, of_moving
 from ._series import Series, Units, is_inexact, times, total
 
 
@@ -28,9 +28,9 @@ def collapsed(
         one: The rule for the series of one direction.
     """
     lower, tops = split_top(inputs)
-    if equation.primitive.name in BILINEAR and all(s.moves for s in inputs):
+    if traits_of(equation).bilinear and all(s.moves for s in inputs):
         return [_product(equation, inputs, frame, one)]
-    if _is_entrywise(equation, inputs):
+    if _is_univariate(equation, inputs):
         return [_composed(equation, inputs[0], frame, one)]
     curved = over_directions(equation, lower, Frame(frame.order), one)
     straight = _pushed(equation, inputs, tops)
@@ -64,20 +64,8 @@ def along_units(equation: Any, inputs: list[Series]) -> list[Series] | None:
     return [Series(y, (rows.astype(y.dtype), *none, top))]
 
 
-# Functions of one number, entry by entry.
-_ENTRYWISE = frozenset(
-    {
-        *("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sqrt", "rsqrt"),
-        *("cbrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh"),
-        *("acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "square"),
-        *("integer_pow", "abs", "one_minus_square"),
-    }
-)
-
-
-def _is_entrywise(equation: Any, inputs: list[Series]) -> bool:
-    name = equation.primitive.name
-    return name in _ENTRYWISE and not jnp.iscomplexobj(inputs[0].primal)
+def _is_univariate(equation: Any, inputs: list[Series]) -> bool:
+    return traits_of(equation).univariate and not jnp.iscomplexobj(inputs[0].primal)
 
 
 def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from hotk._core import (
     ClosedJaxpr,
+    Program,
     bound,
+    called_program,
     is_type,
     jaxpr_as_fun,
     mapped_aval,
@@ -28,13 +30,7 @@ Run = Callable[[Any, list[Series]], list[Series]]
 
 def _inner(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
     del frame
-    return run(inner_program(equation), inputs)
-
-
-def inner_program(equation: Any) -> Any:
-    """Return the program that an equation calls."""
-    parameters = equation.params
-    return _closed(parameters.get("jaxpr", parameters.get("call_jaxpr")))
+    return run(called_program(equation), inputs)
 
 
 def _checkpoint(
@@ -284,14 +280,12 @@ def _closed(program: Any) -> Any:
     return ClosedJaxpr(program, ())
 
 
-INLINED = ("jit", "pjit", "closed_call", "core_call")
-STRUCTURAL: dict[str, Callable[..., list[Series]]] = {
-    **dict.fromkeys(INLINED, _inner),
-    "checkpoint": _checkpoint,
-    "remat": _checkpoint,
-    "remat2": _checkpoint,
-    "cond": _cond,
-    "custom_linear_solve": linear_solve,
-    "scan": _scan,
-    "while": _while,
+# By what an operation does with the program inside.
+STRUCTURAL: dict[Program | None, Callable[..., list[Series]]] = {
+    Program.CALL: _inner,
+    Program.CHECKPOINT: _checkpoint,
+    Program.COND: _cond,
+    Program.SCAN: _scan,
+    Program.SOLVE: linear_solve,
+    Program.WHILE: _while,
 }

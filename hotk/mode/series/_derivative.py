@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound, evaluate
+from hotk._core import Program, bound, called_program, evaluate, traits_of
 
 from ._collapse import One, contracted, over_directions
-from ._control import INLINED, Run, inner_program, linear_solve
+from ._control import Run, linear_solve
 from ._frame import Frame
-from ._rules import BILINEAR, FLAT, joint_places, of_moving, term
+from ._rules import joint_places, of_moving, term
 from ._series import Series, is_inexact, scaled, times, total, zeros_like
 
 
@@ -112,20 +112,21 @@ class _Linear:
 
     def step(self, equation: Any, inputs: list[Series]) -> list[Series]:
         """Evaluate one equation."""
-        name = equation.primitive.name
+        traits = traits_of(equation)
         along = [i for i, series in enumerate(inputs) if series.primal is None]
         if not along:
             return over_directions(equation, inputs, self.below, self.one)
-        if name in FLAT:
+        if traits.constant:
             raise _NotLinearError
-        if name in INLINED:
-            return self.run(inner_program(equation), inputs)
-        if name in BILINEAR and len(along) == 1:
+        if traits.program is Program.CALL:
+            return self.run(called_program(equation), inputs)
+        if traits.bilinear and len(along) == 1:
             return [self.product(equation, *inputs)]
         one = len(equation.outvars) == 1
-        if name == "custom_linear_solve" and one and along == [len(inputs) - 1]:
+        solves = traits.program is Program.SOLVE
+        if solves and one and along == [len(inputs) - 1]:
             return linear_solve(equation, inputs, self.frame, self.run)
-        if name == "div" and along == [0]:
+        if equation.primitive.name == "div" and along == [0]:
             unit = self.below.constant(jnp.ones_like(inputs[1].primal))
             pair = [unit, inputs[1]]
             [inverse] = over_directions(equation, pair, self.below, self.one)

@@ -6,64 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound, operation_name
+from hotk._core import bound, operation_name, traits_of
 
 from ._elementary import ELEMENTARY
 from ._series import Series, constant, is_inexact, product, times
-
-
-# Linear in all of these operands together, the others held: `None` for all operands.
-_LINEAR: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        (
-            "add",
-            "add_any",
-            "sub",
-            "neg",
-            "reduce_sum",
-            "broadcast_in_dim",
-            "reshape",
-            "transpose",
-            "squeeze",
-            "expand_dims",
-            "concatenate",
-            "pad",
-            "rev",
-            "convert_element_type",
-            "reduce_precision",
-            "real",
-            "imag",
-            "complex",
-            "conj",
-            "cumsum",
-            "copy",
-            "slice",
-            "split",
-            "fft",
-            "reduce_window_sum",
-            "optimization_barrier",
-            "sharding_constraint",
-            "psum",
-            "psum_invariant",
-            "ppermute",
-            "all_gather",
-            "all_to_all",
-            "reduce_scatter",
-            "pvary",
-            "pcast",
-        ),
-        None,
-    ),
-    "dynamic_slice": (0,),
-    "dynamic_update_slice": (0, 1),
-    "gather": (0,),
-    "scatter-add": (0, 2),
-    "div": (0,),
-    "triangular_solve": (1,),
-}
-# What does not move, whatever its operands do: not even by zero times infinity.
-FLAT = ("stop_gradient", "floor", "ceil", "round", "sign", "nextafter")
-BILINEAR = ("mul", "dot_general", "conv_general_dilated")
 
 
 def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
@@ -71,7 +17,7 @@ def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
     places = linear_places(equation, inputs)
     if places is not None:
         return _linear(equation, inputs, places)
-    if equation.primitive.name in BILINEAR:
+    if traits_of(equation).bilinear:
         return [_bilinear(equation, *inputs)]
     rule = ELEMENTARY.get(operation_name(equation))
     return None if rule is None else rule(equation, inputs)
@@ -80,15 +26,14 @@ def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
 def has_rule(equation: Any, inputs: list[Series]) -> bool:
     """Whether there is a rule for an operation."""
     linear = linear_places(equation, inputs) is not None
-    known = equation.primitive.name in BILINEAR
-    return linear or known or operation_name(equation) in ELEMENTARY
+    known = operation_name(equation) in ELEMENTARY
+    return linear or known or traits_of(equation).bilinear
 
 
 def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None:
     """Return the operands that an operation is linear in, if nothing else moves."""
-    name = equation.primitive.name
     moving = tuple(i for i, series in enumerate(inputs) if series.moves)
-    if name in BILINEAR:
+    if traits_of(equation).bilinear:
         return moving if len(moving) == 1 else None
     places = joint_places(equation)
     return places if places and set(moving) <= set(places) else None
@@ -96,11 +41,8 @@ def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None
 
 def joint_places(equation: Any) -> tuple[int, ...]:
     """Return the operands that an operation is linear in together, the others held."""
-    name, count = equation.primitive.name, len(equation.invars)
-    if name == "select_n":
-        return tuple(range(1, count))
-    places = _LINEAR.get(name, ())
-    return tuple(range(count)) if places is None else places
+    linear = traits_of(equation).linear
+    return () if linear is None else tuple(range(len(equation.invars))[linear])
 
 
 def of_moving(
@@ -121,7 +63,7 @@ def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     values = [series.primal for series in inputs]
     primals = bound(equation, values)
-    if equation.primitive.name in BILINEAR:
+    if traits_of(equation).bilinear:
         columns = _stacked(equation, inputs, *places)
     else:
         columns = [

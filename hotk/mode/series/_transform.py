@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 
-from hotk._core import CUSTOM, bound, evaluate, varying_alike
+from hotk._core import CUSTOM, Program, bound, evaluate, traits_of, varying_alike
 
 from ._collapse import along_units, collapsed
-from ._control import INLINED, STRUCTURAL
+from ._control import STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
-from ._rules import FLAT, has_rule, rule_for
+from ._rules import has_rule, rule_for
 from ._series import Series, Units, is_inexact
 
 
@@ -80,16 +80,16 @@ def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
 
 
 def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
-    flat = equation.primitive.name in FLAT
-    if flat or not any(series.moves for series in inputs):
+    traits = traits_of(equation)
+    if traits.constant or not any(series.moves for series in inputs):
         outputs = bound(equation, [series.primal for series in inputs])
         return list(map(frame.constant, outputs))
-    if equation.primitive.name not in INLINED:
+    if traits.program is not Program.CALL:
         found = along_units(equation, inputs) if frame.many is not None else None
         if found is not None:
             return found
         inputs = [series.made() for series in inputs]
-    structural = STRUCTURAL.get(equation.primitive.name)
+    structural = STRUCTURAL.get(traits.program)
     if structural is not None:
         run = functools.partial(run_series, frame=frame)
         return structural(equation, inputs, frame, run)
