@@ -85,6 +85,11 @@ from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )
+from ._inexact import (
+    is_inexact as is_inexact,
+    is_inexact_or_shape as is_inexact_or_shape,
+    nothing_inexact as nothing_inexact,
+)
 from ._interpret import (
     bound as bound,
     called_program as called_program,

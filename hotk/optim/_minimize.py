@@ -11,10 +11,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from hotk._core import AbstractReport, bar, describe, in_trace
+from hotk._core import AbstractReport, bar, describe, in_trace, is_inexact
 from hotk.linop import space
 from hotk.mode import Nested
-from hotk.prepared import is_inexact
 
 from ._local import is_finite
 from ._step import Recipe, called, refuse_complex_parameters, run

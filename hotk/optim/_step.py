@@ -20,6 +20,7 @@ from hotk._core import (
     HotkError,
     StructureError,
     describe,
+    is_inexact,
     leaf_name,
     message,
 )
@@ -30,7 +31,7 @@ from hotk.mode import (
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import is_inexact, operator
+from hotk.prepared import operator
 
 from ._local import Local, is_finite
 

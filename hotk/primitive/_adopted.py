@@ -11,10 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import jaxpr_as_fun, run_replaced, source_line, varying_alike
+from hotk._core import (
+    is_inexact,
+    jaxpr_as_fun,
+    run_replaced,
+    source_line,
+    varying_alike,
+)
 
 from ._linear import AbstractLinear, apply_linear
 from ._ruled import AbstractRuled, apply_ruled
@@ -91,7 +96,7 @@ class Adopted(AbstractLinear):
     def gives(self, residuals: Arrays) -> Arrays:
         """Return the types of the tangents of the outputs."""
         del residuals
-        return [t for t in self.types if _is_inexact(t)]
+        return [t for t in self.types if is_inexact(t)]
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         """Transpose the reverse rule, or differentiate the body."""
@@ -102,7 +107,7 @@ class Adopted(AbstractLinear):
         def body(some: Arrays) -> Arrays:
             outputs = self.function.body(*self._with(residuals, some))
             pairs = zip(outputs, self.types, strict=True)
-            return [o for o, t in pairs if _is_inexact(t)]
+            return [o for o, t in pairs if is_inexact(t)]
 
         point = self._chosen(residuals)
         return jax.jvp(adopted(body, by_body=True), (point,), (inputs,))[1]
@@ -113,7 +118,7 @@ class Adopted(AbstractLinear):
         def pulled(residuals: Arrays, cotangents: Arrays) -> Arrays:
             rest = iter(cotangents)
             given = [
-                next(rest) if _is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
+                next(rest) if is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
                 for t in self.types
             ]
             function = lambda some: self.function(*self._with(residuals, some))
@@ -148,12 +153,8 @@ class _Ruled(AbstractRuled):
         derivative = Adopted(self.function, self.by_body, types, moving)
         moved = [t for t in along if t is not None]
         found = iter(apply_linear(derivative, arrays, moved))
-        return [next(found) if _is_inexact(t) else None for t in types]
+        return [next(found) if is_inexact(t) else None for t in types]
 
 
 def _run(by_body: bool, equation: Any, inputs: Arrays) -> Arrays:
     return apply_ruled(_Ruled(_Function(equation), by_body), varying_alike(inputs))
-
-
-def _is_inexact(kind: Any) -> bool:
-    return jnp.issubdtype(kind.dtype, jnp.inexact)

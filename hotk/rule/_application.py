@@ -14,6 +14,7 @@ from hotk._core import (
     Tracer,
     function_name,
     function_place,
+    is_inexact,
     message,
     output_types,
     varying_alike,
@@ -24,7 +25,7 @@ from hotk.primitive import AbstractRuled, apply_ruled
 from ._built import built_for
 from ._derivative import Derivative, Rules
 from ._results import tangents_of
-from ._shape import Shape, is_inexact, split
+from ._shape import Shape, split
 
 
 Arrays = list[Any]

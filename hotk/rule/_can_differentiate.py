@@ -9,14 +9,15 @@ import jax.numpy as jnp
 
 from hotk._core import (
     AbstractReport,
-    DtypeError,
     OutputError,
     check_forward,
-    describe_tree,
     function_name,
     inlined_equations,
+    is_inexact,
+    is_inexact_or_shape,
     jaxpr_as_fun,
     message,
+    nothing_inexact,
     trace_once,
 )
 from hotk.mode import (
@@ -97,22 +98,14 @@ def can_differentiate(
         raise ValueError(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
-    wanted = jax.tree.map(_is_inexact, x)
+    wanted = jax.tree.map(is_inexact_or_shape, x)
     if not any(jax.tree.leaves(wanted)):
-        raise DtypeError(
-            message(
-                "can_differentiate(f, x)",
-                "`x` holds nothing that can be differentiated.",
-                expected="floating-point arrays",
-                got=describe_tree(x),
-                fix="Convert it first.",
-            )
-        )
+        raise nothing_inexact("can_differentiate(f, x)", x)
     moving, kept = eqx.partition(x, wanted)
 
     def value(diff: Any) -> list[Any]:
         made = jax.tree.leaves(f(eqx.combine(diff, kept), *args))
-        return [a for a in made if _is_inexact(a)]
+        return [a for a in made if is_inexact(a)]
 
     closed, _ = trace_once(value, moving, kept=True)
     if not closed.jaxpr.outvars:
@@ -141,19 +134,13 @@ def _modes(order: int) -> Modes:
     return (Forward(), Reverse()) if order == 1 else NESTINGS
 
 
-def _is_inexact(leaf: Any) -> bool:
-    if isinstance(leaf, (float, complex)):
-        return True
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
 def _alone(equation: Any) -> Any:
     """Return the program of one equation, `None` if nothing flows through it."""
     ends = (*equation.invars, *equation.outvars)
     if not all(hasattr(v.aval, "dtype") for v in ends):
         return None
-    moves = [_is_inexact(v.aval) for v in equation.invars]
-    if not any(moves) or not any(_is_inexact(v.aval) for v in equation.outvars):
+    moves = [is_inexact(v.aval) for v in equation.invars]
+    if not any(moves) or not any(is_inexact(v.aval) for v in equation.outvars):
         return None
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     primitive = equation.primitive
@@ -161,7 +148,7 @@ def _alone(equation: Any) -> Any:
     def run(*inputs: Any) -> Any:
         made = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
         made = made if primitive.multiple_results else [made]
-        return [a for a in made if _is_inexact(a)]
+        return [a for a in made if is_inexact(a)]
 
     try:
         return jax.make_jaxpr(run)(*shapes)
@@ -180,7 +167,7 @@ def _existing(closed: Any, order: int) -> Modes:
 
 def _traces(closed: Any, mode: Any, order: int, by_body: bool) -> bool:
     types = [v.aval for v in closed.jaxpr.invars]
-    moves = [_is_inexact(t) for t in types]
+    moves = [is_inexact(t) for t in types]
     run = adopted(jaxpr_as_fun(closed), by_body=by_body)
 
     def derivative(inputs: list[Any]) -> Any:

@@ -13,6 +13,7 @@ from hotk._core import (
     equations,
     function_name,
     function_place,
+    is_inexact,
     message,
     used_inputs,
 )
@@ -20,7 +21,7 @@ from hotk.mode import Forward, Reverse
 from hotk.primitive import AbstractLinear, adopted, apply_linear
 
 from ._results import cotangents_of, tangents_of
-from ._shape import Shape, is_inexact
+from ._shape import Shape
 
 
 Arrays = list[Any]

@@ -14,10 +14,11 @@ from hotk._core import (
     dtype_name,
     function_name,
     function_place,
+    is_inexact,
     message,
 )
 
-from ._shape import Shape, is_inexact
+from ._shape import Shape
 
 
 Arrays = list[Any]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hotk.capture import Skeleton
@@ -58,12 +57,6 @@ def split(tree: Any) -> Split:
     pairs = list(zip(leaves, moving, strict=True))
     kept = tuple(None if m else (type(leaf), leaf) for leaf, m in pairs)
     return Split(Form(structure, kept), [leaf for leaf, m in pairs if m])
-
-
-def is_inexact(array: Any) -> bool:
-    """Whether an array, or the type of one, can be differentiated."""
-    dtype = array.dtype if hasattr(array, "dtype") else jax.typeof(array).dtype
-    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hotk._core import DtypeError, StructureError, leaf_name, message
-from hotk.prepared import is_inexact
+from hotk._core import (
+    DtypeError,
+    StructureError,
+    is_inexact_or_shape,
+    leaf_name,
+    message,
+)
 
 from ._directions import Index, order_of
 
@@ -48,7 +53,7 @@ def multi_index(call: str, x: Any, index: Any) -> Index:
     paths, _ = jax.tree_util.tree_flatten_with_path(x)
     leaves, start = [], 0
     for path, leaf in paths:
-        shape, moves = np.shape(leaf), _moves(leaf)
+        shape, moves = np.shape(leaf), is_inexact_or_shape(leaf)
         leaves.append(_Leaf(leaf_name("x", path), shape, start if moves else None))
         start += int(np.prod(shape)) if moves else 0
     if isinstance(index, str) or _is_names(index, x):
@@ -142,12 +147,6 @@ def _part(call: str, x: Any, index: Any, path: Any) -> Any:
         else:
             raise _wrong(call, x, repr(index))
     return part
-
-
-def _moves(leaf: Any) -> bool:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
-    return is_inexact(leaf)
 
 
 def _is_names(index: Any, x: Any) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import CUSTOM, bound, traits_of, varying_alike
+from hotk._core import CUSTOM, bound, is_inexact, traits_of, varying_alike
 
 from ._frame import Frame, split_top, with_top
 from ._rules import linear_places, of_moving
-from ._series import Series, Units, is_inexact, times, total
+from ._series import Series, Units, times, total
 
 
 One = Callable[[Any, list[Series], Frame], list[Series]]

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import Program, bound, called_program, evaluate, traits_of
+from hotk._core import Program, bound, called_program, evaluate, is_inexact, traits_of
 
 from ._collapse import One, contracted, over_directions
 from ._control import Run, linear_solve
 from ._frame import Frame
 from ._rules import joint_places, of_moving, term
-from ._series import Series, is_inexact, scaled, times, total, zeros_like
+from ._series import Series, scaled, times, total, zeros_like
 
 
 def by_derivative(

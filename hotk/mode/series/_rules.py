@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotk._core import bound, operation_name, traits_of
+from hotk._core import bound, is_inexact, operation_name, traits_of
 
 from ._elementary import ELEMENTARY
-from ._series import Series, constant, is_inexact, product, times
+from ._series import Series, constant, product, times
 
 
 def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:

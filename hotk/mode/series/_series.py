@@ -4,10 +4,9 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from hotk._core import is_type, varying_alike
+from hotk._core import varying_alike
 
 
 def zeros_like(a: Any) -> Any:
@@ -82,11 +81,6 @@ class Series(NamedTuple):
 def constant(value: Any, order: int) -> Series:
     """Return the series of what does not move."""
     return Series(value, (None,) * order)
-
-
-def is_inexact(a: Any) -> bool:
-    """Whether an array, or the type of one, can move."""
-    return jnp.issubdtype((a if is_type(a) else jax.typeof(a)).dtype, jnp.inexact)
 
 
 def scaled(factor: Any, term: Any) -> Any:

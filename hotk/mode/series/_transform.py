@@ -12,14 +12,22 @@ from typing import Any
 
 import jax
 
-from hotk._core import CUSTOM, Program, bound, evaluate, traits_of, varying_alike
+from hotk._core import (
+    CUSTOM,
+    Program,
+    bound,
+    evaluate,
+    is_inexact,
+    traits_of,
+    varying_alike,
+)
 
 from ._collapse import along_units, collapsed
 from ._control import STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
 from ._rules import has_rule, rule_for
-from ._series import Series, Units, is_inexact
+from ._series import Series, Units
 
 
 def series_of(
