@@ -6,9 +6,9 @@ from ._axes import (
     varying_alike as varying_alike,
 )
 from ._canonical import (
-    Canonical as Canonical,
+    CanonicalForm as CanonicalForm,
     Number as Number,
-    canonical as canonical,
+    canonical_form as canonical_form,
     pruned as pruned,
 )
 from ._compat import (
@@ -23,6 +23,7 @@ from ._compat import (
     JaxprEqn as JaxprEqn,
     Literal as Literal,
     Primitive as Primitive,
+    ShapedArray as ShapedArray,
     Tracer as Tracer,
     Var as Var,
     ad as ad,
@@ -38,6 +39,7 @@ from ._compat import (
     jit_options as jit_options,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
+    shape_of as shape_of,
     source_line as source_line,
     sub_jaxprs as sub_jaxprs,
     trace_context as trace_context,
@@ -136,12 +138,15 @@ from ._table import (
 )
 from ._traceback import hides_frames as hides_frames
 from ._types import (
+    Arrays as Arrays,
     Cotangent as Cotangent,
     Function as Function,
+    FunctionWithAux as FunctionWithAux,
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
     RealNumber as RealNumber,
     Scalar as Scalar,
     Tangent as Tangent,
+    Types as Types,
 )

@@ -1,13 +1,14 @@
 """Programs in canonical form: equal where they differ in arrays and numbers alone."""
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from ._compat import ClosedJaxpr
-from ._fingerprint import Path, Printer, Unrecognized
+from ._compat import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
+from ._fingerprint import KeyWriter, Path, Unrecognized
 from ._primitives import CUSTOM, Program, traits_of
+from ._types import Leaf
 
 
 # Programs inside that are read as part of the whole. `with_numbers` hands their numbers
@@ -30,12 +31,12 @@ class Number(NamedTuple):
     """
 
     path: Path
-    value: Any
+    value: Leaf
     kind: Hashable
     bits: bytes
 
 
-class Canonical(NamedTuple):
+class CanonicalForm(NamedTuple):
     """What tells a program apart from those that differ in arrays and numbers alone.
 
     Attributes:
@@ -49,9 +50,9 @@ class Canonical(NamedTuple):
     numbers: tuple[Number, ...]
 
 
-def canonical(
-    closed: Any, movable: int, rule_key: Callable[[Any], Hashable]
-) -> Canonical:
+def canonical_form(
+    closed: ClosedJaxpr, movable: int, rule_key: Callable[[JaxprEqn], Hashable]
+) -> CanonicalForm:
     """Return the canonical form of a program.
 
     Two programs of one key compute the same function of their used inputs and numbers,
@@ -70,24 +71,26 @@ def canonical(
     """
     jaxpr = closed.jaxpr
     reader = _Reader(rule_key)
-    found = {v: i for i, v in enumerate((*jaxpr.invars[:movable], *jaxpr.constvars))}
-    number: dict[Any, Any] = {}
+    places = {v: i for i, v in enumerate((*jaxpr.invars[:movable], *jaxpr.constvars))}
+    number: dict[Var, int] = {}
     for variable in jaxpr.invars[movable:]:
         number[variable] = len(number)
         reader.key.append(variable.aval)
-    reader.equations(jaxpr, _Lazy(number, found, reader))
-    return Canonical(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
+    reader.equations(jaxpr, _NumberedAtFirstUse(number, places, reader))
+    return CanonicalForm(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
 
 
-class _Lazy:
+class _NumberedAtFirstUse:
     """The numbers of a program's variables; movable inputs get theirs at first use."""
 
-    def __init__(self, number: dict[Any, Any], movable: Any, reader: Any) -> None:
+    def __init__(
+        self, number: dict[Var, int], movable: Mapping[Var, int], reader: "_Reader"
+    ) -> None:
         self.number = number
         self.movable = movable
         self.reader = reader
 
-    def __getitem__(self, variable: Any) -> Any:
+    def __getitem__(self, variable: Var) -> int:
         known = self.number.get(variable)
         if known is None:
             known = self.number[variable] = len(self.number)
@@ -95,34 +98,36 @@ class _Lazy:
             self.reader.inputs.append(self.movable[variable])
         return known
 
-    def __setitem__(self, variable: Any, known: Any) -> None:
+    def __setitem__(self, variable: Var, known: int) -> None:
         self.number[variable] = known
 
     def __len__(self) -> int:
         return len(self.number)
 
 
-class _Reader(Printer):
+class _Reader(KeyWriter):
     """Reads a program into a key; `exact` counts the programs read bit by bit."""
 
     exact = 0
 
-    def __init__(self, rule_key: Callable[[Any], Hashable]) -> None:
+    def __init__(self, rule_key: Callable[[JaxprEqn], Hashable]) -> None:
         super().__init__()
         self.rule_key = rule_key
         self.inputs: list[int] = []
         self.numbers: list[Number] = []
 
-    def literal(self, literal: Any, path: Path) -> Hashable:
+    def literal(self, literal: Literal, path: Path) -> Hashable:
         value = np.asarray(literal.val)
+        aval = literal.aval
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
             return super().literal(literal, path)
-        kind = (literal.aval.dtype, literal.aval.weak_type)
+        assert isinstance(aval, ShapedArray)  # it is a number
+        kind = (aval.dtype, aval.weak_type)
         self.numbers.append(Number(path, literal.val, kind, value.tobytes()))
         return ("number", kind)
 
     def parameters(
-        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+        self, equation: JaxprEqn, path: Path = (), skipped: tuple[str, ...] = ()
     ) -> None:
         key, name, parameters = self.key, equation.primitive.name, equation.params
         if name in CUSTOM:
@@ -141,20 +146,20 @@ class _Reader(Printer):
         super().parameters(equation, path, skipped)
         self.exact -= closed_off
 
-    def parameter(self, value: Any, path: Path) -> None:
+    def parameter(self, value: object, path: Path) -> None:
         if type(value).__module__.partition(".")[0] == "hotk":
             # A rule of `hotk.rule` holds a function of the user, as it was made.
             raise Unrecognized("a derivative rule of the user")
         super().parameter(value, path)
 
 
-def pruned(closed: Any, movable: int, inputs: tuple[int, ...]) -> Any:
+def pruned(closed: ClosedJaxpr, movable: int, inputs: tuple[int, ...]) -> ClosedJaxpr:
     """Return a program with its used movable inputs in front, and without constants.
 
     Args:
         closed: The program.
         movable: How many of its first inputs are movable.
-        inputs: Which ones to keep, as `canonical` numbers them.
+        inputs: Which ones to keep, as `canonical_form` numbers them.
     """
     jaxpr = closed.jaxpr
     every = (*jaxpr.invars[:movable], *jaxpr.constvars)

@@ -1,7 +1,14 @@
 """What JAX does not promise of traces and of what it keeps in them."""
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import jax
@@ -17,8 +24,17 @@ from jax._src.interpreters import (
     batching as _batching,
     partial_eval as _partial_eval,
 )
+from jaxtyping import Array, PyTree
 
-from ._compat import ClosedJaxpr, Tracer, equations, sub_jaxprs
+from ._compat import (
+    AbstractValue,
+    ClosedJaxpr,
+    JaxprEqn,
+    Primitive,
+    Tracer,
+    equations,
+    sub_jaxprs,
+)
 from ._primitives import TRAITS, traits_of
 
 
@@ -44,10 +60,10 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
     # Whether what calls the host is done at once as well.
     host = True
 
-    def _is_staged(self, arrays: Any) -> bool:
+    def _is_staged(self, arrays: Iterable[object]) -> bool:
         return any(isinstance(a, Tracer) and a._trace is self for a in arrays)
 
-    def stage_value(self, val: Any) -> Any:
+    def stage_value(self, val: object) -> object:
         outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged((val,)):
             return super().stage_value(val)
@@ -58,7 +74,13 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
                 return jax.device_put(np.array(val, dtype=dtype, copy=True))
         return outside.stage_value(val)
 
-    def process_primitive(self, primitive: Any, arrays: Any, params: Any, /) -> Any:
+    def process_primitive(
+        self,
+        primitive: Primitive,
+        arrays: Sequence[Any],
+        params: dict[str, Any],
+        /,
+    ) -> object:
         outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged(arrays) or not (self.host or _no_host(primitive, params)):
             return super().process_primitive(primitive, arrays, params)
@@ -85,14 +107,16 @@ class _EagerButForHost(_Eager):
     host = False
 
 
-def _no_host(primitive: Any, parameters: Any) -> bool:
+def _no_host(primitive: Primitive, parameters: Mapping[str, object]) -> bool:
     if primitive.name in TRAITS and TRAITS[primitive.name].on_host:
         return False
     inner = (j for value in parameters.values() for j in sub_jaxprs(value))
     return not any(traits_of(e).on_host for j in inner for e in equations(j))
 
 
-def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
+def trace_once(
+    function: Callable[..., PyTree], *arguments: PyTree, kept: bool
+) -> tuple[ClosedJaxpr, PyTree]:
     """Run a function once, and return its program and the shapes of its results.
 
     What does not depend on the arguments is computed now, as it is without a trace:
@@ -107,7 +131,7 @@ def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
     leaves, tree = jax.tree.flatten(arguments)
     trees = []
 
-    def flat(*moving: Any) -> list[Any]:
+    def flat(*moving: Array) -> list[Array]:
         # As JAX made it, but for the class: it has no other way in.
         _jax_core.trace_ctx.trace.__class__ = _EagerButForHost if kept else _Eager
         with abandoned_if_failed():
@@ -135,7 +159,9 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd")
 _FLAT = frozenset({"_flatten_jvp", "_flatten_fwd", "_flatten_bwd"})
 
 
-def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
+def rule_functions(
+    equation: JaxprEqn,
+) -> tuple[list[Callable[..., object]], tuple[Hashable, ...]]:
     """Return what the rules of an equation with a derivative of its own are made of.
 
     JAX keeps them in closures of its own. Beside them stand the axes along which they
@@ -145,7 +171,7 @@ def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
         LookupError: If they are used in a way that is not known.
     """
     waiting = [equation.params[name] for name in _RULES if name in equation.params]
-    found: list[Any] = []
+    found: list[Callable[..., object]] = []
     mapped: list[Hashable] = []
     known = set()
     while waiting:
@@ -173,7 +199,7 @@ def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
     return found, tuple(mapped)
 
 
-def _axes(given: Any) -> Hashable:
+def _axes(given: object) -> Hashable:
     """Return what a rule is mapped along, as a value."""
     if isinstance(given, (tuple, list)):
         return tuple(map(_axes, given))
@@ -184,7 +210,9 @@ def _axes(given: Any) -> Hashable:
     raise LookupError("a rule given more than arrays")
 
 
-def output_types(function: Any, types: Any) -> list[Any]:
+def output_types(
+    function: Callable[[list[Any]], list[Any]], types: Sequence[AbstractValue]
+) -> list[AbstractValue]:
     """Return the types of a function's results, with their shardings and mesh axes.
 
     `jax.eval_shape` takes shapes and dtypes alone. What does not depend on the arrays
@@ -195,7 +223,7 @@ def output_types(function: Any, types: Any) -> list[Any]:
         types: The types of the arrays.
     """
 
-    def flat(*arrays: Any) -> list[Any]:
+    def flat(*arrays: Array) -> list[Any]:
         _jax_core.trace_ctx.trace.__class__ = _Eager
         return function(list(arrays))
 

@@ -1,13 +1,14 @@
 """Programs compared by value."""
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Protocol, TypeAlias
 
 import jax
 import numpy as np
 
-from ._compat import ClosedJaxpr, Jaxpr, Literal, Tracer
+from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var
 from ._primitives import CUSTOM
+from ._types import Leaf
 
 
 # Parameters that do not change what a program computes, only how it is named.
@@ -19,14 +20,26 @@ RULES = frozenset(
 _CONTENT_LIMIT = 1 << 24
 # Where something stands in a program: the numbers of equations on the way to it, from
 # the outside in, then which operand or parameter it is.
-Path = tuple[Any, ...]
+Path: TypeAlias = tuple[int | str, ...]
+
+
+class Numbering(Protocol):
+    """Variables by the order in which they come, so that their names do not count."""
+
+    def __getitem__(self, variable: Var, /) -> int: ...
+
+    def __setitem__(self, variable: Var, number: int, /) -> None: ...
+
+    def __len__(self) -> int: ...
 
 
 class Unrecognized(Exception):
     """A program holds something that cannot be compared by value."""
 
 
-def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
+def fingerprint(
+    closed: ClosedJaxpr, *, lift: bool
+) -> tuple[Hashable, tuple[Leaf, ...]]:
     """Return a key under which equal programs are equal, and the constants lifted out.
 
     Two programs with the same key compute the same numbers; their derivative rules may
@@ -40,18 +53,18 @@ def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
     Raises:
         Unrecognized: If a parameter cannot be compared by value.
     """
-    printer = Printer()
+    writer = KeyWriter()
     if lift:
-        printer.key.append(tuple(v.aval for v in closed.jaxpr.constvars))
+        writer.key.append(tuple(v.aval for v in closed.jaxpr.constvars))
         constants = tuple(closed.consts)
     else:
-        printer.key.append(tuple(map(content, closed.consts)))
+        writer.key.append(tuple(map(content, closed.consts)))
         constants = ()
-    printer.program(closed.jaxpr)
-    return tuple(printer.key), constants
+    writer.program(closed.jaxpr)
+    return tuple(writer.key), constants
 
 
-def content(value: Any) -> Hashable:
+def content(value: object) -> Hashable:
     """Return shape, dtype and bits of a constant."""
     if isinstance(value, Tracer):
         raise Unrecognized("a tracer among the constants")
@@ -66,7 +79,7 @@ def content(value: Any) -> Hashable:
     return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
 
 
-def context(made_under: Any) -> Hashable:
+def context(made_under: object) -> Hashable:
     """Return the settings that an equation was traced under and keeps."""
     metadata = getattr(made_under, "xla_metadata", None)
     return (
@@ -76,21 +89,21 @@ def context(made_under: Any) -> Hashable:
     )
 
 
-class Printer:
-    """Writes a program into a key, bit by bit."""
+class KeyWriter:
+    """Writes a program into a key: all of its numbers are part of it, bit by bit."""
 
     def __init__(self) -> None:
         self.key: list[Hashable] = []
 
-    def program(self, jaxpr: Any, path: Path = ()) -> None:
+    def program(self, jaxpr: Jaxpr, path: Path = ()) -> None:
         """Write a program with its own variables."""
-        number: dict[Any, int] = {}
+        number: Numbering = {}
         for variable in (*jaxpr.constvars, *jaxpr.invars):
             number[variable] = len(number)
             self.key.append(variable.aval)
         self.equations(jaxpr, number, path)
 
-    def equations(self, jaxpr: Any, number: Any, path: Path = ()) -> None:
+    def equations(self, jaxpr: Jaxpr, number: Numbering, path: Path = ()) -> None:
         """Write the equations and the outputs, given the numbers of the inputs."""
         key = self.key
         for at, equation in enumerate(jaxpr.eqns):
@@ -104,7 +117,7 @@ class Printer:
                 key.append(variable.aval)
         key.append(self.atoms(jaxpr.outvars, number, (*path, "out")))
 
-    def atoms(self, atoms: Any, number: Any, path: Path) -> Hashable:
+    def atoms(self, atoms: Sequence[Atom], number: Numbering, path: Path) -> Hashable:
         """Return what stands for operands."""
         return tuple(
             self.literal(atom, (*path, i))
@@ -113,13 +126,13 @@ class Printer:
             for i, atom in enumerate(atoms)
         )
 
-    def literal(self, literal: Any, path: Path) -> Hashable:
+    def literal(self, literal: Literal, path: Path) -> Hashable:
         """Return what stands for a number in a program."""
         del path
         return ("literal", literal.aval, content(literal.val))
 
     def parameters(
-        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+        self, equation: JaxprEqn, path: Path = (), skipped: tuple[str, ...] = ()
     ) -> None:
         """Write what an operation does, but for its operands, names and rules."""
         custom = equation.primitive.name in CUSTOM
@@ -129,7 +142,7 @@ class Printer:
             self.key.append(name)
             self.parameter(equation.params[name], (*path, name))
 
-    def parameter(self, value: Any, path: Path) -> None:
+    def parameter(self, value: object, path: Path) -> None:
         """Write a parameter, the programs in it as what they compute."""
         key = self.key
         if isinstance(value, ClosedJaxpr):

@@ -4,7 +4,7 @@ import functools
 import os
 import types
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 
@@ -24,7 +24,7 @@ def hides_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """
 
     @functools.wraps(function)
-    def run(*args: Any, **named: Any) -> Any:
+    def run(*args: _P.args, **named: _P.kwargs) -> _T:
         try:
             return function(*args, **named)
         except Exception as error:

@@ -1,16 +1,25 @@
 """Whether a linear map is diagonal, as its program proves."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
-from hotk._core import called_program, traits_of
+from hotk._core import (
+    Atom,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Tangent,
+    Var,
+    called_program,
+    traits_of,
+)
 
 from ._block import needed
 
 
-def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
+def is_entrywise(push: Callable[[Tangent], PyTree], x: PyTree) -> bool:
     """Whether each entry of `push(v)` depends on the same entry of `v` alone.
 
     Then `push` of a direction of ones is its diagonal. A program that mixes entries in
@@ -34,15 +43,17 @@ class _Mixed(Exception):
     """An entry depends on another entry of the direction."""
 
 
-def _follow(jaxpr: Any, inputs: list[int | None], used: list[bool]) -> list[int | None]:
+def _follow(
+    jaxpr: Jaxpr, inputs: list[int | None], used: list[bool]
+) -> list[int | None]:
     """Return for each result the leaf whose entries it holds in order, if any.
 
     What only results depend on that nobody uses does not count.
     """
-    leaf_of: dict[Any, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
+    leaf_of: dict[Var, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def read(atom: Any) -> int | None:
-        return None if hasattr(atom, "val") else leaf_of.get(atom)
+    def read(atom: Atom) -> int | None:
+        return None if isinstance(atom, Literal) else leaf_of.get(atom)
 
     equations, wanted = needed(jaxpr, used)
     for equation in equations:
@@ -62,9 +73,13 @@ def _follow(jaxpr: Any, inputs: list[int | None], used: list[bool]) -> list[int 
     return list(map(read, jaxpr.outvars))
 
 
-def _keeps_order(equation: Any, read: Callable[[Any], Any]) -> bool:
-    sizes = {v.aval.size for v in equation.invars if read(v) is not None}
-    same_size = sizes == {v.aval.size for v in equation.outvars}
+def _size(atom: Atom) -> int | None:
+    return getattr(atom.aval, "size", None)
+
+
+def _keeps_order(equation: JaxprEqn, read: Callable[[Atom], int | None]) -> bool:
+    sizes = {_size(v) for v in equation.invars if read(v) is not None}
+    same_size = sizes == {_size(v) for v in equation.outvars}
     if equation.primitive.name == "reshape":
         return same_size and equation.params.get("dimensions") is None
     return same_size and traits_of(equation).elementwise

@@ -1,9 +1,9 @@
 """`Auto`: the choice of a mode, from the program and the sizes."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hotk._core import nested_order, placed_equations
+from hotk._core import Jaxpr, nested_order, placed_equations
 
 from ._first import AbstractMode, Forward, Reverse
 from ._nested import (
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
     order: int = 0
 
     @staticmethod
-    def of(jaxpr: Any) -> "Facts":
+    def of(jaxpr: Jaxpr) -> "Facts":
         """Read the facts from the jaxpr of `f`."""
         loops, rules, callbacks = [], [], []
         for equation, place in placed_equations(jaxpr):
@@ -76,11 +76,11 @@ def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str
     usual = (FORWARD_OVER_REVERSE, "the cheapest nesting for a scalar function")
     double = (
         REVERSE_OVER_REVERSE,
-        "a custom_vjp has no forward rule" + _places(facts and facts.custom_vjps),
+        "a custom_vjp has no forward rule" + _first_place(facts and facts.custom_vjps),
     )
     loop = (
         FORWARD_OVER_FORWARD,
-        "a while_loop has no reverse mode" + _places(facts and facts.loops),
+        "a while_loop has no reverse mode" + _first_place(facts and facts.loops),
     )
     last = (REVERSE_OVER_FORWARD, "the other nestings do not exist for this program")
     if facts is not None and facts.loops and not facts.custom_vjps:
@@ -102,13 +102,13 @@ def first_order_candidates(
     if forward:
         return [
             (Forward(), "one forward pass for each direction"),
-            (Reverse(), "no forward mode" + _places(facts and facts.custom_vjps)),
+            (Reverse(), "no forward mode" + _first_place(facts and facts.custom_vjps)),
         ]
     return [
         (Reverse(), "one reverse pass for each output"),
-        (Forward(), "no reverse mode" + _places(facts and facts.loops)),
+        (Forward(), "no reverse mode" + _first_place(facts and facts.loops)),
     ]
 
 
-def _places(places: Any) -> str:
+def _first_place(places: tuple[str, ...] | None) -> str:
     return f" ({places[0]})" if places else ""

@@ -6,11 +6,13 @@ its value and an auxiliary output: `f(x) -> (y, aux)`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
+from hotk._core import Cotangent, FunctionWithAux, Gradient, Point, Scalar, Tangent
 from hotk.dense import columns, is_complex, over_basis, size_of, split_rows, unit
 
 
@@ -42,18 +44,20 @@ class Forward(AbstractMode):
         [0.25, 0.0]
     """
 
-    def along(self, f: Callable[..., Any], x: Any, v: Any) -> tuple[Any, Any, Any]:
+    def along(
+        self, f: FunctionWithAux, x: Point, v: Tangent
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, the derivative of `f` along `v`, and `aux`."""
         return jax.jvp(f, (x,), (v,), has_aux=True)
 
     def gradient(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[Scalar, Gradient, PyTree]:
         """Return `y`, the gradient of a real scalar `f`, and `aux`, in n passes."""
         y, aux = f(x)
         n = size_of(x)
 
-        def slope(scale: complex) -> Callable[[Any], Any]:
+        def slope(scale: complex) -> Callable[[Array], PyTree]:
             return lambda i: self.along(f, x, unit(x, i, scale))[1]
 
         leaves, treedef = jax.tree.flatten(x)
@@ -71,8 +75,8 @@ class Forward(AbstractMode):
         return y, treedef.unflatten(made), aux
 
     def jacobian(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian as a tree of trees, and `aux`, in n passes."""
         leaves, treedef = jax.tree.flatten(x)
         y, aux = f(x)
@@ -83,7 +87,7 @@ class Forward(AbstractMode):
         made = [treedef.unflatten(row) for row in rows] if outputs else []
         return y, structure.unflatten(made), aux
 
-    def derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+    def derivative(self, f: FunctionWithAux, x: Point) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its derivative by a scalar `x`, and `aux`."""
         return self.along(f, x, jax.tree.map(jnp.ones_like, x))
 
@@ -101,22 +105,24 @@ class Reverse(AbstractMode):
         6.0
     """
 
-    def back(self, f: Callable[..., Any], x: Any, u: Any) -> tuple[Any, Any, Any]:
+    def back(
+        self, f: FunctionWithAux, x: Point, u: Cotangent
+    ) -> tuple[PyTree, Gradient, PyTree]:
         """Return `y`, the cotangent `u` pulled back to `x`, and `aux`."""
         y, pull, aux = jax.vjp(f, x, has_aux=True)
         return y, pull(u)[0], aux
 
     def gradient(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[Scalar, Gradient, PyTree]:
         """Return `y`, the gradient of a real scalar `f`, and `aux`, in one pass."""
         del block
         y, pull, aux = jax.vjp(f, x, has_aux=True)
         return y, pull(jnp.ones_like(y))[0], aux
 
     def jacobian(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian as a tree of trees, and `aux`, in m passes.
 
         A complex output takes two: for real `x` its derivative is `a - i b`, where `a`
@@ -127,7 +133,7 @@ class Reverse(AbstractMode):
         if not outputs:
             return y, jax.tree.map(lambda _: x, y), aux
 
-        def rows(scale: complex) -> list[list[Any]]:
+        def rows(scale: complex) -> list[list[Array]]:
             pulled = over_basis(lambda i: pull(unit(y, i, scale))[0], size_of(y), block)
             return [split_rows(leaf, y) for leaf in jax.tree.leaves(pulled)]
 
@@ -139,13 +145,15 @@ class Reverse(AbstractMode):
         made = [[row[k] for row in pieces] for k in range(len(outputs))]
         return y, treedef.unflatten(map(structure.unflatten, made)), aux
 
-    def derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+    def derivative(self, f: FunctionWithAux, x: Point) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its derivative by a scalar `x`, and `aux`, in m passes."""
         y, jacobian, aux = self.jacobian(f, x)
         return y, jax.tree.map(lambda _, j: jax.tree.leaves(j)[0], y, jacobian), aux
 
 
-def _complete(outputs: list[Any], real: list[Any], other: list[Any]) -> list[Any]:
+def _complete(
+    outputs: list[Array], real: list[Array], other: list[Array]
+) -> list[Array]:
     """Give the rows of complex outputs their imaginary part."""
     return [
         jax.lax.complex(a, -b) if jnp.issubdtype(y.dtype, jnp.complexfloating) else a
@@ -153,7 +161,7 @@ def _complete(outputs: list[Any], real: list[Any], other: list[Any]) -> list[Any
     ]
 
 
-def real_inner(a: Any, b: Any) -> Any:
+def real_inner(a: PyTree, b: PyTree) -> Scalar:
     """Sum the real parts of the products of all entries, without conjugate."""
     products = jax.tree.map(lambda p, q: jnp.sum(p * q).real, a, b)
     leaves = jax.tree.leaves(products)

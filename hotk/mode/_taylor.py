@@ -1,11 +1,13 @@
 """`Taylor`: all derivatives along a curve in one pass."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import FunctionWithAux, Point, Tangent
 
 from ._curvature import AbstractCurvature
 from .series import scaled, series_of
@@ -28,20 +30,22 @@ class Taylor(AbstractCurvature):
     nests: ClassVar[int] = 0
 
     def coefficients(
-        self, f: Callable[..., Any], x: Any, v: Any, order: int
-    ) -> tuple[list[Any], Any]:
+        self, f: FunctionWithAux, x: Point, v: Tangent, order: int
+    ) -> tuple[list[PyTree], PyTree]:
         r"""Return the coefficients of $f(x + t v)$ up to an order, and `aux`."""
         terms = [(v,), *[None] * (order - 1)][:order]
         (y, aux), found = series_of(f)((x,), terms)
         return [y, *(made[0] for made in found)], aux
 
     def quadratic_form(
-        self, f: Callable[..., Any], x: Any, v: Any
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, v: Tangent
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, the second derivative of `f` along `v`, and `aux`."""
         (y, _, second), aux = self.coefficients(f, x, v, 2)
         return y, jax.tree.map(lambda a: scaled(2, a), second), aux
 
-    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+    def second_derivative(
+        self, f: FunctionWithAux, x: Point
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its second derivative by a scalar `x`, and `aux`."""
         return self.quadratic_form(f, x, jax.tree.map(jnp.ones_like, x))

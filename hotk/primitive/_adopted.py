@@ -7,13 +7,20 @@ the forward rule.
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from hotk._core import (
+    Arrays,
+    Function,
+    JaxprEqn,
+    Leaf,
+    ShapedArray,
+    Types,
     is_inexact,
     jaxpr_as_fun,
     run_replaced,
@@ -22,13 +29,10 @@ from hotk._core import (
 )
 
 from ._linear import AbstractLinear, apply_linear
-from ._ruled import AbstractRuled, apply_ruled
+from ._ruled import AbstractRuled, Tangents, apply_ruled
 
 
-Arrays = list[Any]
-
-
-def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., Any]:
+def adopted(f: Function, *, by_body: bool = False) -> Function:
     """Return `f` so that what it holds of `jax.custom_vjp` has all derivatives.
 
     Args:
@@ -38,7 +42,7 @@ def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., An
     """
     handlers = {"custom_vjp_call": functools.partial(_run, by_body)}
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: PyTree) -> PyTree:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
         outputs = run_replaced(closed, jax.tree.leaves(arguments), handlers)
         return jax.tree.structure(shapes).unflatten(outputs)
@@ -46,21 +50,24 @@ def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., An
     return call
 
 
+T = TypeVar("T")
+
+
 class _Function:
     """An equation of a function with a reverse rule; known by its identity."""
 
     __slots__ = ("equation",)
 
-    def __init__(self, equation: Any) -> None:
+    def __init__(self, equation: JaxprEqn) -> None:
         self.equation = equation
 
-    def __call__(self, *arrays: Any) -> Arrays:
+    def __call__(self, *arrays: Leaf) -> Arrays:
         """Evaluate it as JAX does, its rule included."""
         primitive = self.equation.primitive
         parameters = primitive.get_bind_params(self.equation.params)
         return list(primitive.bind(*arrays, **parameters))
 
-    def body(self, *arrays: Any) -> Arrays:
+    def body(self, *arrays: Leaf) -> Arrays:
         """Evaluate it without its rule."""
         closed = self.equation.params["call_jaxpr"]
         return jaxpr_as_fun(closed)(*arrays)
@@ -80,7 +87,7 @@ class Adopted(AbstractLinear):
     is_doubtful = True  # a reverse rule need not be one that JAX can transpose
     function: _Function
     by_body: bool
-    types: tuple[Any, ...]
+    types: tuple[ShapedArray, ...]
     moving: tuple[bool, ...]
 
     def note(self, transposed: bool) -> str:
@@ -89,11 +96,11 @@ class Adopted(AbstractLinear):
         derived = "the derivative of its body" if self.by_body else "vjp, transposed"
         return f"custom_vjp at {place}: {'vjp' if transposed else derived}"
 
-    def takes(self, residuals: Arrays) -> Arrays:
+    def takes(self, residuals: Types) -> Types:
         """Return the types of the tangents."""
         return [a.to_tangent_aval() for a in self._chosen(residuals)]
 
-    def gives(self, residuals: Arrays) -> Arrays:
+    def gives(self, residuals: Types) -> Types:
         """Return the types of the tangents of the outputs."""
         del residuals
         return [t for t in self.types if is_inexact(t)]
@@ -102,7 +109,7 @@ class Adopted(AbstractLinear):
         """Transpose the reverse rule, or differentiate the body."""
         if not self.by_body:
             back = lambda cotangents: self.backward(residuals, cotangents)
-            return jax.linear_transpose(back, self.gives(residuals))(inputs)[0]
+            return jax.linear_transpose(back, self.gives([]))(inputs)[0]
 
         def body(some: Arrays) -> Arrays:
             outputs = self.function.body(*self._with(residuals, some))
@@ -131,7 +138,7 @@ class Adopted(AbstractLinear):
         pairs = zip(residuals, self.moving, strict=True)
         return [next(rest) if m else r for r, m in pairs]
 
-    def _chosen(self, arrays: Any) -> Arrays:
+    def _chosen(self, arrays: Sequence[T]) -> list[T]:
         return [a for a, m in zip(arrays, self.moving, strict=True) if m]
 
 
@@ -146,7 +153,7 @@ class _Ruled(AbstractRuled):
         """Evaluate it."""
         return self.function(*arrays)
 
-    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
         """Apply the derived rule."""
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
         moving = tuple(t is not None for t in along)
@@ -156,5 +163,5 @@ class _Ruled(AbstractRuled):
         return [next(found) if is_inexact(t) else None for t in types]
 
 
-def _run(by_body: bool, equation: Any, inputs: Arrays) -> Arrays:
+def _run(by_body: bool, equation: JaxprEqn, inputs: Arrays) -> Arrays:
     return apply_ruled(_Ruled(_Function(equation), by_body), varying_alike(inputs))

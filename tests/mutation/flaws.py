@@ -557,9 +557,9 @@ _SHARED = [
     Flaw(
         "unused arrays are arguments of a shared program",
         CANONICAL,
-        "    reader.equations(jaxpr, _Lazy(number, found, reader))\n",
-        "    lazy = _Lazy(number, found, reader)\n"
-        "    used = [lazy[variable] for variable in found]\n"
+        "    reader.equations(jaxpr, _NumberedAtFirstUse(number, places, reader))\n",
+        "    lazy = _NumberedAtFirstUse(number, places, reader)\n"
+        "    used = [lazy[variable] for variable in places]\n"
         "    reader.equations(jaxpr, lazy)\n",
         within(ONE_PROGRAM, "unused_arrays_are_left_out"),
     ),

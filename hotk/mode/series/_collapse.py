@@ -1,23 +1,25 @@
 """Operations on the series of many directions, whose top coefficients are summed."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from hotk._core import CUSTOM, bound, is_inexact, traits_of, varying_alike
+from hotk._core import CUSTOM, JaxprEqn, bound, is_inexact, traits_of, varying_alike
 
 from ._frame import Frame, split_top, with_top
 from ._rules import linear_places, of_moving
-from ._series import Series, Units, times, total
+from ._series import Coefficient, Series, Units, times, total
 
 
-One = Callable[[Any, list[Series], Frame], list[Series]]
+One: TypeAlias = Callable[[JaxprEqn, list[Series], Frame], list[Series]]
+"""The rule for the series of one direction."""
 
 
 def collapsed(
-    equation: Any, inputs: list[Series], frame: Frame, one: One
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, one: One
 ) -> list[Series]:
     """Apply an operation to the series of many directions.
 
@@ -42,7 +44,7 @@ def collapsed(
     ]
 
 
-def along_units(equation: Any, inputs: list[Series]) -> list[Series] | None:
+def along_units(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
     """Multiply unit directions by a constant matrix: its rows, nothing to compute."""
     if equation.primitive.name != "dot_general":
         return None
@@ -64,11 +66,11 @@ def along_units(equation: Any, inputs: list[Series]) -> list[Series] | None:
     return [Series(y, (rows.astype(y.dtype), *none, top))]
 
 
-def _is_univariate(equation: Any, inputs: list[Series]) -> bool:
+def _is_univariate(equation: JaxprEqn, inputs: list[Series]) -> bool:
     return traits_of(equation).univariate and not jnp.iscomplexobj(inputs[0].primal)
 
 
-def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
+def _composed(equation: JaxprEqn, x: Series, frame: Frame, one: One) -> Series:
     r"""Compose a function of one number with a series.
 
     Its own coefficients $c_j$ are those at the value alone, the same for all
@@ -80,20 +82,20 @@ def _composed(equation: Any, x: Series, frame: Frame, one: One) -> Series:
     [outer] = one(equation, [slope], Frame(order))
     lower = list(x.terms[:-1])
     parts: list[list[Any]] = [
-        [_each(outer[1], a) for a in lower],
+        [_each(outer.terms[0], a) for a in lower],
         *([None] * (order - 1) for _ in range(order - 1)),
     ]
-    tops = [times(outer[1], x.terms[-1])]
-    power = [*lower, None]  # of delta, as its coefficients 1 to K
+    tops = [times(outer.terms[0], x.terms[-1])]
+    power: list[Any] = [*lower, None]  # of delta, as its coefficients 1 to K
     for j in range(2, order + 1):
         power = _next_power(power, [*lower, None])
-        parts[j - 1] = [_each(outer[j], a) for a in power[:-1]]
-        tops.append(times(outer[j], frame.summed(power[-1])))
+        parts[j - 1] = [_each(outer.terms[j - 1], a) for a in power[:-1]]
+        tops.append(times(outer.terms[j - 1], frame.summed(power[-1])))
     terms = [total(column) for column in zip(*parts, strict=True)]
     return Series(outer.primal, (*terms, total(tops)))
 
 
-def _next_power(power: list[Any], base: list[Any]) -> list[Any]:
+def _next_power(power: list[Coefficient], base: list[Coefficient]) -> list[Any]:
     """Multiply two series without a constant term."""
     return [
         total(times(base[j], power[k - 2 - j]) for j in range(k - 1))
@@ -101,13 +103,13 @@ def _next_power(power: list[Any], base: list[Any]) -> list[Any]:
     ]
 
 
-def _each(factor: Any, term: Any) -> Any:
+def _each(factor: Array | None, term: Array | None) -> Array | None:
     """Multiply the coefficient of each direction by the same factor."""
     return None if factor is None or term is None else factor[None] * term
 
 
 def over_directions(
-    equation: Any, inputs: list[Series], frame: Frame, one: One
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, one: One
 ) -> list[Series]:
     """Apply a rule to each direction; the value is computed once."""
     if not any(series.moves for series in inputs):
@@ -126,7 +128,9 @@ def over_directions(
     return [Series(s.primal[0], s.terms) for s in made] if ruled else made
 
 
-def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
+def _pushed(
+    equation: JaxprEqn, inputs: list[Series], tops: list[Coefficient]
+) -> list[Array | None]:
     """Push the top coefficients through the derivative of an operation."""
     values = [series.primal for series in inputs]
     moving = [i for i, top in enumerate(tops) if top is not None]
@@ -140,7 +144,9 @@ def _pushed(equation: Any, inputs: list[Series], tops: list[Any]) -> list[Any]:
     return [slope if is_inexact(y) else None for y, slope in pairs]
 
 
-def _product(equation: Any, inputs: list[Series], frame: Frame, one: One) -> Series:
+def _product(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, one: One
+) -> Series:
     """Multiply two series; the sum over directions is part of each top product."""
     a, b = inputs
     order = frame.order
@@ -155,7 +161,9 @@ def _product(equation: Any, inputs: list[Series], frame: Frame, one: One) -> Ser
     return Series(made.primal, (*made.terms, total([*curved, *ends])))
 
 
-def contracted(equation: Any, p: Any, q: Any, frame: Frame) -> Any:
+def contracted(
+    equation: JaxprEqn | None, p: Array | None, q: Array | None, frame: Frame
+) -> Array | None:
     """Return the weighted sum over directions of a product of coefficients.
 
     Args:

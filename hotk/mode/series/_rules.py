@@ -5,14 +5,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from hotk._core import bound, is_inexact, operation_name, traits_of
+from hotk._core import (
+    Arrays,
+    JaxprEqn,
+    Leaf,
+    bound,
+    is_inexact,
+    operation_name,
+    traits_of,
+)
 
 from ._elementary import ELEMENTARY
-from ._series import Series, constant, product, times
+from ._series import Coefficient, Series, constant, product, times
 
 
-def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
+def rule_for(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
     """Return the series of the outputs, or `None` if there is no rule for it."""
     places = linear_places(equation, inputs)
     if places is not None:
@@ -23,14 +32,14 @@ def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
     return None if rule is None else rule(equation, inputs)
 
 
-def has_rule(equation: Any, inputs: list[Series]) -> bool:
+def has_rule(equation: JaxprEqn, inputs: list[Series]) -> bool:
     """Whether there is a rule for an operation."""
     linear = linear_places(equation, inputs) is not None
     known = operation_name(equation) in ELEMENTARY
     return linear or known or traits_of(equation).bilinear
 
 
-def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None:
+def linear_places(equation: JaxprEqn, inputs: list[Series]) -> tuple[int, ...] | None:
     """Return the operands that an operation is linear in, if nothing else moves."""
     moving = tuple(i for i, series in enumerate(inputs) if series.moves)
     if traits_of(equation).bilinear:
@@ -39,18 +48,18 @@ def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None
     return places if places and set(moving) <= set(places) else None
 
 
-def joint_places(equation: Any) -> tuple[int, ...]:
+def joint_places(equation: JaxprEqn) -> tuple[int, ...]:
     """Return the operands that an operation is linear in together, the others held."""
     linear = traits_of(equation).linear
     return () if linear is None else tuple(range(len(equation.invars))[linear])
 
 
 def of_moving(
-    equation: Any, values: list[Any], moving: list[int]
-) -> Callable[..., list[Any]]:
+    equation: JaxprEqn, values: Arrays, moving: list[int]
+) -> Callable[..., list[Array]]:
     """Return an operation as a function of what moves among its operands."""
 
-    def operation(*some: Any) -> list[Any]:
+    def operation(*some: Leaf) -> list[Array]:
         whole = list(values)
         for i, value in zip(moving, some, strict=True):
             whole[i] = value
@@ -59,7 +68,9 @@ def of_moving(
     return operation
 
 
-def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
+def _linear(
+    equation: JaxprEqn, inputs: list[Series], places: tuple[int, ...]
+) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     values = [series.primal for series in inputs]
     primals = bound(equation, values)
@@ -79,8 +90,11 @@ def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
 
 
 def term(
-    equation: Any, values: list[Any], places: Sequence[int], terms: list[Any]
-) -> list[Any] | None:
+    equation: JaxprEqn,
+    values: Arrays,
+    places: Sequence[int],
+    terms: list[Coefficient],
+) -> list[Array] | None:
     """Apply an operation to coefficients of the operands that it is linear in.
 
     Args:
@@ -91,7 +105,7 @@ def term(
     """
     if all(terms[i] is None for i in places):
         return None
-    filled = [
+    filled: list[Any] = [
         value
         if i not in places
         else (jnp.zeros_like(value) if terms[i] is None else terms[i])
@@ -103,16 +117,18 @@ def term(
     return bound(equation, filled, parameters)
 
 
-def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
+def _stacked(
+    equation: JaxprEqn, inputs: list[Series], place: int
+) -> list[list[Array] | None]:
     """Apply a product with a constant to all coefficients at once."""
     terms = inputs[place].terms
     there = [k for k, term in enumerate(terms) if term is not None]
     values = [series.primal for series in inputs]
 
-    def one(term: Any) -> Any:
+    def one(term: Leaf) -> Array:
         return bound(equation, [*values[:place], term, *values[place + 1 :]])[0]
 
-    made: list[Any] = [None] * len(terms)
+    made: list[list[Array] | None] = [None] * len(terms)
     if equation.primitive.name == "mul" or len(there) == 1:
         for k in there:
             made[k] = [one(terms[k])]
@@ -123,6 +139,6 @@ def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
     return made
 
 
-def _bilinear(equation: Any, a: Series, b: Series) -> Series:
+def _bilinear(equation: JaxprEqn, a: Series, b: Series) -> Series:
     applied = lambda p, q: bound(equation, [p, q])[0]
     return product(lambda p, q: times(p, q, applied), a, b)

@@ -11,9 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     CUSTOM,
+    ClosedJaxpr,
+    Function,
+    JaxprEqn,
+    Leaf,
     Program,
     bound,
     evaluate,
@@ -27,12 +32,12 @@ from ._control import STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
 from ._rules import has_rule, rule_for
-from ._series import Series, Units
+from ._series import Coefficient, Series, Units
 
 
 def series_of(
-    f: Callable[..., Any], *, many: int | None = None, weights: Any = None
-) -> Callable[..., Any]:
+    f: Function, *, many: int | None = None, weights: Array | None = None
+) -> Callable[..., tuple[PyTree, list[PyTree]]]:
     """Return `f` as a function of series: `g(primals, terms)`.
 
     Args:
@@ -47,7 +52,9 @@ def series_of(
         returns the value and a list with its coefficients 1 to K.
     """
 
-    def run(primals: tuple[Any, ...], terms: list[Any]) -> tuple[Any, list[Any]]:
+    def run(
+        primals: tuple[PyTree, ...], terms: list[PyTree]
+    ) -> tuple[PyTree, list[PyTree]]:
         leaves, tree = jax.tree.flatten(primals)
         none = [None] * len(leaves)
         columns = [none if t is None else tree.flatten_up_to(t) for t in terms]
@@ -70,24 +77,26 @@ def series_of(
     return run
 
 
-def _alike(leaf: Any, terms: list[Any]) -> Series:
+def _alike(leaf: Leaf, terms: list[Coefficient | Units]) -> Series:
     """Let an array and its coefficients vary along the same axes of a `shard_map`."""
     there = [t is not None and not isinstance(t, Units) for t in terms]
-    arrays = [t for t, is_there in zip(terms, there, strict=True) if is_there]
+    arrays: list[Any] = [
+        t for t, is_there in zip(terms, there, strict=True) if is_there
+    ]
     primal, *alike = varying_alike([leaf, *arrays])
     rest = iter(alike)
     pairs = zip(terms, there, strict=True)
     return Series(primal, tuple(next(rest) if is_there else t for t, is_there in pairs))
 
 
-def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def run_series(closed: ClosedJaxpr, inputs: list[Series], frame: Frame) -> list[Series]:
     """Evaluate a closed jaxpr on series."""
     held = frame.constant
     step = lambda equation, inputs: _step(equation, inputs, frame)
     return evaluate(closed, map(held, closed.consts), inputs, step, held)
 
 
-def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def _step(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series]:
     traits = traits_of(equation)
     if traits.constant or not any(series.moves for series in inputs):
         outputs = bound(equation, [series.primal for series in inputs])
@@ -112,19 +121,21 @@ def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     return _by_derivative(equation, inputs, frame) if found is None else found
 
 
-def _has_program(equation: Any, inputs: list[Series]) -> bool:
+def _has_program(equation: JaxprEqn, inputs: list[Series]) -> bool:
     """Whether the derivative is a program of the user, not one operation."""
     if equation.primitive.name == "hotk_ruled":
         return not equation.params["function"].has_series()
     return equation.primitive.name in CUSTOM and not has_rule(equation, inputs)
 
 
-def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def _by_derivative(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame
+) -> list[Series]:
     run = functools.partial(run_series, frame=Frame(frame.order - 1))
     return by_derivative(equation, inputs, frame, run)
 
 
-def _ruled(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def _ruled(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series]:
     """Apply the rule for series that a function of hotk has, if it has one."""
     function = equation.params["function"]
     if not function.has_series():
