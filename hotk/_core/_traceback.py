@@ -47,6 +47,6 @@ def _shortened(error: Exception) -> Exception:
             short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
         )
     notes = getattr(error, "__notes__", [])
-    if notes and isinstance(error, HotkError):  # the way out is the end of its message
+    if notes and isinstance(error, HotkError):  # the fix is the end of its message
         error.__notes__ = [note for note in notes if _OF_JAX not in note]
     return error.with_traceback(short)

@@ -21,7 +21,7 @@ class AbstractMode:
     """How a derivative is taken: a static choice, compared by type and fields.
 
     Attributes:
-        nests: How many derivatives it puts into each other.
+        nests: How many derivatives are nested: 1, 2, or 0 for a Taylor series.
     """
 
     nests: ClassVar[int] = 1
@@ -33,15 +33,23 @@ class AbstractMode:
 
 @dataclasses.dataclass(frozen=True)
 class Forward(AbstractMode):
-    """Forward mode: derivatives along directions of `x`, one pass a direction.
+    r"""Forward mode: Jacobian-vector products $J v$, one pass for each direction.
 
-    Cost: a Jacobian-vector product costs about two evaluations of the function; a
-    gradient or a Jacobian costs one such product for each of the n numbers in `x`.
+    Use it for functions of few numbers, and where reverse mode does not exist, as for
+    a `jax.lax.while_loop`.
+
+    Cost: a Jacobian-vector product costs about two evaluations of the function and
+    keeps nothing of them. A gradient or a Jacobian costs one such product for each of
+    the n numbers in `x`.
 
     Example:
         >>> f = lambda x: jax.lax.while_loop(lambda y: y > 1, lambda y: y / 2, x[0])
         >>> hotk.gradient(f, jnp.array([3.0, 1.0]), mode=hotk.Forward()).tolist()
         [0.25, 0.0]
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating derivatives. SIAM, chapter 3.
+            https://doi.org/10.1137/1.9780898717761
     """
 
     def along(
@@ -94,15 +102,23 @@ class Forward(AbstractMode):
 
 @dataclasses.dataclass(frozen=True)
 class Reverse(AbstractMode):
-    """Reverse mode: derivatives of outputs, one pass an output.
+    r"""Reverse mode: vector-Jacobian products $u^T J$, one pass for each output.
+
+    Use it for gradients of functions of many numbers. It does not exist for a
+    `jax.lax.while_loop` whose number of steps depends on `x`.
 
     Cost: a gradient costs about three evaluations of the function and keeps its
-    intermediates; a Jacobian costs one pass for each of the m numbers in `y`.
+    intermediate results. A Jacobian costs one such pass for each of the m numbers in
+    the value.
 
     Example:
         >>> f = lambda x: x**2
         >>> hotk.derivative(f, 3.0, mode=hotk.Reverse()).item()
         6.0
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating derivatives. SIAM, chapter 3.
+            https://doi.org/10.1137/1.9780898717761
     """
 
     def back(

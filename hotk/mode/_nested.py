@@ -23,18 +23,30 @@ from ._first import Forward, Reverse, real_inner
 
 @dataclasses.dataclass(frozen=True)
 class Nested(AbstractCurvature):
-    """Two derivatives, one over the other.
+    r"""A second derivative as the derivative of a derivative: $H v = D(\nabla f)\,v$.
 
-    `Nested(Forward(), Reverse())` pushes a direction through a gradient (Pearlmutter,
-    1994) and is the default. All four nestings give the same numbers.
+    All four nestings give the same numbers. `Nested(Forward(), Reverse())` is the
+    default: the Jacobian-vector product of a gradient [1]. The others are for functions
+    that lack one of the modes.
+
+    Cost of a Hessian-vector product: forward over reverse takes about as long as two
+    gradients, reverse over reverse up to four times as long as that (measured on a
+    convolutional network). Forward over forward makes a pass for each number in `x`.
 
     Attributes:
         outer: Mode of the derivative that is taken last.
         inner: Mode of the derivative that is taken first.
 
+    Raises:
+        ModeError: If either is anything but a `Forward()` or a `Reverse()`.
+
     Example:
         >>> hotk.Nested(hotk.Forward(), hotk.Reverse()) == hotk.FORWARD_OVER_REVERSE
         True
+
+    References:
+        [1] Pearlmutter (1994). Fast exact multiplication by the Hessian. Neural
+            Computation 6(1), 147-160. https://doi.org/10.1162/neco.1994.6.1.147
     """
 
     nests: ClassVar[int] = 2

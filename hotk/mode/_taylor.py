@@ -15,9 +15,13 @@ from .series import scaled, series_of
 
 @dataclasses.dataclass(frozen=True)
 class Taylor(AbstractCurvature):
-    """Taylor mode: the coefficients of a series are carried through the program.
+    r"""Taylor mode: the coefficients of $f(x + t v)$ are computed in one forward pass.
 
-    Cost: at most quadratic in the order for products and elementary functions, where
+    It gives second derivatives along directions, and all derivatives of higher order
+    along one. Operations without a rule of their own are served by one that follows
+    from their derivative, so it exists wherever forward mode does.
+
+    Cost: for products and elementary functions at most quadratic in the order, where
     nested derivatives are exponential.
 
     Example:
@@ -25,6 +29,10 @@ class Taylor(AbstractCurvature):
         >>> f = lambda x: jnp.sum(x**3)
         >>> hotk.quadratic_form(f, x, v, mode=hotk.Taylor()).item()
         18.0
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating derivatives. SIAM, chapter 13.
+            https://doi.org/10.1137/1.9780898717761
     """
 
     nests: ClassVar[int] = 0

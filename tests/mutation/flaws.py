@@ -441,17 +441,18 @@ _NUMBERS = [
     Flaw(
         "loops have no mode",
         "hotk/mode/_auto.py",
-        "        return [usual, loop, double, last]\n"
-        "    return [usual, double, loop, last]",
-        "        return [usual, double, last]\n    return [usual, double, last]",
+        "        return [cheapest, for_loops, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, for_loops, last]",
+        "        return [cheapest, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, last]",
         within("fuzz/test_fuzz", "a_program_of_each_kind_agrees_with_raw_jax[while]"),
     ),
     Flaw(
         "custom rules are run without their order",
         "hotk/mode/_auto.py",
-        "        return [usual, loop, double, last]\n"
-        "    return [usual, double, loop, last]",
-        "        return [loop]\n    return [loop]",
+        "        return [cheapest, for_loops, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, for_loops, last]",
+        "        return [for_loops]\n    return [for_loops]",
         within("primitive/test_adopted", "auto_says_what_it_derived"),
     ),
 ]
