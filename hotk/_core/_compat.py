@@ -271,12 +271,12 @@ def new_primitive(
         transpose: From cotangents, arrays and parameters to cotangents.
         batch: From arrays, their mapped axes and parameters to arrays and their axes.
     """
-    made = Primitive(name)
-    made.multiple_results = True
-    made.def_impl(run)
-    made.def_abstract_eval(types)
-    ad.primitive_jvps[made] = jvp
-    ad.primitive_transposes[made] = transpose
-    batching.primitive_batchers[made] = batch
-    mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
-    return made
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    return primitive

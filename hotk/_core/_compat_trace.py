@@ -89,15 +89,15 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
 
     # A function with rules is run here, as it may have captured what is traced: without
     # a tracer among its arguments there is nothing to derive.
-    def process_custom_jvp_call(self, *given: Any, **options: Any) -> Any:
-        if not any(isinstance(a, Tracer) for a in given[-1]):
-            return given[1].call_wrapped(*given[-1])
-        return super().process_custom_jvp_call(*given, **options)
+    def process_custom_jvp_call(self, *args: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in args[-1]):
+            return args[1].call_wrapped(*args[-1])
+        return super().process_custom_jvp_call(*args, **options)
 
-    def process_custom_vjp_call(self, *given: Any, **options: Any) -> Any:
-        if not any(isinstance(a, Tracer) for a in given[-1]):
-            return given[1].call_wrapped(*given[-1])
-        return super().process_custom_vjp_call(*given, **options)
+    def process_custom_vjp_call(self, *args: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in args[-1]):
+            return args[1].call_wrapped(*args[-1])
+        return super().process_custom_vjp_call(*args, **options)
 
 
 class _EagerButForHost(_Eager):
@@ -129,14 +129,14 @@ def trace_once(
         kept: Whether the program is run more than once: then it calls the host itself.
     """
     leaves, tree = jax.tree.flatten(arguments)
-    trees = []
+    structures = []
 
     def flat(*moving: Array) -> list[Array]:
-        # As JAX made it, but for the class: it has no other way in.
+        # JAX makes the trace itself and takes none; so its class is changed here.
         _jax_core.trace_ctx.trace.__class__ = _EagerButForHost if kept else _Eager
         with abandoned_if_failed():
-            results, made = jax.tree.flatten(function(*tree.unflatten(moving)))
-        trees.append(made)
+            results, structure = jax.tree.flatten(function(*tree.unflatten(moving)))
+        structures.append(structure)
         return [
             a if isinstance(a, jax.Array) else jax.numpy.asarray(a) for a in results
         ]
@@ -147,7 +147,7 @@ def trace_once(
     jaxpr, _, constants = _partial_eval.trace_to_jaxpr_dynamic(wrapped, types)
     closed = ClosedJaxpr(jaxpr, constants)
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
-    return closed, trees[0].unflatten(shapes)
+    return closed, structures[0].unflatten(shapes)
 
 
 # What JAX makes of a rule of the user: each leads to it.
@@ -171,7 +171,7 @@ def rule_functions(
         LookupError: If they are used in a way that is not known.
     """
     waiting = [equation.params[name] for name in _RULES if name in equation.params]
-    found: list[Callable[..., object]] = []
+    functions: list[Callable[..., object]] = []
     mapped: list[Hashable] = []
     known = set()
     while waiting:
@@ -182,9 +182,9 @@ def rule_functions(
         if isinstance(here, _linear_util.WrappedFun):
             if here.params:
                 raise LookupError("parameters of a rule")
-            for made, given in here.transforms:
-                if getattr(made, "__name__", "") not in _FLAT:
-                    mapped.append((made, *map(_axes, given)))
+            for transform, options in here.transforms:
+                if getattr(transform, "__name__", "") not in _FLAT:
+                    mapped.append((transform, *map(_axes, options)))
             waiting.append(here.f)
         elif isinstance(here, (tuple, list)):
             waiting.extend(here)
@@ -193,20 +193,20 @@ def rule_functions(
         ):
             waiting.extend(cell.cell_contents for cell in here.__closure__)
         elif callable(here):
-            found.append(here)
-    if not found:
+            functions.append(here)
+    if not functions:
         raise LookupError("a rule that is not found")
-    return found, tuple(mapped)
+    return functions, tuple(mapped)
 
 
-def _axes(given: object) -> Hashable:
+def _axes(option: object) -> Hashable:
     """Return what a rule is mapped along, as a value."""
-    if isinstance(given, (tuple, list)):
-        return tuple(map(_axes, given))
-    if isinstance(given, (_batching.AxisData, _jax_core.TraceTag)):
-        return given
-    if given is None or type(given) in (int, str, bool):
-        return given
+    if isinstance(option, (tuple, list)):
+        return tuple(map(_axes, option))
+    if isinstance(option, (_batching.AxisData, _jax_core.TraceTag)):
+        return option
+    if option is None or type(option) in (int, str, bool):
+        return option
     raise LookupError("a rule given more than arrays")
 
 

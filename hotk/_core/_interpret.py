@@ -210,8 +210,8 @@ def bound(
 ) -> list[Array]:
     """Apply the operation of an equation, with its own parameters or with others."""
     primitive = equation.primitive
-    given = equation.params if parameters is None else parameters
-    outputs = primitive.bind(*inputs, **primitive.get_bind_params(given))
+    chosen = equation.params if parameters is None else parameters
+    outputs = primitive.bind(*inputs, **primitive.get_bind_params(chosen))
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
@@ -256,12 +256,12 @@ def _replaced(value: object, handlers: Handlers) -> object:
     assert isinstance(value, (Jaxpr, ClosedJaxpr))  # as it holds equations
     closed = value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
     run = lambda *a: run_replaced(closed, a, handlers)
-    made = jax.make_jaxpr(run)(*_shapes(closed.jaxpr))
+    traced = jax.make_jaxpr(run)(*_shapes(closed.jaxpr))
     if isinstance(value, ClosedJaxpr):
-        return made
-    if made.consts:
+        return traced
+    if traced.consts:
         raise NotImplementedError("constants in a program that must have none")
-    return made.jaxpr
+    return traced.jaxpr
 
 
 def _shapes(jaxpr: Jaxpr) -> list[jax.ShapeDtypeStruct]:

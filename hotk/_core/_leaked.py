@@ -19,8 +19,8 @@ def _below(jaxpr: Jaxpr) -> bool:
             for item in value if isinstance(value, (tuple, list)) else (value,):
                 if not isinstance(item, ClosedJaxpr):
                     continue
-                alone = id(item) in converted
-                if _below(item.jaxpr) if alone else tracers_inside(item):
+                is_rebound = id(item) in converted
+                if _below(item.jaxpr) if is_rebound else tracers_inside(item):
                     return True
     return False
 

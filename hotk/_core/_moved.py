@@ -45,14 +45,14 @@ def same_program(
         if place is None:
             inputs.append(next(arguments))
             continue
-        found = [
+        matches = [
             i for i, (_, value) in enumerate(constants) if _same_array(value, place)
         ]
-        inputs.append(constants.pop(found[0])[0] if found else object())
+        inputs.append(constants.pop(matches[0])[0] if matches else object())
     one, other = KeyWriter(), KeyWriter()
     try:
-        kept = tuple(content(value) for _, value in constants)
-        if kept != tuple(map(content, first.consts)):
+        rest = tuple(content(value) for _, value in constants)
+        if rest != tuple(map(content, first.consts)):
             return False
         for closed, writer, order in (
             (first, one, [*first.jaxpr.invars, *first.jaxpr.constvars]),
@@ -184,8 +184,8 @@ class _Moved:
             inner = jitted(equation)
             if move is not None:
                 narrow = any(map(self.is_narrow, equation.invars))
-                bound, made = self.bound(equation), move()
-                each = made if equation.primitive.multiple_results else [made]
+                bound, results = self.bound(equation), move()
+                each = results if equation.primitive.multiple_results else [results]
                 for variable, array in zip(equation.outvars, each, strict=True):
                     self.know(variable, np.asarray(array), narrow)
                     if bound is not None:
@@ -305,8 +305,8 @@ class _Moved:
         name = equation.primitive.name
         if name not in RING:
             return max(known)
-        made = math.prod(known) if name == "mul" else sum(known)
-        return made if made < _ROOM else None
+        largest = math.prod(known) if name == "mul" else sum(known)
+        return largest if largest < _ROOM else None
 
     def compares_exactly(self, atoms: Sequence[Atom], values: list[np.ndarray]) -> bool:
         """Whether floats compare as they did with all their digits.
@@ -329,9 +329,9 @@ def needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
     A library that checks what it gets, and then drops the outcome, leaves the others.
     """
     used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    found = []
+    wanted = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or not used.isdisjoint(equation.outvars):
             used.update(a for a in equation.invars if not isinstance(a, Literal))
-            found.append(equation)
-    return found[::-1]
+            wanted.append(equation)
+    return wanted[::-1]

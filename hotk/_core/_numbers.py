@@ -50,8 +50,8 @@ def with_numbers(closed: ClosedJaxpr, paths: list[Path], count: int) -> ClosedJa
         return _run(closed.jaxpr, (), rest, (), values)
 
     shapes = [shape_of(t) for t in types]
-    given = [_number_shape(closed, path) for path in kinds]
-    return jax.make_jaxpr(run)(*shapes[:count], *given, *shapes[count:])
+    number_shapes = [_number_shape(closed, path) for path in kinds]
+    return jax.make_jaxpr(run)(*shapes[:count], *number_shapes, *shapes[count:])
 
 
 def _number_shape(closed: ClosedJaxpr, path: Path) -> jax.ShapeDtypeStruct:

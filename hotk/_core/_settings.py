@@ -66,7 +66,7 @@ def decisive_settings(
     Returns:
         Both values by name, as text.
     """
-    found = {}
+    differing = {}
     for name, a, b in zip(setting_names(), then, now, strict=True):
         if a == b or name in _IDLE or (name == _KEYS and not seeded):
             continue
@@ -79,8 +79,8 @@ def decisive_settings(
             what = "mesh"
             if not a or getattr(a, "empty", False):
                 continue  # the program has none of its own
-        found[what.removesuffix("_context_manager")] = (str(one), str(other))
-    return found
+        differing[what.removesuffix("_context_manager")] = (str(one), str(other))
+    return differing
 
 
 def makes_keys(closed: ClosedJaxpr) -> bool:

@@ -22,21 +22,21 @@ def unit(x: Point, index: int | Int[Array, ""], scale: complex = 1.0) -> Tangent
     complex leaves only.
     """
     leaves, treedef = jax.tree.flatten(x)
-    made, offset = [], 0
+    parts, offset = [], 0
     for leaf in leaves:
         if not leaf.size:
-            made.append(jnp.zeros_like(leaf))
+            parts.append(jnp.zeros_like(leaf))
             continue
         here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
         offset += leaf.size
         real = not jnp.issubdtype(leaf.dtype, jnp.complexfloating)
         if real and isinstance(scale, complex) and scale.imag:
-            made.append(jnp.zeros(leaf.shape, leaf.dtype))
+            parts.append(jnp.zeros(leaf.shape, leaf.dtype))
         else:
             value = jnp.asarray(scale.real if real else scale, leaf.dtype)
             zero = jnp.zeros((), leaf.dtype)
-            made.append(jnp.where(here, value, zero).reshape(leaf.shape))
-    return treedef.unflatten(made)
+            parts.append(jnp.where(here, value, zero).reshape(leaf.shape))
+    return treedef.unflatten(parts)
 
 
 def over_basis(

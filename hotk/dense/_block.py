@@ -25,8 +25,8 @@ from ._basis import size_of
 
 # Bytes of intermediates that a block may fill: measured best within 20 % on 16
 # functions.
-_CACHE = 4 << 20
-_LEAST = 8
+_CACHE_BYTES = 4 << 20
+_SMALLEST = 8
 # A batch of kernels makes a grouped convolution, slow on CPUs beyond a few.
 _CONVOLUTION = 4
 
@@ -62,7 +62,7 @@ def choose_block(push: Callable[[Tangent], PyTree], x: PyTree) -> int:
     """
     n = size_of(x)
     block = n
-    if n > _LEAST:
+    if n > _SMALLEST:
         traffic = _traffic(_jaxpr(push, x))
         if traffic.written:
             block = _block(n, traffic)
@@ -88,16 +88,16 @@ def _jaxpr(push: Callable[[Tangent], PyTree], x: PyTree) -> Jaxpr:
 
 def _block(n: int, traffic: "_Traffic") -> int:
     written, shared = sum(traffic.written.values()), sum(traffic.shared.values())
-    block = max(max(_CACHE, shared) // max(written, 1), _LEAST)
+    block = max(max(_CACHE_BYTES, shared) // max(written, 1), _SMALLEST)
     if traffic.kernel:
         block = _CONVOLUTION
     if block >= n:
         return n
     block = 1 << round(math.log2(block))
-    if block < _LEAST:
+    if block < _SMALLEST:
         return block
     width = math.ceil(n / math.ceil(n / block))
-    return min(n, math.ceil(width / _LEAST) * _LEAST)
+    return min(n, math.ceil(width / _SMALLEST) * _SMALLEST)
 
 
 class _Traffic(NamedTuple):
@@ -153,12 +153,12 @@ def needed(jaxpr: Jaxpr, used: list[bool]) -> tuple[list[JaxprEqn], set[Var]]:
     """Return the equations that the used outputs depend on, and all they depend on."""
     outputs = zip(jaxpr.outvars, used, strict=True)
     wanted = {v for v, is_used in outputs if is_used and isinstance(v, Var)}
-    kept = []
+    equations = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or any(v in wanted for v in equation.outvars):
-            kept.append(equation)
+            equations.append(equation)
             wanted.update(v for v in equation.invars if isinstance(v, Var))
-    return kept[::-1], wanted
+    return equations[::-1], wanted
 
 
 def _depends(atom: Atom, live: set[Var]) -> bool:

@@ -37,7 +37,7 @@ def columns(
     """
     leaves, treedef = jax.tree.flatten(x)
     block = choose_block(push, x) if block is None else block
-    made: dict[int, list[Array]] = {}
+    by_leaf: dict[int, list[Array]] = {}
     for group in _groups(leaves, block):
         inside = [leaves[i] for i in group]
         sizes = [leaf.size for leaf in inside]
@@ -55,9 +55,9 @@ def columns(
                 a if len(group) == 1 else a[..., bounds[k] : bounds[k + 1]]
                 for a in whole
             ]
-            made[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
+            by_leaf[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
     return [
-        list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)
+        list(row) for row in zip(*(by_leaf[i] for i in range(len(leaves))), strict=True)
     ]
 
 
@@ -105,9 +105,9 @@ def _group_columns(
 
 def _seeds(leaves: list[Array], index: Int[Array, ""]) -> list[Array]:
     """Make the unit direction of one flat index, where it is used."""
-    made, offset = [], 0
+    seeds, offset = [], 0
     for leaf in leaves:
         here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
         offset += leaf.size
-        made.append(here.astype(leaf.dtype).reshape(leaf.shape))
-    return made
+        seeds.append(here.astype(leaf.dtype).reshape(leaf.shape))
+    return seeds

@@ -33,10 +33,10 @@ def is_entrywise(push: Callable[[Tangent], PyTree], x: PyTree) -> bool:
     jaxpr = jax.make_jaxpr(push)(shapes).jaxpr
     try:
         every = [True] * len(jaxpr.outvars)
-        found = _follow(jaxpr, list(range(len(jaxpr.invars))), every)
+        sources = _follow(jaxpr, list(range(len(jaxpr.invars))), every)
     except _Mixed:
         return False
-    return all(leaf is None or leaf == i for i, leaf in enumerate(found))
+    return all(leaf is None or leaf == i for i, leaf in enumerate(sources))
 
 
 class _Mixed(Exception):
@@ -63,8 +63,8 @@ def _follow(
         program = called_program(equation)
         if program is not None:
             inside = [v in wanted for v in equation.outvars]
-            found = _follow(program.jaxpr, list(map(read, equation.invars)), inside)
-            leaf_of.update(zip(equation.outvars, found, strict=True))
+            sources = _follow(program.jaxpr, list(map(read, equation.invars)), inside)
+            leaf_of.update(zip(equation.outvars, sources, strict=True))
             continue
         [leaf] = moving if len(moving) == 1 else [None]
         if leaf is None or not _keeps_order(equation, read):

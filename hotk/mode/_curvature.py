@@ -44,5 +44,7 @@ class AbstractCurvature(AbstractMode, abc.ABC):
         block = choose_block(form, x) if block is None else block
         entries = over_basis(lambda i: form(unit(x, i)), n, block)
         pieces = split_rows(entries, x)
-        made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
-        return y, treedef.unflatten(made), aux
+        diagonal = [
+            p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)
+        ]
+        return y, treedef.unflatten(diagonal), aux

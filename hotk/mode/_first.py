@@ -79,8 +79,8 @@ class Forward(AbstractMode):
                 else re
                 for re, im, leaf in zip(parts, imaginary, leaves, strict=True)
             ]
-        made = [p.astype(leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)]
-        return y, treedef.unflatten(made), aux
+        slopes = [p.astype(leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)]
+        return y, treedef.unflatten(slopes), aux
 
     def jacobian(
         self, f: FunctionWithAux, x: Point, block: int | None = None
@@ -92,8 +92,8 @@ class Forward(AbstractMode):
             return y, jax.tree.map(lambda _: x, y), aux
         outputs, structure = jax.tree.flatten(y)
         rows = columns(lambda v: self.along(f, x, v)[1], x, block)
-        made = [treedef.unflatten(row) for row in rows] if outputs else []
-        return y, structure.unflatten(made), aux
+        jacobians = [treedef.unflatten(row) for row in rows] if outputs else []
+        return y, structure.unflatten(jacobians), aux
 
     def derivative(self, f: FunctionWithAux, x: Point) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its derivative by a scalar `x`, and `aux`."""
@@ -158,8 +158,8 @@ class Reverse(AbstractMode):
             pairs = zip(pieces, rows(1j), strict=True)
             pieces = [_complete(outputs, real, other) for real, other in pairs]
         structure = jax.tree.structure(x)
-        made = [[row[k] for row in pieces] for k in range(len(outputs))]
-        return y, treedef.unflatten(map(structure.unflatten, made)), aux
+        jacobians = [[row[k] for row in pieces] for k in range(len(outputs))]
+        return y, treedef.unflatten(map(structure.unflatten, jacobians)), aux
 
     def derivative(self, f: FunctionWithAux, x: Point) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its derivative by a scalar `x`, and `aux`, in m passes."""

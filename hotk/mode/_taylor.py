@@ -42,8 +42,8 @@ class Taylor(AbstractCurvature):
     ) -> tuple[list[PyTree], PyTree]:
         r"""Return the coefficients of $f(x + t v)$ up to an order, and `aux`."""
         terms = [(v,), *[None] * (order - 1)][:order]
-        (y, aux), found = series_of(f)((x,), terms)
-        return [y, *(made[0] for made in found)], aux
+        (y, aux), rows = series_of(f)((x,), terms)
+        return [y, *(outputs[0] for outputs in rows)], aux
 
     def quadratic_form(
         self, f: FunctionWithAux, x: Point, v: Tangent

@@ -80,9 +80,9 @@ class AbstractLinear(abc.ABC):
         """
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-        def at(some: Arrays) -> Arrays:
+        def at(leaves: Arrays) -> Arrays:
             point = list(residuals)
-            for i, leaf in zip(moving, some, strict=True):
+            for i, leaf in zip(moving, leaves, strict=True):
                 point[i] = leaf
             return self.apply(transposed, point, values)
 
@@ -133,15 +133,15 @@ class Batched(AbstractLinear):
         """Differentiate each by its own residuals and the common ones."""
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-        def one(residuals: Arrays, values: Arrays, some: list[Leaf | None]) -> Arrays:
+        def one(residuals: Arrays, values: Arrays, along: list[Leaf | None]) -> Arrays:
             direction: list[Any] = [None] * len(residuals)
-            for i, tangent in zip(moving, some, strict=True):
+            for i, tangent in zip(moving, along, strict=True):
                 direction[i] = tangent
             return self.one.derivative(transposed, residuals, direction, values)
 
         axes = [0 if m else None for m in self.mapped]
-        some = [axes[i] for i in moving]
-        return jax.vmap(one, in_axes=(axes, 0, some), axis_size=self.size)(
+        along_axes = [axes[i] for i in moving]
+        return jax.vmap(one, in_axes=(axes, 0, along_axes), axis_size=self.size)(
             residuals, values, [tangents[i] for i in moving]
         )
 
@@ -177,11 +177,9 @@ def check_linear(closed: ClosedJaxpr) -> None:
 
 def notes_of(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Return what the linear maps of a program say of themselves, each once."""
-    found = {
-        linear.note(equation.params["transposed"]): None
-        for equation, linear in _maps(jaxpr)
-    }
-    return tuple(note for note in found if note)
+    maps = _maps(jaxpr)
+    notes = [linear.note(equation.params["transposed"]) for equation, linear in maps]
+    return tuple(dict.fromkeys(note for note in notes if note))
 
 
 def _maps(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, AbstractLinear]]:
@@ -226,7 +224,7 @@ def _types(
 
 
 def _jvp(
-    primals: Arrays,
+    primals: Sequence[Leaf],
     tangents: Sequence[Leaf | ad.Zero],
     *,
     linear: AbstractLinear,
@@ -256,15 +254,15 @@ def _transpose(
     count: int,
 ) -> Sequence[Leaf | ad.Zero | None]:
     residuals, values = list(arguments[:count]), arguments[count:]
-    given = [ad.instantiate_zeros(c) for c in cotangents]
-    back = _bind(linear, not transposed, residuals, given)
+    nonzero = [ad.instantiate_zeros(c) for c in cotangents]
+    back = _bind(linear, not transposed, residuals, nonzero)
     pairs = zip(values, back, strict=True)
     wanted = [c if ad.is_undefined_primal(v) else None for v, c in pairs]
     return [*([None] * count), *wanted]
 
 
 def _batch(
-    arguments: Arrays,
+    arguments: Sequence[Leaf],
     axes: Sequence[int | None],
     *,
     linear: AbstractLinear,

@@ -145,14 +145,17 @@ def _types(*types: AbstractValue, function: AbstractRuled) -> Types:
 
 
 def _jvp(
-    primals: Arrays, tangents: Sequence[Leaf | ad.Zero], *, function: AbstractRuled
+    primals: Sequence[Leaf],
+    tangents: Sequence[Leaf | ad.Zero],
+    *,
+    function: AbstractRuled,
 ) -> tuple[Arrays, Sequence[Leaf | ad.Zero]]:
     outputs = _PRIMITIVE.bind(*primals, function=function)
     along = [None if isinstance(t, ad.Zero) else t for t in tangents]
-    made = function.tangents(outputs, list(primals), along)
+    slopes = function.tangents(outputs, list(primals), along)
     return outputs, [
         ad.Zero(jax.typeof(o).to_tangent_aval()) if t is None else t
-        for o, t in zip(outputs, made, strict=True)
+        for o, t in zip(outputs, slopes, strict=True)
     ]
 
 
@@ -162,24 +165,24 @@ def _transpose(
     """Transpose a function that is linear in what is not known."""
     unknown = [i for i, a in enumerate(arrays) if ad.is_undefined_primal(a)]
 
-    def linear(*some: Leaf) -> Arrays:
-        given = list(arrays)
-        for i, value in zip(unknown, some, strict=True):
-            given[i] = value
-        return function.run(given)
+    def linear(*values: Leaf) -> Arrays:
+        operands = list(arrays)
+        for i, value in zip(unknown, values, strict=True):
+            operands[i] = value
+        return function.run(operands)
 
     shapes = [
         jax.ShapeDtypeStruct(arrays[i].aval.shape, arrays[i].aval.dtype)
         for i in unknown
     ]
-    given = [ad.instantiate_zeros(c) for c in cotangents]
-    back = jax.linear_transpose(linear, *shapes)(given)
-    found = dict(zip(unknown, back, strict=True))
-    return [found.get(i) for i in range(len(arrays))]
+    nonzero = [ad.instantiate_zeros(c) for c in cotangents]
+    back = jax.linear_transpose(linear, *shapes)(nonzero)
+    by_place = dict(zip(unknown, back, strict=True))
+    return [by_place.get(i) for i in range(len(arrays))]
 
 
 def _batch(
-    arrays: Arrays, axes: Sequence[int | None], *, function: AbstractRuled
+    arrays: Sequence[Leaf], axes: Sequence[int | None], *, function: AbstractRuled
 ) -> tuple[Arrays, list[int]]:
     moved, size = in_front(arrays, axes)
     mapped = tuple(d is not None for d in axes)

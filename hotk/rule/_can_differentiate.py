@@ -26,7 +26,7 @@ from hotk.mode import (
     Nested,
     Reverse,
 )
-from hotk.primitive import adopted, check_linear
+from hotk.primitive import check_linear, with_forward_rules
 
 
 Modes = tuple[Any, ...]
@@ -168,7 +168,7 @@ def _existing(closed: Any, order: int) -> Modes:
 def _traces(closed: Any, mode: Any, order: int, by_body: bool) -> bool:
     types = [v.aval for v in closed.jaxpr.invars]
     moves = [is_inexact(t) for t in types]
-    run = adopted(jaxpr_as_fun(closed), by_body=by_body)
+    run = with_forward_rules(jaxpr_as_fun(closed), by_body=by_body)
 
     def derivative(inputs: list[Any]) -> Any:
         point = [a for a, m in zip(inputs, moves, strict=True) if m]

@@ -18,7 +18,7 @@ from hotk._core import (
     used_inputs,
 )
 from hotk.mode import Forward, Reverse
-from hotk.primitive import AbstractLinear, adopted, apply_linear
+from hotk.primitive import AbstractLinear, apply_linear, with_forward_rules
 
 from ._results import cotangents_of, tangents_of
 from ._shape import Shape
@@ -99,7 +99,8 @@ class Derivative(AbstractLinear):
         """Differentiate along tangents, so that the rules are kept for what follows."""
         residuals = [*(outputs if self.rules.keeps_value else ()), *arrays]
         if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
-            return adopted(self.forward)(residuals, tangents)  # JAX transposes it
+            forward = with_forward_rules(self.forward)  # which JAX transposes
+            return forward(residuals, tangents)
         return apply_linear(self, residuals, tangents)
 
     def takes(self, residuals: Arrays) -> Arrays:
@@ -118,7 +119,8 @@ class Derivative(AbstractLinear):
             return self._by_jvp(residuals, inputs)
         if self.rules.forward == "body":
             point = self.chosen(residuals)
-            return jax.jvp(adopted(self._body(residuals)), (point,), (inputs,))[1]
+            body = with_forward_rules(self._body(residuals))
+            return jax.jvp(body, (point,), (inputs,))[1]
         self._check_linear(residuals)
         back = lambda cotangents: self._by_vjp(residuals, cotangents)
         return self.contracted(back, self.gives(residuals), inputs)

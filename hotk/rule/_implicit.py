@@ -17,7 +17,7 @@ from hotk._core import (
     function_name,
     message,
 )
-from hotk.primitive import adopted
+from hotk.primitive import with_forward_rules
 
 from ._custom import custom
 from ._disabled import is_disabled
@@ -308,9 +308,9 @@ def _implicit(primals: Any, tangents: Any, *, y: Any) -> Any:
 
     whole = (equation, theta)
     moving, kept = eqx.partition(whole, eqx.is_inexact_array)
-    _, product = jax.linearize(adopted(lambda x: residual(x, *whole)), x)
+    _, product = jax.linearize(with_forward_rules(lambda x: residual(x, *whole)), x)
     _, change = jax.jvp(
-        adopted(lambda moving: residual(x, *eqx.combine(moving, kept))),
+        with_forward_rules(lambda moving: residual(x, *eqx.combine(moving, kept))),
         (moving,),
         ((d_equation, d_theta),),
     )

@@ -369,8 +369,8 @@ _NUMBERS = [
     Flaw(
         "the seeds of a column have a wrong offset",
         "hotk/dense/_columns.py",
-        "        offset += leaf.size\n        made.append(here.astype",
-        "        made.append(here.astype",
+        "        offset += leaf.size\n        seeds.append(here.astype",
+        "        seeds.append(here.astype",
         within(
             "promises/test_any_tree",
             "a_dense_hessian_over_a_tree_is_a_tree_of_trees",
@@ -453,7 +453,7 @@ _NUMBERS = [
         "        return [cheapest, for_loops, for_custom_vjp, last]\n"
         "    return [cheapest, for_custom_vjp, for_loops, last]",
         "        return [for_loops]\n    return [for_loops]",
-        within("primitive/test_adopted", "auto_says_what_it_derived"),
+        within("primitive/test_custom_vjp", "auto_says_what_it_derived"),
     ),
 ]
 

@@ -124,8 +124,8 @@ def over_directions(
         in_axes=([axes] * len(inputs),),
         out_axes=[outer] * len(equation.outvars),
     )
-    made = each(inputs)
-    return [Series(s.primal[0], s.terms) for s in made] if ruled else made
+    outputs = each(inputs)
+    return [Series(s.primal[0], s.terms) for s in outputs] if ruled else outputs
 
 
 def _pushed(
@@ -151,14 +151,14 @@ def _product(
     a, b = inputs
     order = frame.order
     below = [s.cut(order - 1) for s in inputs]
-    [made] = over_directions(equation, below, Frame(order - 1), one)
+    [lower] = over_directions(equation, below, Frame(order - 1), one)
     pairs = [(a[j], b[order - j]) for j in range(1, order)]
     curved = [contracted(equation, p, q, frame) for p, q in pairs]
     ends = [
         None if p is None or q is None else bound(equation, [p, q])[0]
         for p, q in ((a.primal, b.terms[-1]), (a.terms[-1], b.primal))
     ]
-    return Series(made.primal, (*made.terms, total([*curved, *ends])))
+    return Series(lower.primal, (*lower.terms, total([*curved, *ends])))
 
 
 def contracted(

@@ -53,9 +53,9 @@ def _checkpoint(
     masks: list[Mask] = []
 
     def body(*arrays: Leaf) -> list[Leaf]:
-        made = run(closed, unpack(arrays))
-        masks[:] = [_mask(s) for s in made]
-        return [a for s in made for a in _present(s)]
+        results = run(closed, unpack(arrays))
+        masks[:] = [_mask(s) for s in results]
+        return [a for s in results for a in _present(s)]
 
     options = {k: equation.params[k] for k in ("prevent_cse", "policy")}
     outputs = iter(jax.checkpoint(body, **options)(*pack))
@@ -88,14 +88,14 @@ def _scan(
     fixed, carry = inputs[:consts], inputs[consts : consts + carries]
     mapped = list(map(frame.swapped, inputs[consts + carries :]))
     rows = [_row(series, parameters["length"]) for series in mapped]
-    start, masks, made = _settled(closed, fixed, carry, rows, frame, run)
+    start, masks, out_masks = _settled(closed, fixed, carry, rows, frame, run)
     carry_in, carry_out = _packing(start)
     rows_in, rows_out = _packing(mapped)
 
     def step(state: Arrays, row: Arrays) -> tuple[Arrays, Arrays]:
-        made = run(closed, [*fixed, *carry_out(state), *rows_out(row)])
-        after = _filled_up(made[:carries], masks, frame)
-        return after, [a for s in made[carries:] for a in _present(s)]
+        results = run(closed, [*fixed, *carry_out(state), *rows_out(row)])
+        after = _filled_up(results[:carries], masks, frame)
+        return after, [a for s in results[carries:] for a in _present(s)]
 
     last, columns = jax.lax.scan(
         step,
@@ -107,8 +107,8 @@ def _scan(
     )
     last, columns = iter(last), iter(columns)
     carried = [_from_mask(mask, last) for mask in masks]
-    found = [_from_mask(mask, columns) for mask in made[carries:]]
-    return carried + list(map(frame.swapped, found))
+    stacked = [_from_mask(mask, columns) for mask in out_masks[carries:]]
+    return carried + list(map(frame.swapped, stacked))
 
 
 def _while(
@@ -162,23 +162,23 @@ def linear_solve(
     solve = lambda b: bound(equation, [*held, *b])
     values = [s.primal for s in right]
     zero = any(value is None for value in values)
-    found = values if zero else solve(values)
-    solution = list(map(frame.constant, found[: len(right)]))
-    aux = list(map(frame.constant, found[len(right) :]))
+    solved = values if zero else solve(values)
+    solution = list(map(frame.constant, solved[: len(right)]))
+    aux = list(map(frame.constant, solved[len(right) :]))
     for k in range(1, frame.order + 1):
         still = zero and not any(x.moves for x in solution)
-        made = solution if still else run(matvec, [*matrix, *solution])
+        product = solution if still else run(matvec, [*matrix, *solution])
         parts = [
             total([b[k], None if m[k] is None else -m[k]])
-            for b, m in zip(right, made, strict=True)
+            for b, m in zip(right, product, strict=True)
         ]
         if all(part is None for part in parts):
             continue
         pairs = zip(parts, right, strict=True)
         filled = [frame.zero(b.primal, k) if p is None else p for p, b in pairs]
         many = frame.many is not None and k < frame.order
-        found = jax.vmap(solve)(filled) if many else solve(filled)
-        pairs = zip(solution, found[: len(right)], strict=True)
+        solved = jax.vmap(solve)(filled) if many else solve(filled)
+        pairs = zip(solution, solved[: len(right)], strict=True)
         solution = [s.replaced(k, x) for s, x in pairs]
     return [*solution, *aux]
 
@@ -199,10 +199,10 @@ def _settled(
     masks = [_mask(series) for series in carry]
     while True:
         start = [_with(s, mask, frame) for s, mask in zip(carry, masks, strict=True)]
-        made = _traced_masks(closed, [*fixed, *start, *rows], run)
-        joint = _either(masks, made[: len(carry)])
+        out_masks = _traced_masks(closed, [*fixed, *start, *rows], run)
+        joint = _either(masks, out_masks[: len(carry)])
         if joint == masks:
-            return start, masks, made
+            return start, masks, out_masks
         masks = joint
 
 
@@ -279,9 +279,9 @@ def _traced_masks(closed: ClosedJaxpr, inputs: list[Series], run: Run) -> list[M
     masks: list[Mask] = []
 
     def body(arrays: Arrays) -> Arrays:
-        made = run(closed, unpack(arrays))
-        masks[:] = [_mask(series) for series in made]
-        return [series.primal for series in made]
+        outputs = run(closed, unpack(arrays))
+        masks[:] = [_mask(series) for series in outputs]
+        return [series.primal for series in outputs]
 
     types: list[Any] = [a if is_type(a) else jax.typeof(a) for a in arrays]
     output_types(body, types)

@@ -33,8 +33,8 @@ def by_derivative(
     closed, moving = _derivative(equation, inputs)
     lower = frame.order - 1
     along = [inputs[i].derivative().cut(lower) for i in moving]
-    made = run(closed, [*(s.cut(lower) for s in inputs), *along])
-    values, slopes = _split(equation, made)
+    outputs = run(closed, [*(s.cut(lower) for s in inputs), *along])
+    values, slopes = _split(equation, outputs)
     return [
         frame.constant(y.primal)
         if s is None
@@ -62,10 +62,10 @@ def by_summed_derivative(
         for i in moving
     ]
     try:
-        made = _Linear(frame, one).run(closed, [*point, *along])
+        outputs = _Linear(frame, one).run(closed, [*point, *along])
     except _NotLinearError:
         return None
-    values, slopes = _split(equation, made)
+    values, slopes = _split(equation, outputs)
     formally = all(y.primal is not None for y in values)
     if not formally or any(s is not None and s.primal is not None for s in slopes):
         return None  # a value that depends on w, or a slope that does not
@@ -92,13 +92,13 @@ def _derivative(
 
 
 def _split(
-    equation: JaxprEqn, made: list[Series]
+    equation: JaxprEqn, outputs: list[Series]
 ) -> tuple[list[Series], list[Series | None]]:
     """Return the values of the outputs, and the derivative of each that has one."""
     count = len(equation.outvars)
-    slopes = iter(made[count:])
+    slopes = iter(outputs[count:])
     inexact = [is_inexact(variable.aval) for variable in equation.outvars]
-    return made[:count], [next(slopes) if there else None for there in inexact]
+    return outputs[:count], [next(slopes) if there else None for there in inexact]
 
 
 def _integrated(first: Leaf, slope: Iterable[Coefficient]) -> Series:

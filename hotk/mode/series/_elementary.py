@@ -105,8 +105,8 @@ def _log(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     y: list[Coefficient] = [bound(equation, [x.primal])[0]]
     for k in range(1, x.order + 1):
         parts = (times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
-        found = total([x[k], *parts])
-        y.append(None if found is None else found / base)
+        right = total([x[k], *parts])
+        y.append(None if right is None else right / base)
     return [_series(y)]
 
 
@@ -116,15 +116,15 @@ def _divided(a: Callable[[int], Coefficient], b: Series, order: int) -> list[Any
     for k in range(order + 1):
         parts = (times(b[j], y[k - j]) for j in range(1, k + 1))
         known = total(parts)
-        found = total([a(k), None if known is None else -known])
-        y.append(None if found is None else found / b.primal)
+        right = total([a(k), None if known is None else -known])
+        y.append(None if right is None else right / b.primal)
     return y
 
 
 def _div(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     a, b = inputs
-    made = _divided(lambda k: a[k], b, b.order)
-    return [_series([bound(equation, [a.primal, b.primal])[0], *made[1:]])]
+    quotient = _divided(lambda k: a[k], b, b.order)
+    return [_series([bound(equation, [a.primal, b.primal])[0], *quotient[1:]])]
 
 
 def _sqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
@@ -134,8 +134,8 @@ def _sqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     twice = 2 * first
     for k in range(1, x.order + 1):
         inner = _square([None, *y[1:], None], k)
-        found = total([x[k], None if inner is None else -inner])
-        y.append(None if found is None else found / twice)
+        right = total([x[k], None if inner is None else -inner])
+        y.append(None if right is None else right / twice)
     return [_series(y)]
 
 
@@ -147,8 +147,8 @@ def _power_series(x: Series, first: Leaf, exponent: float) -> Series:
             times(scaled(exponent * j - (k - j), x[j]), y[k - j])
             for j in range(1, k + 1)
         )
-        found = total(parts)
-        y.append(None if found is None else scaled(1 / k, found) / x.primal)
+        right = total(parts)
+        y.append(None if right is None else scaled(1 / k, right) / x.primal)
     return _series(y)
 
 
@@ -158,8 +158,8 @@ def _integer_pow(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     if exponent < 0:
         power = _whole_power(x, -exponent)
         one = jnp.ones_like(x.primal)
-        made = _divided(lambda k: one if k == 0 else None, power, x.order)
-        return [_series([bound(equation, [x.primal])[0], *made[1:]])]
+        inverse = _divided(lambda k: one if k == 0 else None, power, x.order)
+        return [_series([bound(equation, [x.primal])[0], *inverse[1:]])]
     return [_whole_power(x, exponent)]
 
 
@@ -207,8 +207,8 @@ def _slogdet(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
         y.append(scaled(1 / k, total([scaled(k, times(inverse, a[k], trace)), *parts])))
         if k < last:
             inner = [times(m[j - 1], c[k - j - 1], jnp.matmul) for j in range(1, k)]
-            found = total([m[k - 1], *inner])
-            c.append(None if found is None else -found)
+            right = total([m[k - 1], *inner])
+            c.append(None if right is None else -right)
     return [Series(sign, (None,) * last), _series(y)]
 
 

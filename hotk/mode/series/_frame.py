@@ -47,7 +47,7 @@ class Frame(NamedTuple):
         """Return value and coefficients, with zeros for those that are `None`."""
         terms = [
             self.zero(series.primal, k) if term is None else term
-            for k, term in enumerate(series.made().terms, 1)
+            for k, term in enumerate(series.with_arrays().terms, 1)
         ]
         return [series.primal, *terms]
 

@@ -59,9 +59,9 @@ def of_moving(
 ) -> Callable[..., list[Array]]:
     """Return an operation as a function of what moves among its operands."""
 
-    def operation(*some: Leaf) -> list[Array]:
+    def operation(*moved: Leaf) -> list[Array]:
         whole = list(values)
-        for i, value in zip(moving, some, strict=True):
+        for i, value in zip(moving, moved, strict=True):
             whole[i] = value
         return bound(equation, whole)
 
@@ -128,15 +128,15 @@ def _stacked(
     def one(term: Leaf) -> Array:
         return bound(equation, [*values[:place], term, *values[place + 1 :]])[0]
 
-    made: list[list[Array] | None] = [None] * len(terms)
+    columns: list[list[Array] | None] = [None] * len(terms)
     if equation.primitive.name == "mul" or len(there) == 1:
         for k in there:
-            made[k] = [one(terms[k])]
-        return made
+            columns[k] = [one(terms[k])]
+        return columns
     rows = jax.vmap(one)(jnp.stack([terms[k] for k in there]))
     for row, k in enumerate(there):
-        made[k] = [rows[row]]
-    return made
+        columns[k] = [rows[row]]
+    return columns
 
 
 def _bilinear(equation: JaxprEqn, a: Series, b: Series) -> Series:

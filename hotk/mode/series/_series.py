@@ -69,7 +69,7 @@ class Series(NamedTuple):
         """Return the series with another k-th coefficient."""
         return Series(self.primal, (*self.terms[: k - 1], term, *self.terms[k:]))
 
-    def made(self) -> "Series":
+    def with_arrays(self) -> "Series":
         """Return the series with arrays for the coefficients of unit directions."""
         terms = (t.array() if isinstance(t, Units) else t for t in self.terms)
         return Series(self.primal, tuple(terms))
@@ -108,8 +108,8 @@ def times(
 
 def total(parts: Iterable[Coefficient]) -> Any:
     """Add coefficients, `None` if there are none."""
-    found: list[Any] = [part for part in parts if part is not None]
-    return functools.reduce(operator.add, found) if found else None
+    nonzero: list[Any] = [part for part in parts if part is not None]
+    return functools.reduce(operator.add, nonzero) if nonzero else None
 
 
 def product(

@@ -65,9 +65,9 @@ def series_of(
         primals = tree.unflatten(series.primal for series in inputs)
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*primals)
         frame = Frame(len(terms), many, weights)
-        made = run_series(closed, inputs, frame)
+        outputs = run_series(closed, inputs, frame)
         structure = jax.tree.structure(shape)
-        rows = [frame.filled(series) for series in made]
+        rows = [frame.filled(series) for series in outputs]
         value = structure.unflatten(row[0] for row in rows)
         return value, [
             structure.unflatten(row[k] for row in rows)
@@ -102,23 +102,23 @@ def _step(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series
         outputs = bound(equation, [series.primal for series in inputs])
         return list(map(frame.constant, outputs))
     if traits.program is not Program.CALL:
-        found = along_units(equation, inputs) if frame.many is not None else None
-        if found is not None:
-            return found
-        inputs = [series.made() for series in inputs]
+        outputs = along_units(equation, inputs) if frame.many is not None else None
+        if outputs is not None:
+            return outputs
+        inputs = [series.with_arrays() for series in inputs]
     structural = STRUCTURAL.get(traits.program)
     if structural is not None:
         run = functools.partial(run_series, frame=frame)
         return structural(equation, inputs, frame, run)
     if frame.many is not None:
-        found = None
+        outputs = None
         if frame.order > 1 and _has_program(equation, inputs):
-            found = by_summed_derivative(equation, inputs, frame, _step)
-        return collapsed(equation, inputs, frame, _step) if found is None else found
+            outputs = by_summed_derivative(equation, inputs, frame, _step)
+        return collapsed(equation, inputs, frame, _step) if outputs is None else outputs
     if equation.primitive.name == "hotk_ruled":
         return _ruled(equation, inputs, frame)
-    found = rule_for(equation, inputs)
-    return _by_derivative(equation, inputs, frame) if found is None else found
+    outputs = rule_for(equation, inputs)
+    return _by_derivative(equation, inputs, frame) if outputs is None else outputs
 
 
 def _has_program(equation: JaxprEqn, inputs: list[Series]) -> bool:
@@ -143,5 +143,5 @@ def _ruled(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Serie
     outputs = bound(equation, [series.primal for series in inputs])
     rows = [frame.filled(s) if s.moves else [s.primal, *s.terms] for s in inputs]
     terms = [[row[k] for row in rows] for k in range(1, frame.order + 1)]
-    made = function.series(outputs, [series.primal for series in inputs], terms)
-    return [Series(y, tuple(m[i] for m in made)) for i, y in enumerate(outputs)]
+    columns = function.series(outputs, [series.primal for series in inputs], terms)
+    return [Series(y, tuple(m[i] for m in columns)) for i, y in enumerate(outputs)]

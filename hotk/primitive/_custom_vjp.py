@@ -32,7 +32,7 @@ from ._linear import AbstractLinear, apply_linear
 from ._ruled import AbstractRuled, Tangents, apply_ruled
 
 
-def adopted(f: Function, *, by_body: bool = False) -> Function:
+def with_forward_rules(f: Function, *, by_body: bool = False) -> Function:
     """Return `f` so that what it holds of `jax.custom_vjp` has all derivatives.
 
     Args:
@@ -74,7 +74,7 @@ class _Function:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adopted(AbstractLinear):
+class CustomVjpDerivative(AbstractLinear):
     """The derivative of a function with a reverse rule.
 
     Attributes:
@@ -111,30 +111,30 @@ class Adopted(AbstractLinear):
             back = lambda cotangents: self.backward(residuals, cotangents)
             return jax.linear_transpose(back, self.gives([]))(inputs)[0]
 
-        def body(some: Arrays) -> Arrays:
-            outputs = self.function.body(*self._with(residuals, some))
+        def body(moved: Arrays) -> Arrays:
+            outputs = self.function.body(*self._with(residuals, moved))
             pairs = zip(outputs, self.types, strict=True)
             return [o for o, t in pairs if is_inexact(t)]
 
         point = self._chosen(residuals)
-        return jax.jvp(adopted(body, by_body=True), (point,), (inputs,))[1]
+        return jax.jvp(with_forward_rules(body, by_body=True), (point,), (inputs,))[1]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
-        """Apply the reverse rule, itself adopted: it may call the function again."""
+        """Apply the reverse rule, which may call the function again."""
 
         def pulled(residuals: Arrays, cotangents: Arrays) -> Arrays:
             rest = iter(cotangents)
-            given = [
+            full = [
                 next(rest) if is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
                 for t in self.types
             ]
-            function = lambda some: self.function(*self._with(residuals, some))
-            return jax.vjp(function, self._chosen(residuals))[1](given)[0]
+            function = lambda moved: self.function(*self._with(residuals, moved))
+            return jax.vjp(function, self._chosen(residuals))[1](full)[0]
 
-        return adopted(pulled, by_body=self.by_body)(residuals, cotangents)
+        return with_forward_rules(pulled, by_body=self.by_body)(residuals, cotangents)
 
-    def _with(self, residuals: Arrays, some: Arrays) -> Arrays:
-        rest = iter(some)
+    def _with(self, residuals: Arrays, moved: Arrays) -> Arrays:
+        rest = iter(moved)
         pairs = zip(residuals, self.moving, strict=True)
         return [next(rest) if m else r for r, m in pairs]
 
@@ -143,7 +143,7 @@ class Adopted(AbstractLinear):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ruled(AbstractRuled):
+class _CustomVjp(AbstractRuled):
     """A function with a reverse rule, as one with tangents."""
 
     function: _Function
@@ -157,11 +157,11 @@ class _Ruled(AbstractRuled):
         """Apply the derived rule."""
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
         moving = tuple(t is not None for t in along)
-        derivative = Adopted(self.function, self.by_body, types, moving)
+        derivative = CustomVjpDerivative(self.function, self.by_body, types, moving)
         moved = [t for t in along if t is not None]
-        found = iter(apply_linear(derivative, arrays, moved))
-        return [next(found) if is_inexact(t) else None for t in types]
+        slopes = iter(apply_linear(derivative, arrays, moved))
+        return [next(slopes) if is_inexact(t) else None for t in types]
 
 
 def _run(by_body: bool, equation: JaxprEqn, inputs: Arrays) -> Arrays:
-    return apply_ruled(_Ruled(_Function(equation), by_body), varying_alike(inputs))
+    return apply_ruled(_CustomVjp(_Function(equation), by_body), varying_alike(inputs))
