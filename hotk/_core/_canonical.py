@@ -93,6 +93,9 @@ class _NumberedAtFirstUse:
     def __getitem__(self, variable: Var) -> int:
         known = self.number.get(variable)
         if known is None:
+            # Numbered when it is first read: an array that is never read leaves no
+            # mark (`test_unused_arrays_are_left_out`), and in which order a closure
+            # holds its arrays does not count.
             known = self.number[variable] = len(self.number)
             self.reader.key.append(("input", variable.aval))
             self.reader.inputs.append(self.movable[variable])
@@ -118,6 +121,8 @@ class _Reader(KeyWriter):
 
     def literal(self, literal: Literal, path: Path) -> Hashable:
         value = np.asarray(literal.val)
+        # A small array in a program is not a number, and a number in a program that a
+        # primitive keeps for itself has no way in: both are read bit by bit.
         aval = literal.aval
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
             return super().literal(literal, path)
@@ -131,6 +136,8 @@ class _Reader(KeyWriter):
     ) -> None:
         key, name, parameters = self.key, equation.primitive.name, equation.params
         if name in CUSTOM:
+            # Equal bodies with other rules have other derivatives:
+            # `test_equal_bodies_with_other_rules_are_other_functions`.
             key.append(self.rule_key(equation))
         if name == "slice" and parameters["strides"] is None and not self.exact:
             # A window at another place is the same program with another number.
@@ -142,6 +149,7 @@ class _Reader(KeyWriter):
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
             skipped = (*skipped, "start_indices", "limit_indices")
         closed_off = traits_of(equation).program not in OPEN
+        # A counter, as such programs may stand inside each other.
         self.exact += closed_off
         super().parameters(equation, path, skipped)
         self.exact -= closed_off
@@ -164,5 +172,6 @@ def pruned(closed: ClosedJaxpr, movable: int, inputs: tuple[int, ...]) -> Closed
     jaxpr = closed.jaxpr
     every = (*jaxpr.invars[:movable], *jaxpr.constvars)
     invars = [*(every[i] for i in inputs), *jaxpr.invars[movable:]]
+    # JAX checks that there is a name for each argument, and these have moved.
     debug = jaxpr.debug_info.with_unknown_names()
     return ClosedJaxpr(jaxpr.replace(constvars=[], invars=invars, debug_info=debug), ())

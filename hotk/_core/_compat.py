@@ -121,6 +121,7 @@ def setting_names() -> list[str]:
     before = _config.trace_context()
     with WITHOUT_RULES(frozenset((None,))):
         inside = _config.trace_context()
+    # By what changes when it is set.
     pairs = zip(_config.trace_context_names(), before, inside, strict=True)
     names = [name if a == b else "WITHOUT_RULES" for name, a, b in pairs]
     return [*names, "jax_default_prng_impl"]
@@ -160,6 +161,7 @@ def jit_options(jitted: object) -> Hashable:
     if info is None or inner is None or getattr(jitted, "_fun", None) is not inner:
         return None
     places = ("fun_sourceinfo", "fun_signature")
+    # If JAX has changed this, a jitted function is walked as any other object.
     if getattr(info, "_fields", ())[:2] != places or not hasattr(_pjit, "_cpp_pjit"):
         return None
     try:

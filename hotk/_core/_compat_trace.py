@@ -47,7 +47,7 @@ def abandoned_if_failed() -> Iterator[None]:
     trace = _jax_core.trace_ctx.trace
     try:
         yield
-    except BaseException:
+    except BaseException:  # a `KeyboardInterrupt` leaves as much behind
         if isinstance(trace, _partial_eval.DynamicJaxprTrace):
             trace.invalidate()
         raise
@@ -176,6 +176,7 @@ def rule_functions(
     known = set()
     while waiting:
         here = waiting.pop()
+        # A trace would lead to all of its tracers, none of which is part of the rule.
         if id(here) in known or isinstance(here, _jax_core.Trace):
             continue
         known.add(id(here))
@@ -188,6 +189,7 @@ def rule_functions(
             waiting.append(here.f)
         elif isinstance(here, (tuple, list)):
             waiting.extend(here)
+        # What JAX wraps around a rule is gone through; what is left is the user's.
         elif getattr(here, "__module__", None) in _MACHINERY and (
             getattr(here, "__closure__", None)
         ):

@@ -97,7 +97,7 @@ class NotPositiveDefiniteError(HotkError, ValueError):
 class ZeroHessianWarning(UserWarning):
     """The Hessian is zero at every point, as the function is piecewise linear.
 
-    For example a network of `relu` layers with an absolute error.
+    For example a sum of `relu`s of linear functions of `x`.
     """
 
 

@@ -17,6 +17,7 @@ NAMES = frozenset({"name", "debug_info", "fwd_name", "keep_unused"})
 RULES = frozenset(
     {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 )
+# Bytes of a constant that become part of a key, which is kept and hashed at each call.
 _CONTENT_LIMIT = 1 << 24
 # Where something stands in a program: the numbers of equations on the way to it, from
 # the outside in, then which operand or parameter it is.
@@ -75,6 +76,7 @@ def content(value: object) -> Hashable:
     array = np.asarray(value)
     if array.dtype == object or array.nbytes > _CONTENT_LIMIT:
         raise Unrecognized("a constant without comparable content")
+    # The class and the weak type tell apart programs that promote otherwise.
     weak = bool(getattr(value, "weak_type", False))
     return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
 
@@ -85,7 +87,7 @@ def context(made_under: object) -> Hashable:
     return (
         getattr(made_under, "compute_type", None),
         getattr(made_under, "threefry_partitionable", None),
-        str(metadata) if metadata else None,
+        str(metadata) if metadata else None,  # it has no hash
     )
 
 
@@ -108,6 +110,7 @@ class KeyWriter:
         key = self.key
         for at, equation in enumerate(jaxpr.eqns):
             here = (*path, at)
+            # The primitive itself, not its name: two libraries may use one name.
             key.append(equation.primitive)
             key.append(context(equation.ctx))
             key.append(self.atoms(equation.invars, number, here))
@@ -162,11 +165,11 @@ class KeyWriter:
         elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
             key.append(content(value))
         elif isinstance(value, float):
-            key.append((float, value.hex()))
+            key.append((float, value.hex()))  # `-0.0 == 0.0`, and `nan != nan`
         else:
             try:
                 hash(value)
             except TypeError as error:
                 what = f"a parameter of type {type(value).__name__}"
                 raise Unrecognized(what) from error
-            key.append((type(value), value))
+            key.append((type(value), value))  # `True == 1 == 1.0`

@@ -23,6 +23,8 @@ from ._types import Leaf
 _INTEGERS = frozenset("iub")
 # Integers that leave room for some arithmetic in 32 bits, and are exact as floats.
 SHORT = 1 << 20
+# Beyond the first NumPy, with 64 bits, and JAX, with 32, may differ; beyond the second
+# a `float32` does not hold every integer.
 _ROOM, _EXACT_AS_FLOAT = 1 << 31, 1 << 24
 _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
@@ -48,9 +50,13 @@ def same_program(
         matches = [
             i for i, (_, value) in enumerate(constants) if _same_array(value, place)
         ]
+        # A constant that is not found stands for nothing in the second program: reading
+        # it is the `KeyError` below.
         inputs.append(constants.pop(matches[0])[0] if matches else object())
     one, other = KeyWriter(), KeyWriter()
     try:
+        # What is left is in both programs or in none; a NumPy array that NumPy computed
+        # with has become another constant, so the programs are not the same.
         rest = tuple(content(value) for _, value in constants)
         if rest != tuple(map(content, first.consts)):
             return False
@@ -123,6 +129,8 @@ class _Moved:
 
     def __init__(self, finite: bool) -> None:
         self.finite = finite
+        # `known` are arrays by variable, `narrow` those with fewer digits than NumPy
+        # has, `bounds` what integers are at most; `number` has all other variables.
         self.writer = KeyWriter()
         self.key = self.writer.key
         self.known: dict[Var, np.ndarray] = {}
@@ -141,6 +149,7 @@ class _Moved:
     def know(self, variable: Var, value: np.ndarray, narrow: bool) -> None:
         """Note what a variable is."""
         self.known[variable] = value
+        # A jitted function that is called twice has the same variables both times.
         self.narrow.discard(variable)
         self.bounds.pop(variable, None)
         if narrow:
@@ -191,6 +200,8 @@ class _Moved:
                     if bound is not None:
                         self.bounds[variable] = bound
             elif inner is not None and (any(known) or inner.consts):
+                # `jnp.where` and the like are jitted: without going into them, a known
+                # array would be an operand here and a constant there.
                 self.open(inner, equation)
             elif equation.primitive.name == "scan":
                 self.loop(equation)
@@ -215,6 +226,7 @@ class _Moved:
         self.key.append(tuple(map(self.atom, moving)))
         self.take(body.constvars, closed.consts)
         self.pass_on(equation.invars[:count], body.invars[:count])
+        # Carries and rows change from step to step, so they are never known.
         for variable in body.invars[count:]:
             self.input(variable)
         self.read(body)
@@ -252,11 +264,14 @@ class _Moved:
         kinds = {value.dtype.kind for value in values}
         narrow = any(map(self.is_narrow, equation.invars))
         bound = self.bound(equation)
+        # Cut to 32 bits, an integer compares as before only if nothing was cut off:
+        # `test_what_numpy_counts_differently_is_seen`.
         exact = not narrow or bound is not None
         done: Callable[..., Arrays] | None = None
         if kinds == {"b"}:
             done = LOGIC.get(name)
         elif kinds <= set("iu"):
+            # Sums and products wrap around alike, whatever the width.
             done = RING.get(name) or (COMPARISONS.get(name) if exact else None)
         elif kinds == {"f"}:
             if not narrow and jax.config.jax_enable_x64:  # pyright: ignore

@@ -41,7 +41,7 @@ def with_numbers(closed: ClosedJaxpr, paths: list[Path], count: int) -> ClosedJa
         count: After how many of its inputs the numbers follow.
     """
     types = [v.aval for v in closed.jaxpr.invars]
-    kinds = dict.fromkeys(paths)
+    kinds = dict.fromkeys(paths)  # each once, in order
 
     def run(*arrays: Array) -> list[Leaf]:
         numbers = arrays[count : count + len(paths)]
@@ -107,6 +107,7 @@ def _apply(
     """Apply an operation; a number inside of it comes in as a captured array."""
     size = len(here)
     inside = {p for p in values if len(p) > size + 1 and p[:size] == here}
+    # Only what holds a number is traced anew: the rest keeps its equation as it is.
     if not inside:
         return bound(equation, inputs)
     kind, parameters = traits_of(equation).program, equation.params
@@ -122,6 +123,7 @@ def _apply(
     if equation.primitive.name == "slice":
         return [_slice(inputs[0], parameters, here, values)]
     if kind is Program.CALL:
+        # In place: as a captured array, the number has no place among its operands.
         return program("jaxpr" if "jaxpr" in parameters else "call_jaxpr")(*inputs)
     if kind is Program.CHECKPOINT:
         policy, cse = parameters["policy"], parameters["prevent_cse"]
@@ -139,7 +141,11 @@ def _apply(
 def _slice(
     array: Leaf, parameters: Mapping[str, Any], here: Path, values: Values
 ) -> Array:
-    """Cut a window at a place that is not known."""
+    """Cut a window at a place that is not known.
+
+    Each place comes from a `slice`, which JAX has checked to lie within the array, so
+    `dynamic_slice` never moves the window.
+    """
     known = parameters["start_indices"]
     starts = [values.get((*here, "start", i), s) for i, s in enumerate(known)]
     pairs = zip(known, parameters["limit_indices"], strict=True)
@@ -184,6 +190,7 @@ def _scan(
         length=parameters["length"],
         reverse=parameters["reverse"],
         unroll=parameters["unroll"],
+        # Part of how it is differentiated, and no public argument yet.
         _split_transpose=parameters.get("_split_transpose", False),
     )
     return [*carry, *stacked]

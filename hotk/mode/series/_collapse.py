@@ -36,7 +36,9 @@ def collapsed(
         return [_composed(equation, inputs[0], frame, one)]
     curved = over_directions(equation, lower, Frame(frame.order), one)
     straight = _pushed(equation, inputs, tops)
-    if linear_places(equation, inputs) is not None:  # nothing is curved
+    if linear_places(equation, inputs) is not None:
+        # The lower coefficients give nothing to the top one; adding their sum, which is
+        # zero, would still be computed.
         return [with_top(c, s) for c, s in zip(curved, straight, strict=True)]
     return [
         with_top(c, frame.summed(c.terms[-1]), s)
@@ -48,12 +50,15 @@ def along_units(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None
     """Multiply unit directions by a constant matrix: its rows, nothing to compute."""
     if equation.primitive.name != "dot_general":
         return None
+    # The first layer of a network: n unit directions times a matrix are its n rows, at
+    # no cost, where the product of an identity with it costs n**2 m operations.
     moving = [i for i, series in enumerate(inputs) if series.moves]
     (contract, batch), [place, *more] = equation.params["dimension_numbers"], moving
     x, matrix = inputs[place], inputs[1 - place].primal
     whole = len(contract[place]) == jnp.ndim(x.primal) and not batch[place]
     if more or not whole or not isinstance(x.terms[0], Units):
         return None
+    # Then the next coefficients of the product are zero, all but the top one.
     if any(term is not None for term in x.terms[1:-1]):
         return None
     y = bound(equation, [series.primal for series in inputs])[0]
@@ -77,6 +82,7 @@ def _composed(equation: JaxprEqn, x: Series, frame: Frame, one: One) -> Series:
     directions: $y_k = \sum_j c_j\,(\delta^j)_k$ with $\delta = x - x_0$.
     """
     order = frame.order
+    # Along x0 + t, once: its coefficients are those of the function.
     unit = varying_alike([jnp.ones_like(x.primal), x.primal])[0]
     slope = Series(x.primal, (unit, *[None] * (order - 1)))
     [outer] = one(equation, [slope], Frame(order))
@@ -88,6 +94,8 @@ def _composed(equation: JaxprEqn, x: Series, frame: Frame, one: One) -> Series:
     tops = [times(outer.terms[0], x.terms[-1])]
     power: list[Any] = [*lower, None]  # of delta, as its coefficients 1 to K
     for j in range(2, order + 1):
+        # The top coefficient of x enters linearly, which `tops` starts with; in higher
+        # powers of delta it is above the order.
         power = _next_power(power, [*lower, None])
         parts[j - 1] = [_each(outer.terms[j - 1], a) for a in power[:-1]]
         tops.append(times(outer.terms[j - 1], frame.summed(power[-1])))
@@ -116,7 +124,8 @@ def over_directions(
         values = bound(equation, [series.primal for series in inputs])
         return [frame.constant(y) for y in values]
     axes: Any = Series(None, 0)  # pyright: ignore
-    # a rule of the user may make the value of what it knows of the direction
+    # The value is the same in all directions, which `vmap` sees unless a rule of the
+    # user computes it from an array that it maps: then the first one is taken.
     ruled = equation.primitive.name in CUSTOM
     outer: Any = Series(0, 0) if ruled else axes  # pyright: ignore
     each = jax.vmap(
@@ -150,6 +159,8 @@ def _product(
     """Multiply two series; the sum over directions is part of each top product."""
     a, b = inputs
     order = frame.order
+    # The terms a_j b_(K-j) with 0 < j < K are different for each direction: their sum
+    # is one product more in which the axis of directions is contracted as well.
     below = [s.cut(order - 1) for s in inputs]
     [lower] = over_directions(equation, below, Frame(order - 1), one)
     pairs = [(a[j], b[order - j]) for j in range(1, order)]
