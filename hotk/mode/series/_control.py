@@ -256,8 +256,8 @@ def _from_mask(mask: Mask, arrays: Iterator[Leaf]) -> Series:
 
 def _packing(
     inputs: list[Series],
-) -> tuple[Arrays, Callable[[Iterable[Any]], list[Series]]]:
-    """Return the arrays of series, and the way back."""
+) -> tuple[list[Any], Callable[[Iterable[Any]], list[Series]]]:
+    """Return the arrays of series, or the types of these, and the way back."""
     masks = [_mask(series) for series in inputs]
 
     def unpack(arrays: Iterable[Any]) -> list[Series]:
