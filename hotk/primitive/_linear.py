@@ -254,8 +254,8 @@ def _transpose(
     count: int,
 ) -> Sequence[Leaf | ad.Zero | None]:
     residuals, values = list(arguments[:count]), arguments[count:]
-    nonzero = [ad.instantiate_zeros(c) for c in cotangents]
-    back = _bind(linear, not transposed, residuals, nonzero)
+    filled = [ad.instantiate_zeros(c) for c in cotangents]
+    back = _bind(linear, not transposed, residuals, filled)
     pairs = zip(values, back, strict=True)
     wanted = [c if ad.is_undefined_primal(v) else None for v, c in pairs]
     return [*([None] * count), *wanted]

@@ -175,8 +175,8 @@ def _transpose(
         jax.ShapeDtypeStruct(arrays[i].aval.shape, arrays[i].aval.dtype)
         for i in unknown
     ]
-    nonzero = [ad.instantiate_zeros(c) for c in cotangents]
-    back = jax.linear_transpose(linear, *shapes)(nonzero)
+    filled = [ad.instantiate_zeros(c) for c in cotangents]
+    back = jax.linear_transpose(linear, *shapes)(filled)
     by_place = dict(zip(unknown, back, strict=True))
     return [by_place.get(i) for i in range(len(arrays))]
 

@@ -40,8 +40,9 @@ class Series(NamedTuple):
     r"""The coefficients of $x(t) = \sum_k x_k t^k$, where `None` is zero.
 
     Attributes:
-        primal: The value at t = 0.
-        terms: The coefficients 1 to K.
+        primal: The value at t = 0; the type of it where a loop is traced for the
+            coefficients that it has, `None` for a zero that is not made.
+        terms: The coefficients 1 to K; `Units` in place of those of unit directions.
     """
 
     primal: Any
