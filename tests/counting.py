@@ -1,4 +1,4 @@
-"""Count what JAX does: traces, lowerings, compiles.
+"""Count what JAX does: traces, lowerings, compiles; name its primitives.
 
 The only test file that touches JAX's internals. It hears the events that JAX's own
 test suite counts (`jax._src.test_util`), but in all threads, so that a race can be
@@ -17,12 +17,15 @@ to assert of `traces`; to count how often a function's body runs, let it call
 """
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax._src import config, util
+from jax.extend.core import Primitive, primitives
+from jax.interpreters import ad
 
 
 @contextlib.contextmanager
@@ -66,3 +69,20 @@ def settings() -> dict[Any, Any]:
     # contexts of users have all one name: the second of a name is not the first
     numbered = [(name, names[:i].count(name)) for i, name in enumerate(names)]
     return dict(jax.config.values) | dict(zip(numbered, values, strict=True))
+
+
+def primitives_of_jax() -> set[str]:
+    """Return the names of the primitives that JAX lists or has derivative rules for.
+
+    Not of its language for kernels, which is loaded when it is used.
+    """
+    listed = [v for v in vars(primitives).values() if isinstance(v, Primitive)]
+    loaded = [
+        value
+        for name, module in list(sys.modules.items())
+        if name.startswith("jax._src.") and "pallas" not in name
+        for value in list(vars(module).values())
+        if isinstance(value, Primitive)
+    ]
+    ruled = {*ad.primitive_jvps, *ad.primitive_transposes}
+    return {p.name for p in listed} | {p.name for p in loaded if p in ruled}

@@ -6,14 +6,13 @@ from ._axes import (
     varying_alike as varying_alike,
 )
 from ._canonical import (
-    Canonical as Canonical,
+    CanonicalForm as CanonicalForm,
     Number as Number,
-    canonical as canonical,
+    canonical_form as canonical_form,
     pruned as pruned,
 )
 from ._compat import (
     ARRAY as ARRAY,
-    CUSTOM as CUSTOM,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,
@@ -24,6 +23,7 @@ from ._compat import (
     JaxprEqn as JaxprEqn,
     Literal as Literal,
     Primitive as Primitive,
+    ShapedArray as ShapedArray,
     Tracer as Tracer,
     Var as Var,
     ad as ad,
@@ -39,6 +39,7 @@ from ._compat import (
     jit_options as jit_options,
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
+    shape_of as shape_of,
     source_line as source_line,
     sub_jaxprs as sub_jaxprs,
     trace_context as trace_context,
@@ -86,8 +87,14 @@ from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )
+from ._inexact import (
+    is_inexact as is_inexact,
+    is_inexact_or_shape as is_inexact_or_shape,
+    nothing_inexact as nothing_inexact,
+)
 from ._interpret import (
     bound as bound,
+    called_program as called_program,
     evaluate as evaluate,
     inlined as inlined,
     inlined_equations as inlined_equations,
@@ -106,6 +113,13 @@ from ._moved import (
     same_program as same_program,
 )
 from ._numbers import with_numbers as with_numbers
+from ._primitives import (
+    CUSTOM as CUSTOM,
+    TRAITS as TRAITS,
+    Program as Program,
+    Traits as Traits,
+    traits_of as traits_of,
+)
 from ._programs import (
     check_forward as check_forward,
     operation_name as operation_name,
@@ -124,12 +138,15 @@ from ._table import (
 )
 from ._traceback import hides_frames as hides_frames
 from ._types import (
+    Arrays as Arrays,
     Cotangent as Cotangent,
     Function as Function,
+    FunctionWithAux as FunctionWithAux,
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
     RealNumber as RealNumber,
     Scalar as Scalar,
     Tangent as Tangent,
+    Types as Types,
 )

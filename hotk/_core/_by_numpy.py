@@ -1,12 +1,20 @@
 """Operations of programs that NumPy does as JAX does, to the last bit."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 
-def _broadcast(array: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
+Arrays: TypeAlias = np.ndarray | list[np.ndarray]
+
+
+def _broadcast(
+    array: np.ndarray,
+    shape: Sequence[int],
+    broadcast_dimensions: Sequence[int],
+    **_: object,
+) -> np.ndarray:
     sizes = [1] * len(shape)
     for axis, size in zip(broadcast_dimensions, array.shape, strict=True):
         sizes[axis] = size
@@ -14,23 +22,28 @@ def _broadcast(array: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> A
 
 
 def _slice(
-    array: Any, start_indices: Any, limit_indices: Any, strides: Any, **_: Any
-) -> Any:
+    array: np.ndarray,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None,
+    **_: object,
+) -> np.ndarray:
     steps = strides or [1] * array.ndim
     bounds = zip(start_indices, limit_indices, steps, strict=True)
     return array[tuple(slice(*b) for b in bounds)]
 
 
-def _split(array: Any, sizes: Any, axis: int, **_: Any) -> Any:
+def _split(
+    array: np.ndarray, sizes: Sequence[int], axis: int, **_: object
+) -> list[np.ndarray]:
     return np.split(array, np.cumsum(sizes)[:-1], axis)
 
 
 # Operations that only move numbers, by NumPy: it and JAX do the same with any content.
-MOVES: dict[str, Callable[..., Any]] = {
+MOVES: dict[str, Callable[..., Arrays]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda *arrays, dimension, **_: np.concatenate(arrays, dimension),
     "copy": lambda array, **_: array,
-    "copy_p": lambda array, **_: array,
     "reshape": lambda array, new_sizes, **_: array.reshape(new_sizes),
     "rev": lambda array, dimensions, **_: np.flip(array, dimensions),
     "slice": _slice,
@@ -40,7 +53,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "unstack": lambda array, axis, **_: list(np.moveaxis(array, axis, 0)),
 }
 # Exact where JAX has the numbers that NumPy has.
-COMPARISONS: dict[str, Callable[..., Any]] = {
+COMPARISONS: dict[str, Callable[..., Arrays]] = {
     "eq": np.equal,
     "ge": np.greater_equal,
     "gt": np.greater,
@@ -48,7 +61,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "lt": np.less,
     "ne": np.not_equal,
 }
-LOGIC: dict[str, Callable[..., Any]] = {
+LOGIC: dict[str, Callable[..., Arrays]] = {
     "and": np.bitwise_and,
     "not": np.bitwise_not,
     "or": np.bitwise_or,
@@ -57,14 +70,14 @@ LOGIC: dict[str, Callable[..., Any]] = {
     "reduce_or": lambda array, axes, **_: np.any(array, axis=tuple(axes)),
 }
 # The last bits of integers: those of a result are given by those of what it is made of.
-RING: dict[str, Callable[..., Any]] = {
+RING: dict[str, Callable[..., Arrays]] = {
     "add": np.add,
     "mul": np.multiply,
     "neg": np.negative,
     "sub": np.subtract,
 }
 # Of floats these are exact, also once digits were dropped.
-ORDERED: dict[str, Callable[..., Any]] = {
+ORDERED: dict[str, Callable[..., Arrays]] = {
     "abs": np.abs,
     "max": np.maximum,
     "min": np.minimum,
@@ -73,7 +86,7 @@ ORDERED: dict[str, Callable[..., Any]] = {
     "reduce_min": lambda array, axes, **_: np.min(array, axis=tuple(axes)),
 }
 # With all digits NumPy and JAX round these alike.
-ARITHMETIC: dict[str, Callable[..., Any]] = {
+ARITHMETIC: dict[str, Callable[..., Arrays]] = {
     **RING,
     "div": np.divide,
     "sqrt": np.sqrt,

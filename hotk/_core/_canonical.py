@@ -1,17 +1,27 @@
 """Programs in canonical form: equal where they differ in arrays and numbers alone."""
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from ._compat import CUSTOM, ClosedJaxpr
-from ._fingerprint import Path, Printer, Unrecognized
+from ._compat import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
+from ._fingerprint import KeyWriter, Path, Unrecognized
+from ._primitives import CUSTOM, Program, traits_of
+from ._types import Leaf
 
 
-# Primitives whose programs inside are read as part of the whole: `with_numbers`
-# knows how to hand a number to each.
-OPEN = frozenset({"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2"})
+# Programs inside that are read as part of the whole. `with_numbers` hands their numbers
+# in as captured arrays, so it must know how to run each of these.
+OPEN = frozenset(
+    {
+        Program.CALL,
+        Program.CHECKPOINT,
+        Program.COND,
+        Program.SCAN,
+        Program.WHILE,
+    }
+)
 
 
 class Number(NamedTuple):
@@ -21,12 +31,12 @@ class Number(NamedTuple):
     """
 
     path: Path
-    value: Any
+    value: Leaf
     kind: Hashable
     bits: bytes
 
 
-class Canonical(NamedTuple):
+class CanonicalForm(NamedTuple):
     """What tells a program apart from those that differ in arrays and numbers alone.
 
     Attributes:
@@ -40,9 +50,9 @@ class Canonical(NamedTuple):
     numbers: tuple[Number, ...]
 
 
-def canonical(
-    closed: Any, movable: int, rule_key: Callable[[Any], Hashable]
-) -> Canonical:
+def canonical_form(
+    closed: ClosedJaxpr, movable: int, rule_key: Callable[[JaxprEqn], Hashable]
+) -> CanonicalForm:
     """Return the canonical form of a program.
 
     Two programs of one key compute the same function of their used inputs and numbers,
@@ -61,62 +71,73 @@ def canonical(
     """
     jaxpr = closed.jaxpr
     reader = _Reader(rule_key)
-    found = {v: i for i, v in enumerate((*jaxpr.invars[:movable], *jaxpr.constvars))}
-    number: dict[Any, Any] = {}
+    places = {v: i for i, v in enumerate((*jaxpr.invars[:movable], *jaxpr.constvars))}
+    number: dict[Var, int] = {}
     for variable in jaxpr.invars[movable:]:
         number[variable] = len(number)
         reader.key.append(variable.aval)
-    reader.equations(jaxpr, _Lazy(number, found, reader))
-    return Canonical(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
+    reader.equations(jaxpr, _NumberedAtFirstUse(number, places, reader))
+    return CanonicalForm(tuple(reader.key), tuple(reader.inputs), tuple(reader.numbers))
 
 
-class _Lazy:
+class _NumberedAtFirstUse:
     """The numbers of a program's variables; movable inputs get theirs at first use."""
 
-    def __init__(self, number: dict[Any, Any], movable: Any, reader: Any) -> None:
+    def __init__(
+        self, number: dict[Var, int], movable: Mapping[Var, int], reader: "_Reader"
+    ) -> None:
         self.number = number
         self.movable = movable
         self.reader = reader
 
-    def __getitem__(self, variable: Any) -> Any:
+    def __getitem__(self, variable: Var) -> int:
         known = self.number.get(variable)
         if known is None:
+            # Numbered when it is first read: an array that is never read leaves no
+            # mark (`test_unused_arrays_are_left_out`), and in which order a closure
+            # holds its arrays does not count.
             known = self.number[variable] = len(self.number)
             self.reader.key.append(("input", variable.aval))
             self.reader.inputs.append(self.movable[variable])
         return known
 
-    def __setitem__(self, variable: Any, known: Any) -> None:
+    def __setitem__(self, variable: Var, known: int) -> None:
         self.number[variable] = known
 
     def __len__(self) -> int:
         return len(self.number)
 
 
-class _Reader(Printer):
+class _Reader(KeyWriter):
     """Reads a program into a key; `exact` counts the programs read bit by bit."""
 
     exact = 0
 
-    def __init__(self, rule_key: Callable[[Any], Hashable]) -> None:
+    def __init__(self, rule_key: Callable[[JaxprEqn], Hashable]) -> None:
         super().__init__()
         self.rule_key = rule_key
         self.inputs: list[int] = []
         self.numbers: list[Number] = []
 
-    def literal(self, literal: Any, path: Path) -> Hashable:
+    def literal(self, literal: Literal, path: Path) -> Hashable:
         value = np.asarray(literal.val)
+        # A small array in a program is not a number, and a number in a program that a
+        # primitive keeps for itself has no way in: both are read bit by bit.
+        aval = literal.aval
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
             return super().literal(literal, path)
-        kind = (literal.aval.dtype, literal.aval.weak_type)
+        assert isinstance(aval, ShapedArray)  # it is a number
+        kind = (aval.dtype, aval.weak_type)
         self.numbers.append(Number(path, literal.val, kind, value.tobytes()))
         return ("number", kind)
 
     def parameters(
-        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+        self, equation: JaxprEqn, path: Path = (), skipped: tuple[str, ...] = ()
     ) -> None:
         key, name, parameters = self.key, equation.primitive.name, equation.params
         if name in CUSTOM:
+            # Equal bodies with other rules have other derivatives:
+            # `test_equal_bodies_with_other_rules_are_other_functions`.
             key.append(self.rule_key(equation))
         if name == "slice" and parameters["strides"] is None and not self.exact:
             # A window at another place is the same program with another number.
@@ -127,28 +148,30 @@ class _Reader(Printer):
                 bits = np.int32(start).tobytes()
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
             skipped = (*skipped, "start_indices", "limit_indices")
-        closed_off = name not in OPEN
+        closed_off = traits_of(equation).program not in OPEN
+        # A counter, as such programs may stand inside each other.
         self.exact += closed_off
         super().parameters(equation, path, skipped)
         self.exact -= closed_off
 
-    def parameter(self, value: Any, path: Path) -> None:
+    def parameter(self, value: object, path: Path) -> None:
         if type(value).__module__.partition(".")[0] == "hotk":
             # A rule of `hotk.rule` holds a function of the user, as it was made.
             raise Unrecognized("a derivative rule of the user")
         super().parameter(value, path)
 
 
-def pruned(closed: Any, movable: int, inputs: tuple[int, ...]) -> Any:
+def pruned(closed: ClosedJaxpr, movable: int, inputs: tuple[int, ...]) -> ClosedJaxpr:
     """Return a program with its used movable inputs in front, and without constants.
 
     Args:
         closed: The program.
         movable: How many of its first inputs are movable.
-        inputs: Which ones to keep, as `canonical` numbers them.
+        inputs: Which ones to keep, as `canonical_form` numbers them.
     """
     jaxpr = closed.jaxpr
     every = (*jaxpr.invars[:movable], *jaxpr.constvars)
     invars = [*(every[i] for i in inputs), *jaxpr.invars[movable:]]
+    # JAX checks that there is a name for each argument, and these have moved.
     debug = jaxpr.debug_info.with_unknown_names()
     return ClosedJaxpr(jaxpr.replace(constvars=[], invars=invars, debug_info=debug), ())

@@ -3,8 +3,8 @@
 import contextlib
 import os
 import re
-from collections.abc import Hashable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 from jax._src import (
@@ -21,6 +21,7 @@ from jax.extend import source_info_util as _lines
 # The rules of a primitive of our own: a function with several derivative rules is one.
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
+from jaxtyping import Array
 
 
 try:  # jax.extend is the semi-public home of these names
@@ -49,6 +50,9 @@ except ImportError:  # pragma: no cover
     )
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 # Lines of programs are those of the user's code, not of ours.
 _lines.register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -62,8 +66,11 @@ JITTED: type = type(jax.jit(lambda: None))
 
 Tracer = _jax_core.Tracer
 
+ShapedArray = _jax_core.ShapedArray
+"""The type of an array in a program."""
+
 AbstractValue = _jax_core.AbstractValue
-"""The type of a value in a program: for an array its shape, dtype and mesh axes."""
+"""The type of a value in a program: of an array, a token or a reference."""
 
 Atom: TypeAlias = Var | Literal
 """An operand of an equation."""
@@ -85,7 +92,7 @@ NEEDS_VALUE = (
 )
 
 
-def trace_context() -> Hashable:
+def trace_context() -> tuple[Hashable, ...]:
     """Return everything in JAX's configuration that a trace depends on.
 
     Named axes and meshes are among it. How random keys are made is not, for JAX.
@@ -98,7 +105,7 @@ def trace_context() -> Hashable:
 WITHOUT_RULES = jax.make_user_context(frozenset())
 
 
-def unkeyed_setting() -> Hashable:
+def unkeyed_setting() -> tuple[Hashable, ...]:
     """Return settings on which the choice of a program depends, but for JAX's own.
 
     How random keys are made is one that JAX leaves out of `trace_context`.
@@ -114,16 +121,18 @@ def setting_names() -> list[str]:
     before = _config.trace_context()
     with WITHOUT_RULES(frozenset((None,))):
         inside = _config.trace_context()
+    # By what changes when it is set.
     pairs = zip(_config.trace_context_names(), before, inside, strict=True)
     names = [name if a == b else "WITHOUT_RULES" for name, a, b in pairs]
     return [*names, "jax_default_prng_impl"]
 
 
-def with_weak_type(array: Any, weak: bool) -> Any:
+def with_weak_type(array: Array, weak: bool) -> Array:
     """Give an array the weak type that results at a Python number have, or not."""
     if jax.typeof(array).weak_type == weak:
         return array
-    return _lax._convert_element_type(array, array.dtype, weak_type=weak)
+    changed: Any = _lax._convert_element_type(array, array.dtype, weak_type=weak)
+    return changed
 
 
 def in_trace() -> bool:
@@ -142,7 +151,7 @@ def cache_size(jitted: Any) -> int:
     return jitted._cache_size()
 
 
-def jit_options(jitted: Any) -> Hashable:
+def jit_options(jitted: object) -> Hashable:
     """Return the options that a jitted function was made with, `None` if not known.
 
     Without the two that tell where it is defined. JAX has no public reader of them.
@@ -152,6 +161,7 @@ def jit_options(jitted: Any) -> Hashable:
     if info is None or inner is None or getattr(jitted, "_fun", None) is not inner:
         return None
     places = ("fun_sourceinfo", "fun_signature")
+    # If JAX has changed this, a jitted function is walked as any other object.
     if getattr(info, "_fields", ())[:2] != places or not hasattr(_pjit, "_cpp_pjit"):
         return None
     try:
@@ -166,12 +176,12 @@ def has_jit_options(jitted: Any, options: Hashable) -> bool:
     return jitted._jit_info[2:] == options and jitted._fun is jitted.__wrapped__
 
 
-def jit_like(jitted: Any, function: Any) -> Any:
+def jit_like(jitted: Any, function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Jit a function with the options of a jitted function, with a cache of its own."""
     return _pjit._cpp_pjit(function, jitted._jit_info)
 
 
-def sub_jaxprs(value: Any) -> Iterator[Any]:
+def sub_jaxprs(value: object) -> Iterator[Jaxpr]:
     """Yield the jaxprs inside one parameter of an equation."""
     if isinstance(value, ClosedJaxpr):
         yield value.jaxpr
@@ -182,7 +192,7 @@ def sub_jaxprs(value: Any) -> Iterator[Any]:
             yield from sub_jaxprs(item)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Yield all equations of a jaxpr, those of inner jaxprs included."""
     for equation in jaxpr.eqns:
         yield equation
@@ -194,7 +204,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 _CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
 
 
-def source_line(equation: Any) -> str:
+def source_line(equation: JaxprEqn) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:
         line = _source.summarize(equation.source_info) or _definition(equation)
@@ -203,7 +213,7 @@ def source_line(equation: Any) -> str:
         return "unknown place"
 
 
-def _definition(equation: Any) -> str:
+def _definition(equation: JaxprEqn) -> str:
     """Return where a function inside an equation is defined, if there is one."""
     for value in equation.params.values():
         for jaxpr in sub_jaxprs(value):
@@ -213,15 +223,19 @@ def _definition(equation: Any) -> str:
     return ""
 
 
-CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-
-
-def is_type(a: Any) -> bool:
+def is_type(a: object) -> bool:
     """Whether it is the type of an array, and not an array."""
     return isinstance(a, _jax_core.AbstractValue)
 
 
-def used_inputs(closed: Any) -> list[bool]:
+def shape_of(aval: AbstractValue) -> jax.ShapeDtypeStruct:
+    """Return shape, dtype and weak type of an array, given its type in a program."""
+    array: Any = aval
+    weak = getattr(array, "weak_type", False)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
+
+
+def used_inputs(closed: ClosedJaxpr) -> list[bool]:
     """Return for each input of a program whether any output depends on it.
 
     JAX has the analysis, loops and inner functions included, but not in public.
@@ -231,7 +245,7 @@ def used_inputs(closed: Any) -> list[bool]:
 
 
 @contextlib.contextmanager
-def as_written(equation: Any) -> Iterator[None]:
+def as_written(equation: JaxprEqn) -> Iterator[None]:
     """Set the line and the settings that an equation was traced under."""
     with (
         _source.user_context(equation.source_info.traceback),
@@ -241,8 +255,14 @@ def as_written(equation: Any) -> Iterator[None]:
 
 
 def new_primitive(
-    name: str, *, run: Any, types: Any, jvp: Any, transpose: Any, batch: Any
-) -> Any:
+    name: str,
+    *,
+    run: Callable[..., Sequence[Any]],
+    types: Callable[..., Sequence[AbstractValue]],
+    jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
+    transpose: Callable[..., Sequence[Any]],
+    batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
+) -> Primitive:
     """Make an operation of our own known to every transformation.
 
     Args:
@@ -253,12 +273,12 @@ def new_primitive(
         transpose: From cotangents, arrays and parameters to cotangents.
         batch: From arrays, their mapped axes and parameters to arrays and their axes.
     """
-    made = Primitive(name)
-    made.multiple_results = True
-    made.def_impl(run)
-    made.def_abstract_eval(types)
-    ad.primitive_jvps[made] = jvp
-    ad.primitive_transposes[made] = transpose
-    batching.primitive_batchers[made] = batch
-    mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
-    return made
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    return primitive

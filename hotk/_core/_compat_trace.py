@@ -1,7 +1,14 @@
 """What JAX does not promise of traces and of what it keeps in them."""
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import jax
@@ -17,8 +24,18 @@ from jax._src.interpreters import (
     batching as _batching,
     partial_eval as _partial_eval,
 )
+from jaxtyping import Array, PyTree
 
-from ._compat import ClosedJaxpr, Tracer, equations, sub_jaxprs
+from ._compat import (
+    AbstractValue,
+    ClosedJaxpr,
+    JaxprEqn,
+    Primitive,
+    Tracer,
+    equations,
+    sub_jaxprs,
+)
+from ._primitives import TRAITS, traits_of
 
 
 @contextlib.contextmanager
@@ -30,7 +47,7 @@ def abandoned_if_failed() -> Iterator[None]:
     trace = _jax_core.trace_ctx.trace
     try:
         yield
-    except BaseException:
+    except BaseException:  # a `KeyboardInterrupt` leaves as much behind
         if isinstance(trace, _partial_eval.DynamicJaxprTrace):
             trace.invalidate()
         raise
@@ -43,10 +60,10 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
     # Whether what calls the host is done at once as well.
     host = True
 
-    def _is_staged(self, arrays: Any) -> bool:
+    def _is_staged(self, arrays: Iterable[object]) -> bool:
         return any(isinstance(a, Tracer) and a._trace is self for a in arrays)
 
-    def stage_value(self, val: Any) -> Any:
+    def stage_value(self, val: object) -> object:
         outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged((val,)):
             return super().stage_value(val)
@@ -57,7 +74,13 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
                 return jax.device_put(np.array(val, dtype=dtype, copy=True))
         return outside.stage_value(val)
 
-    def process_primitive(self, primitive: Any, arrays: Any, params: Any, /) -> Any:
+    def process_primitive(
+        self,
+        primitive: Primitive,
+        arrays: Sequence[Any],
+        params: dict[str, Any],
+        /,
+    ) -> object:
         outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged(arrays) or not (self.host or _no_host(primitive, params)):
             return super().process_primitive(primitive, arrays, params)
@@ -66,15 +89,15 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
 
     # A function with rules is run here, as it may have captured what is traced: without
     # a tracer among its arguments there is nothing to derive.
-    def process_custom_jvp_call(self, *given: Any, **options: Any) -> Any:
-        if not any(isinstance(a, Tracer) for a in given[-1]):
-            return given[1].call_wrapped(*given[-1])
-        return super().process_custom_jvp_call(*given, **options)
+    def process_custom_jvp_call(self, *args: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in args[-1]):
+            return args[1].call_wrapped(*args[-1])
+        return super().process_custom_jvp_call(*args, **options)
 
-    def process_custom_vjp_call(self, *given: Any, **options: Any) -> Any:
-        if not any(isinstance(a, Tracer) for a in given[-1]):
-            return given[1].call_wrapped(*given[-1])
-        return super().process_custom_vjp_call(*given, **options)
+    def process_custom_vjp_call(self, *args: Any, **options: Any) -> Any:
+        if not any(isinstance(a, Tracer) for a in args[-1]):
+            return args[1].call_wrapped(*args[-1])
+        return super().process_custom_vjp_call(*args, **options)
 
 
 class _EagerButForHost(_Eager):
@@ -84,17 +107,16 @@ class _EagerButForHost(_Eager):
     host = False
 
 
-_ON_HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
-
-
-def _no_host(primitive: Any, parameters: Any) -> bool:
-    if primitive.name in _ON_HOST:
+def _no_host(primitive: Primitive, parameters: Mapping[str, object]) -> bool:
+    if primitive.name in TRAITS and TRAITS[primitive.name].on_host:
         return False
     inner = (j for value in parameters.values() for j in sub_jaxprs(value))
-    return not any(e.primitive.name in _ON_HOST for j in inner for e in equations(j))
+    return not any(traits_of(e).on_host for j in inner for e in equations(j))
 
 
-def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
+def trace_once(
+    function: Callable[..., PyTree], *arguments: PyTree, kept: bool
+) -> tuple[ClosedJaxpr, PyTree]:
     """Run a function once, and return its program and the shapes of its results.
 
     What does not depend on the arguments is computed now, as it is without a trace:
@@ -107,14 +129,14 @@ def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
         kept: Whether the program is run more than once: then it calls the host itself.
     """
     leaves, tree = jax.tree.flatten(arguments)
-    trees = []
+    structures = []
 
-    def flat(*moving: Any) -> list[Any]:
-        # As JAX made it, but for the class: it has no other way in.
+    def flat(*moving: Array) -> list[Array]:
+        # JAX makes the trace itself and takes none; so its class is changed here.
         _jax_core.trace_ctx.trace.__class__ = _EagerButForHost if kept else _Eager
         with abandoned_if_failed():
-            results, made = jax.tree.flatten(function(*tree.unflatten(moving)))
-        trees.append(made)
+            results, structure = jax.tree.flatten(function(*tree.unflatten(moving)))
+        structures.append(structure)
         return [
             a if isinstance(a, jax.Array) else jax.numpy.asarray(a) for a in results
         ]
@@ -125,7 +147,7 @@ def trace_once(function: Any, *arguments: Any, kept: bool) -> tuple[Any, Any]:
     jaxpr, _, constants = _partial_eval.trace_to_jaxpr_dynamic(wrapped, types)
     closed = ClosedJaxpr(jaxpr, constants)
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
-    return closed, trees[0].unflatten(shapes)
+    return closed, structures[0].unflatten(shapes)
 
 
 # What JAX makes of a rule of the user: each leads to it.
@@ -137,7 +159,9 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd")
 _FLAT = frozenset({"_flatten_jvp", "_flatten_fwd", "_flatten_bwd"})
 
 
-def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
+def rule_functions(
+    equation: JaxprEqn,
+) -> tuple[list[Callable[..., object]], tuple[Hashable, ...]]:
     """Return what the rules of an equation with a derivative of its own are made of.
 
     JAX keeps them in closures of its own. Beside them stand the axes along which they
@@ -147,46 +171,50 @@ def rule_functions(equation: Any) -> tuple[list[Any], tuple[Hashable, ...]]:
         LookupError: If they are used in a way that is not known.
     """
     waiting = [equation.params[name] for name in _RULES if name in equation.params]
-    found: list[Any] = []
+    functions: list[Callable[..., object]] = []
     mapped: list[Hashable] = []
     known = set()
     while waiting:
         here = waiting.pop()
+        # A trace would lead to all of its tracers, none of which is part of the rule.
         if id(here) in known or isinstance(here, _jax_core.Trace):
             continue
         known.add(id(here))
         if isinstance(here, _linear_util.WrappedFun):
             if here.params:
                 raise LookupError("parameters of a rule")
-            for made, given in here.transforms:
-                if getattr(made, "__name__", "") not in _FLAT:
-                    mapped.append((made, *map(_axes, given)))
+            for transform, options in here.transforms:
+                if getattr(transform, "__name__", "") not in _FLAT:
+                    mapped.append((transform, *map(_axes, options)))
             waiting.append(here.f)
         elif isinstance(here, (tuple, list)):
             waiting.extend(here)
+        # What JAX wraps around a rule is gone through; what is left is the user's.
         elif getattr(here, "__module__", None) in _MACHINERY and (
             getattr(here, "__closure__", None)
         ):
             waiting.extend(cell.cell_contents for cell in here.__closure__)
         elif callable(here):
-            found.append(here)
-    if not found:
+            functions.append(here)
+    if not functions:
         raise LookupError("a rule that is not found")
-    return found, tuple(mapped)
+    return functions, tuple(mapped)
 
 
-def _axes(given: Any) -> Hashable:
+def _axes(option: object) -> Hashable:
     """Return what a rule is mapped along, as a value."""
-    if isinstance(given, (tuple, list)):
-        return tuple(map(_axes, given))
-    if isinstance(given, (_batching.AxisData, _jax_core.TraceTag)):
-        return given
-    if given is None or type(given) in (int, str, bool):
-        return given
+    if isinstance(option, (tuple, list)):
+        return tuple(map(_axes, option))
+    if isinstance(option, (_batching.AxisData, _jax_core.TraceTag)):
+        return option
+    if option is None or type(option) in (int, str, bool):
+        return option
     raise LookupError("a rule given more than arrays")
 
 
-def output_types(function: Any, types: Any) -> list[Any]:
+def output_types(
+    function: Callable[[list[Any]], list[Any]], types: Sequence[AbstractValue]
+) -> list[AbstractValue]:
     """Return the types of a function's results, with their shardings and mesh axes.
 
     `jax.eval_shape` takes shapes and dtypes alone. What does not depend on the arrays
@@ -197,7 +225,7 @@ def output_types(function: Any, types: Any) -> list[Any]:
         types: The types of the arrays.
     """
 
-    def flat(*arrays: Any) -> list[Any]:
+    def flat(*arrays: Array) -> list[Any]:
         _jax_core.trace_ctx.trace.__class__ = _Eager
         return function(list(arrays))
 

@@ -5,13 +5,18 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
+
+from ._compat import ShapedArray
 
 
-_TYPES = (jax.ShapeDtypeStruct, type(jax.typeof(0.0)))
+_TYPED = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, ShapedArray)
 _SHORT = {"float": "f", "complex": "c", "uint": "u", "int": "i", "bfloat": "bf"}
 
 
-def peek(value: Any, name: str) -> Any:
+def peek(value: object, name: str) -> Any:
     """Read an attribute without running a `__getattr__` of the user, `None` if none."""
     try:
         return object.__getattribute__(value, name)
@@ -19,22 +24,22 @@ def peek(value: Any, name: str) -> Any:
         return None
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: DTypeLike) -> str:
     """Shorten a dtype: `float32` is `f32`."""
-    name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
+    name = getattr(dtype, "name", "") or np.dtype(dtype).name  # keys have a name only
     for long, short in _SHORT.items():
         if name.startswith(long) and name[len(long) :].isdigit():
             return short + name[len(long) :]
     return name
 
 
-def describe(leaf: Any) -> str:
+def describe(leaf: object) -> str:
     """Describe a leaf: `f32[3,4]` for an array, the type's name otherwise."""
     if leaf is None:
         return "None"
     if isinstance(leaf, (bool, int, float, complex)):
         return f"Python {type(leaf).__name__}"
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, *_TYPES)):
+    if isinstance(leaf, _TYPED):
         prefix = "NumPy " if isinstance(leaf, (np.ndarray, np.generic)) else ""
         weak = " (weak)" if getattr(leaf, "weak_type", False) else ""
         shape = ",".join(map(str, leaf.shape))
@@ -42,12 +47,12 @@ def describe(leaf: Any) -> str:
     return type(leaf).__name__
 
 
-def leaf_name(root: str, path: tuple[Any, ...]) -> str:
+def leaf_name(root: str, path: KeyPath) -> str:
     """Name a leaf by its path: `x['w'][0]`."""
     return root + jax.tree_util.keystr(path)
 
 
-def describe_tree(tree: Any) -> str:
+def describe_tree(tree: PyTree) -> str:
     """Describe a whole tree in one line, leaf by leaf, cut after eight."""
     leaves = jax.tree.leaves(tree)
     if jax.tree_util.tree_structure(tree) == jax.tree_util.tree_structure(0):
@@ -57,7 +62,7 @@ def describe_tree(tree: Any) -> str:
     return f"{type(tree).__name__} of {shown}{more}" if leaves else repr(tree)
 
 
-def function_name(f: Any) -> str:
+def function_name(f: object) -> str:
     """Name a callable for a message: its qualified name, else its type's name."""
     inner = peek(f, "func") or f
     inner = peek(inner, "__func__") or inner
@@ -65,7 +70,7 @@ def function_name(f: Any) -> str:
     return name if isinstance(name, str) else type(f).__name__
 
 
-def function_place(f: Any) -> str:
+def function_place(f: object) -> str:
     """Say where a callable was written, if Python knows: ` (file.py:12)`."""
     inner = peek(f, "func") or f
     inner = peek(inner, "__func__") or inner
@@ -82,10 +87,10 @@ def file_name(path: str) -> str:
     return "notebook cell" if cell else name
 
 
-def number_name(a: Any) -> str:
+def number_name(a: object) -> str:
     """Write a number, or what is known of it inside of a transformation."""
     try:
-        return f"{float(a):.6g}"
+        return f"{float(a):.6g}"  # pyright: ignore[reportArgumentType]
     except Exception:  # there are no numbers yet
         return describe(a)
 

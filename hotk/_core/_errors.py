@@ -1,4 +1,4 @@
-"""The family of errors that hotk raises, and how their messages are written."""
+"""The errors and warnings of hotk, and the form of their messages."""
 
 import html
 
@@ -6,7 +6,19 @@ from ._table import html_table
 
 
 class HotkError(Exception):
-    """Base of all errors that hotk raises on purpose."""
+    """Base class of the errors that hotk raises.
+
+    Each subclass is also a `ValueError`, `TypeError`, `NotImplementedError` or
+    `MemoryError`, so ordinary `except` clauses work. A message has four parts: the call
+    and the problem, what was expected, what was given, and how to fix it.
+
+    Example:
+        >>> try:
+        ...     hotk.gradient(lambda x: x, jnp.ones(2))
+        ... except hotk.HotkError as error:
+        ...     print(type(error).__name__)
+        OutputError
+    """
 
     def _repr_html_(self) -> str:
         """Show the message, and what it compares in a table."""
@@ -23,31 +35,55 @@ class HotkError(Exception):
 
 
 class StructureError(HotkError, ValueError):
-    """An argument has another tree structure or shape than it must have."""
+    """An argument has the wrong tree structure or the wrong shape.
+
+    For example a direction `v` that does not match `x` leaf by leaf. hotk never
+    broadcasts. The message names the leaf and shows both shapes. Also a `ValueError`.
+    """
 
 
 class DtypeError(HotkError, TypeError):
-    """An argument has a dtype that cannot be differentiated or does not match."""
+    """An argument has a dtype that does not match or cannot be differentiated.
+
+    For example a point of integers only. hotk never promotes dtypes. Also a
+    `TypeError`.
+    """
 
 
 class OutputError(HotkError, TypeError):
-    """The function returns something that the operator cannot differentiate."""
+    """The function returns something that the operator cannot differentiate.
+
+    For example a vector where a gradient needs one real number. Also a `TypeError`.
+    """
 
 
 class ModeError(HotkError, NotImplementedError):
-    """No derivative exists in the mode asked for, or in any mode."""
+    """The derivative does not exist in the mode asked for, or in any mode.
+
+    The message names the function that is in the way and its line, such as a
+    `while_loop` for reverse mode. Also a `NotImplementedError`.
+    """
 
 
 class PreparationError(HotkError, TypeError):
-    """A `Prepared` was called with something else than it was prepared for."""
+    """A prepared operator was called with other arguments than it was prepared for.
+
+    The message is a table of all fields of the signature, with both values of those
+    that differ. `on_mismatch="retrace"` or `"cast"` allow what is safe. Also a
+    `TypeError`.
+    """
 
 
 class TooLargeError(HotkError, MemoryError):
-    """A dense result would exceed the memory budget."""
+    """A dense result would exceed the memory budget; nothing has been allocated.
+
+    The message gives the number of bytes and what to use instead. The limit is
+    `hotk.memory_budget`. Also a `MemoryError`.
+    """
 
 
 class NotPositiveDefiniteError(HotkError, ValueError):
-    """A matrix that is to be positive definite is not.
+    """A matrix that must be positive definite is not. Also a `ValueError`.
 
     Attributes:
         smallest: The smallest eigenvalue that was found.
@@ -59,22 +95,37 @@ class NotPositiveDefiniteError(HotkError, ValueError):
 
 
 class ZeroHessianWarning(UserWarning):
-    """A Hessian is zero at every point, as the function is linear in pieces."""
+    """The Hessian is zero at every point, as the function is piecewise linear.
+
+    For example a sum of `relu`s of linear functions of `x`.
+    """
 
 
 class NestedDerivativesWarning(UserWarning):
-    """Derivatives are nested so deeply that another operator is far cheaper."""
+    """Derivatives are nested so deeply that another operator is far cheaper.
+
+    The cost of nested derivatives is exponential in the order. The message names the
+    operator that computes the same in Taylor mode.
+    """
 
 
 class OpaqueWarning(UserWarning):
-    """A function is traced at each call, as hotk cannot see all that it depends on."""
+    """A function is traced at every call, as it may read state that hotk cannot track.
+
+    The result is right, and an equal program is not compiled again, but each call pays
+    for a trace. The message says what cannot be tracked, and how to change it.
+    """
 
 
 class ChangingValueWarning(UserWarning):
-    """A captured number or string changes from call to call: each is a new trace."""
+    """A captured number or string changes from call to call, and each is a new trace.
+
+    The message names the value. Pass it as an argument or capture it as an array.
+    """
 
 
-# What no attempt at another mode answers: a warning only if the user made it an error.
+# `Auto` does not try another mode after one of these. A warning is raised here only if
+# the user's filters make it an error.
 PASSED_ON = (
     HotkError,
     ZeroHessianWarning,
@@ -85,9 +136,17 @@ PASSED_ON = (
 
 
 def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> str:
-    """Write an error message: where, what, the two values side by side, the way out."""
-    found = "  got:" + (got if got.startswith("\n") else f"      {got}")
-    return f"`{call}`: {problem}\n  expected: {expected}\n{found}\n{fix}"
+    """Write an error message in four parts.
+
+    Args:
+        call: The call, as the user knows it: `hvp(f, x, v)`.
+        problem: What is wrong with it, in one sentence.
+        expected: What it needs.
+        got: What it was given, in the same form.
+        fix: What to do about it.
+    """
+    shown = "  got:" + (got if got.startswith("\n") else f"      {got}")
+    return f"`{call}`: {problem}\n  expected: {expected}\n{shown}\n{fix}"
 
 
 for _error in (

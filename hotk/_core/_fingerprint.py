@@ -1,12 +1,14 @@
 """Programs compared by value."""
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Protocol, TypeAlias
 
 import jax
 import numpy as np
 
-from ._compat import CUSTOM, ClosedJaxpr, Jaxpr, Literal, Tracer
+from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var
+from ._primitives import CUSTOM
+from ._types import Leaf
 
 
 # Parameters that do not change what a program computes, only how it is named.
@@ -15,17 +17,30 @@ NAMES = frozenset({"name", "debug_info", "fwd_name", "keep_unused"})
 RULES = frozenset(
     {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 )
+# Bytes of a constant that become part of a key, which is kept and hashed at each call.
 _CONTENT_LIMIT = 1 << 24
 # Where something stands in a program: the numbers of equations on the way to it, from
 # the outside in, then which operand or parameter it is.
-Path = tuple[Any, ...]
+Path: TypeAlias = tuple[int | str, ...]
+
+
+class Numbering(Protocol):
+    """Variables by the order in which they come, so that their names do not count."""
+
+    def __getitem__(self, variable: Var, /) -> int: ...
+
+    def __setitem__(self, variable: Var, number: int, /) -> None: ...
+
+    def __len__(self) -> int: ...
 
 
 class Unrecognized(Exception):
     """A program holds something that cannot be compared by value."""
 
 
-def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
+def fingerprint(
+    closed: ClosedJaxpr, *, lift: bool
+) -> tuple[Hashable, tuple[Leaf, ...]]:
     """Return a key under which equal programs are equal, and the constants lifted out.
 
     Two programs with the same key compute the same numbers; their derivative rules may
@@ -39,18 +54,18 @@ def fingerprint(closed: Any, *, lift: bool) -> tuple[Hashable, tuple[Any, ...]]:
     Raises:
         Unrecognized: If a parameter cannot be compared by value.
     """
-    printer = Printer()
+    writer = KeyWriter()
     if lift:
-        printer.key.append(tuple(v.aval for v in closed.jaxpr.constvars))
+        writer.key.append(tuple(v.aval for v in closed.jaxpr.constvars))
         constants = tuple(closed.consts)
     else:
-        printer.key.append(tuple(map(content, closed.consts)))
+        writer.key.append(tuple(map(content, closed.consts)))
         constants = ()
-    printer.program(closed.jaxpr)
-    return tuple(printer.key), constants
+    writer.program(closed.jaxpr)
+    return tuple(writer.key), constants
 
 
-def content(value: Any) -> Hashable:
+def content(value: object) -> Hashable:
     """Return shape, dtype and bits of a constant."""
     if isinstance(value, Tracer):
         raise Unrecognized("a tracer among the constants")
@@ -61,39 +76,41 @@ def content(value: Any) -> Hashable:
     array = np.asarray(value)
     if array.dtype == object or array.nbytes > _CONTENT_LIMIT:
         raise Unrecognized("a constant without comparable content")
+    # The class and the weak type tell apart programs that promote otherwise.
     weak = bool(getattr(value, "weak_type", False))
     return (type(value), array.shape, array.dtype.name, weak, array.tobytes())
 
 
-def context(made_under: Any) -> Hashable:
+def context(made_under: object) -> Hashable:
     """Return the settings that an equation was traced under and keeps."""
     metadata = getattr(made_under, "xla_metadata", None)
     return (
         getattr(made_under, "compute_type", None),
         getattr(made_under, "threefry_partitionable", None),
-        str(metadata) if metadata else None,
+        str(metadata) if metadata else None,  # it has no hash
     )
 
 
-class Printer:
-    """Writes a program into a key, bit by bit."""
+class KeyWriter:
+    """Writes a program into a key: all of its numbers are part of it, bit by bit."""
 
     def __init__(self) -> None:
         self.key: list[Hashable] = []
 
-    def program(self, jaxpr: Any, path: Path = ()) -> None:
+    def program(self, jaxpr: Jaxpr, path: Path = ()) -> None:
         """Write a program with its own variables."""
-        number: dict[Any, int] = {}
+        number: Numbering = {}
         for variable in (*jaxpr.constvars, *jaxpr.invars):
             number[variable] = len(number)
             self.key.append(variable.aval)
         self.equations(jaxpr, number, path)
 
-    def equations(self, jaxpr: Any, number: Any, path: Path = ()) -> None:
+    def equations(self, jaxpr: Jaxpr, number: Numbering, path: Path = ()) -> None:
         """Write the equations and the outputs, given the numbers of the inputs."""
         key = self.key
         for at, equation in enumerate(jaxpr.eqns):
             here = (*path, at)
+            # The primitive itself, not its name: two libraries may use one name.
             key.append(equation.primitive)
             key.append(context(equation.ctx))
             key.append(self.atoms(equation.invars, number, here))
@@ -103,7 +120,7 @@ class Printer:
                 key.append(variable.aval)
         key.append(self.atoms(jaxpr.outvars, number, (*path, "out")))
 
-    def atoms(self, atoms: Any, number: Any, path: Path) -> Hashable:
+    def atoms(self, atoms: Sequence[Atom], number: Numbering, path: Path) -> Hashable:
         """Return what stands for operands."""
         return tuple(
             self.literal(atom, (*path, i))
@@ -112,13 +129,13 @@ class Printer:
             for i, atom in enumerate(atoms)
         )
 
-    def literal(self, literal: Any, path: Path) -> Hashable:
+    def literal(self, literal: Literal, path: Path) -> Hashable:
         """Return what stands for a number in a program."""
         del path
         return ("literal", literal.aval, content(literal.val))
 
     def parameters(
-        self, equation: Any, path: Path = (), skipped: tuple[str, ...] = ()
+        self, equation: JaxprEqn, path: Path = (), skipped: tuple[str, ...] = ()
     ) -> None:
         """Write what an operation does, but for its operands, names and rules."""
         custom = equation.primitive.name in CUSTOM
@@ -128,7 +145,7 @@ class Printer:
             self.key.append(name)
             self.parameter(equation.params[name], (*path, name))
 
-    def parameter(self, value: Any, path: Path) -> None:
+    def parameter(self, value: object, path: Path) -> None:
         """Write a parameter, the programs in it as what they compute."""
         key = self.key
         if isinstance(value, ClosedJaxpr):
@@ -148,11 +165,11 @@ class Printer:
         elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
             key.append(content(value))
         elif isinstance(value, float):
-            key.append((float, value.hex()))
+            key.append((float, value.hex()))  # `-0.0 == 0.0`, and `nan != nan`
         else:
             try:
                 hash(value)
             except TypeError as error:
                 what = f"a parameter of type {type(value).__name__}"
                 raise Unrecognized(what) from error
-            key.append((type(value), value))
+            key.append((type(value), value))  # `True == 1 == 1.0`

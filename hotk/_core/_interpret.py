@@ -1,24 +1,34 @@
 """Programs read and evaluated equation by equation."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
+from jaxtyping import Array
 
 from ._compat import (
-    CUSTOM,
+    Atom,
     ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
     Literal,
     as_written,
     equations,
+    shape_of,
     source_line,
     sub_jaxprs,
 )
+from ._primitives import CUSTOM, traits_of
 from ._programs import transforms
+from ._types import Leaf
 
 
-def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+V = TypeVar("V")
+Handlers: TypeAlias = Mapping[str, Callable[[JaxprEqn, list[Leaf]], Sequence[Leaf]]]
+
+
+def placed_equations(jaxpr: Jaxpr, place: str = "") -> Iterator[tuple[JaxprEqn, str]]:
     """Yield all equations, each with the user's line that made it.
 
     One that a library made has the line of the call that it is inside of.
@@ -31,7 +41,7 @@ def placed_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
                 yield from placed_equations(inner, here)
 
 
-def inlined_equations(jaxpr: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+def inlined_equations(jaxpr: Jaxpr, place: str = "") -> Iterator[tuple[JaxprEqn, str]]:
     """Yield the equations of a jaxpr and those inside of its jitted functions."""
     for equation in jaxpr.eqns:
         here, inner = source_line(equation) or place, jitted(equation)
@@ -49,7 +59,7 @@ def order_name(name: str, order: int) -> str:
     return f"hotk{order}_{name}"
 
 
-def nested_order(jaxpr: Any) -> int:
+def nested_order(jaxpr: Jaxpr) -> int:
     """Return the order of the derivatives that programs of operators nest in another.
 
     Derivatives that JAX takes by itself leave no trace.
@@ -64,15 +74,19 @@ def nested_order(jaxpr: Any) -> int:
 
 
 def run_jaxpr(
-    closed: Any, constants: Any, arguments: Any, *, keep_rules: bool = False
-) -> list[Any]:
+    closed: ClosedJaxpr,
+    constants: Iterable[Leaf],
+    arguments: Iterable[Leaf],
+    *,
+    keep_rules: bool = False,
+) -> list[Leaf]:
     """Evaluate a jaxpr whose outermost constants are given as arguments.
 
     Functions with their own derivative rule are run by their body, unless they are to
     be kept, so that the program made of this keeps nothing of the user's rules alive.
     """
 
-    def step(equation: Any, inputs: list[Any]) -> Any:
+    def step(equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
         body = jitted(equation) if keep_rules else _inlined(equation)
         if body is not None:
             return run_jaxpr(body, body.consts, inputs, keep_rules=keep_rules)
@@ -81,7 +95,9 @@ def run_jaxpr(
     return evaluate(closed, constants, arguments, step)
 
 
-def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
+def run_replaced(
+    closed: ClosedJaxpr, arguments: Iterable[Leaf], handlers: Handlers
+) -> list[Leaf]:
     """Evaluate a jaxpr, some of its equations otherwise, inside of loops as well.
 
     Args:
@@ -91,7 +107,7 @@ def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
             to its outputs.
     """
 
-    def step(equation: Any, inputs: list[Any]) -> Any:
+    def step(equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
         name, parameters = equation.primitive.name, equation.params
         if name in handlers:
             return handlers[name](equation, inputs)
@@ -107,8 +123,12 @@ def run_replaced(closed: Any, arguments: Any, handlers: Any) -> list[Any]:
 
 
 def run_watched(
-    closed: Any, arguments: Any, see: Any, place: str = "", stack: str = ""
-) -> list[Any]:
+    closed: ClosedJaxpr,
+    arguments: Iterable[Leaf],
+    see: Callable[[JaxprEqn, list[Leaf], Sequence[Leaf], str, str], None],
+    place: str = "",
+    stack: str = "",
+) -> list[Leaf]:
     """Evaluate a jaxpr, jitted functions in place, and show each equation with values.
 
     Args:
@@ -120,7 +140,7 @@ def run_watched(
         stack: The transformations of that call.
     """
 
-    def step(equation: Any, inputs: list[Any]) -> Any:
+    def step(equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
         here, inside = source_line(equation) or place, stack + transforms(equation)
         body = _inlined(equation)
         if body is not None:
@@ -132,7 +152,7 @@ def run_watched(
     return evaluate(closed, closed.consts, arguments, step)
 
 
-def inner_constants(closed: Any) -> bool:
+def inner_constants(closed: ClosedJaxpr) -> bool:
     """Whether a jitted function inside a program has captured arrays."""
     for equation in closed.jaxpr.eqns:
         body = _inlined(equation)
@@ -141,7 +161,7 @@ def inner_constants(closed: Any) -> bool:
     return False
 
 
-def inlined(closed: Any, *, keep_rules: bool = False) -> Any:
+def inlined(closed: ClosedJaxpr, *, keep_rules: bool = False) -> ClosedJaxpr:
     """Run jitted functions in place, so that all their constants are the program's.
 
     Args:
@@ -150,16 +170,16 @@ def inlined(closed: Any, *, keep_rules: bool = False) -> Any:
             else they are run by their body as well.
     """
     run = lambda *a: run_jaxpr(closed, closed.consts, a, keep_rules=keep_rules)
-    return jax.make_jaxpr(run)(*_shapes(closed))
+    return jax.make_jaxpr(run)(*_shapes(closed.jaxpr))
 
 
 def evaluate(
-    closed: Any,
-    constants: Any,
-    arguments: Any,
-    step: Callable[[Any, list[Any]], Any],
-    literal: Callable[[Any], Any] = lambda value: value,
-) -> list[Any]:
+    closed: ClosedJaxpr,
+    constants: Iterable[V],
+    arguments: Iterable[V],
+    step: Callable[[JaxprEqn, list[V]], Sequence[V]],
+    literal: Callable[[Any], V] = lambda value: value,
+) -> list[V]:
     """Evaluate a jaxpr, whatever its values are made of.
 
     Args:
@@ -173,7 +193,7 @@ def evaluate(
     names = (*jaxpr.constvars, *jaxpr.invars)
     environment = dict(zip(names, (*constants, *arguments), strict=True))
 
-    def read(atom: Any) -> Any:
+    def read(atom: Atom) -> V:
         return literal(atom.val) if isinstance(atom, Literal) else environment[atom]
 
     for equation in jaxpr.eqns:
@@ -183,21 +203,34 @@ def evaluate(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def bound(equation: Any, inputs: list[Any], parameters: Any = None) -> list[Any]:
+def bound(
+    equation: JaxprEqn,
+    inputs: Sequence[Leaf],
+    parameters: Mapping[str, Any] | None = None,
+) -> list[Array]:
     """Apply the operation of an equation, with its own parameters or with others."""
     primitive = equation.primitive
-    given = equation.params if parameters is None else parameters
-    outputs = primitive.bind(*inputs, **primitive.get_bind_params(given))
+    chosen = equation.params if parameters is None else parameters
+    outputs = primitive.bind(*inputs, **primitive.get_bind_params(chosen))
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
-def jitted(equation: Any) -> Any:
+def jitted(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return the program of a jitted function that is called, or `None`."""
-    called = equation.primitive.name in ("jit", "pjit")
+    called = equation.primitive.name == "jit"
     return equation.params.get("jaxpr") if called else None
 
 
-def _inlined(equation: Any) -> Any:
+def called_program(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the program that an operation runs once, `None` if it does more."""
+    if not traits_of(equation).is_inlined:
+        return None
+    parameters = equation.params
+    program = parameters["jaxpr" if "jaxpr" in parameters else "call_jaxpr"]
+    return program if hasattr(program, "consts") else ClosedJaxpr(program, ())
+
+
+def _inlined(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return the body of a call that is run in place, or `None`."""
     if equation.primitive.name not in CUSTOM:
         return jitted(equation)
@@ -205,7 +238,7 @@ def _inlined(equation: Any) -> Any:
     return body if isinstance(body, ClosedJaxpr) else None
 
 
-def _holds(parameters: Any, handlers: Any) -> bool:
+def _holds(parameters: Iterable[object], handlers: Handlers) -> bool:
     return any(
         inner.primitive.name in handlers
         for value in parameters
@@ -214,25 +247,22 @@ def _holds(parameters: Any, handlers: Any) -> bool:
     )
 
 
-def _replaced(value: Any, handlers: Any) -> Any:
+def _replaced(value: object, handlers: Handlers) -> object:
     """Trace a parameter of an equation anew, if it is a program that is concerned."""
     if isinstance(value, (tuple, list)):
         return type(value)(_replaced(item, handlers) for item in value)
     if not _holds((value,), handlers):
         return value
+    assert isinstance(value, (Jaxpr, ClosedJaxpr))  # as it holds equations
     closed = value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
     run = lambda *a: run_replaced(closed, a, handlers)
-    made = jax.make_jaxpr(run)(*_shapes(closed))
+    traced = jax.make_jaxpr(run)(*_shapes(closed.jaxpr))
     if isinstance(value, ClosedJaxpr):
-        return made
-    if made.consts:
+        return traced
+    if traced.consts:
         raise NotImplementedError("constants in a program that must have none")
-    return made.jaxpr
+    return traced.jaxpr
 
 
-def _shapes(closed: Any) -> list[Any]:
-    avals = [variable.aval for variable in closed.jaxpr.invars]
-    return [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-        for a in avals
-    ]
+def _shapes(jaxpr: Jaxpr) -> list[jax.ShapeDtypeStruct]:
+    return [shape_of(variable.aval) for variable in jaxpr.invars]

@@ -4,23 +4,23 @@ from typing import Any
 
 import jax
 
-from ._compat import CONVERTED, ClosedJaxpr, Tracer
+from ._compat import CONVERTED, ClosedJaxpr, Jaxpr, Tracer
 
 
-def tracers_inside(closed: Any) -> bool:
+def tracers_inside(closed: ClosedJaxpr) -> bool:
     """Whether a program holds a tracer as a constant: one that has leaked into it."""
     return any(isinstance(c, Tracer) for c in closed.consts) or _below(closed.jaxpr)
 
 
-def _below(jaxpr: Any) -> bool:
+def _below(jaxpr: Jaxpr) -> bool:
     for equation in jaxpr.eqns:
         converted = _converted(equation.params)
         for value in equation.params.values():
             for item in value if isinstance(value, (tuple, list)) else (value,):
                 if not isinstance(item, ClosedJaxpr):
                     continue
-                alone = id(item) in converted
-                if _below(item.jaxpr) if alone else tracers_inside(item):
+                is_rebound = id(item) in converted
+                if _below(item.jaxpr) if is_rebound else tracers_inside(item):
                     return True
     return False
 

@@ -1,32 +1,37 @@
 """Whether a program would be the same with NumPy arrays in place of tracers."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ._by_numpy import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, RING
-from ._compat import Literal
+from ._by_numpy import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, RING, Arrays
+from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, shape_of
 from ._fingerprint import (
-    Printer,
+    KeyWriter,
     Unrecognized,
     content,
     context,
 )
 from ._interpret import jitted
 from ._programs import scan_counts
+from ._types import Leaf
 
 
 _INTEGERS = frozenset("iub")
 # Integers that leave room for some arithmetic in 32 bits, and are exact as floats.
 SHORT = 1 << 20
+# Beyond the first NumPy, with 64 bits, and JAX, with 32, may differ; beyond the second
+# a `float32` does not hold every integer.
 _ROOM, _EXACT_AS_FLOAT = 1 << 31, 1 << 24
 _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 
-def same_program(first: Any, second: Any, places: list[Any]) -> bool:
+def same_program(
+    first: ClosedJaxpr, second: ClosedJaxpr, places: list[np.ndarray | None]
+) -> bool:
     """Whether two programs are equal once constants of the second are arguments.
 
     Args:
@@ -37,40 +42,44 @@ def same_program(first: Any, second: Any, places: list[Any]) -> bool:
     """
     arguments = iter(second.jaxpr.invars)
     constants = list(zip(second.jaxpr.constvars, second.consts, strict=True))
-    inputs: list[Any] = []
+    inputs: list[Any] = []  # variables, or what is none of the second program
     for place in places:
         if place is None:
             inputs.append(next(arguments))
             continue
-        found = [
+        matches = [
             i for i, (_, value) in enumerate(constants) if _same_array(value, place)
         ]
-        inputs.append(constants.pop(found[0])[0] if found else object())
-    one, other = Printer(), Printer()
+        # A constant that is not found stands for nothing in the second program: reading
+        # it is the `KeyError` below.
+        inputs.append(constants.pop(matches[0])[0] if matches else object())
+    one, other = KeyWriter(), KeyWriter()
     try:
-        kept = tuple(content(value) for _, value in constants)
-        if kept != tuple(map(content, first.consts)):
+        # What is left is in both programs or in none; a NumPy array that NumPy computed
+        # with has become another constant, so the programs are not the same.
+        rest = tuple(content(value) for _, value in constants)
+        if rest != tuple(map(content, first.consts)):
             return False
-        for closed, printer, order in (
+        for closed, writer, order in (
             (first, one, [*first.jaxpr.invars, *first.jaxpr.constvars]),
             (second, other, [*inputs, *(variable for variable, _ in constants)]),
         ):
-            printer.equations(closed.jaxpr, {v: i for i, v in enumerate(order)})
+            writer.equations(closed.jaxpr, {v: i for i, v in enumerate(order)})
     except (Unrecognized, KeyError):
         return False
     return one.key == other.key
 
 
-def _same_array(constant: Any, place: Any) -> bool:
+def _same_array(constant: Leaf, place: np.ndarray) -> bool:
     if np.shape(constant) != np.shape(place):
         return False
     return np.asarray(constant).astype(place.dtype).tobytes() == place.tobytes()
 
 
 def same_once_moved(
-    first: Any,
-    second: Any,
-    places: list[Any],
+    first: ClosedJaxpr,
+    second: ClosedJaxpr,
+    places: list[np.ndarray | None],
     narrowed: list[bool],
     *,
     short: list[bool],
@@ -120,60 +129,63 @@ class _Moved:
 
     def __init__(self, finite: bool) -> None:
         self.finite = finite
-        self.printer = Printer()
-        self.key = self.printer.key
-        self.known: dict[Any, np.ndarray] = {}
-        self.narrow: set[Any] = set()
-        self.bounds: dict[Any, int] = {}
-        self.number: dict[Any, int] = {}
+        # `known` are arrays by variable, `narrow` those with fewer digits than NumPy
+        # has, `bounds` what integers are at most; `number` has all other variables.
+        self.writer = KeyWriter()
+        self.key = self.writer.key
+        self.known: dict[Var, np.ndarray] = {}
+        self.narrow: set[Var] = set()
+        self.bounds: dict[Var, int] = {}
+        self.number: dict[Var, int] = {}
         self.count = 0
 
-    def input(self, variable: Any) -> None:
+    def input(self, variable: Var) -> None:
         """Number a variable whose value is not known."""
         self.known.pop(variable, None)  # of an earlier call of the same function
         self.number[variable] = self.count
         self.count += 1
         self.key.append(variable.aval)
 
-    def know(self, variable: Any, value: Any, narrow: bool) -> None:
+    def know(self, variable: Var, value: np.ndarray, narrow: bool) -> None:
         """Note what a variable is."""
         self.known[variable] = value
+        # A jitted function that is called twice has the same variables both times.
         self.narrow.discard(variable)
         self.bounds.pop(variable, None)
         if narrow:
             self.narrow.add(variable)
 
-    def take(self, variables: Any, values: Any) -> None:
+    def take(self, variables: Sequence[Var], values: Sequence[Leaf]) -> None:
         """Note constants, in the dtype that JAX has them in."""
         for variable, value in zip(variables, values, strict=True):
-            array = np.asarray(value).astype(variable.aval.dtype)
+            array = np.asarray(value).astype(shape_of(variable.aval).dtype)
             self.know(variable, array, True)
             if array.dtype.kind in "iu" and array.size:  # a constant never changes
                 largest, least = int(array.max()), int(array.min())
                 self.bounds[variable] = max(abs(largest), abs(least))
 
-    def value(self, atom: Any) -> Any:
+    def value(self, atom: Atom) -> np.ndarray:
         return np.asarray(atom.val) if isinstance(atom, Literal) else self.known[atom]
 
-    def is_known(self, atom: Any) -> bool:
+    def is_known(self, atom: Atom) -> bool:
         return isinstance(atom, Literal) or atom in self.known
 
-    def is_narrow(self, atom: Any) -> bool:
+    def is_narrow(self, atom: Atom) -> bool:
         """Whether a known array has fewer digits than what it was made of."""
         return not isinstance(atom, Literal) and atom in self.narrow
 
-    def atom(self, atom: Any) -> Hashable:
-        if not self.is_known(atom):
+    def atom(self, atom: Atom) -> Hashable:
+        if isinstance(atom, Var) and atom not in self.known:
             return self.number[atom]
         value = self.value(atom)
         return (value.shape, value.dtype.name, value.tobytes())
 
-    def read(self, jaxpr: Any) -> None:
+    def read(self, jaxpr: Jaxpr) -> None:
         """Read a whole program."""
         self.equations(jaxpr)
         self.key.append(tuple(map(self.atom, jaxpr.outvars)))
 
-    def equations(self, jaxpr: Any) -> None:
+    def equations(self, jaxpr: Jaxpr) -> None:
         """Read the equations of a program that something is made of."""
         for equation in needed(jaxpr):
             known = list(map(self.is_known, equation.invars))
@@ -181,27 +193,29 @@ class _Moved:
             inner = jitted(equation)
             if move is not None:
                 narrow = any(map(self.is_narrow, equation.invars))
-                bound, made = self.bound(equation), move()
-                each = made if equation.primitive.multiple_results else [made]
+                bound, results = self.bound(equation), move()
+                each = results if equation.primitive.multiple_results else [results]
                 for variable, array in zip(equation.outvars, each, strict=True):
                     self.know(variable, np.asarray(array), narrow)
                     if bound is not None:
                         self.bounds[variable] = bound
             elif inner is not None and (any(known) or inner.consts):
+                # `jnp.where` and the like are jitted: without going into them, a known
+                # array would be an operand here and a constant there.
                 self.open(inner, equation)
             elif equation.primitive.name == "scan":
                 self.loop(equation)
             else:
                 self.write(equation)
 
-    def open(self, inner: Any, equation: Any) -> None:
+    def open(self, inner: ClosedJaxpr, equation: JaxprEqn) -> None:
         """Read a jitted function in place, as arrays inside of it are known."""
         self.take(inner.jaxpr.constvars, inner.consts)
         self.pass_on(equation.invars, inner.jaxpr.invars)
         self.equations(inner.jaxpr)
         self.pass_on(inner.jaxpr.outvars, equation.outvars)
 
-    def loop(self, equation: Any) -> None:
+    def loop(self, equation: JaxprEqn) -> None:
         """Read a loop with its body in place, whose constants may be known."""
         count, carries = scan_counts(equation.params)
         closed = equation.params["jaxpr"]
@@ -212,13 +226,14 @@ class _Moved:
         self.key.append(tuple(map(self.atom, moving)))
         self.take(body.constvars, closed.consts)
         self.pass_on(equation.invars[:count], body.invars[:count])
+        # Carries and rows change from step to step, so they are never known.
         for variable in body.invars[count:]:
             self.input(variable)
         self.read(body)
         for variable in equation.outvars:
             self.input(variable)
 
-    def pass_on(self, atoms: Any, variables: Any) -> None:
+    def pass_on(self, atoms: Sequence[Atom], variables: Sequence[Var]) -> None:
         """Give variables what others are."""
         for atom, variable in zip(atoms, variables, strict=True):
             if self.is_known(atom):
@@ -227,19 +242,20 @@ class _Moved:
                 if bound is not None:
                     self.bounds[variable] = bound
             else:
+                assert isinstance(atom, Var)  # a literal is known
                 self.known.pop(variable, None)
                 self.number[variable] = self.number[atom]
 
-    def write(self, equation: Any) -> None:
+    def write(self, equation: JaxprEqn) -> None:
         """Write an equation into the key."""
         self.key.append(equation.primitive)
         self.key.append(context(equation.ctx))
         self.key.append(tuple(map(self.atom, equation.invars)))
-        self.printer.parameters(equation)
+        self.writer.parameters(equation)
         for variable in equation.outvars:
             self.input(variable)
 
-    def move(self, equation: Any) -> Callable[[], Any] | None:
+    def move(self, equation: JaxprEqn) -> Callable[[], Arrays] | None:
         """Return what does an operation that only moves numbers, or `None`."""
         name, parameters = equation.primitive.name, equation.params
         values = [self.value(atom) for atom in equation.invars]
@@ -248,11 +264,14 @@ class _Moved:
         kinds = {value.dtype.kind for value in values}
         narrow = any(map(self.is_narrow, equation.invars))
         bound = self.bound(equation)
+        # Cut to 32 bits, an integer compares as before only if nothing was cut off:
+        # `test_what_numpy_counts_differently_is_seen`.
         exact = not narrow or bound is not None
-        done: Any = None
+        done: Callable[..., Arrays] | None = None
         if kinds == {"b"}:
             done = LOGIC.get(name)
         elif kinds <= set("iu"):
+            # Sums and products wrap around alike, whatever the width.
             done = RING.get(name) or (COMPARISONS.get(name) if exact else None)
         elif kinds == {"f"}:
             if not narrow and jax.config.jax_enable_x64:  # pyright: ignore
@@ -282,14 +301,14 @@ class _Moved:
                 return lambda: values[0].astype(now)
         return None
 
-    def bound_of(self, atom: Any) -> int | None:
+    def bound_of(self, atom: Atom) -> int | None:
         """Return what an integer is at most, whatever the content of arrays."""
         if isinstance(atom, Literal):
             value = np.asarray(atom.val)
             return abs(int(value)) if value.dtype.kind in "iu" else None
         return self.bounds.get(atom)
 
-    def bound(self, equation: Any) -> int | None:
+    def bound(self, equation: JaxprEqn) -> int | None:
         """Return the bound of the integers that an equation makes, if there is room.
 
         Without one they are those of NumPy but for what 32 bits cut off.
@@ -301,10 +320,10 @@ class _Moved:
         name = equation.primitive.name
         if name not in RING:
             return max(known)
-        made = math.prod(known) if name == "mul" else sum(known)
-        return made if made < _ROOM else None
+        largest = math.prod(known) if name == "mul" else sum(known)
+        return largest if largest < _ROOM else None
 
-    def compares_exactly(self, atoms: Any, values: list[Any]) -> bool:
+    def compares_exactly(self, atoms: Sequence[Atom], values: list[np.ndarray]) -> bool:
         """Whether floats compare as they did with all their digits.
 
         Fewer digits change neither what is NaN nor what is infinite. Numbers below the
@@ -319,15 +338,15 @@ class _Moved:
         )
 
 
-def needed(jaxpr: Any) -> list[Any]:
+def needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
     """List the equations whose results go into those of a program, or do something.
 
     A library that checks what it gets, and then drops the outcome, leaves the others.
     """
     used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    found = []
+    wanted = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or not used.isdisjoint(equation.outvars):
             used.update(a for a in equation.invars if not isinstance(a, Literal))
-            found.append(equation)
-    return found[::-1]
+            wanted.append(equation)
+    return wanted[::-1]

@@ -1,18 +1,19 @@
 """What a traced program says of itself."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from ._compat import equations
+from ._compat import ClosedJaxpr, JaxprEqn, equations
 
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__))
 _OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
 
 
-def check_forward(closed: Any) -> None:
+def check_forward(closed: ClosedJaxpr) -> None:
     """Refuse a program that holds the forward derivative of a `custom_vjp` function.
 
     JAX leaves a mark in the program and complains when the program is lowered; only
@@ -25,7 +26,7 @@ def check_forward(closed: Any) -> None:
             )
 
 
-def operation_name(equation: Any) -> str:
+def operation_name(equation: JaxprEqn) -> str:
     """Return the name of an operation: of its primitive, or of a function of JAX.
 
     JAX gives a function with a derivative rule no name of its own; where it is defined
@@ -38,7 +39,7 @@ def operation_name(equation: Any) -> str:
     return equation.primitive.name
 
 
-def transforms(equation: Any) -> str:
+def transforms(equation: JaxprEqn) -> str:
     """Return the transformations that made an equation: `transpose(jvp())`.
 
     JAX writes them into the names that profilers show, and nowhere else.
@@ -46,7 +47,7 @@ def transforms(equation: Any) -> str:
     return str(equation.source_info.name_stack)
 
 
-def scan_counts(parameters: Any) -> tuple[int, int]:
+def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many constants and carries a `scan` has; jax 0.12 renamed them."""
     if "num_carry" in parameters:
         return parameters["num_consts"], parameters["num_carry"]

@@ -1,11 +1,13 @@
 """Settings of JAX that decide whether a traced program stands for one traced now."""
 
 import contextlib
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 
-from ._compat import equations, setting_names
+from ._compat import ClosedJaxpr, equations, setting_names
+from ._primitives import traits_of
 
 
 # Settings that leave the numbers of a program that is traced already as they are: of
@@ -44,11 +46,16 @@ _IDLE = frozenset(
         "xla_metadata_context_manager",
     )
 )
+Entered: TypeAlias = Callable[[], contextlib.AbstractContextManager[Any]]
+"""What makes a context to enter."""
+
 _KEYS = "jax_default_prng_impl"
 _MESHES = ("mesh_context_manager", "abstract_mesh_context_manager")
 
 
-def decisive_settings(then: Any, now: Any, seeded: bool) -> dict[str, tuple[str, str]]:
+def decisive_settings(
+    then: Sequence[Any], now: Sequence[Any], seeded: bool
+) -> dict[str, tuple[str, str]]:
     """Return which settings keep a program from standing for one traced now.
 
     Args:
@@ -59,7 +66,7 @@ def decisive_settings(then: Any, now: Any, seeded: bool) -> dict[str, tuple[str,
     Returns:
         Both values by name, as text.
     """
-    found = {}
+    differing = {}
     for name, a, b in zip(setting_names(), then, now, strict=True):
         if a == b or name in _IDLE or (name == _KEYS and not seeded):
             continue
@@ -72,24 +79,23 @@ def decisive_settings(then: Any, now: Any, seeded: bool) -> dict[str, tuple[str,
             what = "mesh"
             if not a or getattr(a, "empty", False):
                 continue  # the program has none of its own
-        found[what.removesuffix("_context_manager")] = (str(one), str(other))
-    return found
+        differing[what.removesuffix("_context_manager")] = (str(one), str(other))
+    return differing
 
 
-def makes_keys(closed: Any) -> bool:
+def makes_keys(closed: ClosedJaxpr) -> bool:
     """Whether a program makes random keys; JAX's caches know not in which way."""
-    names = ("random_seed", "random_wrap")
-    return any(e.primitive.name in names for e in equations(closed.jaxpr))
+    return any(traits_of(e).makes_keys for e in equations(closed.jaxpr))
 
 
-def settings_for(arrays: Any) -> tuple[Any, Any]:
+def settings_for(leaves: Iterable[object]) -> tuple[Entered, Entered]:
     """Return the settings to derive under, and those to run a function under, to enter.
 
     An array of 64 bits stays one inside `jax.enable_x64(False)`, but every constant of
     its dtype becomes one of 32 bits there, unit directions for one.
     """
-    found = [a.dtype for a in arrays if hasattr(a, "dtype")]
-    wide = any(d.name in ("float64", "complex128") for d in found)
+    dtypes = [getattr(leaf, "dtype", None) for leaf in leaves]
+    wide = any(getattr(d, "name", "") in ("float64", "complex128") for d in dtypes)
     if wide and not jax.config.read("jax_enable_x64"):
         return jax.enable_x64, lambda: jax.enable_x64(False)
     return contextlib.nullcontext, contextlib.nullcontext

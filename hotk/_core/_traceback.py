@@ -4,7 +4,7 @@ import functools
 import os
 import types
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 
@@ -24,7 +24,7 @@ def hides_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """
 
     @functools.wraps(function)
-    def run(*args: Any, **named: Any) -> Any:
+    def run(*args: _P.args, **named: _P.kwargs) -> _T:
         try:
             return function(*args, **named)
         except Exception as error:
@@ -47,6 +47,6 @@ def _shortened(error: Exception) -> Exception:
             short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno
         )
     notes = getattr(error, "__notes__", [])
-    if notes and isinstance(error, HotkError):  # the way out is the end of its message
+    if notes and isinstance(error, HotkError):  # the fix is the end of its message
         error.__notes__ = [note for note in notes if _OF_JAX not in note]
     return error.with_traceback(short)

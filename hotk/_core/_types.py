@@ -11,6 +11,8 @@ from typing import TypeAlias
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from ._compat import AbstractValue
+
 
 Point: TypeAlias = PyTree
 """Where a derivative is taken. Floating and complex leaves are differentiated."""
@@ -35,3 +37,12 @@ Function: TypeAlias = Callable[..., PyTree]
 
 Leaf: TypeAlias = jax.typing.ArrayLike
 """One leaf of a tree: an array of JAX or NumPy, or a number."""
+
+Arrays: TypeAlias = list[Leaf]
+"""What an operation of a program takes or returns."""
+
+Types: TypeAlias = list[AbstractValue]
+"""The types of such arrays, as JAX has them."""
+
+FunctionWithAux: TypeAlias = Callable[[Point], tuple[PyTree, PyTree]]
+"""A function of one argument that returns its value and an auxiliary output."""

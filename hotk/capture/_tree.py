@@ -154,8 +154,3 @@ def _forgets_order(kind: type) -> bool:
 def _children(tree: Any) -> Sequence[Any]:
     children, _ = tree_flatten(tree, is_leaf=lambda node: node is not tree)
     return () if len(children) == 1 and children[0] is tree else children
-
-
-def leaf_paths(tree: Any) -> list[Any]:
-    """Return the paths of all leaves."""
-    return [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]

@@ -2,42 +2,46 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree, Shaped
+
+from hotk._core import Point, Tangent
 
 
-def size_of(x: Any) -> int:
+def size_of(x: PyTree) -> int:
     """Count the numbers in a tree of arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(x))
 
 
-def unit(x: Any, index: Any, scale: complex = 1.0) -> Any:
+def unit(x: Point, index: int | Int[Array, ""], scale: complex = 1.0) -> Tangent:
     """Return the direction with `scale` at one flat index of `x` and zero elsewhere.
 
     An index beyond the end gives the zero direction. A complex scale reaches the
     complex leaves only.
     """
     leaves, treedef = jax.tree.flatten(x)
-    made, offset = [], 0
+    parts, offset = [], 0
     for leaf in leaves:
         if not leaf.size:
-            made.append(jnp.zeros_like(leaf))
+            parts.append(jnp.zeros_like(leaf))
             continue
         here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
         offset += leaf.size
         real = not jnp.issubdtype(leaf.dtype, jnp.complexfloating)
         if real and isinstance(scale, complex) and scale.imag:
-            made.append(jnp.zeros(leaf.shape, leaf.dtype))
+            parts.append(jnp.zeros(leaf.shape, leaf.dtype))
         else:
             value = jnp.asarray(scale.real if real else scale, leaf.dtype)
             zero = jnp.zeros((), leaf.dtype)
-            made.append(jnp.where(here, value, zero).reshape(leaf.shape))
-    return treedef.unflatten(made)
+            parts.append(jnp.where(here, value, zero).reshape(leaf.shape))
+    return treedef.unflatten(parts)
 
 
-def over_basis(each: Callable[[Any], Any], n: int, block: int | None) -> Any:
+def over_basis(
+    each: Callable[[Int[Array, ""]], PyTree], n: int, block: int | None
+) -> PyTree:
     """Evaluate `each(index)` for the indices 0 to n-1, a block of them at once.
 
     Args:
@@ -54,14 +58,14 @@ def over_basis(each: Callable[[Any], Any], n: int, block: int | None) -> Any:
     block = math.ceil(n / count)
     starts = jnp.arange(count, dtype=jnp.int32) * block
 
-    def one_block(start: Any) -> Any:
+    def one_block(start: Int[Array, ""]) -> PyTree:
         return jax.vmap(each)(start + jnp.arange(block, dtype=jnp.int32))
 
     stacked = jax.lax.map(one_block, starts)
     return jax.tree.map(lambda a: a.reshape(count * block, *a.shape[2:])[:n], stacked)
 
 
-def split_rows(rows: Any, x: Any) -> list[Any]:
+def split_rows(rows: Shaped[Array, "n ..."], x: Point) -> list[Array]:
     """Cut an array with a leading axis over all of `x` into one piece a leaf of `x`."""
     pieces, offset = [], 0
     for leaf in jax.tree.leaves(x):
@@ -71,7 +75,7 @@ def split_rows(rows: Any, x: Any) -> list[Any]:
     return pieces
 
 
-def is_complex(x: Any) -> bool:
+def is_complex(x: PyTree) -> bool:
     """Whether any leaf is complex."""
     return any(
         jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf in jax.tree.leaves(x)

@@ -3,111 +3,30 @@
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
 
 import jax
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Atom,
+    Jaxpr,
+    JaxprEqn,
+    ShapedArray,
+    Tangent,
+    Var,
+    called_program,
+    traits_of,
+)
 
 from ._basis import size_of
 
 
-# Primitives that XLA fuses into their neighbors: their results are never written out.
-_FUSED = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "broadcast_in_dim",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "copy_p",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expand_dims",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "imag",
-        "integer_pow",
-        "iota",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "not",
-        "one_minus_square",
-        "optimization_barrier",
-        "or",
-        "pad",
-        "pow",
-        "real",
-        "reduce_precision",
-        "rem",
-        "reshape",
-        "rev",
-        "round",
-        "rsqrt",
-        "select_n",
-        "sign",
-        "sin",
-        "sinh",
-        "slice",
-        "sqrt",
-        "square",
-        "squeeze",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "transpose",
-        "xor",
-    ]
-)
-_INLINED = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat2",
-        "checkpoint",
-        "custom_jvp_call",
-        "custom_vjp_call",
-    ]
-)
 # Bytes of intermediates that a block may fill: measured best within 20 % on 16
 # functions.
-_CACHE = 4 << 20
-_LEAST = 8
+_CACHE_BYTES = 4 << 20
+_SMALLEST = 8
 # A batch of kernels makes a grouped convolution, slow on CPUs beyond a few.
 _CONVOLUTION = 4
 
@@ -127,7 +46,7 @@ def recorded_blocks() -> Iterator[list[int]]:
         _CHOSEN.reset(token)
 
 
-def choose_block(push: Callable[[Any], Any], x: Any) -> int:
+def choose_block(push: Callable[[Tangent], PyTree], x: PyTree) -> int:
     """Choose how many directions at once from the program of one.
 
     Where all is elementwise, nothing is written out and all directions go at once.
@@ -143,7 +62,7 @@ def choose_block(push: Callable[[Any], Any], x: Any) -> int:
     """
     n = size_of(x)
     block = n
-    if n > _LEAST:
+    if n > _SMALLEST:
         traffic = _traffic(_jaxpr(push, x))
         if traffic.written:
             block = _block(n, traffic)
@@ -153,7 +72,7 @@ def choose_block(push: Callable[[Any], Any], x: Any) -> int:
     return block
 
 
-def is_fused(push: Callable[[Any], Any], x: Any) -> bool:
+def is_fused(push: Callable[[Tangent], PyTree], x: PyTree) -> bool:
     """Whether a linear map writes nothing but its result, all being elementwise.
 
     Args:
@@ -163,54 +82,53 @@ def is_fused(push: Callable[[Any], Any], x: Any) -> bool:
     return not _traffic(_jaxpr(push, x)).written
 
 
-def _jaxpr(push: Callable[[Any], Any], x: Any) -> Any:
+def _jaxpr(push: Callable[[Tangent], PyTree], x: PyTree) -> Jaxpr:
     return jax.make_jaxpr(push)(x).jaxpr
 
 
 def _block(n: int, traffic: "_Traffic") -> int:
     written, shared = sum(traffic.written.values()), sum(traffic.shared.values())
-    block = max(max(_CACHE, shared) // max(written, 1), _LEAST)
+    block = max(max(_CACHE_BYTES, shared) // max(written, 1), _SMALLEST)
     if traffic.kernel:
         block = _CONVOLUTION
     if block >= n:
         return n
     block = 1 << round(math.log2(block))
-    if block < _LEAST:
+    if block < _SMALLEST:
         return block
     width = math.ceil(n / math.ceil(n / block))
-    return min(n, math.ceil(width / _LEAST) * _LEAST)
+    return min(n, math.ceil(width / _SMALLEST) * _SMALLEST)
 
 
 class _Traffic(NamedTuple):
     """Bytes that one direction writes, bytes that all directions read."""
 
-    written: dict[Any, int]
-    shared: dict[Any, int]
+    written: dict[Hashable, int]
+    shared: dict[Hashable, int]
     kernel: bool
     moving: list[bool]
 
 
 def _traffic(
-    jaxpr: Any, moving: list[bool] | None = None, used: list[bool] | None = None
+    jaxpr: Jaxpr, moving: list[bool] | None = None, used: list[bool] | None = None
 ) -> _Traffic:
     """Follow what depends on the direction through a jaxpr, as far as it is used."""
     moving = [True] * len(jaxpr.invars) if moving is None else moving
     live = {v for v, moves in zip(jaxpr.invars, moving, strict=True) if moves}
-    written: dict[Any, int] = {}
-    shared: dict[Any, int] = {}
+    written: dict[Hashable, int] = {}
+    shared: dict[Hashable, int] = {}
     kernel = False
     equations, wanted = needed(jaxpr, used or [True] * len(jaxpr.outvars))
     for equation in equations:
-        inputs = [not _is_literal(v) and v in live for v in equation.invars]
+        inputs = [_depends(v, live) for v in equation.invars]
         if not any(inputs):
             continue
-        name = equation.primitive.name
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if name in _INLINED and inner is not None:
-            inner = getattr(inner, "jaxpr", inner)
+        program = called_program(equation)
+        if program is not None:
+            inner = program.jaxpr
             part = _traffic(inner, inputs, [v in wanted for v in equation.outvars])
             pairs = zip(inner.invars, equation.invars, strict=True)
-            outer = {v: atom for v, atom in pairs if not _is_literal(atom)}
+            outer = {v: atom for v, atom in pairs if isinstance(atom, Var)}
             written.update({(id(equation), k): b for k, b in part.written.items()})
             shared.update({outer.get(v, v): b for v, b in part.shared.items()})
             kernel |= part.kernel
@@ -218,37 +136,37 @@ def _traffic(
             live.update(v for v, moves in pairs if moves)
             continue
         live.update(equation.outvars)
-        if name in _FUSED:
+        if traits_of(equation).fused:
             continue
-        kernel |= name == "conv_general_dilated" and inputs[1]
+        kernel |= equation.primitive.name == "conv_general_dilated" and inputs[1]
         for variable, moves in zip(equation.invars, inputs, strict=True):
             if moves:
                 written[variable] = _bytes(variable)
-            elif not _is_literal(variable):
+            elif isinstance(variable, Var):
                 shared[variable] = _bytes(variable)
         written.update({v: _bytes(v) for v in equation.outvars})
-    outputs = [not _is_literal(v) and v in live for v in jaxpr.outvars]
+    outputs = [_depends(v, live) for v in jaxpr.outvars]
     return _Traffic(written, shared, kernel, outputs)
 
 
-def needed(jaxpr: Any, used: list[bool]) -> tuple[list[Any], set[Any]]:
+def needed(jaxpr: Jaxpr, used: list[bool]) -> tuple[list[JaxprEqn], set[Var]]:
     """Return the equations that the used outputs depend on, and all they depend on."""
     outputs = zip(jaxpr.outvars, used, strict=True)
-    wanted = {v for v, is_used in outputs if is_used and not _is_literal(v)}
-    kept = []
+    wanted = {v for v, is_used in outputs if is_used and isinstance(v, Var)}
+    equations = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or any(v in wanted for v in equation.outvars):
-            kept.append(equation)
-            wanted.update(v for v in equation.invars if not _is_literal(v))
-    return kept[::-1], wanted
+            equations.append(equation)
+            wanted.update(v for v in equation.invars if isinstance(v, Var))
+    return equations[::-1], wanted
 
 
-def _is_literal(variable: Any) -> bool:
-    return hasattr(variable, "val")
+def _depends(atom: Atom, live: set[Var]) -> bool:
+    return isinstance(atom, Var) and atom in live
 
 
-def _bytes(variable: Any) -> int:
-    aval = variable.aval
-    return (
-        aval.size * getattr(aval.dtype, "itemsize", 0) if hasattr(aval, "dtype") else 0
-    )
+def _bytes(atom: Atom) -> int:
+    aval = atom.aval
+    if not isinstance(aval, ShapedArray):
+        return 0
+    return aval.size * getattr(aval.dtype, "itemsize", 0)  # keys have none

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from hotk._core import Point, Tangent
 
 from ._block import choose_block
 
@@ -16,7 +18,9 @@ from ._block import choose_block
 _LOOPS = 4
 
 
-def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[Any]]:
+def columns(
+    push: Callable[[Tangent], PyTree], x: Point, block: int | None
+) -> list[list[Array]]:
     """Push all unit directions of `x` through a linear map.
 
     The directions are the innermost axis of all that is computed: elementwise functions
@@ -33,12 +37,12 @@ def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[
     """
     leaves, treedef = jax.tree.flatten(x)
     block = choose_block(push, x) if block is None else block
-    made: dict[int, list[Any]] = {}
+    by_leaf: dict[int, list[Array]] = {}
     for group in _groups(leaves, block):
         inside = [leaves[i] for i in group]
         sizes = [leaf.size for leaf in inside]
 
-        def pushed(seeds: Any, group: Sequence[int] = group) -> list[Any]:
+        def pushed(seeds: list[Array], group: Sequence[int] = group) -> list[Array]:
             tangents = [jnp.zeros_like(leaf) for leaf in leaves]
             for i, seed in zip(group, seeds, strict=True):
                 tangents[i] = seed
@@ -51,13 +55,13 @@ def columns(push: Callable[[Any], Any], x: Any, block: int | None) -> list[list[
                 a if len(group) == 1 else a[..., bounds[k] : bounds[k + 1]]
                 for a in whole
             ]
-            made[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
+            by_leaf[i] = [a.reshape(a.shape[:-1] + leaves[i].shape) for a in parts]
     return [
-        list(row) for row in zip(*(made[i] for i in range(len(leaves))), strict=True)
+        list(row) for row in zip(*(by_leaf[i] for i in range(len(leaves))), strict=True)
     ]
 
 
-def _groups(leaves: list[Any], block: int) -> list[list[int]]:
+def _groups(leaves: list[Array], block: int) -> list[list[int]]:
     """Share the leaves out among a few loops."""
     if block >= sum(leaf.size for leaf in leaves):
         return [list(range(len(leaves)))]
@@ -67,15 +71,15 @@ def _groups(leaves: list[Any], block: int) -> list[list[int]]:
 
 
 def _group_columns(
-    push: Callable[[Any], list[Any]], leaves: list[Any], block: int
-) -> list[Any]:
+    push: Callable[[list[Array]], list[Array]], leaves: list[Array], block: int
+) -> list[Array]:
     """Return the columns of some leaves, side by side in the last axis."""
     n = sum(leaf.size for leaf in leaves)
     width = min(block, n)
     if width:
         width = math.ceil(n / math.ceil(n / width))
 
-    def window(start: Any) -> list[Any]:
+    def window(start: Int[Array, ""]) -> list[Array]:
         numbers = start + jax.lax.iota(jnp.int32, width)
         return jax.vmap(lambda i: push(_seeds(leaves, i)), out_axes=-1)(numbers)
 
@@ -84,7 +88,7 @@ def _group_columns(
     shapes = jax.eval_shape(window, jax.ShapeDtypeStruct((), jnp.int32))
     buffers = [jnp.zeros((math.prod(s.shape[:-1]), n), s.dtype) for s in shapes]
 
-    def write(step: Any, buffers: list[Any]) -> list[Any]:
+    def write(step: int | Int[Array, ""], buffers: list[Array]) -> list[Array]:
         # The last window overlaps the one before it: no second program for a remainder.
         start = jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)
         return [
@@ -99,11 +103,11 @@ def _group_columns(
     return [buffer.reshape(*s.shape[:-1], n) for buffer, s in pairs]
 
 
-def _seeds(leaves: list[Any], index: Any) -> list[Any]:
+def _seeds(leaves: list[Array], index: Int[Array, ""]) -> list[Array]:
     """Make the unit direction of one flat index, where it is used."""
-    made, offset = [], 0
+    seeds, offset = [], 0
     for leaf in leaves:
         here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
         offset += leaf.size
-        made.append(here.astype(leaf.dtype).reshape(leaf.shape))
-    return made
+        seeds.append(here.astype(leaf.dtype).reshape(leaf.shape))
+    return seeds

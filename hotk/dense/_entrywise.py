@@ -1,25 +1,25 @@
 """Whether a linear map is diagonal, as its program proves."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Atom,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Tangent,
+    Var,
+    called_program,
+    traits_of,
+)
 
 from ._block import needed
 
 
-# Each entry of the result depends on the same entry of the operands only.
-_ENTRYWISE = frozenset(
-    {
-        *("add", "add_any", "sub", "mul", "div", "neg", "convert_element_type"),
-        *("select_n", "copy", "copy_p", "real", "imag", "complex", "conj"),
-        *("reduce_precision", "optimization_barrier", "squeeze", "expand_dims"),
-    }
-)
-_INLINED = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call")
-
-
-def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
+def is_entrywise(push: Callable[[Tangent], PyTree], x: PyTree) -> bool:
     """Whether each entry of `push(v)` depends on the same entry of `v` alone.
 
     Then `push` of a direction of ones is its diagonal. A program that mixes entries in
@@ -33,49 +33,53 @@ def is_entrywise(push: Callable[[Any], Any], x: Any) -> bool:
     jaxpr = jax.make_jaxpr(push)(shapes).jaxpr
     try:
         every = [True] * len(jaxpr.outvars)
-        found = _follow(jaxpr, list(range(len(jaxpr.invars))), every)
+        sources = _follow(jaxpr, list(range(len(jaxpr.invars))), every)
     except _Mixed:
         return False
-    return all(leaf is None or leaf == i for i, leaf in enumerate(found))
+    return all(leaf is None or leaf == i for i, leaf in enumerate(sources))
 
 
 class _Mixed(Exception):
     """An entry depends on another entry of the direction."""
 
 
-def _follow(jaxpr: Any, inputs: list[int | None], used: list[bool]) -> list[int | None]:
+def _follow(
+    jaxpr: Jaxpr, inputs: list[int | None], used: list[bool]
+) -> list[int | None]:
     """Return for each result the leaf whose entries it holds in order, if any.
 
     What only results depend on that nobody uses does not count.
     """
-    leaf_of: dict[Any, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
+    leaf_of: dict[Var, int | None] = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def read(atom: Any) -> int | None:
-        return None if hasattr(atom, "val") else leaf_of.get(atom)
+    def read(atom: Atom) -> int | None:
+        return None if isinstance(atom, Literal) else leaf_of.get(atom)
 
     equations, wanted = needed(jaxpr, used)
     for equation in equations:
         moving = {leaf for leaf in map(read, equation.invars) if leaf is not None}
         if not moving:
             continue
-        name = equation.primitive.name
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if name in _INLINED and inner is not None:
-            inner = getattr(inner, "jaxpr", inner)
+        program = called_program(equation)
+        if program is not None:
             inside = [v in wanted for v in equation.outvars]
-            found = _follow(inner, list(map(read, equation.invars)), inside)
-            leaf_of.update(zip(equation.outvars, found, strict=True))
+            sources = _follow(program.jaxpr, list(map(read, equation.invars)), inside)
+            leaf_of.update(zip(equation.outvars, sources, strict=True))
             continue
         [leaf] = moving if len(moving) == 1 else [None]
-        if leaf is None or not _keeps_order(equation, name, read):
+        if leaf is None or not _keeps_order(equation, read):
             raise _Mixed
         leaf_of.update((variable, leaf) for variable in equation.outvars)
     return list(map(read, jaxpr.outvars))
 
 
-def _keeps_order(equation: Any, name: str, read: Callable[[Any], Any]) -> bool:
-    sizes = {v.aval.size for v in equation.invars if read(v) is not None}
-    same_size = sizes == {v.aval.size for v in equation.outvars}
-    if name == "reshape":
+def _size(atom: Atom) -> int | None:
+    return getattr(atom.aval, "size", None)
+
+
+def _keeps_order(equation: JaxprEqn, read: Callable[[Atom], int | None]) -> bool:
+    sizes = {_size(v) for v in equation.invars if read(v) is not None}
+    same_size = sizes == {_size(v) for v in equation.outvars}
+    if equation.primitive.name == "reshape":
         return same_size and equation.params.get("dimensions") is None
-    return same_size and name in _ENTRYWISE
+    return same_size and traits_of(equation).elementwise

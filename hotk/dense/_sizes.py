@@ -1,9 +1,10 @@
 """Sizes of a program."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 
 class Sizes(NamedTuple):
@@ -18,7 +19,7 @@ class Sizes(NamedTuple):
     m: int
 
     @staticmethod
-    def of(x: Any, y: Any) -> "Sizes":
+    def of(x: PyTree, y: PyTree) -> "Sizes":
         """Count the numbers of a point and a value, or of their shapes."""
         leaves = jax.tree.leaves(x)
         n = sum(int(np.size(leaf)) for leaf in leaves)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import DtypeError, describe_tree, message
+from hotk._core import is_inexact, nothing_inexact
 from hotk.first import refuse_complex
-from hotk.prepared import is_inexact
 from hotk.taylor import DifferentialOperator, derivatives, directions_of
 
 from ._estimate import Estimate, averaged
@@ -222,15 +221,7 @@ def _checked(call: str, x: Any, samples: int, block_size: int | None) -> Any:
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     if not jax.tree.leaves(like):
-        raise DtypeError(
-            message(
-                call,
-                "`x` has no leaf that can be differentiated.",
-                expected="at least one floating array or Python float",
-                got=describe_tree(x),
-                fix="Convert the leaf to a float, as in `x.astype(float)` or `3.0`.",
-            )
-        )
+        raise nothing_inexact(call, x, kinds="floating")
     return like
 
 

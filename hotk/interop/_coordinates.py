@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from hotk._core import DtypeError, describe_tree, message
+from hotk._core import nothing_inexact
 from hotk.linop import space
 
 from ._layout import Layout, as_flat
@@ -60,15 +60,7 @@ class Coordinates:
         pairs = list(zip(leaves, self.kinds, strict=True))
         moving = [leaf for leaf, kind in pairs if kind in _MOVING]
         if not moving:
-            raise DtypeError(
-                message(
-                    call,
-                    "`x0` has no leaf that can be differentiated.",
-                    expected="at least one floating or complex array or Python float",
-                    got=describe_tree(tree),
-                    fix="Convert the leaf to a float, as in `x0.astype(float)`.",
-                )
-            )
+            raise nothing_inexact(call, tree, name="x0")
         self.rest = tuple(None if k in _MOVING else _kept(leaf) for leaf, k in pairs)
         self.layout = Layout(moving)
         self.start = self.layout.join(space.parts(moving))

@@ -10,13 +10,13 @@ import numpy as np
 
 from hotk._core import (
     NEEDS_VALUE,
-    DtypeError,
     ModeError,
     StructureError,
     describe_tree,
     function_name,
     in_trace,
     message,
+    nothing_inexact,
 )
 from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
 
@@ -245,13 +245,5 @@ def split(call: str, x: Any) -> tuple[Any, Any]:
     """
     moving, rest = eqx.partition(x, eqx.is_inexact_array)
     if not jax.tree.leaves(moving):
-        raise DtypeError(
-            message(
-                call,
-                "`x` has no leaf that can be differentiated.",
-                expected="at least one floating or complex array or Python float",
-                got=describe_tree(x),
-                fix="Convert the leaf to a float, as in `x.astype(float)` or `3.0`.",
-            )
-        )
+        raise nothing_inexact(call, x)
     return moving, rest

@@ -1,9 +1,9 @@
 """`Auto`: the choice of a mode, from the program and the sizes."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hotk._core import nested_order, placed_equations
+from hotk._core import Jaxpr, nested_order, placed_equations
 
 from ._first import AbstractMode, Forward, Reverse
 from ._nested import (
@@ -17,14 +17,21 @@ from ._taylor import Taylor
 
 @dataclasses.dataclass(frozen=True)
 class Auto(AbstractMode):
-    """The mode is chosen for each program, and the choice is told in `info`.
+    """The default mode: the best one that exists for the function, found by tracing.
 
-    Second order: forward over reverse; reverse over reverse where a `custom_vjp` has
-    no forward rule; forward over forward where a `while_loop` forbids reverse mode.
-    Taylor for second derivatives along directions, and from third order on.
-    First order: forward for `jvp` and `derivative`, reverse for `vjp` and `gradient`,
-    the cheaper of both by the sizes for `jacobian`; the other one where that does not
-    exist.
+    `info.mode` of a prepared operator names the mode that was chosen and `info.why`
+    gives the reason.
+
+    - `jvp` and `derivative`: forward, else reverse.
+    - `vjp` and `gradient`: reverse, else forward.
+    - `jacobian`: the cheaper one by the sizes of `x` and the value, else the other.
+    - `hvp` and `hessian`: forward over reverse; else reverse over reverse, which a
+      `custom_vjp` without a forward rule needs, or forward over forward, which a
+      `while_loop` needs.
+    - Second derivatives along directions, and orders from three on: Taylor, else a
+      nesting.
+
+    Cost: one trace of the derivative for each mode that is tried; nothing at run time.
 
     Example:
         >>> x = jnp.ones(2)
@@ -49,7 +56,7 @@ class Facts(NamedTuple):
     order: int = 0
 
     @staticmethod
-    def of(jaxpr: Any) -> "Facts":
+    def of(jaxpr: Jaxpr) -> "Facts":
         """Read the facts from the jaxpr of `f`."""
         loops, rules, callbacks = [], [], []
         for equation, place in placed_equations(jaxpr):
@@ -73,19 +80,19 @@ class Facts(NamedTuple):
 
 def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
     """Return the nestings to try, best first, each with the reason for it."""
-    usual = (FORWARD_OVER_REVERSE, "the cheapest nesting for a scalar function")
-    double = (
+    cheapest = (FORWARD_OVER_REVERSE, "the cheapest nesting for a scalar function")
+    for_custom_vjp = (
         REVERSE_OVER_REVERSE,
-        "a custom_vjp has no forward rule" + _places(facts and facts.custom_vjps),
+        "a custom_vjp has no forward rule" + _first_place(facts and facts.custom_vjps),
     )
-    loop = (
+    for_loops = (
         FORWARD_OVER_FORWARD,
-        "a while_loop has no reverse mode" + _places(facts and facts.loops),
+        "a while_loop has no reverse mode" + _first_place(facts and facts.loops),
     )
     last = (REVERSE_OVER_FORWARD, "the other nestings do not exist for this program")
     if facts is not None and facts.loops and not facts.custom_vjps:
-        return [usual, loop, double, last]
-    return [usual, double, loop, last]
+        return [cheapest, for_loops, for_custom_vjp, last]
+    return [cheapest, for_custom_vjp, for_loops, last]
 
 
 def along_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
@@ -102,13 +109,13 @@ def first_order_candidates(
     if forward:
         return [
             (Forward(), "one forward pass for each direction"),
-            (Reverse(), "no forward mode" + _places(facts and facts.custom_vjps)),
+            (Reverse(), "no forward mode" + _first_place(facts and facts.custom_vjps)),
         ]
     return [
         (Reverse(), "one reverse pass for each output"),
-        (Forward(), "no reverse mode" + _places(facts and facts.loops)),
+        (Forward(), "no reverse mode" + _first_place(facts and facts.loops)),
     ]
 
 
-def _places(places: Any) -> str:
+def _first_place(places: tuple[str, ...] | None) -> str:
     return f" ({places[0]})" if places else ""

@@ -2,11 +2,11 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
+from hotk._core import FunctionWithAux, Point, Scalar, Tangent
 from hotk.dense import choose_block, over_basis, size_of, split_rows, unit
 
 from ._first import AbstractMode
@@ -18,17 +18,19 @@ class AbstractCurvature(AbstractMode, abc.ABC):
 
     @abc.abstractmethod
     def quadratic_form(
-        self, f: Callable[..., Any], x: Any, v: Any
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, v: Tangent
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, the second derivative of `f` along `v`, and `aux`."""
 
     @abc.abstractmethod
-    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+    def second_derivative(
+        self, f: FunctionWithAux, x: Point
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its second derivative by a scalar `x`, and `aux`."""
 
     def diagonal(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[Scalar, PyTree, PyTree]:
         """Return `y`, the exact diagonal of the Hessian of a scalar `f`, and `aux`."""
         y, aux = f(x)
         n = size_of(x)
@@ -36,11 +38,13 @@ class AbstractCurvature(AbstractMode, abc.ABC):
         if not leaves:
             return y, x, aux
 
-        def form(v: Any) -> Any:
+        def form(v: Tangent) -> Scalar:
             return self.quadratic_form(f, x, v)[1]
 
         block = choose_block(form, x) if block is None else block
         entries = over_basis(lambda i: form(unit(x, i)), n, block)
         pieces = split_rows(entries, x)
-        made = [p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)]
-        return y, treedef.unflatten(made), aux
+        diagonal = [
+            p.astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)
+        ]
+        return y, treedef.unflatten(diagonal), aux

@@ -1,12 +1,20 @@
 """`Nested`: how two derivatives are nested, and what follows for second order."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
+from jaxtyping import PyTree
 
-from hotk._core import ModeError, message
+from hotk._core import (
+    FunctionWithAux,
+    Gradient,
+    ModeError,
+    Point,
+    Scalar,
+    Tangent,
+    message,
+)
 from hotk.dense import columns, is_complex
 
 from ._curvature import AbstractCurvature
@@ -15,18 +23,30 @@ from ._first import Forward, Reverse, real_inner
 
 @dataclasses.dataclass(frozen=True)
 class Nested(AbstractCurvature):
-    """Two derivatives, one over the other.
+    r"""A second derivative as the derivative of a derivative: $H v = D(\nabla f)\,v$.
 
-    `Nested(Forward(), Reverse())` pushes a direction through a gradient (Pearlmutter,
-    1994) and is the default. All four nestings give the same numbers.
+    All four nestings give the same numbers. `Nested(Forward(), Reverse())` is the
+    default: the Jacobian-vector product of a gradient [1]. The others are for functions
+    that lack one of the modes.
+
+    Cost of a Hessian-vector product: forward over reverse takes about as long as two
+    gradients, reverse over reverse up to four times as long as that (measured on a
+    convolutional network). Forward over forward makes a pass for each number in `x`.
 
     Attributes:
         outer: Mode of the derivative that is taken last.
         inner: Mode of the derivative that is taken first.
 
+    Raises:
+        ModeError: If either is anything but a `Forward()` or a `Reverse()`.
+
     Example:
         >>> hotk.Nested(hotk.Forward(), hotk.Reverse()) == hotk.FORWARD_OVER_REVERSE
         True
+
+    References:
+        [1] Pearlmutter (1994). Fast exact multiplication by the Hessian. Neural
+            Computation 6(1), 147-160. https://doi.org/10.1162/neco.1994.6.1.147
     """
 
     nests: ClassVar[int] = 2
@@ -48,8 +68,8 @@ class Nested(AbstractCurvature):
                 )
 
     def product(
-        self, f: Callable[..., Any], x: Any, v: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, v: Tangent, block: int | None = None
+    ) -> tuple[Scalar, Gradient, Tangent, PyTree]:
         """Return `y`, the gradient, the Hessian of a real scalar `f` times `v`, `aux`.
 
         No tangent is pushed through the value: it travels as an auxiliary output.
@@ -61,15 +81,17 @@ class Nested(AbstractCurvature):
         gradient, product, (y, aux) = self._through_gradient(f, x, v)
         return y, gradient, product, aux
 
-    def _slope(self, f: Callable[..., Any], v: Any) -> Callable[..., Any]:
-        def slope(x: Any) -> tuple[Any, Any]:
+    def _slope(self, f: FunctionWithAux, v: Tangent) -> FunctionWithAux:
+        def slope(x: Point) -> tuple[PyTree, PyTree]:
             y, derivative, aux = Forward().along(f, x, v)
             return derivative, (y, aux)
 
         return slope
 
-    def _through_gradient(self, f: Callable[..., Any], x: Any, v: Any) -> Any:
-        def gradient(x: Any) -> tuple[Any, Any]:
+    def _through_gradient(
+        self, f: FunctionWithAux, x: Point, v: Tangent
+    ) -> tuple[Gradient, Tangent, PyTree]:
+        def gradient(x: Point) -> tuple[Gradient, PyTree]:
             y, g, aux = self.inner.gradient(f, x)
             return g, (y, aux)
 
@@ -78,8 +100,8 @@ class Nested(AbstractCurvature):
         return self.outer.back(gradient, x, v)  # the Hessian is symmetric
 
     def quadratic_form(
-        self, f: Callable[..., Any], x: Any, v: Any
-    ) -> tuple[Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, v: Tangent
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, the second derivative of `f` along `v`, and `aux`."""
         if isinstance(self.inner, Forward) and isinstance(self.outer, Forward):
             _, second, (y, aux) = self.outer.along(self._slope(f, v), x, v)
@@ -87,10 +109,12 @@ class Nested(AbstractCurvature):
         y, _, product, aux = self.product(f, x, v)
         return y, real_inner(v, product).astype(y.dtype), aux
 
-    def second_derivative(self, f: Callable[..., Any], x: Any) -> tuple[Any, Any, Any]:
+    def second_derivative(
+        self, f: FunctionWithAux, x: Point
+    ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its second derivative by a scalar `x`, and `aux`."""
 
-        def first(x: Any) -> tuple[Any, Any]:
+        def first(x: Point) -> tuple[PyTree, PyTree]:
             y, derivative, aux = self.inner.derivative(f, x)
             return derivative, (y, aux)
 
@@ -98,15 +122,15 @@ class Nested(AbstractCurvature):
         return y, second, aux
 
     def hessian(
-        self, f: Callable[..., Any], x: Any, block: int | None = None
-    ) -> tuple[Any, Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None = None
+    ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian, its Hessian as `jax.hessian` does, and `aux`."""
         shape, _ = jax.eval_shape(f, x)
         one = jax.tree.structure(shape) == jax.tree.structure(0) and shape.shape == ()
         if one and not is_complex(shape):
             return self._scalar_hessian(f, x, block)
 
-        def jacobian(x: Any) -> tuple[Any, Any]:
+        def jacobian(x: Point) -> tuple[PyTree, PyTree]:
             y, j, aux = self.inner.jacobian(f, x)
             return j, (y, aux)
 
@@ -114,8 +138,8 @@ class Nested(AbstractCurvature):
         return y, j, hessian, aux
 
     def _scalar_hessian(
-        self, f: Callable[..., Any], x: Any, block: int | None
-    ) -> tuple[Any, Any, Any, Any]:
+        self, f: FunctionWithAux, x: Point, block: int | None
+    ) -> tuple[Scalar, Gradient, PyTree, PyTree]:
         y, gradient, aux = self.inner.gradient(f, x)
         treedef = jax.tree.structure(x)
         if not jax.tree.leaves(x):
@@ -125,7 +149,7 @@ class Nested(AbstractCurvature):
         hessian = treedef.unflatten([treedef.unflatten(row) for row in rows])
         return y, gradient, hessian, aux
 
-    def _column(self, f: Callable[..., Any], x: Any, v: Any) -> Any:
+    def _column(self, f: FunctionWithAux, x: Point, v: Tangent) -> Tangent:
         if isinstance(self.inner, Forward):
             return self.outer.gradient(self._slope(f, v), x)[1]
         return self._through_gradient(f, x, v)[1]

@@ -11,10 +11,18 @@ import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int
 
-from hotk._core import AbstractReport, Gradient, Point, Scalar, bar, describe, in_trace
+from hotk._core import (
+    AbstractReport,
+    Gradient,
+    Point,
+    Scalar,
+    bar,
+    describe,
+    in_trace,
+    is_inexact,
+)
 from hotk.linop import space
 from hotk.mode import Nested
-from hotk.prepared import is_inexact
 
 from ._local import is_finite
 from ._step import BoundFormula, called, refuse_complex_parameters, run
@@ -308,7 +316,7 @@ def minimize(
         while True:
             point = eqx.combine(moving, rest)
             with called(call):
-                end = run(f, point, (state, limits), *args, order=bound)
+                end: _Iterate = run(f, point, (state, limits), *args, order=bound)
             moving = eqx.filter(end.x, is_inexact)
             state = end.state
             if traced:

@@ -23,6 +23,7 @@ from hotk._core import (
     Point,
     StructureError,
     describe,
+    is_inexact,
     leaf_name,
     message,
 )
@@ -36,7 +37,7 @@ from hotk.mode import (
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import is_inexact, operator
+from hotk.prepared import operator
 
 from ._local import Local, Numbers, is_finite
 
@@ -83,7 +84,7 @@ def run(
     order: BoundFormula,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
-) -> tuple[PyTree, None]:
+) -> PyTree:
     """Run a formula: found by the code of `f`, compiled once."""
     assert isinstance(mode, Nested)
     return order.formula(f, x, c, mode, **dict(order.choices)), None

@@ -9,7 +9,6 @@ from ._budget import (
 )
 from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
-from ._inputs import is_inexact as is_inexact
 from ._jitted import jitted as jitted
 from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options

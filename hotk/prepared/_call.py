@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
 
-from hotk._core import jaxpr_as_fun, unkeyed_setting
+from hotk._core import is_inexact, jaxpr_as_fun, unkeyed_setting
 from hotk.capture import (
     CHANGED,
     HELD,
@@ -33,7 +33,7 @@ from hotk.capture import (
 from hotk.dense import Sizes
 
 from ._checks import check_aux, check_output, match_direction
-from ._inputs import check_point, is_inexact, sort_inputs
+from ._inputs import check_point, sort_inputs
 from ._options import Options
 
 

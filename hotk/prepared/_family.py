@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from hotk._core import (
-    Canonical,
+    CanonicalForm,
     Number,
     Unrecognized,
-    canonical,
+    canonical_form,
     jaxpr_as_fun,
     pruned,
     with_numbers,
@@ -40,7 +40,7 @@ class Member(NamedTuple):
     """
 
     closed: Any
-    form: Canonical
+    form: CanonicalForm
     captured: int
 
     @staticmethod
@@ -50,7 +50,7 @@ class Member(NamedTuple):
         Raises:
             Unrecognized: If the program has no canonical form.
         """
-        return Member(closed, canonical(closed, count, rule_key), count)
+        return Member(closed, canonical_form(closed, count, rule_key), count)
 
     def is_plain(self) -> bool:
         """Whether the program takes all captured arrays in order, and has no others."""

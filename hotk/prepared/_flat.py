@@ -8,103 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import (
+    JaxprEqn,
     ZeroHessianWarning,
     equations,
     function_name,
     function_place,
     source_line,
     sub_jaxprs,
+    traits_of,
     used_inputs,
 )
 from hotk.mode import Nested
 
 from ._level import user_level
-
-
-# What is linear in an argument while the others are held, and what only moves numbers.
-_STRAIGHT = frozenset(
-    {
-        "add",
-        "add_any",
-        "broadcast",
-        "broadcast_in_dim",
-        "concatenate",
-        "conv_general_dilated",
-        "convert_element_type",
-        "copy",
-        "cumsum",
-        "div",
-        "dot_general",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "eq",
-        "expand_dims",
-        "gather",
-        "ge",
-        "gt",
-        "imag",
-        "iota",
-        "le",
-        "lt",
-        "mul",
-        "ne",
-        "neg",
-        "not",
-        "or",
-        "and",
-        "pad",
-        "pjit",
-        "jit",
-        "custom_jvp_call",
-        "checkpoint",
-        "remat",
-        "remat2",
-        "scan",
-        "while",
-        "cond",
-        "real",
-        "reduce_sum",
-        "reduce_window_sum",
-        "reshape",
-        "rev",
-        "scatter",
-        "scatter-add",
-        "scatter_add",
-        "select_and_scatter_add",
-        "slice",
-        "split",
-        "squeeze",
-        "stop_gradient",
-        "sub",
-        "transpose",
-        "xor",
-        "sharding_constraint",
-    }
-)
-# What is linear in pieces.
-_KINKED = frozenset(
-    {
-        "abs",
-        "argmax",
-        "argmin",
-        "ceil",
-        "clamp",
-        "cummax",
-        "cummin",
-        "floor",
-        "max",
-        "min",
-        "reduce_max",
-        "reduce_min",
-        "reduce_window_max",
-        "reduce_window_min",
-        "round",
-        "select_n",
-        "sign",
-        "sort",
-        "top_k",
-    }
-)
 
 
 def kinks(jaxpr: Any) -> tuple[str, ...]:
@@ -115,17 +31,18 @@ def kinks(jaxpr: Any) -> tuple[str, ...]:
     """
     found = []
     for equation in jaxpr.eqns:
-        for name in (equation.primitive.name, *_names_inside(equation)):
-            if name in _KINKED:
-                found.append(f"`{name}` at {source_line(equation)}")
-            elif name not in _STRAIGHT:
+        for each in (equation, *_equations_inside(equation)):
+            traits = traits_of(each)
+            if traits.kinked:
+                found.append(f"`{each.primitive.name}` at {source_line(equation)}")
+            elif not traits.is_straight:
                 return ()
     return tuple(dict.fromkeys(found))
 
 
-def _names_inside(equation: Any) -> list[str]:
+def _equations_inside(equation: JaxprEqn) -> list[JaxprEqn]:
     inner = (j for value in equation.params.values() for j in sub_jaxprs(value))
-    return [e.primitive.name for jaxpr in inner for e in equations(jaxpr)]
+    return [e for jaxpr in inner for e in equations(jaxpr)]
 
 
 def warn_if_flat(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import ARRAY, DtypeError, describe, leaf_name, message
+from hotk._core import ARRAY, describe, is_inexact, nothing_inexact
 from hotk.capture import Walk, is_numeric, is_small, own_copy
 
 
@@ -113,34 +113,12 @@ def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:
     return walk is not None and bool(walk.small) and is_small(leaf, walk.small)
 
 
-def is_inexact(leaf: Any) -> bool:
-    """Whether a leaf is differentiated: floating or complex."""
-    if isinstance(leaf, (bool, int, type)):
-        return False
-    if isinstance(leaf, (float, complex)):
-        return True
-    known = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-    return known and jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
 def check_point(call: str, x: Any) -> None:
     """Refuse a point in which there is nothing to differentiate."""
     leaves = jax.tree.leaves(x)
     arrays = [leaf for leaf in leaves if _as_array(leaf) is not None]
     if leaves and not any(map(is_inexact, leaves)):
         what = describe(leaves[0]) if len(leaves) == 1 else f"{len(leaves)} leaves"
-        raise DtypeError(
-            message(
-                call,
-                "`x` has no leaf that can be differentiated.",
-                expected="at least one floating or complex array or Python float",
-                got=what if arrays else f"{what} without any number",
-                fix="Convert the leaf to a float, as in `x.astype(float)` or `3.0`.",
-            )
+        raise nothing_inexact(
+            call, x, got=what if arrays else f"{what} without any number"
         )
-
-
-def name_leaves(root: str, tree: Any) -> list[str]:
-    """Name all leaves of a tree."""
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [leaf_name(root, path) for path, _ in paths]

@@ -16,6 +16,7 @@ from hotk._core import (
     function_name,
     hides_frames,
     in_trace,
+    is_inexact,
     message,
     trace_context,
     varies_by_device,
@@ -35,7 +36,6 @@ from hotk.capture import (
 from ._call import SLOT, Call, Mismatch
 from ._checks import check_callable
 from ._info import Info, info_of
-from ._inputs import is_inexact
 from ._mismatch import Held, answer, make_ready, mismatch_error, same_shardings
 from ._opaque import OpaqueCall, first_that_works
 from ._options import Options

@@ -29,7 +29,7 @@ from hotk.mode import (
     Facts,
     Nested,
 )
-from hotk.primitive import adopted, check_linear
+from hotk.primitive import check_linear, with_forward_rules
 
 from ._call import SLOT, Call, Mismatch
 from ._flat import warn_if_flat
@@ -358,7 +358,7 @@ def derive(
             return primal(call, captured, x, call.arrays_only(args, call.ahead))
 
     if plan.adopt:
-        f = adopted(f, by_body=plan.by_body)
+        f = with_forward_rules(f, by_body=plan.by_body)
     with deriving():
         return _apply(call, f, point, kept, leaves, direction, arrays, plan)
 

@@ -1,6 +1,6 @@
 """Two primitives that carry all derivative rules; `custom_vjp` with a forward rule."""
 
-from ._adopted import adopted as adopted
+from ._custom_vjp import with_forward_rules as with_forward_rules
 from ._linear import (
     AbstractLinear as AbstractLinear,
     apply_linear as apply_linear,

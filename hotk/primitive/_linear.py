@@ -8,13 +8,20 @@ more it is differentiated by what it depends on otherwise, its residuals.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from hotk._core import (
+    AbstractValue,
+    Arrays,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Leaf,
+    Types,
     ad,
     equations,
     in_front,
@@ -23,9 +30,6 @@ from hotk._core import (
     output_types,
     unmapped_aval,
 )
-
-
-Arrays = list[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +56,19 @@ class AbstractLinear(abc.ABC):
         """Apply its transpose."""
 
     @abc.abstractmethod
-    def takes(self, residuals: Arrays) -> Arrays:
+    def takes(self, residuals: Types) -> Types:
         """Return the types of the inputs, given those of the residuals."""
 
     @abc.abstractmethod
-    def gives(self, residuals: Arrays) -> Arrays:
+    def gives(self, residuals: Types) -> Types:
         """Return the types of the outputs."""
 
     def derivative(
-        self, transposed: bool, residuals: Arrays, tangents: Arrays, values: Arrays
+        self,
+        transposed: bool,
+        residuals: Arrays,
+        tangents: list[Leaf | None],
+        values: Arrays,
     ) -> Arrays:
         """Differentiate the map, or its transpose, by its residuals.
 
@@ -72,9 +80,9 @@ class AbstractLinear(abc.ABC):
         """
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-        def at(some: Arrays) -> Arrays:
+        def at(leaves: Arrays) -> Arrays:
             point = list(residuals)
-            for i, leaf in zip(moving, some, strict=True):
+            for i, leaf in zip(moving, leaves, strict=True):
                 point[i] = leaf
             return self.apply(transposed, point, values)
 
@@ -100,7 +108,7 @@ class Batched(AbstractLinear):
     size: int
     mapped: tuple[bool, ...]
 
-    def _over(self, function: Callable[..., Arrays], *arguments: Any) -> Arrays:
+    def _over(self, function: Callable[..., Arrays], *arguments: Arrays) -> Arrays:
         axes = [0 if m else None for m in self.mapped]
         rest = [0] * (len(arguments) - 1)
         return jax.vmap(function, in_axes=(axes, *rest), axis_size=self.size)(
@@ -116,42 +124,46 @@ class Batched(AbstractLinear):
         return self._over(self.one.backward, residuals, cotangents)
 
     def derivative(
-        self, transposed: bool, residuals: Arrays, tangents: Arrays, values: Arrays
+        self,
+        transposed: bool,
+        residuals: Arrays,
+        tangents: list[Leaf | None],
+        values: Arrays,
     ) -> Arrays:
         """Differentiate each by its own residuals and the common ones."""
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-        def one(residuals: Arrays, values: Arrays, some: Arrays) -> Arrays:
+        def one(residuals: Arrays, values: Arrays, along: list[Leaf | None]) -> Arrays:
             direction: list[Any] = [None] * len(residuals)
-            for i, tangent in zip(moving, some, strict=True):
+            for i, tangent in zip(moving, along, strict=True):
                 direction[i] = tangent
             return self.one.derivative(transposed, residuals, direction, values)
 
         axes = [0 if m else None for m in self.mapped]
-        some = [axes[i] for i in moving]
-        return jax.vmap(one, in_axes=(axes, 0, some), axis_size=self.size)(
+        along_axes = [axes[i] for i in moving]
+        return jax.vmap(one, in_axes=(axes, 0, along_axes), axis_size=self.size)(
             residuals, values, [tangents[i] for i in moving]
         )
 
-    def takes(self, residuals: Arrays) -> Arrays:
+    def takes(self, residuals: Types) -> Types:
         """Return the types of the inputs, with the leading axis."""
         return self._with_axis(self.one.takes(self._of_one(residuals)))
 
-    def gives(self, residuals: Arrays) -> Arrays:
+    def gives(self, residuals: Types) -> Types:
         """Return the types of the outputs, with the leading axis."""
         return self._with_axis(self.one.gives(self._of_one(residuals)))
 
-    def _of_one(self, residuals: Arrays) -> Arrays:
+    def _of_one(self, residuals: Types) -> Types:
         return [
             mapped_aval(self.size, 0, r) if mapped else r
             for r, mapped in zip(residuals, self.mapped, strict=True)
         ]
 
-    def _with_axis(self, types: Arrays) -> Arrays:
+    def _with_axis(self, types: Types) -> Types:
         return [unmapped_aval(self.size, 0, a) for a in types]
 
 
-def check_linear(closed: Any) -> None:
+def check_linear(closed: ClosedJaxpr) -> None:
     """Trace the doubtful linear maps of a program: each in the direction it is run in.
 
     Raises:
@@ -163,16 +175,14 @@ def check_linear(closed: Any) -> None:
             output_types(lambda a, e=equation: _run(*a, **e.params), types)
 
 
-def notes_of(jaxpr: Any) -> tuple[str, ...]:
+def notes_of(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Return what the linear maps of a program say of themselves, each once."""
-    found = {
-        linear.note(equation.params["transposed"]): None
-        for equation, linear in _maps(jaxpr)
-    }
-    return tuple(note for note in found if note)
+    maps = _maps(jaxpr)
+    notes = [linear.note(equation.params["transposed"]) for equation, linear in maps]
+    return tuple(dict.fromkeys(note for note in notes if note))
 
 
-def _maps(jaxpr: Any) -> Iterator[tuple[Any, AbstractLinear]]:
+def _maps(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, AbstractLinear]]:
     for equation in equations(jaxpr):
         if equation.primitive is _PRIMITIVE:
             linear = equation.params["linear"]
@@ -199,14 +209,14 @@ def _bind(
 
 
 def _run(
-    *arguments: Any, linear: AbstractLinear, transposed: bool, count: int
+    *arguments: Leaf, linear: AbstractLinear, transposed: bool, count: int
 ) -> Arrays:
     return linear.apply(transposed, list(arguments[:count]), list(arguments[count:]))
 
 
 def _types(
-    *arguments: Any, linear: AbstractLinear, transposed: bool, count: int
-) -> Arrays:
+    *arguments: AbstractValue, linear: AbstractLinear, transposed: bool, count: int
+) -> Types:
     residuals = list(arguments[:count])
     if transposed:
         return [a.to_ct_aval() for a in linear.takes(residuals)]
@@ -214,8 +224,8 @@ def _types(
 
 
 def _jvp(
-    primals: Any,
-    tangents: Any,
+    primals: Sequence[Leaf],
+    tangents: Sequence[Leaf | ad.Zero],
     *,
     linear: AbstractLinear,
     transposed: bool,
@@ -229,7 +239,7 @@ def _jvp(
         moved = [ad.instantiate_zeros(t) for t in by_values]
         parts.append(_bind(linear, transposed, residuals, moved))
     if any(type(t) is not ad.Zero for t in by_residuals):
-        along = [None if type(t) is ad.Zero else t for t in by_residuals]
+        along = [None if isinstance(t, ad.Zero) else t for t in by_residuals]
         parts.append(linear.derivative(transposed, residuals, along, values))
     if len(parts) == 1:
         return outputs, parts[0]
@@ -237,23 +247,23 @@ def _jvp(
 
 
 def _transpose(
-    cotangents: Any,
+    cotangents: Sequence[Leaf | ad.Zero],
     *arguments: Any,
     linear: AbstractLinear,
     transposed: bool,
     count: int,
-) -> Arrays:
+) -> Sequence[Leaf | ad.Zero | None]:
     residuals, values = list(arguments[:count]), arguments[count:]
-    given = [ad.instantiate_zeros(c) for c in cotangents]
-    back = _bind(linear, not transposed, residuals, given)
+    filled = [ad.instantiate_zeros(c) for c in cotangents]
+    back = _bind(linear, not transposed, residuals, filled)
     pairs = zip(values, back, strict=True)
     wanted = [c if ad.is_undefined_primal(v) else None for v, c in pairs]
     return [*([None] * count), *wanted]
 
 
 def _batch(
-    arguments: Any,
-    axes: Any,
+    arguments: Sequence[Leaf],
+    axes: Sequence[int | None],
     *,
     linear: AbstractLinear,
     transposed: bool,
@@ -261,8 +271,8 @@ def _batch(
 ) -> tuple[Arrays, list[int]]:
     moved, size = in_front(arguments, axes)
     mapped = tuple(d is not None for d in axes)
-    values = [
-        a if m else jnp.broadcast_to(a, (size, *a.shape))
+    values: Arrays = [
+        a if m else jnp.broadcast_to(a, (size, *jnp.shape(a)))
         for a, m in zip(moved[count:], mapped[count:], strict=True)
     ]
     batched = Batched(linear, size, mapped[:count])

@@ -7,15 +7,26 @@ equation of its own is split as any other: whole.
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
+from jaxtyping import PyTree
 
-from hotk._core import ad, in_front, new_primitive, output_types
+from hotk._core import (
+    AbstractValue,
+    Arrays,
+    Leaf,
+    Types,
+    ad,
+    in_front,
+    new_primitive,
+    output_types,
+)
 
 
-Arrays = list[Any]
+# One for each array, `None` where it is zero or there is none.
+Tangents: TypeAlias = list[Leaf | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +34,7 @@ class AbstractRuled(abc.ABC):
     """A function of a list of arrays, with its tangents; compared by value."""
 
     # Types of outputs by those of the arrays: tracing it once is enough.
-    known: dict[Any, Any] = dataclasses.field(
+    known: dict[tuple[AbstractValue, ...], Types] = dataclasses.field(
         default_factory=dict, compare=False, repr=False, kw_only=True
     )
 
@@ -32,7 +43,7 @@ class AbstractRuled(abc.ABC):
         """Evaluate the function."""
 
     @abc.abstractmethod
-    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
         """Differentiate the function along tangents.
 
         Args:
@@ -48,7 +59,9 @@ class AbstractRuled(abc.ABC):
         """Whether there is a rule for Taylor series."""
         return False
 
-    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays:
+    def series(
+        self, outputs: Arrays, arrays: Arrays, terms: list[Tangents]
+    ) -> list[Tangents]:
         """Propagate Taylor series by the rule, where `has_series()`.
 
         Args:
@@ -82,7 +95,7 @@ class BatchedRuled(AbstractRuled):
         """Evaluate each."""
         return self._over(self.one.run, [self._axes()], arrays)
 
-    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
         """Differentiate each."""
         axes = self._axes()
         moved = [None if t is None else a for a, t in zip(axes, along, strict=True)]
@@ -92,7 +105,9 @@ class BatchedRuled(AbstractRuled):
         """Whether the function of one has a rule."""
         return self.one.has_series()
 
-    def series(self, outputs: Arrays, arrays: Arrays, terms: Arrays) -> Arrays:
+    def series(
+        self, outputs: Arrays, arrays: Arrays, terms: list[Tangents]
+    ) -> list[Tangents]:
         """Propagate the series of each."""
         axes = self._axes()
         moved = [
@@ -101,10 +116,15 @@ class BatchedRuled(AbstractRuled):
         ]
         return self._over(self.one.series, [0, axes, moved], outputs, arrays, terms)
 
-    def _axes(self) -> Arrays:
+    def _axes(self) -> list[int | None]:
         return [0 if m else None for m in self.mapped]
 
-    def _over(self, function: Callable[..., Any], axes: Arrays, *arguments: Any) -> Any:
+    def _over(
+        self,
+        function: Callable[..., PyTree],
+        axes: Sequence[PyTree],
+        *arguments: PyTree,
+    ) -> PyTree:
         mapped = jax.vmap(function, in_axes=tuple(axes), axis_size=self.size)
         return mapped(*arguments)
 
@@ -114,52 +134,55 @@ def apply_ruled(function: AbstractRuled, arrays: Arrays) -> Arrays:
     return _PRIMITIVE.bind(*arrays, function=function)
 
 
-def _run(*arrays: Any, function: AbstractRuled) -> Arrays:
+def _run(*arrays: Leaf, function: AbstractRuled) -> Arrays:
     return function.run(list(arrays))
 
 
-def _types(*types: Any, function: AbstractRuled) -> Arrays:
+def _types(*types: AbstractValue, function: AbstractRuled) -> Types:
     if types not in function.known:
         function.known[types] = output_types(function.run, types)
     return function.known[types]
 
 
 def _jvp(
-    primals: Any, tangents: Any, *, function: AbstractRuled
-) -> tuple[Arrays, Arrays]:
+    primals: Sequence[Leaf],
+    tangents: Sequence[Leaf | ad.Zero],
+    *,
+    function: AbstractRuled,
+) -> tuple[Arrays, Sequence[Leaf | ad.Zero]]:
     outputs = _PRIMITIVE.bind(*primals, function=function)
-    along = [None if type(t) is ad.Zero else t for t in tangents]
-    made = function.tangents(outputs, list(primals), along)
+    along = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    slopes = function.tangents(outputs, list(primals), along)
     return outputs, [
         ad.Zero(jax.typeof(o).to_tangent_aval()) if t is None else t
-        for o, t in zip(outputs, made, strict=True)
+        for o, t in zip(outputs, slopes, strict=True)
     ]
 
 
 def _transpose(
-    cotangents: Any, *arrays: Any, function: AbstractRuled
-) -> list[Any | None]:
+    cotangents: Sequence[Leaf | ad.Zero], *arrays: Any, function: AbstractRuled
+) -> Tangents:
     """Transpose a function that is linear in what is not known."""
     unknown = [i for i, a in enumerate(arrays) if ad.is_undefined_primal(a)]
 
-    def linear(*some: Any) -> Arrays:
-        given = list(arrays)
-        for i, value in zip(unknown, some, strict=True):
-            given[i] = value
-        return function.run(given)
+    def linear(*values: Leaf) -> Arrays:
+        operands = list(arrays)
+        for i, value in zip(unknown, values, strict=True):
+            operands[i] = value
+        return function.run(operands)
 
     shapes = [
         jax.ShapeDtypeStruct(arrays[i].aval.shape, arrays[i].aval.dtype)
         for i in unknown
     ]
-    given = [ad.instantiate_zeros(c) for c in cotangents]
-    back = jax.linear_transpose(linear, *shapes)(given)
-    found = dict(zip(unknown, back, strict=True))
-    return [found.get(i) for i in range(len(arrays))]
+    filled = [ad.instantiate_zeros(c) for c in cotangents]
+    back = jax.linear_transpose(linear, *shapes)(filled)
+    by_place = dict(zip(unknown, back, strict=True))
+    return [by_place.get(i) for i in range(len(arrays))]
 
 
 def _batch(
-    arrays: Any, axes: Any, *, function: AbstractRuled
+    arrays: Sequence[Leaf], axes: Sequence[int | None], *, function: AbstractRuled
 ) -> tuple[Arrays, list[int]]:
     moved, size = in_front(arrays, axes)
     mapped = tuple(d is not None for d in axes)

@@ -17,6 +17,7 @@ from hotk._core import (
     Tracer,
     function_name,
     function_place,
+    is_inexact,
     message,
     output_types,
     varying_alike,
@@ -27,7 +28,7 @@ from hotk.primitive import AbstractRuled, apply_ruled
 from ._built import built_for
 from ._derivative import Derivative, Rules
 from ._results import tangents_of
-from ._shape import Arrays, FunctionWithRules, Shape, is_inexact, split
+from ._shape import Arrays, FunctionWithRules, Shape, split
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,17 +11,18 @@ from jaxtyping import Array, PyTree
 from hotk._core import (
     AbstractReport,
     ClosedJaxpr,
-    DtypeError,
     Function,
     JaxprEqn,
     OutputError,
     Point,
     check_forward,
-    describe_tree,
     function_name,
     inlined_equations,
+    is_inexact,
+    is_inexact_or_shape,
     jaxpr_as_fun,
     message,
+    nothing_inexact,
     trace_once,
 )
 from hotk.mode import (
@@ -30,7 +31,7 @@ from hotk.mode import (
     Nested,
     Reverse,
 )
-from hotk.primitive import adopted, check_linear
+from hotk.primitive import check_linear, with_forward_rules
 
 from ._shape import shapes
 
@@ -105,22 +106,14 @@ def can_differentiate(
         raise ValueError(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
-    wanted = jax.tree.map(_is_inexact, x)
+    wanted = jax.tree.map(is_inexact_or_shape, x)
     if not any(jax.tree.leaves(wanted)):
-        raise DtypeError(
-            message(
-                "can_differentiate(f, x)",
-                "`x` holds nothing that can be differentiated.",
-                expected="floating-point arrays",
-                got=describe_tree(x),
-                fix="Convert it first.",
-            )
-        )
+        raise nothing_inexact("can_differentiate(f, x)", x)
     moving, static = eqx.partition(x, wanted)
 
     def value(moving: Point) -> list[Array]:
         outputs = jax.tree.leaves(f(eqx.combine(moving, static), *args))
-        return [a for a in outputs if _is_inexact(a)]
+        return [a for a in outputs if is_inexact(a)]
 
     closed, _ = trace_once(value, moving, kept=True)
     if not closed.jaxpr.outvars:
@@ -150,27 +143,20 @@ def _modes(order: int) -> Modes:
     return (Forward(), Reverse()) if order == 1 else NESTINGS
 
 
-def _is_inexact(leaf: object) -> bool:
-    if isinstance(leaf, (float, complex)):
-        return True
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
-
-
 def _program_of(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return the program of one equation, `None` if no derivative passes through it."""
     ends = (*equation.invars, *equation.outvars)
     if not all(hasattr(v.aval, "dtype") for v in ends):
         return None
-    moves = [_is_inexact(v.aval) for v in equation.invars]
-    if not any(moves) or not any(_is_inexact(v.aval) for v in equation.outvars):
+    moves = [is_inexact(v.aval) for v in equation.invars]
+    if not any(moves) or not any(is_inexact(v.aval) for v in equation.outvars):
         return None
     primitive = equation.primitive
 
     def run(*inputs: Array) -> list[Array]:
         outputs = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
         outputs = outputs if primitive.multiple_results else [outputs]
-        return [a for a in outputs if _is_inexact(a)]
+        return [a for a in outputs if is_inexact(a)]
 
     try:
         return jax.make_jaxpr(run)(*shapes([v.aval for v in equation.invars]))
@@ -192,8 +178,8 @@ def _traces(
     closed: ClosedJaxpr, mode: Forward | Reverse | Nested, order: int, by_body: bool
 ) -> bool:
     types = [v.aval for v in closed.jaxpr.invars]
-    moves = [_is_inexact(t) for t in types]
-    run = adopted(jaxpr_as_fun(closed), by_body=by_body)
+    moves = [is_inexact(t) for t in types]
+    run = with_forward_rules(jaxpr_as_fun(closed), by_body=by_body)
 
     def derivative(inputs: list[Array]) -> PyTree:
         point = [a for a, m in zip(inputs, moves, strict=True) if m]

@@ -14,14 +14,15 @@ from hotk._core import (
     equations,
     function_name,
     function_place,
+    is_inexact,
     message,
     used_inputs,
 )
 from hotk.mode import Forward, Reverse
-from hotk.primitive import AbstractLinear, adopted, apply_linear
+from hotk.primitive import AbstractLinear, apply_linear, with_forward_rules
 
 from ._results import cotangents_of, tangents_of
-from ._shape import Arrays, ArrayType, FunctionWithRules, Shape, is_inexact, shapes
+from ._shape import Arrays, ArrayType, FunctionWithRules, Shape, shapes
 
 
 # Equations whose inner programs `_check_linear` does not follow.
@@ -101,7 +102,7 @@ class Derivative(AbstractLinear):
         # One rule that serves both modes needs no primitive to keep two apart: JAX
         # transposes it as it does any code, and may fuse it with what is around.
         if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
-            return adopted(self.forward)(residuals, tangents)
+            return with_forward_rules(self.forward)(residuals, tangents)
         return apply_linear(self, residuals, tangents)
 
     def takes(self, residuals: Arrays) -> Arrays:
@@ -121,7 +122,9 @@ class Derivative(AbstractLinear):
         if self.rules.forward == "body":
             point = self.chosen(residuals)
             # The body may call a `jax.custom_vjp`, which has no forward rule in JAX.
-            return jax.jvp(adopted(self._body(residuals)), (point,), (inputs,))[1]
+            return jax.jvp(
+                with_forward_rules(self._body(residuals)), (point,), (inputs,)
+            )[1]
         self._check_linear(residuals)
         back = lambda cotangents: self._by_vjp(residuals, cotangents)
         return self.contracted(back, self.gives(residuals), inputs)

@@ -14,10 +14,11 @@ from hotk._core import (
     dtype_name,
     function_name,
     function_place,
+    is_inexact,
     message,
 )
 
-from ._shape import Arrays, ArrayType, Rule, Shape, is_inexact
+from ._shape import Arrays, ArrayType, Rule, Shape
 
 
 def tangents_of(

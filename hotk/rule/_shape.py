@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -115,14 +114,6 @@ def split(tree: PyTree) -> Split:
     pairs = list(zip(leaves, is_array, strict=True))
     static = tuple(None if a else (type(leaf), leaf) for leaf, a in pairs)
     return Split(Form(structure, static), [leaf for leaf, a in pairs if a])
-
-
-def is_inexact(array: object) -> bool:
-    """Whether an array, or the type of one, can be differentiated."""
-    # Asked before `jax.typeof`, which does not know the type of an array itself.
-    dtype = getattr(array, "dtype", None)
-    dtype = jax.typeof(array).dtype if dtype is None else dtype
-    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def shapes(types: Arrays) -> list[jax.ShapeDtypeStruct]:

@@ -16,7 +16,7 @@ from hotk._core import (
     function_name,
     message,
 )
-from hotk.primitive import adopted
+from hotk.primitive import with_forward_rules
 
 from ._custom import custom
 from ._disabled import is_disabled
@@ -124,11 +124,11 @@ def _implicit(
     # with this rule: differentiated again, it brings its own linear system.
     whole = (equation, theta)
     moving, static = eqx.partition(whole, eqx.is_inexact_array)
-    # `adopted`: the equation may hold a `jax.custom_vjp`, as diffrax and others do,
+    # With forward rules, as the equation may hold a `jax.custom_vjp`, as diffrax does,
     # which JAX refuses to differentiate in forward mode.
-    _, product = jax.linearize(adopted(lambda x: residual(x, *whole)), x)
+    _, product = jax.linearize(with_forward_rules(lambda x: residual(x, *whole)), x)
     _, change = jax.jvp(
-        adopted(lambda moving: residual(x, *eqx.combine(moving, static))),
+        with_forward_rules(lambda moving: residual(x, *eqx.combine(moving, static))),
         (moving,),
         ((d_equation, d_theta),),
     )

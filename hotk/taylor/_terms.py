@@ -8,8 +8,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import DtypeError, Leaf, Point, StructureError, leaf_name, message
-from hotk.prepared import is_inexact
+from hotk._core import (
+    DtypeError,
+    Point,
+    StructureError,
+    is_inexact_or_shape,
+    leaf_name,
+    message,
+)
 
 from ._directions import Index, order_of
 
@@ -51,7 +57,7 @@ def multi_index(call: str, x: Point, index: object) -> Index:
     paths, _ = jax.tree_util.tree_flatten_with_path(x)
     leaves, start = [], 0
     for path, leaf in paths:
-        shape, differentiated = np.shape(leaf), _is_differentiated(leaf)
+        shape, differentiated = np.shape(leaf), is_inexact_or_shape(leaf)
         name = leaf_name("x", path)
         leaves.append(_Leaf(name, shape, start if differentiated else None))
         start += int(np.prod(shape)) if differentiated else 0
@@ -155,12 +161,6 @@ def _part(
         else:
             raise _wrong(call, x, repr(index))
     return part
-
-
-def _is_differentiated(leaf: Leaf | jax.ShapeDtypeStruct) -> bool:
-    if isinstance(leaf, jax.ShapeDtypeStruct):  # `.prepare` takes shapes for a point
-        return jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
-    return is_inexact(leaf)
 
 
 def _are_names(index: object) -> TypeGuard[tuple[str, ...]]:

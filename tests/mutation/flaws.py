@@ -369,8 +369,8 @@ _NUMBERS = [
     Flaw(
         "the seeds of a column have a wrong offset",
         "hotk/dense/_columns.py",
-        "        offset += leaf.size\n        made.append(here.astype",
-        "        made.append(here.astype",
+        "        offset += leaf.size\n        seeds.append(here.astype",
+        "        seeds.append(here.astype",
         within(
             "promises/test_any_tree",
             "a_dense_hessian_over_a_tree_is_a_tree_of_trees",
@@ -441,18 +441,19 @@ _NUMBERS = [
     Flaw(
         "loops have no mode",
         "hotk/mode/_auto.py",
-        "        return [usual, loop, double, last]\n"
-        "    return [usual, double, loop, last]",
-        "        return [usual, double, last]\n    return [usual, double, last]",
+        "        return [cheapest, for_loops, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, for_loops, last]",
+        "        return [cheapest, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, last]",
         within("fuzz/test_fuzz", "a_program_of_each_kind_agrees_with_raw_jax[while]"),
     ),
     Flaw(
         "custom rules are run without their order",
         "hotk/mode/_auto.py",
-        "        return [usual, loop, double, last]\n"
-        "    return [usual, double, loop, last]",
-        "        return [loop]\n    return [loop]",
-        within("primitive/test_adopted", "auto_says_what_it_derived"),
+        "        return [cheapest, for_loops, for_custom_vjp, last]\n"
+        "    return [cheapest, for_custom_vjp, for_loops, last]",
+        "        return [for_loops]\n    return [for_loops]",
+        within("primitive/test_custom_vjp", "auto_says_what_it_derived"),
     ),
 ]
 
@@ -557,9 +558,9 @@ _SHARED = [
     Flaw(
         "unused arrays are arguments of a shared program",
         CANONICAL,
-        "    reader.equations(jaxpr, _Lazy(number, found, reader))\n",
-        "    lazy = _Lazy(number, found, reader)\n"
-        "    used = [lazy[variable] for variable in found]\n"
+        "    reader.equations(jaxpr, _NumberedAtFirstUse(number, places, reader))\n",
+        "    lazy = _NumberedAtFirstUse(number, places, reader)\n"
+        "    used = [lazy[variable] for variable in places]\n"
         "    reader.equations(jaxpr, lazy)\n",
         within(ONE_PROGRAM, "unused_arrays_are_left_out"),
     ),

@@ -2,15 +2,22 @@
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from hotk._core import (
+    Arrays,
     ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Leaf,
+    Program,
     bound,
+    called_program,
     is_type,
     jaxpr_as_fun,
     mapped_aval,
@@ -22,47 +29,49 @@ from ._frame import Frame
 from ._series import Series, total
 
 
-Mask = tuple[bool, ...]
-Run = Callable[[Any, list[Series]], list[Series]]
+# Which of the coefficients 1 to K there are.
+Mask: TypeAlias = tuple[bool, ...]
+# The evaluation of a program on series.
+Run: TypeAlias = Callable[[ClosedJaxpr, list[Series]], list[Series]]
 
 
-def _inner(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+def _inner(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
     del frame
-    return run(inner_program(equation), inputs)
-
-
-def inner_program(equation: Any) -> Any:
-    """Return the program that an equation calls."""
-    parameters = equation.params
-    return _closed(parameters.get("jaxpr", parameters.get("call_jaxpr")))
+    program = called_program(equation)
+    assert program is not None  # it is a call
+    return run(program, inputs)
 
 
 def _checkpoint(
-    equation: Any, inputs: list[Series], frame: Frame, run: Run
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
 ) -> list[Series]:
     del frame
     closed = _closed(equation.params["jaxpr"])
     pack, unpack = _packing(inputs)
-    masks: list[Any] = []
+    masks: list[Mask] = []
 
-    def body(*arrays: Any) -> list[Any]:
-        made = run(closed, unpack(arrays))
-        masks[:] = [_mask(s) for s in made]
-        return [a for s in made for a in _present(s)]
+    def body(*arrays: Leaf) -> list[Leaf]:
+        results = run(closed, unpack(arrays))
+        masks[:] = [_mask(s) for s in results]
+        return [a for s in results for a in _present(s)]
 
     options = {k: equation.params[k] for k in ("prevent_cse", "policy")}
     outputs = iter(jax.checkpoint(body, **options)(*pack))
     return [_from_mask(mask, outputs) for mask in masks]
 
 
-def _cond(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+def _cond(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
     index, *operands = inputs
     pack, unpack = _packing(operands)
     branches = [_closed(branch) for branch in equation.params["branches"]]
     masks = [_traced_masks(branch, operands, run) for branch in branches]
     joint = _either(*masks)
 
-    def branch(closed: Any, *arrays: Any) -> list[Any]:
+    def branch(closed: ClosedJaxpr, *arrays: Leaf) -> list[Leaf]:
         return _filled_up(run(closed, unpack(arrays)), joint, frame)
 
     functions = [functools.partial(branch, closed) for closed in branches]
@@ -70,21 +79,23 @@ def _cond(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[S
     return [_from_mask(mask, outputs) for mask in joint]
 
 
-def _scan(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+def _scan(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
     parameters = equation.params
     closed = _closed(parameters["jaxpr"])
     consts, carries = scan_counts(parameters)
     fixed, carry = inputs[:consts], inputs[consts : consts + carries]
     mapped = list(map(frame.swapped, inputs[consts + carries :]))
     rows = [_row(series, parameters["length"]) for series in mapped]
-    start, masks, made = _settled(closed, fixed, carry, rows, frame, run)
+    start, masks, out_masks = _settled(closed, fixed, carry, rows, frame, run)
     carry_in, carry_out = _packing(start)
     rows_in, rows_out = _packing(mapped)
 
-    def step(state: Any, row: Any) -> tuple[Any, Any]:
-        made = run(closed, [*fixed, *carry_out(state), *rows_out(row)])
-        after = _filled_up(made[:carries], masks, frame)
-        return after, [a for s in made[carries:] for a in _present(s)]
+    def step(state: Arrays, row: Arrays) -> tuple[Arrays, Arrays]:
+        results = run(closed, [*fixed, *carry_out(state), *rows_out(row)])
+        after = _filled_up(results[:carries], masks, frame)
+        return after, [a for s in results[carries:] for a in _present(s)]
 
     last, columns = jax.lax.scan(
         step,
@@ -96,11 +107,13 @@ def _scan(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[S
     )
     last, columns = iter(last), iter(columns)
     carried = [_from_mask(mask, last) for mask in masks]
-    found = [_from_mask(mask, columns) for mask in made[carries:]]
-    return carried + list(map(frame.swapped, found))
+    stacked = [_from_mask(mask, columns) for mask in out_masks[carries:]]
+    return carried + list(map(frame.swapped, stacked))
 
 
-def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[Series]:
+def _while(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
+) -> list[Series]:
     parameters = equation.params
     test, body = (_closed(parameters[n]) for n in ("cond_jaxpr", "body_jaxpr"))
     ahead, inside = parameters["cond_nconsts"], parameters["body_nconsts"]
@@ -109,11 +122,11 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
     start, masks, _ = _settled(body, fixed, carry, [], frame, run)
     carry_in, carry_out = _packing(start)
 
-    def tested(state: Any) -> Any:
+    def tested(state: Arrays) -> Array:
         values = [series.primal for series in (*asked, *carry_out(state))]
         return jaxpr_as_fun(test)(*values)[0]
 
-    def step(state: Any) -> Any:
+    def step(state: Arrays) -> Arrays:
         after = _filled_up(run(body, [*fixed, *carry_out(state)]), masks, frame)
         running = tested(state)
         if running.ndim == 0:
@@ -126,7 +139,7 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
         )
         return [jnp.where(spread(lower, a), a, b) for lower, a, b in rows]
 
-    def go_on(state: Any) -> Any:
+    def go_on(state: Arrays) -> Bool[Array, ""]:
         return jnp.any(tested(state))
 
     last = iter(jax.lax.while_loop(go_on, step, carry_in))
@@ -134,7 +147,7 @@ def _while(equation: Any, inputs: list[Series], frame: Frame, run: Run) -> list[
 
 
 def linear_solve(
-    equation: Any, inputs: list[Series], frame: Frame, run: Run
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
 ) -> list[Series]:
     r"""Solve $\sum_j A_j x_{k - j} = b_k$ for one coefficient after the other.
 
@@ -149,29 +162,29 @@ def linear_solve(
     solve = lambda b: bound(equation, [*held, *b])
     values = [s.primal for s in right]
     zero = any(value is None for value in values)
-    found = values if zero else solve(values)
-    solution = list(map(frame.constant, found[: len(right)]))
-    aux = list(map(frame.constant, found[len(right) :]))
+    solved = values if zero else solve(values)
+    solution = list(map(frame.constant, solved[: len(right)]))
+    aux = list(map(frame.constant, solved[len(right) :]))
     for k in range(1, frame.order + 1):
         still = zero and not any(x.moves for x in solution)
-        made = solution if still else run(matvec, [*matrix, *solution])
+        product = solution if still else run(matvec, [*matrix, *solution])
         parts = [
             total([b[k], None if m[k] is None else -m[k]])
-            for b, m in zip(right, made, strict=True)
+            for b, m in zip(right, product, strict=True)
         ]
         if all(part is None for part in parts):
             continue
         pairs = zip(parts, right, strict=True)
         filled = [frame.zero(b.primal, k) if p is None else p for p, b in pairs]
         many = frame.many is not None and k < frame.order
-        found = jax.vmap(solve)(filled) if many else solve(filled)
-        pairs = zip(solution, found[: len(right)], strict=True)
+        solved = jax.vmap(solve)(filled) if many else solve(filled)
+        pairs = zip(solution, solved[: len(right)], strict=True)
         solution = [s.replaced(k, x) for s, x in pairs]
     return [*solution, *aux]
 
 
 def _settled(
-    closed: Any,
+    closed: ClosedJaxpr,
     fixed: list[Series],
     carry: list[Series],
     rows: list[Series],
@@ -186,10 +199,10 @@ def _settled(
     masks = [_mask(series) for series in carry]
     while True:
         start = [_with(s, mask, frame) for s, mask in zip(carry, masks, strict=True)]
-        made = _traced_masks(closed, [*fixed, *start, *rows], run)
-        joint = _either(masks, made[: len(carry)])
+        out_masks = _traced_masks(closed, [*fixed, *start, *rows], run)
+        joint = _either(masks, out_masks[: len(carry)])
         if joint == masks:
-            return start, masks, made
+            return start, masks, out_masks
         masks = joint
 
 
@@ -215,7 +228,7 @@ def _with(series: Series, mask: Mask, frame: Frame) -> Series:
     return Series(series.primal, terms)
 
 
-def _filled_up(values: list[Series], masks: list[Mask], frame: Frame) -> list[Any]:
+def _filled_up(values: list[Series], masks: list[Mask], frame: Frame) -> Arrays:
     """Return the arrays of series that have the coefficients of these masks."""
     pairs = zip(values, masks, strict=True)
     return [a for series, mask in pairs for a in _present(_with(series, mask, frame))]
@@ -236,23 +249,25 @@ def _lower_ones(masks: list[Mask], frame: Frame) -> list[bool]:
     ]
 
 
-def _from_mask(mask: Mask, arrays: Any) -> Series:
+def _from_mask(mask: Mask, arrays: Iterator[Leaf]) -> Series:
     primal = next(arrays)
     return Series(primal, tuple(next(arrays) if there else None for there in mask))
 
 
-def _packing(inputs: list[Series]) -> tuple[list[Any], Callable[[Any], list[Series]]]:
-    """Return the arrays of series, and the way back."""
+def _packing(
+    inputs: list[Series],
+) -> tuple[list[Any], Callable[[Iterable[Any]], list[Series]]]:
+    """Return the arrays of series, or the types of these, and the way back."""
     masks = [_mask(series) for series in inputs]
 
-    def unpack(arrays: Any) -> list[Series]:
+    def unpack(arrays: Iterable[Any]) -> list[Series]:
         rest = iter(arrays)
         return [_from_mask(mask, rest) for mask in masks]
 
     return [a for series in inputs for a in _present(series)], unpack
 
 
-def _traced_masks(closed: Any, inputs: list[Series], run: Run) -> list[Mask]:
+def _traced_masks(closed: ClosedJaxpr, inputs: list[Series], run: Run) -> list[Mask]:
     """Find out which coefficients the outputs of a program have.
 
     Args:
@@ -263,12 +278,13 @@ def _traced_masks(closed: Any, inputs: list[Series], run: Run) -> list[Mask]:
     arrays, unpack = _packing(inputs)
     masks: list[Mask] = []
 
-    def body(arrays: list[Any]) -> list[Any]:
-        made = run(closed, unpack(arrays))
-        masks[:] = [_mask(series) for series in made]
-        return [series.primal for series in made]
+    def body(arrays: Arrays) -> Arrays:
+        outputs = run(closed, unpack(arrays))
+        masks[:] = [_mask(series) for series in outputs]
+        return [series.primal for series in outputs]
 
-    output_types(body, [a if is_type(a) else jax.typeof(a) for a in arrays])
+    types: list[Any] = [a if is_type(a) else jax.typeof(a) for a in arrays]
+    output_types(body, types)
     return masks
 
 
@@ -278,20 +294,18 @@ def _row(series: Series, length: int) -> Series:
     return Series(first(series.primal), tuple(map(first, series.terms)))
 
 
-def _closed(program: Any) -> Any:
-    if hasattr(program, "consts"):
+def _closed(program: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
+    if isinstance(program, ClosedJaxpr):
         return program
     return ClosedJaxpr(program, ())
 
 
-INLINED = ("jit", "pjit", "closed_call", "core_call")
-STRUCTURAL: dict[str, Callable[..., list[Series]]] = {
-    **dict.fromkeys(INLINED, _inner),
-    "checkpoint": _checkpoint,
-    "remat": _checkpoint,
-    "remat2": _checkpoint,
-    "cond": _cond,
-    "custom_linear_solve": linear_solve,
-    "scan": _scan,
-    "while": _while,
+# By what an operation does with the program inside.
+STRUCTURAL: dict[Program | None, Callable[..., list[Series]]] = {
+    Program.CALL: _inner,
+    Program.CHECKPOINT: _checkpoint,
+    Program.COND: _cond,
+    Program.SCAN: _scan,
+    Program.SOLVE: linear_solve,
+    Program.WHILE: _while,
 }

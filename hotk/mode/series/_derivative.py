@@ -1,29 +1,40 @@
 """The universal rule: the series of an operation from its derivative."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from hotk._core import bound, evaluate
+from hotk._core import (
+    Arrays,
+    ClosedJaxpr,
+    JaxprEqn,
+    Leaf,
+    Program,
+    bound,
+    called_program,
+    evaluate,
+    is_inexact,
+    traits_of,
+)
 
 from ._collapse import One, contracted, over_directions
-from ._control import INLINED, Run, inner_program, linear_solve
+from ._control import Run, linear_solve
 from ._frame import Frame
-from ._rules import BILINEAR, FLAT, joint_places, of_moving, term
-from ._series import Series, is_inexact, scaled, times, total, zeros_like
+from ._rules import joint_places, of_moving, term
+from ._series import Coefficient, Series, scaled, times, total, zeros_like
 
 
 def by_derivative(
-    equation: Any, inputs: list[Series], frame: Frame, run: Run
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
 ) -> list[Series]:
     """Evaluate the derivative of an operation on series that are one order lower."""
     closed, moving = _derivative(equation, inputs)
     lower = frame.order - 1
     along = [inputs[i].derivative().cut(lower) for i in moving]
-    made = run(closed, [*(s.cut(lower) for s in inputs), *along])
-    values, slopes = _split(equation, made)
+    outputs = run(closed, [*(s.cut(lower) for s in inputs), *along])
+    values, slopes = _split(equation, outputs)
     return [
         frame.constant(y.primal)
         if s is None
@@ -33,7 +44,7 @@ def by_derivative(
 
 
 def by_summed_derivative(
-    equation: Any, inputs: list[Series], frame: Frame, one: One
+    equation: JaxprEqn, inputs: list[Series], frame: Frame, one: One
 ) -> list[Series] | None:
     r"""The same for many directions, whose top coefficients are summed.
 
@@ -51,10 +62,10 @@ def by_summed_derivative(
         for i in moving
     ]
     try:
-        made = _Linear(frame, one).run(closed, [*point, *along])
+        outputs = _Linear(frame, one).run(closed, [*point, *along])
     except _NotLinearError:
         return None
-    values, slopes = _split(equation, made)
+    values, slopes = _split(equation, outputs)
     formally = all(y.primal is not None for y in values)
     if not formally or any(s is not None and s.primal is not None for s in slopes):
         return None  # a value that depends on w, or a slope that does not
@@ -64,12 +75,14 @@ def by_summed_derivative(
     ]
 
 
-def _derivative(equation: Any, inputs: list[Series]) -> tuple[Any, list[int]]:
+def _derivative(
+    equation: JaxprEqn, inputs: list[Series]
+) -> tuple[ClosedJaxpr, list[int]]:
     """Return the program from a point and a direction to value and derivative."""
     moving = [i for i, series in enumerate(inputs) if series.moves]
     values = [series.primal for series in inputs]
 
-    def derivative(values: list[Any], tangents: list[Any]) -> tuple[Any, list[Any]]:
+    def derivative(values: Arrays, tangents: Arrays) -> tuple[Arrays, Arrays]:
         operation = of_moving(equation, values, moving)
         point = [values[i] for i in moving]
         outputs, slopes = jax.jvp(operation, point, tangents)
@@ -78,15 +91,17 @@ def _derivative(equation: Any, inputs: list[Series]) -> tuple[Any, list[int]]:
     return jax.make_jaxpr(derivative)(values, [values[i] for i in moving]), moving
 
 
-def _split(equation: Any, made: list[Series]) -> tuple[list[Series], list[Any]]:
+def _split(
+    equation: JaxprEqn, outputs: list[Series]
+) -> tuple[list[Series], list[Series | None]]:
     """Return the values of the outputs, and the derivative of each that has one."""
     count = len(equation.outvars)
-    slopes = iter(made[count:])
+    slopes = iter(outputs[count:])
     inexact = [is_inexact(variable.aval) for variable in equation.outvars]
-    return made[:count], [next(slopes) if there else None for there in inexact]
+    return outputs[:count], [next(slopes) if there else None for there in inexact]
 
 
-def _integrated(first: Any, slope: Any) -> Series:
+def _integrated(first: Leaf, slope: Iterable[Coefficient]) -> Series:
     return Series(first, tuple(scaled(1 / k, a) for k, a in enumerate(slope, 1)))
 
 
@@ -105,27 +120,30 @@ class _Linear:
     def __init__(self, frame: Frame, one: One) -> None:
         self.frame, self.below, self.one = frame, Frame(frame.order - 1), one
 
-    def run(self, closed: Any, inputs: list[Series]) -> list[Series]:
+    def run(self, closed: ClosedJaxpr, inputs: list[Series]) -> list[Series]:
         """Evaluate a closed jaxpr."""
         held = self.below.constant
         return evaluate(closed, map(held, closed.consts), inputs, self.step, held)
 
-    def step(self, equation: Any, inputs: list[Series]) -> list[Series]:
+    def step(self, equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
         """Evaluate one equation."""
-        name = equation.primitive.name
+        traits = traits_of(equation)
         along = [i for i, series in enumerate(inputs) if series.primal is None]
         if not along:
             return over_directions(equation, inputs, self.below, self.one)
-        if name in FLAT:
+        if traits.constant:
             raise _NotLinearError
-        if name in INLINED:
-            return self.run(inner_program(equation), inputs)
-        if name in BILINEAR and len(along) == 1:
+        if traits.program is Program.CALL:
+            program = called_program(equation)
+            assert program is not None  # it is a call
+            return self.run(program, inputs)
+        if traits.bilinear and len(along) == 1:
             return [self.product(equation, *inputs)]
         one = len(equation.outvars) == 1
-        if name == "custom_linear_solve" and one and along == [len(inputs) - 1]:
+        solves = traits.program is Program.SOLVE
+        if solves and one and along == [len(inputs) - 1]:
             return linear_solve(equation, inputs, self.frame, self.run)
-        if name == "div" and along == [0]:
+        if equation.primitive.name == "div" and along == [0]:
             unit = self.below.constant(jnp.ones_like(inputs[1].primal))
             pair = [unit, inputs[1]]
             [inverse] = over_directions(equation, pair, self.below, self.one)
@@ -136,7 +154,7 @@ class _Linear:
             raise _NotLinearError
         return self.each(equation, inputs, places)
 
-    def product(self, equation: Any, a: Series, b: Series) -> Series:
+    def product(self, equation: JaxprEqn | None, a: Series, b: Series) -> Series:
         """Multiply a series that depends on these arguments with one that does not.
 
         Args:
@@ -165,7 +183,7 @@ class _Linear:
         return Series(None, (*terms, top))
 
     def each(
-        self, equation: Any, inputs: list[Series], places: Sequence[int]
+        self, equation: JaxprEqn, inputs: list[Series], places: Sequence[int]
     ) -> list[Series]:
         """Apply a linear operation to each coefficient."""
         values = [s.primal if s.primal is not None else _zero(s) for s in inputs]
@@ -183,7 +201,7 @@ class _Linear:
         return [Series(None, column) for column in zip(*columns, strict=True)]
 
 
-def _zero(series: Series) -> Any:
+def _zero(series: Series) -> Array:
     """Return the value of a series, which is zero."""
     *lower, top = series.terms
     if top is not None:

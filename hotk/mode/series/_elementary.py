@@ -1,19 +1,21 @@
 """Rules for elementary functions, by recurrences from their differential equations."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from hotk._core import bound
+from hotk._core import JaxprEqn, Leaf, bound
 
-from ._series import Series, product, scaled, times, total
-
-
-Rule = Callable[..., list[Series] | None]
+from ._series import Coefficient, Series, product, scaled, times, total
 
 
-def _from_slope(x: Series, first: Any, slope: Callable[[list[Any]], Any]) -> list[Any]:
+Rule: TypeAlias = Callable[[JaxprEqn, list[Series]], list[Series] | None]
+# From the coefficients of y so far to the next one of the slope.
+Slope: TypeAlias = Callable[[list[Any]], Coefficient]
+
+
+def _from_slope(x: Series, first: Leaf, slope: Slope) -> list[Any]:
     r"""Solve $y' = w\,x'$ where `slope(y)` returns the next coefficient of w.
 
     Args:
@@ -21,7 +23,8 @@ def _from_slope(x: Series, first: Any, slope: Callable[[list[Any]], Any]) -> lis
         first: The value of y.
         slope: From the coefficients of y so far to the next one of w.
     """
-    y, w = [first], []
+    y: list[Any] = [first]
+    w: list[Coefficient] = []
     for k in range(1, x.order + 1):
         w.append(slope(y))
         parts = (times(scaled(j, x[j]), w[k - j]) for j in range(1, k + 1))
@@ -29,33 +32,33 @@ def _from_slope(x: Series, first: Any, slope: Callable[[list[Any]], Any]) -> lis
     return y
 
 
-def _series(coefficients: list[Any]) -> Series:
+def _series(coefficients: Sequence[Coefficient]) -> Series:
     return Series(coefficients[0], tuple(coefficients[1:]))
 
 
-def _square(y: list[Any], k: int) -> Any:
+def _square(y: list[Coefficient], k: int) -> Any:
     """Return the k-th coefficient of a square, each product once."""
     pairs = [scaled(2, times(y[j], y[k - j])) for j in range((k + 1) // 2)]
     middle = [times(y[k // 2], y[k // 2])] if k % 2 == 0 else []
     return total([*pairs, *middle])
 
 
-def _exp(equation: Any, inputs: list[Series]) -> list[Series]:
+def _exp(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     first = bound(equation, [x.primal])[0]
     return [_series(_from_slope(x, first, lambda y: y[-1]))]
 
 
-def _expm1(equation: Any, inputs: list[Series]) -> list[Series]:
+def _expm1(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     y = _from_slope(x, jnp.exp(x.primal), lambda y: y[-1])
     return [_series([bound(equation, [x.primal])[0], *y[1:]])]
 
 
-def _tanh(equation: Any, inputs: list[Series]) -> list[Series]:
+def _tanh(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
 
-    def slope(y: list[Any]) -> Any:
+    def slope(y: list[Coefficient]) -> Coefficient:
         square = _square(y, len(y) - 1)
         if len(y) == 1:
             return 1 - square
@@ -64,11 +67,11 @@ def _tanh(equation: Any, inputs: list[Series]) -> list[Series]:
     return [_series(_from_slope(x, bound(equation, [x.primal])[0], slope))]
 
 
-def _logistic(equation: Any, inputs: list[Series]) -> list[Series]:
+def _logistic(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     first = bound(equation, [x.primal])[0]
 
-    def slope(y: list[Any]) -> Any:
+    def slope(y: list[Coefficient]) -> Coefficient:
         if len(y) == 1:
             return first * bound(equation, [-x.primal])[0]
         square = _square(y, len(y) - 1)
@@ -80,7 +83,7 @@ def _logistic(equation: Any, inputs: list[Series]) -> list[Series]:
 def _turning(sign: int) -> Rule:
     """Return the rule of a pair of functions that are each other's derivative."""
 
-    def rule(equation: Any, inputs: list[Series]) -> list[Series]:
+    def rule(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
         (x,) = inputs
         name = equation.primitive.name
         functions = (jnp.sin, jnp.cos) if sign < 0 else (jnp.sinh, jnp.cosh)
@@ -96,70 +99,71 @@ def _turning(sign: int) -> Rule:
     return rule
 
 
-def _log(equation: Any, inputs: list[Series]) -> list[Series]:
+def _log(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     base = x.primal + 1 if equation.primitive.name == "log1p" else x.primal
-    y = [bound(equation, [x.primal])[0]]
+    y: list[Coefficient] = [bound(equation, [x.primal])[0]]
     for k in range(1, x.order + 1):
         parts = (times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
-        found = total([x[k], *parts])
-        y.append(None if found is None else found / base)
+        right = total([x[k], *parts])
+        y.append(None if right is None else right / base)
     return [_series(y)]
 
 
-def _divided(a: Any, b: Series, order: int) -> list[Any]:
+def _divided(a: Callable[[int], Coefficient], b: Series, order: int) -> list[Any]:
     """Return the coefficients of a / b."""
     y: list[Any] = []
     for k in range(order + 1):
         parts = (times(b[j], y[k - j]) for j in range(1, k + 1))
         known = total(parts)
-        found = total([a(k), None if known is None else -known])
-        y.append(None if found is None else found / b.primal)
+        right = total([a(k), None if known is None else -known])
+        y.append(None if right is None else right / b.primal)
     return y
 
 
-def _div(equation: Any, inputs: list[Series]) -> list[Series]:
+def _div(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     a, b = inputs
-    made = _divided(lambda k: a[k], b, b.order)
-    return [_series([bound(equation, [a.primal, b.primal])[0], *made[1:]])]
+    quotient = _divided(lambda k: a[k], b, b.order)
+    return [_series([bound(equation, [a.primal, b.primal])[0], *quotient[1:]])]
 
 
-def _sqrt(equation: Any, inputs: list[Series]) -> list[Series]:
+def _sqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    y = [bound(equation, [x.primal])[0]]
-    twice = 2 * y[0]
+    [first] = bound(equation, [x.primal])
+    y: list[Coefficient] = [first]
+    twice = 2 * first
     for k in range(1, x.order + 1):
         inner = _square([None, *y[1:], None], k)
-        found = total([x[k], None if inner is None else -inner])
-        y.append(None if found is None else found / twice)
+        right = total([x[k], None if inner is None else -inner])
+        y.append(None if right is None else right / twice)
     return [_series(y)]
 
 
-def _power_series(x: Series, first: Any, exponent: Any) -> Series:
+def _power_series(x: Series, first: Leaf, exponent: float) -> Series:
     r"""Solve $x\,y' = r\,y\,x'$ for $y = x^r$, away from $x = 0$."""
-    y = [first]
+    y: list[Coefficient] = [first]
     for k in range(1, x.order + 1):
         parts = (
             times(scaled(exponent * j - (k - j), x[j]), y[k - j])
             for j in range(1, k + 1)
         )
-        found = total(parts)
-        y.append(None if found is None else scaled(1 / k, found) / x.primal)
+        right = total(parts)
+        y.append(None if right is None else scaled(1 / k, right) / x.primal)
     return _series(y)
 
 
-def _integer_pow(equation: Any, inputs: list[Series]) -> list[Series]:
+def _integer_pow(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     exponent = equation.params["y"]
     if exponent < 0:
         power = _whole_power(x, -exponent)
         one = jnp.ones_like(x.primal)
-        made = _divided(lambda k: one if k == 0 else None, power, x.order)
-        return [_series([bound(equation, [x.primal])[0], *made[1:]])]
+        inverse = _divided(lambda k: one if k == 0 else None, power, x.order)
+        return [_series([bound(equation, [x.primal])[0], *inverse[1:]])]
     return [_whole_power(x, exponent)]
 
 
-def _squared(equation: Any, inputs: list[Series]) -> list[Series]:
+def _squared(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     del equation
     return [_whole_power(inputs[0], 2)]
 
@@ -177,12 +181,12 @@ def _whole_power(x: Series, n: int) -> Series:
     return _series([_square(y, k) for k in range(x.order + 1)])
 
 
-def _rsqrt(equation: Any, inputs: list[Series]) -> list[Series]:
+def _rsqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     return [_power_series(x, bound(equation, [x.primal])[0], -0.5)]
 
 
-def _slogdet(equation: Any, inputs: list[Series]) -> list[Series] | None:
+def _slogdet(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
     r"""Return the series of the logarithm of a determinant.
 
     With $M = A_0^{-1} A$, so that $M_0 = 1$, and $C = M^{-1}$ is
@@ -197,14 +201,14 @@ def _slogdet(equation: Any, inputs: list[Series]) -> list[Series] | None:
     last = a.order
     m = [times(inverse, term, jnp.matmul) for term in a.terms[: last - 1]]
     c: list[Any] = []  # from the coefficient 1 on
-    y = [first]
+    y: list[Coefficient] = [first]
     for k in range(1, last + 1):
         parts = [scaled(j, times(m[j - 1], c[k - j - 1], trace)) for j in range(1, k)]
         y.append(scaled(1 / k, total([scaled(k, times(inverse, a[k], trace)), *parts])))
         if k < last:
             inner = [times(m[j - 1], c[k - j - 1], jnp.matmul) for j in range(1, k)]
-            found = total([m[k - 1], *inner])
-            c.append(None if found is None else -found)
+            right = total([m[k - 1], *inner])
+            c.append(None if right is None else -right)
     return [Series(sign, (None,) * last), _series(y)]
 
 

@@ -3,8 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from ._series import Series, constant, total, zeros_like
+from hotk._core import Leaf
+
+from ._series import Coefficient, Series, constant, total, zeros_like
 
 
 class Frame(NamedTuple):
@@ -27,13 +30,13 @@ class Frame(NamedTuple):
 
     order: int
     many: int | None = None
-    weights: Any = None
+    weights: Array | None = None
 
-    def constant(self, value: Any) -> Series:
+    def constant(self, value: Coefficient) -> Series:
         """Return the series of what does not move."""
         return constant(value, self.order)
 
-    def zero(self, primal: Any, k: int) -> Any:
+    def zero(self, primal: Leaf, k: int) -> Array:
         """Return zeros for a coefficient."""
         zero = zeros_like(primal)
         if self.many is None or k == self.order:
@@ -44,18 +47,18 @@ class Frame(NamedTuple):
         """Return value and coefficients, with zeros for those that are `None`."""
         terms = [
             self.zero(series.primal, k) if term is None else term
-            for k, term in enumerate(series.made().terms, 1)
+            for k, term in enumerate(series.with_arrays().terms, 1)
         ]
         return [series.primal, *terms]
 
-    def weighted(self, term: Any) -> Any:
+    def weighted(self, term: Array | None) -> Any:
         """Multiply each direction's coefficient by its weight."""
         if self.weights is None or term is None:
             return term
         shape = (-1,) + (1,) * (term.ndim - 1)
         return term * self.weights.reshape(shape).astype(term.dtype)
 
-    def summed(self, term: Any) -> Any:
+    def summed(self, term: Array | None) -> Any:
         """Return the weighted sum over the directions."""
         return None if term is None else jnp.sum(self.weighted(term), axis=0)
 
@@ -74,6 +77,6 @@ def split_top(inputs: list[Series]) -> tuple[list[Series], list[Any]]:
     return lower, [s.terms[-1] for s in inputs]
 
 
-def with_top(series: Series, *parts: Any) -> Series:
+def with_top(series: Series, *parts: Coefficient) -> Series:
     """Return a series with the sum of these parts as its top coefficient."""
     return Series(series.primal, (*series.terms[:-1], total(parts)))

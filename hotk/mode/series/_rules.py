@@ -5,123 +5,76 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from hotk._core import bound, operation_name
+from hotk._core import (
+    Arrays,
+    JaxprEqn,
+    Leaf,
+    bound,
+    is_inexact,
+    operation_name,
+    traits_of,
+)
 
 from ._elementary import ELEMENTARY
-from ._series import Series, constant, is_inexact, product, times
+from ._series import Coefficient, Series, constant, product, times
 
 
-# Linear in all of these operands together, the others held: `None` for all operands.
-_LINEAR: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        (
-            "add",
-            "add_any",
-            "sub",
-            "neg",
-            "reduce_sum",
-            "broadcast_in_dim",
-            "reshape",
-            "transpose",
-            "squeeze",
-            "expand_dims",
-            "concatenate",
-            "pad",
-            "rev",
-            "convert_element_type",
-            "reduce_precision",
-            "real",
-            "imag",
-            "complex",
-            "conj",
-            "cumsum",
-            "copy",
-            "slice",
-            "split",
-            "fft",
-            "reduce_window_sum",
-            "optimization_barrier",
-            "sharding_constraint",
-            "psum",
-            "psum_invariant",
-            "ppermute",
-            "all_gather",
-            "all_to_all",
-            "reduce_scatter",
-            "pvary",
-            "pcast",
-        ),
-        None,
-    ),
-    "dynamic_slice": (0,),
-    "dynamic_update_slice": (0, 1),
-    "gather": (0,),
-    "scatter-add": (0, 2),
-    "div": (0,),
-    "triangular_solve": (1,),
-}
-# What does not move, whatever its operands do: not even by zero times infinity.
-FLAT = ("stop_gradient", "floor", "ceil", "round", "sign", "nextafter")
-BILINEAR = ("mul", "dot_general", "conv_general_dilated")
-
-
-def rule_for(equation: Any, inputs: list[Series]) -> list[Series] | None:
+def rule_for(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
     """Return the series of the outputs, or `None` if there is no rule for it."""
     places = linear_places(equation, inputs)
     if places is not None:
         return _linear(equation, inputs, places)
-    if equation.primitive.name in BILINEAR:
+    if traits_of(equation).bilinear:
         return [_bilinear(equation, *inputs)]
     rule = ELEMENTARY.get(operation_name(equation))
     return None if rule is None else rule(equation, inputs)
 
 
-def has_rule(equation: Any, inputs: list[Series]) -> bool:
+def has_rule(equation: JaxprEqn, inputs: list[Series]) -> bool:
     """Whether there is a rule for an operation."""
     linear = linear_places(equation, inputs) is not None
-    known = equation.primitive.name in BILINEAR
-    return linear or known or operation_name(equation) in ELEMENTARY
+    known = operation_name(equation) in ELEMENTARY
+    return linear or known or traits_of(equation).bilinear
 
 
-def linear_places(equation: Any, inputs: list[Series]) -> tuple[int, ...] | None:
+def linear_places(equation: JaxprEqn, inputs: list[Series]) -> tuple[int, ...] | None:
     """Return the operands that an operation is linear in, if nothing else moves."""
-    name = equation.primitive.name
     moving = tuple(i for i, series in enumerate(inputs) if series.moves)
-    if name in BILINEAR:
+    if traits_of(equation).bilinear:
         return moving if len(moving) == 1 else None
     places = joint_places(equation)
     return places if places and set(moving) <= set(places) else None
 
 
-def joint_places(equation: Any) -> tuple[int, ...]:
+def joint_places(equation: JaxprEqn) -> tuple[int, ...]:
     """Return the operands that an operation is linear in together, the others held."""
-    name, count = equation.primitive.name, len(equation.invars)
-    if name == "select_n":
-        return tuple(range(1, count))
-    places = _LINEAR.get(name, ())
-    return tuple(range(count)) if places is None else places
+    linear = traits_of(equation).linear
+    return () if linear is None else tuple(range(len(equation.invars))[linear])
 
 
 def of_moving(
-    equation: Any, values: list[Any], moving: list[int]
-) -> Callable[..., list[Any]]:
+    equation: JaxprEqn, values: Arrays, moving: list[int]
+) -> Callable[..., list[Array]]:
     """Return an operation as a function of what moves among its operands."""
 
-    def operation(*some: Any) -> list[Any]:
+    def operation(*moved: Leaf) -> list[Array]:
         whole = list(values)
-        for i, value in zip(moving, some, strict=True):
+        for i, value in zip(moving, moved, strict=True):
             whole[i] = value
         return bound(equation, whole)
 
     return operation
 
 
-def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
+def _linear(
+    equation: JaxprEqn, inputs: list[Series], places: tuple[int, ...]
+) -> list[Series]:
     """Apply an operation to each coefficient of the operands that it is linear in."""
     values = [series.primal for series in inputs]
     primals = bound(equation, values)
-    if equation.primitive.name in BILINEAR:
+    if traits_of(equation).bilinear:
         columns = _stacked(equation, inputs, *places)
     else:
         columns = [
@@ -137,8 +90,11 @@ def _linear(equation: Any, inputs: list[Series], places: Any) -> list[Series]:
 
 
 def term(
-    equation: Any, values: list[Any], places: Sequence[int], terms: list[Any]
-) -> list[Any] | None:
+    equation: JaxprEqn,
+    values: Arrays,
+    places: Sequence[int],
+    terms: list[Coefficient],
+) -> list[Array] | None:
     """Apply an operation to coefficients of the operands that it is linear in.
 
     Args:
@@ -149,7 +105,7 @@ def term(
     """
     if all(terms[i] is None for i in places):
         return None
-    filled = [
+    filled: list[Any] = [
         value
         if i not in places
         else (jnp.zeros_like(value) if terms[i] is None else terms[i])
@@ -161,26 +117,28 @@ def term(
     return bound(equation, filled, parameters)
 
 
-def _stacked(equation: Any, inputs: list[Series], place: int) -> list[Any]:
+def _stacked(
+    equation: JaxprEqn, inputs: list[Series], place: int
+) -> list[list[Array] | None]:
     """Apply a product with a constant to all coefficients at once."""
     terms = inputs[place].terms
     there = [k for k, term in enumerate(terms) if term is not None]
     values = [series.primal for series in inputs]
 
-    def one(term: Any) -> Any:
+    def one(term: Leaf) -> Array:
         return bound(equation, [*values[:place], term, *values[place + 1 :]])[0]
 
-    made: list[Any] = [None] * len(terms)
+    columns: list[list[Array] | None] = [None] * len(terms)
     if equation.primitive.name == "mul" or len(there) == 1:
         for k in there:
-            made[k] = [one(terms[k])]
-        return made
+            columns[k] = [one(terms[k])]
+        return columns
     rows = jax.vmap(one)(jnp.stack([terms[k] for k in there]))
     for row, k in enumerate(there):
-        made[k] = [rows[row]]
-    return made
+        columns[k] = [rows[row]]
+    return columns
 
 
-def _bilinear(equation: Any, a: Series, b: Series) -> Series:
+def _bilinear(equation: JaxprEqn, a: Series, b: Series) -> Series:
     applied = lambda p, q: bound(equation, [p, q])[0]
     return product(lambda p, q: times(p, q, applied), a, b)

@@ -1,16 +1,21 @@
 """`Series`: an array along a curve, as its truncated Taylor coefficients."""
 
+import functools
 import operator
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from hotk._core import is_type, varying_alike
+from hotk._core import Leaf, varying_alike
 
 
-def zeros_like(a: Any) -> Any:
+Coefficient: TypeAlias = Leaf | None
+"""A coefficient of a series, `None` if it is zero."""
+
+
+def zeros_like(a: Leaf) -> Array:
     """Return zeros that vary along the same axes of a `shard_map` as an array."""
     return varying_alike([jnp.zeros_like(a), a])[0]
 
@@ -22,10 +27,10 @@ class Units:
         like: The array.
     """
 
-    def __init__(self, like: Any) -> None:
+    def __init__(self, like: Array) -> None:
         self.like = like
 
-    def array(self) -> Any:
+    def array(self) -> Array:
         """Return them along a leading axis."""
         whole = jnp.eye(self.like.size, dtype=self.like.dtype)
         return varying_alike([whole.reshape(-1, *self.like.shape), self.like])[0]
@@ -35,8 +40,9 @@ class Series(NamedTuple):
     r"""The coefficients of $x(t) = \sum_k x_k t^k$, where `None` is zero.
 
     Attributes:
-        primal: The value at t = 0.
-        terms: The coefficients 1 to K.
+        primal: The value at t = 0; the type of it where a loop is traced for the
+            coefficients that it has, `None` for a zero that is not made.
+        terms: The coefficients 1 to K; `Units` in place of those of unit directions.
     """
 
     primal: Any
@@ -60,11 +66,11 @@ class Series(NamedTuple):
         """Forget the powers above an order."""
         return Series(self.primal, self.terms[:order])
 
-    def replaced(self, k: int, term: Any) -> "Series":
+    def replaced(self, k: int, term: Coefficient) -> "Series":
         """Return the series with another k-th coefficient."""
         return Series(self.primal, (*self.terms[: k - 1], term, *self.terms[k:]))
 
-    def made(self) -> "Series":
+    def with_arrays(self) -> "Series":
         """Return the series with arrays for the coefficients of unit directions."""
         terms = (t.array() if isinstance(t, Units) else t for t in self.terms)
         return Series(self.primal, tuple(terms))
@@ -79,40 +85,37 @@ class Series(NamedTuple):
         return Series(first, tuple(rest))
 
 
-def constant(value: Any, order: int) -> Series:
+def constant(value: Coefficient, order: int) -> Series:
     """Return the series of what does not move."""
     return Series(value, (None,) * order)
 
 
-def is_inexact(a: Any) -> bool:
-    """Whether an array, or the type of one, can move."""
-    return jnp.issubdtype((a if is_type(a) else jax.typeof(a)).dtype, jnp.inexact)
-
-
-def scaled(factor: Any, term: Any) -> Any:
+def scaled(factor: float, term: Coefficient) -> Any:
     """Multiply a coefficient by a Python number, in its own dtype."""
     if term is None or factor == 1:
         return term
-    return term * jnp.asarray(factor, term.dtype)
+    array: Any = term
+    return array * jnp.asarray(factor, array.dtype)
 
 
-def times(p: Any, q: Any, product: Callable[[Any, Any], Any] = operator.mul) -> Any:
+def times(
+    p: Coefficient,
+    q: Coefficient,
+    product: Callable[[Any, Any], Any] = operator.mul,
+) -> Any:
     """Multiply two coefficients."""
     return None if p is None or q is None else product(p, q)
 
 
-def total(parts: Any) -> Any:
+def total(parts: Iterable[Coefficient]) -> Any:
     """Add coefficients, `None` if there are none."""
-    found = [part for part in parts if part is not None]
-    if not found:
-        return None
-    made = found[0]
-    for part in found[1:]:
-        made = made + part
-    return made
+    nonzero: list[Any] = [part for part in parts if part is not None]
+    return functools.reduce(operator.add, nonzero) if nonzero else None
 
 
-def product(of_two: Callable[[Any, Any], Any], a: Series, b: Series) -> Series:
+def product(
+    of_two: Callable[[Coefficient, Coefficient], Coefficient], a: Series, b: Series
+) -> Series:
     r"""Return the product of Cauchy: $c_k = \sum_j a_j b_{k - j}$."""
     coefficient = lambda k: total(of_two(a[j], b[k - j]) for j in range(k + 1))
     return Series(coefficient(0), tuple(coefficient(k) for k in range(1, a.order + 1)))

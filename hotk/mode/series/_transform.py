@@ -11,20 +11,33 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jaxtyping import Array, PyTree
 
-from hotk._core import CUSTOM, bound, evaluate, varying_alike
+from hotk._core import (
+    CUSTOM,
+    ClosedJaxpr,
+    Function,
+    JaxprEqn,
+    Leaf,
+    Program,
+    bound,
+    evaluate,
+    is_inexact,
+    traits_of,
+    varying_alike,
+)
 
 from ._collapse import along_units, collapsed
-from ._control import INLINED, STRUCTURAL
+from ._control import STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
-from ._rules import FLAT, has_rule, rule_for
-from ._series import Series, Units, is_inexact
+from ._rules import has_rule, rule_for
+from ._series import Coefficient, Series, Units
 
 
 def series_of(
-    f: Callable[..., Any], *, many: int | None = None, weights: Any = None
-) -> Callable[..., Any]:
+    f: Function, *, many: int | None = None, weights: Array | None = None
+) -> Callable[..., tuple[PyTree, list[PyTree]]]:
     """Return `f` as a function of series: `g(primals, terms)`.
 
     Args:
@@ -39,7 +52,9 @@ def series_of(
         returns the value and a list with its coefficients 1 to K.
     """
 
-    def run(primals: tuple[Any, ...], terms: list[Any]) -> tuple[Any, list[Any]]:
+    def run(
+        primals: tuple[PyTree, ...], terms: list[PyTree]
+    ) -> tuple[PyTree, list[PyTree]]:
         leaves, tree = jax.tree.flatten(primals)
         none = [None] * len(leaves)
         columns = [none if t is None else tree.flatten_up_to(t) for t in terms]
@@ -50,9 +65,9 @@ def series_of(
         primals = tree.unflatten(series.primal for series in inputs)
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*primals)
         frame = Frame(len(terms), many, weights)
-        made = run_series(closed, inputs, frame)
+        outputs = run_series(closed, inputs, frame)
         structure = jax.tree.structure(shape)
-        rows = [frame.filled(series) for series in made]
+        rows = [frame.filled(series) for series in outputs]
         value = structure.unflatten(row[0] for row in rows)
         return value, [
             structure.unflatten(row[k] for row in rows)
@@ -62,61 +77,65 @@ def series_of(
     return run
 
 
-def _alike(leaf: Any, terms: list[Any]) -> Series:
+def _alike(leaf: Leaf, terms: list[Coefficient | Units]) -> Series:
     """Let an array and its coefficients vary along the same axes of a `shard_map`."""
     there = [t is not None and not isinstance(t, Units) for t in terms]
-    arrays = [t for t, is_there in zip(terms, there, strict=True) if is_there]
+    arrays: list[Any] = [
+        t for t, is_there in zip(terms, there, strict=True) if is_there
+    ]
     primal, *alike = varying_alike([leaf, *arrays])
     rest = iter(alike)
     pairs = zip(terms, there, strict=True)
     return Series(primal, tuple(next(rest) if is_there else t for t, is_there in pairs))
 
 
-def run_series(closed: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def run_series(closed: ClosedJaxpr, inputs: list[Series], frame: Frame) -> list[Series]:
     """Evaluate a closed jaxpr on series."""
     held = frame.constant
     step = lambda equation, inputs: _step(equation, inputs, frame)
     return evaluate(closed, map(held, closed.consts), inputs, step, held)
 
 
-def _step(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
-    flat = equation.primitive.name in FLAT
-    if flat or not any(series.moves for series in inputs):
+def _step(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series]:
+    traits = traits_of(equation)
+    if traits.constant or not any(series.moves for series in inputs):
         outputs = bound(equation, [series.primal for series in inputs])
         return list(map(frame.constant, outputs))
-    if equation.primitive.name not in INLINED:
-        found = along_units(equation, inputs) if frame.many is not None else None
-        if found is not None:
-            return found
-        inputs = [series.made() for series in inputs]
-    structural = STRUCTURAL.get(equation.primitive.name)
+    if traits.program is not Program.CALL:
+        outputs = along_units(equation, inputs) if frame.many is not None else None
+        if outputs is not None:
+            return outputs
+        inputs = [series.with_arrays() for series in inputs]
+    structural = STRUCTURAL.get(traits.program)
     if structural is not None:
         run = functools.partial(run_series, frame=frame)
         return structural(equation, inputs, frame, run)
     if frame.many is not None:
-        found = None
+        outputs = None
         if frame.order > 1 and _has_program(equation, inputs):
-            found = by_summed_derivative(equation, inputs, frame, _step)
-        return collapsed(equation, inputs, frame, _step) if found is None else found
+            outputs = by_summed_derivative(equation, inputs, frame, _step)
+        return collapsed(equation, inputs, frame, _step) if outputs is None else outputs
     if equation.primitive.name == "hotk_ruled":
         return _ruled(equation, inputs, frame)
-    found = rule_for(equation, inputs)
-    return _by_derivative(equation, inputs, frame) if found is None else found
+    outputs = rule_for(equation, inputs)
+    return _by_derivative(equation, inputs, frame) if outputs is None else outputs
 
 
-def _has_program(equation: Any, inputs: list[Series]) -> bool:
+def _has_program(equation: JaxprEqn, inputs: list[Series]) -> bool:
     """Whether the derivative is a program of the user, not one operation."""
     if equation.primitive.name == "hotk_ruled":
         return not equation.params["function"].has_series()
     return equation.primitive.name in CUSTOM and not has_rule(equation, inputs)
 
 
-def _by_derivative(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def _by_derivative(
+    equation: JaxprEqn, inputs: list[Series], frame: Frame
+) -> list[Series]:
     run = functools.partial(run_series, frame=Frame(frame.order - 1))
     return by_derivative(equation, inputs, frame, run)
 
 
-def _ruled(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
+def _ruled(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series]:
     """Apply the rule for series that a function of hotk has, if it has one."""
     function = equation.params["function"]
     if not function.has_series():
@@ -124,5 +143,5 @@ def _ruled(equation: Any, inputs: list[Series], frame: Frame) -> list[Series]:
     outputs = bound(equation, [series.primal for series in inputs])
     rows = [frame.filled(s) if s.moves else [s.primal, *s.terms] for s in inputs]
     terms = [[row[k] for row in rows] for k in range(1, frame.order + 1)]
-    made = function.series(outputs, [series.primal for series in inputs], terms)
-    return [Series(y, tuple(m[i] for m in made)) for i, y in enumerate(outputs)]
+    columns = function.series(outputs, [series.primal for series in inputs], terms)
+    return [Series(y, tuple(m[i] for m in columns)) for i, y in enumerate(outputs)]

@@ -123,7 +123,7 @@ def test_a_loop_and_a_reverse_rule_together():
     close(product(X, V), np.asarray(expected))
     assert product.info.mode == "forward over forward"
     assert "custom_vjp at" in product.info.why
-    assert "test_adopted.py" in product.info.why
+    assert "test_custom_vjp.py" in product.info.why
 
 
 def test_auto_says_what_it_derived():

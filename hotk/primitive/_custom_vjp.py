@@ -7,24 +7,32 @@ the forward rule.
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from hotk._core import jaxpr_as_fun, run_replaced, source_line, varying_alike
+from hotk._core import (
+    Arrays,
+    Function,
+    JaxprEqn,
+    Leaf,
+    ShapedArray,
+    Types,
+    is_inexact,
+    jaxpr_as_fun,
+    run_replaced,
+    source_line,
+    varying_alike,
+)
 
 from ._linear import AbstractLinear, apply_linear
-from ._ruled import AbstractRuled, apply_ruled
+from ._ruled import AbstractRuled, Tangents, apply_ruled
 
 
-Arrays = list[Any]
-_NAMES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
-
-
-def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., Any]:
+def with_forward_rules(f: Function, *, by_body: bool = False) -> Function:
     """Return `f` so that what it holds of `jax.custom_vjp` has all derivatives.
 
     Args:
@@ -32,9 +40,9 @@ def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., An
         by_body: Whether the forward rule is the derivative of the function's body. By
             default it is the transpose of the reverse rule, which need not exist.
     """
-    handlers = dict.fromkeys(_NAMES, functools.partial(_run, by_body))
+    handlers = {"custom_vjp_call": functools.partial(_run, by_body)}
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: PyTree) -> PyTree:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
         outputs = run_replaced(closed, jax.tree.leaves(arguments), handlers)
         return jax.tree.structure(shapes).unflatten(outputs)
@@ -42,28 +50,31 @@ def adopted(f: Callable[..., Any], *, by_body: bool = False) -> Callable[..., An
     return call
 
 
+T = TypeVar("T")
+
+
 class _Function:
     """An equation of a function with a reverse rule; known by its identity."""
 
     __slots__ = ("equation",)
 
-    def __init__(self, equation: Any) -> None:
+    def __init__(self, equation: JaxprEqn) -> None:
         self.equation = equation
 
-    def __call__(self, *arrays: Any) -> Arrays:
+    def __call__(self, *arrays: Leaf) -> Arrays:
         """Evaluate it as JAX does, its rule included."""
         primitive = self.equation.primitive
         parameters = primitive.get_bind_params(self.equation.params)
         return list(primitive.bind(*arrays, **parameters))
 
-    def body(self, *arrays: Any) -> Arrays:
+    def body(self, *arrays: Leaf) -> Arrays:
         """Evaluate it without its rule."""
         closed = self.equation.params["call_jaxpr"]
         return jaxpr_as_fun(closed)(*arrays)
 
 
 @dataclasses.dataclass(frozen=True)
-class Adopted(AbstractLinear):
+class CustomVjpDerivative(AbstractLinear):
     """The derivative of a function with a reverse rule.
 
     Attributes:
@@ -76,7 +87,7 @@ class Adopted(AbstractLinear):
     is_doubtful = True  # a reverse rule need not be one that JAX can transpose
     function: _Function
     by_body: bool
-    types: tuple[Any, ...]
+    types: tuple[ShapedArray, ...]
     moving: tuple[bool, ...]
 
     def note(self, transposed: bool) -> str:
@@ -85,54 +96,54 @@ class Adopted(AbstractLinear):
         derived = "the derivative of its body" if self.by_body else "vjp, transposed"
         return f"custom_vjp at {place}: {'vjp' if transposed else derived}"
 
-    def takes(self, residuals: Arrays) -> Arrays:
+    def takes(self, residuals: Types) -> Types:
         """Return the types of the tangents."""
         return [a.to_tangent_aval() for a in self._chosen(residuals)]
 
-    def gives(self, residuals: Arrays) -> Arrays:
+    def gives(self, residuals: Types) -> Types:
         """Return the types of the tangents of the outputs."""
         del residuals
-        return [t for t in self.types if _is_inexact(t)]
+        return [t for t in self.types if is_inexact(t)]
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         """Transpose the reverse rule, or differentiate the body."""
         if not self.by_body:
             back = lambda cotangents: self.backward(residuals, cotangents)
-            return jax.linear_transpose(back, self.gives(residuals))(inputs)[0]
+            return jax.linear_transpose(back, self.gives([]))(inputs)[0]
 
-        def body(some: Arrays) -> Arrays:
-            outputs = self.function.body(*self._with(residuals, some))
+        def body(moved: Arrays) -> Arrays:
+            outputs = self.function.body(*self._with(residuals, moved))
             pairs = zip(outputs, self.types, strict=True)
-            return [o for o, t in pairs if _is_inexact(t)]
+            return [o for o, t in pairs if is_inexact(t)]
 
         point = self._chosen(residuals)
-        return jax.jvp(adopted(body, by_body=True), (point,), (inputs,))[1]
+        return jax.jvp(with_forward_rules(body, by_body=True), (point,), (inputs,))[1]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
-        """Apply the reverse rule, itself adopted: it may call the function again."""
+        """Apply the reverse rule, which may call the function again."""
 
         def pulled(residuals: Arrays, cotangents: Arrays) -> Arrays:
             rest = iter(cotangents)
-            given = [
-                next(rest) if _is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
+            full = [
+                next(rest) if is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
                 for t in self.types
             ]
-            function = lambda some: self.function(*self._with(residuals, some))
-            return jax.vjp(function, self._chosen(residuals))[1](given)[0]
+            function = lambda moved: self.function(*self._with(residuals, moved))
+            return jax.vjp(function, self._chosen(residuals))[1](full)[0]
 
-        return adopted(pulled, by_body=self.by_body)(residuals, cotangents)
+        return with_forward_rules(pulled, by_body=self.by_body)(residuals, cotangents)
 
-    def _with(self, residuals: Arrays, some: Arrays) -> Arrays:
-        rest = iter(some)
+    def _with(self, residuals: Arrays, moved: Arrays) -> Arrays:
+        rest = iter(moved)
         pairs = zip(residuals, self.moving, strict=True)
         return [next(rest) if m else r for r, m in pairs]
 
-    def _chosen(self, arrays: Any) -> Arrays:
+    def _chosen(self, arrays: Sequence[T]) -> list[T]:
         return [a for a, m in zip(arrays, self.moving, strict=True) if m]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ruled(AbstractRuled):
+class _CustomVjp(AbstractRuled):
     """A function with a reverse rule, as one with tangents."""
 
     function: _Function
@@ -142,19 +153,15 @@ class _Ruled(AbstractRuled):
         """Evaluate it."""
         return self.function(*arrays)
 
-    def tangents(self, outputs: Arrays, arrays: Arrays, along: Arrays) -> Arrays:
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
         """Apply the derived rule."""
         types = tuple(jax.typeof(o).to_tangent_aval() for o in outputs)
         moving = tuple(t is not None for t in along)
-        derivative = Adopted(self.function, self.by_body, types, moving)
+        derivative = CustomVjpDerivative(self.function, self.by_body, types, moving)
         moved = [t for t in along if t is not None]
-        found = iter(apply_linear(derivative, arrays, moved))
-        return [next(found) if _is_inexact(t) else None for t in types]
+        slopes = iter(apply_linear(derivative, arrays, moved))
+        return [next(slopes) if is_inexact(t) else None for t in types]
 
 
-def _run(by_body: bool, equation: Any, inputs: Arrays) -> Arrays:
-    return apply_ruled(_Ruled(_Function(equation), by_body), varying_alike(inputs))
-
-
-def _is_inexact(kind: Any) -> bool:
-    return jnp.issubdtype(kind.dtype, jnp.inexact)
+def _run(by_body: bool, equation: JaxprEqn, inputs: Arrays) -> Arrays:
+    return apply_ruled(_CustomVjp(_Function(equation), by_body), varying_alike(inputs))
