@@ -129,7 +129,10 @@ from ._types import (
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
+    RandomKey as RandomKey,
     RealNumber as RealNumber,
     Scalar as Scalar,
     Tangent as Tangent,
+    Vector as Vector,
+    WhileLoop as WhileLoop,
 )

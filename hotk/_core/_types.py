@@ -6,10 +6,13 @@ checker holds to; `Any` remains for what no annotation can say.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree, UInt32
+
+
+S = TypeVar("S")
 
 
 Point: TypeAlias = PyTree
@@ -24,6 +27,14 @@ Cotangent: TypeAlias = PyTree
 Gradient: TypeAlias = PyTree
 """A tree like the point, `None` at leaves that are not differentiated."""
 
+Vector: TypeAlias = PyTree
+"""A vector of a space of trees: arrays, `None` at leaves that are not differentiated.
+
+Several vectors are one tree whose arrays have one more axis, the first."""
+
+RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, " words"]
+"""A random key of JAX: a typed one, `jax.random.key(0)`, or a raw one."""
+
 Scalar: TypeAlias = Float[Array, ""]
 """One real floating-point number, as an array of JAX."""
 
@@ -35,3 +46,18 @@ Function: TypeAlias = Callable[..., PyTree]
 
 Leaf: TypeAlias = jax.typing.ArrayLike
 """One leaf of a tree: an array of JAX or NumPy, or a number."""
+
+
+@runtime_checkable
+class WhileLoop(Protocol):
+    """`jax.lax.while_loop`, or a loop in Python with the same arguments."""
+
+    def __call__(
+        self,
+        condition: Callable[[S], bool | Bool[Array, ""]],
+        body: Callable[[S], S],
+        state: S,
+        /,
+    ) -> S:
+        """Apply `body` to the state for as long as `condition` holds."""
+        ...
