@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree, UInt32
 
 
@@ -38,7 +39,7 @@ RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, " words"]
 Scalar: TypeAlias = Float[Array, ""]
 """One real floating-point number, as an array of JAX."""
 
-RealNumber: TypeAlias = float | Float[Array, ""]
+RealNumber: TypeAlias = float | np.floating | Float[Array, ""]
 """A number that may be traced: a setting of a method, a coefficient."""
 
 Function: TypeAlias = Callable[..., PyTree]
