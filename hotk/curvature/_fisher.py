@@ -28,6 +28,19 @@ def _check_likelihood(name: str, loss: object) -> None:
         )
 
 
+def _check_loss(name: str, loss: object) -> None:
+    if not isinstance(loss, AbstractLoss):
+        raise TypeError(
+            message(
+                f"{name}(model, loss)",
+                "`loss` does not have the gradients of single examples.",
+                expected="a loss of `hotk.curvature`, or a class of `AbstractLoss`",
+                got=getattr(loss, "__name__", type(loss).__name__),
+                fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
+            )
+        )
+
+
 @final
 class Fisher(eqx.Module):
     r"""The function `loss(model(x, *args))` whose Hessian is the exact Fisher matrix.
@@ -133,16 +146,7 @@ class EmpiricalFisher(eqx.Module):
 
     def __check_init__(self) -> None:
         """Refuse a function: the gradient of each example is needed."""
-        if not isinstance(self.loss, AbstractLoss):
-            raise TypeError(
-                message(
-                    "EmpiricalFisher(model, loss)",
-                    "`loss` does not have the gradients of single examples.",
-                    expected="a loss of `hotk.curvature`, or a class of `AbstractLoss`",
-                    got=getattr(self.loss, "__name__", type(self.loss).__name__),
-                    fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
-                )
-            )
+        _check_loss("EmpiricalFisher", self.loss)
 
     def __call__(self, x: Point, *args: PyTree) -> Scalar:
         """Return the value of the loss.

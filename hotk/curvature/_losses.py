@@ -178,14 +178,15 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return predicted minus given probabilities, if those sum to 1."""
-        given = self._probabilities(z, targets)
-        return jax.nn.softmax(z) * jnp.sum(given, axis=-1, keepdims=True) - given
+        y = self._probabilities(z, targets)
+        # targets may sum to another number than 1: then the log-sum-exp has that factor
+        return jax.nn.softmax(z) * jnp.sum(y, axis=-1, keepdims=True) - y
 
     def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c (p * u - p (p . u))`."""
         p = jax.nn.softmax(z)
-        given = self._probabilities(z, self.targets)
-        mass = self.factor(z) * jnp.sum(given, axis=-1, keepdims=True)
+        y = self._probabilities(z, self.targets)
+        mass = self.factor(z) * jnp.sum(y, axis=-1, keepdims=True)
         return mass * (p * u - p * jnp.sum(p * u, axis=-1, keepdims=True))
 
     def sample(self, key: RandomKey, z: Outputs) -> Targets:

@@ -88,6 +88,7 @@ def diagonal(
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
+    # k random vectors span the space: no complement is left to estimate on
     if method == "xdiag" and operator.size <= samples:
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)

@@ -55,6 +55,7 @@ def products(
     default compiles the product, which cannot contain a pass over data.
     """
     like = operator.like
+    # an operator gets vectors in the dtypes of its point, whatever they are summed in
     vectors = space.narrowed(vectors, like)
     count = len(jax.tree.leaves(vectors)[0])
     if not getattr(operator, "on_host", False):

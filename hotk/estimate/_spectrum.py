@@ -44,8 +44,8 @@ class Spectrum(AbstractReport):
         >>> f = lambda x: jnp.sum(jnp.arange(100.0) * x**2) / 2
         >>> H = hotk.HessianOperator(f, jnp.ones(100))
         >>> density = hotk.estimate.spectrum(H, jax.random.key(0), steps=30)
-        >>> bool(abs(density.quantile(0.5) - 49.5) < 5)
-        True
+        >>> density.nodes.shape, round(density.cdf(99.5).value.item(), 3)
+        ((10, 30), 1.0)
     """
 
     nodes: Float[Array, "samples steps"]

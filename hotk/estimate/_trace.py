@@ -82,6 +82,7 @@ def trace(
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
+    # k random vectors span the space: no complement is left to estimate on
     if method != "hutchinson" and operator.size <= samples:
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)
@@ -124,12 +125,12 @@ def _hutch_plus_plus(
     block: int | None,
 ) -> Estimate:
     del while_loop
-    first, second = jax.random.split(key)
+    sketch_key, probe_key = jax.random.split(key)
     # a normal sketch has dependent images only if it found the whole range
-    sketch = draw_probes(first, A.like, count=samples, signs=False)
+    sketch = draw_probes(sketch_key, A.like, count=samples, signs=False)
     q, _ = orthonormal(products(A, sketch, block))
     z = products(A, q, block)
-    probes = space.widened(draw_probes(second, A.like, count=samples, signs=True))
+    probes = space.widened(draw_probes(probe_key, A.like, count=samples, signs=True))
     probes = _projected(probes, q)
     rest = jax.vmap(space.inner)(probes, products(A, probes, block))
     each = jnp.sum(jax.vmap(space.inner)(q, z)) + rest

@@ -118,6 +118,7 @@ class GGNOperator(AbstractHessian):
             >>> jnp.allclose(G.matrix(), data.T @ data / 5).item()
             True
         """
+        # the Hessian of this function is the Gauss-Newton matrix of a batch
         f = _OnBatch(model, loss)
         return HessianOperator.over(
             f, x, batches, reduction=reduction, dtype=dtype, progress=progress
@@ -132,6 +133,7 @@ class _OnBatch(eqx.Module):
     loss: Function
 
     def __call__(self, x: Point, batch: PyTree) -> Scalar:
+        # the further arguments of a `GaussNewton` are those of its model alone
         return GaussNewton(self.model, lambda z: self.loss(z, batch))(x, batch)
 
 

@@ -147,6 +147,7 @@ class HessianOperator(AbstractHessian):
             True
         """
         source = Source(batches, reduction, progress)
+        # one closure for all batches: they share its program
         of_first = HessianOperator(loss, x, source.first_batch())
 
         def make(x: Point, batch: PyTree) -> HessianOperator:

@@ -36,12 +36,9 @@ class AbstractOperator(AbstractLinearMap):
 
     Example:
         >>> class Shift(hotk.linop.AbstractOperator):
-        ...     like: jax.Array
-        ...     symmetric = False
-        ...
-        ...     def mv(self, v):
-        ...         return jnp.roll(v, 1)
-        >>> (Shift(jnp.zeros(3)) @ jnp.array([1.0, 2.0, 3.0])).tolist()
+        ...     like, symmetric = np.zeros(3, np.float32), False
+        ...     mv = lambda self, v: jnp.roll(v, 1)
+        >>> (Shift() @ jnp.array([1.0, 2.0, 3.0])).tolist()
         [3.0, 1.0, 2.0]
     """
 
