@@ -33,7 +33,7 @@ Vector: TypeAlias = PyTree
 
 Several vectors are one tree whose arrays have one more axis, the first."""
 
-RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, " words"]
+RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array | np.ndarray, " words"]
 """A random key of JAX: a typed one, `jax.random.key(0)`, or a raw one."""
 
 Scalar: TypeAlias = Float[Array, ""]

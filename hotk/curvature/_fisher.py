@@ -55,6 +55,12 @@ class Fisher(eqx.Module):
         model: Function `model(x, *args)` that returns outputs.
         loss: A likelihood of `hotk.curvature`.
 
+    Example:
+        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
+        >>> f = hotk.curvature.Fisher(lambda w: w, loss)
+        >>> hotk.hessian(f, jnp.zeros(2)).tolist()
+        [[0.125, 0.0], [0.0, 0.125]]
+
     References:
         [1] Martens (2020). New insights and perspectives on the natural gradient
             method. JMLR 21(146), 1-76.
@@ -93,6 +99,14 @@ class SampledFisher(eqx.Module):
         loss: A likelihood of `hotk.curvature`.
         key: A random key.
         samples: The number of targets for each example.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.zeros(1))
+        >>> key = jax.random.key(0)
+        >>> f = hotk.curvature.SampledFisher(lambda w: w, loss, key, samples=10_000)
+        >>> exact = jnp.ones((1, 1))
+        >>> jnp.allclose(hotk.hessian(f, jnp.ones(1)), exact, atol=0.1).item()
+        True
     """
 
     model: Function
@@ -135,6 +149,12 @@ class EmpiricalFisher(eqx.Module):
     Attributes:
         model: Function `model(x, *args)` that returns outputs.
         loss: A loss of `hotk.curvature`.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.array([3.0]))
+        >>> f = hotk.curvature.EmpiricalFisher(lambda w: w, loss)
+        >>> hotk.hessian(f, jnp.ones(1)).tolist()  # the square of the residual
+        [[4.0]]
 
     References:
         [1] Kunstner, Balles and Hennig (2019). Limitations of the empirical Fisher

@@ -45,6 +45,13 @@ class Linearized(AbstractOperator):
         operator: The operator.
         product: The product as a program with its stored arrays; `None` if nothing is
             stored and each product linearizes anew.
+
+    Example:
+        >>> a = jnp.arange(6.0).reshape(3, 2)
+        >>> H = hotk.HessianOperator(lambda x: jnp.sum(jnp.tanh(a @ x)), jnp.ones(2))
+        >>> L = H.linearize("store")
+        >>> jnp.allclose(L @ jnp.ones(2), H @ jnp.ones(2), atol=1e-5).item()
+        True
     """
 
     operator: AbstractPointOperator

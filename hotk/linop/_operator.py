@@ -209,7 +209,11 @@ class AbstractOperator(AbstractLinearMap):
         return eigh(self, k, which, **options)
 
     def cholesky(self, damping: RealNumber = 0.0) -> Float[Array, "n n"]:
-        """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`."""
+        """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`.
+
+        Args:
+            damping: A number that is added to the diagonal.
+        """
         return cholesky(self, damping)
 
     def inertia(self) -> Inertia:

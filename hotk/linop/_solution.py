@@ -53,6 +53,12 @@ class Solution(AbstractReport):
             of the function, if `A` is its Hessian and `-b` its gradient.
         reason: Why the iteration stopped, a member of `hotk.linop.Reason`.
         method: The solver, a member of `hotk.linop.Method`.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.array([1.0, 2.0]))
+        >>> solution = H.solve(jnp.array([12.0, 48.0]))
+        >>> hotk.linop.Reason[solution.reason], bool(solution.definite)
+        ('the residual is below the tolerance', True)
     """
 
     x: Vector

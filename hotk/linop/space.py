@@ -8,11 +8,11 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Inexact, Int, Num, PyTree
@@ -160,7 +160,7 @@ def is_explicit(a: Array) -> bool:
     return any(axis is not None for axis in jax.typeof(a).sharding.spec)
 
 
-def mesh_of(v: Vector) -> AbstractContextManager[Any]:
+def mesh_of(v: Vector) -> contextlib.AbstractContextManager[Any]:
     """Enter the mesh that a traced vector is split over explicitly, if it is.
 
     The zeros that a program begins with belong to no mesh otherwise.
@@ -301,7 +301,7 @@ def parts(v: Vector) -> list[Array]:
     return made
 
 
-def whole(arrays: Iterable[Array], like: Vector) -> Vector:
+def whole(arrays: Iterable[Array | np.ndarray], like: Vector) -> Vector:
     """Put real arrays together again to a vector."""
     remaining = iter(arrays)
     made = [
