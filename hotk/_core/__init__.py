@@ -145,8 +145,11 @@ from ._types import (
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
+    RandomKey as RandomKey,
     RealNumber as RealNumber,
     Scalar as Scalar,
     Tangent as Tangent,
     Types as Types,
+    Vector as Vector,
+    WhileLoop as WhileLoop,
 )

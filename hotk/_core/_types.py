@@ -6,12 +6,16 @@ checker holds to; `Any` remains for what no annotation can say.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
-from jaxtyping import Array, Float, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key, PyTree, UInt32
 
 from ._compat import AbstractValue
+
+
+S = TypeVar("S")
 
 
 Point: TypeAlias = PyTree
@@ -26,10 +30,18 @@ Cotangent: TypeAlias = PyTree
 Gradient: TypeAlias = PyTree
 """A tree like the point, `None` at leaves that are not differentiated."""
 
+Vector: TypeAlias = PyTree
+"""A vector of a space of trees: arrays, `None` at leaves that are not differentiated.
+
+Several vectors are one tree whose arrays have one more axis, the first."""
+
+RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array | np.ndarray, " words"]
+"""A random key of JAX: a typed one, `jax.random.key(0)`, or a raw one."""
+
 Scalar: TypeAlias = Float[Array, ""]
 """One real floating-point number, as an array of JAX."""
 
-RealNumber: TypeAlias = float | Float[Array, ""]
+RealNumber: TypeAlias = float | np.floating | Float[Array, ""]
 """A number that may be traced: a setting of a method, a coefficient."""
 
 Function: TypeAlias = Callable[..., PyTree]
@@ -46,3 +58,18 @@ Types: TypeAlias = list[AbstractValue]
 
 FunctionWithAux: TypeAlias = Callable[[Point], tuple[PyTree, PyTree]]
 """A function of one argument that returns its value and an auxiliary output."""
+
+
+@runtime_checkable
+class WhileLoop(Protocol):
+    """`jax.lax.while_loop`, or a loop in Python with the same arguments."""
+
+    def __call__(
+        self,
+        condition: Callable[[S], bool | Bool[Array, ""]],
+        body: Callable[[S], S],
+        state: S,
+        /,
+    ) -> S:
+        """Apply `body` to the state for as long as `condition` holds."""
+        ...

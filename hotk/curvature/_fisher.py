@@ -1,27 +1,40 @@
 """Functions whose Hessian is a Fisher matrix: exact, sampled, empirical."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import message
+from hotk._core import Function, Point, RandomKey, Scalar, message
 
 from ._gauss_newton import linearized, with_curvature
-from ._losses import AbstractLikelihood
+from ._losses import AbstractLikelihood, AbstractLoss
 
 
-def _check(name: str, loss: Any) -> None:
+def _check_likelihood(name: str, loss: object) -> None:
     if not isinstance(loss, AbstractLikelihood):
         raise TypeError(
             message(
                 f"{name}(model, loss)",
-                "`loss` is no likelihood, so there is no distribution of targets.",
+                "`loss` is not a likelihood, so it has no distribution of targets.",
                 expected="one of `hotk.curvature`: SquaredError, SoftmaxCrossEntropy, "
                 "SigmoidCrossEntropy, PoissonLoss, or a class of `AbstractLikelihood`",
+                got=getattr(loss, "__name__", type(loss).__name__),
+                fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
+            )
+        )
+
+
+def _check_loss(name: str, loss: object) -> None:
+    if not isinstance(loss, AbstractLoss):
+        raise TypeError(
+            message(
+                f"{name}(model, loss)",
+                "`loss` does not have the gradients of single examples.",
+                expected="a loss of `hotk.curvature`, or a class of `AbstractLoss`",
                 got=getattr(loss, "__name__", type(loss).__name__),
                 fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
             )
@@ -36,26 +49,37 @@ class Fisher(eqx.Module):
     $c \sum_n J_n^T\, E_{y \sim p(\cdot | z_n)}[\nabla \ell\, \nabla \ell^T]\, J_n$ with
     c = 1/N for the mean over N examples and 1 for the sum. The likelihoods of
     `hotk.curvature` have natural parameters as outputs, so that it equals the
-    Gauss-Newton matrix [1, section 9]; the targets do not enter.
+    Gauss-Newton matrix [1, section 9]; it does not depend on the targets.
 
     Attributes:
         model: Function `model(x, *args)` that returns outputs.
         loss: A likelihood of `hotk.curvature`.
+
+    Example:
+        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
+        >>> f = hotk.curvature.Fisher(lambda w: w, loss)
+        >>> hotk.hessian(f, jnp.zeros(2)).tolist()
+        [[0.125, 0.0], [0.0, 0.125]]
 
     References:
         [1] Martens (2020). New insights and perspectives on the natural gradient
             method. JMLR 21(146), 1-76.
     """
 
-    model: Callable[..., Any]
+    model: Function
     loss: AbstractLikelihood
 
     def __check_init__(self) -> None:
         """Refuse a loss without a density."""
-        _check("Fisher", self.loss)
+        _check_likelihood("Fisher", self.loss)
 
-    def __call__(self, x: Any, *args: Any) -> Any:
-        """Return the value of the loss."""
+    def __call__(self, x: Point, *args: PyTree) -> Scalar:
+        """Return the value of the loss.
+
+        Args:
+            x: The point.
+            *args: Further arguments of the model.
+        """
         z = linearized(self.model, x, args)
         loss = self.loss
         return with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
@@ -74,65 +98,101 @@ class SampledFisher(eqx.Module):
         model: Function `model(x, *args)` that returns outputs.
         loss: A likelihood of `hotk.curvature`.
         key: A random key.
-        samples: How many targets for each example.
+        samples: The number of targets for each example.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.zeros(1))
+        >>> key = jax.random.key(0)
+        >>> f = hotk.curvature.SampledFisher(lambda w: w, loss, key, samples=10_000)
+        >>> exact = jnp.ones((1, 1))
+        >>> jnp.allclose(hotk.hessian(f, jnp.ones(1)), exact, atol=0.1).item()
+        True
     """
 
-    model: Callable[..., Any]
+    model: Function
     loss: AbstractLikelihood
-    key: Key[Array, ""]
+    key: RandomKey
     samples: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
         """Refuse a loss without a density."""
-        _check("SampledFisher", self.loss)
+        _check_likelihood("SampledFisher", self.loss)
         if self.samples < 1:
             raise ValueError(f"`samples` is {self.samples}, not positive.")
 
-    def __call__(self, x: Any, *args: Any) -> Any:
-        """Return the value of the loss."""
+    def __call__(self, x: Point, *args: PyTree) -> Scalar:
+        """Return the value of the loss.
+
+        Args:
+            x: The point.
+            *args: Further arguments of the model.
+        """
         z = linearized(self.model, x, args)
         loss = self.loss
+        # the targets are drawn from the outputs, but are not a function of them
         fixed = jax.lax.stop_gradient(z)
         keys = jax.random.split(self.key, self.samples)
         slopes = jax.vmap(lambda k: loss.slope(fixed, loss.sample(k, fixed)))(keys)
         factor = loss.factor(z) / self.samples
-        return _outer(loss(z), z, loss.gradient, slopes, factor)
+        return _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
 
 
 @final
 class EmpiricalFisher(eqx.Module):
     r"""The function whose Hessian is the empirical Fisher matrix.
 
-    The targets are the data's own, $c \sum_n J_n^T g_n g_n^T J_n$ with $g_n = \nabla_z
-    \ell(z_n, y_n)$, and c = 1/N for the mean over N examples, 1 for the sum. It is no
-    estimate of the Fisher matrix [1], and vanishes where all examples are fitted.
+    The targets are those of the data: it is $c \sum_n J_n^T g_n g_n^T J_n$ with $g_n =
+    \nabla_z \ell(z_n, y_n)$, and c = 1/N for the mean over N examples, 1 for the sum.
+    It does not estimate the Fisher matrix [1]: it is zero where all examples are
+    fitted.
 
     Attributes:
         model: Function `model(x, *args)` that returns outputs.
         loss: A loss of `hotk.curvature`.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.array([3.0]))
+        >>> f = hotk.curvature.EmpiricalFisher(lambda w: w, loss)
+        >>> hotk.hessian(f, jnp.ones(1)).tolist()  # the square of the residual
+        [[4.0]]
 
     References:
         [1] Kunstner, Balles and Hennig (2019). Limitations of the empirical Fisher
             approximation for natural gradient descent. NeurIPS. Equation 3.
     """
 
-    model: Callable[..., Any]
-    loss: Any
+    model: Function
+    loss: AbstractLoss
 
-    def __call__(self, x: Any, *args: Any) -> Any:
-        """Return the value of the loss."""
+    def __check_init__(self) -> None:
+        """Refuse a function: the gradient of each example is needed."""
+        _check_loss("EmpiricalFisher", self.loss)
+
+    def __call__(self, x: Point, *args: PyTree) -> Scalar:
+        """Return the value of the loss.
+
+        Args:
+            x: The point.
+            *args: Further arguments of the model.
+        """
         z = linearized(self.model, x, args)
         loss = self.loss
         slopes = loss.slope(jax.lax.stop_gradient(z), loss.targets)[None]
-        return _outer(loss(z), z, loss.gradient, slopes, loss.factor(z))
+        return _with_outer_products(loss(z), z, loss.gradient, slopes, loss.factor(z))
 
 
-def _outer(value: Any, z: Any, gradient: Any, slopes: Any, factor: float) -> Any:
+def _with_outer_products(
+    value: Scalar,
+    z: Inexact[Array, "N *outputs"],
+    gradient: Callable[[PyTree], PyTree],
+    slopes: Inexact[Array, "samples N *outputs"],
+    factor: float,
+) -> Scalar:
     """Return `value` with the curvature `factor sum_sn g_sn g_sn^T`."""
     axes = tuple(range(2, slopes.ndim))
 
-    def product(z: Any, u: Any) -> Any:
-        del z
+    def product(z: PyTree, u: PyTree) -> Array:
+        del z  # the gradients g are constant
         along = jnp.sum(slopes * u[None], axis=axes, keepdims=True)
         return factor * jnp.sum(slopes * along, axis=0)
 

@@ -1,19 +1,29 @@
 r"""A loss of a model with the curvature of the model left out: its Hessian is the GGN.
 
-One idea carries the floor. Replace a model by its linearization *at the point where it
-is evaluated*: value and gradient stay what they are, and the second derivative is that
-of the loss alone, $J^T \nabla^2 L\, J$. So every operator of second order, applied to
-such a function, is one for the generalized Gauss-Newton matrix.
+Replace a model by its linearization *at the point where it is evaluated*: value and
+gradient stay what they are, and the second derivative is that of the loss alone,
+$J^T \nabla^2 L\, J$. So every operator of second order, applied to such a function, is
+one for the generalized Gauss-Newton matrix.
 """
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-from hotk._core import equations, jaxpr_as_fun, trace_once
+from hotk._core import (
+    Cotangent,
+    Function,
+    Point,
+    Scalar,
+    Tangent,
+    equations,
+    jaxpr_as_fun,
+    trace_once,
+)
 
 from ._losses import AbstractLoss
 
@@ -28,8 +38,8 @@ class GaussNewton(eqx.Module):
 
     Attributes:
         model: Function `model(x, *args)` that returns a tree of floating arrays.
-        loss: Function of that tree that returns one real number. One of those in
-            `hotk.curvature` brings its Hessian in closed form.
+        loss: Function of that tree that returns one real number. The losses of
+            `hotk.curvature` have their Hessians in closed form.
 
     Example:
         >>> f = hotk.curvature.GaussNewton(jnp.sin, lambda z: jnp.sum(z**2) / 2)
@@ -44,11 +54,16 @@ class GaussNewton(eqx.Module):
             gradient descent. Neural Computation 14(7), 1723-1738. Section 3.
     """
 
-    model: Callable[..., Any]
-    loss: Callable[[Any], Any]
+    model: Function
+    loss: Callable[[PyTree], Scalar]
 
-    def __call__(self, x: Any, *args: Any) -> Any:
-        """Return the value of the loss."""
+    def __call__(self, x: Point, *args: PyTree) -> Scalar:
+        """Return the value of the loss.
+
+        Args:
+            x: The point.
+            *args: Further arguments of the model.
+        """
         z = linearized(self.model, x, args)
         if isinstance(self.loss, AbstractLoss):
             loss = self.loss
@@ -56,17 +71,23 @@ class GaussNewton(eqx.Module):
         return self.loss(z)
 
 
-def linearized(model: Callable[..., Any], x: Any, args: Any) -> Any:
-    """Evaluate a model so that its second derivative is zero."""
-    moving, rest = eqx.partition(x, eqx.is_inexact_array)
-    fixed = jax.lax.stop_gradient(moving)
-    step = jax.tree.map(jnp.subtract, moving, fixed)
+def linearized(model: Function, x: Point, args: tuple[PyTree, ...]) -> PyTree:
+    """Evaluate a model so that its second derivative is zero.
+
+    With $x_0$ the point, held fixed, it is $f(x_0) + J(x_0) (x - x_0)$: the step is
+    zero, and its derivative is not.
+    """
+    differentiated, rest = eqx.partition(x, eqx.is_inexact_array)
+    fixed = jax.lax.stop_gradient(differentiated)
+    step = jax.tree.map(jnp.subtract, differentiated, fixed)
     at = lambda p: model(eqx.combine(p, rest), *args)
-    z, slope = _slope(at, fixed, step)
-    return jax.tree.map(_with_tangent, z, slope)
+    z, tangent = _value_and_tangent(at, fixed, step)
+    return jax.tree.map(_with_tangent, z, tangent)
 
 
-def _slope(at: Callable[[Any], Any], x: Any, v: Any) -> tuple[Any, Any]:
+def _value_and_tangent(
+    at: Callable[[Point], PyTree], x: Point, v: Tangent
+) -> tuple[PyTree, Tangent]:
     """Return the value and the derivative along `v`, linear in `v` in any mode."""
     closed, shapes = trace_once(at, x, kept=False)  # the model itself runs once
     tree = jax.tree.structure(shapes)
@@ -74,30 +95,36 @@ def _slope(at: Callable[[Any], Any], x: Any, v: Any) -> tuple[Any, Any]:
     names = [e.primitive.name for e in equations(closed.jaxpr)]
     if not any(name.startswith("custom_vjp") for name in names):
         return jax.jvp(run, (x,), (v,))
-    # there is no forward rule: what is pulled back is linear, so turn that around
+    # A `custom_vjp` has no forward rule, but its pullback is linear: the transpose of
+    # the pullback is the push forward.
     z, pull = jax.vjp(run, x)
     return z, jax.linear_transpose(lambda u: pull(u)[0], z)(v)[0]
 
 
 @jax.custom_jvp
-def _with_tangent(value: Any, slope: Any) -> Any:
-    """Return `value`, with the derivative of `slope`, which is not computed itself."""
-    del slope
+def _with_tangent(value: PyTree, tangent: PyTree) -> PyTree:
+    """Return `value`, with the derivative of `tangent`.
+
+    The tangent is zero in value. Added to the value it would cost a forward pass of the
+    model in each evaluation; so XLA drops it where nothing is differentiated.
+    """
+    del tangent
     return value
 
 
 @_with_tangent.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    return _with_tangent(*primals), tangents[1]  # called again: for the next order
+def _(primals: tuple[PyTree, PyTree], tangents: tuple[PyTree, PyTree]) -> tuple:
+    # by itself again, so that the next derivative has this rule as well
+    return _with_tangent(*primals), tangents[1]
 
 
 def with_curvature(
-    value: Any,
-    z: Any,
-    gradient: Callable[[Any], Any],
-    product: Callable[[Any, Any], Any],
-) -> Any:
-    """Return `value`, with a gradient and a second derivative by `z` that are given.
+    value: Scalar,
+    z: PyTree,
+    gradient: Callable[[PyTree], Cotangent],
+    product: Callable[[PyTree, Tangent], Cotangent],
+) -> Scalar:
+    """Return a value with the given gradient and second derivative by `z`.
 
     Args:
         value: The value.
@@ -107,21 +134,24 @@ def with_curvature(
     """
     fixed = jax.lax.stop_gradient(z)
     step = jax.tree.map(jnp.subtract, z, fixed)
-    first = jax.lax.stop_gradient(gradient(fixed))
-    slope = jax.tree.map(jnp.add, first, product(fixed, step))
-    return _with_gradient(jax.lax.stop_gradient(value), slope, z)
+    at_fixed = jax.lax.stop_gradient(gradient(fixed))
+    # gradient(z0) + B (z - z0): the value of the gradient, with the derivative B
+    moving = jax.tree.map(jnp.add, at_fixed, product(fixed, step))
+    return _with_gradient(jax.lax.stop_gradient(value), moving, z)
 
 
 @jax.custom_jvp
-def _with_gradient(value: Any, slope: Any, z: Any) -> Any:
-    del slope, z
+def _with_gradient(value: Scalar, gradient: Cotangent, z: PyTree) -> Scalar:
+    del gradient, z
     return value
 
 
 @_with_gradient.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    _, slope, _ = primals
+def _(
+    primals: tuple[Scalar, Cotangent, PyTree], tangents: tuple[PyTree, PyTree, PyTree]
+) -> tuple[Scalar, Scalar]:
+    _, gradient, _ = primals
     value = _with_gradient(*primals)
-    parts = jax.tree.map(lambda a, b: jnp.sum(a * b), slope, tangents[2])
+    parts = jax.tree.map(lambda a, b: jnp.sum(a * b), gradient, tangents[2])
     total = sum(jax.tree.leaves(parts), start=jnp.zeros_like(value))
     return value, total.astype(value.dtype)

@@ -1,16 +1,28 @@
 """Losses of common models, with their Hessians in closed form."""
 
 import abc
-from typing import Any, Literal, final
+from typing import Literal, TypeAlias, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Key, Num, Shaped
+from jaxtyping import Array, Float, Inexact, Num, Shaped
+
+from hotk._core import RandomKey, RealNumber, Scalar
 
 
-def as_array(values: Any) -> Any:
-    """Return targets as an array of JAX; those of NumPy are copied."""
+Outputs: TypeAlias = Inexact[Array, "N *outputs"]
+"""The outputs of a model, examples first."""
+
+Targets: TypeAlias = Shaped[Array, "N ..."]
+"""What they are compared with: as many numbers, or class numbers."""
+
+
+def as_array(values: jax.typing.ArrayLike) -> Array:
+    """Return targets as an array of JAX.
+
+    Those of NumPy are copied, as the user may write to them.
+    """
     return values if isinstance(values, jax.Array) else jnp.array(values)
 
 
@@ -25,7 +37,7 @@ class AbstractLoss(eqx.Module):
         reduction: `"mean"` or `"sum"` over the examples.
     """
 
-    targets: eqx.AbstractVar[Any]
+    targets: eqx.AbstractVar[Targets]
     reduction: eqx.AbstractVar[Literal["mean", "sum"]]
 
     def __check_init__(self) -> None:
@@ -33,37 +45,68 @@ class AbstractLoss(eqx.Module):
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"`reduction` is {self.reduction!r}, not 'mean' or 'sum'.")
 
-    def __call__(self, z: Inexact[Array, "N *outputs"]) -> Float[Array, ""]:
-        """Return the loss."""
+    def __call__(self, z: Outputs) -> Scalar:
+        """Return the loss $L(z)$.
+
+        Args:
+            z: The outputs, examples first.
+        """
         return self.factor(z) * jnp.sum(self.each(z))
 
-    def factor(self, z: Any) -> float:
-        """Return 1/N for the mean over N examples, 1 for the sum."""
+    def factor(self, z: Outputs) -> float:
+        """Return the factor c: 1/N for the mean over N examples, 1 for the sum.
+
+        Args:
+            z: The outputs, examples first.
+        """
         return 1 / len(z) if self.reduction == "mean" else 1.0
 
-    def gradient(self, z: Inexact[Array, "N *outputs"]) -> Inexact[Array, "N *outputs"]:
-        """Return the gradient by the outputs, factor included."""
+    def gradient(self, z: Outputs) -> Outputs:
+        r"""Return the gradient by the outputs, $c\, \partial \ell / \partial z$.
+
+        Args:
+            z: The outputs, examples first.
+        """
         return self.factor(z) * self.slope(z, self.targets)
 
     @abc.abstractmethod
-    def each(self, z: Any) -> Any:
-        """Return the losses whose sum over all axes counts."""
+    def each(self, z: Outputs) -> Float[Array, "..."]:
+        r"""Return the losses $\ell$, whose sum over all axes is the loss over c.
+
+        Args:
+            z: The outputs, examples first.
+        """
 
     @abc.abstractmethod
-    def slope(self, z: Any, targets: Any) -> Any:
-        """Return the derivatives of the losses by the outputs, without the factor."""
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
+        r"""Return the derivatives $\partial \ell / \partial z$, without the factor c.
+
+        Args:
+            z: The outputs, examples first.
+            targets: What they are compared with.
+        """
 
     @abc.abstractmethod
-    def hessian_product(self, z: Any, u: Any) -> Any:
-        """Return the product of the loss' Hessian with `u`, factor included."""
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
+        r"""Return the product of the Hessian of the loss with a vector, $c\, H u$.
+
+        Args:
+            z: The outputs, examples first.
+            u: A direction, with the shape of `z`.
+        """
 
 
 class AbstractLikelihood(AbstractLoss):
     """A loss that is the negative logarithm of a density of the targets."""
 
     @abc.abstractmethod
-    def sample(self, key: Key[Array, ""], z: Any) -> Any:
-        """Draw targets from the density that the outputs stand for."""
+    def sample(self, key: RandomKey, z: Outputs) -> Targets:
+        """Draw targets from the density whose parameters are the outputs.
+
+        Args:
+            key: A random key.
+            z: The outputs, examples first.
+        """
 
 
 @final
@@ -71,7 +114,7 @@ class SquaredError(AbstractLikelihood):
     r"""Half the squared error, $\ell(z, y) = \frac12 \sum_j (z_j - y_j)^2$.
 
     Its Hessian is the identity. It is the negative log-likelihood of a normal
-    distribution with mean `z` and variance 1, but for a constant.
+    distribution with mean `z` and variance 1, up to a constant.
 
     Attributes:
         targets: As many numbers as outputs.
@@ -86,19 +129,19 @@ class SquaredError(AbstractLikelihood):
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
-    def each(self, z: Any) -> Any:
+    def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return half the squares."""
         return (z - self.targets.astype(z.dtype)) ** 2 / 2
 
-    def slope(self, z: Any, targets: Any) -> Any:
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return the residuals."""
         return z - targets.astype(z.dtype)
 
-    def hessian_product(self, z: Any, u: Any) -> Any:
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c u`."""
         return self.factor(z) * u
 
-    def sample(self, key: Any, z: Any) -> Any:
+    def sample(self, key: RandomKey, z: Outputs) -> Targets:
         """Draw from the normal distribution around the outputs."""
         return z + jax.random.normal(key, z.shape, z.dtype)
 
@@ -123,29 +166,30 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
-    def _probabilities(self, z: Any, targets: Any) -> Any:
+    def _probabilities(self, z: Outputs, targets: Targets) -> Outputs:
         if jnp.issubdtype(targets.dtype, jnp.integer):
             return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
         return targets.astype(z.dtype)
 
-    def each(self, z: Any) -> Any:
+    def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the cross entropies."""
         logs = jax.nn.log_softmax(z)
         return -jnp.sum(self._probabilities(z, self.targets) * logs, axis=-1)
 
-    def slope(self, z: Any, targets: Any) -> Any:
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return predicted minus given probabilities, if those sum to 1."""
-        given = self._probabilities(z, targets)
-        return jax.nn.softmax(z) * jnp.sum(given, axis=-1, keepdims=True) - given
+        y = self._probabilities(z, targets)
+        # targets may sum to another number than 1: then the log-sum-exp has that factor
+        return jax.nn.softmax(z) * jnp.sum(y, axis=-1, keepdims=True) - y
 
-    def hessian_product(self, z: Any, u: Any) -> Any:
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c (p * u - p (p . u))`."""
         p = jax.nn.softmax(z)
-        given = self._probabilities(z, self.targets)
-        mass = self.factor(z) * jnp.sum(given, axis=-1, keepdims=True)
+        y = self._probabilities(z, self.targets)
+        mass = self.factor(z) * jnp.sum(y, axis=-1, keepdims=True)
         return mass * (p * u - p * jnp.sum(p * u, axis=-1, keepdims=True))
 
-    def sample(self, key: Any, z: Any) -> Any:
+    def sample(self, key: RandomKey, z: Outputs) -> Targets:
         """Draw class numbers."""
         return jax.random.categorical(key, z)
 
@@ -169,19 +213,19 @@ class SigmoidCrossEntropy(AbstractLikelihood):
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
-    def each(self, z: Any) -> Any:
+    def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the cross entropies."""
         return jax.nn.softplus(z) - self.targets.astype(z.dtype) * z
 
-    def slope(self, z: Any, targets: Any) -> Any:
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return predicted minus given probabilities."""
         return jax.nn.sigmoid(z) - targets.astype(z.dtype)
 
-    def hessian_product(self, z: Any, u: Any) -> Any:
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c p (1 - p) u`."""
         return self.factor(z) * jax.nn.sigmoid(z) * jax.nn.sigmoid(-z) * u
 
-    def sample(self, key: Any, z: Any) -> Any:
+    def sample(self, key: RandomKey, z: Outputs) -> Targets:
         """Draw zeros and ones."""
         return jax.random.bernoulli(key, jax.nn.sigmoid(z)).astype(z.dtype)
 
@@ -205,19 +249,19 @@ class PoissonLoss(AbstractLikelihood):
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
-    def each(self, z: Any) -> Any:
+    def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
         return jnp.exp(z) - self.targets.astype(z.dtype) * z
 
-    def slope(self, z: Any, targets: Any) -> Any:
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return rates minus counts."""
         return jnp.exp(z) - targets.astype(z.dtype)
 
-    def hessian_product(self, z: Any, u: Any) -> Any:
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c exp(z) u`."""
         return self.factor(z) * jnp.exp(z) * u
 
-    def sample(self, key: Any, z: Any) -> Any:
+    def sample(self, key: RandomKey, z: Outputs) -> Targets:
         """Draw counts."""
         return jax.random.poisson(key, jnp.exp(z)).astype(z.dtype)
 
@@ -241,24 +285,24 @@ class HuberLoss(AbstractLoss):
     """
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
-    delta: Any = 1.0
+    delta: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
-    def each(self, z: Any) -> Any:
+    def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
         r = jnp.abs(z - self.targets.astype(z.dtype))
         inside = jnp.minimum(r, self._delta(z))
         return inside * (r - inside / 2)
 
-    def slope(self, z: Any, targets: Any) -> Any:
+    def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return the clipped residuals."""
         delta = self._delta(z)
         return jnp.clip(z - targets.astype(z.dtype), -delta, delta)
 
-    def hessian_product(self, z: Any, u: Any) -> Any:
+    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c u` where the loss is quadratic, zero elsewhere."""
         inside = jnp.abs(z - self.targets.astype(z.dtype)) <= self._delta(z)
         return self.factor(z) * jnp.where(inside, u, 0)
 
-    def _delta(self, z: Any) -> Any:
+    def _delta(self, z: Outputs) -> Scalar:
         return jnp.asarray(self.delta, z.dtype)

@@ -1,10 +1,10 @@
 """Products with Gauss-Newton and Fisher matrices."""
 
 from collections.abc import Callable
-from typing import Any
 
-from jaxtyping import Array, Key
+from jaxtyping import PyTree
 
+from hotk._core import Function, Gradient, Point, RandomKey, Scalar, Tangent
 from hotk.second import hvp
 
 from ._fisher import EmpiricalFisher, Fisher, SampledFisher
@@ -13,19 +13,20 @@ from ._losses import AbstractLikelihood, AbstractLoss
 
 
 def ggnvp(
-    model: Callable[..., Any],
-    loss: Callable[[Any], Any],
-    x: Any,
-    v: Any,
-    *args: Any,
+    model: Function,
+    loss: Callable[[PyTree], Scalar],
+    x: Point,
+    v: Tangent,
+    *args: PyTree,
     batched: bool = False,
-) -> Any:
-    r"""Multiply a direction with the generalized Gauss-Newton matrix.
+) -> Gradient:
+    r"""Compute the Gauss-Newton-vector product $J^T \nabla^2 L(z)\, J\, v$.
 
-    Computes $J^T \nabla^2 L(z)\, J\, v$ with $z$ the model's output and $J$ its
-    Jacobian at `x`. The factors are those of the loss: a mean over examples has 1/N.
-    The matrix is positive semi-definite where the loss is convex. `hotk.hvp.prepare` of
-    `hotk.curvature.GaussNewton(model, loss)` prepares it.
+    Here $z$ is the output of the model and $J$ its Jacobian at `x`. The factors are
+    those of the loss: a mean over examples has 1/N. The generalized Gauss-Newton matrix
+    is positive semi-definite where the loss is convex, and no matrix is formed. For
+    many products at one signature prepare it once: `hotk.hvp.prepare` of
+    `hotk.curvature.GaussNewton(model, loss)`.
 
     Args:
         model: Function `model(x, *args)` that returns a tree of floating arrays.
@@ -36,13 +37,15 @@ def ggnvp(
         batched: Whether the leaves of `v` have a leading axis, one direction each.
 
     Returns:
-        The product, like `hotk.hvp`.
+        The product: a tree with the structure, shapes and dtypes of `x`, `None` at
+        leaves that are not differentiated; with a leading axis if `batched`.
 
     Raises:
         StructureError: If `v` has another structure or shape than `x`.
-        DtypeError: If nothing in `x` can be differentiated.
-        OutputError: If the loss is not one real floating-point number.
+        DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
+            another dtype.
         ModeError: If the model has no forward or no reverse derivative.
+        OutputError: If the loss is not one real floating-point number.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.zeros(2))
@@ -58,16 +61,16 @@ def ggnvp(
 
 
 def fvp(
-    model: Callable[..., Any],
+    model: Function,
     loss: AbstractLikelihood,
-    x: Any,
-    v: Any,
-    *args: Any,
+    x: Point,
+    v: Tangent,
+    *args: PyTree,
     batched: bool = False,
-) -> Any:
-    r"""Multiply a direction with the exact Fisher matrix.
+) -> Gradient:
+    r"""Compute the Fisher-vector product with the exact Fisher matrix.
 
-    Computes $c \sum_n J_n^T E_y[\nabla \ell \nabla \ell^T] J_n v$, the mean over the
+    It is $c \sum_n J_n^T E_y[\nabla \ell \nabla \ell^T] J_n v$, the mean over the
     model's own distribution of targets; c is 1/N for a mean over N examples, 1 for a
     sum. See `hotk.curvature.Fisher`.
 
@@ -80,10 +83,15 @@ def fvp(
         batched: Whether the leaves of `v` have a leading axis, one direction each.
 
     Returns:
-        The product, like `hotk.hvp`.
+        The product: a tree with the structure, shapes and dtypes of `x`, `None` at
+        leaves that are not differentiated; with a leading axis if `batched`.
 
     Raises:
-        TypeError: If the loss is no likelihood.
+        TypeError: If the loss is not a likelihood of `hotk.curvature`.
+        StructureError: If `v` has another structure or shape than `x`.
+        DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
+            another dtype.
+        ModeError: If the model has no forward or no reverse derivative.
 
     Example:
         >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0]))
@@ -98,18 +106,18 @@ def fvp(
 
 
 def sampled_fvp(
-    model: Callable[..., Any],
+    model: Function,
     loss: AbstractLikelihood,
-    x: Any,
-    v: Any,
-    *args: Any,
-    key: Key[Array, ""],
+    x: Point,
+    v: Tangent,
+    *args: PyTree,
+    key: RandomKey,
     samples: int = 1,
     batched: bool = False,
-) -> Any:
-    r"""Multiply a direction with a Monte Carlo estimate of the Fisher matrix.
+) -> Gradient:
+    r"""Compute the Fisher-vector product with a Monte Carlo estimate of the matrix.
 
-    Computes $\frac{c}{S} \sum_n \sum_s J_n^T g_{ns} g_{ns}^T J_n v$ with S targets
+    It is $\frac{c}{S} \sum_n \sum_s J_n^T g_{ns} g_{ns}^T J_n v$ with S targets
     drawn for each example; c is 1/N for a mean over N examples, 1 for a sum. See
     `hotk.curvature.SampledFisher`.
 
@@ -120,14 +128,19 @@ def sampled_fvp(
         v: Direction, with the structure, shapes and dtypes of `x`.
         *args: Further arguments of the model.
         key: A random key; the same key gives the same matrix.
-        samples: How many targets for each example.
+        samples: The number of targets for each example.
         batched: Whether the leaves of `v` have a leading axis, one direction each.
 
     Returns:
-        The product, like `hotk.hvp`.
+        The product: a tree with the structure, shapes and dtypes of `x`, `None` at
+        leaves that are not differentiated; with a leading axis if `batched`.
 
     Raises:
-        TypeError: If the loss is no likelihood.
+        TypeError: If the loss is not a likelihood of `hotk.curvature`.
+        StructureError: If `v` has another structure or shape than `x`.
+        DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
+            another dtype.
+        ModeError: If the model has no forward or no reverse derivative.
         ValueError: If `samples` is not positive.
 
     Example:
@@ -146,17 +159,17 @@ def sampled_fvp(
 
 
 def empirical_fvp(
-    model: Callable[..., Any],
+    model: Function,
     loss: AbstractLoss,
-    x: Any,
-    v: Any,
-    *args: Any,
+    x: Point,
+    v: Tangent,
+    *args: PyTree,
     batched: bool = False,
-) -> Any:
-    r"""Multiply a direction with the empirical Fisher matrix.
+) -> Gradient:
+    r"""Compute the product of the empirical Fisher matrix with a vector.
 
-    Computes $c \sum_n J_n^T g_n g_n^T J_n v$ with the gradients $g_n$ at the data's own
-    targets; c is 1/N for a mean over N examples, 1 for a sum. It is no estimate of the
+    It is $c \sum_n J_n^T g_n g_n^T J_n v$ with the gradients $g_n$ at the targets of
+    the data; c is 1/N for a mean over N examples, 1 for a sum. It does not estimate the
     Fisher matrix. See `hotk.curvature.EmpiricalFisher`.
 
     Args:
@@ -168,10 +181,15 @@ def empirical_fvp(
         batched: Whether the leaves of `v` have a leading axis, one direction each.
 
     Returns:
-        The product, like `hotk.hvp`.
+        The product: a tree with the structure, shapes and dtypes of `x`, `None` at
+        leaves that are not differentiated; with a leading axis if `batched`.
 
     Raises:
-        TypeError: If the loss is none of `hotk.curvature`.
+        TypeError: If the loss is not one of `hotk.curvature`.
+        StructureError: If `v` has another structure or shape than `x`.
+        DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
+            another dtype.
+        ModeError: If the model has no forward or no reverse derivative.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.array([3.0]))

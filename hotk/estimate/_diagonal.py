@@ -1,19 +1,21 @@
 """The diagonal of an operator: Hutchinson and XDiag."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
-from hotk.linop import loop, space
+from hotk._core import RandomKey, Vector, WhileLoop
+from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, without_one
 from ._probes import (
-    checked,
-    drawn,
+    check_arguments,
+    draw_probes,
     entrywise,
     gram,
     orthonormal,
@@ -23,8 +25,8 @@ from ._probes import (
 
 
 def diagonal(
-    operator: Any,
-    key: Any,
+    operator: AbstractOperator,
+    key: RandomKey,
     *,
     samples: int = 20,
     method: Literal["xdiag", "hutchinson"] = "xdiag",
@@ -43,17 +45,19 @@ def diagonal(
       side: no transposed products are needed, but the span should be near that of the
       rows as well.
 
-    At equal products `"xdiag"` is far better where few eigenvalues dominate, and up to
-    three times worse where none does. Its error is not that of the paper; see `trace`.
-    For the exact diagonal, in up to `n` products, see `operator.diagonal()`. Where the
-    space has no more than `k` dimensions, `"xdiag"` is exact.
+    At equal products `"xdiag"` is far more accurate where few eigenvalues dominate, and
+    has up to three times the error where none does. Its standard error is not that of
+    the paper; see `trace`. For the exact diagonal, from up to `n` products, see
+    `operator.diagonal()`. Where the space has no more than `k` dimensions, `"xdiag"` is
+    exact.
 
     Args:
         operator: An operator, symmetric or not.
         key: A random key.
         samples: The number `k` of random vectors.
-        method: One of the two.
-        block_size: How many products at once; chosen from the program if left out.
+        method: `"xdiag"` or `"hutchinson"`.
+        block_size: The number of products at once; chosen from the program if left
+            out.
 
     Returns:
         An `Estimate` whose value and error are vectors of the space, in the dtypes of
@@ -62,8 +66,8 @@ def diagonal(
 
     Raises:
         StructureError: If the space has no dimension.
-        TypeError: If it is no operator, or does not know its space, as the identity.
-        ValueError: If there is no sample, or no such method.
+        TypeError: If it is not an operator, or acts on any space, as the identity does.
+        ValueError: If a count is not positive, or there is no such method.
 
     Example:
         >>> f = lambda x: jnp.sum(x) ** 2
@@ -80,31 +84,40 @@ def diagonal(
             Section 2.4. https://arxiv.org/abs/2301.07825
     """
     call = "diagonal(A, key)"
-    key = checked(call, operator, key, samples=samples, block_size=block_size)
+    key = check_arguments(call, operator, key, samples=samples, block_size=block_size)
     if method not in _METHODS:
-        raise ValueError(f"`{call}`: method {method!r} is none of {list(_METHODS)}.")
+        raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
+    # k random vectors span the space: no complement is left to estimate on
     if method == "xdiag" and operator.size <= samples:
         run = _exact
-    found = loop(operator, run, operator, key, samples, block_size)
+    result = loop(operator, run, operator, key, samples, block_size)
     value, error = (
         space.placed(space.narrowed(v, operator.like), operator.like)
-        for v in (found.value, found.error)
+        for v in (result.value, result.error)
     )
-    return Estimate(value, error, found.products, method)
+    return Estimate(value, error, result.products, method)
 
 
 def _hutchinson(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop  # products that do not depend on each other
-    probes = drawn(key, A.like, count=samples, signs=True)
+    probes = draw_probes(key, A.like, count=samples, signs=True)
     each = entrywise(space.widened(probes), products(A, probes, block))
     return averaged(each, samples, "hutchinson")
 
 
 def _exact(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop, key, samples
     basis = units(A.like)
@@ -114,10 +127,14 @@ def _exact(
 
 
 def _xdiag(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop
-    probes = drawn(key, A.like, count=samples, signs=True)
+    probes = draw_probes(key, A.like, count=samples, signs=True)
     q, r = orthonormal(products(A, probes, block))
     z = products(A, q, block)
     value, error = _leave_one_out(space.widened(probes), q, r, z, A.symmetric)
@@ -126,8 +143,12 @@ def _xdiag(
 
 @jitted(static_argnums=4)
 def _leave_one_out(
-    probes: Any, q: Any, r: Any, z: Any, symmetric: bool
-) -> tuple[Any, Any]:
+    probes: PyTree,
+    q: PyTree,
+    r: Float[Array, "k k"],
+    z: PyTree,
+    symmetric: bool,
+) -> tuple[Vector, Vector]:
     r"""Return the mean of one unbiased estimate for each test vector left out.
 
     With the projector $P_i$ on the span of the other products it is
@@ -140,7 +161,7 @@ def _leave_one_out(
     plus, minus, combined = space.plus, space.minus, space.combination
     to_each = jax.vmap(plus, in_axes=(None, 0))
     qs, zs = combined(s, q), combined(s, z)
-    whole, both = _summed(entrywise(q, z)), entrywise(qs, zs)
+    whole, mixed = _summed(entrywise(q, z)), entrywise(qs, zs)
     if symmetric:
         # A w_i = Q r_i, and r_i is orthogonal to all s_j but its own
         own = jnp.sum(s * r.T, axis=1, keepdims=True)
@@ -152,20 +173,20 @@ def _leave_one_out(
         sw = jnp.matmul(w, s.T, precision="highest")
         u, one, two = zs, a * own - d * sw, b * sw - d * own
         rest = entrywise(probes, minus(combined(r.T, q), combined(w, z)))
-    seen = entrywise(probes, u)
-    found = plus(rest, jax.vmap(space.times)(jnp.diag(one), seen))
-    each = to_each(whole, minus(found, both))
+    along = entrywise(probes, u)
+    second_term = plus(rest, jax.vmap(space.times)(jnp.diag(one), along))
+    each = to_each(whole, minus(second_term, mixed))
 
     # the sums over `i` of the same without `i` and `j`
     total = jax.tree.map(lambda a, b: len(r) * a + b, whole, _summed(rest))
-    lost = plus(combined(a.T, both), jax.vmap(space.times)(jnp.sum(b, axis=0), both))
-    mixed = plus(entrywise(combined(d, qs), zs), entrywise(qs, combined(d, zs)))
-    found = plus(combined(one.T, seen), entrywise(combined(two.T, probes), u))
-    sums = to_each(total, minus(plus(found, mixed), lost))
+    lost = plus(combined(a.T, mixed), jax.vmap(space.times)(jnp.sum(b, axis=0), mixed))
+    pairs = plus(entrywise(combined(d, qs), zs), entrywise(qs, combined(d, zs)))
+    second_terms = plus(combined(one.T, along), entrywise(combined(two.T, probes), u))
+    sums = to_each(total, minus(plus(second_terms, pairs), lost))
     return mean(each), error_of(each, without_one(sums, each))
 
 
-def _summed(vectors: Any) -> Any:
+def _summed(vectors: PyTree) -> Vector:
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), vectors)
 
 

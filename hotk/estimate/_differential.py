@@ -1,50 +1,66 @@
 """Differential operators from derivatives along random directions."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import is_inexact, nothing_inexact
+from hotk._core import (
+    Function,
+    Point,
+    RandomKey,
+    Tangent,
+    Vector,
+    is_inexact,
+    nothing_inexact,
+)
 from hotk.first import refuse_complex
 from hotk.taylor import DifferentialOperator, derivatives, directions_of
 
 from ._estimate import Estimate, averaged
 
 
+# What `derivatives` returns for a batch of directions: one tree for each order, whose
+# leaves have one more axis, the first.
+Orders: TypeAlias = Sequence[PyTree]
+
+
 def laplacian(
-    f: Callable[..., Any],
-    x: Any,
-    key: Any,
-    *args: Any,
+    f: Function,
+    x: Point,
+    key: RandomKey,
+    *args: PyTree,
     samples: int = 16,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate the Laplacian of `f` at `x` from random directions.
 
-    It is the mean of $D^2 f(x)[v, v]$ over `k` vectors of random signs [1], each one
-    forward pass: no reverse pass, no matrix, and `k` first derivatives of an
-    intermediate at a time. The squared error is $2 \sum_{i \ne j} H_{ij}^2 / k$ for the
-    Hessian H. For a trace from fewer products, see `trace` of a `HessianOperator`.
+    It is the mean of $D^2 f(x)[v, v]$ over `k` vectors of random signs [1]. Each one is
+    a forward pass in Taylor mode: there is no reverse pass and no matrix, and the
+    memory is that of the intermediates of `block_size` passes. The squared error is
+    $2 \sum_{i \ne j} H_{ij}^2 / k$ for the Hessian H. For a trace from fewer products,
+    see `trace` of a `HessianOperator`.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating arrays.
-        x: Point: any pytree; complex leaves are refused. All axes are summed over: for
-            a batch of points use `jax.vmap`.
+        x: Point: any pytree without complex leaves. The sum is over all axes: for a
+            batch of points use `jax.vmap`.
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of random vectors.
-        block_size: How many at once; all if left out.
+        block_size: The number of directions at once; all if left out.
 
     Returns:
-        An `Estimate` whose value is a tree like what `f` returns, and whose products
-        are the directions.
+        An `Estimate` whose value is a tree like the result of `f`. Its `products` are
+        the number of directions.
 
     Raises:
-        ValueError: If there is no sample.
+        TypeError: If a count is not an integer.
+        ValueError: If a count is not positive.
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
 
     Example:
@@ -58,42 +74,44 @@ def laplacian(
             matrix for Laplacian smoothing splines. Commun. Stat. Simul. Comput. 19(2).
     """
     call = "estimate.laplacian(f, x, key)"
-    like = _checked(call, x, samples, block_size)
-    draw = lambda key: _per_leaf(key, like, jax.random.rademacher)
-    weigh = lambda found: found[2]
+    like = _check_arguments(call, x, samples, block_size)
+    draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
+    weigh = lambda orders: orders[2]
     keys = jax.random.split(_as_key(key), samples)
     return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 2, block_size, "signs")
 
 
 def biharmonic(
-    f: Callable[..., Any],
-    x: Any,
-    key: Any,
-    *args: Any,
+    f: Function,
+    x: Point,
+    key: RandomKey,
+    *args: PyTree,
     samples: int = 16,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate the biharmonic $\Delta^2 f$ at `x` from random directions.
 
     It is the mean of $\frac{n (n + 2)}{3} D^4 f(x)[v, v, v, v]$ over `k` directions v
-    that are uniform on the unit sphere of the n numbers in `x`, each one forward pass
-    in Taylor mode. Shi et al. [1] draw v from a normal distribution; its length is
-    averaged over here, which leaves the mean and lowers the variance.
+    that are uniform on the unit sphere of the n numbers in `x`. Each one is a forward
+    pass in Taylor mode. Shi et al. [1] draw v from a normal distribution; here the mean
+    over its length is taken exactly, which leaves the mean and lowers the variance.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating arrays.
-        x: Point, as for `laplacian`.
+        x: Point: any pytree without complex leaves. The sum is over all axes: for a
+            batch of points use `jax.vmap`.
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of directions.
-        block_size: How many at once; all if left out.
+        block_size: The number of directions at once; all if left out.
 
     Returns:
-        An `Estimate` whose value is a tree like what `f` returns, and whose products
-        are the directions.
+        An `Estimate` whose value is a tree like the result of `f`. Its `products` are
+        the number of directions.
 
     Raises:
-        ValueError: If there is no sample.
+        TypeError: If a count is not an integer.
+        ValueError: If a count is not positive.
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
 
     Example:
@@ -107,56 +125,57 @@ def biharmonic(
             efficient amortization for arbitrary differential operators. NeurIPS.
             https://arxiv.org/abs/2412.00088
     """
-    like = _checked("estimate.biharmonic(f, x, key)", x, samples, block_size)
+    call = "estimate.biharmonic(f, x, key)"
+    like = _check_arguments(call, x, samples, block_size)
     n = sum(leaf.size for leaf in jax.tree.leaves(like))
 
-    def draw(key: Any) -> Any:
-        v = _per_leaf(key, like, jax.random.normal)
+    def draw(key: RandomKey) -> Tangent:
+        v = _draw_leaves(key, like, jax.random.normal)
+        # in one dtype: the squares of half precision overflow for long vectors
         squares = [jnp.sum(a.astype(float) ** 2) for a in jax.tree.leaves(v)]
         length = jnp.sqrt(sum(squares[1:], squares[0]))
         return jax.tree.map(lambda a: a / length.astype(a.dtype), v)
 
     factor = n * (n + 2) / 3
-    weigh = lambda found: jax.tree.map(
-        lambda a: a * jnp.asarray(factor, a.dtype), found[4]
+    weigh = lambda orders: jax.tree.map(
+        lambda a: a * jnp.asarray(factor, a.dtype), orders[4]
     )
     keys = jax.random.split(_as_key(key), samples)
     return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 4, block_size, "sphere")
 
 
 def differential(
-    operator: Any,
-    f: Callable[..., Any],
-    x: Any,
-    key: Any,
-    *args: Any,
+    operator: DifferentialOperator,
+    f: Function,
+    x: Point,
+    key: RandomKey,
+    *args: PyTree,
     samples: int = 16,
     block_size: int | None = None,
 ) -> Estimate:
-    r"""Estimate what a differential operator of many terms gives for `f` at `x`.
+    r"""Estimate a differential operator of many terms, applied to `f` at `x`.
 
     It is the mean of $\operatorname{sign}(c_\alpha)\,\|c\|_1\,\partial^\alpha f(x)$
-    over `k` terms $\alpha$ that are drawn with probability $|c_\alpha| / \|c\|_1$ [1],
-    each one exact, as by `hotk.partial`. The derivative by
-    the coefficients is right in the mean, but for those that are zero: they are never
-    drawn.
+    over `k` terms $\alpha$ that are drawn with probability $|c_\alpha| / \|c\|_1$ [1].
+    Each term is exact, as by `hotk.partial`. The derivative by the coefficients is
+    unbiased, except by those that are zero: they are never drawn.
 
     Args:
-        operator: What `hotk.differential_operator` returns.
+        operator: The operator that `hotk.differential_operator` returns.
         f: Function `f(x, *args)` that returns a tree of floating arrays.
         x: Point, as for `hotk.partial`.
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of terms.
-        block_size: How many at once; all if left out.
+        block_size: The number of terms at once; all if left out.
 
     Returns:
-        An `Estimate` whose value is a tree like what `f` returns, and whose products
-        are the directions.
+        An `Estimate` whose value is a tree like the result of `f`. Its `products` are
+        the number of directions.
 
     Raises:
-        TypeError: If it is no differential operator.
-        ValueError: If there is no sample.
+        TypeError: If it is not a differential operator, or a count is not an integer.
+        ValueError: If a count is not positive.
         DtypeError: If nothing in `x` can be differentiated, or `x` or a coefficient is
             complex.
 
@@ -174,50 +193,54 @@ def differential(
     """
     call = "estimate.differential(L, f, x, key)"
     if not isinstance(operator, DifferentialOperator):
-        kind = type(operator).__name__
         raise TypeError(
-            f"`{call}`: `hotk.differential_operator(...)` first, not `{kind}`."
+            f"`{call}`: expected a `hotk.differential_operator(...)` first, got "
+            f"`{type(operator).__name__}`."
         )
-    like = _checked(call, x, samples, block_size)
+    like = _check_arguments(call, x, samples, block_size)
     refuse_complex(call, operator.coefficients, "differential_operator")
     table = directions_of(operator, x)
     order = len(table.weights[0, 0]) - 1
     coefficients = jnp.stack([jnp.asarray(c, float) for c in operator.coefficients])
     sizes = jnp.abs(coefficients)
     chosen = jax.random.categorical(_as_key(key), jnp.log(sizes), shape=(samples,))
-    # the draw is none of what is differentiated: c over its probability has the right
-    # derivative by c as well
+    # JAX does not differentiate a random choice by its probabilities. With those held
+    # fixed, c over its probability has the right mean, and so has its derivative by c.
     probabilities = jax.lax.stop_gradient(sizes / jnp.sum(sizes))
     factors = coefficients[chosen] / probabilities[chosen]
     weights = jnp.asarray(table.weights, float)[chosen] * factors[:, None, None]
     width = table.places.shape[1]
 
-    def draw(chosen: Any) -> Any:
+    def draw(chosen: Int[Array, " terms"]) -> Tangent:
         rows = [jnp.asarray(a)[chosen] for a in (table.places, table.values)]
         rows = [a.reshape(-1, a.shape[-1]) for a in rows]
         return jax.vmap(lambda row: table.direction(like, row))(tuple(rows))
 
-    def weigh(found: list[Any], weights: Any) -> Any:
-        def one(*leaves: Any) -> Any:
-            stacked = jnp.stack(leaves, axis=1)  # of all orders
+    def weigh(
+        orders: Orders, weights: Float[Array, "terms directions orders"]
+    ) -> PyTree:
+        def combine(*leaves: Array) -> Array:
+            stacked = jnp.stack(leaves, axis=1)  # [directions of all terms, orders]
             stacked = stacked.reshape(-1, width, *stacked.shape[1:])
-            given = weights.astype(stacked.dtype)
-            return jnp.einsum("srk,srk...->s...", given, stacked, precision="highest")
+            cast = weights.astype(stacked.dtype)
+            return jnp.einsum("srk,srk...->s...", cast, stacked, precision="highest")
 
-        return jax.tree.map(one, *found)
+        return jax.tree.map(combine, *orders)
 
     return _estimate(
         f, x, args, draw, chosen, weigh, order, block_size, "terms", weights
     )
 
 
-def _checked(call: str, x: Any, samples: int, block_size: int | None) -> Any:
+def _check_arguments(
+    call: str, x: Point, samples: int, block_size: int | None
+) -> Vector:
     """Check what all of them need; return the differentiated leaves of a point."""
     like = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else None, x)
     refuse_complex(call, like, "partial")
     for name, count in (("samples", samples), ("block_size", block_size)):
         if count is not None and not isinstance(count, int | np.integer):
-            raise TypeError(f"`{call}`: `{name}` is {count!r}, not an integer.")
+            raise TypeError(f"`{call}`: `{name}` must be an integer, not {count!r}.")
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     if not jax.tree.leaves(like):
@@ -225,11 +248,11 @@ def _checked(call: str, x: Any, samples: int, block_size: int | None) -> Any:
     return like
 
 
-def _as_key(key: Any) -> Any:
+def _as_key(key: RandomKey) -> RandomKey:
     return key if isinstance(key, jax.Array) else jnp.asarray(key)
 
 
-def _per_leaf(key: Any, like: Any, draw: Callable[..., Any]) -> Any:
+def _draw_leaves(key: RandomKey, like: Vector, draw: Callable[..., Array]) -> Vector:
     leaves, tree = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
     pairs = zip(keys, leaves, strict=True)
@@ -237,27 +260,43 @@ def _per_leaf(key: Any, like: Any, draw: Callable[..., Any]) -> Any:
 
 
 def _estimate(
-    f: Callable[..., Any],
-    x: Any,
-    args: tuple[Any, ...],
-    draw: Callable[[Any], Any],
-    rows: Any,
-    weigh: Callable[..., Any],
+    f: Function,
+    x: Point,
+    args: tuple[PyTree, ...],
+    draw: Callable[[Array], Tangent],
+    rows: Array,
+    weigh: Callable[..., PyTree],
     order: int,
     block_size: int | None,
     method: str,
-    *further: Any,
+    *weights: Array,
 ) -> Estimate:
-    """Average what is made of derivatives along directions, a block at a time."""
+    """Average combinations of derivatives along random directions, a block at a time.
+
+    Args:
+        f: The function.
+        x: The point.
+        args: Its further arguments.
+        draw: From some rows to a batch of directions.
+        rows: Keys, or numbers of terms: one row for each sample.
+        weigh: From derivatives of all orders, and the weights of the same rows, to one
+            result for each sample.
+        order: The highest order.
+        block_size: The number of samples at once.
+        method: The name of the method.
+        *weights: Arrays with one row for each sample.
+    """
     count = len(rows)
+    # Blocks of one size, or the last one would be traced and compiled by itself: its
+    # missing rows are copies of the last row, which are cut off below.
     blocks = math.ceil(count / min(block_size or count, count))
     width = math.ceil(count / blocks)
     parts, directions = [], 0
     for start in range(0, blocks * width, width):
         numbers = np.minimum(np.arange(start, start + width), count - 1)
         v = draw(rows[numbers])
-        found = derivatives(f, x, v, *args, order=order, batched=True)
-        parts.append(weigh(found, *(a[numbers] for a in further)))
+        orders = derivatives(f, x, v, *args, order=order, batched=True)
+        parts.append(weigh(orders, *(a[numbers] for a in weights)))
         directions += len(jax.tree.leaves(v)[0])
     each = jax.tree.map(lambda *a: jnp.concatenate(a)[:count], *parts)
     return averaged(each, directions, method)

@@ -1,47 +1,48 @@
 """`Estimate`: a value with its standard error."""
 
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Inexact, Int, PyTree
 
 from hotk._core import AbstractReport, describe_tree
 
 
 @final
 class Estimate(AbstractReport):
-    r"""A value that was estimated from random vectors, and how far off it may be.
+    r"""A value that was estimated from random vectors, with its standard error.
 
-    The error is that of the mean, $\sqrt{\sum_i (t_i - \bar t)^2 / (k (k - 1))}$ for
-    `k` independent samples, not that of one sample. Two errors to each side cover the
-    truth in about 95 % of all cases for many samples, in about 92 % for ten. A single
-    sample has an infinite error.
+    The error is the standard error of the mean,
+    $\sqrt{\sum_i (t_i - \bar t)^2 / (k (k - 1))}$ for `k` independent samples. An
+    interval of two errors to each side covers the truth in about 95 % of all cases for
+    many samples, in about 92 % for ten. A single sample has an infinite error. It is a
+    pytree of arrays, and prints as one line.
 
     Attributes:
         value: The estimate: a number, an array, or a vector of the operator's space.
         error: Its standard error, entry by entry, in the structure of the value. The
             real and the imaginary part of a complex entry have one each.
-        products: How many products with the operator it took.
-        method: How it was estimated.
+        products: The number of products with the operator.
+        method: The name of the method.
     """
 
-    value: Any
-    error: Any
+    value: PyTree
+    error: PyTree
     products: Int[Array, "*batch"]
     method: str = eqx.field(static=True)
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
-            ("value", self._say(self.value, "{:.6g}")),
-            ("standard error", self._say(self.error, "{:.2g}")),
+            ("value", self._text(self.value, "{:.6g}")),
+            ("standard error", self._text(self.error, "{:.2g}")),
             ("products", str(self.products)),
             ("method", self.method),
         ]
 
     @staticmethod
-    def _say(v: Any, number: str) -> str:
+    def _text(v: PyTree, number: str) -> str:
         leaves = jax.tree.leaves(v)
         if len(leaves) == 1 and leaves[0].ndim == 0:
             return number.format(leaves[0].item())
@@ -57,21 +58,21 @@ class Estimate(AbstractReport):
         return f"Estimate({value} +- {error}, {method}, {products} products)"
 
 
-def averaged(samples: Any, products: int, method: str) -> Estimate:
+def averaged(samples: PyTree, products: int | Int[Array, ""], method: str) -> Estimate:
     """Estimate by the mean of independent samples, along the leading axis of a tree."""
-    error = jax.tree.map(spread, samples)
+    error = jax.tree.map(standard_error, samples)
     return Estimate(mean(samples), error, jnp.asarray(products, jnp.int32), method)
 
 
-def mean(samples: Any) -> Any:
+def mean(samples: PyTree) -> PyTree:
     """Return the mean over the leading axis of a tree."""
     return jax.tree.map(lambda a: jnp.mean(a, axis=0), samples)
 
 
-def spread(a: Any) -> Any:
+def standard_error(a: Inexact[Array, "k *shape"]) -> Inexact[Array, "*shape"]:
     """Return the standard error of the mean over the leading axis of an array."""
     if jnp.iscomplexobj(a):
-        return jax.lax.complex(spread(a.real), spread(a.imag))
+        return jax.lax.complex(standard_error(a.real), standard_error(a.imag))
     count = a.shape[0]
     if count == 1:
         return jnp.full_like(a[0], jnp.inf)

@@ -6,12 +6,13 @@ the normalized row `i` of $R^{-1}$: orthogonal to all columns of R but its own. 
 those of `i` and `j` it lacks the span of $s_i$ and $s_j$.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
-from ._estimate import spread
+from ._estimate import standard_error
 
 
 class LeftOut(NamedTuple):
@@ -30,21 +31,24 @@ class LeftOut(NamedTuple):
             without it.
     """
 
-    s: Any
-    a: Any
-    b: Any
-    d: Any
-    dependent: Any
+    s: Float[Array, "k k"]
+    a: Float[Array, "k k"]
+    b: Float[Array, "k k"]
+    d: Float[Array, "k k"]
+    dependent: Bool[Array, " k"]
 
 
-def left_out(r: Any) -> LeftOut:
+def left_out(r: Float[Array, "k k"]) -> LeftOut:
     """Compute from the triangle of `orthonormal` what is lacking."""
     eye = jnp.eye(len(r), dtype=r.dtype)
     inside = jnp.diag(r) == 0
+    # columns of length one, in two steps so that no square overflows: the factors are
+    # those of directions, whatever the lengths of the products
     largest = jnp.max(jnp.abs(r), axis=0)
     r = r / jnp.where(largest > 0, largest, 1)[None]
     lengths = jnp.sqrt(jnp.sum(r**2, axis=0))
     r = r / jnp.where(lengths > 0, lengths, 1)[None]
+    # R has no inverse where a product is in the span of those before it
     regular = jnp.where(inside[None], eye, r)
     inverse = jax.scipy.linalg.solve_triangular(regular, eye)
     used = jnp.matmul(inverse, jnp.where(inside[None], r, 0), precision="highest")
@@ -64,18 +68,18 @@ def left_out(r: Any) -> LeftOut:
     )
 
 
-def without_one(sums: Any, each: Any) -> Any:
+def without_one(sums: PyTree, each: PyTree) -> PyTree:
     """Return the estimates that would be made without each one of the test vectors.
 
     Args:
-        sums: For each `j`, the sum over all `i` of what comes out without `i` and `j`.
-        each: For each `i`, what comes out without it.
+        sums: For each `j`, the sum over all `i` of the estimates without `i` and `j`.
+        each: For each `i`, the estimate without it.
     """
     count = len(jax.tree.leaves(each)[0])
     return jax.tree.map(lambda a, b: (a - b) / max(count - 1, 1), sums, each)
 
 
-def error_of(each: Any, fewer: Any) -> Any:
+def error_of(each: PyTree, fewer: PyTree) -> PyTree:
     r"""Return the standard error of a mean of leave-one-out estimates.
 
     The published $\sqrt{\sum_i (t_i - t)^2 / k (k - 1)}$ takes the $t_i$ for
@@ -94,12 +98,15 @@ def error_of(each: Any, fewer: Any) -> Any:
             9(3), 586-596. https://doi.org/10.1214/aos/1176345462
     """
 
-    def one(a: Any, b: Any) -> Any:
+    def error(
+        a: Inexact[Array, "k *shape"], b: Inexact[Array, "k *shape"]
+    ) -> Inexact[Array, "*shape"]:
         if jnp.iscomplexobj(a):
-            return jax.lax.complex(one(a.real, b.real), one(a.imag, b.imag))
+            return jax.lax.complex(error(a.real, b.real), error(a.imag, b.imag))
         if len(a) == 1:
-            return spread(a)
-        jackknife = (len(b) - 1) * spread(b)
-        return jnp.sqrt(spread(a)) * jnp.sqrt(jackknife)
+            return standard_error(a)
+        jackknife = (len(b) - 1) * standard_error(b)
+        # the root of each, not of the product, which may overflow
+        return jnp.sqrt(standard_error(a)) * jnp.sqrt(jackknife)
 
-    return jax.tree.map(one, each, fewer)
+    return jax.tree.map(error, each, fewer)

@@ -1,18 +1,17 @@
 """The logarithm of a determinant by stochastic Lanczos quadrature."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
-from hotk._core import NotPositiveDefiniteError, Tracer, message
+from hotk._core import NotPositiveDefiniteError, RandomKey, Tracer, message
+from hotk.linop import AbstractOperator
 
 from ._estimate import Estimate
 from ._spectrum import spectrum
 
 
 def logdet(
-    operator: Any,
-    key: Any,
+    operator: AbstractOperator,
+    key: RandomKey,
     *,
     samples: int = 10,
     steps: int = 50,
@@ -21,30 +20,31 @@ def logdet(
 ) -> Estimate:
     r"""Estimate $\log \det A = \mathrm{tr} \log A$ of a positive definite operator.
 
-    It is the integral of the logarithm over `hotk.estimate.spectrum` [1]. The error is
-    that of the random vectors; what too few steps `m` leave out falls as
+    It is the integral of the logarithm over `hotk.estimate.spectrum` [1]. The standard
+    error is that of the random vectors. It does not contain the error of a finite
+    number `m` of steps, which falls as
     $((\sqrt\kappa - 1) / (\sqrt\kappa + 1))^{2 m}$ for the condition number $\kappa$.
 
     Args:
         operator: A symmetric, positive definite operator.
         key: A random key.
-        samples: How many random vectors.
-        steps: How many products for each.
-        block_size: How many vectors at once; see `spectrum`.
-        progress: Whether to show a bar; see `spectrum`.
+        samples: The number of random vectors.
+        steps: The number of products for each.
+        block_size: The number of vectors at once; see `spectrum`.
+        progress: Whether to show a progress bar; see `spectrum`.
 
     Returns:
         An `Estimate` of the natural logarithm.
 
     Raises:
         NotPositiveDefiniteError: If a Ritz value is not positive by more than rounding,
-            with the smallest one as `.smallest`: the operator is not positive definite
-            then. That none is found does not prove that it is. Inside of a
-            transformation nothing can be raised: value and error are NaN there.
+            with the smallest one as `.smallest`: the operator is then not positive
+            definite. If it does not raise, that is no proof that the operator is.
+            Inside of a transformation no error is possible: value and error are NaN.
         StructureError: If the space has no dimension.
-        TypeError: If the operator is not symmetric, or does not know its space, as the
-            identity.
-        ValueError: If there is no sample or no step.
+        TypeError: If the operator is not symmetric, or acts on any space, as the
+            identity does.
+        ValueError: If `samples` or `steps` is not positive.
 
     Example:
         >>> f = lambda x: jnp.sum(jnp.exp(jnp.linspace(0, 1, 50)) * x**2) / 2
@@ -58,7 +58,7 @@ def logdet(
             Lanczos quadrature. SIAM J. Matrix Anal. Appl. 38(4), 1075-1099.
             https://doi.org/10.1137/16M1104974
     """
-    found = spectrum(
+    density = spectrum(
         operator,
         key,
         samples=samples,
@@ -66,8 +66,8 @@ def logdet(
         block_size=block_size,
         progress=progress,
     )
-    smallest, largest = found.smallest, found.largest
-    rounding = jnp.finfo(smallest.dtype).eps * found.nodes.shape[1]
+    smallest, largest = density.smallest, density.largest
+    rounding = jnp.finfo(smallest.dtype).eps * density.nodes.shape[1]
     limit = rounding * jnp.maximum(jnp.abs(smallest), jnp.abs(largest))
     positive = smallest > limit
     if not isinstance(positive, Tracer) and not bool(positive):
@@ -78,10 +78,11 @@ def logdet(
                 expected=f"Ritz values above {float(limit):.3g}, for rounding",
                 got=f"{float(smallest):.6g} (largest {float(largest):.6g})",
                 fix="Add a multiple of the identity, as in `H + 0.1 * Identity()`, or "
-                "take the Gauss-Newton operator.",
+                "use the Gauss-Newton operator.",
             ),
             float(smallest),
         )
-    trace = found.integrate(lambda t: jnp.log(jnp.where(t > 0, t, 1)))
+    # nodes of weight zero may be negative by rounding: they add nothing, and not NaN
+    trace = density.integrate(lambda t: jnp.log(jnp.where(t > 0, t, 1)))
     value, error = (jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error))
     return Estimate(value, error, trace.products, trace.method)

@@ -1,27 +1,28 @@
 """Random vectors of a space, their products, and bases of what these span."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import StructureError
+from hotk._core import RandomKey, StructureError, Vector
 from hotk.dense import choose_block, unit
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.prepared import jitted
 
 
-def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
-    """Check what all estimates need, and return the key as JAX has it.
+def check_arguments(
+    call: str, operator: object, key: RandomKey, **counts: int | None
+) -> RandomKey:
+    """Check what all estimates need, and return the key as an array of JAX.
 
     Raises:
         StructureError: If the space has no dimension.
-        TypeError: If it is no operator, or one that does not know its space.
+        TypeError: If it is not an operator, or one that acts on any space.
         ValueError: If a count is not positive.
     """
     if not isinstance(operator, AbstractOperator):
-        kind = type(operator).__name__
-        raise TypeError(f"`{call}`: an operator of `hotk` is needed, not a `{kind}`.")
+        got = type(operator).__name__
+        raise TypeError(f"`{call}`: expected an operator of `hotk`, got `{got}`.")
     if not space.dimension(space_of(operator)):
         raise StructureError(f"`{call}`: the space of the operator has no dimension.")
     for name, count in counts.items():
@@ -31,67 +32,74 @@ def checked(call: str, operator: Any, key: Any, **counts: int | None) -> Any:
 
 
 @jitted(static_argnames=("count", "signs"))
-def drawn(key: Any, like: Any, *, count: int, signs: bool) -> Any:
-    """Draw independent vectors: a tree with one leading axis."""
+def draw_probes(key: RandomKey, like: Vector, *, count: int, signs: bool) -> PyTree:
+    """Draw independent vectors, normal or of signs: a tree with one leading axis."""
     vectors = space.basis(like, count)
     return space.narrowed(space.random(key, vectors, signs=signs), vectors)
 
 
 @jitted
-def units(like: Any) -> Any:
+def units(like: Vector) -> PyTree:
     """Return all unit vectors: a tree with one leading axis."""
     arrays = space.parts(like)
     numbers = jnp.arange(sum(a.size for a in arrays), dtype=jnp.int32)
     return jax.vmap(lambda i: space.whole(unit(arrays, i), like))(numbers)
 
 
-def products(operator: Any, vectors: Any, block_size: int | None) -> Any:
+def products(
+    operator: AbstractOperator, vectors: PyTree, block_size: int | None
+) -> PyTree:
     """Return the products with several vectors, in at least single precision.
 
-    Those of an operator on the host are taken one by one, unless it knows better.
+    Products on the host are taken one by one, unless the operator has its own way: the
+    default compiles the product, which cannot contain a pass over data.
     """
     like = operator.like
+    # an operator gets vectors in the dtypes of its point, whatever they are summed in
     vectors = space.narrowed(vectors, like)
     count = len(jax.tree.leaves(vectors)[0])
     if not getattr(operator, "on_host", False):
         if block_size is None:
             block_size = choose_block(operator.mv, like)
-        found = operator.many(vectors, None if block_size >= count else block_size)
+        images = operator.many(vectors, None if block_size >= count else block_size)
     elif type(operator).many is AbstractOperator.many:
         each = [operator.mv(space.take(vectors, i)) for i in range(count)]
-        found = jax.tree.map(lambda *rows: jnp.stack(rows), *each)
+        images = jax.tree.map(lambda *rows: jnp.stack(rows), *each)
     else:
-        found = operator.many(vectors, block_size)
-    return space.widened(found)
+        images = operator.many(vectors, block_size)
+    return space.widened(images)
 
 
-def entrywise(u: Any, v: Any) -> Any:
+def entrywise(u: Vector, v: Vector) -> Vector:
     """Return the entrywise product in the real embedding."""
     return Diagonal(u).mv(v)
 
 
-def gram(u: Any, v: Any) -> Any:
+def gram(u: PyTree, v: PyTree) -> Float[Array, "count_u count_v"]:
     """Return the inner products of the vectors of one basis with those of another."""
-    return jax.lax.map(lambda one: space.coefficients(u, one), v).T
+    return jax.lax.map(lambda row: space.coefficients(u, row), v).T
 
 
-def orthogonalized(basis: Any, v: Any) -> tuple[Any, Any]:
+def orthogonalized(basis: PyTree, v: Vector) -> tuple[Vector, Float[Array, " count"]]:
     """Subtract from a vector its part in the span of a basis, twice; return both.
 
-    The two passes are a loop, which halves the program.
+    One pass leaves a part as large as the rounding errors of `v`, which is much where
+    `v` is nearly in the span. The two passes are a loop, which halves the program.
     """
 
-    def again(_: Any, made: Any) -> Any:
-        w, found = made
-        w, more = space.orthogonal(basis, w)
-        return w, found + more
+    def step(
+        _: int | Int[Array, ""], state: tuple[Vector, Float[Array, " count"]]
+    ) -> tuple[Vector, Float[Array, " count"]]:
+        w, total = state
+        w, part = space.orthogonal(basis, w)
+        return w, total + part
 
     zero = jnp.zeros(len(jax.tree.leaves(basis)[0]), space.scalar_dtype(v))
-    return jax.lax.fori_loop(0, 2, again, (v, zero))
+    return jax.lax.fori_loop(0, 2, step, (v, zero))
 
 
 @jitted
-def orthonormal(vectors: Any) -> tuple[Any, Any]:
+def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
     """Factorize vectors as Q R by Gram-Schmidt in two passes.
 
     Returns:
@@ -103,11 +111,14 @@ def orthonormal(vectors: Any) -> tuple[Any, Any]:
     count, dtype = len(jax.tree.leaves(vectors)[0]), space.scalar_dtype(like)
     rounding = 10 * jnp.finfo(dtype).eps
 
-    def step(j: Any, made: Any) -> Any:
-        q, r = made
+    def step(
+        j: Int[Array, ""], state: tuple[PyTree, Float[Array, "count count"]]
+    ) -> tuple[PyTree, Float[Array, "count count"]]:
+        q, r = state
         v = space.take(vectors, j)
         w, column = orthogonalized(q, v)
         size = space.norm(w)
+        # rounding errors alone are left of a vector in the span of those before it
         inside = size <= rounding * space.norm(v)
         w = space.times(jnp.where(inside, 0, 1 / jnp.where(inside, 1, size)), w)
         column = column.at[j].set(jnp.where(inside, 0, size))

@@ -1,25 +1,63 @@
 """Gauss quadrature of spectra by the Lanczos iteration, several probes in step."""
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import Tracer, in_trace, progress
-from hotk.linop import loop, space
+from hotk._core import RandomKey, Scalar, Tracer, Vector, WhileLoop, in_trace, progress
+from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
 from ._probes import orthogonalized, products
 
 
-# Bases of this many bytes are held at once unless it is said how many probes.
+# The memory of all bases at once, in bytes, unless the number of probes is given.
 _BYTES = 256 << 20
 
 
+class Rule(NamedTuple):
+    """Rules of quadrature, one for each probe.
+
+    Attributes:
+        nodes: The nodes.
+        weights: Their weights.
+        products: The number of products that they took.
+    """
+
+    nodes: Float[Array, "samples steps"]
+    weights: Float[Array, "samples steps"]
+    products: Int[Array, ""]
+
+
+class State(NamedTuple):
+    """The state of the Lanczos iterations of several probes.
+
+    Attributes:
+        j: The number of steps.
+        basis: One basis for each probe; zero beyond the vectors that there are.
+        alpha: The diagonals of the projected matrices.
+        beta: What stands beside the diagonals.
+        running: Whether one of the Krylov spaces is not exhausted yet.
+    """
+
+    j: Int[Array, ""]
+    basis: PyTree
+    alpha: Float[Array, "block steps"]
+    beta: Float[Array, "block steps"]
+    running: Bool[Array, ""]
+
+
 def quadrature(
-    operator: Any, key: Any, samples: int, steps: int, block: int | None, show: bool
-) -> tuple[Any, Any, Any]:
+    operator: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    steps: int,
+    block: int | None,
+    show: bool,
+) -> Rule:
     """Return nodes and weights for each of several random starts, and the products.
 
     Nodes and weights are those of Gauss's rule for the spectral measure of the start:
@@ -44,114 +82,132 @@ def quadrature(
         return loop(operator, _all, operator, keys, jnp.array(starts), steps, block)
     if isinstance(key, Tracer) or in_trace():
         raise ValueError(
-            "`progress=True`: inside of a transformation there is no progress to show."
+            "`progress=True`: there is no progress bar inside of a transformation."
         )
-    return _shown(operator, keys, starts, steps, block)
+    return _run_with_bar(operator, keys, starts, steps, block)
 
 
 def _all(
-    while_loop: Any, A: Any, keys: Any, starts: Any, steps: int, block: int
-) -> Any:
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    keys: Array,
+    starts: Int[Array, " windows"],
+    steps: int,
+    block: int,
+) -> Rule:
     dtype = space.scalar_dtype(A.like)
 
-    def window(s: Any) -> Any:
-        i, nodes, weights, count = s
-        here = starts[i] + jnp.arange(block)
-        state = _begun(keys[here], A.like, steps)
-        going = lambda s: (s["j"] < steps) & s["running"]
-        end = while_loop(going, lambda s: _step(while_loop, A, s), state)
-        values, shares = _rule(end)
-        count += block * end["j"]
-        return i + 1, nodes.at[here].set(values), weights.at[here].set(shares), count
+    def window(s: tuple[Int[Array, ""], Rule]) -> tuple[Int[Array, ""], Rule]:
+        i, rule = s
+        rows = starts[i] + jnp.arange(block)
+        state = _initial_state(keys[rows], A.like, steps)
+        unfinished = lambda s: (s.j < steps) & s.running
+        end = while_loop(unfinished, lambda s: _step(while_loop, A, s), state)
+        return i + 1, _with_rows(rule, rows, end, block * end.j)
 
-    blank = jnp.zeros((len(keys), steps), dtype)
+    zeros = jnp.zeros((len(keys), steps), dtype)
     zero = jnp.zeros((), jnp.int32)
-    state = (zero, blank, blank, zero)
-    return while_loop(lambda s: s[0] < len(starts), window, state)[1:]
+    state = zero, Rule(zeros, zeros, zero)
+    return while_loop(lambda s: s[0] < len(starts), window, state)[1]
 
 
-def _shown(
-    operator: Any, keys: Any, starts: list[int], steps: int, block: int
-) -> tuple[Any, Any, Any]:
-    """Do the same with a bar: one compiled step after the other."""
-    nodes = jnp.zeros((len(keys), steps), space.scalar_dtype(operator.like))
-    weights, count, state = nodes, 0, {}
-    ticks = progress(range(len(starts) * steps), "Lanczos steps", show=True)
-    for tick in ticks:
+def _run_with_bar(
+    operator: AbstractOperator, keys: Array, starts: list[int], steps: int, block: int
+) -> Rule:
+    """Do the same with a progress bar: one compiled step after the other."""
+    zeros = jnp.zeros((len(keys), steps), space.scalar_dtype(operator.like))
+    rule = Rule(zeros, zeros, jnp.zeros((), jnp.int32))
+    with_bar = progress(range(len(starts) * steps), "Lanczos steps", show=True)
+    state, count = None, 0
+    for tick in with_bar:
         number, j = divmod(tick, steps)
-        here = starts[number] + jnp.arange(block)
-        if j == 0:
-            state = _begun(keys[here], operator.like, steps)
-        if bool(state["running"]):
+        rows = starts[number] + jnp.arange(block)
+        if state is None:
+            state = _initial_state(keys[rows], operator.like, steps)
+        if bool(state.running):  # else the ticks go on, so that the bar is filled
             state = loop(operator, _step, operator, state)
             count += block
         if j == steps - 1:
-            values, shares = _rule(state)
-            nodes, weights = nodes.at[here].set(values), weights.at[here].set(shares)
-    return nodes, weights, jnp.asarray(count, jnp.int32)
+            rule = _with_rows(rule, rows, state, count)
+            state, count = None, 0
+    return rule
+
+
+def _with_rows(
+    rule: Rule, rows: Int[Array, " block"], end: State, count: int | Int[Array, ""]
+) -> Rule:
+    nodes, weights = _rule(end)
+    return Rule(
+        rule.nodes.at[rows].set(nodes),
+        rule.weights.at[rows].set(weights),
+        rule.products + count,
+    )
 
 
 @jitted(static_argnums=2)
-def _begun(keys: Any, like: Any, steps: int) -> Any:
-    def one(key: Any) -> Any:
+def _initial_state(keys: Array, like: Vector, steps: int) -> State:
+    def basis(key: RandomKey) -> PyTree:
         v = space.random(key, like)
         v = space.times(1 / space.norm_of_each(v), v)
         return space.put(space.basis(v, steps + 1), 0, v)
 
-    blank = jnp.zeros((len(keys), steps), space.scalar_dtype(like))
-    return {
-        "j": jnp.zeros((), jnp.int32),
-        "basis": jax.vmap(one)(keys),
-        "alpha": blank,
-        "beta": blank,
-        "running": jnp.ones((), bool),
-    }
+    zeros = jnp.zeros((len(keys), steps), space.scalar_dtype(like))
+    return State(
+        j=jnp.zeros((), jnp.int32),
+        basis=jax.vmap(basis)(keys),
+        alpha=zeros,
+        beta=zeros,
+        running=jnp.ones((), bool),
+    )
 
 
-def _step(while_loop: Any, A: Any, state: Any) -> Any:
+def _step(while_loop: WhileLoop, A: AbstractOperator, state: State) -> State:
     del while_loop  # one product for each probe
-    vectors = jax.vmap(space.take, in_axes=(0, None))(state["basis"], state["j"])
-    return _absorbed(state, products(A, vectors, len(state["alpha"])))
+    vectors = jax.vmap(space.take, in_axes=(0, None))(state.basis, state.j)
+    return _grown(state, products(A, vectors, len(state.alpha)))
 
 
 @jitted
-def _absorbed(state: Any, images: Any) -> Any:
+def _grown(state: State, images: PyTree) -> State:
     """Go one step on with the products of the newest vectors.
 
     Where a Krylov space is exhausted, the next vector is zero, and so is all after it.
     """
-    j = state["j"]
+    j = state.j
 
-    def one(vectors: Any, image: Any) -> Any:
+    def grow(vectors: PyTree, image: Vector) -> tuple[PyTree, Scalar, Scalar]:
         alpha = space.inner(space.take(vectors, j), image)
         w, _ = orthogonalized(vectors, image)
         beta = space.norm_of_each(w)
-        # what rounding leaves of a vector inside of the space is no direction
+        # a vector in the span of the basis leaves rounding errors, not a new direction
         exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm_of_each(image)
         w = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)
         return space.put(vectors, j + 1, w), alpha, jnp.where(exhausted, 0, beta)
 
-    bases, alpha, beta = jax.vmap(one)(state["basis"], images)
-    return {
-        "j": j + 1,
-        "basis": bases,
-        "alpha": state["alpha"].at[:, j].set(alpha),
-        "beta": state["beta"].at[:, j].set(beta),
-        "running": ~jnp.all(beta == 0),
-    }
+    bases, alpha, beta = jax.vmap(grow)(state.basis, images)
+    return State(
+        j=j + 1,
+        basis=bases,
+        alpha=state.alpha.at[:, j].set(alpha),
+        beta=state.beta.at[:, j].set(beta),
+        running=~jnp.all(beta == 0),
+    )
 
 
 @jitted
-def _rule(state: Any) -> tuple[Any, Any]:
+def _rule(state: State) -> tuple[Array, Array]:
     """Return the nodes and weights of the projected matrices."""
 
-    def one(alpha: Any, beta: Any) -> tuple[Any, Any]:
-        going = jnp.append(jnp.ones((), bool), beta[:-1] != 0)
-        reached = jnp.cumsum((~going).astype(jnp.int32)) == 0
-        # beyond the Krylov space: a value inside of the spectrum, of weight zero
+    def rule(
+        alpha: Float[Array, " steps"], beta: Float[Array, " steps"]
+    ) -> tuple[Float[Array, " steps"], Float[Array, " steps"]]:
+        nonzero = jnp.append(jnp.ones((), bool), beta[:-1] != 0)
+        reached = jnp.cumsum((~nonzero).astype(jnp.int32)) == 0
+        # beyond the Krylov space: a value inside of the spectrum, of weight zero, or
+        # the smallest node would be 0 for a positive definite operator
         diagonal = jnp.where(reached, alpha, alpha[0])
         matrix = jnp.diag(diagonal) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
         nodes, vectors = jnp.linalg.eigh(matrix)
         return nodes, vectors[0] ** 2
 
-    return jax.vmap(one)(state["alpha"], state["beta"])
+    return jax.vmap(rule)(state.alpha, state.beta)

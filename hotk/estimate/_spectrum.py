@@ -1,37 +1,51 @@
 """The spectral density of a symmetric operator by stochastic Lanczos quadrature."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, Real
 
-from hotk._core import AbstractReport
+from hotk._core import AbstractReport, RandomKey
+from hotk.linop import AbstractOperator
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
-from ._probes import checked
+from ._probes import check_arguments
 from ._quadrature import quadrature
+
+
+Numbers = float | Real[Array | np.ndarray, "..."]
 
 
 @final
 class Spectrum(AbstractReport):
-    r"""The spectrum of a symmetric operator as several random starts saw it.
+    r"""The spectral density of a symmetric operator, estimated from random starts.
 
     Each start gives a rule of quadrature: $\mathrm{tr} f(A) / n$ is about
-    $\sum_k w_k f(\theta_k)$. The mean over the starts is the estimate, and how much
-    they differ gives its error. That error does not hold what too few steps leave out:
-    the rule of `m` steps is exact for polynomials of degree `2 m - 1`. The share of an
-    isolated eigenvalue is skewed from start to start: two errors of 30 starts cover it
-    in about 87 % of all cases, instead of 95 %.
+    $\sum_k w_k f(\theta_k)$. The mean over the starts is the estimate, and their spread
+    gives the standard error. It does not contain the error of a finite number of steps:
+    the rule of `m` steps is exact for polynomials of degree `2 m - 1`. The weight of an
+    isolated eigenvalue has a skewed distribution over the starts: two standard errors
+    of 30 starts cover it in about 87 % of all cases, instead of 95 %.
+
+    It is a pytree of arrays, and prints as a table.
 
     Attributes:
         nodes: The Ritz values of each start, in ascending order.
         weights: Their weights, of sum one for each start.
-        products: How many products with the operator it took.
+        products: The number of products with the operator.
         size: The dimension `n` of the space.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.arange(100.0) * x**2) / 2
+        >>> H = hotk.HessianOperator(f, jnp.ones(100))
+        >>> density = hotk.estimate.spectrum(H, jax.random.key(0), steps=30)
+        >>> density.nodes.shape, round(density.cdf(99.5).value.item(), 3)
+        ((10, 30), 1.0)
     """
 
     nodes: Float[Array, "samples steps"]
@@ -41,16 +55,18 @@ class Spectrum(AbstractReport):
 
     @property
     def smallest(self) -> Float[Array, ""]:
-        """The smallest Ritz value: not below the smallest eigenvalue."""
+        """The smallest Ritz value: an upper bound of the smallest eigenvalue."""
         return jnp.min(self.nodes)
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """The largest Ritz value: not above the largest eigenvalue."""
+        """The largest Ritz value: a lower bound of the largest eigenvalue."""
         return jnp.max(self.nodes)
 
-    def integrate(self, fun: Callable[[Any], Any]) -> Estimate:
-        r"""Estimate $\mathrm{tr} f(A) = \sum_i f(\lambda_i)$.
+    def integrate(
+        self, fun: Callable[[Float[Array, "..."]], Float[Array, "..."]]
+    ) -> Estimate:
+        r"""Estimate the trace of a function, $\mathrm{tr} f(A) = \sum_i f(\lambda_i)$.
 
         Args:
             fun: A function of an array, entry by entry, such as `jnp.exp`.
@@ -60,15 +76,15 @@ class Spectrum(AbstractReport):
         """
         return _total(self, fun(self.nodes))
 
-    def density(self, grid: Any, width: Any) -> Estimate:
-        r"""Estimate the density of eigenvalues, blurred by a normal distribution.
+    def density(self, grid: Numbers, width: Numbers) -> Estimate:
+        r"""Estimate the density of eigenvalues, smoothed by a normal distribution.
 
         It is $\frac{1}{n \sigma \sqrt{2 \pi}} \sum_i \exp(-(t - \lambda_i)^2 / 2
         \sigma^2)$, of integral one.
 
         Args:
-            grid: Where: an array of numbers `t`.
-            width: The standard deviation $\sigma$ of the blur.
+            grid: The points `t`: an array of any shape.
+            width: The standard deviation $\sigma$ of the normal distribution.
 
         Returns:
             An `Estimate` with one value and one error for each number of the grid.
@@ -76,19 +92,19 @@ class Spectrum(AbstractReport):
         dtype = self.nodes.dtype
         return _density(self, jnp.asarray(grid, dtype), jnp.asarray(width, dtype))
 
-    def cdf(self, grid: Any) -> Estimate:
-        """Estimate the share of eigenvalues up to each number of a grid.
+    def cdf(self, grid: Numbers) -> Estimate:
+        """Estimate the cumulative distribution: the share of eigenvalues up to a point.
 
         Args:
-            grid: An array of numbers.
+            grid: The points: an array of any shape.
 
         Returns:
             An `Estimate` with one value and one error for each number, from 0 to 1.
         """
         return _cdf(self, jnp.asarray(grid, self.nodes.dtype))
 
-    def quantile(self, share: Any) -> Float[Array, "*shares"]:
-        """Estimate the number that a share of the eigenvalues does not exceed.
+    def quantile(self, share: Numbers) -> Float[Array, "*shares"]:
+        """Estimate the quantile: the number that a share of eigenvalues is not above.
 
         Args:
             share: A number from 0 to 1, or an array of such.
@@ -119,53 +135,71 @@ class Spectrum(AbstractReport):
         return f"Spectrum({what})"
 
 
-def _sums(found: Spectrum, values: Any) -> Any:
-    """Integrate by each rule; a node without weight has no say."""
-    return jnp.sum(jnp.where(found.weights > 0, found.weights * values, 0), axis=1)
+def _integrals(
+    spectrum: Spectrum, values: Float[Array, "samples steps"]
+) -> Float[Array, " samples"]:
+    """Integrate by each rule.
+
+    A node of weight zero does not count, whatever the function is there: beyond an
+    exhausted Krylov space it may be infinite, and 0 times infinity is NaN.
+    """
+    weights = spectrum.weights
+    return jnp.sum(jnp.where(weights > 0, weights * values, 0), axis=1)
 
 
-def _averaged(found: Spectrum, samples: Any) -> Estimate:
-    mean = averaged(samples, 0, "lanczos quadrature")
-    return Estimate(mean.value, mean.error, found.products, mean.method)
+def _averaged(spectrum: Spectrum, samples: Float[Array, "samples *shape"]) -> Estimate:
+    return averaged(samples, spectrum.products, "lanczos quadrature")
 
 
-def _on(found: Spectrum, grid: Any, each: Callable[[Any], Any]) -> Estimate:
-    samples = jax.vmap(lambda t: _sums(found, each(t)), out_axes=1)(grid.ravel())
-    return _averaged(found, samples.reshape(-1, *grid.shape))
+def _on_grid(
+    spectrum: Spectrum,
+    grid: Float[Array, "*shape"],
+    kernel: Callable[[Float[Array, ""]], Float[Array, "samples steps"]],
+) -> Estimate:
+    at = lambda t: _integrals(spectrum, kernel(t))
+    samples = jax.vmap(at, out_axes=1)(grid.ravel())
+    return _averaged(spectrum, samples.reshape(-1, *grid.shape))
 
 
 @jitted
-def _total(found: Spectrum, values: Any) -> Estimate:
-    scale = jnp.asarray(found.size, found.nodes.dtype)
-    return _averaged(found, scale * _sums(found, values))
+def _total(spectrum: Spectrum, values: Float[Array, "samples steps"]) -> Estimate:
+    scale = jnp.asarray(spectrum.size, spectrum.nodes.dtype)
+    return _averaged(spectrum, scale * _integrals(spectrum, values))
 
 
 @jitted
-def _density(found: Spectrum, grid: Any, width: Any) -> Estimate:
+def _density(
+    spectrum: Spectrum, grid: Float[Array, "*shape"], width: Float[Array, ""]
+) -> Estimate:
     peak = 1 / (width * jnp.asarray(2 * jnp.pi, width.dtype) ** 0.5)
-    bell = lambda t: peak * jnp.exp(-(((t - found.nodes) / width) ** 2) / 2)
-    return _on(found, grid, bell)
+    kernel = lambda t: peak * jnp.exp(-(((t - spectrum.nodes) / width) ** 2) / 2)
+    return _on_grid(spectrum, grid, kernel)
 
 
 @jitted
-def _cdf(found: Spectrum, grid: Any) -> Estimate:
-    return _on(found, grid, lambda t: (found.nodes <= t).astype(grid.dtype))
+def _cdf(spectrum: Spectrum, grid: Float[Array, "*shape"]) -> Estimate:
+    kernel = lambda t: (spectrum.nodes <= t).astype(grid.dtype)
+    return _on_grid(spectrum, grid, kernel)
 
 
 @jitted
-def _quantile(found: Spectrum, share: Any) -> Any:
-    order = jnp.argsort(found.nodes.ravel())
-    nodes, weights = found.nodes.ravel()[order], found.weights.ravel()[order]
-    reached = jnp.cumsum(weights) / jnp.sum(weights)
-    # what rounding takes from a sum of weights is no share
+def _quantile(
+    spectrum: Spectrum, share: Float[Array, "*shares"]
+) -> Float[Array, "*shares"]:
+    order = jnp.argsort(spectrum.nodes.ravel())
+    nodes, weights = spectrum.nodes.ravel()[order], spectrum.weights.ravel()[order]
+    cumulative = jnp.cumsum(weights) / jnp.sum(weights)
+    # a sum of n weights is too small by up to n roundings: without this the quantile of
+    # a share that is reached exactly would be one node higher
     share -= nodes.size * jnp.finfo(nodes.dtype).eps
-    first = jnp.searchsorted(reached, jnp.maximum(share, jnp.min(weights)))
-    return nodes[jnp.minimum(first, nodes.size - 1)]
+    # of the share 0, the first node that has a weight
+    number = jnp.searchsorted(cumulative, jnp.maximum(share, jnp.min(weights)))
+    return nodes[jnp.minimum(number, nodes.size - 1)]
 
 
 def spectrum(
-    operator: Any,
-    key: Any,
+    operator: AbstractOperator,
+    key: RandomKey,
     *,
     samples: int = 10,
     steps: int = 50,
@@ -177,29 +211,29 @@ def spectrum(
     From each of several random vectors `v`, uniform on the sphere, the Lanczos
     iteration with full re-orthogonalization gives a rule of quadrature for
     $v^T f(A) v$, whose mean over `v` is $\mathrm{tr} f(A) / n$ [1]. Isolated
-    eigenvalues at the ends are found to all digits, the bulk as a density. It takes
+    eigenvalues at the ends converge to all digits, the others to a density. It takes
     `samples * steps` products, or fewer where the Krylov spaces are exhausted.
 
     Args:
         operator: A symmetric operator.
         key: A random key.
-        samples: How many random vectors.
-        steps: How many products for each; no more than the dimension are made.
-        block_size: How many vectors at once, with `steps + 1` vectors of memory each;
-            as many as fit in 256 MiB, at least one, if left out.
-        progress: Whether to show a bar. It needs `tqdm`, and each step is then a call
-            of its own.
+        samples: The number of random vectors.
+        steps: The number of products for each, at most the dimension of the space.
+        block_size: The number of vectors at once, which take the memory of `steps + 1`
+            vectors each; if left out, as many as fit in 256 MiB, at least one.
+        progress: Whether to show a progress bar. It needs `tqdm`, and each step is then
+            a call of its own.
 
     Returns:
         A `Spectrum`: `nodes`, `weights`, and `.density`, `.cdf`, `.quantile`,
         `.integrate`.
 
     Raises:
-        ImportError: If a bar is asked for and `tqdm` is not installed.
+        ImportError: If `progress=True` and `tqdm` is not installed.
         StructureError: If the space has no dimension.
-        TypeError: If the operator is not symmetric, or does not know its space, as the
-            identity.
-        ValueError: If there is no sample or no step, or a bar is asked for inside of a
+        TypeError: If the operator is not symmetric, or acts on any space, as the
+            identity does.
+        ValueError: If a count is not positive, or `progress=True` inside of a
             transformation.
 
     Example:
@@ -218,12 +252,12 @@ def spectrum(
     """
     call = "spectrum(A, key)"
     counts = {"samples": samples, "steps": steps, "block_size": block_size}
-    key = checked(call, operator, key, **counts)
+    key = check_arguments(call, operator, key, **counts)
     if not operator.symmetric:
         raise TypeError(
-            f"`{call}`: the operator is not known to be symmetric: its eigenvalues may "
-            "be complex."
+            f"`{call}`: the operator is not known to be symmetric, and its eigenvalues "
+            "may be complex."
         )
     steps = min(steps, operator.size)
-    found = quadrature(operator, key, samples, steps, block_size, progress)
-    return Spectrum(*found, operator.size)
+    rule = quadrature(operator, key, samples, steps, block_size, progress)
+    return Spectrum(*rule, operator.size)

@@ -2,22 +2,24 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
-from hotk.linop import loop, space
+from hotk._core import RandomKey, Scalar, WhileLoop
+from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, without_one
-from ._probes import checked, drawn, gram, orthonormal, products, units
+from ._probes import check_arguments, draw_probes, gram, orthonormal, products, units
 
 
 def trace(
-    operator: Any,
-    key: Any,
+    operator: AbstractOperator,
+    key: RandomKey,
     *,
     samples: int = 20,
     method: Literal["xtrace", "hutch++", "hutchinson"] = "xtrace",
@@ -39,24 +41,25 @@ def trace(
 
     `"hutch++"` and `"xtrace"` hold four sets of `k` vectors. Where the space has no
     more than `k` dimensions they multiply all unit vectors: the result is exact, its
-    error zero. The error of `"xtrace"` is not that of the paper, which takes estimates
-    for independent that are not and covers the truth too rarely: it is the geometric
-    mean of that and of the jackknife's, which needs no further products.
+    error zero. The standard error of `"xtrace"` is not that of the paper, which treats
+    dependent estimates as independent and covers the truth too rarely. It is the
+    geometric mean of that error and of the jackknife's, which needs no more products.
 
     Args:
         operator: An operator, symmetric or not.
         key: A random key.
         samples: The number `k` of random vectors.
-        method: One of the three.
-        block_size: How many products at once; chosen from the program if left out.
+        method: `"xtrace"`, `"hutch++"` or `"hutchinson"`.
+        block_size: The number of products at once; chosen from the program if left
+            out.
 
     Returns:
         An `Estimate` of the trace: a number.
 
     Raises:
         StructureError: If the space has no dimension.
-        TypeError: If it is no operator, or does not know its space, as the identity.
-        ValueError: If there is no sample, or no such method.
+        TypeError: If it is not an operator, or acts on any space, as the identity does.
+        ValueError: If a count is not positive, or there is no such method.
 
     Example:
         >>> f = lambda x: jnp.sum(0.8 ** jnp.arange(100) * x**2) / 2
@@ -75,27 +78,36 @@ def trace(
             Algorithm 1.2. https://arxiv.org/abs/2301.07825
     """
     call = "trace(A, key)"
-    key = checked(call, operator, key, samples=samples, block_size=block_size)
+    key = check_arguments(call, operator, key, samples=samples, block_size=block_size)
     if method not in _METHODS:
-        raise ValueError(f"`{call}`: method {method!r} is none of {list(_METHODS)}.")
+        raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
+    # k random vectors span the space: no complement is left to estimate on
     if method != "hutchinson" and operator.size <= samples:
         run = _exact
-    found = loop(operator, run, operator, key, samples, block_size)
-    return Estimate(found.value, found.error, found.products, method)
+    result = loop(operator, run, operator, key, samples, block_size)
+    return Estimate(result.value, result.error, result.products, method)
 
 
 def _hutchinson(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop  # products that do not depend on each other
-    probes = drawn(key, A.like, count=samples, signs=True)
+    probes = draw_probes(key, A.like, count=samples, signs=True)
     each = jax.vmap(space.inner)(space.widened(probes), products(A, probes, block))
     return averaged(each, samples, "hutchinson")
 
 
 def _exact(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop, key, samples
     basis = units(A.like)
@@ -106,15 +118,19 @@ def _exact(
 
 
 def _hutch_plus_plus(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop
-    first, second = jax.random.split(key)
+    sketch_key, probe_key = jax.random.split(key)
     # a normal sketch has dependent images only if it found the whole range
-    sketch = drawn(first, A.like, count=samples, signs=False)
+    sketch = draw_probes(sketch_key, A.like, count=samples, signs=False)
     q, _ = orthonormal(products(A, sketch, block))
     z = products(A, q, block)
-    probes = space.widened(drawn(second, A.like, count=samples, signs=True))
+    probes = space.widened(draw_probes(probe_key, A.like, count=samples, signs=True))
     probes = _projected(probes, q)
     rest = jax.vmap(space.inner)(probes, products(A, probes, block))
     each = jnp.sum(jax.vmap(space.inner)(q, z)) + rest
@@ -122,15 +138,19 @@ def _hutch_plus_plus(
 
 
 @jitted
-def _projected(vectors: Any, q: Any) -> Any:
+def _projected(vectors: PyTree, q: PyTree) -> PyTree:
     return space.minus(vectors, space.combination(gram(q, vectors).T, q))
 
 
 def _xtrace(
-    while_loop: Any, A: Any, key: Any, samples: int, block: int | None
+    while_loop: WhileLoop,
+    A: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    block: int | None,
 ) -> Estimate:
     del while_loop
-    probes = drawn(key, A.like, count=samples, signs=False)
+    probes = draw_probes(key, A.like, count=samples, signs=False)
     q, r = orthonormal(products(A, probes, block))
     z = products(A, q, block)
     value, error = _leave_one_out(space.widened(probes), q, r, z)
@@ -138,7 +158,9 @@ def _xtrace(
 
 
 @jitted
-def _leave_one_out(probes: Any, q: Any, r: Any, z: Any) -> tuple[Any, Any]:
+def _leave_one_out(
+    probes: PyTree, q: PyTree, r: Float[Array, "k k"], z: PyTree
+) -> tuple[Scalar, Scalar]:
     r"""Return the mean of one unbiased estimate for each test vector left out.
 
     With the projector $P_i$ on the span of the other products it is

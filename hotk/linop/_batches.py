@@ -1,115 +1,42 @@
 """The Hessian of a mean over data that comes in batches."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Callable
+from typing import TypeVar, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import StructureError, describe_tree, message, number_name, progress
+from hotk._core import (
+    Function,
+    Gradient,
+    Point,
+    Scalar,
+    Vector,
+    describe_tree,
+    message,
+    number_name,
+)
 from hotk.prepared import jitted
 from hotk.second import hvp
 
 from . import space
 from ._operator import AbstractOperator
+from ._point_operator import AbstractPointOperator
+from ._source import Source, no_batch, padded, row_count
 
 
-class Source:
-    """Where batches come from: something that can be iterated over again and again."""
-
-    __slots__ = ("batches", "reduction", "show")
-
-    def __init__(self, batches: Any, reduction: str, show: bool) -> None:
-        if not callable(batches) and iter(batches) is batches:
-            raise TypeError(
-                "`over(loss, x, batches)`: `batches` can be read only once. Give a "
-                "list, a loader, or a function that returns a new iterator."
-            )
-        is_array = lambda a: isinstance(a, (np.ndarray, jax.Array))
-        if isinstance(batches, tuple) and batches and all(map(is_array, batches)):
-            raise TypeError(
-                "`over(loss, x, batches)`: a tuple of arrays is one batch. Put it into "
-                "a list, `[batch]`, or cut it into several; `loss(x, batch)` gets each "
-                "as one argument."
-            )
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"`reduction` is {reduction!r}, not 'mean' or 'sum'.")
-        self.batches: Any = batches
-        self.reduction = reduction
-        self.show = show
-
-    def first(self) -> Any:
-        """Return the first batch.
-
-        Raises:
-            ValueError: If there is none.
-        """
-        for batch in self._batches():
-            if _rows(batch):
-                return batch
-        raise _nothing()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Begin a pass over the data."""
-        return progress(self._batches(), "batches", show=self.show)
-
-    def _batches(self) -> Any:
-        return self.batches() if callable(self.batches) else self.batches
+R = TypeVar("R")
 
 
-def _nothing() -> ValueError:
-    return ValueError(
-        "`over(loss, x, batches)`: there is no batch. A function must return a new "
-        "iterator each time."
-    )
-
-
-def _rows(batch: Any) -> int:
-    sizes = {np.shape(a)[0] for a in jax.tree.leaves(batch) if np.ndim(a)}
-    if len(sizes) != 1:
-        raise StructureError(
-            message(
-                "over(loss, x, batches)",
-                "the arrays of a batch have no common first axis.",
-                expected="as many rows in each array",
-                got=f"{sorted(sizes)} rows" if sizes else "no array with an axis",
-                fix="Let the first axis of all arrays count the examples.",
-            )
-        )
-    return sizes.pop()
-
-
-def _padded(batch: Any, rows: int, size: int) -> list[tuple[Any, float]]:
-    r"""Return batches of one size and weights that give a short batch's mean.
-
-    The rows are repeated as often as they fit, k times; copies of the first one fill
-    the rest. The mean over that, less the first row's share, is the mean over the rows:
-    $B \bar L = k \sum_i \ell_i + (B - k r) \ell_1$. So a loss that is a mean (or a sum)
-    over examples needs no mask, and nothing is compiled for another size.
-    """
-    times, rest = divmod(size, rows)
-    if times == 0 or size == rows:
-        return [(batch, 1.0)]
-    numbers = np.concatenate([np.tile(np.arange(rows), times), np.zeros(rest, int)])
-    whole = _picked(batch, numbers)
-    if not rest:
-        return [(whole, 1.0)]
-    first = _picked(batch, np.zeros(size, int))
-    return [(whole, size / (times * rows)), (first, -rest / (times * rows))]
-
-
-def _picked(batch: Any, numbers: Any) -> Any:
-    return jax.tree.map(lambda a: a[numbers] if np.ndim(a) else a, batch)
-
-
+# Compiled, or each leaf would take two calls of JAX for each batch.
 @jitted
-def _added(total: Any, part: Any, weight: Any) -> Any:
+def _add(total: PyTree, part: PyTree, weight: Float[Array, ""]) -> PyTree:
     return jax.tree.map(
-        lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype),
-        total,
-        part,
+        lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype), total, part
     )
 
 
@@ -117,9 +44,9 @@ def _added(total: Any, part: Any, weight: Any) -> Any:
 class WithValue(eqx.Module):
     """A loss that returns its value once more, as auxiliary output."""
 
-    f: Any
+    f: Function
 
-    def __call__(self, x: Any, *args: Any) -> Any:
+    def __call__(self, x: Point, *args: PyTree) -> tuple[Scalar, Scalar]:
         """Return the loss, twice."""
         y = self.f(x, *args)
         return y, y
@@ -129,57 +56,76 @@ class WithValue(eqx.Module):
 class DataOperator(AbstractOperator):
     """An operator of second order for a mean, or a sum, over a data set in batches.
 
-    Made by `HessianOperator.over` and `GGNOperator.over`. Each product is one pass over
-    the data, on the host, so the operator cannot be part of a compiled program; Krylov
-    methods take their steps on the host then.
+    `HessianOperator.over` and `GGNOperator.over` make it. Each product is one pass over
+    the data, on the host, so the operator cannot be part of a compiled program; the
+    iterations of solvers run in Python.
 
     Attributes:
         make: From a point and a batch to the operator of the batch.
         x: The point.
-        source: Where the batches come from.
-        size_of_batch: How many examples a full batch has.
-        examples: How many examples there are.
+        source: The batches.
+        size_of_batch: The number of examples in a full batch.
+        examples: The number of all examples.
         value: The loss over all examples.
         gradient: Its gradient, a vector of the space.
         space: A vector of the space.
         dtype: The dtype in which batches are summed, `None` for at least `float32`.
     """
 
-    make: Callable[[Any, Any], Any]
-    x: Any
+    make: Callable[[Point, PyTree], AbstractPointOperator]
+    x: Point
     source: Source
     size_of_batch: int
     examples: int
-    value: Any
-    gradient: Any
-    space: Any
-    dtype: Any
+    value: Scalar
+    gradient: Gradient
+    space: Vector
+    dtype: DTypeLike | None
 
     on_host = True
 
     @staticmethod
-    def of(make: Callable[..., Any], x: Any, source: Source, dtype: Any) -> Any:
-        """Read the data once: for value, gradient and count."""
-        first = source.first()
-        one = make(x, first)
-        once, twice = float(one.value), float(one.value)
-        if once != twice and np.isfinite(once):
-            raise _unequal(once, twice)
-        size = _rows(first)
-        blank = DataOperator(make, x, source, size, 0, None, None, one.like, dtype)
-        (value, gradient), count = blank._sum(lambda h: (h.value, h.gradient))
-        gradient = space.narrowed(gradient, one.like)
-        return DataOperator(
-            make, x, source, size, count, value, gradient, one.like, dtype
-        )
+    def of(
+        make: Callable[[Point, PyTree], AbstractPointOperator],
+        x: Point,
+        source: Source,
+        dtype: DTypeLike | None,
+    ) -> "DataOperator":
+        """Make the operator after one pass over the data, for value and gradient.
 
-    def at(self, x: Any) -> "DataOperator":
-        """Return the operator at another point, after one pass over the data."""
+        Args:
+            make: From a point and a batch to the operator of the batch.
+            x: The point.
+            source: The batches.
+            dtype: The dtype in which batches are summed.
+
+        Raises:
+            ValueError: If there is no batch, or a loss is not the same twice.
+        """
+        first_batch = source.first_batch()
+        of_first = make(x, first_batch)
+        # a loss with a random key that moves on is found at once, before a pass
+        once, twice = float(of_first.value), float(of_first.value)
+        if once != twice and np.isfinite(once):
+            raise _loss_changed(once, twice)
+        size, like = row_count(first_batch), of_first.like
+        both = lambda h: (h.value, h.gradient)
+        parts = make, x, source, size, dtype
+        (value, gradient), count = _sum_over_batches(both, *parts)
+        gradient = space.narrowed(gradient, like)
+        return DataOperator(make, x, source, size, count, value, gradient, like, dtype)
+
+    def at(self, x: Point) -> "DataOperator":
+        """Return the operator at another point, after one pass over the data.
+
+        Args:
+            x: A point of the same structure, shapes and dtypes.
+        """
         return DataOperator.of(self.make, x, self.source, self.dtype)
 
     @property
-    def like(self) -> Any:
-        """The differentiated part of the point, `None` elsewhere."""
+    def like(self) -> Vector:
+        """A vector of the space: the differentiated part of the point."""
         return self.space
 
     def __repr__(self) -> str:
@@ -189,10 +135,10 @@ class DataOperator(AbstractOperator):
 
     @property
     def symmetric(self) -> bool:
-        """It is."""
+        """Whether the map is symmetric: always `True`."""
         return True
 
-    def mv(self, v: Any) -> Any:
+    def mv(self, v: Vector) -> Vector:
         """Return the product with one vector: one pass over the data.
 
         Raises:
@@ -200,90 +146,113 @@ class DataOperator(AbstractOperator):
         """
         return self._product(v, batched=False)
 
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors: one pass over the data."""
-        del block_size
+        del block_size  # several blocks would be several passes
         return self._product(vectors, batched=True)
 
-    def _product(self, v: Any, *, batched: bool) -> Any:
-        """Multiply, and see that the loss is what it was."""
+    def _product(self, v: PyTree, *, batched: bool) -> PyTree:
+        """Multiply, with the loss as auxiliary output, which costs nothing more."""
 
-        def product(h: Any) -> Any:
-            direction = h.direction(v, batched=batched)
-            f = WithValue(h.f)
-            found, y = hvp(f, h.x, direction, *h.args, has_aux=True, batched=batched)
-            return h.conjugate(found), y
+        def product(h: AbstractPointOperator) -> tuple[PyTree, Scalar]:
+            direction, f = h.direction(v, batched=batched), WithValue(h.f)
+            result, y = hvp(f, h.x, direction, *h.args, has_aux=True, batched=batched)
+            return h.conjugate(result), y
 
-        return self._checked(product)
+        return self._sum_with_check(product)
 
-    def _checked(self, each: Callable[[Any], Any]) -> Any:
-        """Sum results with the loss beside them, and see that it is what it was."""
-        (found, value), _ = self._sum(each)
+    def _sum_with_check(
+        self, of_batch: Callable[[AbstractPointOperator], tuple[PyTree, Scalar]]
+    ) -> PyTree:
+        """Sum results with the loss beside them, and check that it did not change.
+
+        Krylov methods need one matrix in all products: dropout, or a data loader that
+        draws other examples in each pass, would give wrong results without an error.
+        """
+        parts = self.make, self.x, self.source, self.size_of_batch, self.dtype
+        (result, value), _ = _sum_over_batches(of_batch, *parts)
         before, after = float(self.value), float(value)
+        # batches in another order give another sum by rounding
         limit = 100 * float(jnp.finfo(value.dtype).eps) * max(abs(before), abs(after))
         if not abs(after - before) <= limit and np.isfinite(before):
-            raise _unequal(before, after)
-        return found
+            raise _loss_changed(before, after)
+        return result
 
-    def matrix(self, block_size: int | None = None) -> Any:
+    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix: one pass over the data. See `AbstractOperator.matrix`."""
-        return self._checked(lambda h: (h.matrix(block_size), h.value))
+        return self._sum_with_check(lambda h: (h.matrix(block_size), h.value))
 
-    def block(self, row: str, column: str, block_size: int | None = None) -> Any:
-        """Return a part of the matrix. See `AbstractOperator.block`."""
-        return self._checked(lambda h: (h.block(row, column, block_size), h.value))
+    def block(
+        self, row: str, column: str, block_size: int | None = None
+    ) -> Inexact[Array, "rows columns"]:
+        """Return a block of the matrix. See `AbstractOperator.block`."""
+        return self._sum_with_check(
+            lambda h: (h.block(row, column, block_size), h.value)
+        )
 
-    def diagonal(self, block_size: int | None = None) -> Any:
+    def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal. See `AbstractOperator.diagonal`."""
-        return self._checked(lambda h: (h.diagonal(block_size), h.value))
+        return self._sum_with_check(lambda h: (h.diagonal(block_size), h.value))
 
-    def _sum(self, each: Callable[[Any], Any]) -> tuple[Any, int]:
-        """Sum over the batches, each weighted by its number of examples."""
-        total: Any = None
-        count = 0
-        mean = self.source.reduction == "mean"
-        for batch in self.source:
-            rows = _rows(batch)
-            if not rows:
-                continue
-            share = rows if mean else 1
-            for same, weight in self._parts(batch, rows):
-                part = each(self.make(self.x, same))
-                if total is None:
-                    blank = lambda a: jnp.zeros_like(a, dtype=self._wide(a))
-                    total = jax.tree.map(blank, part)
-                total = _added(total, part, share * weight)
-            count += rows
-        if total is None:
-            raise _nothing()
-        if mean:
-            total = jax.tree.map(lambda a: a / count, total)
-        return total, count
 
-    def _parts(self, batch: Any, rows: int) -> list[tuple[Any, float]]:
-        """Return the batch, or what stands for a short one; weights for its mean."""
-        parts = _padded(batch, rows, self.size_of_batch)
-        if self.source.reduction == "mean":
-            return parts
-        # the sum over a padded batch is that of as many rows as a full one has
-        return [
-            (same, weight * rows / max(rows, self.size_of_batch))
-            for same, weight in parts
-        ]
+def _sum_over_batches(
+    of_batch: Callable[[AbstractPointOperator], R],
+    make: Callable[[Point, PyTree], AbstractPointOperator],
+    x: Point,
+    source: Source,
+    full: int,
+    dtype: DTypeLike | None,
+) -> tuple[R, int]:
+    """Sum over the batches, each weighted by its number of examples.
 
-    def _wide(self, a: Any) -> Any:
+    Args:
+        of_batch: What to sum: a tree of arrays, from the operator of a batch.
+        make: From a point and a batch to the operator of the batch.
+        x: The point.
+        source: The batches.
+        full: The number of examples in a full batch.
+        dtype: The dtype in which batches are summed.
+
+    Returns:
+        The sum, or the mean if the losses are means, and the number of examples.
+    """
+
+    def zero(a: Array) -> Array:
         wide = space.wide(a.dtype)
-        return wide if self.dtype is None else space.promoted(wide, self.dtype)
+        wide = wide if dtype is None else space.promoted(wide, dtype)
+        return jnp.zeros_like(a, dtype=wide)
+
+    total: PyTree = None
+    count = 0
+    mean = source.reduction == "mean"
+    for batch in source:
+        rows = row_count(batch)
+        if not rows:
+            continue
+        # The weights of padded batches are those of a mean; a sum over a full batch has
+        # more rows than the short one.
+        share = rows if mean else rows / max(rows, full)
+        for full_batch, weight in padded(batch, rows, full):
+            part = of_batch(make(x, full_batch))
+            if total is None:
+                total = jax.tree.map(zero, part)
+            total = _add(total, part, jnp.asarray(float(share * weight)))
+        count += rows
+    if total is None:
+        raise no_batch()
+    if mean:
+        total = jax.tree.map(lambda a: a / count, total)
+    return total, count
 
 
-def _unequal(before: float, after: float) -> ValueError:
+def _loss_changed(before: float, after: float) -> ValueError:
     return ValueError(
         message(
             "over(loss, x, batches)",
-            "the loss is not the same when it is asked twice.",
+            "the loss is not the same when it is evaluated twice.",
             expected=f"{before!r}",
             got=f"{after!r}",
-            fix="Fix its random key (dropout, augmentation), use running statistics "
-            "frozen, and give batches that hold the same examples in each pass.",
+            fix="Fix its random key (dropout, augmentation), freeze running "
+            "statistics, and give batches with the same examples in each pass.",
         )
     )

@@ -1,11 +1,14 @@
 """Gauss-Newton and Fisher matrices as operators."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, final
+from collections.abc import Callable
+from typing import final
 
 import equinox as eqx
-from jaxtyping import Array, Key
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
+from hotk._core import Function, Point, RandomKey, Scalar
+from hotk.capture import Closure
 from hotk.curvature import (
     AbstractLikelihood,
     AbstractLoss,
@@ -16,8 +19,9 @@ from hotk.curvature import (
 )
 
 from ._batches import DataOperator
-from ._held import hold, split
+from ._frozen import check_differentiable, freeze
 from ._hessian import AbstractHessian, HessianOperator
+from ._source import Batches, Reduction
 
 
 @final
@@ -29,8 +33,8 @@ class GGNOperator(AbstractHessian):
 
     Attributes:
         f: The function whose Hessian it is, as a closure.
-        x: The point: its arrays.
-        args: Further arguments of the model: their arrays.
+        x: The arrays of the point, `None` in place of other leaves.
+        args: The arrays of the further arguments of the model.
 
     Example:
         >>> inputs = jnp.array([[1.0, 2.0], [3.0, 4.0]])
@@ -44,18 +48,18 @@ class GGNOperator(AbstractHessian):
             gradient descent. Neural Computation 14(7), 1723-1738. Section 3.
     """
 
-    f: Any
-    x: Any
-    args: tuple[Any, ...]
+    f: Closure
+    x: Point
+    args: tuple[PyTree, ...]
 
     def __init__(
         self,
-        model: Callable[..., Any],
-        loss: Callable[[Any], Any],
-        x: Any,
-        *args: Any,
+        model: Function,
+        loss: Callable[[PyTree], Scalar],
+        x: Point,
+        *args: PyTree,
     ) -> None:
-        """Hold model and loss as they are now, and the point.
+        """Make the operator of a model and a loss as they are now.
 
         Args:
             model: Function `model(x, *args)` that returns a tree of floating arrays.
@@ -63,38 +67,47 @@ class GGNOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
         """
-        self.f, self.x, self.args = hold(GaussNewton(model, loss), x, args)
-        split("GGNOperator(model, loss, x)", self.x)
+        self.f, self.x, self.args = freeze(GaussNewton(model, loss), x, args)
+        check_differentiable("GGNOperator(model, loss, x)", self.x)
 
     @staticmethod
     def over(
-        model: Callable[..., Any],
-        loss: Callable[..., Any],
-        x: Any,
-        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        model: Function,
+        loss: Function,
+        x: Point,
+        batches: Batches,
         *,
-        reduction: Literal["mean", "sum"] = "mean",
-        dtype: Any = None,
+        reduction: Reduction = "mean",
+        dtype: DTypeLike | None = None,
         progress: bool = False,
     ) -> DataOperator:
-        """Make the Gauss-Newton matrix of a loss over a data set in batches.
+        r"""Make the Gauss-Newton matrix of a loss over a data set in batches.
+
+        It is $\frac1N \sum_b n_b J_b^T \nabla^2 L_b\, J_b$ with the loss $L_b$ of a
+        batch of $n_b$ examples, the Jacobian $J_b$ of the model on it, and the total
+        number N of examples. A product is one pass over the data.
 
         Args:
             model: Function `model(x, batch)` that returns a tree of floating arrays.
-            loss: Function `loss(z, batch)` of those that returns the mean over the
-                examples of a batch, or their sum.
+            loss: Function `loss(z, batch)` of these outputs that returns the mean over
+                the examples of a batch, or their sum.
             x: Point: any pytree. Floating leaves are differentiated.
-            batches: As in `HessianOperator.over`.
-            reduction: As in `HessianOperator.over`.
+            batches: A list, a data loader, or a function that returns a new iterator:
+                trees of arrays whose first axis counts the examples.
+            reduction: `"mean"` if the loss is a mean over the examples of a batch: the
+                operator is then that of the mean over all examples. `"sum"` for sums.
             dtype: The dtype in which batches are summed; at least `float32`.
-            progress: Whether to show a bar for each pass; needs `tqdm`.
+            progress: Whether to show a progress bar for each pass; needs `tqdm`.
 
         Returns:
-            An operator with `value` and `gradient`, read from one pass now.
+            An operator with `value` and `gradient`, which take one pass now.
 
         Raises:
-            TypeError: If `batches` can be read only once.
-            ValueError: If the loss is not the same when asked twice.
+            TypeError: If `batches` can be iterated over only once, or is a tuple of
+                arrays, which is one batch.
+            StructureError: If the arrays of a batch have no common first axis.
+            ValueError: If there is no batch, or the loss is not the same when it is
+                evaluated twice.
 
         Example:
             >>> data = np.arange(10.0).reshape(5, 2)
@@ -105,6 +118,7 @@ class GGNOperator(AbstractHessian):
             >>> jnp.allclose(G.matrix(), data.T @ data / 5).item()
             True
         """
+        # the Hessian of this function is the Gauss-Newton matrix of a batch
         f = _OnBatch(model, loss)
         return HessianOperator.over(
             f, x, batches, reduction=reduction, dtype=dtype, progress=progress
@@ -115,10 +129,11 @@ class GGNOperator(AbstractHessian):
 class _OnBatch(eqx.Module):
     """A Gauss-Newton function of a point and a batch."""
 
-    model: Any
-    loss: Any
+    model: Function
+    loss: Function
 
-    def __call__(self, x: Any, batch: Any) -> Any:
+    def __call__(self, x: Point, batch: PyTree) -> Scalar:
+        # the further arguments of a `GaussNewton` are those of its model alone
         return GaussNewton(self.model, lambda z: self.loss(z, batch))(x, batch)
 
 
@@ -131,8 +146,8 @@ class FisherOperator(AbstractHessian):
 
     Attributes:
         f: The function whose Hessian it is, as a closure.
-        x: The point: its arrays.
-        args: Further arguments of the model: their arrays.
+        x: The arrays of the point, `None` in place of other leaves.
+        args: The arrays of the further arguments of the model.
 
     Example:
         >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
@@ -145,18 +160,18 @@ class FisherOperator(AbstractHessian):
             JMLR 21(146), 1-76. Section 5.
     """
 
-    f: Any
-    x: Any
-    args: tuple[Any, ...]
+    f: Closure
+    x: Point
+    args: tuple[PyTree, ...]
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         loss: AbstractLikelihood,
-        x: Any,
-        *args: Any,
+        x: Point,
+        *args: PyTree,
     ) -> None:
-        """Hold model and loss as they are now, and the point.
+        """Make the operator of a model and a loss as they are now.
 
         Args:
             model: Function `model(x, *args)` that returns outputs, examples first.
@@ -164,8 +179,8 @@ class FisherOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
         """
-        self.f, self.x, self.args = hold(Fisher(model, loss), x, args)
-        split("FisherOperator(model, loss, x)", self.x)
+        self.f, self.x, self.args = freeze(Fisher(model, loss), x, args)
+        check_differentiable("FisherOperator(model, loss, x)", self.x)
 
 
 @final
@@ -173,13 +188,13 @@ class SampledFisherOperator(AbstractHessian):
     r"""A Monte Carlo estimate of the Fisher matrix, with S targets for each example.
 
     It is $\frac{c}{S} \sum_n \sum_s J_n^T g_{ns} g_{ns}^T J_n$; c is 1/N for a mean
-    over N examples, 1 for a sum. One key is one matrix: all products are with the same
+    over N examples, 1 for a sum. A key gives one matrix: all products are with the same
     targets. See `hotk.curvature.SampledFisher`.
 
     Attributes:
         f: The function whose Hessian it is, as a closure.
-        x: The point: its arrays.
-        args: Further arguments of the model: their arrays.
+        x: The arrays of the point, `None` in place of other leaves.
+        args: The arrays of the further arguments of the model.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.zeros(1))
@@ -193,20 +208,20 @@ class SampledFisherOperator(AbstractHessian):
             JMLR 21(146), 1-76. Section 5.
     """
 
-    f: Any
-    x: Any
-    args: tuple[Any, ...]
+    f: Closure
+    x: Point
+    args: tuple[PyTree, ...]
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         loss: AbstractLikelihood,
-        x: Any,
-        *args: Any,
-        key: Key[Array, ""],
+        x: Point,
+        *args: PyTree,
+        key: RandomKey,
         samples: int = 1,
     ) -> None:
-        """Hold model and loss as they are now, the point and the key.
+        """Make the operator of a model, a loss and a key as they are now.
 
         Args:
             model: Function `model(x, *args)` that returns outputs, examples first.
@@ -214,25 +229,24 @@ class SampledFisherOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
             key: A random key.
-            samples: How many targets for each example.
+            samples: The number of targets for each example.
         """
         f = SampledFisher(model, loss, key, samples)
-        self.f, self.x, self.args = hold(f, x, args)
-        split("SampledFisherOperator(model, loss, x)", self.x)
+        self.f, self.x, self.args = freeze(f, x, args)
+        check_differentiable("SampledFisherOperator(model, loss, x)", self.x)
 
 
 @final
 class EmpiricalFisherOperator(AbstractHessian):
     r"""The empirical Fisher matrix $c \sum_n J_n^T g_n g_n^T J_n$ as an operator.
 
-    The targets are the data's own; c is 1/N for a mean over N examples, 1 for a sum.
-    It is no estimate of the Fisher
-    matrix. See `hotk.curvature.EmpiricalFisher`.
+    The targets are those of the data; c is 1/N for a mean over N examples, 1 for a sum.
+    It does not estimate the Fisher matrix. See `hotk.curvature.EmpiricalFisher`.
 
     Attributes:
         f: The function whose Hessian it is, as a closure.
-        x: The point: its arrays.
-        args: Further arguments of the model: their arrays.
+        x: The arrays of the point, `None` in place of other leaves.
+        args: The arrays of the further arguments of the model.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.array([3.0]))
@@ -245,18 +259,18 @@ class EmpiricalFisherOperator(AbstractHessian):
             approximation for natural gradient descent. NeurIPS. Equation 3.
     """
 
-    f: Any
-    x: Any
-    args: tuple[Any, ...]
+    f: Closure
+    x: Point
+    args: tuple[PyTree, ...]
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         loss: AbstractLoss,
-        x: Any,
-        *args: Any,
+        x: Point,
+        *args: PyTree,
     ) -> None:
-        """Hold model and loss as they are now, and the point.
+        """Make the operator of a model and a loss as they are now.
 
         Args:
             model: Function `model(x, *args)` that returns outputs, examples first.
@@ -264,5 +278,5 @@ class EmpiricalFisherOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
         """
-        self.f, self.x, self.args = hold(EmpiricalFisher(model, loss), x, args)
-        split("EmpiricalFisherOperator(model, loss, x)", self.x)
+        self.f, self.x, self.args = freeze(EmpiricalFisher(model, loss), x, args)
+        check_differentiable("EmpiricalFisherOperator(model, loss, x)", self.x)

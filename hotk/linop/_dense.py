@@ -1,10 +1,12 @@
-"""Dense things of an operator: its matrix, parts of it, its diagonal."""
+"""Dense results of an operator: its matrix, blocks of it, its diagonal."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
 
+from hotk._core import Scalar, Vector
 from hotk.dense import (
     choose_block,
     columns,
@@ -17,109 +19,128 @@ from hotk.prepared import check_bytes, jitted
 
 from . import space
 from ._index import Index, leaf_numbers
+from ._linear_map import AbstractLinearMap
 from ._vectors import space_of
 from .space import flattened, unflattened
 
 
-_INSTEAD = (
+_ALTERNATIVES = (
     "`H @ v` for products, `H.diagonal()`, `H.block(row, column)` for a part, "
     "`H.eigh(k)` for extreme eigenvalues, `hotk.estimate` for trace and spectrum"
 )
 
 
-def pushed(operator: Any, like: Any) -> Any:
-    """Return the product as a map of lists of real arrays."""
-    return lambda arrays: _whole_parts(operator.mv(space.whole(arrays, like)))
+def product_of_parts(
+    operator: AbstractLinearMap, like: Vector
+) -> Callable[[list[Array]], list[Array]]:
+    """Return the product as a map of lists of real arrays.
+
+    Columns and rows of a matrix are real: a complex leaf has two of each.
+    """
+    return lambda arrays: _gathered_parts(operator.mv(space.whole(arrays, like)))
 
 
-def _whole_parts(v: Any) -> list[Any]:
+def _gathered_parts(v: Vector) -> list[Array]:
+    # A column is reshaped to one axis, which JAX refuses for arrays that are split
+    # explicitly (tests/linop/test_sharding.py).
     return [space.gathered(a) for a in space.parts(v)]
 
 
-def _check(operator: Any, call: str, rows: int, count: int) -> None:
+def _check_size(operator: AbstractLinearMap, call: str, rows: int, count: int) -> None:
     dtype = space.promoted(*[a.dtype for a in space.parts(operator.like)])
-    check_bytes(call, count, rows * count * dtype.itemsize, _INSTEAD)
+    check_bytes(call, count, rows * count * dtype.itemsize, _ALTERNATIVES)
 
 
 @jitted(static_argnames="block")
-def many(operator: Any, vectors: Any, block: int | None) -> Any:
-    """Return the products with several vectors, so many at once."""
+def many(operator: AbstractLinearMap, vectors: PyTree, block: int | None) -> PyTree:
+    """Return the products with several vectors, `block` at once."""
     if block is None:
         return jax.vmap(operator.mv)(vectors)
     return jax.lax.map(operator.mv, vectors, batch_size=block)
 
 
-def matrix(operator: Any, block: int | None) -> Any:
+def matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n"]:
     """Return the matrix of an operator."""
-    _check(operator, "H.matrix()", operator.size, operator.size)
+    n = space.dimension(space_of(operator))
+    _check_size(operator, "H.matrix()", n, n)
     return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)
 
 
-def _matrix_on_host(operator: Any) -> Any:
-    """Multiply all unit vectors at once, as each product is a pass over data."""
+def _matrix_on_host(operator: AbstractLinearMap) -> Float[Array, "n n"]:
+    """Multiply all unit vectors at once, as each product is a pass over the data."""
     like = operator.like
     dtype = space.promoted(*[a.dtype for a in space.parts(like)])
-    rows = jnp.eye(operator.size, dtype=dtype)
+    rows = jnp.eye(space.dimension(like), dtype=dtype)
     products = operator.many(jax.vmap(lambda row: unflattened(row, like))(rows))
     a = jax.vmap(flattened)(products).T
     return (a + a.T) / 2 if operator.symmetric else a
 
 
 @jitted(static_argnames="block")
-def _matrix(operator: Any, block: int | None) -> Any:
+def _matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n"]:
     like = operator.like
+    # the unit vectors have the mesh of the point, or JAX refuses the product
     with space.mesh_of(like):
-        made = columns(pushed(operator, like), space.parts(like), block)
-    a = _assembled(made, space.parts(like), space.parts(like))
+        blocks = columns(product_of_parts(operator, like), space.parts(like), block)
+    a = _assembled(blocks, space.parts(like), space.parts(like))
+    # rounding differs between the two halves; `eigh` and `cholesky` read one of them
     return (a + a.T) / 2 if operator.symmetric else a
 
 
-def _assembled(made: list[list[Any]], rows: list[Any], cols: list[Any]) -> Any:
+def _assembled(
+    blocks: list[list[Array]], rows: list[Array], cols: list[Array]
+) -> Float[Array, "rows columns"]:
+    # not by JAX's promotion, which may be set to raise where dtypes are mixed
     dtype = space.promoted(*[a.dtype for a in (*rows, *cols)])
     flat = lambda a, r, c: a.reshape(r.size, c.size).astype(dtype)
     return jnp.block(
         [
             [flat(a, r, c) for a, c in zip(line, cols, strict=True)]
-            for line, r in zip(made, rows, strict=True)
+            for line, r in zip(blocks, rows, strict=True)
         ]
     )
 
 
-def block(operator: Any, row: str, column: str, size: int | None) -> Any:
+def block(
+    operator: AbstractLinearMap, row: str, column: str, size: int | None
+) -> Float[Array, "rows columns"]:
     """Return the part of the matrix between two leaves or subtrees."""
     like = space_of(operator)
     index = Index.of(like)
-    places = index[row], index[column]
-    count = [place.stop - place.start for place in places]
-    _check(operator, "H.block(row, column)", *count)
-    if operator.on_host:
-        return matrix(operator, size)[places]
-    numbers = [tuple(leaf_numbers(like, place)) for place in places]
-    if operator.symmetric and count[0] < count[1]:
+    ranges = index[row], index[column]
+    count = [each.stop - each.start for each in ranges]
+    _check_size(operator, "H.block(row, column)", *count)
+    if operator.on_host:  # a pass over the data costs more than the other columns
+        return matrix(operator, size)[ranges]
+    numbers = [tuple(leaf_numbers(like, each)) for each in ranges]
+    if operator.symmetric and count[0] < count[1]:  # the columns of the transpose
         return _block(operator, numbers[1], numbers[0], size).T
     return _block(operator, *numbers, size)
 
 
 @jitted(static_argnums=(1, 2, 3))
 def _block(
-    operator: Any, rows: tuple[int, ...], cols: tuple[int, ...], size: int | None
-) -> Any:
+    operator: AbstractLinearMap,
+    rows: tuple[int, ...],
+    cols: tuple[int, ...],
+    size: int | None,
+) -> Float[Array, "rows columns"]:
     leaves, treedef = jax.tree.flatten(operator.like)
-    wanted = [leaves[i] for i in cols]
+    row_leaves, column_leaves = [leaves[i] for i in rows], [leaves[i] for i in cols]
 
-    def push(arrays: list[Any]) -> list[Any]:
+    def push(arrays: list[Array]) -> list[Array]:
         direction = [jnp.zeros_like(leaf) for leaf in leaves]
-        for i, leaf in zip(cols, space.whole(arrays, wanted), strict=True):
+        for i, leaf in zip(cols, space.whole(arrays, column_leaves), strict=True):
             direction[i] = leaf
         product = jax.tree.leaves(operator.mv(treedef.unflatten(direction)))
-        return _whole_parts([product[i] for i in rows])
+        return _gathered_parts([product[i] for i in rows])
 
     with space.mesh_of(leaves):
-        made = columns(push, space.parts(wanted), size)
-    return _assembled(made, space.parts([leaves[i] for i in rows]), space.parts(wanted))
+        blocks = columns(push, space.parts(column_leaves), size)
+    return _assembled(blocks, space.parts(row_leaves), space.parts(column_leaves))
 
 
-def diagonal(operator: Any, block: int | None) -> Any:
+def diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:
     """Return the diagonal of the matrix of an operator as a vector."""
     like = space_of(operator)
     if operator.on_host:
@@ -128,13 +149,15 @@ def diagonal(operator: Any, block: int | None) -> Any:
 
 
 @jitted(static_argnums=1)
-def _diagonal(operator: Any, block: int | None) -> Any:
+def _diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:
     like = operator.like
-    push, like_parts = pushed(operator, like), space.parts(like)
+    push, like_parts = product_of_parts(operator, like), space.parts(like)
+    # if no entry of the product depends on another entry of the vector, the matrix is
+    # diagonal, and its product with ones is the diagonal
     if is_entrywise(push, like_parts):
         return space.whole(push([jnp.ones_like(a) for a in like_parts]), like)
 
-    def entry(i: Any) -> Any:
+    def entry(i: Int[Array, ""]) -> Scalar:
         direction = unit(like_parts, i)
         return space.inner(direction, push(direction))
 

@@ -1,40 +1,68 @@
 """What the iterative solvers share: their input, their loop, their result."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import ModeError, Tracer, message
+from hotk._core import ModeError, RealNumber, Scalar, Tracer, Vector, message
 from hotk.prepared import jitted
 
 from . import space
-from ._solution import Reason, Solution
+from ._linear_map import AbstractLinearMap
+from ._solution import Method, Reason, Solution
 
 
-class Check(NamedTuple):
-    """When to stop.
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+class Limits(NamedTuple):
+    """When an iteration stops.
 
     Attributes:
         tol: The residual's norm over that of `b`.
         max_steps: The largest number of products.
-        starts: Whether the iteration begins at a point other than zero.
-        verifies: Whether the residual is computed anew at the end.
+        has_start: Whether the iteration begins at a point other than zero.
+        verify: Whether the residual is computed anew at the end.
     """
 
-    tol: Any
-    max_steps: Any
-    starts: bool
-    verifies: bool = True
+    tol: Scalar
+    max_steps: Int[Array, ""]
+    has_start: bool
+    verify: bool = True
 
 
-def prepared_system(
-    call: str, operator: Any, b: Any, x0: Any, tol: Any, max_steps: Any
-) -> tuple[Any, Any, Check]:
-    """Check operator, right-hand side and start, and widen them to work with."""
+def check_system(
+    call: str,
+    operator: AbstractLinearMap,
+    b: PyTree,
+    x0: PyTree,
+    tol: RealNumber,
+    max_steps: int | Int[Array, ""] | None,
+) -> tuple[Vector, Vector, Limits]:
+    """Check operator, right-hand side and start; return vectors in working precision.
+
+    Args:
+        call: The call, for messages.
+        operator: The operator.
+        b: The right-hand side.
+        x0: The start, or `None`.
+        tol: The relative tolerance.
+        max_steps: The largest number of products, `None` for ten times the dimension.
+
+    Returns:
+        The right-hand side, the start, and when to stop.
+
+    Raises:
+        TypeError: If the operator is not symmetric.
+        ValueError: If `max_steps` is not positive.
+        StructureError: If `b` or `x0` is not a vector of the space.
+    """
     if not operator.symmetric:
         raise TypeError(
             f"`{call}`: the operator is not known to be symmetric. For a product of "
@@ -45,20 +73,32 @@ def prepared_system(
     b = operator.vector(b, call)
     start = space.zeros(b) if x0 is None else operator.vector(x0, call)
     steps = 10 * max(space.dimension(b), 1) if max_steps is None else max_steps
+    # a larger Python number is no integer of JAX without 64 bits
     steps = min(steps, 2**31 - 1) if isinstance(steps, int) else steps
     dtype = space.scalar_dtype(b)
-    check = Check(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
-    return space.widened(b), space.widened(start), check
+    limits = Limits(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
+    return space.widened(b), space.widened(start), limits
+
+
+def in_working_precision(
+    operator: AbstractLinearMap, like: Vector
+) -> Callable[[Vector], Vector]:
+    """Return the product as a function of vectors in at least single precision.
+
+    Sums over many numbers of half precision lose all digits, so an iteration keeps its
+    vectors in single; the operator gets them in the dtypes of its point.
+    """
+    return lambda v: space.widened(operator.mv(space.narrowed(v, like)))
 
 
 _DERIVATIVE = "from A x = b follows A dx = db - dA x, another system with A"
 
 
-def _refuse(call: str, derivative: str, primals: Any, tangents: Any) -> Any:
+def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> NoReturn:
     raise ModeError(
         message(
             call,
-            "an iteration that stops when it is done has no derivative here.",
+            "the result of an iteration with a stopping rule cannot be differentiated.",
             expected="an operator and vectors that nothing is differentiated by",
             got="a derivative by one of them",
             fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
@@ -67,8 +107,11 @@ def _refuse(call: str, derivative: str, primals: Any, tangents: Any) -> Any:
     )
 
 
-def constant(call: str, inputs: Any, derivative: str = _DERIVATIVE) -> Any:
-    """Refuse derivatives: those of the steps are wrong where the steps are too few.
+def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
+    """Return trees that raise when a derivative is taken by their arrays.
+
+    The derivative of the steps is not that of the solution if the steps are few, and
+    JAX would return it without an error: `tests/linop/test_derivatives.py`.
 
     Args:
         call: What was called, for the message.
@@ -77,25 +120,27 @@ def constant(call: str, inputs: Any, derivative: str = _DERIVATIVE) -> Any:
     """
 
     @jax.custom_jvp
-    def same(leaf: Any) -> Any:
+    def same(leaf: Array) -> Array:
         return leaf
 
     same.defjvp(functools.partial(_refuse, call, derivative))
-    marked = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
-    return jax.tree.map(lambda a: same(a) if marked(a) else a, inputs)
+    # only a tracer can be differentiated; an array outside would cost a call of JAX
+    traced = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
+    return jax.tree.map(lambda a: same(a) if traced(a) else a, inputs)
 
 
-def loop(operator: Any, run: Callable[..., Any], *inputs: Any) -> Any:
-    """Run an iteration: compiled as a whole, or step by step if it has to be.
+def loop(operator: AbstractLinearMap, run: Callable[..., R], *inputs: PyTree) -> R:
+    """Run an iteration: compiled as a whole, or step by step on the host.
 
     An operator whose products run on the host, such as one over batches of data, cannot
-    be part of a compiled loop.
+    be part of a compiled loop; its iteration runs in Python.
 
     Args:
         operator: The operator that the iteration multiplies with.
-        run: From a while loop, `jax.lax.while_loop` or one in Python, and the inputs to
-            the result.
-        *inputs: Trees; what is no array in them is static.
+        run: Function `run(while_loop, *inputs)` that returns the result. `while_loop`
+            is `jax.lax.while_loop`, or a loop in Python with the same arguments.
+        *inputs: Trees. What is not an array of JAX in them is static, and must be
+            hashable.
 
     Returns:
         What `run` returns.
@@ -113,7 +158,7 @@ def loop(operator: Any, run: Callable[..., Any], *inputs: Any) -> Any:
     return compiled(run, inputs)
 
 
-def compiled(run: Callable[..., Any], inputs: Any) -> Any:
+def compiled(run: Callable[..., R], inputs: tuple[PyTree, ...]) -> R:
     """Run an iteration compiled as a whole."""
     arrays, statics = eqx.partition(inputs, eqx.is_array)
     leaves, treedef = jax.tree.flatten(statics)
@@ -121,48 +166,92 @@ def compiled(run: Callable[..., Any], inputs: Any) -> Any:
 
 
 @jitted(static_argnums=(0, 2, 3))
-def _jitted(run: Callable[..., Any], arrays: Any, leaves: Any, treedef: Any) -> Any:
-    inputs = eqx.combine(arrays, treedef.unflatten(leaves))
+def _jitted(
+    run: Callable[..., R],
+    arrays: PyTree,
+    leaves: tuple[Hashable, ...],
+    treedef: Hashable,
+) -> R:
+    inputs = eqx.combine(arrays, jax.tree.unflatten(treedef, leaves))
+    # the zeros that a loop begins with have the mesh of the inputs, or JAX refuses to
+    # carry them: tests/linop/test_sharding.py
     with space.mesh_of(arrays):
         return run(jax.lax.while_loop, *inputs)
 
 
-def _python_loop(condition: Any, body: Any, state: Any) -> Any:
+def _python_loop(
+    condition: Callable[[S], bool | Bool[Array, ""]], body: Callable[[S], S], state: S
+) -> S:
     while bool(condition(state)):
         state = body(state)
     return state
 
 
+class End(NamedTuple):
+    """The last state of an iteration, in the unit that it worked in.
+
+    Attributes:
+        x: The solution.
+        r: The residual of the recurrence.
+        steps: The number of products.
+        curvature: The smallest Rayleigh quotient met.
+        direction: Its direction if it is not positive, else zero.
+        reason: Why the iteration stopped.
+    """
+
+    x: Vector
+    r: Vector
+    steps: Int[Array, ""]
+    curvature: Float[Array, ""]
+    direction: Vector
+    reason: Reason
+
+
 def finished(
-    mv: Callable[[Any], Any],
-    b: Any,
-    end: Any,
-    target: Any,
-    method: Any,
-    like: Any,
-    unit: Any,
+    mv: Callable[[Vector], Vector],
+    b: Vector,
+    end: End,
+    target: Scalar,
+    method: Method,
+    like: Vector,
+    unit: Scalar,
     *,
     verify: bool = True,
 ) -> Solution:
-    """Compute the residual anew and write down what was found, in another unit."""
-    x = end["x"]
-    r = space.minus(b, mv(x)) if verify else end["r"]
+    """Make a `Solution` of the end of an iteration.
+
+    Args:
+        mv: The product, in working precision.
+        b: The right-hand side, over `unit`.
+        end: The last state.
+        target: The residual to be below, over `unit`.
+        method: The solver.
+        like: A vector in the dtypes of the result.
+        unit: The power of two that the system was divided by.
+        verify: Whether to compute the residual anew: that of the recurrence drifts from
+            the residual of `x` by rounding, and is too small.
+    """
+    x = end.x
+    r = space.minus(b, mv(x)) if verify else end.r
     residual, length = space.norm(r), space.norm(b)
-    converged = end["reason"] == Reason.converged
+    converged = end.reason == Reason.converged
+    # 1.5: the two residuals differ by rounding where the recurrence stopped in time
     reason = Reason.where(
-        converged & (residual > 1.5 * target), Reason.stagnated, end["reason"]
+        converged & (residual > 1.5 * target), Reason.stagnated, end.reason
     )
     reason = Reason.where(
         converged & ~jnp.isfinite(residual), Reason.not_finite, reason
     )
+    # for b = 0 the solution is zero and so is the residual: 0 / 1, not 0 / 0
     safe = jnp.where(length > 0, length, 1)
     return Solution(
         x=space.narrowed(space.times(unit, x), like),
-        iterations=end["steps"],
+        iterations=end.steps,
         residual=residual * unit,
         relative=residual / safe,
-        curvature=end["curvature"],
-        direction=space.narrowed(end["direction"], like),
+        curvature=end.curvature,
+        direction=space.narrowed(end.direction, like),
+        # x'Ax/2 - b'x with A x = b - r
         model=-space.inner(x, space.plus(b, r)) / 2 * unit**2,
         reason=reason,
         method=method,

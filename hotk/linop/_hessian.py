@@ -1,85 +1,42 @@
 """`HessianOperator`: the Hessian of a function at a point."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, final
+from typing import final
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
-from hotk._core import describe_tree
-from hotk.first import value_and_gradient
-from hotk.second import hvp
+from hotk._core import Function, Point
+from hotk.capture import Closure
 
-from ._batches import DataOperator, Source
-from ._held import arrays_of, hold, moved, parts_of, split
-from ._linearized import Linearized, linearized
-from ._operator import AbstractOperator
+from ._batches import DataOperator
+from ._frozen import arrays_of, check_differentiable, freeze
+from ._linearized import Linearized, Plan, linearized
+from ._point_operator import AbstractPointOperator
+from ._source import Batches, Reduction, Source
 
 
-class AbstractHessian(AbstractOperator):
-    """The Hessian of a function at a point.
+class AbstractHessian(AbstractPointOperator):
+    """The Hessian of a function at a point, which can be linearized."""
 
-    Attributes:
-        f: The function, held as it was when the operator was made.
-        x: The point.
-        args: Further arguments of the function.
-    """
+    def linearize(self, plan: Plan | None = None) -> Linearized:
+        """Linearize the gradient at this point once, for all products.
 
-    f: eqx.AbstractVar[Any]
-    x: eqx.AbstractVar[Any]
-    args: eqx.AbstractVar[tuple[Any, ...]]
-
-    @property
-    def like(self) -> Any:
-        """The differentiated part of the point, `None` elsewhere."""
-        return eqx.filter(self.x, eqx.is_inexact_array)
-
-    @property
-    def symmetric(self) -> bool:
-        """It is."""
-        return True
-
-    def mv(self, v: Any) -> Any:
-        """Return the product with one vector."""
-        return self.conjugate(hvp(self.f, self.x, self.direction(v), *self.args))
-
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
-        """Return the products with several vectors by one linearization.
+        It pays for products that are asked for one by one, from Python: a compiled
+        solver moves the linearization out of its loop by itself. The result is used
+        like this operator, and tells its `plan` and the `bytes` that it stores.
 
         Args:
-            vectors: A tree like the space with one leading axis.
-            block_size: How many at once; all if left out. Each block linearizes anew.
-
-        Returns:
-            The products, with the same leading axis.
-        """
-        if block_size is not None:
-            return super().many(vectors, block_size)
-        directions = self.direction(vectors, batched=True)
-        return self.conjugate(hvp(self.f, self.x, directions, *self.args, batched=True))
-
-    def linearize(
-        self, plan: Literal["store", "recompute"] | None = None
-    ) -> Linearized:
-        """Keep what all products at this point have in common.
-
-        It is for products asked for one by one, from Python: compiled solvers take what
-        is common out of their loops by themselves. The operator that comes back is like
-        this one, with its `plan` and with the `bytes` that it keeps.
-
-        Args:
-            plan: `"store"` keeps it, `"recompute"` nothing. If left out, it is kept
-                unless all is elementwise: to compute that again is cheaper than to read
-                it.
+            plan: `"store"` stores the linearization, `"recompute"` stores nothing. If
+                left out, it is stored unless all operations are elementwise: then to
+                compute it again is cheaper than to read it.
 
         Returns:
             A `Linearized` operator.
 
         Raises:
             ValueError: If there is no such plan.
-            TooLargeError: If what is to be kept exceeds `hotk.memory_budget()`.
+            TooLargeError: If the stored arrays exceed `hotk.memory_budget()`.
 
         Example:
             >>> a = jnp.arange(6.0).reshape(3, 2)
@@ -91,75 +48,21 @@ class AbstractHessian(AbstractOperator):
         """
         return linearized(self, plan)
 
-    def direction(self, v: Any, *, batched: bool = False) -> Any:
-        """Return a vector, or several, with the rest of the point beside it."""
-        rest = eqx.filter(self.x, eqx.is_inexact_array, inverse=True)
-        if batched:
-            count = len(jax.tree.leaves(v)[0])
-            spread = lambda a: jnp.broadcast_to(a, (count, *a.shape))
-            rest = jax.tree.map(spread, rest)
-        return eqx.combine(v, rest)
-
-    @staticmethod
-    def conjugate(product: Any) -> Any:
-        """Turn JAX's convention for complex leaves into the real embedding."""
-        return jax.tree.map(lambda a: a.conj() if jnp.iscomplexobj(a) else a, product)
-
-    def __repr__(self) -> str:
-        """Show function, point and size."""
-        if not jax.tree.leaves(self.like):  # shapes alone, as of `jax.eval_shape`
-            return eqx.tree_pformat(self)
-        what = f"{self.f.skeleton.name}, {describe_tree(self.like)}, n={self.size}"
-        return f"{type(self).__name__}({what})"
-
-    @property
-    def value(self) -> Float[Array, ""]:
-        """The value of the function."""
-        return value_and_gradient(self.f, self.x, *self.args)[0]
-
-    @property
-    def gradient(self) -> Any:
-        """The gradient, a vector of the space.
-
-        For complex leaves it is the gradient in the real embedding, the conjugate of
-        what `jax.grad` returns: `x - H.solve(H.gradient).x` is a Newton step.
-        """
-        return self.conjugate(value_and_gradient(self.f, self.x, *self.args)[1])
-
-    def at(self, x: Any, *args: Any) -> Any:
-        """Return the same operator at another point: nothing is traced or compiled.
-
-        Args:
-            x: A point of the same structure and shapes. What is no array must be what
-                it was.
-            *args: The further arguments, if they change as well.
-
-        Raises:
-            StructureError: If the point has another structure, or its leaves have other
-                shapes or dtypes.
-        """
-        old = self.x, self.args
-        parts = parts_of(self.f, old)
-        new = moved("x", x, old[0], parts[0]), old[1]
-        if args:
-            new = new[0], moved("args", tuple(args), old[1], parts[1])
-        is_none = lambda a: a is None
-        return eqx.tree_at(lambda h: (h.x, h.args), self, new, is_leaf=is_none)
-
 
 @final
 class HessianOperator(AbstractHessian):
     r"""The Hessian $\nabla^2 f(x)$ of a real scalar `f` at a point, as an operator.
 
-    Products cost about two gradients each and no matrix is formed, unless one is asked
-    for. The function is held as it is now; `at` moves the operator to another point
-    without a trace. For complex leaves the operator acts in the real embedding, in
-    which it is symmetric and a Newton step descends.
+    A product `H @ v` costs about two gradients. No matrix is formed unless you ask for
+    it. The operator keeps the function as it is when the operator is made: what it
+    captures may change afterwards. `H.at(x2)` is the operator at another point, without
+    a trace. For complex leaves the operator acts in the real embedding, in which it is
+    symmetric and a Newton step descends.
 
     Attributes:
         f: The function, as a closure.
-        x: The point: its arrays.
-        args: Further arguments of `f`: their arrays.
+        x: The arrays of the point, `None` in place of other leaves.
+        args: The arrays of the further arguments of `f`.
 
     Example:
         >>> f = lambda w: jnp.sum(w["a"] ** 2) * w["b"]
@@ -176,59 +79,64 @@ class HessianOperator(AbstractHessian):
             Computation 6(1), 147-160. https://doi.org/10.1162/neco.1994.6.1.147
     """
 
-    f: Any
-    x: Any
-    args: tuple[Any, ...]
+    f: Closure
+    x: Point
+    args: tuple[PyTree, ...]
 
-    def __init__(self, f: Callable[..., Any], x: Any, *args: Any) -> None:
-        """Hold `f` as it is now, and the point.
+    def __init__(self, f: Function, x: Point, *args: PyTree) -> None:
+        """Make the operator of `f` as it is now.
 
         Args:
             f: Function `f(x, *args)` that returns one real floating-point number.
             x: Point: any pytree. Floating and complex leaves are differentiated.
             *args: Further arguments of `f`.
+
+        Raises:
+            DtypeError: If nothing in `x` can be differentiated.
+            ModeError: If Python code in `f` needs the value of the point.
         """
-        self.f, self.x, self.args = hold(f, x, args)
-        split("HessianOperator(f, x)", self.x)
+        self.f, self.x, self.args = freeze(f, x, args)
+        check_differentiable("HessianOperator(f, x)", self.x)
 
     @staticmethod
     def over(
-        loss: Callable[..., Any],
-        x: Any,
-        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        loss: Function,
+        x: Point,
+        batches: Batches,
         *,
-        reduction: Literal["mean", "sum"] = "mean",
-        dtype: Any = None,
+        reduction: Reduction = "mean",
+        dtype: DTypeLike | None = None,
         progress: bool = False,
     ) -> DataOperator:
         r"""Make the Hessian of a loss over a data set that comes in batches.
 
-        It is that of $\frac1N \sum_b n_b L_b(x)$ with the loss $L_b$ of a batch of
-        $n_b$ examples and their number N. A short batch, the last one, is filled with
-        copies of its rows whose share is then subtracted, so that one program serves
-        all; the loss must be a mean (or a sum) over examples. A product is one pass
-        over the data, which may be larger than memory.
+        It is the Hessian of $\frac1N \sum_b n_b L_b(x)$, with the loss $L_b$ of a batch
+        of $n_b$ examples and their total number N. The loss must be a mean (or a sum)
+        over examples: a short batch, the last one, is filled with copies of its rows,
+        whose share is then subtracted, so that one program serves all batches. A
+        product is one pass over the data, which may be larger than memory.
 
         Args:
             loss: Function `loss(x, batch)` that returns the mean over the examples of a
                 batch, or their sum.
             x: Point: any pytree. Floating and complex leaves are differentiated.
-            batches: Something that can be iterated over again and again, or a function
-                that returns an iterator: trees of arrays whose first axis counts the
-                examples.
-            reduction: `"mean"` if the loss is a mean over the examples of a batch, then
-                the operator is that of the mean over all; `"sum"` for sums.
+            batches: A list, a data loader, or a function that returns a new iterator:
+                trees of arrays whose first axis counts the examples. It is iterated
+                over once for each product.
+            reduction: `"mean"` if the loss is a mean over the examples of a batch: the
+                operator is then that of the mean over all examples. `"sum"` for sums.
             dtype: The dtype in which batches are summed; at least `float32`.
-            progress: Whether to show a bar for each pass; needs `tqdm`.
+            progress: Whether to show a progress bar for each pass; needs `tqdm`.
 
         Returns:
-            An operator with `value` and `gradient`, read from one pass now.
+            An operator with `value` and `gradient`, which take one pass now.
 
         Raises:
-            TypeError: If `batches` can be read only once.
+            TypeError: If `batches` can be iterated over only once, or is a tuple of
+                arrays, which is one batch.
             StructureError: If the arrays of a batch have no common first axis.
-            ValueError: If there is no batch, or the loss is not the same when asked
-                twice: at once, or in a later pass.
+            ValueError: If there is no batch, or the loss is not the same when it is
+                evaluated twice: at once, or in a later pass.
 
         Example:
             >>> data = np.arange(10.0).reshape(5, 2)
@@ -239,10 +147,12 @@ class HessianOperator(AbstractHessian):
             True
         """
         source = Source(batches, reduction, progress)
-        one = HessianOperator(loss, x, source.first())
+        # one closure for all batches: they share its program
+        of_first = HessianOperator(loss, x, source.first_batch())
 
-        def make(x: Any, batch: Any) -> HessianOperator:
-            args = (arrays_of(batch),)
-            return eqx.tree_at(lambda h: (h.x, h.args), one.at(x), (one.at(x).x, args))
+        def make(x: Point, batch: PyTree) -> HessianOperator:
+            moved = of_first.at(x)
+            # not by `at`: the last batch has another shape
+            return eqx.tree_at(lambda h: h.args, moved, (arrays_of(batch),))
 
-        return DataOperator.of(make, one.x, source, dtype)
+        return DataOperator.of(make, of_first.x, source, dtype)

@@ -1,64 +1,59 @@
 """`AbstractOperator`: a linear map of a space of trees into itself, and arithmetic."""
 
-import abc
 import functools
 from typing import Any, final
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Float, Inexact, Num, PyTree
 
-from hotk._core import StructureError, describe_tree, message, number_name
+from hotk._core import (
+    RealNumber,
+    Scalar,
+    Vector,
+    number_name,
+)
 
 from . import _dense, space
 from ._index import Index
-from ._lanczos import Eigenpairs, eigh
+from ._lanczos import Eigenpairs, Which, eigh
+from ._linear_map import AbstractLinearMap, check_same_space, common_like
 from ._shown import shown_in_notebook
 from ._solution import Solution
 from ._solve import Inertia, cholesky, inertia, solve
-from ._vectors import as_vector, is_flat, space_of
+from ._vectors import is_flat, space_of
 from .space import flattened, unflattened
 
 
-class AbstractOperator(eqx.Module):
-    """A linear map of a space of trees into itself.
+class AbstractOperator(AbstractLinearMap):
+    """A linear operator: a linear map of a space of trees into itself.
 
-    A subclass says what its vectors look like (`like`) and how it acts on one (`mv`).
-    Arithmetic makes new operators: `A + B`, `A - B`, `-A`, `c * A`, `A / c`, `A @ B`.
-    An operator is a pytree: it goes through `jit`, `vmap`, `scan` and `while_loop`.
-    Complex leaves stand for their real and imaginary parts, in which the map is real.
+    A subclass defines what its vectors look like (`like`), how it acts on one (`mv`),
+    and whether it is `symmetric`. Arithmetic makes new operators: `A + B`, `A - B`,
+    `-A`, `c * A`, `A / c`, `A @ B`. An operator is a pytree: it goes through `jit`,
+    `vmap`, `scan` and `while_loop`. Complex leaves stand for their real and imaginary
+    parts, in which the map is real.
+
+    Example:
+        >>> class Shift(hotk.linop.AbstractOperator):
+        ...     like, symmetric = np.zeros(3, np.float32), False
+        ...     mv = lambda self, v: jnp.roll(v, 1)
+        >>> (Shift() @ jnp.array([1.0, 2.0, 3.0])).tolist()
+        [3.0, 1.0, 2.0]
     """
 
     __array_ufunc__ = None  # so that NumPy's numbers leave `c * A` to the operator
 
-    # Whether a product runs on the host, as one over batches of data does.
-    on_host = False
-
-    @property
-    @abc.abstractmethod
-    def like(self) -> Any:
-        """A vector of the space, whose values do not matter; `None` if any will do."""
-
-    @property
-    @abc.abstractmethod
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric."""
-
-    @abc.abstractmethod
-    def mv(self, v: Any) -> Any:
-        """Return the product with one vector."""
-
     # ----- Products
 
-    def __matmul__(self, other: Any) -> Any:
+    # `Any`: a vector gives a vector, an operator an operator
+    def __matmul__(self, other: PyTree) -> Any:
         """Return the product with a vector or with another operator.
 
         Args:
             other: A tree with the structure and shapes of the space (entries at leaves
-                that are not differentiated are ignored), one flat vector, or an
-                operator.
+                that are not differentiated are ignored), one flat vector in the order
+                of `index`, or an operator.
 
         Returns:
             The product: a tree, a flat vector or an operator.
@@ -73,52 +68,47 @@ class AbstractOperator(eqx.Module):
             return flattened(self.mv(unflattened(jnp.asarray(other), like)))
         return self.mv(self.vector(other))
 
-    def vector(self, v: Any, call: str = "A @ v") -> Any:
-        """Return a vector of the space: NumPy's leaves are cast, others are dropped.
-
-        One flat vector, in the order of `index`, becomes a tree; `flat` turns back.
+    def flat(self, v: PyTree) -> Float[Array, " n"]:
+        """Return a vector of the space as one flat array, in the order of `index`.
 
         Args:
-            v: What is given for a vector.
-            call: What it is given to, for the message.
+            v: A vector of the space. A complex leaf gives its real parts first, then
+                its imaginary parts.
 
         Raises:
-            StructureError: If it is not one.
+            StructureError: If it is not a vector of the space.
         """
-        if self.like is None:
-            return jax.tree.map(jnp.asarray, v)
-        if is_flat(v, self.like):
-            return unflattened(jnp.asarray(v), self.like)
-        return as_vector(call, v, self.like)
-
-    def flat(self, v: Any) -> Inexact[Array, " n"]:
-        """Return a vector of the space as one array, in the order of `index`."""
         return flattened(self.vector(v, "A.flat(v)"))
 
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
-        """Return the products with several vectors, which share what they can.
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors.
 
         Args:
             vectors: A tree like the space with one leading axis.
-            block_size: How many at once; all if left out.
+            block_size: The number of vectors at once; all if left out.
 
         Returns:
             The products, with the same leading axis.
         """
         return _dense.many(self, vectors, block_size)
 
-    def quadratic_form(self, v: Any) -> Array:
-        r"""Return $v^T A v$, for complex leaves $\mathrm{Re}(\bar v^T A v)$."""
-        like = self.like
-        flat = is_flat(v, like)
-        v = unflattened(jnp.asarray(v), like) if flat else self.vector(v)
+    def quadratic_form(self, v: PyTree) -> Scalar:
+        r"""Return $v^T A v$, for complex leaves $\mathrm{Re}(\bar v^T A v)$.
+
+        Args:
+            v: A vector of the space.
+
+        Raises:
+            StructureError: If it is not a vector of the space.
+        """
+        v = self.vector(v)
         return space.inner(v, self.mv(v))
 
-    # ----- Dense things
+    # ----- Dense results
 
     @property
     def size(self) -> int:
-        """The dimension of the space: real numbers, two for each complex one."""
+        """The dimension of the space: its real numbers, two for each complex one."""
         return space.dimension(space_of(self))
 
     @property
@@ -128,19 +118,22 @@ class AbstractOperator(eqx.Module):
 
     @property
     def index(self) -> Index:
-        """Where each leaf stands in the matrix: from its path to a range."""
+        """The rows of each leaf in the matrix, by its path: `H.index["w"]`."""
         return Index.of(space_of(self))
 
     def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix, in the order of `index`.
 
+        It takes `n` products, several at once.
+
         Args:
-            block_size: How many columns at once; chosen from the program if left out.
+            block_size: The number of columns at once; chosen from the program if left
+                out.
 
         Returns:
-            A real array of shape `(n, n)`, with the dtype that those of all leaves
-            promote to. That of a symmetric operator is symmetric to the last bit: the
-            mean of what was computed and its transpose.
+            A real array of shape `(n, n)`, in the dtype that the dtypes of all leaves
+            promote to. The matrix of a symmetric operator is symmetric to the last bit:
+            it is the mean of what was computed and its transpose.
 
         Raises:
             TooLargeError: If it would exceed `hotk.memory_budget()`.
@@ -150,15 +143,16 @@ class AbstractOperator(eqx.Module):
     def block(
         self, row: str, column: str, block_size: int | None = None
     ) -> Inexact[Array, "rows columns"]:
-        """Return the part of the matrix between two leaves or subtrees.
+        """Return the block of the matrix between two leaves or subtrees.
 
-        Only its columns are computed, or its rows where they are fewer and the operator
-        is symmetric.
+        Only the columns of the block are computed, or only its rows where these are
+        fewer and the operator is symmetric.
 
         Args:
             row: Path of a leaf or subtree, as `index` prints it.
             column: Path of a leaf or subtree.
-            block_size: How many columns at once; chosen from the program if left out.
+            block_size: The number of columns at once; chosen from the program if left
+                out.
 
         Returns:
             A real array.
@@ -169,16 +163,20 @@ class AbstractOperator(eqx.Module):
         """
         return _dense.block(self, row, column, block_size)
 
-    def diagonal(self, block_size: int | None = None) -> Any:
+    def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal of the matrix as a vector of the space.
 
-        It takes one product for each number, `block_size` at once, or a single one
-        where the program proves that no entry depends on another one's direction. A
-        complex leaf holds the entry of the real part in its real part, that of the
-        imaginary part in its imaginary part.
+        It takes `n` products, `block_size` at once, or a single one if the program
+        shows that the matrix is diagonal. For an estimate from fewer products see
+        `hotk.estimate.diagonal`.
 
         Args:
-            block_size: How many entries at once; chosen from the program if left out.
+            block_size: The number of entries at once; chosen from the program if left
+                out.
+
+        Returns:
+            A tree like the space. A complex leaf has the diagonal entries of the real
+            parts in its real part, those of the imaginary parts in its imaginary part.
         """
         return _dense.diagonal(self, block_size)
 
@@ -187,31 +185,50 @@ class AbstractOperator(eqx.Module):
 
     # ----- Krylov
 
-    def solve(self, b: Any, **options: Any) -> Solution:
-        """Solve `A x = b`; see `hotk.linop.solve`."""
+    # `Any`: the keywords of the functions, which check them
+    def solve(self, b: PyTree, **options: Any) -> Solution:
+        """Solve `A x = b` by conjugate gradients or minimal residuals.
+
+        Args:
+            b: The right-hand side: a vector of the space.
+            **options: The keywords of `hotk.linop.solve`: `batched`, `x0`,
+                `preconditioner`, `tol`, `max_steps`.
+        """
         return solve(self, b, **options)
 
-    def eigh(self, k: int = 6, which: str = "LA", **options: Any) -> Eigenpairs:
-        """Compute `k` extreme eigenvalues with vectors; see `hotk.linop.eigh`."""
+    def eigh(self, k: int = 6, which: Which = "LA", **options: Any) -> Eigenpairs:
+        """Compute `k` extreme eigenvalues and their vectors by Lanczos iteration.
+
+        Args:
+            k: The number of eigenvalues.
+            which: `"LA"`, the largest; `"SA"`, the smallest; `"LM"`, those of largest
+                magnitude; `"BE"`, from both ends.
+            **options: The keywords of `hotk.linop.eigh`: `key`, `tol`, `window`,
+                `max_restarts`, `progress`.
+        """
         return eigh(self, k, which, **options)
 
-    def cholesky(self, damping: float = 0.0) -> Float[Array, "n n"]:
-        """Factorize the matrix, or refuse; see `hotk.linop.cholesky`."""
+    def cholesky(self, damping: RealNumber = 0.0) -> Float[Array, "n n"]:
+        """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`.
+
+        Args:
+            damping: A number that is added to the diagonal.
+        """
         return cholesky(self, damping)
 
     def inertia(self) -> Inertia:
-        """Count positive, zero and negative eigenvalues, by the dense matrix."""
+        """Count the eigenvalues of each sign; see `hotk.linop.inertia`."""
         return inertia(self)
 
     # ----- Arithmetic
 
-    def __add__(self, other: Any) -> "AbstractOperator":
+    def __add__(self, other: object) -> "AbstractOperator":
         """Return the sum of two operators."""
         if not isinstance(other, AbstractOperator):
             return NotImplemented
         return Sum((self, other))
 
-    def __sub__(self, other: Any) -> "AbstractOperator":
+    def __sub__(self, other: object) -> "AbstractOperator":
         """Return the difference of two operators."""
         if not isinstance(other, AbstractOperator):
             return NotImplemented
@@ -221,8 +238,8 @@ class AbstractOperator(eqx.Module):
         """Return the negative of the operator."""
         return Scaled(self, jnp.asarray(-1.0))
 
-    def __mul__(self, factor: Any) -> "AbstractOperator":
-        """Return the operator times a real number, which may be an array of no axes."""
+    def __mul__(self, factor: PyTree) -> "AbstractOperator":
+        """Return the operator times a real number: of Python, NumPy or JAX."""
         if isinstance(factor, AbstractOperator) or np.ndim(factor) or factor is None:
             return NotImplemented
         if np.iscomplexobj(factor):
@@ -232,10 +249,11 @@ class AbstractOperator(eqx.Module):
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: Any) -> "AbstractOperator":
+    def __truediv__(self, divisor: PyTree) -> "AbstractOperator":
         """Return the operator divided by a real number."""
         if isinstance(divisor, AbstractOperator) or np.ndim(divisor) or divisor is None:
             return NotImplemented
+        # a number of NumPy has a dtype, which the quotient would force on the vectors
         if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
             divisor = float(divisor)
         return self * (1 / jnp.asarray(divisor))
@@ -256,13 +274,13 @@ class Sum(AbstractOperator):
         check_same_space(self.terms, "+")
 
     @property
-    def like(self) -> Any:
-        """A vector of the first term that knows its space."""
-        return _first_like(self.terms)
+    def like(self) -> Vector:
+        """A vector of the space: of the first term that is not the identity."""
+        return common_like(self.terms)
 
     @property
     def symmetric(self) -> bool:
-        """Whether all terms are."""
+        """Whether all terms are symmetric."""
         return all(term.symmetric for term in self.terms)
 
     def __repr__(self) -> str:
@@ -274,11 +292,11 @@ class Sum(AbstractOperator):
         """Whether a product with any term runs on the host."""
         return any(term.on_host for term in self.terms)
 
-    def mv(self, v: Any) -> Any:
+    def mv(self, v: Vector) -> Vector:
         """Return the sum of the products."""
         return functools.reduce(space.plus, (term.mv(v) for term in self.terms))
 
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the sum of the products with several vectors."""
         products = (term.many(vectors, block_size) for term in self.terms)
         return functools.reduce(space.plus, products)
@@ -299,13 +317,13 @@ class Product(AbstractOperator):
         check_same_space(self.factors, "@")
 
     @property
-    def like(self) -> Any:
-        """A vector of the first factor that knows its space."""
-        return _first_like(self.factors)
+    def like(self) -> Vector:
+        """A vector of the space: of the first factor that is not the identity."""
+        return common_like(self.factors)
 
     @property
     def symmetric(self) -> bool:
-        """It is not known to be, unless there is but one factor besides identities."""
+        """Whether it is known to be symmetric: one factor, besides identities, is."""
         others = [f for f in self.factors if f.like is not None]
         return len(others) <= 1 and all(f.symmetric for f in others)
 
@@ -318,13 +336,13 @@ class Product(AbstractOperator):
         """Whether a product with any factor runs on the host."""
         return any(factor.on_host for factor in self.factors)
 
-    def mv(self, v: Any) -> Any:
-        """Apply one factor after the other."""
+    def mv(self, v: Vector) -> Vector:
+        """Apply one factor after the other, the last one first."""
         for factor in reversed(self.factors):
             v = factor.mv(v)
         return v
 
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Apply one factor after the other to several vectors."""
         for factor in reversed(self.factors):
             vectors = factor.many(vectors, block_size)
@@ -341,16 +359,16 @@ class Scaled(AbstractOperator):
     """
 
     inner: AbstractOperator
-    factor: Any
+    factor: Num[Array, ""]
 
     @property
-    def like(self) -> Any:
-        """A vector of the operator."""
+    def like(self) -> Vector:
+        """A vector of the space: of the operator."""
         return self.inner.like
 
     @property
     def symmetric(self) -> bool:
-        """Whether the operator is."""
+        """Whether the operator is symmetric."""
         return self.inner.symmetric
 
     def __repr__(self) -> str:
@@ -362,36 +380,10 @@ class Scaled(AbstractOperator):
         """Whether a product with the operator runs on the host."""
         return self.inner.on_host
 
-    def mv(self, v: Any) -> Any:
+    def mv(self, v: Vector) -> Vector:
         """Return the multiple of the product."""
         return space.times(self.factor, self.inner.mv(v))
 
-    def many(self, vectors: Any, block_size: int | None = None) -> Any:
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the multiples of the products with several vectors."""
         return space.times(self.factor, self.inner.many(vectors, block_size))
-
-
-def _first_like(operators: Any) -> Any:
-    return next((o.like for o in operators if o.like is not None), None)
-
-
-def check_same_space(operators: Any, symbol: str) -> None:
-    """Refuse operators of different spaces."""
-    found = [o.like for o in operators if o.like is not None]
-    for other in found[1:]:
-        same = jax.tree.structure(found[0]) == jax.tree.structure(other) and all(
-            a.shape == b.shape and a.dtype == b.dtype
-            for a, b in zip(
-                jax.tree.leaves(found[0]), jax.tree.leaves(other), strict=True
-            )
-        )
-        if not same:
-            raise StructureError(
-                message(
-                    f"A {symbol} B",
-                    "the operators act on different spaces.",
-                    expected=describe_tree(found[0]),
-                    got=describe_tree(other),
-                    fix="Make both at points of the same structure, shapes and dtypes.",
-                )
-            )

@@ -1,14 +1,14 @@
 """How operators show, in a terminal and in a notebook."""
 
 import html
-from typing import Any
 
 import jax
 
 from ._index import Index
+from ._linear_map import AbstractLinearMap
 
 
-def shown_in_notebook(operator: Any) -> str:
+def shown_in_notebook(operator: AbstractLinearMap) -> str:
     """Return the operator in one line, and a table of the leaves of its space."""
     line = f"<p><code>{html.escape(repr(operator))}</code></p>"
     if not jax.tree.leaves(operator.like):

@@ -1,19 +1,23 @@
 """`Identity` and `Diagonal`."""
 
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import describe_tree
+from hotk._core import Vector, describe_tree
 
 from ._operator import AbstractOperator
 
 
 @final
 class Identity(AbstractOperator):
-    """The identity, of whatever space it is added to or multiplied with.
+    """The identity operator, on the space of what it is added to or multiplied with.
+
+    Alone it has no size and no matrix. A multiple of it is damping: `H + 0.1 *
+    Identity()`.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**3), jnp.ones(2))
@@ -23,30 +27,31 @@ class Identity(AbstractOperator):
 
     @property
     def like(self) -> None:
-        """Any vector will do."""
+        """No vector: the identity acts on any space."""
         return
 
     @property
     def symmetric(self) -> bool:
-        """It is."""
+        """Whether the map is symmetric: always `True`."""
         return True
 
-    def mv(self, v: Any) -> Any:
-        """Return the vector."""
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector: the vector itself."""
         return v
 
 
-def _arrays(tree: Any) -> Any:
+def _arrays(tree: PyTree) -> Vector:
     return jax.tree.map(jnp.asarray, tree)
 
 
 @final
 class Diagonal(AbstractOperator):
-    """The entrywise product with a vector.
+    """A diagonal operator: the entrywise product with a vector.
 
     Attributes:
-        entries: The diagonal: a tree of real or complex arrays. The parts of a complex
-            entry multiply the real and the imaginary part.
+        entries: The diagonal: a tree of real or complex arrays. The real part of a
+            complex entry multiplies the real part of a vector's entry, its imaginary
+            part the imaginary part.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: x @ x, jnp.ones(2))
@@ -54,11 +59,11 @@ class Diagonal(AbstractOperator):
         [[3.0, 0.0], [0.0, 5.0]]
     """
 
-    entries: Any = eqx.field(converter=_arrays)
+    entries: Vector = eqx.field(converter=_arrays)
 
     @property
-    def like(self) -> Any:
-        """The diagonal itself is a vector."""
+    def like(self) -> Vector:
+        """A vector of the space: the diagonal itself."""
         return self.entries
 
     def __repr__(self) -> str:
@@ -67,15 +72,15 @@ class Diagonal(AbstractOperator):
 
     @property
     def symmetric(self) -> bool:
-        """It is."""
+        """Whether the map is symmetric: always `True`."""
         return True
 
-    def mv(self, v: Any) -> Any:
-        """Return the entrywise product."""
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector, entry by entry."""
         return jax.tree.map(_entrywise, self.entries, v)
 
 
-def _entrywise(a: Any, b: Any) -> Any:
+def _entrywise(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:
     if not jnp.iscomplexobj(a):
         return a * b
     return jax.lax.complex(a.real * b.real, a.imag * b.imag)

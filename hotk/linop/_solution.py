@@ -1,15 +1,19 @@
 """`Solution`: what an iterative solver found, and why it stopped."""
 
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport
+from hotk._core import AbstractReport, Vector
 
 
 class Reason(eqx.Enumeration):
-    """Why an iteration stopped."""
+    """Why an iterative solver stopped: a member is an array, and prints as text.
+
+    Compare with `solution.reason == hotk.linop.Reason.converged`, which works inside of
+    `jit` as well. `Reason[solution.reason]` is the text.
+    """
 
     converged = "the residual is below the tolerance"
     most_steps = "the largest number of steps was reached"
@@ -22,7 +26,7 @@ class Reason(eqx.Enumeration):
 
 
 class Method(eqx.Enumeration):
-    """Which solver a solution comes from."""
+    """The solver that a solution comes from; see `Reason` for how to compare."""
 
     cg = "conjugate gradients"
     minres = "minimal residuals"
@@ -31,34 +35,41 @@ class Method(eqx.Enumeration):
 
 @final
 class Solution(AbstractReport):
-    """What an iterative solver found for `A x = b`, and why it stopped.
+    """The result of an iterative solver for `A x = b`, and why it stopped.
 
-    It is a pytree of arrays, so that it can be returned from `jit`, `vmap` and `scan`.
+    It is a pytree of arrays, so it can be returned from `jit`, `vmap` and `scan`.
 
     Attributes:
         x: The solution: a vector of the space.
-        iterations: How many products with the operator it took, without the last one,
+        iterations: The number of products with the operator, without the last one,
             which gives the residual.
         residual: The norm of `b - A x`, computed anew at the end.
-        relative: The same over the norm of `b`.
-        curvature: The smallest `p' A p / p' p` along all directions of the iteration:
-            an upper bound of the smallest eigenvalue. Infinity if there was none.
+        relative: The residual over the norm of `b`.
+        curvature: The smallest Rayleigh quotient `p' A p / p' p` over the directions of
+            the iteration: an upper bound of the smallest eigenvalue. Infinity if there
+            was no direction.
         direction: The direction of that curvature if it is not positive, else zero.
-        model: The quadratic `x' A x / 2 - b' x` at the solution: what a step changes by
-            it.
+        model: The quadratic `x' A x / 2 - b' x` at the solution: the predicted change
+            of the function, if `A` is its Hessian and `-b` its gradient.
         reason: Why the iteration stopped, a member of `hotk.linop.Reason`.
-        method: Which solver it was, a member of `hotk.linop.Method`.
+        method: The solver, a member of `hotk.linop.Method`.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.array([1.0, 2.0]))
+        >>> solution = H.solve(jnp.array([12.0, 48.0]))
+        >>> hotk.linop.Reason[solution.reason], bool(solution.definite)
+        ('the residual is below the tolerance', True)
     """
 
-    x: Any
+    x: Vector
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
     relative: Float[Array, "*batch"]
     curvature: Float[Array, "*batch"]
-    direction: Any
+    direction: Vector
     model: Float[Array, "*batch"]
-    reason: Any
-    method: Any
+    reason: Reason
+    method: Method
 
     @property
     def converged(self) -> Bool[Array, "*batch"]:
@@ -67,9 +78,10 @@ class Solution(AbstractReport):
 
     @property
     def definite(self) -> Bool[Array, "*batch"]:
-        """Whether all curvature that was seen is positive.
+        """Whether all curvature that the iteration met is positive.
 
-        That a matrix is positive definite is not proved by it; that one is not, is.
+        If it is false, the operator is not positive definite. If it is true, that is
+        no proof that it is: the iteration does not meet every direction.
         """
         return self.curvature > 0
 
@@ -83,8 +95,8 @@ class Solution(AbstractReport):
                 ("largest relative residual", f"{float(self.relative.max()):.3g}"),
             ]
         return [
-            ("method", self._say(Method, self.method)),
-            ("stopped", self._say(Reason, self.reason)),
+            ("method", Method[self.method]),
+            ("stopped", Reason[self.reason]),
             ("iterations", str(self.iterations)),
             ("residual", f"{float(self.residual):.3g}"),
             ("relative residual", f"{float(self.relative):.3g}"),
@@ -92,7 +104,3 @@ class Solution(AbstractReport):
             ("positive definite", "not refuted" if bool(self.definite) else "no"),
             ("model", f"{float(self.model):.6g}"),
         ]
-
-    @staticmethod
-    def _say(enumeration: Any, item: Any) -> str:
-        return enumeration[item]

@@ -1,15 +1,18 @@
 """Systems with an operator: a solver chosen by definiteness, and factorizations."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import (
     NotPositiveDefiniteError,
+    RealNumber,
     Tracer,
+    Vector,
+    WhileLoop,
     in_trace,
     message,
     number_name,
@@ -17,43 +20,47 @@ from hotk._core import (
 
 from . import space
 from ._cg import cg
-from ._driver import compiled, constant
+from ._driver import compiled, nondifferentiable
+from ._linear_map import AbstractLinearMap
 from ._minres import minres
 from ._solution import Reason, Solution
 
 
 def solve(
-    operator: Any,
-    b: Any,
+    operator: AbstractLinearMap,
+    b: PyTree,
     *,
     batched: bool = False,
-    x0: Any = None,
-    preconditioner: Any = None,
-    tol: Any = 1e-5,
-    max_steps: int | None = None,
+    x0: PyTree = None,
+    preconditioner: AbstractLinearMap | None = None,
+    tol: RealNumber = 1e-5,
+    max_steps: int | Int[Array, ""] | None = None,
 ) -> Solution:
     """Solve `A x = b` by conjugate gradients; by minimal residuals if it is indefinite.
 
     Conjugate gradients stop where they meet a direction without positive curvature.
-    Then minimal residuals begin where they stopped; `method` and `definite` say so, and
-    `curvature` and `direction` are those that were met.
+    Minimal residuals then go on from the point reached. `method` and `definite` of the
+    solution tell which was used, and `curvature` and `direction` are those that
+    conjugate gradients met.
 
     Args:
         operator: A symmetric operator.
         b: The right-hand side: a vector of the space.
         batched: Whether `b` has a leading axis, one right-hand side each.
-        x0: Where to begin; zero if left out.
-        preconditioner: An operator close to the inverse, positive definite.
+        x0: The start of the iteration; zero if left out.
+        preconditioner: An operator close to the inverse of `A`, positive definite.
         tol: Stop when the residual is below `tol` times the norm of `b`.
-        max_steps: Stop each of the two after so many products; `10 n` at most if left
+        max_steps: Stop each of the two after this number of products; `10 n` if left
             out.
 
     Returns:
         A `Solution`, with a leading axis if `batched`.
 
     Raises:
-        StructureError: If `b` is not a vector of the space.
+        StructureError: If `b` or `x0` is not a vector of the space.
         TypeError: If the operator is not symmetric.
+        ValueError: If `max_steps` is not positive.
+        ModeError: If a derivative is taken by the operator or a vector.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(2))
@@ -67,74 +74,89 @@ def solve(
         inputs = (operator, b, x0, preconditioner, tol, max_steps)
         if operator.on_host:
             return _one_by_one(*inputs)
-        return compiled(_batched, constant("solve(A, b)", inputs))
-    first = cg(operator, b, x0=x0, **options)
+        return compiled(_batched, nondifferentiable("solve(A, b)", inputs))
+    by_cg = cg(operator, b, x0=x0, **options)
 
-    def again(found: Solution) -> Solution:
-        other = minres(operator, b, x0=found.x, **options)
-        total = other.iterations + found.iterations
-        changed = {
-            "iterations": total,
-            "curvature": found.curvature,
-            "direction": found.direction,
-        }
-        return dataclasses.replace(other, **changed)
+    def go_on(by_cg: Solution) -> Solution:
+        by_minres = minres(operator, b, x0=by_cg.x, **options)
+        return dataclasses.replace(
+            by_minres,
+            iterations=by_cg.iterations + by_minres.iterations,
+            # the direction in which the system is indefinite: minres need not meet it
+            curvature=by_cg.curvature,
+            direction=by_cg.direction,
+        )
 
-    indefinite = first.reason == Reason.negative_curvature
+    indefinite = by_cg.reason == Reason.negative_curvature
     if isinstance(indefinite, Tracer) or in_trace():
-        return jax.lax.cond(indefinite, again, lambda found: found, first)
-    return again(first) if bool(indefinite) else first
+        return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
+    return go_on(by_cg) if bool(indefinite) else by_cg
 
 
 def _one_by_one(
-    A: Any, b: Any, x0: Any, M: Any, tol: Any, max_steps: int | None
+    A: AbstractLinearMap,
+    b: PyTree,
+    x0: PyTree,
+    M: AbstractLinearMap | None,
+    tol: RealNumber,
+    max_steps: int | Int[Array, ""] | None,
 ) -> Solution:
     options = {"preconditioner": M, "tol": tol, "max_steps": max_steps}
     count = len(jax.tree.leaves(b)[0])
     row = lambda v, i: None if v is None else space.take(v, i)
-    found = [solve(A, row(b, i), x0=row(x0, i), **options) for i in range(count)]
-    return jax.tree.map(lambda *each: jnp.stack(each), *found)
+    solutions = [solve(A, row(b, i), x0=row(x0, i), **options) for i in range(count)]
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *solutions)
 
 
 def _batched(
-    while_loop: Any, A: Any, b: Any, x0: Any, M: Any, tol: Any, max_steps: int | None
+    while_loop: WhileLoop,
+    A: AbstractLinearMap,
+    b: PyTree,
+    x0: PyTree,
+    M: AbstractLinearMap | None,
+    tol: RealNumber,
+    max_steps: int | Int[Array, ""] | None,
 ) -> Solution:
     del while_loop
     options = {"preconditioner": M, "tol": tol, "max_steps": max_steps}
-    one = lambda b, x0: solve(A, b, x0=x0, **options)
+    solve_one = lambda b, x0: solve(A, b, x0=x0, **options)
     if any(space.is_explicit(leaf) for leaf in jax.tree.leaves(b)):
         # `vmap` of a loop selects with a condition that is not split as its cases are
-        return jax.lax.map(lambda pair: one(*pair), (b, x0))
-    return jax.vmap(one, in_axes=(0, None if x0 is None else 0))(b, x0)
+        return jax.lax.map(lambda pair: solve_one(*pair), (b, x0))
+    return jax.vmap(solve_one, in_axes=(0, None if x0 is None else 0))(b, x0)
 
 
 class Inertia(NamedTuple):
-    """How many eigenvalues of a symmetric matrix have which sign.
+    """The inertia of a symmetric matrix: the number of eigenvalues of each sign.
 
     Attributes:
-        positive: How many are positive.
-        zero: How many are zero up to rounding, `n eps` times the largest magnitude.
-        negative: How many are negative.
+        positive: The number of positive eigenvalues.
+        zero: The number that are zero up to rounding: at most `n eps` times the largest
+            magnitude.
+        negative: The number of negative eigenvalues.
     """
 
-    positive: Any
-    zero: Any
-    negative: Any
+    positive: Int[Array, ""]
+    zero: Int[Array, ""]
+    negative: Int[Array, ""]
 
     def __repr__(self) -> str:
-        """Write the three numbers."""
+        """Show the three numbers."""
         numbers = zip(self._fields, map(number_name, self), strict=True)
         return f"Inertia({', '.join(f'{name}: {n}' for name, n in numbers)})"
 
 
-def inertia(operator: Any) -> Inertia:
-    """Count the eigenvalues of the matrix by sign; none if it is not finite.
+def inertia(operator: AbstractLinearMap) -> Inertia:
+    """Count the positive, zero and negative eigenvalues of a symmetric operator.
+
+    It forms the matrix and computes all eigenvalues: `n^2` numbers and about `n^3`
+    operations. All three counts are zero if the matrix is not finite.
 
     Args:
         operator: A symmetric operator.
 
     Returns:
-        An `Inertia`: how many are positive, zero up to rounding, negative.
+        An `Inertia`: the numbers of positive, zero and negative eigenvalues.
 
     Raises:
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
@@ -153,20 +175,26 @@ def inertia(operator: Any) -> Inertia:
     )
 
 
-def cholesky(operator: Any, damping: float = 0.0) -> Float[Array, "n n"]:
-    r"""Factorize the matrix as $L L^T$, and refuse if it is not positive definite.
+def cholesky(
+    operator: AbstractLinearMap, damping: RealNumber = 0.0
+) -> Float[Array, "n n"]:
+    r"""Compute the Cholesky factor of the matrix, $A + \lambda I = L L^T$.
+
+    It forms the matrix. Outside of a transformation it also computes all eigenvalues,
+    so that it raises where the matrix is not positive definite instead of returning NaN
+    or the factor of a matrix that is only so by rounding.
 
     Args:
         operator: A symmetric operator.
-        damping: Added to the diagonal before.
+        damping: The number $\lambda$ that is added to the diagonal.
 
     Returns:
         The lower triangle `L`, in the order of `index`.
 
     Raises:
         NotPositiveDefiniteError: If the smallest eigenvalue, damping included, is not
-            positive by more than rounding. Inside of a transformation nothing can be
-            raised: the factor is NaN there.
+            positive by more than rounding. Inside of a transformation no error is
+            possible, and the factor is NaN.
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
 
     Example:
@@ -183,7 +211,7 @@ def cholesky(operator: Any, damping: float = 0.0) -> Float[Array, "n n"]:
     smallest, largest = float(jnp.min(values)), float(jnp.max(values))
     limit = float(jnp.finfo(a.dtype).eps) * len(a) * max(abs(smallest), abs(largest))
     if not smallest > limit:
-        gradient = getattr(operator, "gradient", None)
+        gradient: Vector = getattr(operator, "gradient", None)
         slope = ""
         if gradient is not None:
             slope = f"; the gradient's norm here is {float(space.norm(gradient)):.3g}"
@@ -193,8 +221,9 @@ def cholesky(operator: Any, damping: float = 0.0) -> Float[Array, "n n"]:
                 "the matrix is not positive definite.",
                 expected=f"a smallest eigenvalue above {limit:.3g}, for rounding",
                 got=f"{smallest:.6g} (largest {largest:.6g}){slope}",
-                fix="At a saddle or before convergence it is not a precision matrix: "
-                f"minimize further, or give `damping=` above {-smallest + limit:.3g}.",
+                fix="At a saddle point, or before convergence, a Hessian is not "
+                "positive definite: minimize further, or give `damping=` above "
+                f"{-smallest + limit:.3g}.",
             ),
             smallest,
         )

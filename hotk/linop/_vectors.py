@@ -1,27 +1,32 @@
 """What a user gives for a vector of a space, and vectors as lists of real arrays."""
 
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Num
 
-from hotk._core import StructureError, describe, describe_tree, message
+from hotk._core import StructureError, Vector, describe, describe_tree, message
 
 from . import space
 
 
-def space_of(operator: Any) -> Any:
-    """Return a vector of the space of an operator.
+def space_of(operator: object) -> Vector:
+    """Return a vector of the space that an operator acts on.
+
+    Only its structure, shapes and dtypes matter, not its values.
 
     Args:
-        operator: An operator.
+        operator: An operator of `hotk.linop`.
 
     Returns:
-        A tree of arrays: the floating leaves of the point, `None` for the others.
+        A tree of arrays: the floating and complex leaves of the point, `None` for the
+        others.
 
     Raises:
-        TypeError: If any space will do, or it is no operator.
+        TypeError: If it is not an operator, or made of identities alone, which act on
+            any space.
 
     Example:
         >>> f = lambda p: p["n"] * jnp.sum(p["w"] ** 2)
@@ -31,29 +36,33 @@ def space_of(operator: Any) -> Any:
     """
     if not hasattr(operator, "like"):
         raise TypeError(
-            f"{describe(operator)} is no operator: make one of a function at a point, "
-            "`hotk.HessianOperator(f, x)`."
+            f"{describe(operator)} is not an operator. Make one from a function and a "
+            "point: `hotk.HessianOperator(f, x)`."
         )
-    if operator.like is None:
+    like = getattr(operator, "like", None)
+    if like is None:
         raise TypeError(
             "an operator made of identities alone acts on any space, so it has no size "
-            "and no matrix: add it to another one, as in `H + 0.1 * hotk.Identity()`."
+            "and no matrix. Add it to another one, as in `H + 0.1 * hotk.Identity()`."
         )
-    return operator.like
+    return like
 
 
-def is_flat(v: Any, like: Any) -> bool:
+def is_flat(v: object, like: Vector) -> TypeGuard[Num[Array | np.ndarray, " n"]]:
     """Whether a vector is given as one array although the space has another form."""
-    array = isinstance(v, (jax.Array, np.ndarray)) and v.ndim == 1
-    if like is None or not array or v.shape != (space.dimension(like),):
+    if like is None or not isinstance(v, (jax.Array, np.ndarray)):
+        return False
+    if v.shape != (space.dimension(like),):
         return False
     leaves, treedef = jax.tree.flatten(like)
-    one = treedef == jax.tree.structure(0) and leaves[0].ndim == 1
-    return not one or jnp.iscomplexobj(leaves[0]) != np.iscomplexobj(v)
+    one_axis = treedef == jax.tree.structure(0) and leaves[0].ndim == 1
+    # A space of one real array with one axis: its vectors are what they are. If that
+    # array is complex, `n` real numbers are a flat vector and complex ones are not.
+    return not one_axis or jnp.iscomplexobj(leaves[0]) != np.iscomplexobj(v)
 
 
-def as_vector(call: str, v: Any, like: Any) -> Any:
-    """Return what was given as a vector of the space.
+def as_vector(call: str, v: object, like: Vector) -> Vector:
+    """Check that a tree is a vector of the space, and cast it.
 
     Entries at leaves that are not differentiated are dropped; NumPy arrays and Python
     numbers get the dtype of their leaf.
@@ -62,18 +71,17 @@ def as_vector(call: str, v: Any, like: Any) -> Any:
         StructureError: If structure, shapes or dtypes are others.
     """
     is_none = lambda leaf: leaf is None
-    want, treedef = jax.tree.flatten(like, is_leaf=is_none)
-    found: list[Any] = []
+    expected, treedef = jax.tree.flatten(like, is_leaf=is_none)
     try:
-        given = treedef.flatten_up_to(v)
+        leaves = treedef.flatten_up_to(v)
     except (ValueError, TypeError, KeyError):
-        given = None
-    if given is not None:
-        pairs = zip(want, given, strict=True)
-        found = [None if a is None else fitted(b, a) for a, b in pairs]
-        pairs = zip(want, found, strict=True)
+        leaves = None
+    if leaves is not None:
+        pairs = zip(expected, leaves, strict=True)
+        cast = [None if a is None else cast_leaf(b, a) for a, b in pairs]
+        pairs = zip(expected, cast, strict=True)
         if not any(a is not None and b is None for a, b in pairs):
-            return treedef.unflatten(found)
+            return treedef.unflatten(cast)
     raise StructureError(
         message(
             call,
@@ -86,16 +94,26 @@ def as_vector(call: str, v: Any, like: Any) -> Any:
     )
 
 
-def fitted(b: Any, a: Any) -> Any:
-    """Return a leaf of a vector as a leaf of the space, `None` if it is none."""
-    if isinstance(b, (np.ndarray, np.generic, bool, int, float, complex)):
-        fits = np.shape(b) == a.shape and _kind(np.asarray(b)) <= _kind(a)
-        return jnp.asarray(np.array(b), a.dtype) if fits else None
-    same = isinstance(b, jax.Array) and b.shape == a.shape and b.dtype == a.dtype
-    return b if same else None
+def cast_leaf(leaf: object, like: Array) -> Array | None:
+    """Return a leaf in the dtype of another one, `None` if it cannot stand for it.
+
+    NumPy arrays and Python numbers are cast, to a wider class of numbers only. Arrays
+    of JAX have the dtype that the user gave them, so another one is a mistake.
+    """
+    if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
+        narrower = _number_class(np.asarray(leaf)) <= _number_class(like)
+        if np.shape(leaf) != like.shape or not narrower:
+            return None
+        # A copy: JAX may use the memory of a NumPy array, which the user may change.
+        return jnp.asarray(np.array(leaf), like.dtype)
+    if not isinstance(leaf, jax.Array):
+        return None
+    same = leaf.shape == like.shape and leaf.dtype == like.dtype
+    return leaf if same else None
 
 
-def _kind(a: Any) -> int:
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    found = [i for i, kind in enumerate(kinds) if jnp.issubdtype(a.dtype, kind)]
-    return found[0] if found else len(kinds)
+def _number_class(a: Array | np.ndarray) -> int:
+    """Rank booleans, integers, real and complex numbers; any other dtype is last."""
+    classes = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    ranks = [i for i, each in enumerate(classes) if jnp.issubdtype(a.dtype, each)]
+    return ranks[0] if ranks else len(classes)

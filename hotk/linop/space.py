@@ -7,49 +7,57 @@ for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v
 import contextlib
 import functools
 import itertools
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Inexact, Int, Num, PyTree
 
-from hotk._core import Tracer
+from hotk._core import RandomKey, Scalar, Tracer, Vector
 
 
-def promoted(*dtypes: Any) -> Any:
+Factor: TypeAlias = float | Num[Array, ""]
+"""What a vector may be multiplied with: a real number, traced or not."""
+
+
+def promoted(*dtypes: DTypeLike) -> jnp.dtype:
     """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 
 
-def wide(dtype: Any) -> Any:
+def wide(dtype: DTypeLike) -> jnp.dtype:
     """Return the dtype in which sums over numbers of a dtype are taken."""
     return promoted(dtype, jnp.float32)
 
 
-def widened(v: Any) -> Any:
+def widened(v: Vector) -> Vector:
     """Convert a vector's low-precision leaves to `float32`."""
     return jax.tree.map(lambda a: a.astype(wide(a.dtype)), v)
 
 
-def narrowed(v: Any, like: Any) -> Any:
+def narrowed(v: Vector, like: Vector) -> Vector:
     """Convert a vector's leaves to the dtypes of another vector."""
     return jax.tree.map(lambda a, b: a.astype(b.dtype), v, like)
 
 
-def scalar_dtype(v: Any) -> Any:
+def scalar_dtype(v: Vector) -> jnp.dtype:
     """Return the real dtype of inner products."""
     dtypes = [jnp.finfo(wide(a.dtype)).dtype for a in jax.tree.leaves(v)]
     return promoted(jnp.float32, *dtypes)
 
 
-def dimension(v: Any) -> int:
+def dimension(v: Vector) -> int:
     """Count the real numbers in a vector: two for each complex one."""
     leaves = jax.tree.leaves(v)
     return sum(a.size * (2 if jnp.iscomplexobj(a) else 1) for a in leaves)
 
 
-def inner(u: Any, v: Any) -> Any:
+def inner(u: Vector, v: Vector) -> Scalar:
     """Return the real inner product of two vectors."""
     dtype = scalar_dtype(u)
     total = jnp.zeros((), dtype)
@@ -59,7 +67,7 @@ def inner(u: Any, v: Any) -> Any:
     return total
 
 
-def norm(v: Any) -> Any:
+def norm(v: Vector) -> Scalar:
     """Return the Euclidean norm of a vector, whatever its size."""
     square = inner(v, v)
     if not jax.tree.leaves(v):
@@ -69,29 +77,29 @@ def norm(v: Any) -> Any:
     return jax.lax.cond(safe, _root, _of_scaled, square, v)
 
 
-def _root(square: Any, v: Any) -> Any:
+def _root(square: Scalar, v: Vector) -> Scalar:
     del v
     return jnp.sqrt(square)
 
 
-def _of_scaled(square: Any, v: Any) -> Any:
+def _of_scaled(square: Scalar, v: Vector) -> Scalar:
     del square
     return scaled_norm(v)
 
 
-def norm_of_each(v: Any) -> Any:
+def norm_of_each(v: Vector) -> Scalar:
     """As `norm`, for `vmap`: JAX has no batch of branches on what is split by type."""
     return (scaled_norm if any(map(is_explicit, jax.tree.leaves(v))) else norm)(v)
 
 
-def scaled_norm(v: Any) -> Any:
+def scaled_norm(v: Vector) -> Scalar:
     """As `norm`, and reads the vector twice."""
     unit = power_of_size(v)
     scaled = times(1 / unit, v)
     return (unit * jnp.sqrt(inner(scaled, scaled))).astype(scalar_dtype(v))
 
 
-def power_of_size(v: Any) -> Any:
+def power_of_size(v: Vector) -> Scalar:
     """Return a power of two near the largest entry, 1 if that is 0 or not finite.
 
     A vector over it has a norm that neither overflows nor vanishes, and its digits.
@@ -108,51 +116,51 @@ def power_of_size(v: Any) -> Any:
     return jnp.clip(power, least, 1 / least)
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:
     if jnp.iscomplexobj(a) or jnp.iscomplexobj(b):
         return jnp.real(a) * jnp.real(b) + jnp.imag(a) * jnp.imag(b)
     return a * b
 
 
-def times(factor: Any, v: Any) -> Any:
+def times(factor: Factor, v: Vector) -> Vector:
     """Return a multiple of a vector, leaf by leaf in the leaf's dtype."""
     return jax.tree.map(lambda a: _scaled(factor, a), v)
 
 
-def _scaled(factor: Any, a: Any) -> Any:
+def _scaled(factor: Factor, a: Inexact[Array, "..."]) -> Array:
     factor = jnp.asarray(factor, _real(a))
     if jnp.iscomplexobj(a):
         return jax.lax.complex(factor * a.real, factor * a.imag)
     return factor * a
 
 
-def plus(u: Any, v: Any, factor: Any = 1) -> Any:
+def plus(u: Vector, v: Vector, factor: Factor = 1) -> Vector:
     """Return `u + factor v`."""
     return jax.tree.map(lambda a, b: a + _scaled(factor, b), u, v)
 
 
-def minus(u: Any, v: Any) -> Any:
+def minus(u: Vector, v: Vector) -> Vector:
     """Return `u - v`."""
     return jax.tree.map(jnp.subtract, u, v)
 
 
-def choose(condition: Any, u: Any, v: Any) -> Any:
+def choose(condition: bool | Bool[Array, ""], u: Vector, v: Vector) -> Vector:
     """Return `u` where a scalar condition holds, else `v`."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), u, v)
 
 
-def zeros(like: Any) -> Any:
+def zeros(like: Vector) -> Vector:
     """Return the zero vector."""
     with mesh_of(like):
         return jax.tree.map(jnp.zeros_like, like)
 
 
-def is_explicit(a: Any) -> bool:
+def is_explicit(a: Array) -> bool:
     """Whether the type of an array says how it is split among devices."""
     return any(axis is not None for axis in jax.typeof(a).sharding.spec)
 
 
-def mesh_of(v: Any) -> Any:
+def mesh_of(v: Vector) -> contextlib.AbstractContextManager[Any]:
     """Enter the mesh that a traced vector is split over explicitly, if it is.
 
     The zeros that a program begins with belong to no mesh otherwise.
@@ -163,18 +171,19 @@ def mesh_of(v: Any) -> Any:
     return contextlib.nullcontext()
 
 
-def gathered(a: Any) -> Any:
+def gathered(a: Array) -> Array:
     """Return an array whole on each device, if its type would forbid to reshape it."""
     if not is_explicit(a):
         return a
-    mesh = jax.typeof(a).sharding.mesh if isinstance(a, Tracer) else a.sharding.mesh
-    return jax.sharding.reshard(a, NamedSharding(mesh, PartitionSpec(*[None] * a.ndim)))
+    sharding: Any = jax.typeof(a).sharding if isinstance(a, Tracer) else a.sharding
+    whole = PartitionSpec(*[None] * a.ndim)
+    return jax.sharding.reshard(a, NamedSharding(sharding.mesh, whole))
 
 
-def placed(v: Any, like: Any) -> Any:
+def placed(v: Vector, like: Vector) -> Vector:
     """Split a vector among devices as another one is, unless it is being traced."""
 
-    def one(a: Any, b: Any) -> Any:
+    def one(a: Array, b: Array) -> Array:
         if isinstance(a, Tracer) or isinstance(b, Tracer):
             return a
         return jax.device_put(a, b.sharding) if len(b.devices()) > 1 else a
@@ -182,7 +191,7 @@ def placed(v: Any, like: Any) -> Any:
     return jax.tree.map(one, v, like)
 
 
-def _real(a: Any) -> Any:
+def _real(a: Inexact[Array, "..."]) -> jnp.dtype:
     return jnp.finfo(a.dtype).dtype
 
 
@@ -191,7 +200,7 @@ def _real(a: Any) -> Any:
 _SMALL = 1 << 16
 
 
-def random(key: Any, like: Any, *, signs: bool = False) -> Any:
+def random(key: RandomKey, like: Vector, *, signs: bool = False) -> Vector:
     """Draw independent entries, normal or signs, in at least single precision.
 
     Real and imaginary parts are drawn one by one, so the covariance is the identity of
@@ -199,7 +208,7 @@ def random(key: Any, like: Any, *, signs: bool = False) -> Any:
     """
     like = widened(like)
     arrays = parts(like)
-    groups: dict[Any, list[int]] = {}
+    groups: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
     for i, a in enumerate(arrays):
         shape = a.shape if a.size > _SMALL else None
         groups.setdefault((str(a.dtype), shape), []).append(i)
@@ -229,27 +238,27 @@ def random(key: Any, like: Any, *, signs: bool = False) -> Any:
 _FULL = jax.lax.Precision.HIGHEST
 
 
-def basis(like: Any, count: int) -> Any:
+def basis(like: Vector, count: int) -> PyTree:
     """Return `count` zero vectors."""
     rows = lambda a: jnp.broadcast_to(a[None], (count, *a.shape))
     return jax.tree.map(rows, zeros(like))
 
 
-def put(vectors: Any, index: Any, v: Any) -> Any:
+def put(vectors: PyTree, index: int | Int[Array, ""], v: Vector) -> PyTree:
     """Replace one vector of a basis."""
     return jax.tree.map(
         lambda b, a: jax.lax.dynamic_update_index_in_dim(b, a, index, 0), vectors, v
     )
 
 
-def take(vectors: Any, index: Any) -> Any:
+def take(vectors: PyTree, index: int | Int[Array, ""]) -> Vector:
     """Return one vector of a basis."""
     return jax.tree.map(
         lambda b: jax.lax.dynamic_index_in_dim(b, index, 0, keepdims=False), vectors
     )
 
 
-def coefficients(vectors: Any, v: Any) -> Any:
+def coefficients(vectors: PyTree, v: Vector) -> Float[Array, " count"]:
     """Return the inner products of all vectors of a basis with one."""
     dtype = scalar_dtype(v)
     total: Any = 0
@@ -258,7 +267,7 @@ def coefficients(vectors: Any, v: Any) -> Any:
     return total
 
 
-def _contracted(b: Any, a: Any) -> Any:
+def _contracted(b: Array, a: Array) -> Float[Array, " count"]:
     if jnp.iscomplexobj(a):
         return _contracted(b.real, a.real) + _contracted(b.imag, a.imag)
     if is_explicit(a):  # a product of matrices would ask how the result is split
@@ -267,7 +276,7 @@ def _contracted(b: Any, a: Any) -> Any:
     return jnp.tensordot(b, a, axes=axes, precision=_FULL)
 
 
-def combination(weights: Any, vectors: Any) -> Any:
+def combination(weights: Float[Array, "*rows count"], vectors: PyTree) -> PyTree:
     """Combine the vectors of a basis, once or for each row of a matrix of weights."""
     return jax.tree.map(
         lambda b: jnp.tensordot(weights.astype(b.dtype), b, axes=1, precision=_FULL),
@@ -275,7 +284,7 @@ def combination(weights: Any, vectors: Any) -> Any:
     )
 
 
-def orthogonal(basis: Any, w: Any) -> tuple[Any, Any]:
+def orthogonal(basis: PyTree, w: Vector) -> tuple[Vector, Float[Array, " count"]]:
     """Subtract from a vector its part in the span of a basis; return both."""
     found = coefficients(basis, w)
     return minus(w, combination(found, basis)), found
@@ -284,7 +293,7 @@ def orthogonal(basis: Any, w: Any) -> tuple[Any, Any]:
 # ----- Complex numbers as pairs
 
 
-def parts(v: Any) -> list[Any]:
+def parts(v: Vector) -> list[Array]:
     """List the real arrays of a vector: two for a complex leaf."""
     made = []
     for leaf in jax.tree.leaves(v):
@@ -292,7 +301,7 @@ def parts(v: Any) -> list[Any]:
     return made
 
 
-def whole(arrays: Any, like: Any) -> Any:
+def whole(arrays: Iterable[Array | np.ndarray], like: Vector) -> Vector:
     """Put real arrays together again to a vector."""
     remaining = iter(arrays)
     made = [
@@ -304,14 +313,14 @@ def whole(arrays: Any, like: Any) -> Any:
     return jax.tree.structure(like).unflatten(made)
 
 
-def flattened(v: Any) -> Any:
+def flattened(v: Vector) -> Float[Array, " n"]:
     """Return a vector as one array, in the order of the index."""
     arrays = parts(v)
     dtype = promoted(*[a.dtype for a in arrays])
     return jnp.concatenate([gathered(a).ravel().astype(dtype) for a in arrays])
 
 
-def unflattened(flat: Any, like: Any) -> Any:
+def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
     """Return one array as a vector."""
     made, start = [], 0
     for part in parts(like):

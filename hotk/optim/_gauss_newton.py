@@ -17,8 +17,8 @@ from ._local import Local, Numbers, Outcome, is_finite
 from ._step import those_given, transformation, with_keywords
 
 
-def _half_square(r: PyTree) -> Scalar | float:
-    return sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2
+def _half_square(r: PyTree) -> Scalar:
+    return jnp.asarray(sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2)
 
 
 def _of_residuals(

@@ -260,7 +260,7 @@ def test_the_empirical_fisher_vanishes_where_all_is_fitted():
 @pytest.mark.parametrize("make", [Fisher, lambda m, l: SampledFisher(m, l, KEY)])
 def test_a_loss_without_a_density_has_no_fisher_matrix(make, as_user):
     for loss in (HuberLoss(NUMBERS), lambda z: jnp.sum(z)):
-        with pytest.raises(TypeError, match="no likelihood") as error:
+        with pytest.raises(TypeError, match="not a likelihood") as error:
             make(net, loss)
         assert "hotk.ggnvp" in str(error.value)
 
@@ -271,6 +271,12 @@ KEY = jax.random.key(0)
 def test_samples_are_at_least_one(as_user):
     with pytest.raises(ValueError, match="not positive"):
         SampledFisher(net, SquaredError(NUMBERS), KEY, 0)
+
+
+def test_an_empirical_fisher_needs_the_gradients_of_examples(as_user):
+    with pytest.raises(TypeError, match="single examples") as error:
+        EmpiricalFisher(net, lambda z: jnp.sum(z))
+    assert "hotk.ggnvp" in str(error.value)
 
 
 def test_an_empirical_fisher_is_a_function_like_others():

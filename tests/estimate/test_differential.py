@@ -106,7 +106,7 @@ def test_a_hundred_thousand_dimensions():
     assert compiled.info.peak_bytes < 60 * x.nbytes
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_refused(as_user):
     for call in (hotk.estimate.laplacian, hotk.estimate.biharmonic):
         with pytest.raises(ValueError, match="samples"):
             call(f, X, KEY, samples=0)

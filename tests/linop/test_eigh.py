@@ -211,7 +211,7 @@ def test_what_makes_no_sense_is_refused():
     for k in (0, 4, -1):
         with pytest.raises(ValueError, match="between 1 and n = 3"):
             H.eigh(k)
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="not one of"):
         H.eigh(1, "largest")
 
 
@@ -226,7 +226,7 @@ def test_a_bar_changes_nothing(as_user, capsys):
     with compiles() as count:
         operator(A).eigh(2, window=6, progress=True)
     assert count() == 0
-    with pytest.raises(ValueError, match="no progress to show"):
+    with pytest.raises(ValueError, match="no progress bar"):
         jax.jit(lambda H: H.eigh(2, progress=True).values)(H)
 
 

@@ -1,0 +1,272 @@
+"""A function that an operator keeps: split once, never changed, never opaque."""
+
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from hotk._core import (
+    NEEDS_VALUE,
+    Function,
+    ModeError,
+    Point,
+    StructureError,
+    describe_tree,
+    function_name,
+    in_trace,
+    message,
+    nothing_inexact,
+)
+from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
+
+from ._vectors import cast_leaf
+
+
+class StaticParts:
+    """The parts of a point and of further arguments that are not arrays.
+
+    All are equal and have one hash: they are a static field of `WithStatics`, and two
+    operators are told apart by the function beside them, which has them in its key or
+    in its program. Compared by value they would need an `==` that works, which a part
+    may lack; compared by identity each new operator would compile anew.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: PyTree) -> None:
+        self.parts = parts
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one is of this class."""
+        return isinstance(other, StaticParts)
+
+    def __hash__(self) -> int:
+        """Return the one hash of all."""
+        return hash(StaticParts)
+
+
+@final
+class WithStatics(eqx.Module):
+    """A function of arrays, made of one whose arguments have other parts as well.
+
+    Attributes:
+        f: The function.
+        statics: The parts that are not arrays, `None` in the place of an array; all
+            `None` if the function is a program that has them.
+        original: The parts as they were given, for `at` to compare with.
+    """
+
+    f: Function
+    statics: PyTree
+    original: StaticParts = eqx.field(static=True)
+
+    @property
+    def func(self) -> Function:
+        """The function, by the name that `functools.partial` has for it.
+
+        Messages find the name of the user's function by it.
+        """
+        return self.f
+
+    def __call__(self, x: Point, *args: PyTree) -> PyTree:
+        """Call the function with arrays and other parts put together."""
+        x, args = eqx.combine((x, args), self.statics)
+        return self.f(x, *args)
+
+
+def _as_array(value: object) -> object:
+    # A copy: the user may write to a NumPy array after the operator was made.
+    if isinstance(value, (np.ndarray, np.generic)):
+        return jnp.asarray(own_copy(np.asarray(value)))
+    # Numbers of Python become arrays, so that `at` with another one compiles nothing.
+    if isinstance(value, (bool, int, float, complex)):
+        return jnp.asarray(value)
+    return value
+
+
+def arrays_of(tree: PyTree) -> PyTree:
+    """Return the arrays of a tree, NumPy's copied; `None` in place of other leaves."""
+    return eqx.filter(jax.tree.map(_as_array, tree), eqx.is_array)
+
+
+def freeze(
+    f: Function, x: Point, args: tuple[PyTree, ...]
+) -> tuple[Closure, Point, tuple[PyTree, ...]]:
+    """Split a function and its arguments into modules whose leaves are arrays.
+
+    What the user changes afterwards does not reach the operator. A function that is
+    opaque is traced to its program. If Python needs the value of an array besides the
+    point, to branch by it or to count up to it, the arrays are part of the program.
+
+    Returns:
+        The function as a closure, the point, and the further arguments, with `None` in
+        the places of parts that cannot change: those belong to the closure.
+    """
+    whole = jax.tree.map(_as_array, (x, args))
+    arrays, statics = eqx.partition(whole, eqx.is_array)
+    try:
+        return (_as_closure(f, arrays, statics), *arrays)
+    except Exception:
+        # Python may need the value of an array (`tests/linop/test_frozen.py`, NEEDS):
+        # then only the differentiated leaves of the point may be tracers. If that is
+        # not why, the same error comes again below.
+        differentiated = jax.tree.map(eqx.is_inexact_array, whole[0])
+        nothing = jax.tree.map(lambda a: False, whole[1])
+        arrays, statics = eqx.partition(whole, (differentiated, nothing))
+    try:
+        return (Closure.of(_as_program(f, arrays, statics)), *arrays)
+    except NEEDS_VALUE as error:
+        if in_trace():  # the value asked for may be that of a tracer of an outer trace
+            raise
+        raise _needs_point(f, error) from error
+
+
+def _as_closure(f: Function, arrays: PyTree, statics: PyTree) -> Closure:
+    """Return a function of arrays as a closure, by its program if it is opaque."""
+    has_statics = jax.tree.leaves(statics)
+    of_arrays = WithStatics(f, statics, StaticParts(statics)) if has_statics else f
+    closure = Closure.of(of_arrays)
+    if closure.skeleton.opaque is None:
+        try:
+            _call.eval_shape(closure, *arrays)
+            return closure
+        except Opaque:  # it cannot be rebuilt, or writes to what it captured
+            pass
+    return Closure.of(_as_program(f, arrays, statics))
+
+
+# Traced where the operator is made, so that a function that cannot be kept as a closure
+# is found now, and not at its first product. JAX keeps the trace by the skeleton, so a
+# fresh lambda over new data costs none: see
+# `test_making_an_operator_of_known_code_traces_nothing`.
+@jax.jit
+def _call(closure: Closure, x: Point, args: tuple[PyTree, ...]) -> PyTree:
+    """Call a function, and see that it writes to nothing that it captured."""
+    f = closure.skeleton.function(closure.leaves)
+    snapshot = Snapshot(*survey(f), ())
+    try:
+        result = f(x, *args)
+    finally:
+        reason = snapshot.restore()
+    if reason is not None:
+        raise Opaque(reason)
+    return result
+
+
+def _as_program(f: Function, arrays: PyTree, statics: PyTree) -> WithStatics:
+    """Trace a function now, with the parts that cannot change."""
+
+    def run(arrays: PyTree) -> PyTree:
+        x, args = eqx.combine(arrays, statics)
+        return f(x, *args)
+
+    program = Staged.of(run, arrays)
+    without = jax.tree.map(lambda part: None, statics)
+    return WithStatics(program, without, StaticParts(statics))
+
+
+def _needs_point(f: Function, error: Exception) -> ModeError:
+    return ModeError(
+        message(
+            "HessianOperator(f, x)",
+            f"`{function_name(f)}` needs the value of the point.",
+            expected="operations of `jax.numpy` on what depends on `x`",
+            got=str(error).strip().splitlines()[0],
+            fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
+            "`float(x)`, `int(x)` and `x.item()` outside.",
+        )
+    )
+
+
+def static_parts(f: Closure, arrays: PyTree) -> PyTree:
+    """Return what the arguments of a frozen function have besides their arrays."""
+    template = f.skeleton.template
+    if isinstance(template, WithStatics):
+        return template.original.parts
+    return jax.tree.map(lambda a: None, arrays)
+
+
+def matching_arrays(name: str, new: PyTree, old: PyTree, statics: PyTree) -> PyTree:
+    """Return the arrays of a tree that must be like another one.
+
+    Args:
+        name: The argument, for the message.
+        new: The tree. NumPy arrays and Python numbers get the dtype of the old ones.
+        old: The arrays of the other tree, `None` elsewhere.
+        statics: The parts that cannot change, `None` elsewhere; they may be left out in
+            `new`.
+
+    Raises:
+        StructureError: If it is not like the other.
+    """
+    old_leaves, treedef = jax.tree.flatten(old, is_leaf=lambda a: a is None)
+    static_leaves = treedef.flatten_up_to(statics)
+    try:
+        new_leaves = treedef.flatten_up_to(new)
+    except (ValueError, TypeError, KeyError):
+        new_leaves = [StructureError] * len(old_leaves)  # a leaf that matches nothing
+    cast = [
+        b if a is None else _cast_with_weak_type(b, a)
+        for a, b in zip(old_leaves, new_leaves, strict=True)
+    ]
+    matches = [
+        b is not None if a is not None else b is None or _is_same(static, b)
+        for a, b, static in zip(old_leaves, cast, static_leaves, strict=True)
+    ]
+    if all(matches):
+        pairs = zip(old_leaves, cast, strict=True)
+        return treedef.unflatten([None if a is None else b for a, b in pairs])
+    expected, got = describe_tree(eqx.combine(old, statics)), describe_tree(new)
+    if expected == got:  # the same types but other values: show the first of these
+        i = matches.index(False)
+        expected, got = f"{static_leaves[i]!r:.200}", f"{cast[i]!r:.200}"
+    raise StructureError(
+        message(
+            "H.at(x, *args)",
+            f"`{name}` is not like that of the operator.",
+            expected=expected,
+            got=got,
+            fix="Keep shapes, dtypes, what is not an array, and values that the "
+            "function needs in Python; or make a new operator.",
+        )
+    )
+
+
+def _cast_with_weak_type(new: object, old: Array) -> Array | None:
+    """Cast a leaf as `cast_leaf` does, and keep the weak type of a Python number."""
+    cast = cast_leaf(new, old)
+    python_type = {"b": bool, "i": int, "f": float, "c": complex}.get(old.dtype.kind)
+    weak = jax.typeof(old).weak_type and isinstance(new, (int, float, complex))
+    if cast is not None and weak and python_type is not None:
+        # The operator of `f` at 2.0 moves to 3: a strong type would be another program,
+        # see `test_python_numbers_as_points_compile_nothing`.
+        same = jnp.asarray(python_type(new))
+        return same if same.dtype == old.dtype else cast
+    return cast
+
+
+def _is_same(old: object, new: object) -> bool:
+    """Whether a static part of an argument is what it was."""
+    if new is old:
+        return True
+    if eqx.is_array_like(old) or eqx.is_array_like(new):
+        a, b = np.asarray(old), np.asarray(new)
+        return a.shape == b.shape and bool(np.all(a == b))
+    # A method of a module is another object each time it is read.
+    if callable(old) and callable(new):
+        a, b = Closure.of(old), Closure.of(new)
+        return a.skeleton == b.skeleton and not a.leaves and not b.leaves
+    return type(old) is type(new) and bool(old == new)
+
+
+def check_differentiable(call: str, x: Point) -> None:
+    """Refuse a point without a leaf that can be differentiated.
+
+    Raises:
+        DtypeError: If there is none.
+    """
+    if not jax.tree.leaves(eqx.filter(x, eqx.is_inexact_array)):
+        raise nothing_inexact(call, x)

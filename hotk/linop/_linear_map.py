@@ -1,0 +1,97 @@
+"""`AbstractLinearMap`: what solvers and dense methods need of an operator."""
+
+import abc
+from collections.abc import Iterable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact, PyTree
+
+from hotk._core import StructureError, Vector, describe_tree, message
+
+from ._vectors import as_vector, is_flat
+from .space import unflattened
+
+
+class AbstractLinearMap(eqx.Module):
+    """A linear map of a space of trees into itself.
+
+    It is the argument of every solver of `hotk.linop`, and has only what these use.
+    `AbstractOperator` adds arithmetic, and the solvers as methods: it imports them, so
+    they cannot import it.
+    """
+
+    # Whether a product runs on the host, as one over batches of data does.
+    on_host = False
+
+    @property
+    @abc.abstractmethod
+    def like(self) -> Vector:
+        """A vector of the space, whose values do not matter; `None` for any space."""
+
+    @property
+    @abc.abstractmethod
+    def symmetric(self) -> bool:
+        """Whether the map is symmetric."""
+
+    @abc.abstractmethod
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+
+    @abc.abstractmethod
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors."""
+
+    @abc.abstractmethod
+    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
+        """Return the matrix."""
+
+    def vector(self, v: PyTree, call: str = "A @ v") -> Vector:
+        """Check that a tree is a vector of the space, and cast its NumPy leaves.
+
+        One flat vector, in the order of `index`, becomes a tree; `flat` turns back.
+
+        Args:
+            v: A tree with the structure and shapes of the space, or one flat array.
+                Entries at leaves that are not differentiated are dropped.
+            call: The call that it is an argument of, for the error message.
+
+        Returns:
+            The vector: a tree of arrays of JAX.
+
+        Raises:
+            StructureError: If it is not a vector of the space.
+        """
+        if self.like is None:
+            return jax.tree.map(jnp.asarray, v)
+        if is_flat(v, self.like):
+            return unflattened(jnp.asarray(v), self.like)
+        return as_vector(call, v, self.like)
+
+
+def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:
+    """Return a vector of the space that operators share, `None` for any space."""
+    return next((o.like for o in operators if o.like is not None), None)
+
+
+def check_same_space(operators: Iterable[AbstractLinearMap], symbol: str) -> None:
+    """Refuse operators of different spaces."""
+    vectors = [o.like for o in operators if o.like is not None]
+    for other in vectors[1:]:
+        same = jax.tree.structure(vectors[0]) == jax.tree.structure(other) and all(
+            a.shape == b.shape and a.dtype == b.dtype
+            for a, b in zip(
+                jax.tree.leaves(vectors[0]), jax.tree.leaves(other), strict=True
+            )
+        )
+        if not same:
+            raise StructureError(
+                message(
+                    f"A {symbol} B",
+                    "the operators act on different spaces.",
+                    expected=describe_tree(vectors[0]),
+                    got=describe_tree(other),
+                    fix="Make both at points of the same structure, shapes and dtypes.",
+                )
+            )

@@ -1,0 +1,153 @@
+"""`AbstractPointOperator`: the Hessian of a function at a point."""
+
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Gradient,
+    Point,
+    Scalar,
+    Tangent,
+    Vector,
+    describe_tree,
+    in_trace,
+)
+from hotk.capture import Closure
+from hotk.first import value_and_gradient
+from hotk.prepared import jitted
+from hotk.second import hvp
+
+from ._frozen import matching_arrays, static_parts
+from ._operator import AbstractOperator
+
+
+H = TypeVar("H", bound="AbstractPointOperator")
+
+
+class AbstractPointOperator(AbstractOperator):
+    """The Hessian of a function at a point: products, value, gradient.
+
+    Attributes:
+        f: The function as it was when the operator was made.
+        x: The point.
+        args: Further arguments of the function.
+    """
+
+    f: eqx.AbstractVar[Closure]
+    x: eqx.AbstractVar[Point]
+    args: eqx.AbstractVar[tuple[PyTree, ...]]
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space: the differentiated part of the point."""
+        return eqx.filter(self.x, eqx.is_inexact_array)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the map is symmetric: always `True`."""
+        return True
+
+    def mv(self, v: Vector) -> Vector:
+        r"""Return the Hessian-vector product $\nabla^2 f(x)\, v$."""
+        return _product(self, v, batched=False)
+
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors by one linearization.
+
+        Args:
+            vectors: A tree like the space with one leading axis.
+            block_size: The number of vectors at once; all if left out. Each block
+                linearizes anew.
+
+        Returns:
+            The products, with the same leading axis.
+        """
+        if block_size is not None:
+            return super().many(vectors, block_size)
+        return _product(self, vectors, batched=True)
+
+    def direction(self, v: Vector, *, batched: bool = False) -> Tangent:
+        """Return a vector, or several, as a direction that `hvp` takes.
+
+        The leaves that are not differentiated are those of the point.
+        """
+        rest = eqx.filter(self.x, eqx.is_inexact_array, inverse=True)
+        if batched:
+            count = len(jax.tree.leaves(v)[0])
+            spread = lambda a: jnp.broadcast_to(a, (count, *a.shape))
+            rest = jax.tree.map(spread, rest)
+        return eqx.combine(v, rest)
+
+    @staticmethod
+    def conjugate(product: Tangent) -> Vector:
+        """Turn JAX's convention for complex leaves into the real embedding.
+
+        There the operator is symmetric, and a Newton step descends.
+        """
+        return jax.tree.map(lambda a: a.conj() if jnp.iscomplexobj(a) else a, product)
+
+    def __repr__(self) -> str:
+        """Show function, point and size."""
+        if not jax.tree.leaves(self.like):  # shapes alone, as of `jax.eval_shape`
+            return eqx.tree_pformat(self)
+        what = f"{self.f.skeleton.name}, {describe_tree(self.like)}, n={self.size}"
+        return f"{type(self).__name__}({what})"
+
+    @property
+    def value(self) -> Scalar:
+        """The value of the function."""
+        return value_and_gradient(self.f, self.x, *self.args)[0]
+
+    @property
+    def gradient(self) -> Gradient:
+        """The gradient of the function, a vector of the space.
+
+        For complex leaves it is the gradient in the real embedding, the conjugate of
+        what `jax.grad` returns: `x - H.solve(H.gradient).x` is a Newton step.
+        """
+        return self.conjugate(value_and_gradient(self.f, self.x, *self.args)[1])
+
+    def at(self: H, x: Point, *args: PyTree) -> H:
+        """Return the same operator at another point: nothing is traced or compiled.
+
+        Args:
+            x: A point of the same structure, shapes and dtypes. Leaves that are not
+                arrays must be what they were, or `None`.
+            *args: The further arguments, if they change as well.
+
+        Returns:
+            The operator of the same function at that point.
+
+        Raises:
+            StructureError: If structure, shapes, dtypes or leaves that are not arrays
+                differ.
+        """
+        statics = static_parts(self.f, (self.x, self.args))
+        new_x = matching_arrays("x", x, self.x, statics[0])
+        new_args = self.args
+        if args:
+            new_args = matching_arrays("args", tuple(args), self.args, statics[1])
+        is_none = lambda a: a is None
+        where = lambda h: (h.x, h.args)
+        return eqx.tree_at(where, self, (new_x, new_args), is_leaf=is_none)
+
+
+def _product(operator: AbstractPointOperator, v: PyTree, *, batched: bool) -> PyTree:
+    # Inside of a trace all products at the same shapes are one program: a solver
+    # multiplies at several places, and other solvers follow. So the function is walked
+    # and differentiated once for all of them (tests/linop/test_walks.py). A product by
+    # itself finds its program in the store, which it may share with other functions.
+    return (_traced_product if in_trace() else _hvp)(operator, v, batched)
+
+
+def _hvp(operator: AbstractPointOperator, v: PyTree, batched: bool) -> PyTree:
+    direction = operator.direction(v, batched=batched)
+    f, x, args = operator.f, operator.x, operator.args
+    return operator.conjugate(hvp(f, x, direction, *args, batched=batched))
+
+
+_traced_product = jitted(_hvp, static_argnums=2)

@@ -1,0 +1,126 @@
+"""Batches of data: where they come from, and how a short one is filled."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Int, PyTree
+
+from hotk._core import StructureError, message, progress
+
+
+Reduction = Literal["mean", "sum"]
+Batches = Iterable[PyTree] | Callable[[], Iterable[PyTree]]
+
+
+class Source:
+    """The batches: something that can be iterated over again and again.
+
+    Attributes:
+        batches: The batches, or a function that returns an iterator.
+        reduction: Whether the loss is a mean or a sum over the examples of a batch.
+        show: Whether to show a progress bar for each pass.
+    """
+
+    __slots__ = ("batches", "reduction", "show")
+
+    def __init__(self, batches: Batches, reduction: Reduction, show: bool) -> None:
+        # an iterator is its own iterator, and empty in the second pass
+        if not callable(batches) and iter(batches) is batches:
+            raise TypeError(
+                "`over(loss, x, batches)`: `batches` can be iterated over only once. "
+                "Give a list, a data loader, or a function that returns a new iterator."
+            )
+        is_array = lambda a: isinstance(a, (np.ndarray, jax.Array))
+        if isinstance(batches, tuple) and batches and all(map(is_array, batches)):
+            raise TypeError(
+                "`over(loss, x, batches)`: a tuple of arrays is one batch. Put it in a "
+                "list, `[batch]`, or split it into several; `loss(x, batch)` gets each "
+                "as one argument."
+            )
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"`reduction` is {reduction!r}, not 'mean' or 'sum'.")
+        self.batches = batches
+        self.reduction: Reduction = reduction
+        self.show = show
+
+    def first_batch(self) -> PyTree:
+        """Return the first batch that has examples.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        for batch in self._batches():
+            if row_count(batch):
+                return batch
+        raise no_batch()
+
+    def __iter__(self) -> Iterator[PyTree]:
+        """Begin a pass over the data."""
+        return iter(progress(self._batches(), "batches", show=self.show))
+
+    def _batches(self) -> Iterable[PyTree]:
+        return self.batches() if callable(self.batches) else self.batches
+
+
+def no_batch() -> ValueError:
+    """Return the error of a pass without examples."""
+    return ValueError(
+        "`over(loss, x, batches)`: there is no batch. A function must return a new "
+        "iterator each time."
+    )
+
+
+def row_count(batch: PyTree) -> int:
+    """Count the examples of a batch: the first axis of its arrays.
+
+    Raises:
+        StructureError: If the arrays have no common first axis.
+    """
+    sizes = {np.shape(a)[0] for a in jax.tree.leaves(batch) if np.ndim(a)}
+    if len(sizes) != 1:
+        raise StructureError(
+            message(
+                "over(loss, x, batches)",
+                "the arrays of a batch have no common first axis.",
+                expected="the same number of rows in each array",
+                got=f"{sorted(sizes)} rows" if sizes else "no array with an axis",
+                fix="The first axis of each array must count the examples.",
+            )
+        )
+    return sizes.pop()
+
+
+class Weighted(NamedTuple):
+    """A batch, and what its loss is multiplied with."""
+
+    batch: PyTree
+    weight: float
+
+
+def padded(batch: PyTree, rows: int, size: int) -> list[Weighted]:
+    r"""Return batches of one size and weights that give a short batch's mean.
+
+    The rows are repeated as often as they fit, k times; copies of the first one fill
+    the rest. The mean over that, less the first row's share, is the mean over the rows:
+    $B \bar L = k \sum_i \ell_i + (B - k r) \ell_1$. So a loss that is a mean (or a sum)
+    over examples needs no mask, and nothing is compiled for another size.
+    """
+    times, rest = divmod(size, rows)
+    if times == 0 or size == rows:
+        return [Weighted(batch, 1.0)]
+    numbers = np.concatenate([np.tile(np.arange(rows), times), np.zeros(rest, int)])
+    filled = _select_rows(batch, numbers)
+    if not rest:
+        return [Weighted(filled, 1.0)]
+    first_row = _select_rows(batch, np.zeros(size, int))
+    return [
+        Weighted(filled, size / (times * rows)),
+        Weighted(first_row, -rest / (times * rows)),
+    ]
+
+
+def _select_rows(batch: PyTree, numbers: Int[np.ndarray, " rows"]) -> PyTree:
+    # a number beside the arrays, a temperature say, has no rows
+    return jax.tree.map(lambda a: a[numbers] if np.ndim(a) else a, batch)
