@@ -129,6 +129,7 @@ from ._types import (
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
+    PyTreeDef as PyTreeDef,
     RealNumber as RealNumber,
     Scalar as Scalar,
     Tangent as Tangent,

@@ -5,8 +5,8 @@ may be any Python object, as a captured one may, its type is `object`, which a t
 checker holds to; `Any` remains for what no annotation can say.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
 
 import jax
 from jaxtyping import Array, Float, PyTree
@@ -35,3 +35,15 @@ Function: TypeAlias = Callable[..., PyTree]
 
 Leaf: TypeAlias = jax.typing.ArrayLike
 """One leaf of a tree: an array of JAX or NumPy, or a number."""
+
+
+class PyTreeDef(Protocol):
+    """The structure of a tree: `jax.tree_util.PyTreeDef`, of which JAX has no types."""
+
+    @property
+    def num_leaves(self) -> int: ...
+    @property
+    def num_nodes(self) -> int: ...
+    def children(self) -> "list[PyTreeDef]": ...
+    def node_data(self) -> tuple[type, Any] | None: ...
+    def unflatten(self, leaves: Iterable[Any], /) -> Any: ...

@@ -213,7 +213,7 @@ class Program:
         given = len(jax.tree.leaves((captured, arrays)))
         lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
         if lifted or tracers_inside(traced.jaxpr):
-            raise Opaque("a derivative rule inside it closes over what is traced")
+            raise Opaque("a derivative rule inside it captures a tracer")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)

@@ -1,0 +1,153 @@
+"""Captured jitted functions: what is inside, with their options."""
+
+import weakref
+from collections.abc import Callable, Hashable
+from types import FunctionType
+from typing import Any
+
+import equinox as eqx
+
+from hotk._core import JITTED, has_jit_options, jit_like, jit_options
+
+from ._captured_type import CapturedType, register
+from ._library import is_permanent
+from ._mappings import visit_dict
+from ._nodes import guard_node, visit_node
+from ._rebuild import FILTER_JITTED, Rebuild
+from ._values import visit_weak_identity
+from ._walk import Walk
+from ._writer import Unguarded, Writer, guard_weak_identity
+
+
+# ----- Functions of `jax.jit`
+
+
+def _visit_jitted(walk: Walk, value: Any) -> None:
+    """A jitted function: the function inside and its options, if it can be seen.
+
+    One that cannot is known by its identity, with what JAX remembers of it.
+    """
+    if walk.met(value):
+        return
+    options = None if is_permanent(value) else jit_options(value)
+    if options is None or not walk.attempt(lambda: _visit_inside(walk, value, options)):
+        visit_weak_identity(walk, value)
+        if walk.trail is not None:
+            walk.trail.nodes[id(value)].treatment = "static by identity"
+
+
+def _visit_inside(walk: Walk, value: Any, options: Hashable) -> None:
+    walk.key.append(options)
+    walk.visit(value.__wrapped__, ".__wrapped__")
+    own = _own_attributes(value)
+    if own:
+        visit_dict(walk, own)
+
+
+def _own_attributes(value: object) -> dict[str, Any]:
+    """Return the attributes that the user gave to a jitted function."""
+    of_jax = ("_fun", "_jit_info")
+    found = vars(value).items()
+    return {k: v for k, v in found if k[:2] != "__" and k not in of_jax}
+
+
+def _guard_jitted(w: Writer, value: Any, here: str) -> None:
+    # Whether a walk sees through it is known once one has tried.
+    walk = Walk()
+    walk.static_depth = w.static_depth
+    walk.visit(value)
+    if walk.key[-1] == weakref.ref(value) and len(walk.key) == 1:
+        guard_weak_identity(w, value, here)
+        return
+    if w.met(value, here, JITTED):
+        return
+    options = w.constant(jit_options(value))
+    w.require(f"type({here}) is {w.constant(JITTED)}")
+    w.require(f"{w.constant(has_jit_options)}({here}, {options})")
+    w.visit(value.__wrapped__, f"{here}.__wrapped__")
+    if _own_attributes(value):
+        raise Unguarded
+    w.require(f"not {w.constant(_own_attributes)}({here})")
+
+
+def _rebuild_jitted(rebuild: Rebuild, value: Any) -> Any:
+    inner = rebuild(value.__wrapped__)
+    if id(value) in rebuild.copies:  # what is inside holds the jitted function itself
+        return rebuild.copies[id(value)]
+    copy = rebuild.copies[id(value)] = jit_like(value, inner)
+    for name, item in _own_attributes(value).items():
+        vars(copy)[name] = rebuild(item)
+    return copy
+
+
+register(
+    CapturedType(
+        visit=_visit_jitted,
+        guard=_guard_jitted,
+        rebuild=_rebuild_jitted,
+        treatment="walked",
+        mutable=False,
+        refilled=False,
+    ),
+    JITTED,
+)
+
+
+# ----- Functions of `equinox.filter_jit`
+
+
+def _visit_filter_jitted(walk: Walk, value: Any) -> None:
+    """What is inside, if a like one can be made; else a node, as all of equinox."""
+    inner = value.__wrapped__
+    if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
+        visit_node(walk, value)
+        return
+    if walk.met(value):
+        return
+    walk.key.append(type(value))
+    walk.visit(inner, ".__wrapped__")
+
+
+def _has_default_options(value: Any, inner: Callable[..., Any]) -> bool:
+    like: Any = eqx.filter_jit(inner)
+    options = jit_options(value._cached), jit_options(like._cached)
+    same = _filter_options(like) == _filter_options(value)
+    return same and options[0] is not None and options[0] == options[1]
+
+
+def _filter_options(value: Any) -> tuple[Any, ...]:
+    """Return what a function of `equinox.filter_jit` was told besides the function."""
+    return value.filter_warning, value.donate_first, value.donate_rest
+
+
+def _guard_filter_jitted(w: Writer, value: Any, here: str) -> None:
+    inner = value.__wrapped__
+    if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
+        guard_node(w, value, here)
+        return
+    if w.met(value, here, "filtered"):
+        return
+    given = w.constant(_filter_options)
+    options = w.constant(_filter_options(value))
+    cached = w.constant(jit_options(value._cached))
+    w.require(f"type({here}) is {w.constant(type(value))}")
+    w.require(f"{given}({here}) == {options}")
+    w.require(f"{w.constant(has_jit_options)}({here}._cached, {cached})")
+    w.visit(inner, f"{here}.__wrapped__")
+
+
+def _rebuild_filter_jitted(rebuild: Rebuild, value: Any) -> Any:
+    return eqx.filter_jit(rebuild(value.__wrapped__))
+
+
+register(
+    CapturedType(
+        visit=_visit_filter_jitted,
+        guard=_guard_filter_jitted,
+        rebuild=_rebuild_filter_jitted,
+        treatment="walked",
+        mutable=False,
+        refilled=False,
+    ),
+    FILTER_JITTED,
+)
