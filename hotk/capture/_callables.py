@@ -58,7 +58,7 @@ register(METHOD, types.MethodType)
 # ----- Partials
 
 
-def _visit_partial(walk: Walk, value: functools.partial[Any]) -> None:
+def _visit_partial(walk: Walk, value: functools.partial[object]) -> None:
     walk.key.append(type(value))
     walk.visit(value.func, ".func")
     walk.key.append(len(value.args))
@@ -69,7 +69,7 @@ def _visit_partial(walk: Walk, value: functools.partial[Any]) -> None:
         visit_dict(walk, value.__dict__)
 
 
-def _guard_partial(w: Writer, value: functools.partial[Any], here: str) -> None:
+def _guard_partial(w: Writer, value: functools.partial[object], here: str) -> None:
     if value.__dict__:
         raise Unguarded
     cls = w.constant(type(value))
@@ -82,8 +82,8 @@ def _guard_partial(w: Writer, value: functools.partial[Any], here: str) -> None:
 
 
 def _rebuild_partial(
-    rebuild: Rebuild, value: functools.partial[Any]
-) -> functools.partial[Any]:
+    rebuild: Rebuild, value: functools.partial[object]
+) -> functools.partial[object]:
     keywords = {name: rebuild(item) for name, item in value.keywords.items()}
     args = map(rebuild, value.args)
     copy = type(value)(rebuild(value.func), *args, **keywords)
@@ -189,14 +189,14 @@ CUSTOM_RULE = CapturedType(
 # ----- Functions of `functools.lru_cache`
 
 
-def _visit_memo(walk: Walk, value: Callable[..., Any]) -> None:
+def _visit_memo(walk: Walk, value: Callable[..., object]) -> None:
     """A function that keeps what it returns: a tracer of a trace that has ended."""
     if not is_permanent(value):
         raise Opaque(KEEPS)
     walk.key.append(weakref.ref(value))
 
 
-def _guard_memo(w: Writer, value: Callable[..., Any], here: str) -> None:
+def _guard_memo(w: Writer, value: Callable[..., object], here: str) -> None:
     if not is_permanent(value):
         raise Unguarded
     guard_weak_identity(w, value, here)

@@ -59,7 +59,7 @@ def _registered(cls: abc.ABCMeta) -> frozenset[weakref.ref[type]]:
     return frozenset(abc._get_dump(cls)[0])  # pyright: ignore
 
 
-def _own_defaults(field: dataclasses.Field[Any]) -> list[str]:
+def _own_defaults(field: dataclasses.Field[object]) -> list[str]:
     """List which of `default` and `default_factory` a field of a dataclass has."""
     missing = dataclasses.MISSING
     both = ("default", "default_factory")

@@ -1,13 +1,14 @@
 """`Closure`: a callable as a module of captured arrays and a static skeleton."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from hotk._core import PreparationError, function_name, message
+from hotk._core import Function, PreparationError, function_name, message
 
 from ._captured_type import register, uncopied
 from ._rebuild import Rebuild, survey
@@ -44,7 +45,7 @@ class Skeleton:
     def __init__(
         self,
         key: tuple[Hashable, ...],
-        template: Callable[..., Any],
+        template: Function,
         *,
         name: str,
         static_arrays: StaticArrays = StaticArrays.NONE,
@@ -74,7 +75,7 @@ class Skeleton:
         """Show the callable's name."""
         return f"<skeleton of {self.name}>"
 
-    def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
+    def function(self, leaves: Sequence[object]) -> Function:
         """Rebuild the callable with these arrays in place of the captured ones."""
         if self.opaque is not None:
             return self.template
@@ -116,7 +117,7 @@ class Closure(eqx.Module):
 
     @staticmethod
     def of(
-        f: Callable[..., Any], *, static_arrays: StaticArrays = StaticArrays.NONE
+        f: Function, *, static_arrays: StaticArrays = StaticArrays.NONE
     ) -> "Closure":
         """Split a callable into captured arrays and a skeleton.
 
@@ -149,12 +150,12 @@ class Closure(eqx.Module):
         )
         return Closure(tuple(map(_own, walk.leaves)), skeleton)
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         """Call the rebuilt callable."""
         return self.skeleton.function(self.leaves)(*args, **keywords)
 
 
-def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Callable[..., Any]:
+def _template(f: Function, walk: Walk, trail: Trail) -> Function:
     """Rebuild a callable without its arrays: the static ones of NumPy as copies.
 
     So a closure keeps neither the arrays of the user alive nor what changes in place.
@@ -171,7 +172,7 @@ def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Callable[..., 
         raise Opaque(f"a copy of it cannot be made: {error}") from error
 
 
-def _own(leaf: Any) -> Any:
+def _own(leaf: object) -> object:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 

@@ -1,14 +1,12 @@
 """The table of what a callable captures and how hotk treats it."""
 
 import enum
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from hotk._core import describe, function_name, function_place, peek
+from hotk._core import Function, describe, function_name, function_place, peek
 
 from ._rebuild import survey
 from ._static_arrays import StaticArrays
@@ -22,7 +20,7 @@ TOO_DEEP = "it is nested too deeply for hotk to look through"
 
 
 def captures(
-    f: Callable[..., Any], static_arrays: StaticArrays = StaticArrays.NONE
+    f: Function, static_arrays: StaticArrays = StaticArrays.NONE
 ) -> tuple[tuple[tuple[str, str, str], ...], str | None, str]:
     """Walk a callable, and tell what was found.
 
@@ -79,7 +77,7 @@ def _row(node: Node, place: str) -> tuple[str, str, str]:
     return (place, what, node.treatment)
 
 
-def changes(f: Callable[..., Any], other: Callable[..., Any]) -> tuple[str, ...]:
+def changes(f: Function, other: Function) -> tuple[str, ...]:
     """Say in a line each how the captured things of two callables differ."""
     try:
         (one, first), (two, second) = survey(f), survey(other)

@@ -4,7 +4,7 @@ import builtins
 import types
 import weakref
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Final
 
 import jax
 
@@ -250,7 +250,7 @@ def _guard_module_attributes(
 
 
 def _guard_settings(
-    w: Writer, found: Any, here: str, facts: CodeFacts, name: str
+    w: Writer, found: object, here: str, facts: CodeFacts, name: str
 ) -> None:
     """Write the check of a module of a library, and of the settings read off it."""
     guard_identity(w, found, here)
@@ -311,7 +311,7 @@ def _rebuild_function(rebuild: Rebuild, value: FunctionType) -> FunctionType:
 
 
 def _rebuild_global(
-    rebuild: Rebuild, space: dict[str, Any], name: str, value: object
+    rebuild: Rebuild, space: dict[str, object], name: str, value: object
 ) -> None:
     if name not in space:
         space[name] = value  # stops the recursion of functions that call each other

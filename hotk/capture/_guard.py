@@ -7,13 +7,13 @@ and simple values; what it cannot vouch for is walked again.
 
 import functools
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from hotk._core import PyTreeDef
+from hotk._core import Function, PyTreeDef
 
 from ._code import facts_of
 from ._nodes import guard_node_data
@@ -29,7 +29,7 @@ _MOST_ATTEMPTS = 32
 
 
 def check_of(
-    f: Callable[..., Any], nodes: Sequence[NodeData], static_args: Sequence[object]
+    f: Function, nodes: Sequence[NodeData], static_args: Sequence[object]
 ) -> Check:
     """Return the check of `f` and of all callables that run the same code.
 
@@ -90,7 +90,7 @@ class CodeGuards:
 
     def add(
         self,
-        f: Callable[..., Any],
+        f: Function,
         nodes: Sequence[NodeData],
         static_args: Sequence[object],
     ) -> None:
@@ -127,7 +127,7 @@ _LIMIT = 4096
 
 
 def key_and_arrays(
-    f: Callable[..., Any],
+    f: Function,
     tree: PyTreeDef | None = None,
     static_args: Sequence[object] = (),
 ) -> tuple[Sequence[Hashable], list[Any]]:

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Hashable
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import equinox as eqx
 
@@ -19,10 +19,16 @@ from ._walk import Walk
 from ._writer import Unguarded, Writer, guard_weak_identity
 
 
+class _Wrapper(Protocol):
+    """A function that a library has made around another one."""
+
+    __wrapped__: Callable[..., object]
+
+
 # ----- Functions of `jax.jit`
 
 
-def _visit_jitted(walk: Walk, value: Any) -> None:
+def _visit_jitted(walk: Walk, value: _Wrapper) -> None:
     """A jitted function: the function inside and its options, if it can be seen.
 
     One that cannot is known by its identity, with what JAX remembers of it.
@@ -36,7 +42,7 @@ def _visit_jitted(walk: Walk, value: Any) -> None:
             walk.trail.nodes[id(value)].treatment = "static by identity"
 
 
-def _visit_inside(walk: Walk, value: Any, options: Hashable) -> None:
+def _visit_inside(walk: Walk, value: _Wrapper, options: Hashable) -> None:
     walk.key.append(options)
     walk.visit(value.__wrapped__, ".__wrapped__")
     own = _own_attributes(value)
@@ -51,7 +57,7 @@ def _own_attributes(value: object) -> dict[str, Any]:
     return {k: v for k, v in found if k[:2] != "__" and k not in of_jax}
 
 
-def _guard_jitted(w: Writer, value: Any, here: str) -> None:
+def _guard_jitted(w: Writer, value: _Wrapper, here: str) -> None:
     # Whether a walk sees through it is known once one has tried.
     walk = Walk()
     walk.static_depth = w.static_depth
@@ -70,7 +76,7 @@ def _guard_jitted(w: Writer, value: Any, here: str) -> None:
     w.require(f"not {w.constant(_own_attributes)}({here})")
 
 
-def _rebuild_jitted(rebuild: Rebuild, value: Any) -> Any:
+def _rebuild_jitted(rebuild: Rebuild, value: _Wrapper) -> Any:
     inner = rebuild(value.__wrapped__)
     if id(value) in rebuild.copies:  # what is inside holds the jitted function itself
         return rebuild.copies[id(value)]
@@ -96,7 +102,16 @@ register(
 # ----- Functions of `equinox.filter_jit`
 
 
-def _visit_filter_jitted(walk: Walk, value: Any) -> None:
+class _FilterJitted(_Wrapper, Protocol):
+    """What `equinox.filter_jit` returns, with what it was told."""
+
+    _cached: Callable[..., object]
+    filter_warning: bool
+    donate_first: bool
+    donate_rest: bool
+
+
+def _visit_filter_jitted(walk: Walk, value: _FilterJitted) -> None:
     """What is inside, if a like one can be made; else a node, as all of equinox."""
     inner = value.__wrapped__
     if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
@@ -108,19 +123,19 @@ def _visit_filter_jitted(walk: Walk, value: Any) -> None:
     walk.visit(inner, ".__wrapped__")
 
 
-def _has_default_options(value: Any, inner: Callable[..., Any]) -> bool:
+def _has_default_options(value: _FilterJitted, inner: Callable[..., object]) -> bool:
     like: Any = eqx.filter_jit(inner)
     options = jit_options(value._cached), jit_options(like._cached)
     same = _filter_options(like) == _filter_options(value)
     return same and options[0] is not None and options[0] == options[1]
 
 
-def _filter_options(value: Any) -> tuple[Any, ...]:
+def _filter_options(value: _FilterJitted) -> tuple[Any, ...]:
     """Return what a function of `equinox.filter_jit` was told besides the function."""
     return value.filter_warning, value.donate_first, value.donate_rest
 
 
-def _guard_filter_jitted(w: Writer, value: Any, here: str) -> None:
+def _guard_filter_jitted(w: Writer, value: _FilterJitted, here: str) -> None:
     inner = value.__wrapped__
     if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
         guard_node(w, value, here)
@@ -136,7 +151,7 @@ def _guard_filter_jitted(w: Writer, value: Any, here: str) -> None:
     w.visit(inner, f"{here}.__wrapped__")
 
 
-def _rebuild_filter_jitted(rebuild: Rebuild, value: Any) -> Any:
+def _rebuild_filter_jitted(rebuild: Rebuild, value: _FilterJitted) -> Any:
     return eqx.filter_jit(rebuild(value.__wrapped__))
 
 

@@ -36,7 +36,7 @@ def _visit_name(walk: Walk, name: object) -> None:
         walk.static_depth -= 1
 
 
-def _guard_dict(w: Writer, value: dict[Any, object], here: str) -> None:
+def _guard_dict(w: Writer, value: dict[object, object], here: str) -> None:
     cls = type(value)
     if w.met(value, here, cls):
         return
@@ -65,7 +65,9 @@ def guard_entries(w: Writer, value: Mapping[Any, object], here: str) -> None:
         w.visit(item, f"{each}[{i}]")
 
 
-def _rebuild_dict(rebuild: Rebuild, value: dict[Any, object]) -> dict[Any, object]:
+def _rebuild_dict(
+    rebuild: Rebuild, value: dict[object, object]
+) -> dict[object, object]:
     copy = type(value)()
     rebuild.copies[id(value)] = copy
     for name, item in value.items():
@@ -85,13 +87,13 @@ DICT = CapturedType(
 register(DICT, dict)
 
 
-def _proxied(value: types.MappingProxyType[Any, Any]) -> Any:
+def _proxied(value: types.MappingProxyType[object, object]) -> Any:
     """Return the mapping that a read-only view shows."""
     (found,) = gc.get_referents(value)
     return found
 
 
-def _visit_proxy(walk: Walk, value: types.MappingProxyType[Any, Any]) -> None:
+def _visit_proxy(walk: Walk, value: types.MappingProxyType[object, object]) -> None:
     """A read-only view of a mapping."""
     if walk.met(value):
         return
@@ -99,15 +101,17 @@ def _visit_proxy(walk: Walk, value: types.MappingProxyType[Any, Any]) -> None:
     walk.visit(_proxied(value))
 
 
-def _guard_proxy(w: Writer, value: types.MappingProxyType[Any, Any], here: str) -> None:
+def _guard_proxy(
+    w: Writer, value: types.MappingProxyType[object, object], here: str
+) -> None:
     if not w.met(value, here, type(value)):
         w.require(f"type({here}) is {w.constant(type(value))}")
         w.visit(_proxied(value), f"{w.constant(_proxied)}({here})")
 
 
 def _rebuild_proxy(
-    rebuild: Rebuild, value: types.MappingProxyType[Any, Any]
-) -> types.MappingProxyType[Any, Any]:
+    rebuild: Rebuild, value: types.MappingProxyType[object, object]
+) -> types.MappingProxyType[object, object]:
     return type(value)(rebuild(_proxied(value)))
 
 
@@ -125,7 +129,7 @@ register(PROXY, types.MappingProxyType)
 # ----- Dicts, lists and tuples of a library's class, with attributes of their own
 
 
-def _entries(value: dict[Any, Any]) -> ItemsView[Any, Any]:
+def _entries(value: dict[object, object]) -> ItemsView[object, object]:
     """Return the entries of a dict in its order, whatever methods its class has."""
     if isinstance(value, collections.OrderedDict):
         return collections.OrderedDict.items(value)
@@ -173,7 +177,7 @@ def _guard_subclassed(w: Writer, value: Any, here: str) -> None:
         w.visit(value.default_factory, f"{here}.default_factory")
 
 
-def _plain_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+def _plain_dict(value: dict[object, object]) -> dict[object, object]:
     return dict(_entries(value))
 
 

@@ -69,7 +69,7 @@ def _visit_static_node(walk: Walk, value: object) -> None:
         walk.static_depth -= 1
 
 
-def _is_whole(value: object, children: list[Any], treedef: PyTreeDef) -> bool:
+def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool:
     """Whether a node's tree holds all that it holds.
 
     A class of the user registered by `jax.tree_util.register_dataclass` may leave

@@ -63,7 +63,7 @@ class Rebuild:
         self.copies: dict[int, Any] = dict(replacements)
         self.undo_log = UndoLog()
         self.to_copy = _to_copy(trail, replacements, every)
-        self.namespaces: dict[int, dict[str, Any]] = {}
+        self.namespaces: dict[int, dict[str, object]] = {}
         self.cells: dict[int, types.CellType] = {}
         self._filled: set[int] = set()
         self.has_rules = False
@@ -143,7 +143,7 @@ class Rebuild:
         if copy.cell_contents is not content:
             self.undo_log.cell(copy)
 
-    def namespace(self, space: dict[str, Any]) -> dict[str, Any]:
+    def namespace(self, space: dict[str, object]) -> dict[str, object]:
         """Return the globals of the copies of all functions of one module.
 
         It begins with what Python itself reads of a module while a function runs; the

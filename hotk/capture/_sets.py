@@ -7,7 +7,7 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any
 
 from ._captured_type import CapturedType, register, uncopied
@@ -16,7 +16,7 @@ from ._walk import Walk
 from ._writer import Unguarded, Writer
 
 
-def visit_parts(walk: Walk, kind: Hashable, parts: Any) -> None:
+def visit_parts(walk: Walk, kind: Hashable, parts: Collection[object]) -> None:
     """Visit what an immutable thing holds, which keeps its identity."""
     walk.key.append((kind, len(parts)))
     walk.static_depth += 1
@@ -27,13 +27,13 @@ def visit_parts(walk: Walk, kind: Hashable, parts: Any) -> None:
         walk.static_depth -= 1
 
 
-def _visit_set(walk: Walk, value: set[Any] | frozenset[Any]) -> None:
+def _visit_set(walk: Walk, value: set[object] | frozenset[object]) -> None:
     """A set, in the order in which it is iterated over."""
     if not walk.met(value):
         visit_parts(walk, type(value), value)
 
 
-def _guard_set(w: Writer, value: set[Any] | frozenset[Any], here: str) -> None:
+def _guard_set(w: Writer, value: set[object] | frozenset[object], here: str) -> None:
     if w.met(value, here, type(value)):
         return
     cls, items = w.constant(type(value)), list(value)
@@ -45,7 +45,7 @@ def _guard_set(w: Writer, value: set[Any] | frozenset[Any], here: str) -> None:
     w.static_depth -= 1
 
 
-def _rebuild_set(_: Rebuild, value: set[Any] | frozenset[Any]) -> Any:
+def _rebuild_set(_: Rebuild, value: set[object] | frozenset[object]) -> Any:
     return type(value)(value)
 
 
@@ -112,7 +112,7 @@ register(
 )
 
 
-def _visit_reference(walk: Walk, value: weakref.ref[Any]) -> None:
+def _visit_reference(walk: Walk, value: weakref.ref[object]) -> None:
     """A weak reference: what it refers to now."""
     if walk.met(value):
         return
@@ -120,13 +120,15 @@ def _visit_reference(walk: Walk, value: weakref.ref[Any]) -> None:
     walk.visit(value(), "()")
 
 
-def _guard_reference(w: Writer, value: weakref.ref[Any], here: str) -> None:
+def _guard_reference(w: Writer, value: weakref.ref[object], here: str) -> None:
     if not w.met(value, here, type(value)):
         w.require(f"type({here}) is {w.constant(type(value))}")
         w.visit(value(), f"{here}()")
 
 
-def _rebuild_reference(rebuild: Rebuild, value: weakref.ref[Any]) -> weakref.ref[Any]:
+def _rebuild_reference(
+    rebuild: Rebuild, value: weakref.ref[object]
+) -> weakref.ref[object]:
     copy = rebuild(value())
     # Nothing else keeps the copy alive: the default of the callback does.
     return weakref.ref(copy, lambda _, copy=copy: None)

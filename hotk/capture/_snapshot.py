@@ -76,9 +76,9 @@ class _Content:
 
     def __init__(self, holder: Any) -> None:
         self.holder = holder
-        self.before = _items(holder)
+        self.before: list[Any] = _items(holder)
 
-    def restore(self) -> list[Any]:
+    def restore(self) -> list[object]:
         """Put the content back; return what was there instead."""
         now = _items(self.holder)
         if len(now) == len(self.before) and all(map(_is, now, self.before)):
@@ -106,7 +106,7 @@ class _Attributes:
         slots = slots_of(self.holder).items()
         return {name: slot.__get__(self.holder) for name, slot in slots}
 
-    def restore(self) -> list[Any]:
+    def restore(self) -> list[object]:
         """Put the attributes back; return what was there instead."""
         now, before = self._now(), self.before
         names = [
@@ -133,7 +133,7 @@ class _Attributes:
             object.__delattr__(self.holder, name)
 
 
-def _items(holder: Iterable[Any]) -> list[Any]:
+def _items(holder: Iterable[object]) -> list[object]:
     return list(holder.items()) if isinstance(holder, dict) else list(holder)
 
 
@@ -144,7 +144,7 @@ def _is(a: object, b: object) -> bool:
     return a is b
 
 
-def _changes(now: list[Any], before: list[Any]) -> list[Any]:
+def _changes(now: list[object], before: list[object]) -> list[object]:
     """Return what is new: a plain value that is equal to the one before is not."""
     if len(now) != len(before):
         return [now]

@@ -1,7 +1,7 @@
 """The static side of an argument's tree: which of its nodes must be walked anew."""
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 from jaxtyping import PyTree
 
-from hotk._core import ARRAY, JITTED, PyTreeDef
+from hotk._core import ARRAY, JITTED, Function, PyTreeDef
 
 from ._callables import WRAPPED_PARTIAL
 from ._dispatch import is_faithful_node
@@ -62,7 +62,7 @@ def moving_nodes(treedef: PyTreeDef | None) -> Sequence[NodeData]:
 
 def walk_all(
     walk: Walk,
-    f: Callable[..., Any],
+    f: Function,
     nodes: Sequence[NodeData],
     static_args: Sequence[object],
 ) -> None:

@@ -35,7 +35,7 @@ class UndoLog:
             step(replace)
         self._steps.clear()
 
-    def items(self, copy: Any, base: type[list[Any]] | type[deque[Any]]) -> None:
+    def items(self, copy: Any, base: type[list[object]] | type[deque[object]]) -> None:
         """Record a list or a deque."""
         recorded = list(base.__iter__(copy))
 
@@ -45,7 +45,9 @@ class UndoLog:
 
         self._steps.append(step)
 
-    def entries(self, copy: dict[Any, Any], base: type[dict[Any, Any]]) -> None:
+    def entries(
+        self, copy: dict[object, object], base: type[dict[object, object]]
+    ) -> None:
         """Record a dict."""
         recorded = list(base.items(copy))
 
@@ -56,7 +58,7 @@ class UndoLog:
 
         self._steps.append(step)
 
-    def entry(self, space: dict[str, Any], name: str) -> None:
+    def entry(self, space: dict[str, object], name: str) -> None:
         """Record one entry of a dict."""
         recorded = space[name]
 

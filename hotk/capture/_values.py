@@ -117,7 +117,7 @@ def _limits(value: Any) -> tuple[Hashable, ...]:
     return (value.dtype,)
 
 
-def _pattern(value: re.Pattern[Any]) -> tuple[Hashable, ...]:
+def _pattern(value: re.Pattern[str]) -> tuple[Hashable, ...]:
     return type(value.pattern), value.pattern, value.flags
 
 

@@ -138,7 +138,7 @@ def guard_identity(w: Writer, value: object, here: str) -> None:
     w.require(f"{here} is {w.constant(value)}")
 
 
-def guard_weak_identity(w: Writer, value: Any, here: str) -> None:
+def guard_weak_identity(w: Writer, value: object, here: str) -> None:
     """Write that a thing of the user is the same one, which is not kept alive."""
     alive = w.constant(weakref.ref(value))
     # A dead reference is `None`, and so could the thing be that is there now.
