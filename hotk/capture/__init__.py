@@ -28,7 +28,7 @@ from ._rule_key import rule_key as rule_key
 from ._signature import (
     Row as Row,
     Signature as Signature,
-    kind_of as kind_of,
+    aval_of as aval_of,
     sharding_of as sharding_of,
 )
 from ._snapshot import Snapshot as Snapshot

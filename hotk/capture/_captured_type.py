@@ -14,7 +14,7 @@ Treatment = Literal["leaf", "walked", "static", "static by identity"]
 # The first argument is a `Walk`, a `Writer` or a `Rebuild`, and the second one is of
 # the captured type. Those three classes stand on this record, so it cannot name them.
 Visit = Callable[[Any, Any], None]
-Guard = Callable[[Any, Any, str], None]
+WriteGuard = Callable[[Any, Any, str], None]
 Rebuilder = Callable[[Any, Any], Any]
 
 
@@ -36,7 +36,7 @@ class CapturedType:
     """
 
     visit: Visit
-    guard: Guard | None
+    guard: WriteGuard | None
     rebuild: Rebuilder | None
     treatment: Treatment
     mutable: bool
@@ -44,7 +44,7 @@ class CapturedType:
 
 
 def uncopied(
-    *, visit: Visit, guard: Guard | None, treatment: Treatment
+    *, visit: Visit, guard: WriteGuard | None, treatment: Treatment
 ) -> CapturedType:
     """Return the record of a type whose objects hold no leaves and never change."""
     return CapturedType(

@@ -79,6 +79,7 @@ class Skeleton:
         """Rebuild the callable with these arrays in place of the captured ones."""
         if self.opaque is not None:
             return self.template
+        # Anew each time: a copy may be written into by the function that it is in.
         try:
             walk, trail = survey(self.template, static_arrays=self.static_arrays)
         except Opaque as reason:  # of a class that was changed since

@@ -54,6 +54,7 @@ def _is_harmless_builtin(name: str, found: object) -> bool:
 def _visit_function(walk: Walk, value: FunctionType) -> None:
     facts = facts_of(value.__code__)
     key = walk.key
+    # What `jax.numpy.sum` does is up to the library: it is known by its name.
     if is_library_function(value):
         check_tracked(walk, value, value.__name__)
         key.append(weakref.ref(value))
@@ -170,6 +171,7 @@ def _guard_function(w: Writer, value: FunctionType, here: str) -> None:
     _guard_defaults(w, value, here)
     if facts.library:
         return
+    # A walk calls the first opaque; what is imported is in no namespace to be read.
     if facts.writes is not None or facts.imports:
         raise Unguarded
     if facts.globals:
@@ -198,6 +200,7 @@ def _guard_defaults(w: Writer, value: FunctionType, here: str) -> None:
         bare = "True"
         w.visit(value.__dict__, f"{here}.__dict__")
     defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
+    # Most functions have none of the three: one line for all of them.
     if not defaults and not keywords:
         w.require(f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}")
         return

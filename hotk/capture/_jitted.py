@@ -71,6 +71,7 @@ def _guard_jitted(w: Writer, value: _Wrapper, here: str) -> None:
     w.require(f"type({here}) is {w.constant(JITTED)}")
     w.require(f"{w.constant(has_jit_options)}({here}, {options})")
     w.visit(value.__wrapped__, f"{here}.__wrapped__")
+    # A walk has them in a dict that is made anew each time: too rare for a guard.
     if _own_attributes(value):
         raise Unguarded
     w.require(f"not {w.constant(_own_attributes)}({here})")

@@ -19,6 +19,7 @@ def visit_dict(walk: Walk, value: Mapping[Any, object]) -> None:
         return
     walk.key.append(type(value))
     walk.key.append(len(value))
+    # A list of the items: another thread may add one meanwhile.
     for name, item in list(value.items()):
         if type(name) is str:
             walk.key.append(name)
@@ -53,6 +54,8 @@ def guard_entries(w: Writer, value: Mapping[Any, object], here: str) -> None:
         for name, item in list(value.items()):
             w.visit(item, f"{here}[{name!r}]")
         return
+    # A key of another type is checked as a thing of its own: `1`, `1.0` and `True` are
+    # one key to a dict, and three to a walk.
     names, items = list(value), list(value.values())
     w.require(f"len({here}) == {len(names)}")
     each = w.assign(names, f"[*{here}]")
@@ -70,6 +73,7 @@ def _rebuild_dict(
 ) -> dict[object, object]:
     copy = type(value)()
     rebuild.copies[id(value)] = copy
+    # The keys are the same objects: a function may look one up by its own.
     for name, item in value.items():
         copy[name] = rebuild(item)
     rebuild.undo_log.entries(copy, dict)
@@ -192,6 +196,7 @@ def _rebuild_subclassed(rebuild: Rebuild, value: Any) -> Any:
         list.extend(copy, map(rebuild, list.__iter__(value)))
         rebuild.undo_log.items(copy, list)
     else:
+        # `OrderedDict` keeps its order beside the dict, and only its own methods do so.
         ordered = isinstance(value, collections.OrderedDict)
         base = collections.OrderedDict if ordered else dict
         copy = base.__new__(cls)

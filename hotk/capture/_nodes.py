@@ -51,8 +51,9 @@ def visit_node(walk: Walk, value: object) -> None:
         return
     if not _is_whole(value, children, treedef):
         raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
-    told = () if walk.trail is None else _static_names(value, data[1])
-    visit_node_data(walk, data[0], data[1], told)
+    # Names are for a trail alone: making them takes longer than the visit.
+    static_names = () if walk.trail is None else _static_names(value, data[1])
+    visit_node_data(walk, data[0], data[1], static_names)
     walk.key.append(len(children))
     names = _child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
@@ -84,16 +85,17 @@ def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool
         return same and all(a is b for a, b in zip(items, children, strict=True))
     attributes = attributes_of(value)
     if is_library_class(cls):
-        again = treedef.unflatten(children)
-        if isinstance(value, Mapping) and [*value] != [*again]:
+        rebuilt = treedef.unflatten(children)
+        if isinstance(value, Mapping) and [*value] != [*rebuilt]:
             return False
-        extra = attributes.keys() - attributes_of(again).keys()
+        extra = attributes.keys() - attributes_of(rebuilt).keys()
         return all(any(name in vars(b) for b in cls.__mro__) for name in extra)
     if isinstance(value, eqx.Module):
         return attributes.keys() <= {*(fields or {}), *_OF_WRAPPERS}
-    again = attributes_of(treedef.unflatten(children))
-    return attributes.keys() == again.keys() and all(
-        again[name] is item for name, item in attributes.items()
+    # A class of the user: what its tree makes must have the very same attributes.
+    rebuilt = attributes_of(treedef.unflatten(children))
+    return attributes.keys() == rebuilt.keys() and all(
+        rebuilt[name] is item for name, item in attributes.items()
     )
 
 
@@ -113,8 +115,8 @@ def _static_names(value: object, data: object) -> list[str]:
         return []
     fields = [f.name for f in dataclasses.fields(value) if f.metadata.get("static")]
     ahead = len(data) - len(fields)
-    held = [getattr(value, name, data) for name in fields]
-    if ahead < 0 or any(a is not b for a, b in zip(held, data[ahead:], strict=True)):
+    items = [getattr(value, name, data) for name in fields]
+    if ahead < 0 or any(a is not b for a, b in zip(items, data[ahead:], strict=True)):
         return []
     return [*["<static>"] * ahead, *(f".{name}" for name in fields)]
 
@@ -176,6 +178,7 @@ def guard_node(w: Writer, value: object, here: str) -> None:
     """Write the check of a registered pytree."""
     cls = type(value)
     library = cls.__module__.partition(".")[0]
+    # Of these two it is known where they keep things, so no code of theirs is run.
     if not isinstance(value, (tuple, eqx.Module)) and library != "equinox":
         _guard_registered(w, value, here)
         return
@@ -220,6 +223,7 @@ def _guard_registered(w: Writer, value: object, here: str) -> None:
         guard_contents(w, value, here)
         w.static_depth -= 1
         return
+    # Flattened once: a class may make its children anew each time that it is asked.
     both = w.assign(None, f"{w.constant(_one_level)}({here})")
     each, static = w.assign(children, f"{both}[0]"), w.assign(data, f"{both}[1]")
     w.require(f"len({each}) == {len(children)}")

@@ -127,6 +127,7 @@ def _reader(chains: Sequence[Chain]) -> Visit:
 
 
 def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
+    # Not once only, as other things: each place reads other chains.
     walk.met(value)
     if id(value) in walk.whole:
         return
@@ -151,6 +152,7 @@ def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
             whole = () in rests
             visit_read(walk, item, None if whole else tuple(rests), ".{}", name)
         elif place != "missing":
+            # Of the class: no copy of the object has another one.
             walk.static_depth += 1
             try:
                 walk.visit(item, ".{}", name)
@@ -162,6 +164,7 @@ def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
 
 def _enter(walk: Walk, value: object, function: object) -> None:
     """Go on into a method or a getter with the object as its first argument."""
+    # Methods call each other in circles.
     if (id(value), id(function)) in walk.entered:
         return
     walk.entered.add((id(value), id(function)))
@@ -263,6 +266,7 @@ def _guard_lookup(
         if name not in vars(base):
             w.require(f"{name!r} not in {space}")
             continue
+        # The first base that has the name decides, and by the type of what it has.
         expression = f"{space}[{name!r}]"
         cls = w.constant(type(vars(base)[name]))
         w.require(f"type({expression}) is {cls}")

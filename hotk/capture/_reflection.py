@@ -64,6 +64,7 @@ def settings_read(found: object, name: str, chains: Sequence[Chain]) -> list[str
     read: list[str] = []
     for chain in chains:
         here, rest = found, chain
+        # Through the modules only: `jnp.sum.__module__` is read off a function.
         while type(here) is types.ModuleType and rest:
             here, rest = vars(here).get(rest[0]), rest[1:]
             if type(here) is types.ModuleType and here.__name__ in REFLECTION:

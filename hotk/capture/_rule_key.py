@@ -49,6 +49,7 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
         walk.close()
     except (Opaque, RecursionError) as error:
         raise Unrecognized("a derivative rule that no walk sees through") from error
+    # An array in a rule would be known by its number alone, and not by its value.
     if walk.leaves:
         raise Unrecognized("a derivative rule that has captured an array")
     return (mapped, *walk.key)

@@ -36,7 +36,7 @@ def _guard_sequence(w: Writer, value: Sequence[object], here: str) -> None:
 
 def _rebuild_list(rebuild: Rebuild, value: list[object]) -> list[object]:
     copy: list[object] = []
-    rebuild.copies[id(value)] = copy
+    rebuild.copies[id(value)] = copy  # before it is filled: a list may hold itself
     copy.extend(map(rebuild, value))
     rebuild.undo_log.items(copy, list)
     return copy
@@ -110,6 +110,7 @@ def _visit_buffer(walk: Walk, value: bytearray | array.array) -> None:
     """A `bytearray` or an `array.array`, by its content."""
     if walk.met(value):
         return
+    # The same bytes are other numbers under another type code.
     code = getattr(value, "typecode", "B")
     content = value.tobytes() if isinstance(value, array.array) else bytes(value)
     walk.key.append((type(value), code, content))

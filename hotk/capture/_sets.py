@@ -16,9 +16,9 @@ from ._walk import Walk
 from ._writer import Unguarded, Writer
 
 
-def visit_parts(walk: Walk, kind: Hashable, parts: Collection[object]) -> None:
+def visit_parts(walk: Walk, label: Hashable, parts: Collection[object]) -> None:
     """Visit what an immutable thing holds, which keeps its identity."""
-    walk.key.append((kind, len(parts)))
+    walk.key.append((label, len(parts)))
     walk.static_depth += 1
     try:
         for i, part in enumerate(parts):
@@ -29,6 +29,7 @@ def visit_parts(walk: Walk, kind: Hashable, parts: Collection[object]) -> None:
 
 def _visit_set(walk: Walk, value: set[object] | frozenset[object]) -> None:
     """A set, in the order in which it is iterated over."""
+    # Two equal sets may differ in their order, and a function may loop over one.
     if not walk.met(value):
         visit_parts(walk, type(value), value)
 

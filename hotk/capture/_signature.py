@@ -21,10 +21,16 @@ class Row(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """What a signature keeps of one leaf."""
+    """What a signature keeps of one leaf.
+
+    Attributes:
+        text: The leaf in words, for the table of a mismatch.
+        aval: Shape, dtype and weak type; of a static leaf `"static"` and its value.
+        sharding: How an array lies on several devices, `None` of all else.
+    """
 
     text: str
-    kind: tuple[Any, ...]
+    aval: tuple[Any, ...]
     sharding: Sharding | None
 
 
@@ -76,7 +82,7 @@ class Signature(NamedTuple):
         return "\n".join(f"{name}: {leaf.text}" for name, leaf in pairs)
 
 
-def kind_of(leaf: object) -> tuple[tuple[int, ...], np.dtype, bool]:
+def aval_of(leaf: object) -> tuple[tuple[int, ...], np.dtype, bool]:
     """Return shape, dtype and weak type of an array, a tracer or a Python number."""
     if isinstance(leaf, jax.Array):
         return leaf.shape, leaf.dtype, leaf.aval.weak_type  # pyright: ignore
@@ -94,7 +100,7 @@ def sharding_of(leaf: object) -> Sharding | None:
 
 def _leaf(leaf: object) -> Leaf:
     try:
-        shape, dtype, weak = kind_of(leaf)
+        shape, dtype, weak = aval_of(leaf)
     except TypeError:
         return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)
     sharding = sharding_of(leaf)

@@ -45,6 +45,7 @@ class Snapshot:
         reason = None
         for part in self._parts:
             changed = part.restore()
+            # Worse than a write: a tracer that is kept would be read in a later call.
             if changed and reason is not KEEPS:
                 reason = KEEPS if any(map(_holds_tracer, changed)) else WRITES
         return reason
@@ -56,6 +57,7 @@ def _may_be_written(value: object) -> bool:
 
 def _parts_of(value: object) -> Iterator["_Content | _Attributes"]:
     if isinstance(value, type):
+        # A method may be replaced, or an array hung on a class, in its bases as well.
         for base in value.__mro__:
             if not is_library_class(base):
                 yield _Attributes(base)
@@ -83,6 +85,7 @@ class _Content:
         now = _items(self.holder)
         if len(now) == len(self.before) and all(map(_is, now, self.before)):
             return []
+        # In place: others hold the container, too.
         self.holder.clear()
         if isinstance(self.holder, (dict, set)):
             self.holder.update(self.before)

@@ -74,6 +74,7 @@ def walk_all(
         nodes: Class and static data of each node of the arguments' tree.
         static_args: What is static among the arguments.
     """
+    # In the order of the lines of a guard, as things are counted in this order.
     for thing in static_args:
         walk.visit(thing)
     walk.visit(f)
@@ -116,6 +117,7 @@ def _is_inert_data(data: object) -> bool:
         return all(map(_is_inert_data, data))
     if isinstance(data, type):
         return is_library_class(data)
+    # JAX has compared it by `==` when it compared the structures.
     if isinstance(data, _SIMPLE):
         return True
     of_user = (jax.custom_jvp, jax.custom_vjp, WRAPPED_PARTIAL, eqx.Module)
@@ -133,6 +135,7 @@ def dict_orders(tree: PyTree) -> Orders:
     if cls is dict:
         inner = tuple(dict_orders(value) for value in tree.values())
         return (tuple(tree), inner)
+    # Before it is flattened: most arguments are one array, in each direct call.
     if cls is ARRAY or isinstance(tree, (np.ndarray, np.generic, *_SIMPLE)):
         return None
     children = tree if cls in (list, tuple) else _children(tree)

@@ -47,6 +47,7 @@ UNKNOWN = uncopied(visit=_visit_unknown, guard=None, treatment="static")
 
 
 def _visit_static(walk: Walk, value: Hashable) -> None:
+    # `getattr(f, name)` with such a name reads what the walk leaves out.
     if type(value) is str and is_hidden(value):
         walk.by_name(hidden=True)
     walk.key.append(type(value))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ._captured_type import CAPTURED_TYPES, Guard
+from ._captured_type import CAPTURED_TYPES, WriteGuard
 from ._walk import Walk, is_mutable
 
 
@@ -82,7 +82,7 @@ class Writer:
             raise Unguarded
         self.visit_as(value, expression, guard)
 
-    def visit_as(self, value: object, expression: str, guard: Guard) -> None:
+    def visit_as(self, value: object, expression: str, guard: WriteGuard) -> None:
         """Write the check of a thing in another way than its type is checked."""
         guard(self, value, self.assign(value, expression))
 
