@@ -92,5 +92,5 @@ def changes(f: Function, other: Function) -> tuple[str, ...]:
         if a.get(path) != b.get(path)
     ]
     if not found and one.key != two.key:
-        return ("The code or its line differs, or something that has no row here.",)
+        return ("Their code or its line differs, or something that has no row.",)
     return tuple(found) or ("Nothing that is static differs.",)

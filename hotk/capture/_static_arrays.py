@@ -18,8 +18,8 @@ class StaticArrays(IntEnum):
     """Which captured arrays are static by content, and not leaves of a program.
 
     A function whose Python code needs the value of an array is traced with that array
-    as a constant. The first that works is taken, in the order of the numbers. The last
-    two are for what is held, rather than looked up at each call.
+    as a constant, and anew when its content changes. Which arrays Python needs cannot
+    be told, so several choices are tried in turn (`LEVELS` in `hotk.prepared`).
     """
 
     NONE = 0
