@@ -1,186 +1,105 @@
-"""Visitors of functions, methods, partials, builtins and modules."""
+"""Captured methods, partials, derivative rules, builtins and modules."""
 
-import builtins
 import functools
 import itertools
-import sys
 import types
 import weakref
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
 from hotk._core import peek
 
-from ._classes import is_library_class, mapping
-from ._parts import first_reads, visit_read
-from ._recipe import Recipe, is_library_module, is_library_name, recipe_of
-from ._reflection import (
-    REFLECTION,
-    UNSEEN,
-    check_seen,
-    library_module,
-    settings,
-    settings_read,
-)
+from ._captured_type import CapturedType, register, uncopied
+from ._library import is_library_class, is_library_module, is_permanent
+from ._mappings import guard_entries, visit_dict
+from ._parts import first_reads, guard_read, visit_read
+from ._rebuild import Rebuild
+from ._reflection import REFLECTION, check_tracked
 from ._walk import KEEPS, Opaque, Walk
+from ._writer import Unguarded, Writer, guard_identity, guard_weak_identity
 
 
-class Ruled:
-    """Base of functions with their own derivatives: walked by their attributes."""
+# ----- Bound methods
 
 
-MISSING: Final = "<missing global>"
-_BUILTINS = vars(builtins)
-# What a bound builtin may belong to: modules, classes, immutable values, and a counter,
-# which is how one counts traces.
-_HARMLESS_OWNERS = (
-    *(type(None), types.ModuleType, str, bytes, int, float, complex),
-    *(range, itertools.count, np.ufunc, np.dtype),
-)
-_BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
-
-
-def function(walk: Walk, value: types.FunctionType) -> None:
-    """A Python function: its code, defaults, cells and the globals it reads."""
-    recipe = recipe_of(value.__code__)
-    key = walk.key
-    if is_fixed(value):
-        check_seen(walk, value, value.__name__)
-        key.append(weakref.ref(value))
-        return
-    if walk.met(value):
-        return
-    key.append(recipe)
-    if recipe.library:  # its globals, which are not looked at, are those of its file
-        key.append(value.__code__.co_filename)
-    closure = value.__closure__
-    if closure is not None:
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, closure, strict=True):
-            if is_empty(cell):
-                key.append("<empty cell>")
-                continue
-            content, reads = cell.cell_contents, recipe.reads.get(name)
-            visit_read(walk, content, reads, " cell `{}`", name)
-    if value.__defaults__ or value.__kwdefaults__ or value.__dict__:
-        _defaults(walk, value, recipe)
-    else:
-        key.append(None)
-    if recipe.library:
-        return
-    if recipe.writes is not None:
-        raise Opaque(f"it writes {recipe.writes}")
-    walk.tells = walk.tells or recipe.tells
-    if recipe.by_name or recipe.hidden:
-        walk.by_name(reads=recipe.by_name, hidden=recipe.hidden)
-    if recipe.names:
-        _globals(walk, value, recipe)
-    for name in recipe.imports:
-        first = name.partition(".")[0]
-        if first in REFLECTION or not is_library_name(first):
-            raise Opaque(f"it imports `{name}` while it runs")
-
-
-def is_empty(cell: types.CellType) -> bool:
-    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
-
-
-def is_usual_builtin(name: str, found: Any) -> bool:
-    """Whether a builtin is the one that Python came with, and reads nothing unseen."""
-    usual = found is _BUILTINS.get(name, MISSING)
-    return usual and type(found) in _BUILTIN_TYPES and id(found) not in UNSEEN
-
-
-def _defaults(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
-    defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
-    walk.key.append((len(defaults), len(keywords)))
-    code = value.__code__  # the defaults are those of the last arguments
-    first = code.co_argcount - len(defaults)
-    for i, default in enumerate(defaults):
-        name = code.co_varnames[first + i] if first >= 0 else i
-        walk.visit(default, " default `{}`", name)
-    for name, default in keywords.items():
-        walk.key.append(name)
-        walk.visit(default, " default `{}`", name)
-    if not recipe.library:
-        mapping(walk, value.__dict__)
-
-
-def _globals(walk: Walk, value: types.FunctionType, recipe: Recipe) -> None:
-    space = value.__globals__
-    key = walk.key
-    for name in recipe.names:
-        found = space.get(name, MISSING)
-        if found is MISSING:
-            found = value.__builtins__.get(name, MISSING)
-            if id(found) in UNSEEN:
-                raise Opaque(f"`{name}` reads what no walk can see")
-            if is_usual_builtin(name, found):
-                key.append(found)
-            else:
-                walk.visit(found, " builtin `{}`", name)
-        elif found is jax.config and name not in recipe.bare:
-            settings(walk, settings_read(found, name, recipe.attributes[name]))
-        elif type(found) is not types.ModuleType:
-            visit_read(walk, found, recipe.read_off(name), " global `{}`", name)
-        else:
-            _module_attributes(walk, found, name, recipe)
-
-
-def _module_attributes(
-    walk: Walk, found: types.ModuleType, name: str, recipe: Recipe
-) -> None:
-    if library_module(walk, found, name, recipe.attributes.get(name, ())):
-        return
-    if name in recipe.bare:
-        raise Opaque(f"the module `{name}` used as a value")
-    for chain in recipe.attributes[name]:
-        _chain(walk, found, name, chain)
-
-
-def _chain(
-    walk: Walk, here: types.ModuleType, name: str, chain: tuple[str, ...]
-) -> None:
-    """Visit what `module.a.b` is now, going on through modules of the user."""
-    if not chain:
-        raise Opaque(f"the module `{name}` used as a value")
-    if chain[0] not in vars(here):
-        raise Opaque(f"`{name}.{chain[0]}` is not a plain attribute")
-    inner = vars(here)[chain[0]]
-    place = f"{name}.{chain[0]}"
-    with walk.inside(here, f" module `{name}`"):
-        if type(inner) is types.ModuleType and not is_library_module(inner):
-            _chain(walk, inner, place, chain[1:])
-        else:
-            walk.visit(inner, " `{}`", place)
-
-
-def method(walk: Walk, value: Any) -> None:
+def _visit_method(walk: Walk, value: Any) -> None:
     """A bound method: its function and its object."""
     walk.key.append(types.MethodType)
     function = value.__func__
     walk.visit(function, ".__func__")
-    reads = first_reads(function) if type(function) is types.FunctionType else None
-    visit_read(walk, value.__self__, reads, ".__self__")
+    visit_read(walk, value.__self__, first_reads(function), ".__self__")
 
 
-def partial(walk: Walk, value: functools.partial) -> None:
-    """A partial: its function and its arguments."""
+def _guard_method(w: Writer, value: Any, here: str) -> None:
+    w.require(f"type({here}) is {w.constant(type(value))}")  # equinox has its own
+    function = value.__func__
+    w.visit(function, f"{here}.__func__")
+    guard_read(w, value.__self__, first_reads(function), f"{here}.__self__")
+
+
+def _rebuild_method(rebuild: Rebuild, value: Any) -> types.MethodType:
+    return types.MethodType(rebuild(value.__func__), rebuild(value.__self__))
+
+
+METHOD = CapturedType(
+    visit=_visit_method,
+    guard=_guard_method,
+    rebuild=_rebuild_method,
+    treatment="walked",
+    mutable=False,
+    refilled=False,
+)
+register(METHOD, types.MethodType)
+
+
+# ----- Partials
+
+
+def _visit_partial(walk: Walk, value: functools.partial[object]) -> None:
     walk.key.append(type(value))
     walk.visit(value.func, ".func")
     walk.key.append(len(value.args))
     for i, item in enumerate(value.args):
         walk.visit(item, " argument {}", i)
-    mapping(walk, value.keywords)
+    visit_dict(walk, value.keywords)
     if value.__dict__:
-        mapping(walk, value.__dict__)
+        visit_dict(walk, value.__dict__)
+
+
+def _guard_partial(w: Writer, value: functools.partial[object], here: str) -> None:
+    if value.__dict__:
+        raise Unguarded
+    cls = w.constant(type(value))
+    w.require(f"type({here}) is {cls} and not {here}.__dict__")
+    w.require(f"len({here}.args) == {len(value.args)}")
+    w.visit(value.func, f"{here}.func")
+    for i, item in enumerate(value.args):
+        w.visit(item, f"{here}.args[{i}]")
+    w.visit(value.keywords, f"{here}.keywords")
+
+
+def _rebuild_partial(
+    rebuild: Rebuild, value: functools.partial[object]
+) -> functools.partial[object]:
+    keywords = {name: rebuild(item) for name, item in value.keywords.items()}
+    args = map(rebuild, value.args)
+    copy = type(value)(rebuild(value.func), *args, **keywords)
+    vars(copy).update((name, rebuild(item)) for name, item in vars(value).items())
+    return copy
+
+
+PARTIAL = CapturedType(
+    visit=_visit_partial,
+    guard=_guard_partial,
+    rebuild=_rebuild_partial,
+    treatment="walked",
+    mutable=False,
+    refilled=False,
+)
+register(PARTIAL, functools.partial)
 
 
 # What JAX puts around a partial inside of a `jax.tree_util.Partial`: equal to its like
@@ -188,73 +107,177 @@ def partial(walk: Walk, value: functools.partial) -> None:
 WRAPPED_PARTIAL: type = type(jax.tree_util.Partial(functools.partial(int)).func)
 
 
-def wrapped_partial(walk: Walk, value: Any) -> None:
-    """A partial inside of JAX's own."""
+def _visit_wrapped_partial(walk: Walk, value: Any) -> None:
     walk.key.append(WRAPPED_PARTIAL)
     walk.visit(value.fun, ".func")
 
 
-def custom_rule(walk: Walk, value: Any) -> None:
+def _guard_wrapped_partial(w: Writer, value: Any, here: str) -> None:
+    w.require(f"type({here}) is {w.constant(type(value))}")
+    w.visit(value.fun, f"{here}.fun")
+
+
+register(
+    # It stands in the static data of a node only, where no array is replaced.
+    uncopied(
+        visit=_visit_wrapped_partial, guard=_guard_wrapped_partial, treatment="walked"
+    ),
+    WRAPPED_PARTIAL,
+)
+
+
+# ----- Functions with their own derivatives
+
+
+class CustomDerivative:
+    """Base of functions with their own derivatives: walked by their attributes."""
+
+
+CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, CustomDerivative)
+
+
+def _visit_rule(walk: Walk, value: object) -> None:
     """A function with its own derivative: its body and its rules."""
     if walk.met(value):
         return
     if is_permanent(value):
         walk.key.append(weakref.ref(value))
         return
-    kept = rule_parts(value)
+    parts = _rule_parts(value)
     walk.key.append(type(value))
-    walk.key.append(len(kept))
-    for name, item in kept.items():
+    walk.key.append(len(parts))
+    for name, item in parts.items():
         walk.key.append(name)
         walk.visit(item, ".{}", name)
 
 
-def rule_parts(value: Any) -> dict[str, Any]:
+def _rule_parts(value: object) -> dict[str, Any]:
     """Return the attributes of a function with its own derivative: body and rules."""
     found = vars(value).items()
     return {k: v for k, v in found if not (k[:2] == "__" == k[-2:])}
 
 
-def memo(walk: Walk, value: Any) -> None:
-    """A function of `functools.lru_cache`: it keeps what it returns."""
+def _guard_rule(w: Writer, value: object, here: str) -> None:
+    if is_permanent(value):
+        guard_weak_identity(w, value, here)
+        return
+    if w.met(value, here, "rule"):
+        return
+    parts = _rule_parts(value)
+    w.require(f"type({here}) is {w.constant(type(value))}")
+    place = w.assign(parts, f"{w.constant(_rule_parts)}({here})")
+    guard_entries(w, parts, place)
+
+
+def _rebuild_rule(rebuild: Rebuild, value: object) -> object:
+    # JAX runs its rules when the program is differentiated, which may be after the
+    # trace: with tracers in them they cannot be used, and the function is opaque.
+    rebuild.has_rules = rebuild.has_rules or not isinstance(value, CustomDerivative)
+    return rebuild.copy_object(value, recorded=False)
+
+
+CUSTOM_RULE = CapturedType(
+    visit=_visit_rule,
+    guard=_guard_rule,
+    rebuild=_rebuild_rule,
+    treatment="walked",
+    mutable=False,
+    refilled=False,
+)
+
+
+# ----- Functions of `functools.lru_cache`
+
+
+def _visit_memo(walk: Walk, value: Callable[..., object]) -> None:
+    """A function that keeps what it returns: a tracer of a trace that has ended."""
     if not is_permanent(value):
         raise Opaque(KEEPS)
     walk.key.append(weakref.ref(value))
 
 
-def builtin(walk: Walk, value: Any) -> None:
+def _guard_memo(w: Writer, value: Callable[..., object], here: str) -> None:
+    if not is_permanent(value):
+        raise Unguarded
+    guard_weak_identity(w, value, here)
+
+
+register(
+    uncopied(visit=_visit_memo, guard=_guard_memo, treatment="static"),
+    functools._lru_cache_wrapper,
+)
+
+
+# ----- Builtins and modules
+
+
+# What a bound builtin may belong to: modules, classes, immutable values, and a counter,
+# which is how one counts traces.
+_HARMLESS_OWNERS = (
+    *(type(None), types.ModuleType, str, bytes, int, float, complex),
+    *(range, itertools.count, np.ufunc, np.dtype),
+)
+
+
+def _visit_builtin(walk: Walk, value: types.BuiltinFunctionType) -> None:
     """A builtin function or method."""
     owner = peek(value, "__self__")
     library = isinstance(owner, type) and is_library_class(owner)
     if not library and not isinstance(owner, _HARMLESS_OWNERS):
         raise Opaque(f"a method of a {type(owner).__name__} that can change")
-    check_seen(walk, value, value.__name__)
+    check_tracked(walk, value, value.__name__)
     walk.key.append(value)
 
 
-def module(walk: Walk, value: types.ModuleType) -> None:
-    """A module used as a value."""
+def _guard_builtin(w: Writer, value: types.BuiltinFunctionType, here: str) -> None:
+    if not isinstance(value.__self__, types.ModuleType):
+        raise Unguarded
+    _visit_builtin(Walk(), value)
+    guard_identity(w, value, here)
+
+
+register(
+    uncopied(
+        visit=_visit_builtin, guard=_guard_builtin, treatment="static by identity"
+    ),
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+)
+
+
+def _visit_module(walk: Walk, value: types.ModuleType) -> None:
+    """A module used as a value: what is read off it cannot be told."""
     if not is_library_module(value) or value.__name__ in REFLECTION:
         raise Opaque(f"the module `{value.__name__}` used as a value")
     walk.key.append(value)
 
 
-def is_fixed(value: types.FunctionType) -> bool:
-    """Whether a function is one that a library has under its own name: never copied."""
-    return recipe_of(value.__code__).library and is_permanent(value)
+def _guard_module(w: Writer, value: types.ModuleType, here: str) -> None:
+    _visit_module(Walk(), value)
+    guard_identity(w, value, here)
 
 
-def is_permanent(value: Any) -> bool:
-    """Whether a thing is what its qualified name in an installed library says."""
-    name = peek(value, "__module__")
-    path = peek(value, "__qualname__") or peek(value, "__name__")
-    if (
-        not isinstance(name, str)
-        or not isinstance(path, str)
-        or not is_library_name(name)
-    ):
-        return False
-    found: Any = sys.modules.get(name)
-    for part in path.split("."):
-        found = peek(found, part)
-    return found is value
+def _rebuild_module(rebuild: Rebuild, value: types.ModuleType) -> types.ModuleType:
+    """Copy a module of the user through which an array was reached."""
+    copy = types.ModuleType(value.__name__)
+    rebuild.copies[id(value)] = copy
+    for name, item in list(vars(value).items()):
+        if id(item) in rebuild.to_copy or id(item) in rebuild.copies:
+            vars(copy)[name] = rebuild(item)
+            rebuild.undo_log.entry(vars(copy), name)
+        else:
+            vars(copy)[name] = item
+    return copy
+
+
+register(
+    CapturedType(
+        visit=_visit_module,
+        guard=_guard_module,
+        rebuild=_rebuild_module,
+        treatment="static by identity",
+        mutable=False,
+        refilled=True,
+    ),
+    types.ModuleType,
+)

@@ -1,16 +1,20 @@
 """`Closure`: a callable as a module of captured arrays and a static skeleton."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from hotk._core import PreparationError, function_name, message
+from hotk._core import Function, PreparationError, function_name, message
 
+from ._captured_type import register, uncopied
 from ._rebuild import Rebuild, survey
-from ._walk import VISITORS, Opaque, Placeholder, Trail, Walk
+from ._static_arrays import StaticArrays
+from ._trail import Trail
+from ._walk import Opaque, Placeholder, Walk
 
 
 class Skeleton:
@@ -19,40 +23,44 @@ class Skeleton:
     Attributes:
         key: What was captured besides arrays, flat and hashable.
         name: The callable's name, for messages.
+        static_arrays: Which captured arrays are static by content.
         opaque: Why the callable is opaque, or `None`.
         count: How many arrays were captured.
-        classes: Whether a class of the user was met, which no copy holds as it was.
+        user_classes: Whether a class of the user was met, which no copy holds as it
+            was.
+        template: The callable with placeholders where the arrays were.
     """
 
     __slots__ = (
         "_hash",
-        "classes",
         "count",
         "key",
         "name",
         "opaque",
-        "small",
+        "static_arrays",
         "template",
+        "user_classes",
     )
 
     def __init__(
         self,
         key: tuple[Hashable, ...],
-        template: Any,
+        template: Function,
         *,
         name: str,
-        small: int = 0,
+        static_arrays: StaticArrays = StaticArrays.NONE,
         count: int = 0,
         opaque: str | None = None,
-        classes: bool = False,
+        user_classes: bool = False,
     ) -> None:
         self.key = key
         self.template = template
         self.name = name
-        self.small = small
+        self.static_arrays = static_arrays
         self.opaque = opaque
         self.count = count
-        self.classes = classes
+        self.user_classes = user_classes
+        # Once: JAX hashes a static field each time that it looks a program up.
         self._hash = hash(key)
 
     def __eq__(self, other: object) -> bool:
@@ -67,12 +75,13 @@ class Skeleton:
         """Show the callable's name."""
         return f"<skeleton of {self.name}>"
 
-    def function(self, leaves: Any) -> Callable[..., Any]:
+    def function(self, leaves: Sequence[object]) -> Function:
         """Rebuild the callable with these arrays in place of the captured ones."""
         if self.opaque is not None:
             return self.template
+        # Anew each time: a copy may be written into by the function that it is in.
         try:
-            walk, trail = survey(self.template, small=self.small)
+            walk, trail = survey(self.template, static_arrays=self.static_arrays)
         except Opaque as reason:  # of a class that was changed since
             problem = message(
                 self.name,
@@ -108,13 +117,16 @@ class Closure(eqx.Module):
     skeleton: Skeleton = eqx.field(static=True)
 
     @staticmethod
-    def of(f: Callable[..., Any], *, small: int = 0) -> "Closure":
+    def of(
+        f: Function, *, static_arrays: StaticArrays = StaticArrays.NONE
+    ) -> "Closure":
         """Split a callable into captured arrays and a skeleton.
 
         Args:
             f: Any callable. One that is opaque (see `hotk.explain`) has no leaves and
                 is its own skeleton.
-            small: Which captured arrays are static by content; 0 is none.
+            static_arrays: Which captured arrays are static by content: parts of the
+                skeleton instead of leaves. None unless Python code needs their values.
 
         Returns:
             The closure, which computes what `f` computes now.
@@ -123,7 +135,7 @@ class Closure(eqx.Module):
             return f
         name = function_name(f)
         try:
-            walk, trail = survey(f, small=small)
+            walk, trail = survey(f, static_arrays=static_arrays)
             walk.close()
             template = _template(f, walk, trail)
         except (Opaque, RecursionError) as reason:
@@ -133,40 +145,43 @@ class Closure(eqx.Module):
             tuple(walk.key),
             template,
             name=name,
-            small=small,
+            static_arrays=static_arrays,
             count=len(walk.leaves),
-            classes=walk.classes,
+            user_classes=walk.user_classes,
         )
         return Closure(tuple(map(_own, walk.leaves)), skeleton)
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         """Call the rebuilt callable."""
         return self.skeleton.function(self.leaves)(*args, **keywords)
 
 
-def _template(f: Callable[..., Any], walk: Walk, trail: Trail) -> Any:
-    """Rebuild a callable without its arrays: the static ones of NumPy as copies."""
-    marks: dict[int, Any] = {
+def _template(f: Function, walk: Walk, trail: Trail) -> Function:
+    """Rebuild a callable without its arrays: the static ones of NumPy as copies.
+
+    So a closure keeps neither the arrays of the user alive nor what changes in place.
+    """
+    replacements: dict[int, Any] = {
         id(node.value): node.value.copy("K")
         for node in trail.nodes.values()
         if type(node.value) is np.ndarray
     }
-    marks |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
+    replacements |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
     try:
-        return Rebuild(trail, marks, every=True)(f)
+        return Rebuild(trail, replacements, every=True)(f)
     except Exception as error:  # of a class that computes when it is made
-        raise Opaque(f"it cannot be built anew: {error}") from error
+        raise Opaque(f"a copy of it cannot be made: {error}") from error
 
 
-def _own(leaf: Any) -> Any:
+def _own(leaf: object) -> object:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def _skeleton(walk: Walk, value: Skeleton) -> None:
+def _visit_skeleton(walk: Walk, value: Skeleton) -> None:
     """A function that was split: as it was, but its classes as they are now."""
     walk.key.append(value)
-    if value.classes and value.opaque is None:
+    if value.user_classes and value.opaque is None:
         walk.visit(value.template)
 
 
-VISITORS[Skeleton] = _skeleton
+register(uncopied(visit=_visit_skeleton, guard=None, treatment="static"), Skeleton)

@@ -1,32 +1,32 @@
 """The table of what a callable captures and how hotk treats it."""
 
 import enum
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from hotk._core import describe, function_name, function_place, peek
+from hotk._core import Function, describe, function_name, function_place, peek
 
 from ._rebuild import survey
-from ._walk import Node, Opaque, Trail, Walk
+from ._static_arrays import StaticArrays
+from ._trail import Node, Trail
+from ._walk import Opaque, Walk
 
 
 _VALUES = (np.generic, range, set, frozenset, enum.Enum, Fraction, Decimal)
 _NUMBERS = (bool, int, float, complex, str)
-TOO_DEEP = "it is nested too deeply to be walked"
+TOO_DEEP = "it is nested too deeply for hotk to look through"
 
 
 def captures(
-    f: Callable[..., Any], small: int = 0
+    f: Function, static_arrays: StaticArrays = StaticArrays.NONE
 ) -> tuple[tuple[tuple[str, str, str], ...], str | None, str]:
     """Walk a callable, and tell what was found.
 
     Args:
         f: The callable.
-        small: Which captured arrays are static by content; 0 is none.
+        static_arrays: Which captured arrays are static by content.
 
     Returns:
         A row for each thing: where it was found, what it is, how it is treated; why
@@ -34,7 +34,7 @@ def captures(
     """
     name = function_name(f)
     trail = Trail()
-    walk = Walk(trail=trail, small=small)
+    walk = Walk(trail=trail, static_arrays=static_arrays)
     reason, place = None, ""
     try:
         walk.visit(f)
@@ -57,6 +57,7 @@ def opaque_place(trail: Trail) -> str:
 def _places(trail: Trail) -> list[tuple[Node, str]]:
     """List what was visited; the same number may stand at several places."""
     places = [(node, node.path.strip()) for node in trail.nodes.values()]
+    # A small integer is one object in Python, so it has one node for all its places.
     for _, _, path, node in trail.visits:
         if path != node.path and isinstance(node.value, _NUMBERS):
             places.append((node, path.strip()))
@@ -76,12 +77,12 @@ def _row(node: Node, place: str) -> tuple[str, str, str]:
     return (place, what, node.treatment)
 
 
-def changes(f: Any, other: Any) -> tuple[str, ...]:
+def changes(f: Function, other: Function) -> tuple[str, ...]:
     """Say in a line each how the captured things of two callables differ."""
     try:
         (one, first), (two, second) = survey(f), survey(other)
     except (Opaque, RecursionError):
-        return ("One of the two is opaque: they are traced at every call.",)
+        return ("One of the two is opaque: it is traced at every call.",)
     a = {path: _row(node, "") for node, path in _places(first)}
     b = {path: _row(node, "") for node, path in _places(second)}
     found = [
@@ -91,5 +92,5 @@ def changes(f: Any, other: Any) -> tuple[str, ...]:
         if a.get(path) != b.get(path)
     ]
     if not found and one.key != two.key:
-        return ("It is other code or on another line, or differs where none is shown.",)
+        return ("Their code or its line differs, or something that has no row.",)
     return tuple(found) or ("Nothing that is static differs.",)

@@ -25,32 +25,33 @@ class Fix(NamedTuple):
 FIXES: Final = (
     Fix(
         r".* reached through a class",
-        "a class that reaches a NumPy array of more than 4 MiB",
+        "a NumPy array of more than 4 MiB that a class holds",
         "make the array an attribute of the object, or an argument of the function",
     ),
     Fix(
         r"an object of type `(numpy\.)?random\.|a method of an? (System)?Random ",
         "a generator of random numbers of NumPy or Python",
-        "draw the numbers before, and capture them; or draw them by `jax.random` with "
+        "draw the numbers first and capture them; or draw them with `jax.random` and "
         "a key as an argument",
     ),
     Fix(
         r"an object of type|a method of an? .* that can change|a time zone",
         "an object that may have state: an open file, a lock, an iterator, a model of "
         "another library",
-        "capture what the function reads of it, read before; of a model the pure form, "
-        "`apply(params, x)`; or `hotk.static(its class)` if its `==` says all",
+        "read what the function needs of it first, and capture that; of a model the "
+        "pure form, `apply(params, x)`; or use `hotk.static(its class)` if its `==` "
+        "compares all that matters",
     ),
     Fix(
         r"NumPy computes",
         "NumPy that computes with more than 1 MiB of captured arrays",
-        "write `jnp` for `np` in the function, or compute that part before",
+        "write `jnp` for `np` in the function, or compute that part first",
     ),
     Fix(
         r"it needs the value",
         "the value of a captured array of JAX with more than 64 numbers, in `if`, "
         "`float`, `np.sin`",
-        "write `jnp` for `np`; compute what Python needs before, and capture that, or "
+        "write `jnp` for `np`; compute what Python needs first, and capture that, or "
         "use `jnp.where` and `jax.lax.cond`",
     ),
     Fix(
@@ -61,7 +62,7 @@ FIXES: Final = (
     Fix(
         r"it keeps what it has computed",
         "a cache that the function fills",
-        "fill the cache before the call, or compute the thing each time",
+        "fill the cache before the call, or compute the value each time",
     ),
     Fix(
         r"it was changed while",
@@ -69,14 +70,14 @@ FIXES: Final = (
         "give each thread a function of its own",
     ),
     Fix(
-        r"it writes or reads|it may read by|.* reads what no walk can see|"
-        r".* gives away all settings",
+        r"it writes or reads|it may read by|.* may read state that hotk cannot track|"
+        r".* passes on all settings",
         "names looked up while it runs: `globals`, `eval`, `os.environ`, `inspect`",
-        "look the thing up before, and capture what was found",
+        "look the value up first, and capture it",
     ),
     Fix(
         r"the module .* used as a value|.* is not a plain attribute",
-        "a module of your own that is passed around or answers names by itself",
+        "a module of your own that is passed around, or that has a `__getattr__`",
         "write `module.name` in full, or `from module import name`",
     ),
     Fix(
@@ -92,8 +93,8 @@ FIXES: Final = (
     ),
     Fix(
         r"a name or a docstring",
-        "a `__name__` or `__doc__` that is no text, and is read",
-        "give it a string",
+        "a `__name__` or `__doc__` that is read, and is not a string",
+        "make it a string",
     ),
     Fix(
         r"a host callback",
@@ -101,20 +102,14 @@ FIXES: Final = (
         "give the callback its arrays as operands, or use `hotk.rule.external`",
     ),
     Fix(
-        r"something inside it closes over|a derivative rule inside it closes over",
-        "a function inside of it, known to JAX by its identity, that closes over what "
-        "is traced",
-        "give what it closes over to it as an argument",
+        r"something inside it captures|a derivative rule inside it captures",
+        "an inner function that captures a tracer, and that JAX compares by identity",
+        "give it the captured value as an argument",
     ),
     Fix(
         r"a NumPy array|the dtype",
         "a NumPy array that JAX has no dtype for",
-        "convert it before: numbers to a dtype of JAX, objects and text to a tuple",
-    ),
-    Fix(
-        r"a set of things",
-        "a set of other things than numbers and strings",
-        "make it a tuple",
+        "convert it first: numbers to a dtype of JAX, objects and text to a tuple",
     ),
     Fix(
         r"a ufunc made of",
@@ -124,8 +119,8 @@ FIXES: Final = (
     Fix(
         r"an empty node|the class .* keeps what its tree lacks|static data of|"
         r"an argument of the registered class",
-        "a registered pytree that says less than its object holds, or whose static "
-        "data has no `__eq__` and `__hash__`",
+        "a registered pytree that leaves out part of its object, or whose static data "
+        "has no `__eq__` and `__hash__`",
         "register it by `jax.tree_util.register_dataclass` with all fields, or make it "
         "an `equinox.Module`",
     ),
@@ -135,16 +130,16 @@ FIXES: Final = (
         "give the object a copy",
     ),
     Fix(
-        r"it is nested too deeply|it cannot be built anew",
-        "captured things nested very deeply, or a class that computes when it is made",
-        "capture the part that the function needs",
+        r"it is nested too deeply|a copy of it cannot be made",
+        "captured objects nested very deeply, or a class whose constructor computes",
+        "capture only the part that the function needs",
     ),
 )
 # Whatever an error says that came up with tracers in place of captured arrays.
 FAILED: Final = Fix(
     "",
     "an error that is raised if captured arrays are tracers, as under `jax.jit`",
-    "mend what the error says, or compute that part before",
+    "fix what the error says, or compute that part first",
 )
 
 

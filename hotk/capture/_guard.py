@@ -13,49 +13,107 @@ from typing import Any
 
 import numpy as np
 
-from ._lines import check_of
-from ._tree import moving_nodes, walk_all
-from ._walk import Walk
-from ._writer import Check
+from hotk._core import Function, PyTreeDef
+
+from ._code import facts_of
+from ._nodes import guard_node_data
+from ._tree import NodeData, moving_nodes, walk_all
+from ._walk import Walk, metadata_of
+from ._writer import Check, Unguarded, Writer
 
 
+# As many structures take turns at one place of a program, by experience, at most.
 _MOST_GUARDS = 4
-_MOST_TRIES = 32
+# A function that is never the same twice, over a counter for instance, is walked.
+_MOST_ATTEMPTS = 32
 
 
-# A check, and the key that the walk found.
+def check_of(
+    f: Function, nodes: Sequence[NodeData], static_args: Sequence[object]
+) -> Check:
+    """Return the check of `f` and of all callables that run the same code.
+
+    Args:
+        f: The callable.
+        nodes: Class and static data of each node of the arguments' tree.
+        static_args: What is static among the arguments.
+    """
+    w = Writer()
+    if nodes or static_args:
+        count = f"len(nodes) == {len(nodes)} and len(static_args) == {len(static_args)}"
+        w.require(count)
+    else:
+        w.require("not (nodes or static_args)")
+    for i, thing in enumerate(static_args):
+        w.visit(thing, f"static_args[{i}]")
+    w.root = f
+    w.visit(f, "f")
+    for i, (cls, data) in enumerate(nodes):
+        guard_node_data(w, cls, data, f"nodes[{i}]")
+    _require_metadata(w)
+    return w.compiled()
+
+
+def _require_metadata(w: Writer) -> None:
+    """Write the check of names and docstrings, if they are read."""
+    things = [v for v in w.alive if id(v) in w.things]
+    functions = [v for v in things if type(v) is FunctionType]
+    if not any(facts_of(v.__code__).reads_metadata for v in functions):
+        return
+    if any(isinstance(v, type) for v in things):
+        raise Unguarded  # a class is asked for less than for all that it holds
+    for value in things:
+        here, known = w.things[id(value)][0], w.constant(metadata_of(value))
+        w.require(f"{w.constant(metadata_of)}({here}) == {known}")
+
+
+# A check, and the key that the walk found: that of all callables that pass the check.
 Guard = tuple[Check, Sequence[Hashable]]
 
 
-class Known:
-    """What is known of all callables that run one code object first."""
+class CodeGuards:
+    """The guards of all callables that run one code object first.
 
-    __slots__ = ("code", "guards", "tries")
+    Attributes:
+        code: The code object.
+        guards: The last few guards, the newest first. A tuple that is replaced as a
+            whole, so that other threads may read it meanwhile.
+        attempts: How often a guard was made, or could not be.
+    """
+
+    __slots__ = ("attempts", "code", "guards")
 
     def __init__(self, code: types.CodeType) -> None:
         self.code = code
         self.guards: tuple[Guard, ...] = ()
-        self.tries = 0
+        self.attempts = 0
 
-    def learn(self, f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> None:
+    def add(
+        self,
+        f: Function,
+        nodes: Sequence[NodeData],
+        static_args: Sequence[object],
+    ) -> None:
         """Add a guard for `f` as it is now, if there can be one."""
-        if self.tries >= _MOST_TRIES:
+        if self.attempts >= _MOST_ATTEMPTS:
             return
-        self.tries += 1
+        self.attempts += 1
         try:
-            check = check_of(f, nodes, fixed)
+            check = check_of(f, nodes, static_args)
         except Exception:  # `Unguarded`, or what the walk will say better
-            self.tries += _MOST_TRIES // 4
+            self.attempts += _MOST_ATTEMPTS // 4
             return
         walk = Walk()
-        walk_all(walk, f, nodes, fixed)
-        leaves = check(f, nodes, fixed)
-        if leaves is not None and _are_same(leaves, walk.leaves):
-            made = (check, tuple(walk.key))
-            self.guards = (made, *self.guards[: _MOST_GUARDS - 1])
+        walk_all(walk, f, nodes, static_args)
+        leaves = check(f, nodes, static_args)
+        # A guard that finds other arrays than the walk is not used: whatever is wrong
+        # with it costs a walk, and no derivative.
+        if leaves is not None and are_same_arrays(leaves, walk.leaves):
+            guard = (check, tuple(walk.key))
+            self.guards = (guard, *self.guards[: _MOST_GUARDS - 1])
 
 
-def _are_same(leaves: Sequence[Any], walked: Sequence[Any]) -> bool:
+def are_same_arrays(leaves: Sequence[object], walked: Sequence[object]) -> bool:
     """Whether a guard found the arrays of a walk; NumPy's are copied by both."""
     if len(leaves) != len(walked):
         return False
@@ -63,19 +121,25 @@ def _are_same(leaves: Sequence[Any], walked: Sequence[Any]) -> bool:
     return all(a is b or type(a) is type(b) is np.ndarray for a, b in pairs)
 
 
-_KNOWN: dict[int, Known] = {}
+# By the `id` of the code: hashing a code object would take longer than the guard.
+_BY_CODE: dict[int, CodeGuards] = {}
 _LIMIT = 4096
 
 
-def look(
-    f: Any, tree: Any = None, fixed: Sequence[Any] = ()
+def key_and_arrays(
+    f: Function,
+    tree: PyTreeDef | None = None,
+    static_args: Sequence[object] = (),
 ) -> tuple[Sequence[Hashable], list[Any]]:
     """Return the key of a callable and its captured arrays, by a guard or by a walk.
+
+    This runs in each direct call, so it is written out, with one call of Python code
+    for a function that passes its guard.
 
     Args:
         f: A callable.
         tree: The arguments' tree, if its nodes have to be looked at as well.
-        fixed: What is static among the arguments.
+        static_args: What is static among the arguments.
 
     Raises:
         Opaque: If the callable can change unseen.
@@ -83,28 +147,29 @@ def look(
     nodes = moving_nodes(tree)
     code = f.__code__ if type(f) is FunctionType else _code_of(f)
     if code is not None:
-        known = _KNOWN.get(id(code))
+        known = _BY_CODE.get(id(code))
         if known is not None and known.code is code:
             for check, key in known.guards:
-                leaves = check(f, nodes, fixed)
+                leaves = check(f, nodes, static_args)
                 if leaves is not None:
                     return key, leaves
-            known.learn(f, nodes, fixed)
-        else:  # most functions are never seen again: learn at the second sight
-            if len(_KNOWN) >= _LIMIT:
-                _KNOWN.clear()
-            _KNOWN[id(code)] = Known(code)
+            known.add(f, nodes, static_args)
+        else:  # most functions are never seen again: a guard waits for the second time
+            if len(_BY_CODE) >= _LIMIT:
+                _BY_CODE.clear()
+            _BY_CODE[id(code)] = CodeGuards(code)
     walk = Walk()
-    walk_all(walk, f, nodes, fixed)
+    walk_all(walk, f, nodes, static_args)
     return walk.key, walk.leaves
 
 
-def _code_of(f: Any) -> types.CodeType | None:
+def _code_of(f: object) -> types.CodeType | None:
     """Return the code that a method, a partial or a callable object runs first."""
+    function: object
     if type(f) is types.MethodType:
-        f = f.__func__
+        function = f.__func__
     elif type(f) is functools.partial:
-        f = f.func
+        function = f.func
     else:
-        f = vars(type(f)).get("__call__")
-    return f.__code__ if type(f) is FunctionType else None
+        function = vars(type(f)).get("__call__")
+    return function.__code__ if type(function) is FunctionType else None

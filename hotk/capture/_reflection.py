@@ -5,11 +5,11 @@ import operator
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
-from ._recipe import is_library_module
+from ._library import is_library_module
+from ._reads import Chain
 from ._walk import Opaque, Walk
 
 
@@ -19,34 +19,38 @@ REFLECTION = frozenset(
     | {"posix", "nt", "traceback", "runpy", "pkgutil"}
 )
 _BUILTINS = vars(builtins)
-_UNSEEN = (
+_UNTRACKED = (
     *("globals", "eval", "exec", "compile", "__import__", "id", "breakpoint"),
     *("dir", "locals"),
 )
-UNSEEN = {id(_BUILTINS[name]) for name in _UNSEEN} | {id(typing.get_type_hints)}
 _BY_NAME = {
     id(_BUILTINS[name]) for name in ("getattr", "hasattr", "setattr", "delattr", "vars")
 } | {id(operator.attrgetter), id(operator.methodcaller)}
+# By `id`: what is asked for may be anything, and comparing it would run its code.
+UNTRACKED = {id(_BUILTINS[name]) for name in _UNTRACKED} | {id(typing.get_type_hints)}
 _LIMIT = 4096
 _SETTING = (bool, int, str, float, type(None))
 
 
-def check_seen(walk: Walk, value: Any, name: str) -> None:
+def untracked(what: str) -> Opaque:
+    """Return the error of code that reads what is in no walk."""
+    return Opaque(f"{what} may read state that hotk cannot track")
+
+
+def check_tracked(walk: Walk, value: object, name: str) -> None:
     """Refuse a builtin, or a function of a library, that reads what no walk sees."""
-    if id(value) in UNSEEN:
-        raise Opaque(f"`{name}` reads what no walk can see")
+    if id(value) in UNTRACKED:
+        raise untracked(f"`{name}`")
     if id(value) in _BY_NAME:
         walk.by_name(reads=True)
     owner = getattr(value, "__self__", None)
     home = getattr(value, "__module__", None)
     home = owner.__name__ if isinstance(owner, types.ModuleType) else home
     if home in REFLECTION and home != "builtins":
-        raise Opaque(f"`{home}.{name}` reads what no walk can see")
+        raise untracked(f"`{home}.{name}`")
 
 
-def settings_read(
-    found: Any, name: str, chains: Sequence[tuple[str, ...]]
-) -> list[str]:
+def settings_read(found: object, name: str, chains: Sequence[Chain]) -> list[str]:
     """List the settings of JAX that code reads through a module of a library.
 
     Args:
@@ -57,35 +61,41 @@ def settings_read(
     Raises:
         Opaque: If a chain ends at what no walk can see.
     """
-    read = []
+    read: list[str] = []
     for chain in chains:
         here, rest = found, chain
+        # Through the modules only: `jnp.sum.__module__` is read off a function.
         while type(here) is types.ModuleType and rest:
             here, rest = vars(here).get(rest[0]), rest[1:]
             if type(here) is types.ModuleType and here.__name__ in REFLECTION:
-                raise Opaque(f"the module `{here.__name__}` reads what no walk can see")
+                raise untracked(f"the module `{here.__name__}`")
         if here is jax.config:
             value = getattr(jax.config, rest[0], read) if rest else read
             if not isinstance(value, _SETTING):
-                raise Opaque(f"`{name}` gives away all settings of JAX")
+                raise Opaque(f"`{name}` passes on all settings of JAX")
             read.append(rest[0])
         elif isinstance(here, (types.FunctionType, types.BuiltinFunctionType)):
-            check_seen(Walk(), here, ".".join((name, *chain)))
+            check_tracked(Walk(), here, ".".join((name, *chain)))
     return read
 
 
-class Plain:
+class HarmlessModules:
     """Which modules of libraries were found to be harmless, for which attributes."""
 
     def __init__(self) -> None:
-        self.known: dict[types.ModuleType, set[Any]] = {}
+        self.known: dict[types.ModuleType, set[tuple[Chain, ...]]] = {}
 
-    def __call__(self, found: types.ModuleType, chains: Any) -> bool:
-        """Whether it is known that nothing unseen is read."""
+    def __call__(self, found: types.ModuleType, chains: tuple[Chain, ...]) -> bool:
+        """Whether it is known that nothing untracked is read."""
         return chains in self.known.get(found, ())
 
-    def learn(self, found: types.ModuleType, name: str, chains: Any) -> list[str]:
-        """Look through the chains, and remember them if no setting is read."""
+    def learn(
+        self, found: types.ModuleType, name: str, chains: tuple[Chain, ...]
+    ) -> list[str]:
+        """Look through the chains, and remember them if no setting is read.
+
+        A setting may change, so code that reads one is looked at in each walk.
+        """
         read = settings_read(found, name, chains)
         if not read:
             known = self.known.setdefault(found, set())
@@ -95,24 +105,26 @@ class Plain:
         return read
 
 
-PLAIN = Plain()
+HARMLESS = HarmlessModules()
 
 
-def library_module(walk: Walk, found: types.ModuleType, name: str, chains: Any) -> bool:
+def visit_library_module(
+    walk: Walk, found: types.ModuleType, name: str, chains: tuple[Chain, ...]
+) -> bool:
     """Visit a module of a library by what is read off it, if it is one."""
-    if PLAIN(found, chains):
+    if HARMLESS(found, chains):
         walk.key.append(found)
         return True
     if found.__name__ in REFLECTION:
-        raise Opaque(f"the module `{found.__name__}` reads what no walk can see")
+        raise untracked(f"the module `{found.__name__}`")
     if not is_library_module(found):
         return False
     walk.key.append(found)
-    settings(walk, PLAIN.learn(found, name, chains))
+    visit_settings(walk, HARMLESS.learn(found, name, chains))
     return True
 
 
-def settings(walk: Walk, names: Sequence[str]) -> None:
+def visit_settings(walk: Walk, names: Sequence[str]) -> None:
     """Take settings of JAX into the key."""
     for name in names:
         walk.visit(getattr(jax.config, name), " setting `{}`", name)

@@ -10,8 +10,7 @@ import numpy as np
 
 from hotk._core import Unrecognized, is_type, rule_functions
 
-from ._callables import is_permanent
-from ._recipe import is_library_file
+from ._library import is_library_file, is_permanent
 from ._walk import Opaque, Walk
 
 
@@ -50,17 +49,19 @@ def rule_key(equation: Any, *, own: bool = False) -> Hashable:
         walk.close()
     except (Opaque, RecursionError) as error:
         raise Unrecognized("a derivative rule that no walk sees through") from error
+    # An array in a rule would be known by its number alone, and not by its value.
     if walk.leaves:
         raise Unrecognized("a derivative rule that has captured an array")
     return (mapped, *walk.key)
 
 
-def _part_key(part: Any, depth: int) -> Hashable:
+def _part_key(part: object, depth: int) -> Hashable:
     if depth > _DEEPEST:
         raise Unrecognized("a derivative rule that is nested too deeply")
     below = depth + 1
     if isinstance(part, FunctionType):
         code = part.__code__
+        # What it reads besides may change, and is not in this key.
         if not is_library_file(code.co_filename):
             raise Unrecognized("a derivative rule of the user")
         if part.__closure__ is not None and is_permanent(part):

@@ -1,10 +1,14 @@
 """`Signature`: structure, shapes, dtypes, weak types and shardings of a call."""
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.sharding import Sharding
+from jaxtyping import PyTree
 
-from hotk._core import Tracer, describe, leaf_name
+from hotk._core import PyTreeDef, Tracer, describe, leaf_name
 
 
 class Row(NamedTuple):
@@ -17,11 +21,17 @@ class Row(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """What a signature keeps of one leaf."""
+    """What a signature keeps of one leaf.
+
+    Attributes:
+        text: The leaf in words, for the table of a mismatch.
+        aval: Shape, dtype and weak type; of a static leaf `"static"` and its value.
+        sharding: How an array lies on several devices, `None` of all else.
+    """
 
     text: str
-    kind: Any
-    sharding: Any
+    aval: tuple[Any, ...]
+    sharding: Sharding | None
 
 
 class Signature(NamedTuple):
@@ -34,12 +44,12 @@ class Signature(NamedTuple):
             on several devices; static leaves by their value.
     """
 
-    structure: Any
+    structure: PyTreeDef
     names: tuple[str, ...]
     leaves: tuple[Leaf, ...]
 
     @staticmethod
-    def of(arguments: tuple[Any, ...], roots: tuple[str, ...]) -> "Signature":
+    def of(arguments: tuple[PyTree, ...], roots: tuple[str, ...]) -> "Signature":
         """Take the signature of arguments that are called by the names in `roots`."""
         names, leaves = [], []
         for root, argument in zip(roots, arguments, strict=True):
@@ -72,7 +82,7 @@ class Signature(NamedTuple):
         return "\n".join(f"{name}: {leaf.text}" for name, leaf in pairs)
 
 
-def kind_of(leaf: Any) -> tuple[Any, ...]:
+def aval_of(leaf: object) -> tuple[tuple[int, ...], np.dtype, bool]:
     """Return shape, dtype and weak type of an array, a tracer or a Python number."""
     if isinstance(leaf, jax.Array):
         return leaf.shape, leaf.dtype, leaf.aval.weak_type  # pyright: ignore
@@ -80,7 +90,7 @@ def kind_of(leaf: Any) -> tuple[Any, ...]:
     return aval.shape, aval.dtype, aval.weak_type  # pyright: ignore
 
 
-def sharding_of(leaf: Any) -> Any:
+def sharding_of(leaf: object) -> Sharding | None:
     """Return the sharding of an array on several devices, `None` of all else."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return None
@@ -88,9 +98,9 @@ def sharding_of(leaf: Any) -> Any:
     return sharding if len(sharding.device_set) > 1 else None
 
 
-def _leaf(leaf: Any) -> Leaf:
+def _leaf(leaf: object) -> Leaf:
     try:
-        shape, dtype, weak = kind_of(leaf)
+        shape, dtype, weak = aval_of(leaf)
     except TypeError:
         return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)
     sharding = sharding_of(leaf)
@@ -100,7 +110,7 @@ def _leaf(leaf: Any) -> Leaf:
     return Leaf(text, (shape, dtype, weak), sharding)
 
 
-def _value(leaf: Any) -> Any:
+def _value(leaf: object) -> Hashable:
     try:
         hash(leaf)
     except TypeError:

@@ -7,9 +7,10 @@ from typing import Any
 
 from hotk._core import Tracer
 
-from ._classes import is_library_class
-from ._objects import slots_of
-from ._walk import KEEPS, WRITES, Trail, Walk
+from ._layout import slots_of
+from ._library import is_library_class
+from ._trail import Trail
+from ._walk import KEEPS, WRITES, Walk
 
 
 _CONTAINERS = (dict, list, set, deque)
@@ -25,16 +26,17 @@ class Snapshot:
 
     def __init__(self, walk: Walk, trail: Trail, copied: Iterable[int]) -> None:
         copied = set(copied)
-        frozen = {id(value) for value in trail.frozen}
-        frozen |= {id(value) for _, value in walk.fixed.values()}
+        static = {id(value) for value in trail.static}
+        static |= {id(value) for _, value in walk.seen_static.values()}
         nodes = (node.value for node in trail.nodes.values())
         found = {id(value): value for value in nodes if _may_be_written(value)}
-        met = (*walk.seen.values(), *walk.fixed.values())
+        met = (*walk.seen.values(), *walk.seen_static.values())
         found |= {id(value): value for _, value in met}
         self._parts = [
             part
             for key, value in found.items()
-            if key not in copied or key in frozen
+            # What is copied, and held by a class as well, is written to through that.
+            if key not in copied or key in static
             for part in _parts_of(value)
         ]
 
@@ -43,17 +45,19 @@ class Snapshot:
         reason = None
         for part in self._parts:
             changed = part.restore()
+            # Worse than a write: a tracer that is kept would be read in a later call.
             if changed and reason is not KEEPS:
                 reason = KEEPS if any(map(_holds_tracer, changed)) else WRITES
         return reason
 
 
-def _may_be_written(value: Any) -> bool:
+def _may_be_written(value: object) -> bool:
     return isinstance(value, _CONTAINERS) or not is_library_class(type(value))
 
 
-def _parts_of(value: Any) -> Iterator["_Content | _Attributes"]:
+def _parts_of(value: object) -> Iterator["_Content | _Attributes"]:
     if isinstance(value, type):
+        # A method may be replaced, or an array hung on a class, in its bases as well.
         for base in value.__mro__:
             if not is_library_class(base):
                 yield _Attributes(base)
@@ -70,33 +74,34 @@ def _parts_of(value: Any) -> Iterator["_Content | _Attributes"]:
 class _Content:
     """The content of a container."""
 
-    __slots__ = ("holder", "kept")
+    __slots__ = ("before", "holder")
 
     def __init__(self, holder: Any) -> None:
         self.holder = holder
-        self.kept = _items(holder)
+        self.before: list[Any] = _items(holder)
 
-    def restore(self) -> list[Any]:
+    def restore(self) -> list[object]:
         """Put the content back; return what was there instead."""
         now = _items(self.holder)
-        if len(now) == len(self.kept) and all(map(_is, now, self.kept)):
+        if len(now) == len(self.before) and all(map(_is, now, self.before)):
             return []
+        # In place: others hold the container, too.
         self.holder.clear()
         if isinstance(self.holder, (dict, set)):
-            self.holder.update(self.kept)
+            self.holder.update(self.before)
         else:
-            self.holder.extend(self.kept)
-        return _changes(now, self.kept)
+            self.holder.extend(self.before)
+        return _changes(now, self.before)
 
 
 class _Attributes:
     """The attributes of a class, or those of an object that stand in slots."""
 
-    __slots__ = ("holder", "kept")
+    __slots__ = ("before", "holder")
 
-    def __init__(self, holder: Any) -> None:
+    def __init__(self, holder: object) -> None:
         self.holder = holder
-        self.kept = self._now()
+        self.before = self._now()
 
     def _now(self) -> dict[str, Any]:
         if isinstance(self.holder, type):
@@ -104,59 +109,62 @@ class _Attributes:
         slots = slots_of(self.holder).items()
         return {name: slot.__get__(self.holder) for name, slot in slots}
 
-    def restore(self) -> list[Any]:
+    def restore(self) -> list[object]:
         """Put the attributes back; return what was there instead."""
-        now, kept = self._now(), self.kept
+        now, before = self._now(), self.before
         names = [
             name
-            for name in {**kept, **now}
-            if name not in now or name not in kept or now[name] is not kept[name]
+            for name in {**before, **now}
+            if name not in now or name not in before or now[name] is not before[name]
         ]
         for name in names:
             self._put(name)
-        before = [kept.get(name, self) for name in names]
-        return _changes([now.get(name, self) for name in names], before)
+        # `self` stands for one that is missing: it is like no value.
+        was = [before.get(name, self) for name in names]
+        return _changes([now.get(name, self) for name in names], was)
 
     def _put(self, name: str) -> None:
-        kept = name in self.kept
+        had = name in self.before
         if isinstance(self.holder, type):
-            if kept:
-                type.__setattr__(self.holder, name, self.kept[name])
+            if had:
+                type.__setattr__(self.holder, name, self.before[name])
             else:
                 type.__delattr__(self.holder, name)
-        elif kept:
-            object.__setattr__(self.holder, name, self.kept[name])
+        elif had:
+            object.__setattr__(self.holder, name, self.before[name])
         else:
             object.__delattr__(self.holder, name)
 
 
-def _items(holder: Any) -> list[Any]:
+def _items(holder: Iterable[object]) -> list[object]:
     return list(holder.items()) if isinstance(holder, dict) else list(holder)
 
 
-def _is(a: Any, b: Any) -> bool:
-    pair = type(a) is tuple and type(b) is tuple and len(a) == len(b) == 2
-    return (a[0] is b[0] and a[1] is b[1]) if pair else a is b
+def _is(a: object, b: object) -> bool:
+    """Whether two items are one; those of a dict are pairs, made anew each time."""
+    if type(a) is tuple and type(b) is tuple and len(a) == len(b) == 2:
+        return a[0] is b[0] and a[1] is b[1]
+    return a is b
 
 
-def _changes(now: list[Any], before: list[Any]) -> list[Any]:
+def _changes(now: list[object], before: list[object]) -> list[object]:
     """Return what is new: a plain value that is equal to the one before is not."""
     if len(now) != len(before):
         return [now]
     return [a for a, b in zip(now, before, strict=True) if not _alike(a, b)]
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _alike(a: object, b: object) -> bool:
     if a is b:
         return True
     if type(a) is not type(b):
         return False
-    if type(a) is tuple:
+    if type(a) is tuple and type(b) is tuple:
         return len(a) == len(b) and all(map(_alike, a, b))
     return isinstance(a, _PLAIN) and repr(a) == repr(b)
 
 
-def _holds_tracer(value: Any) -> bool:
+def _holds_tracer(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_holds_tracer, value))
     return isinstance(value, Tracer)

@@ -17,7 +17,7 @@ from hotk._core import (
     unkeyed_setting,
 )
 
-from ._registry import static
+from ._declared import static
 from ._rule_key import rule_key
 
 

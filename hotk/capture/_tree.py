@@ -2,20 +2,28 @@
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.tree_util import tree_flatten
+from jaxtyping import PyTree
 
-from hotk._core import ARRAY, JITTED
+from hotk._core import ARRAY, JITTED, Function, PyTreeDef
 
 from ._callables import WRAPPED_PARTIAL
-from ._classes import is_library_class
-from ._kinds import is_faithful_node
-from ._values import tree_data
+from ._dispatch import is_faithful_node
+from ._library import is_library_class
+from ._nodes import visit_node_data
 from ._walk import Opaque, Walk
+
+
+NodeData: TypeAlias = tuple[type, Any]
+"""The class of a node of a tree, and the static data that it keeps."""
+
+Orders: TypeAlias = tuple[Any, ...] | None
+"""The insertion orders of the dicts in a tree, nested as the tree is."""
 
 
 _CONTAINERS = (tuple, list, dict, type(None))
@@ -31,11 +39,11 @@ _SIMPLE = (
     type(...),
     JITTED,
 )
-_INERT: dict[Any, bool] = {}
+_INERT: dict[PyTreeDef, bool] = {}
 _LIMIT = 4096
 
 
-def is_inert(treedef: Any) -> bool:
+def is_inert(treedef: PyTreeDef) -> bool:
     """Whether a tree's structure says all there is to know of its static side."""
     known = _INERT.get(treedef)
     if known is None:
@@ -47,42 +55,49 @@ def is_inert(treedef: Any) -> bool:
     return known
 
 
-def moving_nodes(treedef: Any) -> Sequence[Any]:
+def moving_nodes(treedef: PyTreeDef | None) -> Sequence[NodeData]:
     """List the nodes of a tree that have to be looked at anew in each call."""
     return () if treedef is None or is_inert(treedef) else node_data(treedef)
 
 
-def walk_all(walk: Walk, f: Any, nodes: Sequence[Any], fixed: Sequence[Any]) -> None:
+def walk_all(
+    walk: Walk,
+    f: Function,
+    nodes: Sequence[NodeData],
+    static_args: Sequence[object],
+) -> None:
     """Visit all that one call holds and that is not an array of its arguments.
 
     Args:
         walk: Takes it.
         f: The callable.
         nodes: Class and static data of each node of the arguments' tree.
-        fixed: What is static among the arguments.
+        static_args: What is static among the arguments.
     """
-    for thing in fixed:
+    # In the order of the lines of a guard, as things are counted in this order.
+    for thing in static_args:
         walk.visit(thing)
     walk.visit(f)
-    for kind, data in nodes:
-        tree_data(walk, kind, data)
+    for cls, data in nodes:
+        visit_node_data(walk, cls, data)
     walk.close()
 
 
-def check_faithful(treedef: Any) -> None:
+def check_faithful(treedef: PyTreeDef) -> None:
     """Refuse to build a further argument anew that may come out as something else.
 
     Raises:
         Opaque: If a node is of a class of the user that may not survive it.
     """
-    for kind, _ in node_data(treedef):
-        if not is_faithful_node(kind):
-            raise Opaque(f"an argument of the registered class `{kind.__qualname__}`")
+    for cls, _ in node_data(treedef):
+        if not is_faithful_node(cls):
+            raise Opaque(f"an argument of the registered class `{cls.__qualname__}`")
 
 
-def node_data(treedef: Any) -> list[tuple[Any, Any]]:
+def node_data(treedef: PyTreeDef) -> list[NodeData]:
     """List the class and the static data of each node that is no plain container."""
-    found, waiting = [], [treedef]
+    found: list[NodeData] = []
+    waiting: list[Any] = [treedef]
     while waiting:
         here = waiting.pop()
         data = here.node_data()
@@ -93,15 +108,16 @@ def node_data(treedef: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _is_inert_node(kind: Any, data: Any) -> bool:
-    return is_library_class(kind) and _is_inert_data(data)
+def _is_inert_node(cls: type, data: object) -> bool:
+    return is_library_class(cls) and _is_inert_data(data)
 
 
-def _is_inert_data(data: Any) -> bool:
-    if type(data) in (tuple, list):
+def _is_inert_data(data: object) -> bool:
+    if type(data) is tuple or type(data) is list:
         return all(map(_is_inert_data, data))
     if isinstance(data, type):
         return is_library_class(data)
+    # JAX has compared it by `==` when it compared the structures.
     if isinstance(data, _SIMPLE):
         return True
     of_user = (jax.custom_jvp, jax.custom_vjp, WRAPPED_PARTIAL, eqx.Module)
@@ -110,47 +126,48 @@ def _is_inert_data(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] in ("jax", "equinox", "jaxlib")
 
 
-def dict_orders(tree: Any) -> Any:
+def dict_orders(tree: PyTree) -> Orders:
     """Return the insertion orders of all dicts in a tree, `None` where there is none.
 
     JAX sorts the keys of a dict; a function that iterates over it sees the difference.
     """
-    kind = type(tree)
-    if kind is dict:
+    cls = type(tree)
+    if cls is dict:
         inner = tuple(dict_orders(value) for value in tree.values())
         return (tuple(tree), inner)
-    if kind is ARRAY or isinstance(tree, (np.ndarray, np.generic, *_SIMPLE)):
+    # Before it is flattened: most arguments are one array, in each direct call.
+    if cls is ARRAY or isinstance(tree, (np.ndarray, np.generic, *_SIMPLE)):
         return None
-    children = tree if kind in (list, tuple) else _children(tree)
-    if children and _forgets_order(kind):
+    children = tree if cls in (list, tuple) else _children(tree)
+    if children and _forgets_order(cls):
         return (tuple(tree), tuple(dict_orders(tree[name]) for name in tree))
     inner = tuple(map(dict_orders, children))
     return inner if any(item is not None for item in inner) else None
 
 
-def in_orders(tree: Any, orders: Any) -> Any:
+def in_orders(tree: PyTree, orders: Orders) -> PyTree:
     """Put the dicts of a tree into the orders that `dict_orders` found."""
     if orders is None:
         return tree
-    kind = type(tree)
-    if kind is dict or _forgets_order(kind):
+    cls = type(tree)
+    if cls is dict or _forgets_order(cls):
         names, inner = orders
         pairs = zip(names, inner, strict=True)
         made = {name: in_orders(tree[name], order) for name, order in pairs}
-        if kind is collections.defaultdict:
-            return kind(tree.default_factory, made)
-        return made if kind is dict else kind(made)
+        if cls is collections.defaultdict:
+            return cls(tree.default_factory, made)
+        return made if cls is dict else cls(made)
     if type(tree) in (list, tuple):
         return type(tree)(map(in_orders, tree, orders))
     children, treedef = tree_flatten(tree, is_leaf=lambda node: node is not tree)
     return treedef.unflatten(map(in_orders, children, orders))
 
 
-def _forgets_order(kind: type) -> bool:
+def _forgets_order(cls: type) -> bool:
     """Whether JAX may sort the keys of a mapping of a class, as those of flax."""
-    return issubclass(kind, Mapping) and not issubclass(kind, collections.OrderedDict)
+    return issubclass(cls, Mapping) and not issubclass(cls, collections.OrderedDict)
 
 
-def _children(tree: Any) -> Sequence[Any]:
+def _children(tree: PyTree) -> Sequence[Any]:
     children, _ = tree_flatten(tree, is_leaf=lambda node: node is not tree)
     return () if len(children) == 1 and children[0] is tree else children

@@ -2,16 +2,18 @@
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Callable, Hashable, Iterator
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import equinox as eqx
 
 from hotk._core import JITTED, peek
 
-from ._recipe import TOLD
+from ._captured_type import CAPTURED_TYPES, VISITS, CapturedType, Visit
+from ._code import METADATA
+from ._static_arrays import StaticArrays
+from ._trail import Node, Trail
 
 
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
@@ -24,63 +26,6 @@ CHANGED = "it was changed while it was called"
 
 class Opaque(Exception):
     """A captured thing can change in a way that the walk cannot see."""
-
-
-class Identity:
-    """Stands in a key for a thing without a hash: equal to that of the same thing.
-
-    It does not keep the thing alive; once that is gone it is equal to itself alone.
-    """
-
-    __slots__ = ("_hash", "reference")
-
-    def __init__(self, value: Any) -> None:
-        self.reference = weakref.ref(value)
-        self._hash = hash((Identity, id(value)))
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other one stands for the same thing, which is alive."""
-        if self is other:
-            return True
-        mine = self.reference()
-        same = isinstance(other, Identity) and mine is other.reference()
-        return same and mine is not None
-
-    def __hash__(self) -> int:
-        """Return the hash of the identity."""
-        return self._hash
-
-
-class Node:
-    """One visited thing, recorded when a walk is asked to leave a trail."""
-
-    __slots__ = ("name", "parents", "path", "treatment", "value")
-
-    def __init__(self, value: Any, path: str, name: str, treatment: str) -> None:
-        self.value = value
-        self.path = path
-        self.name = name
-        self.treatment = treatment
-        self.parents: list[Node] = []
-
-
-class Trail:
-    """The nodes of a walk in the order of visit, with their parents.
-
-    `visits` has each visit, where a number may be the same object as another one: from
-    which length of the key to which, and the path. `frozen` has what was reached
-    through a class. `read` has the names of the attributes that count of an object; one
-    that counts as a whole is not in it.
-    """
-
-    __slots__ = ("frozen", "nodes", "read", "stack", "visits")
-
-    def __init__(self) -> None:
-        self.read: dict[int, set[str]] = {}
-        self.nodes: dict[int, Node] = {}
-        self.stack: list[Node] = []
-        self.visits: list[tuple[int, int, str, Node]] = []
-        self.frozen: list[Any] = []
 
 
 _SEEN: Final = "<met before>"
@@ -97,54 +42,64 @@ class Walk:
     Attributes:
         key: The skeleton as a flat list of hashable pieces, compared by value.
         leaves: The captured arrays: NumPy arrays as copies of their own.
-        light: Whether only the key is asked for: NumPy arrays are not copied.
+        originals: The same, NumPy arrays themselves.
+        copy_numpy: Whether NumPy arrays are copied; not if only the key is asked for.
         pinned: The arrays reached through classes and static fields: they stay what
             they are, as constants of the traced program.
-        classes: Whether a class of the user was met.
-        copies: Whether a NumPy array is among such constants: programs need copies.
-        small: Which arrays are static by content: 0 is none, the other levels are
-            those of `_values`.
+        pins_numpy: Whether a NumPy array is among these: programs need copies of it.
+        user_classes: Whether a class of the user was met.
+        static_depth: How many classes and static fields the walk is inside of.
+        static_arrays: Which captured arrays are static by content.
+        whole: The objects of which all attributes count, by `id`.
+        entered: The methods that were gone into, each with its object.
+        trail: Where each visited thing is recorded, if that is asked for.
     """
 
-    find: "Callable[[Any], Visitor]"  # set by `_kinds`, for types that are in no table
-    reads_by_name = hidden_names = False
-    tells = False  # whether code was met that reads the names of functions or classes
-    classes = False
-    copies = False
-    light = False
-    frozen = 0
-    small = 0
+    # Set by `_dispatch`, for classes that are not registered by themselves.
+    find: Callable[[object], CapturedType]
+    # What most walks leave as it is stands in the class: a walk is made in each call.
+    reads_by_name = hidden_names = reads_metadata = False
+    user_classes = False
+    pins_numpy = False
+    copy_numpy = True
+    static_depth = 0
+    static_arrays = StaticArrays.NONE
     trail: Trail | None = None
 
     def __init__(
-        self, *, small: int = 0, trail: Trail | None = None, light: bool = False
+        self,
+        *,
+        static_arrays: StaticArrays = StaticArrays.NONE,
+        trail: Trail | None = None,
+        copy_numpy: bool = True,
     ) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.originals = self.leaves  # another list once a NumPy array was copied
-        if light:
-            self.light = True
+        if not copy_numpy:
+            self.copy_numpy = False
         self.pinned: list[Any] = []
-        self.whole: set[int] = set()  # objects of which all counts
-        self.calls: set[tuple[int, int]] = set()  # methods that were gone into
-        self.seen: dict[int, tuple[int, Any]] = {}
-        self.fixed: dict[int, tuple[int, Any]] = {}  # the same, of what a class reaches
-        if small:
-            self.small = small
+        self.whole: set[int] = set()
+        self.entered: set[tuple[int, int]] = set()
+        # By `id`, with the thing itself: while it is alive no other one has its `id`.
+        self.seen: dict[int, tuple[int, object]] = {}
+        self.seen_static: dict[int, tuple[int, object]] = {}
+        if static_arrays:
+            self.static_arrays = static_arrays
         if trail is not None:
             self.trail = trail
 
-    def add_numpy(self, value: Any, original: Any, short: bool) -> None:
+    def add_numpy(self, value: object, original: object, short: bool) -> None:
         """Take a captured array of NumPy, which may be a copy of the original."""
         self.key.append(_SHORT_LEAF if short else _NUMPY_LEAF)
         self._add(value, original)
 
-    def add_leaf(self, value: Any) -> None:
+    def add_leaf(self, value: object) -> None:
         """Take a captured array of JAX."""
         self.key.append(_LEAF)
         self._add(value, value)
 
-    def _add(self, value: Any, original: Any) -> None:
+    def _add(self, value: object, original: object) -> None:
         if value is not original and self.originals is self.leaves:
             self.originals = list(self.leaves)
         self.leaves.append(value)
@@ -152,12 +107,18 @@ class Walk:
             self.originals.append(original)
 
     def attempt(self, visit: Callable[[], None]) -> bool:
-        """Whether a visit meets nothing opaque; one that does leaves no trace."""
+        """Whether a visit meets nothing opaque; one that does leaves no trace.
+
+        Every field is put back: a leaf that stayed would be one argument too many
+        (`test_what_was_attempted_inside_a_jitted_function_leaves_nothing`).
+        """
         before = len(self.key), len(self.leaves), len(self.originals), len(self.pinned)
-        tables = [dict(self.seen), dict(self.fixed)]
-        sets = set(self.whole), set(self.calls)
-        flags = self.classes, self.copies, self.reads_by_name, self.hidden_names
-        tells = self.tells
+        tables = [dict(self.seen), dict(self.seen_static)]
+        sets = set(self.whole), set(self.entered)
+        flags = (
+            *(self.user_classes, self.pins_numpy, self.reads_metadata),
+            *(self.reads_by_name, self.hidden_names),
+        )
         trail = self.trail
         known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
         read = {} if trail is None else {k: set(v) for k, v in trail.read.items()}
@@ -167,10 +128,10 @@ class Walk:
             parts = (self.key, self.leaves, self.originals, self.pinned)
             for part, length in zip(parts, before, strict=True):
                 del part[length:]
-            self.seen, self.fixed = tables
-            self.whole, self.calls = sets
-            self.tells = tells
-            self.classes, self.copies, self.reads_by_name, self.hidden_names = flags
+            self.seen, self.seen_static = tables
+            self.whole, self.entered = sets
+            self.user_classes, self.pins_numpy, self.reads_metadata = flags[:3]
+            self.reads_by_name, self.hidden_names = flags[3:]
             if trail is not None:
                 trail.read = read
                 for added in list(trail.nodes)[known[0] :]:
@@ -187,9 +148,9 @@ class Walk:
 
         Which ones are asked cannot be told, so it is that of all that were met.
         """
-        if self.tells:
-            for table in (self.seen, self.fixed):
-                self.key.extend(told(value) for _, value in table.values())
+        if self.reads_metadata:
+            for table in (self.seen, self.seen_static):
+                self.key.extend(metadata_of(value) for _, value in table.values())
 
     def by_name(self, *, reads: bool = False, hidden: bool = False) -> None:
         """Note code that reads attributes by name, or a name that a walk leaves out.
@@ -200,7 +161,7 @@ class Walk:
         self.reads_by_name = self.reads_by_name or reads
         self.hidden_names = self.hidden_names or hidden
         if self.reads_by_name and self.hidden_names:
-            raise Opaque("it may read by `getattr` what no walk follows")
+            raise Opaque("it may read by `getattr` what hotk cannot track")
 
     def plain_key(self) -> list[Hashable]:
         """Return the key without what a copy with other arrays inside differs in.
@@ -208,53 +169,65 @@ class Walk:
         That is whether an array is NumPy's, and what is copied here but not in a class.
         """
         numpy = (_NUMPY_LEAF, _SHORT_LEAF)
-        kept = [piece for piece in self.key if not _is_shared(piece)]
-        return [_LEAF if piece in numpy else piece for piece in kept]
+        pieces = [piece for piece in self.key if not _is_shared(piece)]
+        return [_LEAF if piece in numpy else piece for piece in pieces]
 
-    def visit(self, value: Any, how: str = "", name: Any = "") -> None:
-        """Visit one captured thing, which was reached by `how` and `name`."""
-        visitor = VISITORS.get(type(value))
-        if visitor is None:
-            visitor = self.find(value)
+    def visit(self, value: object, how: str = "", name: object = "") -> None:
+        """Visit one captured thing, which was reached by `how` and `name`.
+
+        The path is put together only for a trail: a direct call does without.
+        """
         if self.trail is None:
-            visitor(self, value)
+            visit = VISITS.get(type(value))
+            if visit is None:
+                visit = self.find(value).visit
+            visit(self, value)
         else:
-            self._visit_with_trail(visitor, value, how, name)
+            captured = CAPTURED_TYPES.get(type(value)) or self.find(value)
+            self._visit_with_trail(captured, captured.visit, value, how, name)
 
     def visit_as(
-        self, visitor: "Visitor", value: Any, how: str = "", name: Any = ""
+        self,
+        captured: CapturedType,
+        visit: Visit,
+        value: object,
+        how: str = "",
+        name: object = "",
     ) -> None:
-        """Visit one captured thing by a visitor that is not that of its type."""
+        """Visit one captured thing in another way than its type is visited."""
         if self.trail is None:
-            visitor(self, value)
+            visit(self, value)
         else:
-            self._visit_with_trail(visitor, value, how, name)
+            self._visit_with_trail(captured, visit, value, how, name)
 
     def _visit_with_trail(
-        self, visitor: "Visitor", value: Any, how: str, name: Any
+        self,
+        captured: CapturedType,
+        visit: Visit,
+        value: object,
+        how: str,
+        name: object,
     ) -> None:
         trail = self.trail
         assert trail is not None
-        if self.frozen:
-            trail.frozen.append(value)
+        if self.static_depth:
+            trail.static.append(value)
         parent = trail.stack[-1] if trail.stack else None
         node = trail.nodes.get(id(value))
+        # The `id` of a thing that was made on the way, and is gone, may be taken again.
         fresh = node is None or node.value is not value
         place = how.format(name) if how else str(name)
         path = (parent.path if parent else "") + place
         begin = len(self.key)
         if node is None or fresh:
-            treatment = TREATMENTS.get(visitor, "static")
-            if visitor.__name__ == "plain_object":  # also one that is read by parts
-                treatment = "walked"
-            node = Node(value, path, visitor.__name__, treatment)
+            node = Node(value, path, captured, captured.treatment)
             trail.nodes[id(value)] = node
         if parent is not None:
             node.parents.append(parent)
         trail.stack.append(node)
         before = len(self.leaves)
         try:
-            visitor(self, value)
+            visit(self, value)
             if node.treatment == "leaf" and len(self.leaves) == before and fresh:
                 pinned = any(value is array for array in self.pinned[-1:])
                 how = "identity" if pinned else "content"
@@ -268,16 +241,18 @@ class Walk:
             trail.visits.append((begin, len(self.key), path, node))
 
     @contextlib.contextmanager
-    def inside(self, value: Any, path: str) -> Iterator[None]:
-        """Record a thing that is only passed through on the way to others."""
+    def inside(self, module: ModuleType, path: str) -> Iterator[None]:
+        """Record a module that is only passed through on the way to what it holds."""
         trail = self.trail
         if trail is None:
             yield
             return
-        node = trail.nodes.get(id(value))
+        node = trail.nodes.get(id(module))
         if node is None:
-            node = Node(value, path, "module", "walked")
-            trail.nodes[id(value)] = node
+            # Not "static by identity", as a module that is a value: it is copied where
+            # it leads to an array.
+            node = Node(module, path, CAPTURED_TYPES[ModuleType], "walked")
+            trail.nodes[id(module)] = node
         if trail.stack:
             node.parents.append(trail.stack[-1])
         trail.stack.append(node)
@@ -286,24 +261,30 @@ class Walk:
         finally:
             trail.stack.pop()
 
-    def met_fixed(self, value: Any) -> bool:
+    def met_static(self, value: object) -> bool:
         """Whether a thing was met before that is never copied, wherever it is met."""
-        frozen, self.frozen = self.frozen, 1
+        depth, self.static_depth = self.static_depth, 1
         known = self.met(value)
-        self.frozen = frozen
+        self.static_depth = depth
         return known
 
-    def met(self, value: Any) -> bool:
+    def met(self, value: object) -> bool:
         """Whether a thing was met before; if so its number goes into the key.
 
         A function and a tuple are visited twice if a class reaches them as well: there
         the arrays that they hold are constants, elsewhere they are leaves.
+
+        Raises:
+            Opaque: If the thing is mutable and met both ways: its copy would not be
+                seen by the class.
         """
-        seen, other = self.seen, self.fixed
-        if self.frozen and not isinstance(value, type):
+        seen, other = self.seen, self.seen_static
+        if self.static_depth and not isinstance(value, type):
             seen, other = other, seen
         known = seen.get(id(value))
         if known is not None:
+            # Which one it is, and not only that it was met: `a * b` over two arrays
+            # is not `a * a` (`test_which_array_is_met_again_is_part_of_the_key`).
             self.key.append(_SEEN)
             self.key.append(known[0])
             return True
@@ -316,15 +297,15 @@ class Walk:
         return False
 
 
-def told(value: Any) -> Hashable:
+def metadata_of(value: object) -> Hashable:
     """Return what a function or a class says of itself: its names and its docstring.
 
     Raises:
-        Opaque: If that is no text.
+        Opaque: If that is not a string.
     """
-    found = tuple(peek(value, name) for name in TOLD)
+    found = tuple(peek(value, name) for name in METADATA)
     if any(type(text) not in _TEXTS for text in found):
-        raise Opaque("a name or a docstring that is no text")
+        raise Opaque("a name or a docstring that is not a string")
     return found
 
 
@@ -335,7 +316,7 @@ def _is_shared(piece: Hashable) -> bool:
     return type(piece) is tuple and len(piece) == 2 and piece[0] is _SHARED
 
 
-def is_mutable(value: Any) -> bool:
+def is_mutable(value: object) -> bool:
     """Whether a thing may change in place, besides classes and functions."""
     if isinstance(value, eqx.Module):
         return False
@@ -349,13 +330,7 @@ class Placeholder:
     """Stands where an array was, in the template of a closure."""
 
     __slots__ = ("number",)
-    size = sys.maxsize
+    size = sys.maxsize  # larger than any array that is static by content
 
     def __init__(self, number: int) -> None:
         self.number = number
-
-
-Visitor = Callable[[Walk, Any], None]
-# Filled in by `_kinds`, which knows all visitors.
-VISITORS: dict[type, Visitor] = {}
-TREATMENTS: dict[Visitor, str] = {}

@@ -17,8 +17,8 @@ def held(f: Callable[..., Any], known: list[Prepared], *arguments: Any) -> Closu
         *arguments: What it is called with: numbers and arrays.
     """
     if all(prepared.skeleton.opaque is None for prepared in known):
-        small = max(prepared.skeleton.small for prepared in known)
-        closure = Closure.of(f, small=small)
+        static = max(prepared.skeleton.static_arrays for prepared in known)
+        closure = Closure.of(f, static_arrays=static)
         if closure.skeleton.opaque is None:
             return closure
     return Closure.of(Staged.of(f, *arguments))

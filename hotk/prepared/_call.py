@@ -14,13 +14,14 @@ from jax.tree_util import tree_flatten
 from hotk._core import is_inexact, jaxpr_as_fun, unkeyed_setting
 from hotk.capture import (
     CHANGED,
-    HELD,
     KEEPS,
+    RULE_CAPTURES_ARRAY,
     TOO_DEEP,
     WRITES,
     Opaque,
     Rebuild,
     Snapshot,
+    StaticArrays,
     Walk,
     check_faithful,
     dict_orders,
@@ -80,18 +81,18 @@ class Call:
         x: Any,
         rest: Any,
         *,
-        small: int,
+        static_arrays: StaticArrays,
         trust: bool = False,
     ) -> None:
         self.options = options
         self.f = f
         self.x = x
         self.rest = rest
-        self.small = small
+        self.static_arrays = static_arrays
         self.rebuilt = False
         self.wrote = self.keeps = False
         self._flatten()
-        walk = Walk(small=small)
+        walk = Walk(static_arrays=static_arrays)
         self.inputs = sort_inputs(self.leaves, self.counts, walk)
         self.marked = len(walk.key)
         try:
@@ -125,7 +126,7 @@ class Call:
     def key(self) -> Hashable:
         """What identifies the program of `f`, whatever the operator."""
         trees = (self.x_tree, self.args_trees, self.orders)
-        stage = (self.small, unkeyed_setting())
+        stage = (int(self.static_arrays), unkeyed_setting())
         return (self.options.has_aux, *stage, *trees, *self.walked)
 
     @property
@@ -138,7 +139,7 @@ class Call:
         shape = 1 + len(self.rest) if flat else self.tree
         marks = self.inputs.marks
         header = (self.options, shape, marks, self.orders, unkeyed_setting())
-        return (*header, self.small, *self.walked)
+        return (*header, int(self.static_arrays), *self.walked)
 
     def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
         """Put arrays in their places: the leaves of `x`, the direction, the `args`."""
@@ -180,22 +181,22 @@ class Call:
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
         whole = (*self.inputs.visited, self.f)
-        walk, trail = survey(whole, small=self.small, light=True)
-        now = Walk(small=self.small, light=True)
+        walk, trail = survey(whole, static_arrays=self.static_arrays, copy_numpy=False)
+        now = Walk(static_arrays=self.static_arrays, copy_numpy=False)
         self._visit(now)
         if tuple(now.key) != self.walked[self.marked :]:
             raise Opaque(CHANGED)
         made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
-        if self.small:  # what is static by content is not to be written into either
+        if self.static_arrays:  # what is static by content is not written into either
             numpy = [
                 n.value for n in trail.nodes.values() if type(n.value) is np.ndarray
             ]
             made = {**{id(a): a.copy("K") for a in numpy}, **made}
         rebuild = Rebuild(trail, made)
         rebuilt = rebuild(whole)
-        self.rebuilt = bool(rebuild.touched)
-        if rebuild.rules:
-            raise Opaque(HELD)
+        self.rebuilt = bool(rebuild.to_copy)
+        if rebuild.has_rules:
+            raise Opaque(RULE_CAPTURES_ARRAY)
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
         x_leaves = self._merge(range(point), x, statics)
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
@@ -203,7 +204,7 @@ class Call:
 
         same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
         # What is not copied is put back: `f` may have written tracers into it.
-        snapshot = Snapshot(walk, trail, rebuild.touched)
+        snapshot = Snapshot(walk, trail, rebuild.to_copy)
 
         def run() -> tuple[Any, Any]:
             try:
@@ -222,14 +223,16 @@ class Call:
             return self.split(out)
 
         try:
-            return with_copies(run) if walk.copies else run()
+            return with_copies(run) if walk.pins_numpy else run()
         finally:
             snapshot.restore()
             rebuild.release()
 
     def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
-        after, again = (Walk(small=self.small, light=True) for _ in range(2))
+        after, again = (
+            Walk(static_arrays=self.static_arrays, copy_numpy=False) for _ in range(2)
+        )
         self.keeps = True
         try:
             after.visit(rebuilt)

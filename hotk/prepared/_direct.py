@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotk._core import hides_frames
-from hotk.capture import CHANGED, Opaque, is_small
+from hotk.capture import CHANGED, Opaque, StaticArrays, is_static
 
 from ._call import Call
 from ._checks import check_callable
@@ -45,7 +45,7 @@ def call_slowly(
     check_callable(options.kind.call(), f)
     call, why = None, ""
     try:
-        call = Call(options, f, x, rest, small=0)
+        call = Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
     except Opaque as opaque:
         why = str(opaque)
     if call is None:  # outside of the handler: no error of the user's comes from here
@@ -63,10 +63,10 @@ def call_slowly(
         levels = levels[levels.index(stage) :] if stage in levels else ()
     moving = (*call.captured, *call.inputs.arrays)
     for level in levels:
-        sizes = [getattr(a, "nbytes", 0) for a in moving if is_small(a, level)]
+        sizes = [getattr(a, "nbytes", 0) for a in moving if is_static(a, level)]
         if not (sizes or call.pinned) or sum(sizes) > MOST_BYTES:
             continue
-        done, result = _try(small, Call(options, f, x, rest, small=level))
+        done, result = _try(small, Call(options, f, x, rest, static_arrays=level))
         if done:
             if stage != level:
                 STORE.entry(call.store_key).postpone(level, reason)

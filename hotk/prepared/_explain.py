@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from hotk._core import function_name, html_table, text_table
-from hotk.capture import WRITES, Opaque, Walk, captures, changes, fix_of
+from hotk.capture import (
+    WRITES,
+    Opaque,
+    StaticArrays,
+    Walk,
+    captures,
+    changes,
+    fix_of,
+)
 from hotk.mode import (
     AUTO,
     Forward,
@@ -142,7 +150,7 @@ def explain(
     if stage == OPAQUE:
         rows = tuple((*row[:2], row[2].replace("leaf", _AS_IT_IS)) for row in rows)
     elif stage:
-        rows = captures(f, stage)[0]
+        rows = captures(f, StaticArrays(stage))[0]
     return Explanation(
         function_name(f),
         rows,
@@ -163,7 +171,7 @@ def _traced_at(options: Options, f: Any, x: Any, args: Any) -> tuple[int, str]:
 
     def small(call: Call) -> None:
         known_small(call)
-        reached.append((call.small, ""))
+        reached.append((call.static_arrays, ""))
 
     def opaquely(options: Options, f: Any, x: Any, rest: Any, reason: str) -> None:
         call = OpaqueCall(options, f, x, rest)
@@ -175,7 +183,8 @@ def _traced_at(options: Options, f: Any, x: Any, args: Any) -> tuple[int, str]:
     call_slowly(options, f, x, tuple(args), (traced, small, opaquely))
     stage, reason = reached[0] if reached else (0, "")
     if stage and not reason:
-        key = Call(options, f, x, tuple(args), small=0).store_key
+        call = Call(options, f, x, tuple(args), static_arrays=StaticArrays.NONE)
+        key = call.store_key
         reason = STORE.entries[key].reason
     return stage, reason
 

@@ -21,7 +21,7 @@ from hotk._core import (
     pruned,
     with_numbers,
 )
-from hotk.capture import kind_of, own_copy, rule_key
+from hotk.capture import aval_of, own_copy, rule_key
 
 from ._call import Mismatch
 
@@ -184,7 +184,7 @@ class Bound:
     ) -> None:
         used = set(member.form.inputs)
         self.unused = tuple(
-            (i, kind_of(a)) for i, a in enumerate(captured) if i not in used
+            (i, aval_of(a)) for i, a in enumerate(captured) if i not in used
         )
         numbers = [_as_array(n) for n in variant.numbers(member)]
         # The arrays of classes stay theirs: not kept alive, and the key has them.
@@ -209,7 +209,7 @@ class Bound:
             Mismatch: If one that is left out is not like that of before.
         """
         for i, kind in self.unused:
-            if kind_of(captured[i]) != kind:
+            if aval_of(captured[i]) != kind:
                 raise Mismatch
         extra = [a() if type(a) is weakref.ref else a for a in self.extra]
         every = (*captured, *extra)

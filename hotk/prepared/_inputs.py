@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import ARRAY, describe, is_inexact, nothing_inexact
-from hotk.capture import Walk, is_numeric, is_small, own_copy
+from hotk.capture import StaticArrays, Walk, is_numeric, is_static, own_copy
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -51,7 +51,7 @@ def sort_inputs(
     statics: dict[int, Any] = {}
     marks: list[int] = []
     point, ahead = counts[0], counts[0] + counts[1]
-    usual = not opaque and (walk is None or not walk.small)
+    usual = not opaque and (walk is None or not walk.static_arrays)
     for i, leaf in enumerate(leaves):
         if usual and type(leaf) is ARRAY:
             arrays.append(leaf)
@@ -110,7 +110,8 @@ def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:
         return False
     if opaque:
         return True
-    return walk is not None and bool(walk.small) and is_small(leaf, walk.small)
+    static = StaticArrays.NONE if walk is None else walk.static_arrays
+    return bool(static) and is_static(leaf, static)
 
 
 def check_point(call: str, x: Any) -> None:

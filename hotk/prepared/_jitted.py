@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hotk._core import is_outermost, unkeyed_setting
-from hotk.capture import Closure, Opaque, look
+from hotk.capture import Closure, Opaque, key_and_arrays
 
 from ._store import STORE
 
@@ -64,6 +64,8 @@ def _classes(tree: Any) -> list[Hashable]:
     found = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is Closure)
     closures = [node for node in found if type(node) is Closure]
     try:
-        return [tuple(look(f)[0]) for f in closures if f.skeleton.classes]
+        return [
+            tuple(key_and_arrays(f)[0]) for f in closures if f.skeleton.user_classes
+        ]
     except Opaque:  # one cannot be followed any more: its trace will say so
         return []

@@ -13,7 +13,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.capture import HELD, Opaque
+from hotk.capture import RULE_CAPTURES_ARRAY, Opaque
 from hotk.mode import Facts
 
 from ._call import Call
@@ -113,7 +113,7 @@ def make_program(call: Call, traced: Traced, primal: Any, captured: Any) -> Prog
             raise Fallback(str(reason)) from reason
         except jax.errors.UnexpectedTracerError as error:
             # A rule has failed for what was traced: none that derives from its body.
-            raise Fallback(HELD) from error
+            raise Fallback(RULE_CAPTURES_ARRAY) from error
         except Exception as error:
             failures.append(error)
             told.append(f"{plan}: {first_line(error)}")

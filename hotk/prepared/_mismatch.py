@@ -50,13 +50,13 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
             if i not in directions and not _same_static(leaf, statics[i]):
                 return None
         elif isinstance(leaf, jax.Array):
-            _, want, weak = prepared.signature.leaves[i].kind
+            _, want, weak = prepared.signature.leaves[i].aval
             number = isinstance(leaf, Tracer) and jnp.ndim(leaf) == 0
             if number and i in directions and not weak and leaf.dtype == want:
                 leaf = jax.lax.convert_element_type(leaf, want)  # of a Python number
             made.append(leaf)
         elif isinstance(leaf, (np.ndarray, np.generic, *_NUMBERS)):
-            _, want, weak = prepared.signature.leaves[i].kind
+            _, want, weak = prepared.signature.leaves[i].aval
             if i in directions and not weak and _fits(leaf, want):
                 made.append(np.array(leaf, dtype=want, copy=True))
             else:
@@ -186,13 +186,13 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
             made.append(leaf)
             continue
         if (
-            want.kind[0] == "static"
-            or got.kind[0] == "static"
-            or want.kind[0] != got.kind[0]
+            want.aval[0] == "static"
+            or got.aval[0] == "static"
+            or want.aval[0] != got.aval[0]
         ):
             return None
-        _, dtype, weak = want.kind
-        if not np.can_cast(got.kind[1], dtype, "same_kind"):
+        _, dtype, weak = want.aval
+        if not np.can_cast(got.aval[1], dtype, "same_kind"):
             return None  # nothing is rounded to an integer or to a truth
         if weak and np.shape(leaf) == ():
             made.append(np.asarray(leaf).astype(dtype).item())

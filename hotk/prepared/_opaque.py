@@ -25,7 +25,7 @@ from hotk._core import (
     trace_once,
     tracers_inside,
 )
-from hotk.capture import own_copy
+from hotk.capture import StaticArrays, own_copy
 from hotk.mode import AbstractMode, Facts, Nested
 from hotk.primitive import check_linear
 
@@ -53,7 +53,7 @@ class OpaqueCall(Call):
         self.f = f
         self.x = x
         self.rest = rest
-        self.small = 0
+        self.static_arrays = StaticArrays.NONE
         self.rebuilt = False
         self.wrote = False
         self._flatten()
@@ -137,7 +137,7 @@ def staged(call: Call, plan: Plan) -> tuple[Any, Any]:
     check_forward(closed)
     check_linear(closed)
     if tracers_inside(closed):
-        raise ValueError("a derivative rule inside it closes over what is traced")
+        raise ValueError("a derivative rule inside it captures a tracer")
     return closed, jax.tree.structure(shapes)
 
 

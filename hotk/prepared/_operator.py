@@ -9,7 +9,7 @@ import numpy as np
 from jax.tree_util import tree_flatten
 
 from hotk._core import ARRAY, ModeError, Tracer, message, trace_context, unkeyed_setting
-from hotk.capture import Opaque, Walk, dict_orders, look
+from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -104,7 +104,7 @@ class Operator:
                     inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
                     arrays, marks, given = inputs.arrays, inputs.marks, walk.key
                     fixed = inputs.visited
-            key, captured = look(f, nodes, fixed)
+            key, captured = key_and_arrays(f, nodes, fixed)
         except (Opaque, RecursionError):
             pass  # what is called in here has this error in its traceback
         if key is None:
@@ -282,7 +282,7 @@ class Operator:
 
 def _call_again(options: Options, f: Any, x: Any, rest: Any) -> Call:
     """Walk and sort a direct call once more, because JAX traces its program."""
-    return Call(options, f, x, rest, small=0)
+    return Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
 
 
 def _is_for(entry: Any, captured: list[Any], arrays: list[Any]) -> bool:

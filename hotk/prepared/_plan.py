@@ -3,15 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hotk.capture import (
-    ALL_NUMPY,
-    ALL_NUMPY_AND_SMALL,
-    INTEGERS,
-    SCALARS,
-    SMALL,
-    SMALL_NUMPY,
-    recipe_of,
-)
+from hotk.capture import StaticArrays, facts_of
 from hotk.mode import AbstractMode, Auto, Facts
 
 from ._call import Call
@@ -84,7 +76,7 @@ def raised_by_user(error: Exception) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and not recipe_of(trace.tb_frame.f_code).library
+    return trace is not None and not facts_of(trace.tb_frame.f_code).library
 
 
 def first_line(error: Exception) -> str:
@@ -99,11 +91,22 @@ NUMPY = "NumPy computes with an array that it captured"
 # For each reason, which captured arrays to take as static in turn; in a direct call,
 # which looks at their content each time, and in a `Prepared`, which holds them.
 LEVELS = {
-    NEEDS: (INTEGERS, SCALARS, SMALL_NUMPY, SMALL, ALL_NUMPY, ALL_NUMPY_AND_SMALL),
-    NUMPY: (SMALL_NUMPY, SMALL, ALL_NUMPY),
+    NEEDS: (
+        StaticArrays.INTEGERS,
+        StaticArrays.SCALARS,
+        StaticArrays.SMALL_NUMPY,
+        StaticArrays.SMALL,
+        StaticArrays.ALL_NUMPY,
+        StaticArrays.ALL_NUMPY_AND_SMALL,
+    ),
+    NUMPY: (StaticArrays.SMALL_NUMPY, StaticArrays.SMALL, StaticArrays.ALL_NUMPY),
 }
 # Beyond this a function is traced at each call: a digest takes long, and what is
 # computed from the arrays is kept with the program.
 MOST_BYTES = 1 << 20
-HELD_LEVELS = (0, ALL_NUMPY, ALL_NUMPY_AND_SMALL)
-OPAQUE = 1 + ALL_NUMPY_AND_SMALL
+HELD_LEVELS = (
+    StaticArrays.NONE,
+    StaticArrays.ALL_NUMPY,
+    StaticArrays.ALL_NUMPY_AND_SMALL,
+)
+OPAQUE = 1 + StaticArrays.ALL_NUMPY_AND_SMALL

@@ -157,7 +157,14 @@ class Prepared(eqx.Module):
         leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
         x, rest = program.tree.unflatten(leaves)
         f = skeleton.function(captured)
-        call = Call(program.options, f, x, rest, small=skeleton.small, trust=True)
+        call = Call(
+            program.options,
+            f,
+            x,
+            rest,
+            static_arrays=skeleton.static_arrays,
+            trust=True,
+        )
         inputs = call.inputs.arrays
         return derive(call, None, call.captured, inputs, program.plan)
 
@@ -174,7 +181,7 @@ class Prepared(eqx.Module):
             PreparationError: If the skeleton of `f`, or the shape or dtype of one of
                 its captured arrays, is another one.
         """
-        closure = Closure.of(f, small=self.skeleton.small)
+        closure = Closure.of(f, static_arrays=self.skeleton.static_arrays)
         same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
         rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
         if not same:
@@ -290,7 +297,7 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
     """Return closure, call and program, with as few arrays static as can be."""
     tried = None
     for level in HELD_LEVELS:
-        closure = Closure.of(f, small=level)
+        closure = Closure.of(f, static_arrays=level)
         if closure.skeleton.opaque is not None:
             break
         if closure.skeleton == tried:
@@ -299,7 +306,9 @@ def _held(options: Options, f: Any, x: Any, rest: Any) -> Any:
         # A closure of hotk's own is walked as what it was made of.
         g = tried.function(closure.leaves) if closure is f else f
         try:
-            call = Call(options, g, x, rest, small=tried.small, trust=True)
+            call = Call(
+                options, g, x, rest, static_arrays=tried.static_arrays, trust=True
+            )
             kinds = kinds_of(call.captured, call.inputs.arrays)
             return closure, call, find_program(call, kinds)
         except (Fallback, Opaque):

@@ -21,7 +21,7 @@ from hotk._core import (
     trace_context,
     tracers_inside,
 )
-from hotk.capture import Opaque, kind_of
+from hotk.capture import Opaque, aval_of
 from hotk.dense import recorded_blocks
 from hotk.mode import (
     FORWARD_OVER_FORWARD,
@@ -42,7 +42,7 @@ Kinds = tuple[Any, ...]
 
 def kinds_of(captured: Any, arrays: Any) -> Kinds:
     """Return shape, dtype and weak type of all that goes into a program."""
-    return (len(captured), *map(kind_of, captured), *map(kind_of, arrays))
+    return (len(captured), *map(aval_of, captured), *map(aval_of, arrays))
 
 
 def flat_count(tree: Any, kinds: Kinds) -> int:
@@ -213,7 +213,7 @@ class Program:
         given = len(jax.tree.leaves((captured, arrays)))
         lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
         if lifted or tracers_inside(traced.jaxpr):
-            raise Opaque("a derivative rule inside it closes over what is traced")
+            raise Opaque("a derivative rule inside it captures a tracer")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)
@@ -292,7 +292,7 @@ def _fits(closed: Any, arrays: Any) -> bool:
     variables = closed.jaxpr.invars
     types = [v.aval for v in variables[len(variables) - len(arrays) :]]
     expected = [(t.shape, t.dtype, t.weak_type) for t in types]
-    return expected == [kind_of(a) for a in arrays]
+    return expected == [aval_of(a) for a in arrays]
 
 
 class Lifted:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotk._core import function_name, function_place, peek
-from hotk.capture import Identity, Opaque, Recipe, Skeleton, Trail, Walk
+from hotk.capture import CodeFacts, Identity, Opaque, Skeleton, Trail, Walk
 
 from ._call import Call
 from ._changing import note_change
@@ -169,7 +169,7 @@ def compared(was: Skeleton, now: Skeleton, f: Any) -> tuple[str, str, str]:
         return where, f"{pieces[0]} attributes or entries", str(pieces[1])
     things = _at(was.template, same), _at(f, same)
     texts = [_text_of(*pair) for pair in zip(pieces, things, strict=True)]
-    if texts[0] == texts[1] and isinstance(pieces[0], Recipe):  # on one line
+    if texts[0] == texts[1] and isinstance(pieces[0], CodeFacts):  # on one line
         texts = [
             t + _code(*pair)
             for t, pair in zip(texts, (things, things[::-1]), strict=True)
@@ -185,7 +185,7 @@ def _shown(skeleton: Skeleton, f: Any) -> str:
 
 def _text_of(piece: Any, thing: Any) -> str:
     """Say what a piece of a key is, and of a function where it was written."""
-    if isinstance(piece, Recipe):
+    if isinstance(piece, CodeFacts):
         return f"{_text(piece)}{function_place(thing)}"
     named = callable(thing) and not isinstance(thing, type)
     return function_name(thing) if named else _text(piece)
@@ -257,7 +257,7 @@ def _text(piece: Any) -> str:
         return "an array held by a class"
     if isinstance(piece, str) and piece in _ZEROS:
         return _ZEROS[piece]
-    if isinstance(piece, Recipe):
+    if isinstance(piece, CodeFacts):
         return f"function {piece.name}"
     if isinstance(piece, type):
         return piece.__name__

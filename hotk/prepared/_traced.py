@@ -24,13 +24,13 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.capture import (
-    HELD,
+    RULE_CAPTURES_ARRAY,
     WRITES,
     Opaque,
     copied,
-    holds_gone,
+    facts_of,
     own_copy,
-    recipe_of,
+    reaches_ended_tracer,
 )
 from hotk.mode import Facts
 
@@ -138,9 +138,9 @@ def trace_function(call: Call, kinds: Any) -> Traced:
         if primal.traces == 0:
             STORE.forget(call.key, primal)
     if tracers_inside(traced.jaxpr):
-        raise Fallback("something inside it closes over what is traced")
-    if holds_gone(traced.jaxpr):
-        raise Fallback(HELD)
+        raise Fallback("something inside it captures a tracer")
+    if reaches_ended_tracer(traced.jaxpr):
+        raise Fallback(RULE_CAPTURES_ARRAY)
     # it may have been traced for an operator that wants something else
     kind, shapes = call.options.kind, traced.out_info
     check_output(kind.call(), call.f, shapes[0], kind.wants)
@@ -170,7 +170,7 @@ def is_host_function(equation: Any) -> bool:
     while waiting and known < 64:
         here, known = waiting.pop(), known + 1
         if isinstance(here, FunctionType):
-            if not recipe_of(here.__code__).library:
+            if not facts_of(here.__code__).library:
                 return True
             waiting.extend(_contents(here.__closure__ or ()))
         elif isinstance(here, functools.partial):
@@ -226,7 +226,7 @@ def check_numpy(
     # The walk sees that captured arrays stay finite and short; arguments are not read.
     count = len(call.captured)
     short = [
-        i < count and n and copied(np.asarray(numpy[i]), light=True)[1]
+        i < count and n and copied(np.asarray(numpy[i]), copy=False)[1]
         for i, n in enumerate(narrowed)
     ]
     finite = not any(narrowed[count:])

@@ -9,7 +9,7 @@ from typing import TypeVar, overload
 from jaxtyping import PyTree
 
 from hotk._core import describe, function_name
-from hotk.capture import Ruled
+from hotk.capture import CustomDerivative
 from hotk.mode import Forward, Reverse
 
 from ._application import call_with_rules
@@ -23,7 +23,7 @@ _BOTH: Modes = (Forward, Reverse)
 _EXTRAS = ("y", "built")
 
 
-class Custom(Ruled):
+class Custom(CustomDerivative):
     """A function with rules for its derivatives; `hotk.rule.custom` makes one.
 
     Called like the function, it computes the same value. `def_jvp`, `def_vjp`,

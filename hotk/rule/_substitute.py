@@ -7,12 +7,12 @@ import jax
 from jaxtyping import Array, PyTree
 
 from hotk._core import Function, StructureError, function_name, message
-from hotk.capture import Opaque, Rebuild, Ruled, survey
+from hotk.capture import CustomDerivative, Opaque, Rebuild, survey
 
 from ._custom import Custom
 
 
-class Substituted(Ruled):
+class Substituted(CustomDerivative):
     """A function in which some kernels have the derivatives of references.
 
     `hotk.rule.substitute` makes one. It is called like the function.

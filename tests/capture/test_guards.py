@@ -14,7 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.capture import Opaque, Walk, _guard, look, moving_nodes, walk_all
+from hotk.capture import (
+    Opaque,
+    Walk,
+    _guard,
+    key_and_arrays,
+    moving_nodes,
+    walk_all,
+)
 from tests.promises.stories import STORIES
 from tests.promises.telling import notebook
 
@@ -45,9 +52,9 @@ def walked(f):
 def guards_of(f):
     """Return the guards that are known for the code of `f`."""
     for _ in range(3):
-        look(f)
+        key_and_arrays(f)
     code = getattr(f, "__func__", f).__code__
-    return _guard._KNOWN[id(code)].guards
+    return _guard._BY_CODE[id(code)].guards
 
 
 @pytest.mark.parametrize("story", STORIES, ids=str)
@@ -55,7 +62,7 @@ def test_a_look_finds_what_a_walk_finds(story):
     with contextlib.closing(story.steps()) as steps:
         for f, x, args in steps:
             for _ in range(4):
-                assert found(look, f) == found(walked, f)
+                assert found(key_and_arrays, f) == found(walked, f)
             with contextlib.suppress(BaseException):  # some go on with its effects
                 f(x, *args)
 
@@ -277,10 +284,10 @@ def test_a_guard_gives_up_on_functions_that_are_never_the_same():
     known = None
     for c in range(200):
         f = made_of(TABLE, TABLE + 1, c=float(c + 1))
-        look(f)
-        known = _guard._KNOWN[id(f.__code__)]
+        key_and_arrays(f)
+        known = _guard._BY_CODE[id(f.__code__)]
     assert len(known.guards) <= 4
-    assert known.tries <= 40
+    assert known.attempts <= 40
 
 
 def test_a_guard_sees_what_changes_in_a_class_and_in_an_object():
@@ -325,9 +332,9 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
     ]
     for _ in range(3):
         for tree in trees:
-            key, _ = look(f, tree)
+            key, _ = key_and_arrays(f, tree)
             assert tuple(key) == tuple(_walked(f, tree).key)
-    guards = _guard._KNOWN[id(f.__code__)].guards
+    guards = _guard._BY_CODE[id(f.__code__)].guards
     passing = [
         [check(f, moving_nodes(tree), ()) is not None for check, _ in guards]
         for tree in trees

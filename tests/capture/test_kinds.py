@@ -44,8 +44,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 import hotk
-from hotk.capture import Opaque, Walk, _guard, look
-from hotk.capture._objects import makes_new
+from hotk.capture import Opaque, Walk, _guard, key_and_arrays
+from hotk.capture._layout import keeps_all_in_attributes
 from tests.helpers import close
 
 
@@ -311,9 +311,9 @@ def over_of_its_own():
 def test_a_guard_vouches_for_it(make):
     over = over_of_its_own()
     for _ in range(3):
-        look(over(make()))
+        key_and_arrays(over(make()))
     f = over(make())
-    guards = _guard._KNOWN[id(f.__code__)].guards
+    guards = _guard._BY_CODE[id(f.__code__)].guards
     assert any(check(f, (), ()) is not None for check, _ in guards)
 
 
@@ -324,7 +324,7 @@ def test_a_guard_tells_apart_what_is_alike(values):
         f = over(value)
         walk = Walk()
         walk.visit(f)
-        assert tuple(look(f)[0]) == tuple(walk.key)
+        assert tuple(key_and_arrays(f)[0]) == tuple(walk.key)
 
 
 OPAQUE = {
@@ -378,14 +378,14 @@ def test_memory_beyond_attributes_is_seen():
             pass
 
     plain = (Plain, Slotted, Both, Longer, Mapping, types.SimpleNamespace, uuid.UUID)
-    assert all(map(makes_new, plain))
+    assert all(map(keeps_all_in_attributes, plain))
     hidden = (Random, Error, Buried, io.StringIO, threading.local, np.random.Generator)
-    assert not any(map(makes_new, hidden))
-    assert not makes_new(functools.partial)
-    assert not makes_new(type("Local", (threading.local,), {}))
-    assert makes_new(type("Tuple", (tuple,), {}), tuple)
-    assert makes_new(type("Dict", (dict,), {"__slots__": ("a",)}), dict)
-    assert not makes_new(collections.OrderedDict, dict)
+    assert not any(map(keeps_all_in_attributes, hidden))
+    assert not keeps_all_in_attributes(functools.partial)
+    assert not keeps_all_in_attributes(type("Local", (threading.local,), {}))
+    assert keeps_all_in_attributes(type("Tuple", (tuple,), {}), tuple)
+    assert keeps_all_in_attributes(type("Dict", (dict,), {"__slots__": ("a",)}), dict)
+    assert not keeps_all_in_attributes(collections.OrderedDict, dict)
 
 
 # ----- Functions of JAX by their names
@@ -619,9 +619,9 @@ def test_a_declared_object_is_static_and_others_of_its_class_are_not():
     assert hotk.explain(over(declared)).opaque is None
     assert hotk.explain(over(other)).opaque is not None
     for _ in range(3):
-        look(over(declared))
+        key_and_arrays(over(declared))
     with pytest.raises(Opaque):
-        look(over(other))
+        key_and_arrays(over(other))
 
 
 @pytest.mark.parametrize("thing", [[1], 3, {}, lambda x: x, dict, np.ones(3)])

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from hotk.capture import Opaque, Walk, recipe_of, survey
-from hotk.capture._callables import is_permanent
-from hotk.capture._guard import _are_same
-from hotk.capture._lines import check_of
-from hotk.capture._objects import slots_of
+from hotk.capture import Opaque, Walk, facts_of, survey
+from hotk.capture._guard import are_same_arrays, check_of
+from hotk.capture._layout import slots_of
+from hotk.capture._library import is_permanent
 from tests.everyday.corpus import load
 from tests.everyday.test_everyday import parameter
 
@@ -92,7 +91,7 @@ def spaces(value: Any):
     """List the dicts in which a thing keeps its parts."""
     if type(value) is dict:
         yield value
-    if type(value) is types.FunctionType and recipe_of(value.__code__).library:
+    if type(value) is types.FunctionType and facts_of(value.__code__).library:
         return  # attributes that nobody reads
     own = getattr(value, "__dict__", None)
     if type(own) is dict:
@@ -141,7 +140,7 @@ def test_a_guard_vouches_for_nothing_that_has_changed(entry):
             pytest.skip("no guard knows it")
         got = check(f, [], [])
         assert got is not None
-        assert _are_same(got, leaves)
+        assert are_same_arrays(got, leaves)
         _, trail = survey(f)
         for node in list(trail.nodes.values()):
             fixed = isinstance(node.value, type) or is_permanent(node.value)
@@ -157,7 +156,7 @@ def test_a_guard_vouches_for_nothing_that_has_changed(entry):
                     except Opaque as reason:
                         raise AssertionError((node.path, reason)) from reason
                     assert now == key, node.path
-                    assert _are_same(got, leaves), node.path
+                    assert are_same_arrays(got, leaves), node.path
 
 
 # Functions that are walked at each call, and why.

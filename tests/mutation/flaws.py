@@ -29,18 +29,18 @@ def within(file: str, *tests: str) -> tuple[str, ...]:
 
 
 WALK = "hotk/capture/_walk.py"
+ARRAYS = "hotk/capture/_arrays.py"
 CALLABLES = "hotk/capture/_callables.py"
 CLASSES = "hotk/capture/_classes.py"
-VALUES = "hotk/capture/_values.py"
-STANDARD = "hotk/capture/_standard.py"
+CODE = "hotk/capture/_code.py"
+FUNCTIONS = "hotk/capture/_functions.py"
+LAYOUT = "hotk/capture/_layout.py"
+MAPPINGS = "hotk/capture/_mappings.py"
+NODES = "hotk/capture/_nodes.py"
 OBJECTS = "hotk/capture/_objects.py"
-LINES = "hotk/capture/_lines.py"
-CLASS_LINES = "hotk/capture/_class_lines.py"
-VALUE_LINES = "hotk/capture/_value_lines.py"
-STANDARD = "hotk/capture/_standard.py"
-WRITER = "hotk/capture/_writer.py"
-RECIPE = "hotk/capture/_recipe.py"
 REBUILD = "hotk/capture/_rebuild.py"
+VALUES = "hotk/capture/_values.py"
+WRITER = "hotk/capture/_writer.py"
 FINGERPRINT = "hotk/_core/_fingerprint.py"
 CALL = "hotk/prepared/_call.py"
 JOINED = "hotk/prepared/_joined.py"
@@ -57,9 +57,9 @@ RULES_TESTS = "reliability/test_rules_made_in_calls"
 _KEY = [
     Flaw(
         "the key drops the type of a static value",
-        CLASSES,
-        "    walk.key.append(type(value))\n    walk.key.append(value)\n\n\ndef mapping",
-        "    walk.key.append(value)\n\n\ndef mapping",
+        VALUES,
+        "    walk.key.append(type(value))\n    walk.key.append(value)\n\n\n_SIMPLE",
+        "    walk.key.append(value)\n\n\n_SIMPLE",
         stale(
             "the_static_fields_of_modules_look_alike",
             "what_was_added_to_the_builtins_is_mutated",
@@ -67,7 +67,7 @@ _KEY = [
     ),
     Flaw(
         "the key does not tell the two zeros apart",
-        STANDARD,
+        VALUES,
         "value if value and not math.isnan(value) else value.hex()",
         "value if not math.isnan(value) else value.hex()",
         stale(
@@ -77,14 +77,14 @@ _KEY = [
     ),
     Flaw(
         "the key drops the imaginary part",
-        STANDARD,
+        VALUES,
         "return value.real.hex(), value.imag.hex()",
         "return (value.real.hex(),)",
         within("promises/test_never_stale", "values_that_look_alike_are_told_apart"),
     ),
     Flaw(
         "the key drops the value of a NumPy scalar",
-        STANDARD,
+        VALUES,
         "return value.dtype.str, value.tobytes()",
         "return (value.dtype.str,)",
         stale("a_numpy_scalar_has_another_type")
@@ -93,8 +93,8 @@ _KEY = [
     Flaw(
         "what a library keeps is copied for a trace",
         REBUILD,
-        "        if is_fixed(value):\n            return False\n"
-        "        if value.__dict__ and not recipe_of(value.__code__).library:\n",
+        "        if is_library_function(value):\n            return False\n"
+        "        if value.__dict__ and not facts_of(value.__code__).library:\n",
         "        if value.__dict__:\n",
         within("capture/test_kinds", "functions_of_jax_by_name_are_on_the_fast_path"),
     ),
@@ -107,9 +107,9 @@ _KEY = [
     ),
     Flaw(
         "the key ignores the order of a dict",
-        CLASSES,
-        "for name, item in list(value.items()):",
-        "for name, item in sorted(value.items()):",
+        MAPPINGS,
+        "list(value.items()):\n        if type(name)",
+        "sorted(value.items()):\n        if type(name)",
         stale("a_dict_of_weights_is_walked_in_its_order"),
     ),
     Flaw(
@@ -121,57 +121,57 @@ _KEY = [
     ),
     Flaw(
         "cells are not visited",
-        CALLABLES,
+        FUNCTIONS,
         '            visit_read(walk, content, reads, " cell `{}`", name)\n',
         "            del content, reads\n",
         stale("a_fresh_closure_holds_another_float"),
     ),
     Flaw(
         "keyword defaults are not visited",
-        CALLABLES,
-        "value.__defaults__ or (), value.__kwdefaults__ or {}",
-        "value.__defaults__ or (), {}",
+        FUNCTIONS,
+        "value.__kwdefaults__ or {}\n    walk.key.append",
+        "{}\n    walk.key.append",
         stale("a_keyword_default_is_mutated_or_replaced"),
     ),
     Flaw(
         "defaults are not visited",
-        CALLABLES,
-        "in enumerate(defaults):\n",
-        "in enumerate(defaults[:0]):\n",
+        FUNCTIONS,
+        "in enumerate(defaults):\n        name =",
+        "in enumerate(defaults[:0]):\n        name =",
         stale("a_default_argument_is_mutated_or_replaced"),
     ),
     Flaw(
         "globals are not visited",
-        CALLABLES,
-        "    if recipe.names:\n",
-        "    if False:\n",
+        FUNCTIONS,
+        "    if facts.globals:\n        _visit",
+        "    if False:\n        _visit",
         stale("a_global_is_bound_again"),
     ),
     Flaw(
         "globals of nested functions are not visited",
-        RECIPE,
-        "                self._read(constant, outer, names, attributes, bare, imports)",
+        CODE,
+        "                self._read(constant, outer, names, chains, escaping, imports)",
         "                pass",
         stale("a_global_is_read_inside_an_inner_scope"),
     ),
     Flaw(
         "keywords of a partial are not visited",
         CALLABLES,
-        "    mapping(walk, value.keywords)\n",
+        "    visit_dict(walk, value.keywords)\n",
         "",
         stale("a_partial_holds_keywords"),
     ),
     Flaw(
         "the object of a bound method is not visited",
         CALLABLES,
-        '    visit_read(walk, value.__self__, reads, ".__self__")\n',
+        '    visit_read(walk, value.__self__, first_reads(function), ".__self__")\n',
         "    walk.key.append(type(value.__self__))\n",
         stale("the_bound_method_of_another_object"),
     ),
     Flaw(
         "static data of a tree is not in the key",
-        VALUES,
-        "        _static_data(walk, data, names)\n    finally:",
+        NODES,
+        "        _visit_static_data(walk, data, names)\n    finally:",
         "        pass\n    finally:",
         stale(
             "the_static_fields_of_modules_look_alike",
@@ -187,8 +187,8 @@ _KEY = [
     ),
     Flaw(
         "a function that writes is like one that does not",
-        CALLABLES,
-        '        raise Opaque(f"it writes {recipe.writes}")',
+        FUNCTIONS,
+        '        raise Opaque(f"it writes {facts.writes}")',
         "        pass",
         stale("a_call_binds_a_global"),
     ),
@@ -201,7 +201,7 @@ _KEY = [
     ),
     Flaw(
         "an array needed as a value is known without its content",
-        VALUES,
+        ARRAYS,
         'return ("content", data.shape, data.dtype.str, weak, form, content)',
         'return ("content", data.shape, data.dtype.str, weak, form)',
         stale("a_captured_array_is_asked_for_its_value"),
@@ -228,8 +228,8 @@ _KEY = [
     Flaw(
         "a function is traced once for all default generators",
         CALL,
-        "        stage = (self.small, unkeyed_setting())",
-        "        stage = (self.small, None)",
+        "        stage = (int(self.static_arrays), unkeyed_setting())",
+        "        stage = (int(self.static_arrays), None)",
         within(
             "reliability/test_configuration",
             "random_numbers_follow_the_default_generator",
@@ -255,7 +255,7 @@ _KEY = [
 _MEMORY = [
     Flaw(
         "NumPy arrays are not copied",
-        VALUES,
+        ARRAYS,
         "    return np.array(array, dtype="
         "jax.dtypes.canonicalize_dtype(array.dtype), copy=True)",
         "    return np.asarray(array, dtype="
@@ -279,14 +279,14 @@ _MEMORY = [
     Flaw(
         "a class is kept alive by the key",
         CLASSES,
-        "    walk.key.append(weakref.ref(value))\n    walk.classes = True",
-        "    walk.key.append(value)\n    walk.classes = True",
+        "    walk.key.append(weakref.ref(value))\n    walk.user_classes = True",
+        "    walk.key.append(value)\n    walk.user_classes = True",
         within(LEAKS_TESTS, "a_class_made_on_the_way_dies"),
     ),
     Flaw(
         "tracers stay in the rebuilt cells",
-        "hotk/capture/_held.py",
-        "            made.cell_contents = left(held)\n",
+        "hotk/capture/_undo.py",
+        "            copy.cell_contents = replace(recorded)\n",
         "            pass\n",
         within(LEAKS_TESTS, "no_tracer_waits_for_the_collector"),
     ),
@@ -462,29 +462,29 @@ GUARDS_TESTS = "capture/test_guards"
 _GUARDS = [
     Flaw(
         "a guard does not ask for the code of a captured function",
-        LINES,
-        '        w.unless(f"{here}.__code__ is {w.constant(code)}")',
-        '        w.unless(f"{w.constant(code)}")',
+        FUNCTIONS,
+        '        w.require(f"{here}.__code__ is {w.constant(code)}")',
+        '        w.require(f"{w.constant(code)}")',
         stale("a_captured_function_is_another_one"),
     ),
     Flaw(
         "a guard does not ask for defaults",
-        LINES,
+        FUNCTIONS,
         'f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}"',
         '"True"',
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
         "a guard takes equal numbers for the same",
-        VALUE_LINES,
-        'w.unless(f"type({here}) is float and {here} == {w.constant(value)}")',
-        'w.unless(f"{here} == {w.constant(value)}")',
+        VALUES,
+        'w.require(f"type({here}) is float and {here} == {w.constant(value)}")',
+        'w.require(f"{here} == {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
     ),
     Flaw(
         "a guard does not tell two arrays apart",
         WRITER,
-        "        self._tell_apart()\n        body",
+        "        self._require_distinct()\n        body",
         "        body",
         within(
             GUARDS_TESTS,
@@ -494,30 +494,30 @@ _GUARDS = [
     ),
     Flaw(
         "a guard does not look for a builtin among the globals",
-        LINES,
+        FUNCTIONS,
         'f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"',
         'f"{here}.__builtins__[{name!r}] is {equal}"',
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
         "a guard does not look into classes",
-        CLASS_LINES,
+        CLASSES,
         "    for name, item in own.items():",
         "    for name, item in ():",
         within(GUARDS_TESTS, "a_guard_sees_what_changes_in_a_class_and_in_an_object"),
     ),
     Flaw(
         "a guard does not look at the static data of a tree's nodes",
-        CLASS_LINES,
-        '    _static_data(w, data, f"{here}[1]")',
+        NODES,
+        '    _guard_static_data(w, data, f"{here}[1]")',
         "    pass",
         within(GUARDS_TESTS, "a_guard_sees_the_static_fields_of_modules_in_the_point"),
     ),
     Flaw(
         "a guard keeps a jitted function alive",
-        VALUE_LINES,
-        'w.unless(f"{here} is not None and {here} is {alive}()")',
-        'w.unless(f"{here} is not None and {here} is {w.constant(value)}")',
+        WRITER,
+        'w.require(f"{here} is not None and {here} is {alive}()")',
+        'w.require(f"{here} is not None and {here} is {w.constant(value)}")',
         within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),
     ),
     Flaw(
@@ -631,7 +631,7 @@ _KINDS = [
     Flaw(
         "a function of a library counts as one that may be written into",
         REBUILD,
-        "        if is_fixed(value):\n            return False\n",
+        "        if is_library_function(value):\n            return False\n",
         "        if value.__dict__:\n            return True\n",
         within(
             "capture/test_kinds",
@@ -640,7 +640,7 @@ _KINDS = [
     ),
     Flaw(
         "the options of a jitted function are not compared",
-        STANDARD,
+        "hotk/capture/_jitted.py",
         "    walk.key.append(options)\n",
         "",
         within("capture/test_kinds", "a_fresh_jitted_function_is_looked_through")
@@ -668,35 +668,35 @@ _KINDS = [
     ),
     Flaw(
         "memory of C is not seen",
-        OBJECTS,
-        "    return kind.__basicsize__ == base.__basicsize__ + words * _WORD",
+        LAYOUT,
+        "    return cls.__basicsize__ == base.__basicsize__ + words * _WORD",
         "    return True",
         within("capture/test_kinds", "memory_beyond_attributes_is_seen"),
     ),
     Flaw(
         "constants of a library are copied and compared by content",
         OBJECTS,
-        "    return any(kept is value for kept in kept_instances(type(value)))",
+        "    return any(constant is value for constant in _constants_of(type(value)))",
         "    return False",
         stale("a_constant_of_a_library_is_another_one"),
     ),
     Flaw(
         "private slots are not read",
-        OBJECTS,
+        LAYOUT,
         "if type(item) is _MEMBER]",
-        "if type(item) is _MEMBER and name in vars(kind)['__slots__']]",
+        "if type(item) is _MEMBER and name in vars(cls)['__slots__']]",
         stale("a_private_slot_of_a_library_is_changed"),
     ),
     Flaw(
         "a moment is known without its zone",
-        STANDARD,
+        VALUES,
         '    walk.visit(value.tzinfo, ".tzinfo")\n',
         "",
         within("capture/test_kinds", "values_that_are_alike_have_other_keys[moments]"),
     ),
     Flaw(
         "a deque is known without its greatest length",
-        STANDARD,
+        "hotk/capture/_sequences.py",
         "walk.key.append((type(value), value.maxlen, len(value)))",
         "walk.key.append((type(value), len(value)))",
         within("capture/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
@@ -710,14 +710,14 @@ REFLECTION = "hotk/capture/_reflection.py"
 _READS = [
     Flaw(
         "the content of a NumPy array of a class is not compared",
-        VALUES,
+        ARRAYS,
         'return ("digest", *form, content)',
         'return ("digest", *form)',
         stale("a_numpy_array_of_a_class_is_mutated_and_back"),
     ),
     Flaw(
         "an array of a class is known by its type alone",
-        VALUES,
+        ARRAYS,
         "        walk.key.append(Identity(value))",
         "        walk.key.append(type(value))",
         stale("an_array_is_an_attribute_of_a_class"),
@@ -725,7 +725,7 @@ _READS = [
     Flaw(
         "programs share the memory of NumPy arrays",
         CALL,
-        "with_copies(run) if walk.copies else run()",
+        "with_copies(run) if walk.pins_numpy else run()",
         "run()",
         within("capture/test_pinned", "no_program_shares_the_memory_of_a_numpy_array"),
     ),
@@ -739,14 +739,14 @@ _READS = [
     Flaw(
         "a method is not gone into",
         PARTS,
-        '        if place in ("method", "property"):',
-        "        if False:",
+        '        if place in ("method", "property"):\n            _enter',
+        "        if False:\n            _enter",
         within("capture/test_reads", "a_training_loop_is_traced_once"),
     ),
     Flaw(
         "a class that decides what an attribute is is read by parts",
         PARTS,
-        "    return all(HOOKS.isdisjoint(vars(base)) for base in user_bases(kind))",
+        "    return all(_HOOKS.isdisjoint(vars(base)) for base in _user_bases(cls))",
         "    return True",
         within("capture/test_reads", "a_hook_of_the_class_makes_everything_count"),
     ),
@@ -791,8 +791,8 @@ _READS = [
     Flaw(
         "settings of JAX are not compared",
         REFLECTION,
-        "    settings(walk, PLAIN.learn(found, name, chains))",
-        "    PLAIN.learn(found, name, chains)",
+        "    visit_settings(walk, HARMLESS.learn(found, name, chains))",
+        "    HARMLESS.learn(found, name, chains)",
         stale("a_setting_of_jax_is_read"),
     ),
     Flaw(
@@ -807,7 +807,7 @@ _READS = [
 _LIBRARIES = [
     Flaw(
         "a guard does not look at what a dict holds",
-        VALUE_LINES,
+        MAPPINGS,
         """            w.visit(item, f"{here}[{name!r}]")
         return
 """,
@@ -818,15 +818,15 @@ _LIBRARIES = [
     ),
     Flaw(
         "a guard does not look at the static data of a node",
-        CLASS_LINES,
-        "    _static_data(w, data, static)\n",
+        NODES,
+        "    _guard_static_data(w, data, static)\n",
         "",
         within("everyday/test_guards", "a_guard_vouches_for_nothing_that_has_changed"),
     ),
     Flaw(
         "a rule that reads a tracer that has ended is kept",
         TRACED,
-        "    if holds_gone(traced.jaxpr):",
+        "    if reaches_ended_tracer(traced.jaxpr):",
         "    if False:",
         within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
     ),

@@ -107,6 +107,7 @@ def test_a_number_inside_of_what_cannot_be_opened_is_its_own():
 def test_a_reason_is_found_in_the_time_of_a_short_trace():
     import time
 
+    from hotk.capture import StaticArrays
     from hotk.prepared import _call, _reasons
 
     parts = {f"part{i}": float(i) for i in range(150)}
@@ -115,7 +116,9 @@ def test_a_reason_is_found_in_the_time_of_a_short_trace():
         hotk.gradient(make(0.5 * i), X)
     best = 1.0
     for i in range(20):
-        call = _call.Call(hotk.gradient._usual, make(9.5 + i), X, (), small=0)
+        call = _call.Call(
+            hotk.gradient._usual, make(9.5 + i), X, (), static_arrays=StaticArrays.NONE
+        )
         start = time.perf_counter()
         assert f"cell `last`: {8.5 + i if i else 2.5} -> {9.5 + i}" == (
             _reasons.what_is_new(call)

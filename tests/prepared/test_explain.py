@@ -152,7 +152,7 @@ def test_a_function_that_writes_is_known_after_its_calls():
 @pytest.mark.parametrize("draw", [np.random.default_rng(0).normal, random.random])
 def test_a_generator_of_random_numbers_has_its_own_way_out(draw):
     f = lambda x: jnp.sum(x**2) * draw()
-    assert "draw the numbers before" in str(hotk.explain(f))
+    assert "draw the numbers first" in str(hotk.explain(f))
 
 
 def reasons_in_the_source():
@@ -175,14 +175,19 @@ CONSTANTS = [
     *("it was changed while it was called", NEEDS),
     *("NumPy computes with an array that it captured",),
     *("it writes the global `a`", "it writes the nonlocal `a`"),
-    *("it writes an attribute `a`", "it writes or reads `ctypes`, which no walk"),
-    "it is nested too deeply to be walked",
+    *(
+        "it writes an attribute `a`",
+        "it writes or reads `ctypes`, which hotk cannot track",
+    ),
+    "it is nested too deeply for hotk to look through",
 ]
 
 
 @pytest.mark.parametrize("reason", [*CONSTANTS, *sorted({*reasons_in_the_source()})])
 def test_each_reason_has_a_way_out(reason):
-    holes = reason == "it writes x"  # by what a recipe says: among the constants
+    holes = (
+        reason == "it writes x"
+    )  # by what the facts of its code say: among the constants
     assert holes or fix_of(reason) in FIXES
 
 

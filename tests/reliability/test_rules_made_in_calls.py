@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.capture import GONE, Opaque
+from hotk.capture import ENDED_TRACER, Opaque
 from tests.helpers import close
 
 
@@ -276,10 +276,12 @@ def test_what_stands_for_a_tracer_that_has_ended_does_no_harm():
     hotk.gradient(Solver(X).loss, X)
     objects = gc.get_objects()
     assert not any(isinstance(thing, Unknown) for thing in objects)
-    assert not any(hasattr(thing, "no such name") for thing in objects if thing is GONE)
+    assert not any(
+        hasattr(thing, "no such name") for thing in objects if thing is ENDED_TRACER
+    )
     for use in (bool, len, jnp.asarray, lambda a: a + X, lambda a: X + a, np.sin):
         with pytest.raises(Opaque, match="captures an array"):
-            use(GONE)
+            use(ENDED_TRACER)
 
 
 class Unknown:

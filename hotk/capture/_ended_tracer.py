@@ -7,9 +7,10 @@ it besides is what it was, and a tracer that has ended is refused.
 
 import gc
 import weakref
+from collections.abc import Iterable
 from contextvars import ContextVar
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -23,13 +24,13 @@ from hotk._core import (
     rule_functions,
 )
 
-from ._callables import is_empty
-from ._classes import is_library_class
-from ._recipe import recipe_of
+from ._code import facts_of
+from ._library import is_library_class
 from ._walk import Opaque
 
 
-HELD = "a custom derivative rule captures an array"
+RULE_CAPTURES_ARRAY = "a custom derivative rule captures an array"
+# A search that is given up calls the function opaque: slow, and never wrong.
 _MOST_REACHED = 20_000
 _ENDS = (
     *(type(None), bool, int, float, complex, str, bytes, ModuleType),
@@ -37,11 +38,11 @@ _ENDS = (
 )
 
 
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise Opaque(HELD)
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise Opaque(RULE_CAPTURES_ARRAY)
 
 
-class Gone:
+class EndedTracer:
     """Stands for a tracer whose trace has ended: what computes with it is refused.
 
     It has the attributes of any object, and no more: a search through all objects of
@@ -59,10 +60,10 @@ class Gone:
     __jax_array__ = __hash__ = _refuse
 
 
-GONE: Final = Gone()
+ENDED_TRACER: Final = EndedTracer()
 
 
-def holds_gone(closed: Any) -> bool:
+def reaches_ended_tracer(closed: ClosedJaxpr) -> bool:
     """Whether a derivative rule inside of a program may reach a tracer of its trace.
 
     The program could be differentiated far from here, where nothing says what to do.
@@ -79,38 +80,48 @@ def holds_gone(closed: Any) -> bool:
     return False
 
 
-def _reaches(parts: list[Any]) -> bool:
+def _reaches(parts: Iterable[object]) -> bool:
     """Whether one can get there through functions, containers and attributes."""
-    waiting, known = list(parts), set()
+    # `here` is asked by its type alone, and `known` holds ids: comparing or hashing a
+    # thing of the user would run its code, and that of an ended tracer raises.
+    waiting: list[Any] = list(parts)
+    known: set[int] = set()
     while waiting:
         here = waiting.pop()
-        kind = type(here)  # not `isinstance`: a lazy object would be woken by it
-        if issubclass(kind, (Gone, Tracer)):
+        cls = type(here)  # not `isinstance`: a lazy object would be woken by it
+        if issubclass(cls, (EndedTracer, Tracer)):
             return True
-        if id(here) in known or issubclass(kind, _ENDS):
+        if id(here) in known or issubclass(cls, _ENDS):
             continue
         known.add(id(here))
         if len(known) > _MOST_REACHED:
             return True
-        if issubclass(kind, type):
+        if issubclass(cls, type):
             waiting += () if is_library_class(here) else vars(here).values()
-        elif kind is ContextVar:
+        elif cls is ContextVar:
             waiting.append(here.get(None))
-        elif kind is FunctionType:
+        elif cls is FunctionType:
             waiting += _of_function(here)
-        elif issubclass(kind, weakref.ref):
+        elif issubclass(cls, weakref.ref):
             waiting.append(here())
         else:
             waiting += gc.get_referents(here)
     return False
 
 
-def _of_function(function: FunctionType) -> list[Any]:
-    """List what a function can read: of its module, the names that its code has."""
-    cells = function.__closure__ or ()
-    found = [cell.cell_contents for cell in cells if not is_empty(cell)]
+def _of_function(function: FunctionType) -> list[object]:
+    """List what a function can read: of its module, the names that its code has.
+
+    A module holds too much: from its namespace nearly everything can be reached.
+    """
+    found: list[object] = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # empty
+            continue
     found += [function.__defaults__, function.__kwdefaults__, function.__dict__]
-    recipe = recipe_of(function.__code__)
-    if not recipe.library:
-        found += [function.__globals__.get(name) for name in recipe.names]
+    facts = facts_of(function.__code__)
+    if not facts.library:
+        found += [function.__globals__.get(name) for name in facts.globals]
     return found

@@ -5,7 +5,9 @@ from typing import Any, TypeVar
 
 from hotk._core import HotkError, message
 
-from ._walk import VISITORS, Walk
+from ._captured_type import CAPTURED_TYPES, uncopied
+from ._walk import Walk
+from ._writer import Writer
 
 
 _T = TypeVar("_T")
@@ -50,12 +52,12 @@ def static(thing: _T) -> _T:
         ['static']
     """
     if isinstance(thing, type):
-        if thing in VISITORS or thing.__hash__ is None:
+        if thing in CAPTURED_TYPES or thing.__hash__ is None:
             raise _refusal(f"class {thing.__qualname__}")
         _CLASSES.add(thing)
         return thing
     name, key = f"{type(thing).__qualname__} object", id(thing)
-    if type(thing) in VISITORS:
+    if type(thing) in CAPTURED_TYPES:
         raise _refusal(f"{name}, which is looked into anyway")
     try:
         hash(thing)
@@ -78,7 +80,7 @@ def _refusal(got: str) -> HotkError:
     )
 
 
-def is_declared(value: Any) -> bool:
+def is_declared(value: object) -> bool:
     """Whether a value is to be compared by its own equality."""
     if type(value) in _CLASSES:
         return True
@@ -86,17 +88,12 @@ def is_declared(value: Any) -> bool:
     return known is not None and known() is value
 
 
-def declared(walk: Walk, value: Any) -> None:
-    """A thing that its author has declared static."""
-    walk.key.append(Compared(value))
-
-
 class Compared:
     """A value that is equal to those of its class that its own `==` says are equal."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -108,3 +105,16 @@ class Compared:
     def __hash__(self) -> int:
         """Return the hash of the value."""
         return hash(self.value)
+
+
+def _visit_declared(walk: Walk, value: object) -> None:
+    walk.key.append(Compared(value))
+
+
+def _guard_declared(w: Writer, value: object, here: str) -> None:
+    cls, equal = w.constant(type(value)), w.constant(value)
+    w.require(f"type({here}) is {cls} and {w.constant(is_declared)}({here})")
+    w.require(f"{here} == {equal}")
+
+
+DECLARED = uncopied(visit=_visit_declared, guard=_guard_declared, treatment="static")

@@ -1,0 +1,203 @@
+"""Captured arrays: leaves, static by content, or pinned as constants of a program."""
+
+import hashlib
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk._core import ARRAY, SHORT, Tracer
+
+from ._captured_type import register, uncopied
+from ._static_arrays import SMALL_SIZE, is_static
+from ._trail import Identity
+from ._walk import Opaque, Placeholder, Walk
+from ._writer import Unguarded, Writer, guard_weak_identity
+
+
+_DIGESTED = 1 << 22  # of this many bytes a walk reads the content at each call
+_TEXT = "SUMm"  # kinds of dtype that JAX has no numbers for: strings and dates
+
+
+def is_numeric(dtype: np.dtype) -> bool:
+    """Whether JAX has numbers of a NumPy dtype, in this machine's byte order."""
+    if dtype.kind in "biu":
+        return dtype.isnative
+    known = jnp.issubdtype(dtype, np.inexact)
+    return (
+        known and dtype.isnative and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    )
+
+
+def own_copy(array: np.ndarray) -> np.ndarray:
+    """Copy a NumPy array in the dtype that JAX will give it.
+
+    A copy also where JAX would take the memory as it is: the user may write into it
+    between this call and the next.
+    """
+    return np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
+
+
+def _content(array: jax.Array | np.ndarray) -> Hashable:
+    weak = bool(getattr(array, "weak_type", False))
+    if isinstance(array, jax.Array) and _is_key(array):
+        data = np.asarray(jax.random.key_data(array))
+        return ("content", str(array.dtype), data.shape, data.tobytes())
+    data = np.asarray(array)
+    form = None
+    if isinstance(array, np.ndarray):
+        form = (array.strides, array.flags.num, type(array))
+    content = data.tobytes()
+    if data.size > SMALL_SIZE:  # a key holds no copy of a user's data set
+        content = hashlib.blake2b(content, digest_size=32).digest()
+    return ("content", data.shape, data.dtype.str, weak, form, content)
+
+
+def _is_key(array: jax.Array) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+# ----- Arrays of JAX, and what stands for one
+
+
+def _visit_array(walk: Walk, value: Any) -> None:
+    """An array of JAX, a tracer or a placeholder."""
+    if walk.static_depth:
+        if isinstance(value, Placeholder):
+            walk.key.append(value.number)
+        else:
+            _pin(walk, value)
+        return
+    if walk.met(value):
+        return
+    if walk.static_arrays and is_static(value, walk.static_arrays):
+        walk.key.append(_content(value))
+        return
+    walk.add_leaf(value)
+
+
+def _pin(walk: Walk, value: object) -> None:
+    """Take an array that a class reaches, which no copy of the class can replace.
+
+    It cannot change, so it is known by its identity.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
+        raise Opaque("a tracer reached through a class or a static field")
+    if value.is_deleted():
+        raise Opaque("a deleted array reached through a class or a static field")
+    try:
+        walk.key.append(Identity(value))
+    except TypeError as error:
+        raise Opaque(f"a `{type(value).__name__}` reached through a class") from error
+    walk.pinned.append(value)
+
+
+def _guard_array(w: Writer, value: object, here: str) -> None:
+    cls = type(value)
+    if w.static_depth:
+        guard_weak_identity(w, value, here)
+        return
+    if not w.met(value, here, cls):
+        w.require(f"type({here}) is {w.constant(cls)}")
+        w.leaves.append(here)
+
+
+# Arrays are never copied: a `Rebuild` is given what stands for them.
+JAX_ARRAY = uncopied(visit=_visit_array, guard=_guard_array, treatment="leaf")
+register(JAX_ARRAY, ARRAY, Placeholder)
+
+
+# ----- Arrays of NumPy
+
+
+def _visit_numpy(walk: Walk, value: np.ndarray) -> None:
+    if walk.static_depth:
+        # By its content: unlike an array of JAX it can change.
+        walk.key.append(_numpy_piece(value))
+        walk.pins_numpy = walk.pins_numpy or value.dtype.kind not in _TEXT
+        return
+    if walk.met(value):
+        return
+    if value.dtype.kind in _TEXT:
+        walk.key.append(_content(value))
+        return
+    static = walk.static_arrays
+    if static and is_numeric(value.dtype) and is_static(value, static):
+        walk.key.append(_content(value))
+        return
+    copy, short = copied(value, copy=walk.copy_numpy)
+    walk.add_numpy(copy, value, short)
+
+
+def copied(value: np.ndarray, *, copy: bool = True) -> tuple[np.ndarray, bool]:
+    """Return a copy of a captured NumPy array as JAX takes it, and whether it is short.
+
+    It is short if JAX has its integers in fewer bits, and each is at most `SHORT`.
+
+    Args:
+        value: The array.
+        copy: Whether to copy; if not, the array itself is returned, which a walk
+            before has copied.
+
+    Raises:
+        Opaque: If JAX has no such numbers.
+    """
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    try:
+        with np.errstate(over="raise"):
+            own = own_copy(value) if copy else value
+    except TypeError as error:
+        raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
+    except FloatingPointError as error:  # NumPy sees a number where JAX has infinity
+        raise Opaque("a NumPy array with numbers beyond float32") from error
+    short = False
+    if dtype != value.dtype and value.dtype.kind in "iu" and value.size:
+        limits = np.iinfo(dtype)
+        most, least = int(value.max()), int(value.min())
+        if most > limits.max or least < limits.min:
+            raise Opaque(f"a NumPy array with integers beyond {dtype}")
+        short = max(most, -least) <= SHORT
+    return own, short
+
+
+def _numpy_piece(value: np.ndarray) -> Hashable:
+    """Return what stands in a key for a NumPy array that is known by its content.
+
+    Raises:
+        Opaque: If it is too large, or holds what is no number.
+    """
+    if value.dtype.kind in _TEXT:
+        return _content(value)
+    if not is_numeric(value.dtype):
+        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+    if value.nbytes > _DIGESTED:
+        raise Opaque(
+            "a NumPy array of more than 4 MiB reached through a class or a static field"
+        )
+    data: Any = np.ascontiguousarray(value)
+    content = hashlib.blake2b(data, digest_size=32).digest()
+    form = (value.shape, value.dtype.str, value.strides, value.flags.num)
+    return ("digest", *form, content)
+
+
+def _guard_numpy(w: Writer, value: np.ndarray, here: str) -> None:
+    if w.static_depth:
+        cls, piece = w.constant(np.ndarray), w.constant(_numpy_piece(value))
+        w.require(f"type({here}) is {cls}")
+        w.require(f"{w.constant(_numpy_piece)}({here}) == {piece}")
+        return
+    if value.dtype.kind in _TEXT:
+        raise Unguarded
+    if not w.met(value, here, np.ndarray):
+        w.require(f"type({here}) is {w.constant(np.ndarray)}")
+        both = w.assign(None, f"{w.constant(copied)}({here})")
+        w.require(f"{both}[1] is {copied(value)[1]}")
+        w.leaves.append(f"{both}[0]")
+
+
+NUMPY_ARRAY = uncopied(visit=_visit_numpy, guard=_guard_numpy, treatment="leaf")
+register(NUMPY_ARRAY, np.ndarray)

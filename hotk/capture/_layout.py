@@ -1,0 +1,81 @@
+"""Where objects keep what they hold: `__dict__`, slots, and memory that none sees."""
+
+import types
+from typing import Any
+
+from hotk._core import peek
+
+
+_HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: made while Python runs
+_MANAGED_DICT = 1 << 4  # `Py_TPFLAGS_MANAGED_DICT`: not counted in `__basicsize__`
+_MEMBER = types.MemberDescriptorType
+_WORD = object.__basicsize__ // 2
+# Classes of C whose objects keep all that they have in `__dict__` or nothing at all.
+_EMPTY = (object, types.SimpleNamespace)
+_NO_STATE = (tuple, types.GetSetDescriptorType, _MEMBER)
+
+
+def keeps_all_in_attributes(cls: type, base: type = object) -> bool:
+    """Whether an object of a class is what its attributes and its base say.
+
+    A class of Python code adds slots, `__dict__` and a list of weak references to the
+    memory of an object of its base; what is larger keeps what no walk sees.
+    """
+    if "__del__" in dir(cls):
+        return False
+    words, solid = 0, None
+    for here in cls.__mro__:
+        if not here.__flags__ & _HEAP_TYPE:
+            solid = solid or here
+        words += len(members(here))
+        if not isinstance(vars(here).get("__dict__", ()), _NO_STATE):
+            return False  # a proxy: its `__dict__` is another object's
+    if solid is not base and not (base is object and solid in _EMPTY):
+        return False
+    words += _words(cls) - _words(base)
+    return cls.__basicsize__ == base.__basicsize__ + words * _WORD
+
+
+def _words(cls: type) -> int:
+    """Count the pointers to `__dict__` and to weak references in an object itself."""
+    own_dict = cls.__dictoffset__ != 0 and not cls.__flags__ & _MANAGED_DICT
+    return own_dict + (cls.__weakrefoffset__ > 0)
+
+
+def members(cls: type) -> list[tuple[str, types.MemberDescriptorType]]:
+    """List the slots that a class of Python code adds."""
+    if "__slots__" not in vars(cls):
+        return []
+    # Not the names in `__slots__`: a private one is stored under another name.
+    return [(name, item) for name, item in vars(cls).items() if type(item) is _MEMBER]
+
+
+def new_object(cls: type) -> Any:
+    """Make an object of a class without any attribute."""
+    bases: tuple[Any, ...] = cls.__mro__
+    for base in bases:
+        # The `__new__` of a class of Python code may compute, or want arguments.
+        if not base.__flags__ & _HEAP_TYPE:
+            return base.__new__(cls)
+    raise TypeError(cls)  # pragma: no cover
+
+
+def slots_of(value: object) -> dict[str, types.MemberDescriptorType]:
+    """Return the descriptors of all slots of an object that are filled."""
+    found: dict[str, types.MemberDescriptorType] = {}
+    for base in type(value).__mro__:
+        for name, descriptor in members(base):
+            try:
+                descriptor.__get__(value)
+            except AttributeError:
+                continue
+            found.setdefault(name, descriptor)
+    return found
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """Return the attributes of a plain object, those in slots included."""
+    found = dict(peek(value, "__dict__") or {})
+    for name, descriptor in slots_of(value).items():
+        found[name] = descriptor.__get__(value)
+    return found

@@ -1,0 +1,145 @@
+"""A captured type is one record: whole, or no record at all."""
+
+import array
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+from hotk.capture import (
+    Opaque,
+    Skeleton,
+    Walk,
+    key_and_arrays,
+    survey,
+)
+from hotk.capture._captured_type import CAPTURED_TYPES, VISITS, CapturedType, register
+from tests.helpers import close
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+X = jnp.array([1.0, 2.0])
+FIELDS = [field.name for field in dataclasses.fields(CapturedType)]
+
+
+class Sealed:
+    """An object that answers for itself, so that hotk does not look into it."""
+
+    def __init__(self, scale, name):
+        object.__setattr__(self, "held", {"scale": scale, "name": name})
+
+    def __getattribute__(self, name):
+        found = object.__getattribute__(self, "held")
+        return found[name] if name in found else object.__getattribute__(self, name)
+
+
+def held(value):
+    return object.__getattribute__(value, "held")
+
+
+def visit_sealed(walk, value):
+    if walk.met(value):
+        return
+    walk.key.append(Sealed)
+    walk.visit(held(value), ".held")
+
+
+def guard_sealed(w, value, here):
+    if not w.met(value, here, Sealed):
+        w.require(f"type({here}) is {w.constant(Sealed)}")
+        w.visit(held(value), f"{w.constant(held)}({here})")
+
+
+def rebuild_sealed(rebuild, value):
+    return Sealed(**rebuild(held(value)))
+
+
+SEALED = CapturedType(
+    visit=visit_sealed,
+    guard=guard_sealed,
+    rebuild=rebuild_sealed,
+    treatment="walked",
+    mutable=False,
+    refilled=False,
+)
+
+
+@pytest.fixture
+def registered():
+    """Register the type for one test."""
+    register(SEALED, Sealed)
+    yield
+    del CAPTURED_TYPES[Sealed], VISITS[Sealed]
+
+
+def over(scale, name="cube"):
+    sealed = Sealed(scale, name)
+    return lambda x: jnp.sum(sealed.scale * x ** len(sealed.name))
+
+
+def test_what_no_record_is_of_is_opaque():
+    with pytest.raises(Opaque, match="Sealed"):
+        survey(over(X))
+
+
+def test_one_record_is_all_that_a_new_type_needs(registered):
+    hotk.clear_cache()
+    for k in (1.0, 2.0, 3.0, 4.0):
+        close(hotk.gradient(over(k * X), X), 4 * k * X**4)
+    assert hotk.cache_info().compiles == 1
+    close(hotk.gradient(over(X, "two"), X), 3 * X**3)
+    assert hotk.cache_info().misses == 2
+    treated = {row[0]: row[2] for row in hotk.explain(over(X)).rows}
+    assert treated["cell `sealed`"] == "walked"
+    assert treated["cell `sealed`.held['scale']"] == "leaf"
+
+
+def test_its_guard_finds_what_its_visit_finds(registered):
+    for scale, name in ((X, "one"), (X + 1, "one"), (X, "two"), (2.0, "one")) * 3:
+        f = over(scale, name)
+        walk = Walk()
+        walk.visit(f)
+        key, leaves = key_and_arrays(f)
+        assert tuple(key) == tuple(walk.key)
+        assert list(map(id, leaves)) == list(map(id, walk.leaves))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_of_a_record_may_be_left_out(field):
+    values = {name: getattr(SEALED, name) for name in FIELDS}
+    assert CapturedType(**values)
+    del values[field]
+    with pytest.raises(TypeError, match=field):
+        CapturedType(**values)
+
+
+def test_a_class_has_one_record():
+    with pytest.raises(ValueError, match="list is registered already"):
+        register(SEALED, list)
+    assert CAPTURED_TYPES[list] is not SEALED
+
+
+def test_every_record_is_in_both_tables():
+    assert CAPTURED_TYPES.keys() == VISITS.keys()
+    assert all(VISITS[cls] is known.visit for cls, known in CAPTURED_TYPES.items())
+
+
+def test_these_types_alone_have_no_guard():
+    """Whoever captures one has a walk in each call: more of them is a choice."""
+    walked = {cls for cls, known in CAPTURED_TYPES.items() if known.guard is None}
+    forms = {types.GenericAlias, type(int | str)}
+    assert walked == {bytearray, array.array, *forms, Skeleton}
+
+
+def test_what_is_mutable_is_copied():
+    for cls, known in CAPTURED_TYPES.items():
+        assert not known.mutable or known.rebuild is not None, cls
+
+
+def test_what_cannot_be_written_into_keeps_its_identity():
+    kept = {int, str, float, slice, type, type(jax.jit(abs)), types.FunctionType}
+    assert not any(CAPTURED_TYPES[cls].mutable for cls in kept)
