@@ -1,21 +1,22 @@
-"""`Coordinates`: a tree as one flat vector, and functions of the tree as of it."""
+"""`Coordinates`: a tree as one flat vector, and functions of it."""
 
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+import numpy.typing as npt
+from jaxtyping import Float, PyTree, PyTreeDef
 
-from hotk._core import nothing_inexact
-from hotk.linop import space
+from hotk._core import Function, Leaf, Point, nothing_inexact
 
 from ._layout import Layout, as_flat
 
 
-_MOVING = ("real", "complex")
+LeafRole: TypeAlias = Literal["real", "complex", "constant"]
+"""What a leaf is to a solver: one array of variables, two of them, or none."""
 
 
 @final
@@ -25,20 +26,20 @@ class Embedded(eqx.Module):
     Attributes:
         func: The function.
         args: Its further arguments.
-        rest: The leaves of the tree that are not differentiated, `None` elsewhere.
-        kinds: For each leaf whether it is `"real"`, `"complex"` or `"rest"`.
+        constants: The leaves that are not differentiated, `None` at the others.
+        roles: The role of each leaf.
         treedef: The structure of the tree.
     """
 
-    func: Any
-    args: tuple[Any, ...]
-    rest: tuple[Any, ...]
-    kinds: tuple[str, ...] = eqx.field(static=True)
-    treedef: Any = eqx.field(static=True)
+    func: Function
+    args: tuple[PyTree, ...]
+    constants: tuple[object, ...]
+    roles: tuple[LeafRole, ...] = eqx.field(static=True)
+    treedef: PyTreeDef = eqx.field(static=True)  # pyright: ignore[reportInvalidTypeForm]
 
-    def __call__(self, parts: list[Any]) -> Any:
-        """Put the tree together and call the function."""
-        x = self.treedef.unflatten(whole(parts, self.kinds, self.rest))
+    def __call__(self, parts: Sequence[Leaf]) -> PyTree:
+        """Assemble the tree and call the function."""
+        x = self.treedef.unflatten(assembled(parts, self.roles, self.constants))
         return self.func(x, *self.args)
 
 
@@ -46,73 +47,86 @@ class Coordinates:
     """The real numbers in a tree, as one flat vector in float64.
 
     The leaves stand one after the other in the order of the tree; a complex leaf has
-    its real parts first, then its imaginary parts. What is not differentiated is held
-    as it is now.
+    its real parts first, then its imaginary parts. Leaves that are not differentiated
+    are no part of the vector; they keep the values that they have now.
 
     Attributes:
         layout: Where each real array stands.
         start: The tree as a vector.
     """
 
-    def __init__(self, call: str, tree: Any) -> None:
-        leaves, self.treedef = jax.tree.flatten(tree)
-        self.kinds = tuple(map(kind_of, leaves))
-        pairs = list(zip(leaves, self.kinds, strict=True))
-        moving = [leaf for leaf, kind in pairs if kind in _MOVING]
-        if not moving:
+    def __init__(self, call: str, tree: Point) -> None:
+        leaves, self._treedef = jax.tree.flatten(tree)
+        self._roles: tuple[LeafRole, ...] = tuple(leaf_role(leaf) for leaf in leaves)
+        pairs = list(zip(leaves, self._roles, strict=True))
+        variables = [leaf for leaf, role in pairs if role != "constant"]
+        if not variables:
             raise nothing_inexact(call, tree, name="x0")
-        self.rest = tuple(None if k in _MOVING else _kept(leaf) for leaf, k in pairs)
-        self.layout = Layout(moving)
-        self.start = self.layout.join(space.parts(moving))
-        self.call = call
+        self._constants = tuple(
+            _copied(leaf) if role == "constant" else None for leaf, role in pairs
+        )
+        self.layout = Layout(variables)
+        self.start = self.layout.join(_real_arrays(variables))
+        self._call = call
 
-    def embed(self, f: Callable[..., Any], args: tuple[Any, ...]) -> Embedded:
+    def embed(self, f: Function, args: tuple[PyTree, ...]) -> Embedded:
         """Return a function of the tree as one of its real arrays."""
-        args = jax.tree.map(_as_leaf, args)
-        return Embedded(f, args, self.rest, self.kinds, self.treedef)
+        args = jax.tree.map(_as_array, args)
+        return Embedded(f, args, self._constants, self._roles, self._treedef)
 
-    def vector(self, name: str, z: Any) -> Float[np.ndarray, "n"]:
-        """Copy what a solver gives for a vector."""
-        return as_flat(self.call, name, z, self.layout.size)
+    def vector(self, name: str, z: npt.ArrayLike) -> Float[np.ndarray, "n"]:
+        """Copy an argument `name` of a solver as a vector."""
+        return as_flat(self._call, name, z, self.layout.size)
 
-    def point(self, z: np.ndarray) -> list[Any]:
+    def parts(self, z: Float[np.ndarray, "n"]) -> list[Leaf]:
         """Return a vector as the real arrays of a point."""
-        return self.layout.split(z, numbers=True)
+        return self.layout.point(z)
 
-    def tree(self, z: np.ndarray) -> Any:
+    def tree(self, z: Float[np.ndarray, "n"]) -> Point:
         """Return a vector as a tree: JAX arrays, and what is not differentiated."""
-        parts = [jnp.asarray(part) for part in self.point(z)]
-        rest = tuple(map(_kept, self.rest))
-        return self.treedef.unflatten(whole(parts, self.kinds, rest))
+        parts = [jnp.asarray(part) for part in self.parts(z)]
+        # A copy for each tree: a user may write to one that was returned.
+        constants = tuple(map(_copied, self._constants))
+        return self._treedef.unflatten(assembled(parts, self._roles, constants))
 
 
-def kind_of(leaf: Any) -> str:
-    """Return `"real"` or `"complex"` for a leaf that is differentiated, or `"rest"`."""
+def leaf_role(leaf: object) -> LeafRole:
+    """Return the role of a leaf: floats and complex numbers are variables."""
     array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
     inexact = array and jnp.issubdtype(leaf.dtype, jnp.inexact)
     if not inexact and not isinstance(leaf, (float, complex)):
-        return "rest"
+        return "constant"
     return "complex" if jnp.iscomplexobj(leaf) else "real"
 
 
-def whole(parts: Any, kinds: tuple[str, ...], rest: tuple[Any, ...]) -> list[Any]:
-    """Put real arrays and what is not differentiated together to leaves."""
-    remaining, leaves = iter(parts), list(rest)
-    for i, kind in enumerate(kinds):
-        if kind == "real":
+def assembled(
+    parts: Iterable[Leaf], roles: Sequence[LeafRole], constants: Sequence[object]
+) -> list[object]:
+    """Assemble the leaves of a tree from real arrays and constants."""
+    remaining, leaves = iter(parts), list(constants)
+    for i, role in enumerate(roles):
+        if role == "real":
             leaves[i] = next(remaining)
-        elif kind == "complex":
+        elif role == "complex":
             leaves[i] = jax.lax.complex(next(remaining), next(remaining))
     return leaves
 
 
-def _as_leaf(leaf: Any) -> Any:
-    """Make a Python float an array, so that another value needs no other program."""
+def _real_arrays(leaves: Iterable[Leaf]) -> list[Leaf]:
+    # Not as JAX arrays: float64 would be cut to float32 where x64 is off.
+    arrays: list[Leaf] = []
+    for leaf in leaves:
+        arrays += [np.real(leaf), np.imag(leaf)] if jnp.iscomplexobj(leaf) else [leaf]
+    return arrays
+
+
+def _as_array(leaf: object) -> object:
+    """Return a Python float as an array, so that another value compiles nothing."""
     if isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic):
         return jnp.asarray(leaf)
-    return _kept(leaf)
+    return _copied(leaf)
 
 
-def _kept(leaf: Any) -> Any:
-    """Hold a leaf as it is: a NumPy array can change in place."""
+def _copied(leaf: object) -> object:
+    """Copy a NumPy array, which the user may change in place."""
     return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -1,81 +1,67 @@
 """`ipopt_problem`: a constrained problem with the callbacks of cyipopt."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+import numpy.typing as npt
+from jaxtyping import Array, Float, Integer, PyTree
 
-from hotk._core import OutputError, describe_tree, extra, function_name, message
+from hotk._core import (
+    Function,
+    Leaf,
+    OutputError,
+    Point,
+    describe_tree,
+    extra,
+    function_name,
+    message,
+)
 from hotk.first import value_and_gradient, value_and_jacobian
-from hotk.prepared import check_bytes
+from hotk.prepared import Prepared, check_bytes
 from hotk.second import hessian
 
-from ._coordinates import Coordinates, Embedded
-from ._held import held
+from ._coordinates import Coordinates
+from ._evaluation import LastEvaluation
+from ._freeze import freeze
+from ._lagrangian import Lagrangian
 from ._layout import Layout, as_flat, warn_of_low_precision
-from ._points import Points
 
 
 _CALL = "ipopt_problem(f, x0)"
-_INSTEAD = "`scipy_problem` with the method `trust-constr`, which needs products only"
-
-
-@final
-class Lagrangian(eqx.Module):
-    r"""The function $\sigma f + \lambda \cdot g$.
-
-    Attributes:
-        func: The objective.
-        constraints: The constraints, `None` if there are none.
-    """
-
-    func: Embedded
-    constraints: Any
-
-    def __call__(self, parts: list[Any], factor: Array, multipliers: list[Any]) -> Any:
-        """Return the weighted sum."""
-        y = self.func(parts)
-        terms = [factor.astype(y.dtype) * y]
-        if self.constraints is not None:
-            leaves = jax.tree.leaves(self.constraints(parts))
-            pairs = zip(multipliers, leaves, strict=True)
-            terms += [jnp.sum(w.astype(g.dtype) * g) for w, g in pairs]
-        with jax.numpy_dtype_promotion("standard"):
-            dtype = jnp.result_type(*terms)
-        return sum([term.astype(dtype) for term in terms], start=jnp.zeros((), dtype))
+_ALTERNATIVE = "`scipy_problem` with the method `trust-constr`, which needs products"
 
 
 def ipopt_problem(
-    f: Callable[..., Any],
-    x0: Any,
-    *args: Any,
-    constraints: Callable[..., Any] | None = None,
+    f: Function,
+    x0: Point,
+    *args: PyTree,
+    constraints: Function | None = None,
 ) -> "IpoptProblem":
-    r"""Return a constrained problem as callbacks for `cyipopt.Problem`.
+    r"""Prepare a constrained problem and its derivatives for IPOPT.
 
     The problem is to minimize $f(x)$ where $c_l \le g(x) \le c_u$ and $l \le x \le
     u$. IPOPT gets exact derivatives: $\nabla f$, the Jacobian of $g$, and the lower
-    triangle of the Hessian of $\sigma f + \lambda \cdot g$, both dense. Vectors are
-    flat and in float64, as for `scipy_problem`: a variable of lower precision is taken
-    as it is, with a `PrecisionWarning`.
+    triangle of the Hessian of $\sigma f + \lambda \cdot g$, both dense [1]. The Hessian
+    costs about $n$ gradients of that sum at most, and $n^2$ numbers. Vectors are flat
+    and in float64, as those of `scipy_problem`: variables of lower precision keep
+    their dtype, and a `PrecisionWarning` says so.
 
     Args:
-        f: Function `f(x, *args)` that returns one real floating-point number. It is
-            held as it is now.
-        x0: Where to begin: any pytree. Floating and complex leaves are variables;
-            what else is in it passes through.
+        f: Function `f(x, *args)` that returns one real floating-point number. The
+            values that it captures are those of this moment: later changes have no
+            effect.
+        x0: Starting point: any pytree. Floating and complex leaves are the variables;
+            integers, strings and functions pass through.
         *args: Further arguments of `f` and of `constraints`, held fixed.
-        constraints: Function `g(x, *args)` that returns real floating-point arrays, in
-            a tree; one number is one constraint.
+        constraints: Function `g(x, *args)` that returns a tree of real floating-point
+            arrays; each number in them is one constraint.
 
     Returns:
-        An `IpoptProblem`: give it as `problem_obj` to `cyipopt.Problem`, or call its
-        `solve`.
+        An `IpoptProblem`: call its `solve`, or pass it as `problem_obj` to
+        `cyipopt.Problem`.
 
     Raises:
         DtypeError: If nothing in `x0` can be differentiated.
@@ -96,123 +82,201 @@ def ipopt_problem(
         ([2.0, 4.0], [6.0, 4.0, 8.0])
         >>> [index.tolist() for index in problem.hessianstructure()]
         [[0, 1, 1], [0, 0, 1]]
+
+    References:
+        [1] Wächter, Biegler (2006). On the implementation of an interior-point filter
+            line-search algorithm for large-scale nonlinear programming. Mathematical
+            Programming 106(1), 25-57. https://doi.org/10.1007/s10107-004-0559-y
     """
     return IpoptProblem(f, x0, *args, constraints=constraints)
 
 
 @final
 class IpoptProblem:
-    """A constrained problem at flat NumPy vectors; see `ipopt_problem`.
+    """A constrained problem and its derivatives at flat NumPy vectors, for cyipopt.
+
+    `ipopt_problem` makes one, and says what the callbacks compute. Their names are
+    those that `cyipopt.Problem` calls. They take a vector of shape `(n,)`, a list of
+    numbers, or a column.
 
     Attributes:
         n: The number of variables.
         m: The number of constraints.
+
+    Args:
+        f: Function `f(x, *args)` that returns one real floating-point number.
+        x0: Starting point: any pytree.
+        *args: Further arguments of `f` and of `constraints`, held fixed.
+        constraints: Function `g(x, *args)` that returns a tree of real floating-point
+            arrays.
+
+    Example:
+        >>> from hotk.interop import IpoptProblem
+        >>> with jax.enable_x64(True):
+        ...     f, x0 = lambda x: jnp.sum(x**2), jnp.ones(2)
+        ...     problem = IpoptProblem(f, x0, constraints=lambda x: x[0] - x[1])
+        ...     gradient = problem.gradient([1.0, 2.0])
+        ...     constraint = problem.constraints([1.0, 2.0])
+        >>> problem, gradient.tolist(), constraint.tolist()
+        (IpoptProblem(<lambda>, n=2, m=1), [2.0, 4.0], [-1.0])
     """
 
     def __init__(
         self,
-        f: Callable[..., Any],
-        x0: Any,
-        *args: Any,
-        constraints: Callable[..., Any] | None = None,
+        f: Function,
+        x0: Point,
+        *args: PyTree,
+        constraints: Function | None = None,
     ) -> None:
-        """Hold the functions as they are now, and compile their first derivatives."""
+        """Prepare the first derivatives; the Hessian follows when it is asked for."""
         self._name = function_name(f)
-        self._space = space = Coordinates(_CALL, x0)
-        self._points = Points(space)
-        self._like = like = space.point(space.start)
-        objective = space.embed(f, args)
+        self._coordinates = coordinates = Coordinates(_CALL, x0)
+        self._last = LastEvaluation(coordinates)
+        self._like = like = coordinates.parts(coordinates.start)
+        objective = coordinates.embed(f, args)
         self._objective = value_and_gradient.prepare(objective, like)
-        known, g, rows = [self._objective], None, []
+        prepared, g, outputs = [self._objective], None, []
         if constraints is not None:
-            g = space.embed(constraints, args)
-            rows = jax.tree.leaves(jax.eval_shape(g, like))
-            _check_rows(rows)
+            g = coordinates.embed(constraints, args)
+            outputs = jax.tree.leaves(jax.eval_shape(g, like))
+            _check_outputs(outputs)
             self._constraints = value_and_jacobian.prepare(g, like)
-            known.append(self._constraints)
-        self._rows = Layout(rows)
-        self.n, self.m = space.layout.size, self._rows.size
-        self._held = held(Lagrangian(objective, g), known, like, *self._weights())
-        warn_of_low_precision(_CALL, space.layout, level=4)
+            prepared.append(self._constraints)
+        self._outputs = Layout(outputs)
+        self.n, self.m = coordinates.layout.size, self._outputs.size
+        self._lagrangian = freeze(
+            Lagrangian(objective, g), prepared, like, *self._weights()
+        )
+        warn_of_low_precision(_CALL, coordinates.layout, level=4)
 
     @property
     def x0(self) -> Float[np.ndarray, "n"]:
-        """Where to begin, as a new flat vector."""
-        return self._space.start.copy()
+        """The starting point, as a new flat vector."""
+        return self._coordinates.start.copy()
 
-    def unravel(self, z: Any) -> Any:
-        """Return a flat vector as a tree like `x0`: JAX arrays in its dtypes."""
-        return self._space.tree(self._space.vector("z", z))
+    def unravel(self, z: npt.ArrayLike) -> Point:
+        """Return a flat vector as a tree like `x0`.
 
-    def objective(self, z: Any) -> float:
-        """Return the value of the objective."""
-        return self._points.at(z).get("objective", self._value)[0]
+        Args:
+            z: The vector, of shape `(n,)`.
 
-    def gradient(self, z: Any) -> Float[np.ndarray, "n"]:
-        """Return the gradient of the objective."""
-        return self._points.at(z).get("objective", self._value)[1].copy()
+        Returns:
+            JAX arrays in the dtypes of `x0`, and what is not differentiated.
+        """
+        return self._coordinates.tree(self._coordinates.vector("z", z))
 
-    def constraints(self, z: Any) -> Float[np.ndarray, "m"]:
-        """Return the constraints, in the order of their tree."""
-        return self._points.at(z).get("constraints", self._values)[0].copy()
+    def objective(self, z: npt.ArrayLike) -> float:
+        """Return the value of the objective.
 
-    def jacobian(self, z: Any) -> Float[np.ndarray, "nonzeros"]:
-        """Return the entries of the Jacobian at the places of `jacobianstructure`."""
-        return self._points.at(z).get("constraints", self._values)[1].copy()
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The value; NaN and infinities are returned, not raised.
+        """
+        return self._last.at(z).get("objective", self._evaluate_objective)[0]
+
+    def gradient(self, z: npt.ArrayLike) -> Float[np.ndarray, "n"]:
+        """Return the gradient of the objective, computed together with the value.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The gradient, a new array.
+        """
+        return self._last.at(z).get("objective", self._evaluate_objective)[1].copy()
+
+    def constraints(self, z: npt.ArrayLike) -> Float[np.ndarray, "m"]:
+        """Return the values of the constraints.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The values in the order of their tree, a new array.
+        """
+        return self._last.at(z).get("constraints", self._evaluate_constraints)[0].copy()
+
+    def jacobian(self, z: npt.ArrayLike) -> Float[np.ndarray, "nonzeros"]:
+        """Return the entries of the Jacobian of the constraints.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The entries in the order of `jacobianstructure`, a new array.
+        """
+        return self._last.at(z).get("constraints", self._evaluate_constraints)[1].copy()
 
     def jacobianstructure(self) -> tuple[Integer[np.ndarray, "nonzeros"], ...]:
-        """Return rows and columns: all of them, row by row."""
+        """Return which entries of the Jacobian are given: all, row by row.
+
+        Returns:
+            Their row indices and their column indices.
+        """
         rows, columns = np.indices((self.m, self.n))
         return rows.ravel(), columns.ravel()
 
     def hessian(
-        self, z: Any, lagrange: Any, obj_factor: float
+        self, z: npt.ArrayLike, lagrange: npt.ArrayLike, obj_factor: float
     ) -> Float[np.ndarray, "nonzeros"]:
-        """Return the entries of the Lagrangian's Hessian, of the lower triangle.
+        r"""Return the lower triangle of the Hessian of $\sigma f + \lambda \cdot g$.
 
         Args:
-            z: The point.
-            lagrange: The multipliers of the constraints.
-            obj_factor: The factor of the objective.
+            z: The point, of shape `(n,)`.
+            lagrange: The multipliers $\lambda$ of the constraints, of shape `(m,)`.
+            obj_factor: The factor $\sigma$ of the objective.
+
+        Returns:
+            The entries in the order of `hessianstructure`, a new array.
 
         Raises:
             TooLargeError: If the dense Hessian would exceed `hotk.memory_budget()`.
         """
         multipliers = as_flat(_CALL, "lagrange", lagrange, self.m)
         weights = self._weights(obj_factor, multipliers)
-        blocks = self._hessian(self._points.at(z).parts, *weights)
-        return self._space.layout.dense(blocks)[self.hessianstructure()]
+        blocks = self._hessian(self._last.at(z).parts, *weights)
+        return self._coordinates.layout.dense(blocks)[self.hessianstructure()]
 
     def hessianstructure(self) -> tuple[Integer[np.ndarray, "nonzeros"], ...]:
-        """Return rows and columns of the lower triangle, row by row.
+        """Return which entries of the Hessian are given: the lower triangle.
+
+        Returns:
+            Their row indices and their column indices, row by row.
 
         Raises:
             TooLargeError: If the dense Hessian would exceed `hotk.memory_budget()`.
         """
-        check_bytes(f"{_CALL}.hessianstructure()", self.n, 8 * self.n**2, _INSTEAD)
+        # cyipopt asks for the structure first: what cannot fit raises before IPOPT runs
+        # (`test_a_dense_hessian_that_cannot_fit_is_refused_at_once`).
+        bytes_needed = 8 * self.n**2
+        check_bytes(f"{_CALL}.hessianstructure()", self.n, bytes_needed, _ALTERNATIVE)
         return np.tril_indices(self.n)
 
     def solve(
         self,
         *,
-        lb: Any = None,
-        ub: Any = None,
-        cl: Any = None,
-        cu: Any = None,
-        **options: Any,
-    ) -> tuple[Any, dict[str, Any]]:
+        lb: npt.ArrayLike | None = None,
+        ub: npt.ArrayLike | None = None,
+        cl: npt.ArrayLike | None = None,
+        cu: npt.ArrayLike | None = None,
+        **options: str | float,
+    ) -> tuple[Point, dict[str, Any]]:
         """Solve the problem with IPOPT.
 
         Args:
-            lb: Lower bounds of the flat vector; one number is for all.
+            lb: Lower bounds of the flat vector: an array of shape `(n,)`, or one number
+                for all of them. Without them the variables are free.
             ub: Upper bounds of the flat vector.
-            cl: Lower bounds of the constraints. Where both are left out, the
-                constraints are to be zero.
+            cl: Lower bounds of the constraints, of shape `(m,)` or one number. Without
+                `cl` and `cu` all constraints are equations $g(x) = 0$.
             cu: Upper bounds of the constraints.
             **options: Options of IPOPT, such as `tol` or `print_level`.
 
         Returns:
-            The solution as a tree, and what cyipopt says about it.
+            The solution as a tree, and the dictionary in which cyipopt reports on it,
+            with `status` and `status_msg`.
 
         Raises:
             ImportError: If cyipopt is not installed.
@@ -224,10 +288,10 @@ class IpoptProblem:
             n=self.n,
             m=self.m,
             problem_obj=self,
-            lb=_bounds(lb, self.n),
-            ub=_bounds(ub, self.n),
-            cl=_bounds(cl, self.m),
-            cu=_bounds(cu, self.m),
+            lb=_as_bounds(lb, self.n),
+            ub=_as_bounds(ub, self.n),
+            cl=_as_bounds(cl, self.m),
+            cu=_as_bounds(cu, self.m),
         )
         for name, value in options.items():
             problem.add_option(name, value)
@@ -238,44 +302,60 @@ class IpoptProblem:
         """Show function and sizes."""
         return f"IpoptProblem({self._name}, n={self.n}, m={self.m})"
 
-    def _value(self, parts: list[Any]) -> tuple[float, Any]:
+    def _evaluate_objective(
+        self, parts: list[Leaf]
+    ) -> tuple[float, Float[np.ndarray, "n"]]:
         y, gradient = self._objective(parts)
-        return float(y), self._space.layout.join(gradient)
+        return float(y), self._coordinates.layout.join(gradient)
 
-    def _values(self, parts: list[Any]) -> tuple[Any, Any]:
+    def _evaluate_constraints(
+        self, parts: list[Leaf]
+    ) -> tuple[Float[np.ndarray, "m"], Float[np.ndarray, "nonzeros"]]:
+        # cyipopt asks for both even if there are no constraints.
         if not self.m:
             return np.zeros(0), np.zeros(0)
         values, blocks = self._constraints(parts)
+        # One list of blocks for each array of constraints: the output's structure
+        # stands outside, that of the variables inside.
         lines = jax.tree.structure(values).flatten_up_to(blocks)
-        rows = [self._space.layout.join(line).reshape(-1, self.n) for line in lines]
-        return self._rows.join(jax.tree.leaves(values)), np.concatenate(rows).ravel()
+        join = self._coordinates.layout.join
+        rows = [join(line).reshape(-1, self.n) for line in lines]
+        joined = self._outputs.join(jax.tree.leaves(values))
+        return joined, np.concatenate(rows).ravel()
 
-    def _weights(self, factor: float = 1.0, multipliers: Any = None) -> Any:
+    def _weights(
+        self, factor: float = 1.0, multipliers: Float[np.ndarray, "m"] | None = None
+    ) -> tuple[Float[np.ndarray, ""], list[Array | np.ndarray]]:
         flat = np.zeros(self.m) if multipliers is None else multipliers
+        # An array, as a Python number would be a constant of the program: IPOPT
+        # changes it (`test_one_compile_a_callback`).
         dtype = jax.dtypes.canonicalize_dtype(np.float64)
-        return np.array(factor, dtype), self._rows.split(flat)
+        return np.array(factor, dtype), self._outputs.split(flat)
 
+    # Prepared at first use: with `hessian_approximation` IPOPT never asks for it.
     @functools.cached_property
-    def _hessian(self) -> Any:
-        return hessian.prepare(self._held, self._like, *self._weights())
+    def _hessian(self) -> Prepared:
+        return hessian.prepare(self._lagrangian, self._like, *self._weights())
 
 
-def _check_rows(rows: list[Any]) -> None:
-    for leaf in rows:
+def _check_outputs(outputs: list[jax.ShapeDtypeStruct]) -> None:
+    for leaf in outputs:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise OutputError(
                 message(
                     _CALL,
-                    "`constraints` returns something else than real numbers.",
+                    "`constraints` must return real floating-point numbers.",
                     expected="real floating-point arrays",
-                    got=describe_tree(rows),
+                    got=describe_tree(outputs),
                     fix="Return the parts of a complex number as two constraints.",
                 )
             )
 
 
-def _bounds(value: Any, count: int) -> Any:
-    """Return a bound for each number; cyipopt knows what none is."""
+def _as_bounds(
+    value: npt.ArrayLike | None, count: int
+) -> Float[np.ndarray, "count"] | None:
+    """Return one bound for each number; cyipopt takes `None` for no bounds."""
     if value is None:
         return None
     return np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)).copy()

@@ -2,19 +2,26 @@
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Float
+import numpy.typing as npt
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jaxtyping import Array, Float
 
-from hotk._core import DtypeError, StructureError, describe, message
+from hotk._core import DtypeError, Leaf, StructureError, describe, message
 
 
 class PrecisionWarning(UserWarning):
-    """A solver that works in float64 gets derivatives of lower precision."""
+    """A solver that works in float64 gets derivatives of lower precision.
+
+    The tolerances of SciPy and IPOPT are made for float64. With a point in float32,
+    values and derivatives have about seven digits, so a solver may stop early or report
+    a failure. Give `x0` in float64, or set a larger `tol`.
+    """
 
 
 class Part(NamedTuple):
@@ -23,115 +30,139 @@ class Part(NamedTuple):
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
-        number: Whether it is a Python number, which takes the dtype of what it meets.
-        sharding: Where it lies, `None` for JAX's default device.
+        is_number: Whether it is a Python number, which takes the dtype of the arrays
+            that it is combined with.
+        sharding: The sharding of a committed JAX array, `None` for all else.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    number: bool
-    sharding: Any
+    is_number: bool
+    sharding: Sharding | None
 
 
 class Layout:
     """Where each real array of a list stands in a flat vector, one after the other.
 
     A complex array counts as two: its real part, then its imaginary part.
+
+    Attributes:
+        parts: The real arrays.
+        slices: The entries of the vector that each of them has.
+        size: The number of entries.
     """
 
-    __slots__ = ("narrow", "parts", "places", "size")
+    __slots__ = ("_low_precision", "parts", "size", "slices")
 
-    def __init__(self, leaves: list[Any]) -> None:
+    def __init__(self, leaves: Iterable[Leaf | jax.ShapeDtypeStruct]) -> None:
         self.parts = [part for leaf in leaves for part in _parts(leaf)]
-        self.places, self.size = [], 0
+        self.slices: list[slice] = []
+        self.size = 0
         for part in self.parts:
             stop = self.size + math.prod(part.shape)
-            self.places.append(slice(self.size, stop))
+            self.slices.append(slice(self.size, stop))
             self.size = stop
-        self.narrow = any(part.dtype != np.float64 for part in self.parts)
+        self._low_precision = any(part.dtype != np.float64 for part in self.parts)
 
-    def split(self, z: np.ndarray, *, numbers: bool = False) -> list[Any]:
+    def split(self, z: Float[np.ndarray, "*k n"]) -> list[Array | np.ndarray]:
         """Split a flat vector, or rows of them, into new arrays that JAX may keep.
 
         Args:
             z: Of shape `(n,)` or `(count, n)`.
-            numbers: Whether a Python number shall be one again.
         """
-        if not self.narrow:
-            return self._split(z, numbers)
-        with np.errstate(over="ignore", invalid="ignore"):  # as JAX casts
-            return self._split(z, numbers)
+        if not self._low_precision:
+            return self._split(z)
+        # A line search may try numbers beyond the range of a lower precision. They are
+        # infinite then, as JAX casts them; NumPy would warn
+        # (`test_single_precision_is_said_once_and_computed`).
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._split(z)
 
-    def _split(self, z: np.ndarray, numbers: bool) -> list[Any]:
-        made: list[Any] = []
+    def _split(self, z: Float[np.ndarray, "*k n"]) -> list[Array | np.ndarray]:
+        arrays: list[Array | np.ndarray] = []
         leading = z.shape[:-1]
-        for part, place in zip(self.parts, self.places, strict=True):
-            piece = z[..., place].reshape(leading + part.shape)
-            piece = piece.astype(part.dtype, order="C")
-            if part.number and numbers:
-                made.append(piece.item())
-            elif part.sharding is not None:
-                made.append(jax.device_put(piece, _spread(part, piece)))
-            else:
-                made.append(piece)
-        return made
+        for part, entries in zip(self.parts, self.slices, strict=True):
+            array = z[..., entries].reshape(leading + part.shape)
+            array = array.astype(part.dtype, order="C")
+            if part.sharding is not None:
+                array = jax.device_put(array, _sharding_of(part, array.ndim))
+            arrays.append(array)
+        return arrays
 
-    def join(self, arrays: Any) -> Float[np.ndarray, "..."]:
+    def point(self, z: Float[np.ndarray, "n"]) -> list[Leaf]:
+        """Split a flat vector, with Python numbers where there were some."""
+        # As arrays they would have a dtype of their own, which promotes or, in strict
+        # mode, raises (`test_a_python_number_takes_the_dtype_of_an_array`).
+        pairs = zip(self.parts, self.split(z), strict=True)
+        return [array.item() if part.is_number else array for part, array in pairs]
+
+    def join(self, arrays: Iterable[Leaf]) -> Float[np.ndarray, "..."]:
         """Join arrays to a new vector in float64, or to rows of them."""
-        made = None
-        for part, place, array in zip(self.parts, self.places, arrays, strict=True):
+        vector = None
+        for part, entries, array in zip(self.parts, self.slices, arrays, strict=True):
             value = np.asarray(array)
             leading = value.shape[: value.ndim - len(part.shape)]
-            if made is None:
-                made = np.empty((*leading, self.size))
-            made[..., place] = value.reshape(*leading, place.stop - place.start)
-        return np.empty(0) if made is None else made
+            if vector is None:
+                vector = np.empty((*leading, self.size))
+            vector[..., entries] = value.reshape(*leading, entries.stop - entries.start)
+        return np.empty(0) if vector is None else vector
 
-    def dense(self, blocks: Any) -> Float[np.ndarray, "n n"]:
+    def dense(self, blocks: Iterable[Iterable[Leaf]]) -> Float[np.ndarray, "n n"]:
         """Join the blocks of a Hessian to a matrix, symmetric to the last bit."""
-        made = np.empty((self.size, self.size))
-        for row, line in zip(self.places, blocks, strict=True):
-            for column, block in zip(self.places, line, strict=True):
-                part = made[row, column]
+        matrix = np.empty((self.size, self.size))
+        for rows, line in zip(self.slices, blocks, strict=True):
+            for columns, block in zip(self.slices, line, strict=True):
+                part = matrix[rows, columns]
                 part[:] = np.asarray(block, dtype=np.float64).reshape(part.shape)
-        return (made + made.T) / 2
+        # Rounding makes `H_ij` and `H_ji` differ. Their mean is one number, as the sum
+        # of two does not depend on their order.
+        return (matrix + matrix.T) / 2
 
 
-def _parts(leaf: Any) -> list[Part]:
-    number = isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic)
+def _parts(leaf: Leaf | jax.ShapeDtypeStruct) -> list[Part]:
+    # `np.float64` is a subclass of `float`, but has a dtype of its own.
+    is_number = isinstance(leaf, (float, complex)) and not isinstance(leaf, np.generic)
     dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
     count = 2 if jnp.issubdtype(dtype, jnp.complexfloating) else 1
+    # JAX refuses to compute with arrays that are committed to different devices, and
+    # moves all others as needed.
     sharding = None
     if isinstance(leaf, jax.Array) and leaf.committed:
         sharding = leaf.sharding
-    part = Part(np.shape(leaf), jnp.finfo(dtype).dtype, number, sharding)
+    part = Part(np.shape(leaf), jnp.finfo(dtype).dtype, is_number, sharding)
     return [part] * count
 
 
-def _spread(part: Part, piece: np.ndarray) -> Any:
+def _sharding_of(part: Part, ndim: int) -> Sharding | None:
     """Return the sharding of a part, or that of several of them along a new axis."""
-    if piece.ndim == len(part.shape):
+    if part.sharding is None or ndim == len(part.shape):
         return part.sharding
     if isinstance(part.sharding, NamedSharding):
         spec = PartitionSpec(None, *part.sharding.spec)
         return NamedSharding(part.sharding.mesh, spec)
+    # Other kinds of shardings have no way to add an axis; one device needs none.
     return part.sharding if len(part.sharding.device_set) == 1 else None
 
 
-def as_flat(call: str, name: str, z: Any, size: int) -> Float[np.ndarray, "n"]:
-    """Copy what a solver gives for a vector, which it may write to at any time.
+def as_flat(
+    call: str, name: str, z: npt.ArrayLike, size: int
+) -> Float[np.ndarray, "n"]:
+    """Copy a vector of a solver, which may write to it at any time.
 
     Raises:
         StructureError: If it has another size.
         DtypeError: If it is complex.
     """
     given = np.asarray(z)
+    # Some of SciPy's solvers pass vectors as columns.
     _check_given(call, name, given, given.shape in ((size,), (size, 1)), f"[{size}]")
     return np.array(given, dtype=np.float64).reshape(size)
 
 
-def as_flat_rows(call: str, name: str, z: Any, size: int) -> Float[np.ndarray, "k n"]:
-    """Copy the columns that a solver gives as rows.
+def as_flat_rows(
+    call: str, name: str, z: npt.ArrayLike, size: int
+) -> Float[np.ndarray, "k n"]:
+    """Copy the columns of a solver's matrix as rows.
 
     Raises:
         StructureError: If they have another size.
@@ -150,10 +181,11 @@ def _check_given(
         raise StructureError(
             message(
                 call,
-                f"`{name}` is not of this size.",
+                f"`{name}` has the wrong shape.",
                 expected=f"real numbers {shape}",
                 got=describe(given),
-                fix="Vectors are flat, and have the order and the size of the point.",
+                fix="Vectors are flat: they have one entry for each real number of the "
+                "point, or of the constraints, in its order.",
             )
         )
     if np.iscomplexobj(given):
@@ -163,8 +195,8 @@ def _check_given(
                 f"`{name}` is complex.",
                 expected=f"real numbers {shape}",
                 got=describe(given),
-                fix="A complex leaf has its two parts one after the other; complex "
-                "steps (`jac='cs'`) are not needed, as all derivatives are exact.",
+                fix="Pass the real parts of a complex leaf, then its imaginary parts. "
+                "Complex steps (`jac='cs'`) are not needed: derivatives are exact.",
             )
         )
 

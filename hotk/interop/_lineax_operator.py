@@ -1,6 +1,6 @@
 """`as_lineax`: an operator for lineax's solvers."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,35 +9,39 @@ from hotk._core import DtypeError, describe_tree, extra, message
 from hotk.linop import AbstractOperator, space_of
 
 
+if TYPE_CHECKING:
+    import lineax
+
+
 _CALL = "as_lineax(operator)"
 
 
 def as_lineax(
     operator: AbstractOperator, *, positive_semidefinite: bool = False
-) -> Any:
-    r"""Return an operator as a `lineax.FunctionLinearOperator`.
+) -> "lineax.FunctionLinearOperator":
+    r"""Convert a linear operator to a `lineax.FunctionLinearOperator`.
 
-    It maps $v \mapsto A v$ on the same trees, and carries the symmetric tag if the
-    operator is symmetric. Operators of one function at different points share what is
-    compiled: the point is a leaf. lineax checks no tag: its conjugate gradients
-    say "successful" on a matrix that is indefinite or has a NaN; `operator.solve` does
-    not.
+    It maps $v \mapsto A v$ on the same trees, and has lineax's symmetric tag if the
+    operator is symmetric. Operators of one function at different points share one
+    compiled program. lineax does not check tags: its conjugate gradients report success
+    on a matrix that is indefinite or contains NaN, where `operator.solve` reports a
+    failure. The conversion computes nothing.
 
     Args:
-        operator: An operator of a known space, without complex leaves.
-        positive_semidefinite: Whether to add that tag, which is not checked;
-            `lineax.CG` asks for it.
+        operator: A `hotk.AbstractOperator` of a known space, without complex leaves.
+        positive_semidefinite: Whether to add the tag of that name, which `lineax.CG`
+            requires. It is not checked.
 
     Returns:
-        The operator of lineax.
+        The `lineax.FunctionLinearOperator`, for `lineax.linear_solve`.
 
     Raises:
         ImportError: If lineax is not installed.
-        TypeError: If the operator knows no space, as `hotk.Identity()` alone, or runs
-            on the host, as one over batches of data.
-        DtypeError: If a leaf is complex: on it the operator is linear for real factors
-            only, which lineax has no word for.
-        ValueError: If `positive_semidefinite` is asked of an operator that is not
+        TypeError: If the operator has no space of its own, such as `hotk.Identity()`,
+            or runs on the host, such as one over batches of data.
+        DtypeError: If a leaf is complex: the operator is linear over the real numbers
+            only, which no tag of lineax says.
+        ValueError: If `positive_semidefinite` is set for an operator that is not
             symmetric.
 
     Example:
@@ -75,7 +79,9 @@ def as_lineax(
     tags = [lineax.symmetric_tag] if operator.symmetric else []
     tags += [lineax.positive_semidefinite_tag] if positive_semidefinite else []
     structure = jax.eval_shape(lambda: like)
-    # Without the conversion, which makes a new program at every point.
+    # lineax's closure conversion traces the product to a new program at every point.
+    # The method of an operator is a tree already, whose leaves are the point
+    # (`test_another_point_needs_no_compile`).
     return lineax.FunctionLinearOperator(
         operator.mv, structure, tags, closure_convert=False
     )

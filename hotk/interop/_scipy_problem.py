@@ -1,53 +1,67 @@
 """`scipy_problem`: a function as `scipy.optimize.minimize` wants it."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 import scipy.optimize
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
-from hotk._core import function_name
+from hotk._core import Function, Leaf, Point, function_name
 from hotk.first import value_and_gradient
+from hotk.prepared import Prepared
 from hotk.second import hessian, hvp
 
 from ._coordinates import Coordinates
-from ._held import held
+from ._evaluation import LastEvaluation
+from ._freeze import freeze
 from ._layout import warn_of_low_precision
-from ._points import Point, Points
 
 
 _CALL = "scipy_problem(f, x0)"
-# What each method takes besides values; one that is not here takes what it likes.
-_HESSIAN = ("dogleg", "trust-exact")
-_GRADIENT = ("cg", "bfgs", "l-bfgs-b", "tnc", "slsqp")
-_NOTHING = ("nelder-mead", "powell", "cobyla", "cobyqa")
+# What SciPy's methods take besides values. It warns of what a method does not use. A
+# method that is not listed, as one of the user, gets the gradient and the product.
+_DENSE_HESSIAN = ("dogleg", "trust-exact")
+_GRADIENT_ONLY = ("cg", "bfgs", "l-bfgs-b", "tnc", "slsqp")
+_VALUES_ONLY = ("nelder-mead", "powell", "cobyla", "cobyqa")
+
+Bounds: TypeAlias = scipy.optimize.Bounds | Sequence[Sequence[float | None]]
+Constraint: TypeAlias = (
+    scipy.optimize.LinearConstraint
+    | scipy.optimize.NonlinearConstraint
+    | Mapping[str, object]
+)
+Values: TypeAlias = tuple[float, Float[np.ndarray, "n"], PyTree]
 
 
 def scipy_problem(
-    f: Callable[..., Any], x0: Any, *args: Any, has_aux: bool = False
+    f: Function, x0: Point, *args: PyTree, has_aux: bool = False
 ) -> "ScipyProblem":
-    r"""Return a function as callbacks for `scipy.optimize.minimize`.
+    r"""Prepare a function and its derivatives for `scipy.optimize.minimize`.
 
     The callbacks compute $f$, $\nabla f$, $\nabla^2 f\,p$ and $\nabla^2 f$ at a flat
     vector $z$ in float64, which has the numbers of the tree `x0` in order; a complex
-    leaf stands in it by its real parts, then its imaginary parts. What SciPy gives is
-    copied, what it gets are new arrays of its own. Value and gradient at one point are
-    one call, and each kind of callback is compiled once. The tolerances of SciPy are
-    meant for float64: a variable of lower precision is taken as it is, with a
-    `PrecisionWarning`.
+    leaf has its real parts first, then its imaginary parts. Vectors from SciPy are
+    copied, and results are new arrays. Value and gradient at one point cost one
+    evaluation of both, a product about two gradients, and a dense Hessian about $n$
+    products at most. Each kind of callback is compiled once.
+
+    SciPy's tolerances are made for float64. Variables of lower precision keep their
+    dtype, and a `PrecisionWarning` says so.
 
     Args:
-        f: Function `f(x, *args)` that returns one real floating-point number. It is
-            held as it is now.
-        x0: Where to begin: any pytree. Floating and complex leaves are variables;
-            what else is in it passes through.
+        f: Function `f(x, *args)` that returns one real floating-point number. The
+            values that it captures are those of this moment: later changes have no
+            effect.
+        x0: Starting point: any pytree. Floating and complex leaves are the variables;
+            integers, strings and functions pass through.
         *args: Further arguments of `f`, held fixed.
         has_aux: Whether `f` returns `(y, aux)`; see `ScipyProblem.aux`.
 
     Returns:
-        A `ScipyProblem`.
+        A `ScipyProblem`: call its `minimize`, or pass its methods to SciPy.
 
     Raises:
         DtypeError: If nothing in `x0` can be differentiated.
@@ -71,79 +85,145 @@ def scipy_problem(
 
 @final
 class ScipyProblem:
-    """A function at flat NumPy vectors; see `scipy_problem`.
+    """A function and its derivatives at flat NumPy vectors, as callbacks for SciPy.
+
+    `scipy_problem` makes one, and says what the callbacks compute. They take a vector
+    of shape `(n,)`, a list of numbers, or a column.
 
     Attributes:
         n: The number of variables.
+
+    Args:
+        f: Function `f(x, *args)` that returns one real floating-point number.
+        x0: Starting point: any pytree.
+        *args: Further arguments of `f`, held fixed.
+        has_aux: Whether `f` returns `(y, aux)`.
+
+    Example:
+        >>> from hotk.interop import ScipyProblem
+        >>> with jax.enable_x64(True):
+        ...     problem = ScipyProblem(lambda x: jnp.sum(x**3), jnp.array([1.0, 2.0]))
+        ...     y, gradient = problem.fun([1.0, 2.0]), problem.jac([1.0, 2.0])
+        ...     product = problem.hessp([1.0, 2.0], [1.0, 0.0])
+        >>> y, gradient.tolist(), product.tolist()
+        (9.0, [3.0, 12.0], [6.0, 0.0])
     """
 
     def __init__(
-        self, f: Callable[..., Any], x0: Any, *args: Any, has_aux: bool = False
+        self, f: Function, x0: Point, *args: PyTree, has_aux: bool = False
     ) -> None:
-        """Hold `f` as it is now, and compile value and gradient."""
+        """Prepare value and gradient; the Hessian follows when it is asked for."""
         self._name = function_name(f)
-        self._space = Coordinates(_CALL, x0)
-        self._points = Points(self._space)
+        self._coordinates = Coordinates(_CALL, x0)
+        self._last = LastEvaluation(self._coordinates)
         self._has_aux = has_aux
-        self.n = self._space.layout.size
-        self._like = self._space.point(self._space.start)
-        embedded = self._space.embed(f, args)
-        self._first = value_and_gradient.prepare(embedded, self._like, has_aux=has_aux)
-        self._held = held(embedded, [self._first], self._like)
-        warn_of_low_precision(_CALL, self._space.layout, level=4)
+        self.n = self._coordinates.layout.size
+        self._like = self._coordinates.parts(self._coordinates.start)
+        embedded = self._coordinates.embed(f, args)
+        self._value_and_gradient = value_and_gradient.prepare(
+            embedded, self._like, has_aux=has_aux
+        )
+        self._function = freeze(embedded, [self._value_and_gradient], self._like)
+        warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
 
     @property
     def x0(self) -> Float[np.ndarray, "n"]:
-        """Where to begin, as a new flat vector."""
-        return self._space.start.copy()
+        """The starting point, as a new flat vector."""
+        return self._coordinates.start.copy()
 
-    def unravel(self, z: Any) -> Any:
-        """Return a flat vector as a tree like `x0`: JAX arrays in its dtypes."""
-        return self._space.tree(self._space.vector("z", z))
+    def unravel(self, z: npt.ArrayLike) -> Point:
+        """Return a flat vector as a tree like `x0`.
 
-    def fun(self, z: Any) -> float:
-        """Return the value, as it is: NaN and infinities too."""
-        return self._evaluated(self._points.at(z))[0]
+        Args:
+            z: The vector, of shape `(n,)`.
 
-    def jac(self, z: Any) -> Float[np.ndarray, "n"]:
-        """Return the gradient, of the call that gave the value."""
-        return self._evaluated(self._points.at(z))[1].copy()
+        Returns:
+            JAX arrays in the dtypes of `x0`, and what is not differentiated.
+        """
+        return self._coordinates.tree(self._coordinates.vector("z", z))
 
-    def aux(self, z: Any) -> Any:
-        """Return what `f` returned besides its value; `None` without `has_aux`."""
-        return self._evaluated(self._points.at(z))[2]
+    def fun(self, z: npt.ArrayLike) -> float:
+        """Return the value of the function.
 
-    def hessp(self, z: Any, p: Any) -> Float[np.ndarray, "n"]:
-        """Return the Hessian times a vector."""
-        point = self._points.at(z)
-        direction = self._space.layout.split(self._space.vector("p", p))
-        product = self._product(point.parts, direction)
-        return self._space.layout.join(product[0] if self._has_aux else product)
+        Args:
+            z: The point, of shape `(n,)`.
 
-    def hess(self, z: Any) -> Float[np.ndarray, "n n"]:
-        """Return the Hessian, symmetric to the last bit.
+        Returns:
+            The value. NaN and infinities are returned, not raised: SciPy's line
+            searches step back from them.
+        """
+        return self._values_at(z)[0]
+
+    def jac(self, z: npt.ArrayLike) -> Float[np.ndarray, "n"]:
+        """Return the gradient, which was computed together with the value.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The gradient, a new array.
+        """
+        return self._values_at(z)[1].copy()
+
+    def aux(self, z: npt.ArrayLike) -> PyTree:
+        """Return the auxiliary output of the function.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            What the function returned besides its value; `None` without `has_aux`.
+        """
+        return self._values_at(z)[2]
+
+    def hessp(self, z: npt.ArrayLike, p: npt.ArrayLike) -> Float[np.ndarray, "n"]:
+        """Return the Hessian-vector product.
+
+        Args:
+            z: The point, of shape `(n,)`.
+            p: The direction, of shape `(n,)`.
+
+        Returns:
+            The Hessian at `z` times `p`, a new array.
+        """
+        point = self._last.at(z)
+        direction = self._coordinates.layout.split(self._coordinates.vector("p", p))
+        product = self._hvp(point.parts, direction)
+        return self._coordinates.layout.join(product[0] if self._has_aux else product)
+
+    def hess(self, z: npt.ArrayLike) -> Float[np.ndarray, "n n"]:
+        """Return the dense Hessian.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            The Hessian, a new array, symmetric to the last bit.
 
         Raises:
             TooLargeError: If it would exceed `hotk.memory_budget()`.
         """
-        blocks = self._hessian(self._points.at(z).parts)
-        return self._space.layout.dense(blocks[0] if self._has_aux else blocks)
+        blocks = self._hessian(self._last.at(z).parts)
+        return self._coordinates.layout.dense(blocks[0] if self._has_aux else blocks)
 
     def minimize(
         self,
-        method: Any = "trust-ncg",
+        method: str | Callable[..., object] = "trust-ncg",
         *,
         tol: float | None = None,
-        bounds: Any = None,
-        constraints: Any = (),
-        callback: Any = None,
-        **options: Any,
+        bounds: Bounds | None = None,
+        constraints: Constraint | Sequence[Constraint] = (),
+        callback: Callable[..., object] | None = None,
+        **options: object,
     ) -> scipy.optimize.OptimizeResult:
-        """Minimize by `scipy.optimize.minimize`, which gets the derivatives it can use.
+        """Minimize the function with `scipy.optimize.minimize`.
+
+        A method gets the derivatives that it uses.
 
         Args:
-            method: One of SciPy's methods. `"dogleg"` and `"trust-exact"` get the dense
-                Hessian, the other methods of second order its products.
+            method: One of SciPy's methods, or a function, as SciPy takes it.
+                `"dogleg"` and `"trust-exact"` get the dense Hessian, the other methods
+                of second order its products.
             tol: The tolerance of the method.
             bounds: Bounds of the flat vector, as SciPy takes them.
             constraints: Constraints on the flat vector, as SciPy takes them.
@@ -152,14 +232,18 @@ class ScipyProblem:
 
         Returns:
             The result of SciPy, with one more entry: `tree`, the solution as a tree.
+
+        Raises:
+            TooLargeError: If the method needs a dense Hessian that would exceed
+                `hotk.memory_budget()`.
         """
         name = method.lower() if isinstance(method, str) else ""
-        derivatives: dict[str, Any] = {}
-        if name not in _NOTHING:
+        derivatives: dict[str, Callable[..., np.ndarray]] = {}
+        if name not in _VALUES_ONLY:
             derivatives["jac"] = self.jac
-        if name in _HESSIAN:
+        if name in _DENSE_HESSIAN:
             derivatives["hess"] = self.hess
-        elif name not in (*_NOTHING, *_GRADIENT):
+        elif name not in (*_VALUES_ONLY, *_GRADIENT_ONLY):
             derivatives["hessp"] = self.hessp
         result = scipy.optimize.minimize(
             self.fun,
@@ -179,20 +263,21 @@ class ScipyProblem:
         """Show function and size."""
         return f"ScipyProblem({self._name}, n={self.n})"
 
-    def _evaluated(self, point: Point) -> tuple[float, Any, Any]:
-        return point.get("first", self._evaluate)
+    def _values_at(self, z: npt.ArrayLike) -> Values:
+        return self._last.at(z).get("values", self._evaluate)
 
-    def _evaluate(self, parts: list[Any]) -> tuple[float, Any, Any]:
-        y, gradient = self._first(parts)
+    def _evaluate(self, parts: list[Leaf]) -> Values:
+        y, gradient = self._value_and_gradient(parts)
         y, aux = y if self._has_aux else (y, None)
-        return float(y), self._space.layout.join(gradient), aux
+        return float(y), self._coordinates.layout.join(gradient), aux
 
+    # Prepared at first use: most methods need one of the two, some none.
     @functools.cached_property
-    def _product(self) -> Any:
+    def _hvp(self) -> Prepared:
         like, aux = self._like, self._has_aux
-        direction = self._space.layout.split(self._space.start)
-        return hvp.prepare(self._held, like, direction, has_aux=aux)
+        direction = self._coordinates.layout.split(self._coordinates.start)
+        return hvp.prepare(self._function, like, direction, has_aux=aux)
 
     @functools.cached_property
-    def _hessian(self) -> Any:
-        return hessian.prepare(self._held, self._like, has_aux=self._has_aux)
+    def _hessian(self) -> Prepared:
+        return hessian.prepare(self._function, self._like, has_aux=self._has_aux)

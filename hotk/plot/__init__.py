@@ -1,7 +1,7 @@
-"""Pictures of Hessians, spectra, loss surfaces and costs, with matplotlib.
+"""Plots of Hessians, spectra, loss surfaces and costs, with matplotlib.
 
-Every function draws on the axes that `ax=` names, on new ones if it is left out, and
-returns them. Nothing else is changed: no style, no current figure, no title.
+Each function draws on the axes `ax`, on new ones if it is left out, and returns them.
+It sets no style and no title.
 """
 
 from ._matrices import blocks as blocks, matrix as matrix, sparsity as sparsity

@@ -1,34 +1,54 @@
-"""The axes to draw on, and what is drawn on more than one kind of picture."""
+"""The axes to draw on, and what several kinds of plots share."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from hotk._core import describe, extra
 
 
-def axes(ax: Any) -> Any:
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+
+T = TypeVar("T")
+
+
+def axes(ax: "Axes | None") -> "Axes":
     """Return the axes that were given, or new ones."""
     return extra("matplotlib.pyplot", "plot").subplots()[1] if ax is None else ax
 
 
-def named(call: str, given: Any, kind: Any, wanted: str) -> dict[str, Any]:
-    """Return one thing, without a name, or a mapping of several as a dictionary.
+def by_name(
+    call: str,
+    given: T | Mapping[str, T],
+    kinds: type | tuple[type, ...],
+    expected: str,
+) -> dict[str, T]:
+    """Return a mapping as a dictionary, and one thing as that of the empty name.
+
+    Args:
+        call: What was called, for messages.
+        given: One thing, or a mapping of several by name.
+        kinds: The classes that each may have.
+        expected: What these are, for messages.
 
     Raises:
-        TypeError: If there is something else among them.
+        TypeError: If the mapping is empty, or one of the things has another class.
     """
     things = dict(given) if isinstance(given, Mapping) else {"": given}
     if not things:
-        raise TypeError(f"`{call}`: there is nothing in it; give {wanted}.")
-    for key, thing in things.items():
-        if not isinstance(thing, kind):
+        raise TypeError(f"`{call}`: the dictionary is empty; give {expected}.")
+    for name, thing in things.items():
+        if not isinstance(thing, kinds):
+            place = f" at {name!r}" if name else ""
             raise TypeError(
-                f"`{call}`: {describe(thing)}{f' at {key!r}' if key else ''} is not "
-                f"{wanted}; give that, or a dictionary of several by name."
+                f"`{call}`: {describe(thing)}{place} is not {expected}; give one, or a "
+                "dictionary of several by name."
             )
     return things
 
 
-def colorbar(ax: Any, image: Any, label: str) -> None:
-    """Put a bar with the scale of an image beside it."""
+def colorbar(ax: "Axes", image: "ScalarMappable", label: str) -> None:
+    """Add a colorbar as high as the axes."""
+    # The numbers with which a colorbar beside a square image has its height.
     ax.figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.04)

@@ -1,9 +1,10 @@
 """Matrices as images: their entries, the norms of their blocks, their pattern."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float, Real
 
 from hotk._core import StructureError, describe, extra, message
 from hotk.linop import AbstractOperator, Index
@@ -11,36 +12,43 @@ from hotk.linop import AbstractOperator, Index
 from ._axes import axes, colorbar
 
 
-# More names than this do not stand beside one another.
-_MOST_NAMES = 30
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+# Names of more leaves than this overlap on axes of the usual size.
+_MAX_NAMES = 30
+
+Matrix: TypeAlias = AbstractOperator | Real[Array, "n n"] | Real[np.ndarray, "n n"]
 
 
 def matrix(
-    operator: Any,
+    operator: Matrix,
     index: Index | None = None,
     *,
     scale: Literal["linear", "log"] = "linear",
-    ax: Any = None,
-) -> Any:
-    """Draw the entries of a matrix as an image, with the paths of the leaves.
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the entries of a matrix as an image, labelled with the paths of the leaves.
 
-    White is zero, red positive, blue negative; the scale is the same to both sides.
-    Lines part the leaves of the point from each other.
+    Zero is white, positive entries are red, negative ones blue, on a symmetric scale.
+    Lines separate the leaves of the point.
 
     Args:
-        operator: An operator, whose matrix is computed (n products), or an array of
-            shape `(n, n)`.
-        index: Where the leaves stand in an array; an operator knows it.
-        scale: `"linear"`; or `"log"` for both signs by logarithms, over three decades
-            below the largest entry.
-        ax: Where to draw.
+        operator: An operator, whose dense matrix is computed (`n` products), or a real
+            array of shape `(n, n)`.
+        index: The ranges of the leaves in an array. An operator has its own.
+        scale: `"linear"`, or `"log"` for a logarithmic scale of both signs, over three
+            decades below the largest entry.
+        ax: The matplotlib axes to draw on; new ones if left out.
 
     Returns:
-        The axes.
+        The matplotlib axes.
 
     Raises:
         ImportError: If matplotlib is not installed.
-        StructureError: If it is neither an operator nor a square array.
+        StructureError: If `operator` is neither an operator nor a real square array, or
+            `index` has another number of rows.
         TooLargeError: If the matrix of the operator exceeds `hotk.memory_budget()`.
 
     Example:
@@ -52,12 +60,14 @@ def matrix(
     """
     entries, index = _entries("matrix(operator)", operator, index)
     colors = extra("matplotlib.colors", "plot")
-    most = _largest(entries)
+    largest = _largest(entries)
     if scale == "log":
-        power = 10.0 ** np.floor(np.log10(most))  # so that no tick is close to zero
-        norm = colors.SymLogNorm(power / 1e3, vmin=-most, vmax=most)
+        # A power of ten: the ticks are at powers of ten, and one just above the linear
+        # range would overlap with that of zero.
+        power = 10.0 ** np.floor(np.log10(largest))
+        norm = colors.SymLogNorm(power / 1e3, vmin=-largest, vmax=largest)
     else:
-        norm = colors.Normalize(-most, most)
+        norm = colors.Normalize(-largest, largest)
     ax = axes(ax)
     image = ax.imshow(entries, cmap="RdBu_r", norm=norm, interpolation="nearest")
     colorbar(ax, image, "entry")
@@ -65,25 +75,28 @@ def matrix(
     return ax
 
 
-def blocks(operator: Any, index: Index | None = None, *, ax: Any = None) -> Any:
-    r"""Draw the Frobenius norm of each block of a matrix, one for two leaves.
+def blocks(
+    operator: Matrix, index: Index | None = None, *, ax: "Axes | None" = None
+) -> "Axes":
+    r"""Draw the Frobenius norm of each block of a matrix, one for each pair of leaves.
 
-    The norm is $\sqrt{\sum_{ij} H_{ij}^2}$ over the entries of the block: their squares
-    sum up to that of the whole. Its colour is by logarithm.
+    The norm is $\sqrt{\sum_{ij} H_{ij}^2}$ over the entries of the block: the squares
+    of all norms sum to that of the matrix. The scale is logarithmic. With at most eight
+    leaves, the norms are written into the blocks.
 
     Args:
-        operator: An operator, whose matrix is computed (n products), or an array of
-            shape `(n, n)`.
-        index: Where the leaves stand in an array; an operator knows it.
-        ax: Where to draw.
+        operator: An operator, whose dense matrix is computed (`n` products), or a real
+            array of shape `(n, n)`.
+        index: The ranges of the leaves in an array. An operator has its own.
+        ax: The matplotlib axes to draw on; new ones if left out.
 
     Returns:
-        The axes.
+        The matplotlib axes.
 
     Raises:
         ImportError: If matplotlib is not installed.
-        StructureError: If it is neither an operator nor a square array, or an array
-            comes without an index.
+        StructureError: If `operator` is neither an operator nor a real square array, or
+            is an array without an index, or `index` has another number of rows.
         TooLargeError: If the matrix of the operator exceeds `hotk.memory_budget()`.
 
     Example:
@@ -98,18 +111,19 @@ def blocks(operator: Any, index: Index | None = None, *, ax: Any = None) -> Any:
         raise StructureError(
             message(
                 call,
-                "an array does not know where its leaves stand.",
+                "an array has no index of the leaves.",
                 expected="an operator, or an array and its `index`",
                 got=f"{describe(operator)} alone",
-                fix="Give the operator itself, or `hotk.linop.Index.of(x)`.",
+                fix="Pass the operator itself, or `index=hotk.linop.Index.of(x)`.",
             )
         )
     parts = [part for _, part in index.items()]
     norms = np.array([[np.linalg.norm(entries[p, q]) for q in parts] for p in parts])
     colors = extra("matplotlib.colors", "plot")
-    most = _largest(norms)
-    least = np.min(norms, where=norms > 0, initial=most)
-    norm = colors.LogNorm(max(float(least), most / 1e6) / 1.1, most)
+    largest = _largest(norms)
+    smallest = np.min(norms, where=norms > 0, initial=largest)
+    # Below by a tenth: with one norm for all blocks the limits would be equal.
+    norm = colors.LogNorm(max(float(smallest), largest / 1e6) / 1.1, largest)
     ax = axes(ax)
     cmap = extra("matplotlib", "plot").colormaps["viridis"]
     cmap = cmap.with_extremes(bad="white", under="white")
@@ -119,9 +133,10 @@ def blocks(operator: Any, index: Index | None = None, *, ax: Any = None) -> Any:
     ax.set_xticks(range(len(names)), names, rotation=90)
     ax.set_yticks(range(len(names)), names)
     if len(names) <= 8:
-        middle = norm(norms)
+        shade = norm(norms)
         for i, j in np.ndindex(norms.shape):
-            dark = norms[i, j] > 0 and float(middle[i, j]) < 0.5
+            # Zero has no logarithm and is drawn white.
+            dark = norms[i, j] > 0 and float(shade[i, j]) < 0.5
             text = f"{norms[i, j]:.2g}"
             color = "white" if dark else "black"
             ax.text(j, i, text, ha="center", va="center", color=color)
@@ -129,26 +144,32 @@ def blocks(operator: Any, index: Index | None = None, *, ax: Any = None) -> Any:
 
 
 def sparsity(
-    operator: Any, index: Index | None = None, *, tol: float = 0.0, ax: Any = None
-) -> Any:
-    """Draw which entries of a matrix are not zero at this point.
+    operator: Matrix,
+    index: Index | None = None,
+    *,
+    tol: float = 0.0,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the sparsity pattern of a matrix: which entries are not zero at this point.
 
-    An entry that is zero here may be another number elsewhere: this is the pattern of
-    the values, not that of the program.
+    This is the pattern of the values: an entry that is zero at this point may be
+    nonzero at another.
 
     Args:
-        operator: An operator, whose matrix is computed (n products), or an array of
-            shape `(n, n)`.
-        index: Where the leaves stand in an array; an operator knows it.
-        tol: An entry counts from more than this share of the largest one on.
-        ax: Where to draw.
+        operator: An operator, whose dense matrix is computed (`n` products), or a real
+            array of shape `(n, n)`.
+        index: The ranges of the leaves in an array. An operator has its own.
+        tol: Entries up to this share of the largest absolute value count as zero.
+        ax: The matplotlib axes to draw on; new ones if left out.
 
     Returns:
-        The axes. The label below says how many entries count, and their share.
+        The matplotlib axes. The label of the horizontal axis has the number of nonzero
+        entries and their share.
 
     Raises:
         ImportError: If matplotlib is not installed.
-        StructureError: If it is neither an operator nor a square array.
+        StructureError: If `operator` is neither an operator nor a real square array, or
+            `index` has another number of rows.
         TooLargeError: If the matrix of the operator exceeds `hotk.memory_budget()`.
 
     Example:
@@ -158,18 +179,21 @@ def sparsity(
         '28 of 100 entries (28 %)'
     """
     entries, index = _entries("sparsity(operator)", operator, index)
-    seen = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
-    seen |= np.isnan(entries)
+    nonzero = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
+    # No comparison with NaN is true.
+    nonzero |= np.isnan(entries)
     ax = axes(ax)
-    ax.imshow(seen, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+    ax.imshow(nonzero, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
     _name_leaves(ax, index, len(entries))
-    count, all_of_them = int(seen.sum()), max(seen.size, 1)
-    share = 100 * count / all_of_them
-    ax.set_xlabel(f"{count} of {seen.size} entries ({share:.3g} %)")
+    count = int(nonzero.sum())
+    share = 100 * count / max(nonzero.size, 1)
+    ax.set_xlabel(f"{count} of {nonzero.size} entries ({share:.3g} %)")
     return ax
 
 
-def _entries(call: str, operator: Any, index: Any) -> tuple[Any, Index | None]:
+def _entries(
+    call: str, operator: Matrix, index: Index | None
+) -> tuple[Float[np.ndarray, "n n"], Index | None]:
     """Return the entries of a matrix, and where the leaves stand in it."""
     if isinstance(operator, AbstractOperator):
         return np.asarray(operator.matrix()), operator.index
@@ -179,10 +203,10 @@ def _entries(call: str, operator: Any, index: Any) -> tuple[Any, Index | None]:
         raise StructureError(
             message(
                 call,
-                "this is no matrix.",
+                "`operator` must be an operator or a matrix.",
                 expected="an operator, or a real array of shape (n, n)",
                 got=describe(operator),
-                fix="Draw `hotk.HessianOperator(f, x)`: it has the numbers of "
+                fix="Pass `hotk.HessianOperator(f, x)`: it has the numbers of "
                 "`hotk.hessian(f, x)` as one matrix.",
             )
         )
@@ -191,33 +215,34 @@ def _entries(call: str, operator: Any, index: Any) -> tuple[Any, Index | None]:
         raise StructureError(
             message(
                 call,
-                "the index is that of another matrix.",
+                "`index` belongs to another matrix.",
                 expected=f"an index of {operator.shape[0]} rows",
-                got=f"one of {rows}",
-                fix="Take that of the operator, or `hotk.linop.Index.of(x)`.",
+                got=f"an index of {rows} rows",
+                fix="Pass the operator's `index`, or `hotk.linop.Index.of(x)`.",
             )
         )
     return np.asarray(operator).astype(float), index
 
 
-def _largest(entries: Any) -> float:
+def _largest(entries: Float[np.ndarray, "..."]) -> float:
     """Return the largest finite absolute value, or one if all are zero."""
     sizes = np.abs(entries)
-    most = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
-    return most if most > 0 else 1.0
+    largest = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
+    return largest if largest > 0 else 1.0
 
 
-def _name_leaves(ax: Any, index: Index | None, n: int) -> None:
-    """Write the path of each leaf beside its rows and columns, and part them."""
+def _name_leaves(ax: "Axes", index: Index | None, n: int) -> None:
+    """Write the paths of the leaves beside rows and columns, and separate them."""
     if index is None:
         return
-    rows = [(name, part) for name, part in index.items() if part.stop > part.start]
-    for _, part in rows[1:]:
+    leaves = [(name, part) for name, part in index.items() if part.stop > part.start]
+    for _, part in leaves[1:]:
         ax.axhline(part.start - 0.5, color="grey", linewidth=0.5)
         ax.axvline(part.start - 0.5, color="grey", linewidth=0.5)
-    if len(rows) > _MOST_NAMES:  # the names of the small ones would not be readable
-        rows = [r for r in rows if (r[1].stop - r[1].start) * _MOST_NAMES >= n]
-    middles = [(part.start + part.stop - 1) / 2 for _, part in rows]
-    names = [name or "x" for name, _ in rows]
+    if len(leaves) > _MAX_NAMES:
+        # Only leaves with room for a name have one.
+        leaves = [(k, p) for k, p in leaves if (p.stop - p.start) * _MAX_NAMES >= n]
+    middles = [(part.start + part.stop - 1) / 2 for _, part in leaves]
+    names = [name or "x" for name, _ in leaves]
     ax.set_xticks(middles, names, rotation=90)
     ax.set_yticks(middles, names)

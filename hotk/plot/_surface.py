@@ -1,52 +1,65 @@
 """The values of a function on a line or a plane through a point."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from hotk._core import StructureError, describe_tree, message
+from hotk._core import (
+    Function,
+    Point,
+    StructureError,
+    Tangent,
+    describe_tree,
+    message,
+)
 from hotk.linop import HessianOperator
 from hotk.prepared import jitted
 
 from ._axes import axes, colorbar
 
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
 def surface(
-    f: Callable[..., Any],
-    x: Any,
-    directions: Any,
-    *args: Any,
+    f: Function,
+    x: Point,
+    directions: PyTree,
+    *args: PyTree,
     span: float = 1.0,
     points: int = 41,
-    ax: Any = None,
-) -> Any:
-    """Draw a function along one direction, or over the plane of two.
+    ax: "Axes | None" = None,
+) -> "Axes":
+    r"""Draw a loss surface: a function along one direction, or over the plane of two.
 
-    It is `f(x + a v, *args)` over `a`, or `f(x + a v + b w, *args)` over `a` and `b`,
-    from `-span` to `span` in lengths of the directions; the cross is the point itself.
-    The values are computed one by one in one compiled loop, which a new closure over
-    other arrays does not compile again.
+    Draws $f(x + a v)$ over $a$ as a line, or $f(x + a v + b w)$ over $a$ and $b$ as
+    filled contours, from `-span` to `span` in units of the directions. A cross marks
+    the point. The values are computed one by one in one compiled loop: `points` or
+    `points**2` evaluations of $f$. A new closure over other arrays of the same shapes
+    does not compile again.
 
     Args:
         f: Function `f(x, *args)` that returns one real number.
-        x: The point: any pytree.
-        directions: A tree like `x` with one leading axis of length one or two in each
-            floating leaf, such as the `vectors` of `H.eigh(2)`.
+        x: Point: any pytree.
+        directions: A tree like `x` whose floating leaves have one more axis in front,
+            of length one or two, such as the `vectors` of `H.eigh(2)`.
         *args: Further arguments of `f`.
-        span: How far to go to each side, in lengths of the directions.
-        points: How many values along each direction.
-        ax: Where to draw.
+        span: The range to each side, in units of the directions.
+        points: The number of values along each direction.
+        ax: The matplotlib axes to draw on; new ones if left out.
 
     Returns:
-        The axes.
+        The matplotlib axes.
 
     Raises:
         ImportError: If matplotlib is not installed.
-        StructureError: If the directions do not fit the point, or are more than two.
+        StructureError: If the directions do not have the structure and shapes of the
+            point, or are not one or two.
 
     Example:
         >>> f, x = lambda x: jnp.sum(x**2), jnp.zeros(3)
@@ -56,56 +69,62 @@ def surface(
     """
     H = HessianOperator(f, x, *args)
     directions = eqx.filter(directions, eqx.is_inexact_array_like)
-    rows = _rows(H.like, directions)
+    count = _count_directions(H.like, directions)
     along = np.linspace(-span, span, points)
-    grid = np.stack(np.meshgrid(*[along] * rows, indexing="ij"), axis=-1)
-    grid = np.append(grid.reshape(-1, rows), np.zeros((1, rows)), axis=0)
+    grid = np.stack(np.meshgrid(*[along] * count, indexing="ij"), axis=-1)
+    # The point itself is the last: an even number of points does not meet it.
+    grid = np.append(grid.reshape(-1, count), np.zeros((1, count)), axis=0)
     directions = jax.tree.map(lambda a, v: jnp.asarray(v, a.dtype), H.like, directions)
     *values, middle = np.asarray(_values(H, directions, jnp.asarray(grid, float)))
     ax = axes(ax)
-    if rows == 1:
+    if count == 1:
         ax.plot(along, values)
         ax.plot(0, middle, "k+")
         ax.set(xlabel="along the direction", ylabel="value")
         return ax
-    filled = ax.contourf(
-        along, along, np.reshape(values, (points, points)).T, levels=20
-    )
-    colorbar(ax, filled, "value")
+    # matplotlib takes rows for the vertical axis, the grid for the first direction.
+    heights = np.reshape(values, (points, points)).T
+    contours = ax.contourf(along, along, heights, levels=20)
+    colorbar(ax, contours, "value")
     ax.plot(0, 0, "k+")
     ax.set(xlabel="along the first direction", ylabel="along the second direction")
     return ax
 
 
+# The function is a leaf of the operator, split into arrays and code: closures over
+# other arrays share a program (`test_a_surface_over_other_data_compiles_nothing`).
 @jitted
-def _values(H: Any, directions: Any, grid: Any) -> Any:
+def _values(
+    H: HessianOperator, directions: PyTree, grid: Float[Array, "values k"]
+) -> Float[Array, "values"]:
     """Return the function at `x + sum_i c_i v_i` for each row `c` of a grid."""
 
-    def value(c: Any) -> Any:
+    def value(c: Float[Array, "k"]) -> Float[Array, ""]:
         move = lambda a, v: a + jnp.tensordot(c.astype(a.dtype), v, 1)
         moved = jax.tree.map(move, H.like, directions)
-        still = eqx.filter(H.x, eqx.is_inexact_array, inverse=True)
-        return H.f(eqx.combine(moved, still), *H.args)
+        constants = eqx.filter(H.x, eqx.is_inexact_array, inverse=True)
+        return H.f(eqx.combine(moved, constants), *H.args)
 
+    # Not `vmap`, which would hold the intermediate arrays of all points at once.
     return jax.lax.map(value, grid)
 
 
-def _rows(like: Any, directions: Any) -> int:
+def _count_directions(like: Tangent, directions: PyTree) -> int:
     """Return how many directions there are, once they fit."""
     shapes = lambda tree: [jnp.shape(a) for a in jax.tree.leaves(tree)]
-    found = shapes(directions)
-    rows = found[0][0] if found and found[0] else 0
-    fits = found == [(rows, *shape) for shape in shapes(like)]
+    given = shapes(directions)
+    count = given[0][0] if given and given[0] else 0
+    fits = given == [(count, *shape) for shape in shapes(like)]
     fits = fits and jax.tree.structure(directions) == jax.tree.structure(like)
-    if rows not in (1, 2) or not fits:
+    if count not in (1, 2) or not fits:
         raise StructureError(
             message(
                 "surface(f, x, directions)",
                 "`directions` must be one or two directions, with one leading axis.",
-                expected=f"{describe_tree(like)}, and an axis of length 1 or 2 before",
+                expected=f"{describe_tree(like)}, with a first axis of length 1 or 2",
                 got=describe_tree(directions),
                 fix="Take `jax.tree.map(lambda a: a[-2:], H.eigh(k).vectors)`, or "
                 "`jax.tree.map(lambda a: a[None], v)` for one direction.",
             )
         )
-    return rows
+    return count

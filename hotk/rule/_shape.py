@@ -143,7 +143,7 @@ class Shape:
     @property
     def template(self) -> FunctionWithRules:
         """The function, with placeholders for what it captured."""
-        return self.skeleton.template
+        return cast(FunctionWithRules, self.skeleton.template)
 
     @property
     def start(self) -> int:

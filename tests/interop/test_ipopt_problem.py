@@ -161,7 +161,7 @@ def test_without_constraints():
     close(got, 2 * lower(jax.jit(jax.hessian(objective))(Z)))
 
 
-def test_further_arguments_go_to_both_and_are_held():
+def test_further_arguments_go_to_both_and_are_frozen():
     shift = np.array([1.0, 2.0])
     f = lambda x, s: jnp.sum((x - s) ** 2)
     g = lambda x, s: x @ s
@@ -172,7 +172,7 @@ def test_further_arguments_go_to_both_and_are_held():
     close(problem.hessian(np.zeros(2), [1.0], 1.0), np.array([2.0, 0.0, 2.0]))
 
 
-def test_captured_values_may_decide_and_objects_are_held():
+def test_captured_values_may_decide_and_objects_are_frozen():
     class Bound:
         def __init__(self):
             self.factor, self.calls = 3.0, 0

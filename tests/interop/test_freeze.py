@@ -13,7 +13,7 @@ def quartic(x):
     return jnp.sum(x**4)
 
 
-def test_the_function_is_held_as_it_was():
+def test_the_function_is_frozen():
     scale, shift = np.array([1.0, 2.0]), np.array([3.0, 4.0])
     f = lambda x, shift: jnp.sum(scale * x**2 + shift)
     problem = scipy_problem(f, np.ones(2), shift)
@@ -24,7 +24,7 @@ def test_the_function_is_held_as_it_was():
     close(problem.hess(z), np.diag([2.0, 4.0]))
 
 
-def test_an_object_with_state_is_held_as_it_was():
+def test_an_object_with_state_is_frozen():
     class Model:
         def __init__(self):
             self.factor = 2.0
@@ -89,7 +89,7 @@ def test_other_data_need_no_compile():
     close(matrix, np.diag([192.5, 192.5]))
 
 
-def test_a_number_stays_weak():
+def test_a_python_number_takes_the_dtype_of_an_array():
     x0 = {"a": 2.0, "b": np.ones(2, np.float32)}
     f = lambda x, c: jnp.sum(x["a"] * x["b"] ** 2 * c)
     with pytest.warns(PrecisionWarning):
