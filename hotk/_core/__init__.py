@@ -145,6 +145,7 @@ from ._types import (
     Gradient as Gradient,
     Leaf as Leaf,
     Point as Point,
+    PyTreeDef as PyTreeDef,
     RandomKey as RandomKey,
     RealNumber as RealNumber,
     Scalar as Scalar,

@@ -5,8 +5,8 @@ may be any Python object, as a captured one may, its type is `object`, which a t
 checker holds to; `Any` remains for what no annotation can say.
 """
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -73,3 +73,15 @@ class WhileLoop(Protocol):
     ) -> S:
         """Apply `body` to the state for as long as `condition` holds."""
         ...
+
+
+class PyTreeDef(Protocol):
+    """The structure of a tree: `jax.tree_util.PyTreeDef`, of which JAX has no types."""
+
+    @property
+    def num_leaves(self) -> int: ...
+    @property
+    def num_nodes(self) -> int: ...
+    def children(self) -> "list[PyTreeDef]": ...
+    def node_data(self) -> tuple[type, Any] | None: ...
+    def unflatten(self, leaves: Iterable[Any], /) -> Any: ...

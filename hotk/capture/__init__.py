@@ -27,6 +27,7 @@ from ._signature import (
 )
 from ._snapshot import Snapshot as Snapshot
 from ._staged import Staged as Staged
+from ._traced_program import TracedProgram as TracedProgram
 from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,

@@ -101,10 +101,9 @@ FIXES: Final = (
         "give the callback its arrays as operands, or use `hotk.rule.external`",
     ),
     Fix(
-        r"something inside it closes over|a derivative rule inside it closes over",
-        "a function inside of it, known to JAX by its identity, that closes over what "
-        "is traced",
-        "give what it closes over to it as an argument",
+        r"something inside it captures|a derivative rule inside it captures",
+        "a function inside of it, known to JAX by its identity, that captures a tracer",
+        "give what it captures to it as an argument",
     ),
     Fix(
         r"a NumPy array|the dtype",

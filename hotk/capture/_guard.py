@@ -69,8 +69,8 @@ _LIMIT = 4096
 
 def look(
     f: Any, tree: Any = None, fixed: Sequence[Any] = ()
-) -> tuple[Sequence[Hashable], list[Any]]:
-    """Return the key of a callable and its captured arrays, by a guard or by a walk.
+) -> tuple[Sequence[Hashable], list[Any], Walk | None]:
+    """Return the key of a callable, its captured arrays, and the walk if there was one.
 
     Args:
         f: A callable.
@@ -88,7 +88,7 @@ def look(
             for check, key in known.guards:
                 leaves = check(f, nodes, fixed)
                 if leaves is not None:
-                    return key, leaves
+                    return key, leaves, None
             known.learn(f, nodes, fixed)
         else:  # most functions are never seen again: learn at the second sight
             if len(_KNOWN) >= _LIMIT:
@@ -96,7 +96,7 @@ def look(
             _KNOWN[id(code)] = Known(code)
     walk = Walk()
     walk_all(walk, f, nodes, fixed)
-    return walk.key, walk.leaves
+    return walk.key, walk.leaves, walk
 
 
 def _code_of(f: Any) -> types.CodeType | None:

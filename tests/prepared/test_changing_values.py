@@ -115,7 +115,7 @@ def test_a_reason_is_found_in_the_time_of_a_short_trace():
         hotk.gradient(make(0.5 * i), X)
     best = 1.0
     for i in range(20):
-        call = _call.Call(hotk.gradient._usual, make(9.5 + i), X, (), small=0)
+        call = _call.Call(hotk.gradient._default_options, make(9.5 + i), X, (), small=0)
         start = time.perf_counter()
         assert f"cell `last`: {8.5 + i if i else 2.5} -> {9.5 + i}" == (
             _reasons.what_is_new(call)

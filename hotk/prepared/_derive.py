@@ -1,0 +1,93 @@
+"""`derive`: the one place where the formula of an operator meets a function."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import Leaf, Point, settings_for
+from hotk.mode import FORWARD_OVER_FORWARD, Nested
+from hotk.primitive import with_forward_rules
+
+from ._call import Call
+from ._plan import Plan
+from .warnings import warn_if_zero_hessian
+
+
+class Evaluation(Protocol):
+    """What evaluates the function of a call: traced for all operators, or shared."""
+
+    def __call__(
+        self,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> tuple[PyTree, PyTree]:
+        """Return value and auxiliary output."""
+        ...
+
+
+def derive(
+    call: Call,
+    evaluation: Evaluation | None,
+    captured: Sequence[Leaf],
+    arrays: Sequence[Leaf],
+    plan: Plan,
+) -> PyTree:
+    """Evaluate the operator of a call.
+
+    Args:
+        call: The function and the structure of its arguments.
+        evaluation: Evaluates the function; `None` to run the function itself.
+        captured: In place of the captured arrays.
+        arrays: In place of the arrays among the arguments.
+        plan: The mode to use, and how.
+    """
+    leaves, direction, args = call.unflatten(arrays)
+    point, kept = call.point(leaves)
+    point = jax.tree.map(jnp.asarray, point)
+    # 64-bit points make some of JAX's own rules fail with x64 off: the derivative is
+    # taken with it on, and the function run as the user has set it.
+    deriving, running = settings_for(jax.tree.leaves(point))
+
+    def f(moving: Point) -> tuple[PyTree, PyTree]:
+        with running():
+            if evaluation is None:
+                return call.evaluate_as_is(captured, leaves, kept, moving, args)
+            x = call.arrays_only(call.merge(leaves, kept, moving), 0)
+            return evaluation(call, captured, x, call.arrays_only(args, call.ahead))
+
+    if plan.adopt:
+        f = with_forward_rules(f, by_body=plan.by_body)
+
+    def checked(v: PyTree) -> PyTree:
+        return call.direction(v, leaves, kept, point, arrays)
+
+    with deriving():
+        takes = call.options.definition.takes
+        if takes == "v":
+            direction = checked(direction)
+        elif takes == "vs":
+            direction = tuple(map(checked, direction))
+        elif takes == "u":
+            y, _ = jax.eval_shape(f, point)
+            direction = call.cotangent(direction, y, arrays)
+        result = call.options.apply(f, point, direction, plan.mode, plan.block)
+        if plan.kinks:
+            _warn_of_kinks(call, f, point, plan)
+    return result
+
+
+def _warn_of_kinks(
+    call: Call,
+    f: Callable[[Point], tuple[PyTree, PyTree]],
+    point: Point,
+    plan: Plan,
+) -> None:
+    mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
+    product = lambda total, v: mode.product(total, point, v)[2]
+    name = call.options.definition.call()
+    warn_if_zero_hessian(name, call.f, f, point, product, plan.kinks)
