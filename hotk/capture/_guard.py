@@ -80,7 +80,7 @@ def look(
     Raises:
         Opaque: If the callable can change unseen.
     """
-    nodes = moving_nodes(tree)
+    nodes = () if tree is None else moving_nodes(tree)
     code = f.__code__ if type(f) is FunctionType else _code_of(f)
     if code is not None:
         known = _KNOWN.get(id(code))

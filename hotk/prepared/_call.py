@@ -149,7 +149,7 @@ class Call:
         """What identifies the program of the operator in the store.
 
         A direct call makes the same key without a `Call`, in `Operator.__call__`:
-        `the_key_of_a_direct_call_is_that_of_its_trace` holds both together.
+        `tests/prepared/test_direct_calls.py` holds both together.
         """
         flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
         shape = 1 + len(self.rest) if flat else self.tree
@@ -181,11 +181,11 @@ class Call:
         JAX sorts the keys of a dict, and a function that iterates over one sees it
         (`a_dict_that_is_a_constant_argument_is_walked_in_its_order`).
         """
-        made, offset = [], 0
+        built, offset = [], 0
         for tree in self.args_trees:
-            made.append(tree.unflatten(leaves[offset : offset + tree.num_leaves]))
+            built.append(tree.unflatten(leaves[offset : offset + tree.num_leaves]))
             offset += tree.num_leaves
-        args = tuple(made)
+        args = tuple(built)
         return args if self.orders is None else in_orders(args, self.orders)
 
     def arrays_only(self, leaves: Sequence[PyTree], first: int) -> list[Leaf]:
@@ -279,19 +279,12 @@ class Call:
         return same_keys and not any(a is not b for a, b in pairs)
 
     def evaluate_as_is(
-        self,
-        captured: Sequence[Leaf],
-        leaves: Sequence[PyTree],
-        kept: Sequence[bool],
-        moving: Point,
-        args: Sequence[PyTree],
+        self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
     ) -> tuple[PyTree, PyTree]:
         """Call `f` outside of a shared program, or run its own."""
-        x = self.arrays_only(self.merge(leaves, kept, moving), 0)
-        given = self.arrays_only(args, self.ahead)
         if self.traced is None:
-            return self.evaluate(captured, x, given)
-        return self.traced(captured, x, given)
+            return self.evaluate(captured, x, args)
+        return self.traced(captured, x, args)
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""
@@ -309,13 +302,13 @@ class Call:
         arguments is traced, as a Python number is.
         """
         point, ahead = self.counts[0], self.ahead
-        found: list[PyTree] = list(self.originals)
+        arrays: list[PyTree] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
             if i not in self.inputs.statics and not point <= i < ahead:
                 traced = np.ndim(leaf) == 0 or (i < point and is_inexact(leaf))
-                found.append(None if traced else leaf)
+                arrays.append(None if traced else leaf)
         numpy = (np.ndarray, np.generic)
-        return [a.copy() if isinstance(a, numpy) else None for a in found]
+        return [a.copy() if isinstance(a, numpy) else None for a in arrays]
 
     def split(self, out: PyTree) -> tuple[PyTree, PyTree]:
         """Check what `f` returned, and split it into value and auxiliary output."""
@@ -327,54 +320,55 @@ class Call:
     def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
         check_point(self.options.definition.call(), self.x)
-        kept = [is_inexact(leaf) for leaf in leaves]
-        pairs = zip(leaves, kept, strict=True)
-        return self.x_tree.unflatten([leaf if k else None for leaf, k in pairs]), kept
+        differentiated = [is_inexact(leaf) for leaf in leaves]
+        pairs = zip(leaves, differentiated, strict=True)
+        moving = [leaf if yes else None for leaf, yes in pairs]
+        return self.x_tree.unflatten(moving), differentiated
 
     def sizes(self, y: PyTree) -> Sizes:
         """Count the numbers in the differentiated part of `x` and in a value."""
         return Sizes.of(self.point(self.unflatten(self.inputs.arrays)[0])[0], y)
 
     def merge(
-        self, leaves: Sequence[PyTree], kept: Sequence[bool], moving: Point
+        self, leaves: Sequence[PyTree], differentiated: Sequence[bool], moving: Point
     ) -> list[PyTree]:
         """Put the differentiated leaves back among the others."""
         remaining = iter(jax.tree.leaves(moving))
-        pairs = zip(leaves, kept, strict=True)
-        return [next(remaining) if k else leaf for leaf, k in pairs]
+        pairs = zip(leaves, differentiated, strict=True)
+        return [next(remaining) if yes else leaf for leaf, yes in pairs]
 
     def direction(
         self,
         v: Tangent,
         leaves: Sequence[PyTree],
-        kept: Sequence[bool],
+        differentiated: Sequence[bool],
         moving: Point,
         arrays: Sequence[Leaf],
     ) -> Tangent:
         """Check the direction of a tangent and cut it to what is differentiated."""
-        found = match_direction(
+        parts = match_direction(
             self.options.definition.call(),
             ("x", self.options.definition.takes),
             self.x_tree.unflatten(leaves),
             v,
             castable=self._castable(arrays),
             batched=self.options.batched,
-            kept=kept,
+            differentiated=differentiated,
         )
-        return jax.tree.structure(moving).unflatten(found)
+        return jax.tree.structure(moving).unflatten(parts)
 
     def cotangent(self, u: Cotangent, y: PyTree, arrays: Sequence[Leaf]) -> Cotangent:
         """Check a cotangent against the value of `f`."""
-        found = match_direction(
+        parts = match_direction(
             self.options.definition.call(),
             ("y", self.options.definition.takes),
             y,
             u,
             castable=self._castable(arrays),
             batched=self.options.batched,
-            kept=[True] * len(jax.tree.leaves(y)),
+            differentiated=[True] * len(jax.tree.leaves(y)),
         )
-        return jax.tree.structure(y).unflatten(found)
+        return jax.tree.structure(y).unflatten(parts)
 
     def _castable(self, arrays: Sequence[Leaf]) -> set[int]:
         """Return the identities of the direction's leaves that may be cast."""

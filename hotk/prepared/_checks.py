@@ -44,18 +44,18 @@ def match_direction(
     *,
     castable: set[int],
     batched: bool,
-    kept: Sequence[bool],
+    differentiated: Sequence[bool],
 ) -> list[Array]:
-    """Return the leaves of a direction that belong to the kept leaves of a point.
+    """Return the leaves of a direction for the differentiated leaves of a point.
 
     Args:
         call: The call, for messages.
         names: The names of point and direction, for messages.
-        point: The point: a tree whose kept leaves are arrays.
+        point: The point: a tree whose differentiated leaves are arrays.
         direction: A tree of the same structure.
         castable: Identities of the leaves that may be cast.
         batched: Whether the leaves have one leading axis more.
-        kept: Which leaves of the point are differentiated.
+        differentiated: Which leaves of the point are differentiated.
     """
     paths, treedef = jax.tree_util.tree_flatten_with_path(point)
     try:
@@ -69,9 +69,9 @@ def match_direction(
                 fix=f"Build `{names[1]}` with `jax.tree.map` over `{names[0]}`.",
             )
         ) from error
-    found = []
+    matched: list[Array] = []
     count: int | None = None
-    for (path, leaf), part, keep in zip(paths, parts, kept, strict=True):
+    for (path, leaf), part, keep in zip(paths, parts, differentiated, strict=True):
         if not keep:
             continue
         pair = (leaf_name(names[0], path), leaf_name(names[1], path))
@@ -88,8 +88,8 @@ def match_direction(
                     )
                 )
             count = part.shape[0]
-        found.append(part)
-    return found
+        matched.append(part)
+    return matched
 
 
 def _structures(

@@ -47,24 +47,25 @@ def derive(
         plan: The mode to use, and how.
     """
     leaves, direction, args = call.unflatten(arrays)
-    point, kept = call.point(leaves)
+    point, differentiated = call.point(leaves)
     point = jax.tree.map(jnp.asarray, point)
-    # 64-bit points make some of JAX's own rules fail with x64 off: the derivative is
-    # taken with it on, and the function run as the user has set it.
+    # A point of 64 bits keeps them where `jax_enable_x64` is off; constants of its
+    # dtype do not. It is on for the derivative, and as the user has it for `f`.
     deriving, running = settings_for(jax.tree.leaves(point))
 
     def f(moving: Point) -> tuple[PyTree, PyTree]:
         with running():
+            whole = call.merge(leaves, differentiated, moving)
+            x, given = call.arrays_only(whole, 0), call.arrays_only(args, call.ahead)
             if evaluation is None:
-                return call.evaluate_as_is(captured, leaves, kept, moving, args)
-            x = call.arrays_only(call.merge(leaves, kept, moving), 0)
-            return evaluation(call, captured, x, call.arrays_only(args, call.ahead))
+                return call.evaluate_as_is(captured, x, given)
+            return evaluation(call, captured, x, given)
 
     if plan.adopt:
         f = with_forward_rules(f, by_body=plan.by_body)
 
     def checked(v: PyTree) -> PyTree:
-        return call.direction(v, leaves, kept, point, arrays)
+        return call.direction(v, leaves, differentiated, point, arrays)
 
     with deriving():
         takes = call.options.definition.takes

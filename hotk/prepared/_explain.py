@@ -139,15 +139,15 @@ def explain(
     """
     rows, reason, place = captures(f)
     if at is not _NOT_GIVEN:
-        stage, found = _traced_at(_OPTIONS[bool(has_aux)], f, at, args)
+        stage, cause = _traced_at(_OPTIONS[bool(has_aux)], f, at, args)
         if stage == 0:  # another operator may have come to something else
-            stage, found = _remembered(f) or (stage, found)
+            stage, cause = _remembered(f) or (stage, cause)
     elif reason is not None:
-        stage, found = OPAQUE, reason
+        stage, cause = OPAQUE, reason
     else:
-        stage, found = _remembered(f) or (None, "")
-    if stage and found != reason:
-        place = place_of(f, found)
+        stage, cause = _remembered(f) or (None, "")
+    if stage and cause != reason:
+        place = place_of(f, cause)
     if stage == OPAQUE:
         rows = tuple((*row[:2], row[2].replace("leaf", _AS_IT_IS)) for row in rows)
     elif stage:
@@ -155,10 +155,10 @@ def explain(
     return Explanation(
         function_name(f),
         rows,
-        found if stage == OPAQUE else None,
+        cause if stage == OPAQUE else None,
         () if other is None else changes(f, other),
         place,
-        found if stage not in (None, 0, OPAQUE) else None,
+        cause if stage not in (None, 0, OPAQUE) else None,
         stage is not None,
     )
 
@@ -203,7 +203,7 @@ def _remembered(f: Function) -> tuple[int, str] | None:
         return None
     mine = tuple(walk.key)
     known = [e for key, e in list(STORE.entries.items()) if _holds(key, mine)]
-    known = [e for e in known if e.stage or e.programs or e.ready]
+    known = [e for e in known if e.stage or e.programs or e.runners]
     if not known:
         return (OPAQUE, WRITES) if is_known_to_write(f) else None
     last = max(known, key=lambda entry: entry.used)

@@ -33,14 +33,14 @@ class LiftedProgram:
             program: The program.
             plan: The mode that it was traced in.
         """
-        made = Evaluator(plan.mode, plan.why)
+        new = Evaluator(plan.mode, plan.why)
         try:
             key = (program.out_tree, fingerprint(program.closed, lift=True)[0])
         except Unrecognized:
-            self.evaluator = made
+            self.evaluator = new
             STORE.compiled()
         else:
-            self.evaluator = STORE.evaluator((trace_context(), key), made)
+            self.evaluator = STORE.evaluator((trace_context(), key), new)
         self.program = program.with_own_constants()
 
     def jit(self, *flat: Leaf) -> PyTree:

@@ -48,7 +48,10 @@ _Result = TypeVar("_Result")
 class OpaqueCall(Call):
     """A call of a function that is run as it is, once.
 
-    Only the point is traced; the further arguments as well if the program is held.
+    Only the point is traced; the further arguments as well if the program is reused.
+
+    Attributes:
+        reused: Whether the program is run more than once, as that of a `Prepared` is.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class OpaqueCall(Call):
         x: Point,
         rest: tuple[PyTree, ...],
         *,
-        held: bool = False,
+        reused: bool = False,
     ) -> None:
         self.options = options
         self.f = f
@@ -68,14 +71,14 @@ class OpaqueCall(Call):
         self.rebuilt = False
         self.wrote = False
         self._flatten()
-        self.held = held
-        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not held)
+        self.reused = reused
+        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not reused)
         self.walked = ()
         self.captured = []
 
     def make_args(self, leaves: Sequence[object]) -> tuple[PyTree, ...]:
         """Return the further arguments themselves, unless they are traced."""
-        return super().make_args(leaves) if self.held else self.args
+        return super().make_args(leaves) if self.reused else self.args
 
     def evaluate(
         self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
@@ -95,7 +98,7 @@ class OpaqueCall(Call):
         alone = lambda x, moving: self.evaluate([], x, moving)
         moving = self.arrays_only(leaves, 0), self.arrays_only(args, self.ahead)
         try:
-            traced = TracedProgram.of(alone, *moving, kept=self.held)
+            traced = TracedProgram.of(alone, *moving, kept=self.reused)
         except NEEDS_VALUE as error:
             if in_trace():  # it may be a tracer of the outside whose value is asked for
                 raise

@@ -32,11 +32,12 @@ from ._prepare import prepare
 from ._prepared import Prepared
 from ._program import Program
 from ._slot import SLOT, Mismatch
-from ._store import STORE, Entry
+from ._store import STORE
 from ._typed_operator import Parameters, Results, TypedOperator
 
 
 _ARRAYS = frozenset({ARRAY})
+_ENTRIES = STORE.entries
 _MISSING: Any = object()
 _FIX = (
     "Arguments of `f` follow by position, after the direction; for one by keyword "
@@ -130,12 +131,15 @@ class Operator:
         if key is None:
             return call_slowly(options, f, x, rest)
         # The same as `Call.store_key`, without the call.
-        header = (options, shape, castable, orders, unkeyed_setting(), 0)
-        entry = STORE.entries.get((*header, *placed, *key))
+        setting = unkeyed_setting()
+        known = (options, shape, castable, orders, setting, 0, *placed, *key)
+        entry = _ENTRIES.get(known)
         if entry is None or entry.only is None:
             return call_slowly(options, f, x, rest, walk)
-        if entry.shared is not None and not _is_for(entry, captured, arrays):
-            return call_slowly(options, f, x, rest, walk)
+        if entry.shared:  # not to be differentiated: its derivative rules may differ
+            for array in (*captured, *arrays):
+                if type(array) is not ARRAY and isinstance(array, Tracer):
+                    return call_slowly(options, f, x, rest, walk)
         entry.used = STORE.clock()
         SLOT.source = (_derive_again, options, f, x, rest)
         result: PyTree = None
@@ -316,14 +320,6 @@ def _derive_again(
     if trace_context() != program.context:
         raise Mismatch  # the mode was chosen under other settings
     return program.derive(captured, arrays, Call(options, f, x, rest, small=0))
-
-
-def _is_for(entry: Entry, captured: Sequence[Leaf], arrays: Sequence[Leaf]) -> bool:
-    """Whether a program of another function may run: under the same settings, and not
-    to be differentiated, as its derivative rules may differ.
-    """
-    concrete = not any(isinstance(a, Tracer) for a in (*captured, *arrays))
-    return concrete and entry.shared == trace_context()
 
 
 def _counts(tree: PyTreeDef, least_rest: int) -> tuple[int, int]:

@@ -113,7 +113,7 @@ def _find_or_make(
 def _prepare_opaque(
     options: Options, f: Function, x: Point, rest: tuple[PyTree, ...]
 ) -> tuple[Closure, Call, Program]:
-    call = OpaqueCall(options, f, x, rest, held=True)
+    call = OpaqueCall(options, f, x, rest, reused=True)
     call.trace()
     arrays = call.inputs.arrays
 

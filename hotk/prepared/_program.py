@@ -12,12 +12,12 @@ from hotk._core import (
     Leaf,
     PyTreeDef,
     abandoned_if_failed,
-    cache_size,
     check_forward,
     decisive_settings,
     in_trace,
     makes_keys,
     order_name,
+    signature_counter,
     trace_context,
     tracers_inside,
 )
@@ -146,6 +146,7 @@ class Program:
         away: The same for the program as it was traced under other settings, once that
             was needed: what is run so is no program of a direct call.
         seeded: Whether it may make random keys, in a way that is a setting as well.
+        signatures: Counts the signatures, shardings included, that JAX keeps of it.
         traced: The trace that is compiled.
         first: The first trace, to be run again where the function is not at hand.
         seconds: What tracing, lowering and compiling took.
@@ -168,6 +169,7 @@ class Program:
         "plan",
         "seconds",
         "seeded",
+        "signatures",
         "traced",
         "tree",
         "types",
@@ -201,6 +203,7 @@ class Program:
         name = order_name(options.definition.name, plan.mode.nests)
         self._here = IndirectJit(self._arrange, name)
         self.jit = self._here.jit
+        self.signatures = signature_counter(self.jit)
         self.away: Jit | None = None
 
     def open_away(self) -> None:
@@ -299,7 +302,3 @@ class Program:
             self.compiled = lowered.compile()
             self.seconds["compile"] = time.perf_counter() - start
             return True
-
-    def signatures(self) -> int:
-        """Count the signatures, shardings included, that JAX keeps of this program."""
-        return cache_size(self.jit)

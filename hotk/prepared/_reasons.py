@@ -82,12 +82,11 @@ def what_is_new(call: Call) -> str:
         return "another function"
     nearest = max(i for i, count in enumerate(counts) if count == same)
     # All three keys begin alike: the place has the same name.
-    again = named is not None and nearest == len(known) - 1
-    again = again and named is not None and named.piece == same - header
+    previous = named if nearest == len(known) - 1 else None
+    if previous is not None and previous.piece != same - header:
+        previous = None
     things, skip = (*call.inputs.visited, call.f), call.placed
-    found = _difference(
-        known[nearest][header:], key[header:], things, skip, named if again else None
-    )
+    found = _difference(known[nearest][header:], key[header:], things, skip, previous)
     with _LAST.lock:
         if last.keys[-1] is key:  # no other thread has come between
             last.named = found

@@ -47,7 +47,7 @@ def find_small(call: Call) -> Runner:
         raise Fallback(NEEDS_CONTENT)
     types = (types_of(captured, arrays), trace_context())
     entry = STORE.entries.get(call.store_key)
-    runner = None if entry is None else entry.constant.get(types)
+    runner = None if entry is None else entry.by_content.get(types)
     if runner is not None:
         STORE.hits += 1
         return runner
@@ -62,7 +62,7 @@ def find_small(call: Call) -> Runner:
         runner = join(call, traced)
     except Unrecognized:
         runner = _derive(call, traced)
-    STORE.entry(call.store_key).constant[types] = runner
+    STORE.entry(call.store_key).by_content[types] = runner
     return runner
 
 

@@ -33,21 +33,22 @@ class Entry:
     Attributes:
         only: What runs a call, while one signature is known: a direct call takes it
             without asking for types, which JAX compares in C++.
-        ready: What runs a call, by types and settings.
-        constant: The same where some captured arrays are static by content.
+        runners: What runs a call, by types and settings.
+        by_content: The same where some captured arrays are static by content.
         programs: The programs of the function itself, by types and settings.
-        shared: The settings that `only` is for, if it is another function's program.
+        shared: Whether `only` is another function's program: to be run, and not to be
+            differentiated.
         stage: The stage that works: 0 until one has failed.
         reason: Why the ones before do not.
         used: When it was used last, by the clock of the store.
     """
 
     __slots__ = (
-        "constant",
+        "by_content",
         "only",
         "programs",
-        "ready",
         "reason",
+        "runners",
         "shared",
         "stage",
         "used",
@@ -56,9 +57,9 @@ class Entry:
     def __init__(self) -> None:
         self.only: Runner | None = None
         self.programs: dict[Signed, Program] = {}
-        self.ready: dict[Signed, Runner] = {}
-        self.constant: dict[Signed, Runner] = {}
-        self.shared: Hashable = None
+        self.runners: dict[Signed, Runner] = {}
+        self.by_content: dict[Signed, Runner] = {}
+        self.shared = False
         self.stage = 0
         self.reason = ""
         self.used = 0
@@ -242,23 +243,23 @@ class Store:
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
-        programs = len(self._held()) + len(self.evaluators)
+        programs = len(self._programs()) + len(self.evaluators)
         constants = sum(
             getattr(array, "nbytes", 0)
             for entry in self.entries.values()
-            for runner in entry.constant.values()
+            for runner in entry.by_content.values()
             for array in (runner.extra if isinstance(runner, Bound) else ())
         )
         return programs * _BYTES_A_PROGRAM + constants
 
-    def _held(self) -> set[int]:
+    def _programs(self) -> set[int]:
         """Return the identities of the programs that entries hold, each once."""
-        held: set[int] = set()
+        identities: set[int] = set()
         for entry in self.entries.values():
-            held.update(map(id, entry.programs.values()))
-            both = (*entry.ready.values(), *entry.constant.values())
-            held.update(id(getattr(runner, "program", runner)) for runner in both)
-        return held
+            identities.update(map(id, entry.programs.values()))
+            both = (*entry.runners.values(), *entry.by_content.values())
+            identities.update(id(getattr(runner, "program", runner)) for runner in both)
+        return identities
 
     def info(self) -> CacheInfo:
         """Say what the store holds and has done."""

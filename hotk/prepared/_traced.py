@@ -63,17 +63,17 @@ def call_traced(call: Call) -> PyTree:
         return find_program(call, types).run(call, captured, arrays)
     context = trace_context()
     entry = STORE.entries.get(call.store_key)
-    runner = None if entry is None else entry.ready.get((types, context))
+    runner = None if entry is None else entry.runners.get((types, context))
     if runner is None:
         runner = make_runner(call, types)
         warn_if_changing(call.options.definition.call(), call.f)
         if runner.compile(call, captured, arrays):
             STORE.compiled()
         entry = STORE.entry(call.store_key)
-        entry.ready[types, context] = runner
-        entry.only = runner if len(entry.ready) == 1 else None
+        entry.runners[types, context] = runner
+        entry.only = runner if len(entry.runners) == 1 else None
         own = entry.programs.get((types, context))
-        entry.shared = None if runner is own else context
+        entry.shared = runner is not own
     return runner.run(call, captured, arrays)
 
 
@@ -88,7 +88,7 @@ def find_program(call: Call, types: Types) -> Program:
     program = None if entry is None else entry.programs.get(key)
     if program is None:
         what = _what_is_new(call, types)
-        program = own_program(call, types, trace_function(call, types))
+        program = own_program(call, types, trace_function(call))
         STORE.missed(what)
     return program
 
@@ -109,7 +109,7 @@ def _what_is_new(call: Call, types: Types) -> str:
     entry = STORE.entries.get(call.store_key)
     if entry is None:
         return f"{name}: {what_is_new(call)}"
-    known = types in {other for other, _ in (*entry.programs, *entry.ready)}
+    known = types in {other for other, _ in (*entry.programs, *entry.runners)}
     what = "other settings or named axes" if known else "a new signature"
     return f"{name}: {what}"
 
@@ -117,7 +117,7 @@ def _what_is_new(call: Call, types: Types) -> str:
 def make_runner(call: Call, types: Types) -> Runner:
     """Return what runs a call: a program of its own, or one shared with others."""
     what = _what_is_new(call, types)
-    traced = trace_function(call, types)
+    traced = trace_function(call)
     STORE.missed(what)
     try:
         return join(call, traced, lambda: own_program(call, types, traced))
@@ -125,7 +125,7 @@ def make_runner(call: Call, types: Types) -> Runner:
         return share(own_program(call, types, traced), call)
 
 
-def trace_function(call: Call, types: Types) -> TracedFunction:
+def trace_function(call: Call) -> TracedFunction:
     """Trace the function of a call, or return the trace that exists."""
     captured = call.captured
     leaves, _, arguments = call.unflatten(call.inputs.arrays)
@@ -156,7 +156,7 @@ def trace_function(call: Call, types: Types) -> TracedFunction:
     # It may have been traced for an operator that wants something else.
     definition = call.options.definition
     check_output(definition.call(), call.f, traced.shapes[0], definition.wants)
-    check_numpy(call, primal, types, traced, x, args)
+    check_numpy(call, primal, traced, x, args)
     jaxpr = traced.closed.jaxpr
     facts = Facts.of(jaxpr)
     if facts.callbacks and any(map(is_host_function, equations(jaxpr))):
@@ -205,7 +205,6 @@ def _contents(cells: Iterable[CellType]) -> list[object]:
 def check_numpy(
     call: Call,
     primal: Primal,
-    types: Types,
     traced: TracedProgram,
     x: Sequence[Leaf],
     args: Sequence[Leaf],
@@ -217,7 +216,8 @@ def check_numpy(
     arrays themselves: only if the two programs are the same are those arrays leaves.
     """
     numpy = call.numpy_inputs()
-    key = types, trace_context()
+    # By what goes into the function, not the operator: its trace serves all of them.
+    key = types_of(call.captured, [*x, *args]), trace_context()
     if key in primal.checked or all(a is None for a in numpy):
         return
     inputs = [*call.captured, *x, *args]

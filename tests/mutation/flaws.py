@@ -344,9 +344,9 @@ _MEMORY = [
     Flaw(
         "a failed trace stays",
         TRACED,
-        "        program = own_program(call, types, trace_function(call, types))\n",
+        "        program = own_program(call, types, trace_function(call))\n",
         "        STORE.entry(call.store_key)\n"
-        "        program = own_program(call, types, trace_function(call, types))\n",
+        "        program = own_program(call, types, trace_function(call))\n",
         within(
             "reliability/test_recovery",
             "a_failed_trace_inside_a_jit_leaves_nothing_behind",
@@ -603,8 +603,8 @@ _TOLD = [
     Flaw(
         "explain does not look at what calls came to",
         "hotk/prepared/_explain.py",
-        '        stage, found = _remembered(f) or (None, "")',
-        '        stage, found = (None, "")',
+        '        stage, cause = _remembered(f) or (None, "")',
+        '        stage, cause = (None, "")',
         within(
             "prepared/test_explain", "a_function_that_was_called_is_known_by_its_call"
         ),
@@ -612,7 +612,8 @@ _TOLD = [
     Flaw(
         "a miss takes its place from the one before",
         "hotk/prepared/_reasons.py",
-        "    again = again and named is not None and named.piece == same - header\n",
+        "    if previous is not None and previous.piece != same - header:\n"
+        "        previous = None\n",
         "",
         within(
             "prepared/test_changing_values",
