@@ -151,6 +151,7 @@ class Call:
         A direct call makes the same key without a `Call`, in `Operator.__call__`:
         `tests/prepared/test_direct_calls.py` holds both together.
         """
+        # A direct call with single arrays does not flatten them: it counts them.
         flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
         shape = 1 + len(self.rest) if flat else self.tree
         castable = self.inputs.castable
@@ -205,6 +206,7 @@ class Call:
         """
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
+        # As one tree: what arguments and function share is copied once.
         whole = (*self.inputs.visited, self.f)
         walk, trail = survey(whole, small=self.small, light=True)
         # Another thread may have changed the function since it was walked for its key;
@@ -221,6 +223,7 @@ class Call:
         rebuild = Rebuild(trail, replacements)
         rebuilt = rebuild(whole)
         self.rebuilt = bool(rebuild.touched)
+        # JAX runs a derivative rule later, when the tracers in its copy have ended.
         if rebuild.rules:
             raise Opaque(HELD)
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
@@ -239,6 +242,8 @@ class Call:
                 self.wrote = snapshot.restore() is not None or not is_same()
                 raise
             wrote = snapshot.restore()
+            # The arguments are containers of this trace: what `f` has put into them
+            # would stand in those of the user.
             after, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
             if len(after) != len(before) or any(map(operator.is_not, after, before)):
                 raise Opaque(WRITES)
@@ -307,6 +312,7 @@ class Call:
             if i not in self.inputs.statics and not point <= i < ahead:
                 traced = np.ndim(leaf) == 0 or (i < point and is_inexact(leaf))
                 arrays.append(None if traced else leaf)
+        # Copied, as `check_numpy` makes them read-only.
         numpy = (np.ndarray, np.generic)
         return [a.copy() if isinstance(a, numpy) else None for a in arrays]
 
@@ -320,6 +326,8 @@ class Call:
     def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
         check_point(self.options.definition.call(), self.x)
+        # `None` is no leaf: the derivatives of JAX refuse integers, and hotk's results
+        # have nothing in their places.
         differentiated = [is_inexact(leaf) for leaf in leaves]
         pairs = zip(leaves, differentiated, strict=True)
         moving = [leaf if yes else None for leaf, yes in pairs]

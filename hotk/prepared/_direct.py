@@ -81,6 +81,7 @@ def call_slowly(
         levels = levels[levels.index(stage) :] if stage in levels else ()
     moving = (*call.captured, *call.inputs.arrays)
     for level in levels:
+        # Without such an array this level would trace the same program once more.
         sizes = [getattr(a, "nbytes", 0) for a in moving if is_small(a, level)]
         if not (sizes or call.pinned) or sum(sizes) > MOST_BYTES:
             continue

@@ -80,9 +80,13 @@ class Variant:
     def __init__(self, member: Member, opened: frozenset[int]) -> None:
         self.open = tuple(sorted(opened))
         self.fixed = _bits(member, opened)
+        # Weakly: evicting an entry of the store has to free the compiled program
+        # (`promises/test_bounded_memory`).
         self.programs: weakref.WeakValueDictionary[Hashable, Program] = (
             weakref.WeakValueDictionary()
         )
+        # Without the captured arrays that are not used: functions that differ in those
+        # alone are one (`unused_arrays_are_left_out`).
         closed = pruned(member.closed, member.captured, member.form.inputs)
         if opened:
             paths = [member.form.numbers[i].path for i in self.open]
@@ -147,6 +151,7 @@ class Family:
     def _opened(self, member: Member) -> frozenset[int]:
         """Return the numbers in which a member differs from those before it."""
         known = self.variants
+        # The first has its numbers in the program, where XLA simplifies by them.
         if not known:
             return frozenset()
         every = range(len(member.form.numbers))
@@ -159,6 +164,8 @@ class Family:
 
 
 def _bits(member: Member, opened: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
+    # Bits, as `-0.0 == 0.0` and a NaN is not equal to itself
+    # (`numbers_are_told_apart_bit_by_bit`).
     numbers = enumerate(member.form.numbers)
     return tuple((i, number.bits) for i, number in numbers if i not in opened)
 

@@ -68,6 +68,7 @@ def sort_inputs(
             elif walk is not None:
                 walk.key.append(("static", part, i if part == POINT else i - ahead))
             continue
+        # The dtype of a NumPy direction is often an accident, as of `np.ones(3)`.
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             castable.append(i)
         elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):

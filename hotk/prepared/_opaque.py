@@ -116,6 +116,7 @@ def call_opaque(
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
     traced = call.trace()
+    # The outer program takes in what is derived, and nothing is kept for another call.
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
         apply = lambda plan: derive(call, None, [], arrays, plan)
         return first_that_works(call, apply)[1]
@@ -128,6 +129,7 @@ def call_opaque(
             _keep(runner.program)
     except (Unrecognized, Fallback):  # or no mode works, which is said below
         runner = derived(call)
+    # Timed before it is compiled: that happens once, and the warning is of each call.
     warn_if_opaque_again(
         options.definition.call(),
         f,

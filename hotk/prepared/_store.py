@@ -18,6 +18,7 @@ from .warnings import clear_notes
 
 _MAX_ENTRIES = 512
 _MAX_BYTES = 1 << 30
+# XLA does not say how much memory a compiled program takes on the host: an estimate.
 _BYTES_A_PROGRAM = 1 << 20
 
 
@@ -143,7 +144,7 @@ class Store:
         self.primals: dict[Hashable, Primal] = {}
         self.evaluators: dict[Hashable, Evaluator] = {}
         self.families: dict[Hashable, Family] = {}
-        # Programs live as long as an entry has them.
+        # By what they compute; they live as long as an entry has them.
         self.prints: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
         self.others: list[Clearable] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
@@ -158,7 +159,7 @@ class Store:
         """Return the entry of a key, a new one if there is none."""
         with self.lock:
             entry = self.entries.setdefault(key, Entry())
-            entry.used = self.clock()
+            entry.used = self.clock()  # before `trim`, which drops the oldest
         self.trim()
         return entry
 
@@ -235,6 +236,7 @@ class Store:
                 self._drop(self.entries)
 
     def _drop(self, table: dict[_K, _D]) -> None:
+        # Linear in the table, but only when it is full; a direct call writes a number.
         oldest = min(table, key=lambda key: table[key].used)
         dropped = table.pop(oldest)
         self.evictions += 1
