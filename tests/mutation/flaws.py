@@ -237,6 +237,16 @@ _KEY = [
         ),
     ),
     Flaw(
+        "a direct call asks by another key than its trace",
+        "hotk/prepared/_operator.py",
+        "known = (options, shape, castable, orders, setting, 0, *placed, *key)",
+        "known = (options, shape, castable, None, setting, 0, *placed, *key)",
+        within(
+            "prepared/test_direct_calls",
+            "the_key_holds_the_arguments_as_the_trace_does",
+        ),
+    ),
+    Flaw(
         "a Prepared does not look at dtypes",
         "hotk/capture/_signature.py",
         "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
