@@ -24,7 +24,7 @@ class Arranged:
     It is called, and prepared, as any other.
     """
 
-    def __init__(self, function: Callable[..., Arrangement]) -> None:
+    def __init__(self, function: Callable[..., PyTree]) -> None:
         functools.update_wrapper(self, function)
         self._arrange = function
         self.__signature__ = inspect.signature(function)
