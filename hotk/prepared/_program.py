@@ -245,7 +245,7 @@ class Program:
         """Why it was chosen."""
         return self.plan.why
 
-    def unlike(self, context: Hashable) -> dict[str, tuple[str, str]]:
+    def unlike(self, context: tuple[Hashable, ...]) -> dict[str, tuple[str, str]]:
         """Return the settings of a context under which another program is due."""
         if context == self.context:
             return {}
