@@ -103,6 +103,8 @@ def trace_context() -> tuple[Hashable, ...]:
 # The functions whose rules are switched off, in a context that JAX's own caches know:
 # nothing traced with rules is run without them.
 WITHOUT_RULES = jax.make_user_context(frozenset())
+# What every direct call reads: without the property in Python that JAX has around it.
+_PRNG, _RULES = _config.default_prng_impl, getattr(WITHOUT_RULES, "_obj", WITHOUT_RULES)
 
 
 def unkeyed_setting() -> tuple[Hashable, ...]:
@@ -110,7 +112,7 @@ def unkeyed_setting() -> tuple[Hashable, ...]:
 
     How random keys are made is one that JAX leaves out of `trace_context`.
     """
-    return _config.default_prng_impl.value, WITHOUT_RULES.value
+    return _PRNG.value, _RULES.value
 
 
 def setting_names() -> list[str]:
@@ -146,9 +148,9 @@ def is_outermost() -> bool:
     return outside is None or isinstance(outside, _jax_core.EvalTrace)
 
 
-def cache_size(jitted: Any) -> int:
-    """Return the number of signatures that a jitted function was called with."""
-    return jitted._cache_size()
+def signature_counter(jitted: Any) -> Callable[[], int]:
+    """Return what counts the signatures that a jitted function was called with."""
+    return jitted._cache_size
 
 
 def jit_options(jitted: object) -> Hashable:

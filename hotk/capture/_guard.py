@@ -130,8 +130,8 @@ def key_and_arrays(
     f: Function,
     tree: PyTreeDef | None = None,
     static_args: Sequence[object] = (),
-) -> tuple[Sequence[Hashable], list[Any]]:
-    """Return the key of a callable and its captured arrays, by a guard or by a walk.
+) -> tuple[Sequence[Hashable], list[Any], Walk | None]:
+    """Return the key of a callable, its captured arrays, and the walk if there was one.
 
     This runs in each direct call, so it is written out, with one call of Python code
     for a function that passes its guard.
@@ -144,7 +144,7 @@ def key_and_arrays(
     Raises:
         Opaque: If the callable can change unseen.
     """
-    nodes = moving_nodes(tree)
+    nodes = () if tree is None else moving_nodes(tree)
     code = f.__code__ if type(f) is FunctionType else _code_of(f)
     if code is not None:
         known = _BY_CODE.get(id(code))
@@ -152,7 +152,7 @@ def key_and_arrays(
             for check, key in known.guards:
                 leaves = check(f, nodes, static_args)
                 if leaves is not None:
-                    return key, leaves
+                    return key, leaves, None
             known.add(f, nodes, static_args)
         else:  # most functions are never seen again: a guard waits for the second time
             if len(_BY_CODE) >= _LIMIT:
@@ -160,7 +160,7 @@ def key_and_arrays(
             _BY_CODE[id(code)] = CodeGuards(code)
     walk = Walk()
     walk_all(walk, f, nodes, static_args)
-    return walk.key, walk.leaves
+    return walk.key, walk.leaves, walk
 
 
 def _code_of(f: object) -> types.CodeType | None:

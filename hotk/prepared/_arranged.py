@@ -3,10 +3,19 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TypeAlias, cast
 
+from jaxtyping import PyTree
+
+from hotk._core import Function, Point
+
+from ._operator import Operator
 from ._prepared import Prepared
 from ._typed_operator import Parameters, Results, TypedOperator
+
+
+Arrangement: TypeAlias = tuple[Operator, tuple[PyTree, ...], dict[str, PyTree]]
+"""An operator, what it takes after the function and the point, and its keywords."""
 
 
 class Arranged:
@@ -15,23 +24,23 @@ class Arranged:
     It is called, and prepared, as any other.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., PyTree]) -> None:
         functools.update_wrapper(self, function)
         self._arrange = function
         self.__signature__ = inspect.signature(function)
 
-    def __call__(self, f: Callable[..., Any], x: Any, *rest: Any, **named: Any) -> Any:
+    def __call__(self, f: Function, x: Point, *rest: PyTree, **named: PyTree) -> PyTree:
         """Evaluate the operator at `x`."""
         operator, arguments, keywords = self._arrange(f, x, *rest, **named)
         return operator(f, x, *arguments, **keywords)
 
     def prepare(
         self,
-        f: Callable[..., Any],
-        x: Any,
-        *rest: Any,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
         on_mismatch: str = "raise",
-        **named: Any,
+        **named: PyTree,
     ) -> Prepared:
         """Trace and compile the operator once, for this function and signature.
 

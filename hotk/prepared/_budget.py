@@ -1,12 +1,10 @@
 """The memory budget: a dense result that cannot fit is refused before it is made."""
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from hotk._core import TooLargeError, bytes_name, message
+from hotk._core import Function, Point, TooLargeError, bytes_name, message
 
 from ._store import STORE
 
@@ -24,10 +22,13 @@ _BUDGET = _Budget()
 def memory_budget() -> int:
     """Return how many bytes a dense result may have.
 
-    Unless set otherwise it is half of the memory of the default device.
+    Operators that return a matrix, such as `hotk.hessian`, compare the size of the
+    result with this budget before they allocate it, and raise `hotk.TooLargeError` if
+    it does not fit. Unless set with `hotk.set_memory_budget` the budget is half of the
+    memory of the default device.
 
     Returns:
-        The budget in bytes.
+        The budget in bytes, an integer.
 
     Example:
         >>> hotk.memory_budget() > 0
@@ -40,11 +41,14 @@ def memory_budget() -> int:
 def set_memory_budget(count: int | None) -> None:
     """Set how many bytes a dense result may have.
 
+    A larger one raises `hotk.TooLargeError` before it is allocated. Compiled programs
+    are dropped, as the budget is checked when a program is traced.
+
     Args:
         count: The budget in bytes, or `None` for half of the device's memory.
 
     Raises:
-        TypeError: If `count` is no whole number.
+        TypeError: If `count` is not an integer.
         ValueError: If `count` is not positive.
 
     Example:
@@ -55,13 +59,13 @@ def set_memory_budget(count: int | None) -> None:
     """
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise TypeError(
-            f"`set_memory_budget(count)`: {count!r} is no whole number of bytes; "
-            "write `1 << 30` for a GiB."
+            f"`set_memory_budget(count)`: {count!r} must be an integer, the number of "
+            "bytes; write `1 << 30` for a GiB."
         )
     if count is not None and count <= 0:
-        raise ValueError(f"`set_memory_budget(count)`: {count} is not positive.")
+        raise ValueError(f"`set_memory_budget(count)`: {count} must be positive.")
     _BUDGET.chosen = count
-    STORE.clear_programs()  # a program that is known is checked anew
+    STORE.clear_programs()  # the budget is checked while a program is traced
 
 
 def _device_bytes() -> int:
@@ -75,8 +79,18 @@ def _device_bytes() -> int:
         return 16 << 30
 
 
-def check_budget(call: str, f: Callable[..., Any], x: Any, order: int) -> None:
-    """Refuse a dense derivative of this order that would exceed the budget."""
+def check_budget(call: str, f: Function, x: Point, order: int) -> None:
+    """Refuse a dense derivative of this order that would exceed the budget.
+
+    Args:
+        call: What was called, for the message.
+        f: A function of one argument, with auxiliary output.
+        x: The point.
+        order: The order of the derivative.
+
+    Raises:
+        TooLargeError: If it does not fit.
+    """
     leaves = jax.tree.leaves(x)
     n = sum(leaf.size for leaf in leaves)
     y, _ = jax.eval_shape(f, x)
@@ -100,6 +114,9 @@ def check_bytes(call: str, n: int, needed: int, instead: str) -> None:
         n: How many numbers it is for.
         needed: Its bytes.
         instead: What to use in its place.
+
+    Raises:
+        TooLargeError: If they are.
     """
     budget = memory_budget()
     if needed > budget:

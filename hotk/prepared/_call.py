@@ -2,16 +2,23 @@
 
 import functools
 import operator
-import threading
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten
+from jaxtyping import PyTree
 
-from hotk._core import is_inexact, jaxpr_as_fun, unkeyed_setting
+from hotk._core import (
+    Cotangent,
+    Function,
+    Leaf,
+    Point,
+    Tangent,
+    is_inexact,
+    unkeyed_setting,
+)
 from hotk.capture import (
     CHANGED,
     KEEPS,
@@ -22,12 +29,12 @@ from hotk.capture import (
     Rebuild,
     Snapshot,
     StaticArrays,
+    TracedProgram,
     Walk,
     check_faithful,
     dict_orders,
     in_orders,
     moving_nodes,
-    own_copy,
     survey,
     walk_all,
 )
@@ -41,49 +48,54 @@ from ._options import Options
 _LEAF = jax.tree.structure(0)
 
 
-class Slot(threading.local):
-    """What is being called in this thread: read by a body that JAX decides to run."""
-
-    call: Any = None
-    primal: Any = None
-    program: Any = None
-
-
-SLOT = Slot()
-
-
-class Mismatch(Exception):
-    """A body was run for other arguments than its program is made for."""
-
-
 class Call:
     """A function with its arguments, walked and sorted for a trace.
 
     Attributes:
         f: The function.
-        x: The point, with what the user gave.
+        x: The point, as the user gave it.
         rest: The direction, if the operator takes one, and the further arguments.
+        static_arrays: Which captured arrays are static by content.
         captured: The captured arrays.
+        originals: The same as the user holds them: NumPy arrays not copied.
         pinned: Arrays that a class reaches: constants of the program.
         inputs: The sorted leaves of the arguments.
         key: What identifies the program of `f` at this structure of arguments.
-        traced: The program of `f` and the shapes of its results, if the call is of a
-            function that is traced by itself.
+        traced: The program of `f`, if the call is of a function that is traced by
+            itself.
+        rebuilt: Whether a copy of `f` was run, with tracers inside.
+        wrote: Whether `f` had changed what it captured when it raised.
     """
 
-    traced: Any = None
-    pinned: Any = ()
+    traced: TracedProgram | None = None
+    pinned: Sequence[Leaf] = ()
 
     def __init__(
         self,
         options: Options,
-        f: Callable[..., Any],
-        x: Any,
-        rest: Any,
+        f: Function,
+        x: Point,
+        rest: tuple[PyTree, ...],
         *,
         static_arrays: StaticArrays,
-        trust: bool = False,
+        check_nodes: bool = True,
+        walk: Walk | None = None,
     ) -> None:
+        """Walk a function and sort its arguments.
+
+        Args:
+            options: The operator.
+            f: The function.
+            x: The point.
+            rest: What follows it.
+            static_arrays: Which captured arrays are static by content.
+            check_nodes: Whether a node of the further arguments that may not survive
+                being built anew makes the call opaque. A `Prepared` builds them itself.
+            walk: A walk through `f` that was made for this call, if there was one.
+
+        Raises:
+            Opaque: If the function cannot be walked.
+        """
         self.options = options
         self.f = f
         self.x = x
@@ -92,26 +104,30 @@ class Call:
         self.rebuilt = False
         self.wrote = self.keeps = False
         self._flatten()
-        walk = Walk(static_arrays=static_arrays)
-        self.inputs = sort_inputs(self.leaves, self.counts, walk)
-        self.marked = len(walk.key)
-        try:
-            self._visit(walk)
-        except RecursionError as error:
-            raise Opaque(TOO_DEEP) from error
-        for tree in () if trust else self.args_trees:
-            check_faithful(tree)
-        self.walked = tuple(walk.key)
+        places = Walk(static_arrays=static_arrays)
+        self.inputs = sort_inputs(self.leaves, self.counts, places)
+        self.placed = len(places.key)
+        if walk is None:
+            walk = self._walk(Walk(static_arrays=static_arrays))
+        if check_nodes:
+            for tree in self.args_trees:
+                check_faithful(tree)
+        self.walked = (*places.key, *walk.key)
         self.captured = walk.leaves
         self.originals = walk.originals
         self.pinned = walk.pinned
 
-    def _visit(self, walk: Walk) -> None:
-        walk_all(walk, self.f, moving_nodes(self.tree), self.inputs.visited)
+    def _walk(self, walk: Walk) -> Walk:
+        """Walk all that the call holds besides arrays; return the walk."""
+        try:
+            walk_all(walk, self.f, moving_nodes(self.tree), self.inputs.visited)
+        except RecursionError as error:
+            raise Opaque(TOO_DEEP) from error
+        return walk
 
     def _flatten(self) -> None:
         self.leaves, self.tree = tree_flatten((self.x, self.rest))
-        takes = 1 if self.options.kind.takes else 0
+        takes = 1 if self.options.definition.takes else 0
         x_tree, rest_tree = self.tree.children()
         parts = rest_tree.children()
         self.x_tree = x_tree
@@ -130,47 +146,58 @@ class Call:
         return (self.options.has_aux, *stage, *trees, *self.walked)
 
     @property
-    def store_key(self) -> Hashable:
+    def store_key(self) -> tuple[Hashable, ...]:
         """What identifies the program of the operator in the store.
 
-        It is what a direct call looks up first.
+        A direct call makes the same key without a `Call`, in `Operator.__call__`:
+        `tests/prepared/test_direct_calls.py` holds both together.
         """
+        # A direct call with single arrays does not flatten them: it counts them.
         flat = all(tree == _LEAF for tree in (self.x_tree, *self.rest_trees))
         shape = 1 + len(self.rest) if flat else self.tree
-        marks = self.inputs.marks
-        header = (self.options, shape, marks, self.orders, unkeyed_setting())
+        castable = self.inputs.castable
+        header = (self.options, shape, castable, self.orders, unkeyed_setting())
         return (*header, int(self.static_arrays), *self.walked)
 
-    def unflatten(self, arrays: Any) -> tuple[list[Any], Any, list[Any]]:
+    def unflatten(
+        self, arrays: Sequence[Leaf]
+    ) -> tuple[list[PyTree], PyTree, list[PyTree]]:
         """Put arrays in their places: the leaves of `x`, the direction, the `args`."""
         leaves = self._merge(range(len(self.leaves)), arrays, self.inputs.statics)
         point, ahead = self.counts[0], self.ahead
         direction = None
-        if self.options.kind.takes:
-            direction_tree = self.tree.children()[1].children()[0]
-            direction = direction_tree.unflatten(leaves[point:ahead])
+        if self.options.definition.takes:
+            direction = self.rest_trees[0].unflatten(leaves[point:ahead])
         return leaves[:point], direction, leaves[ahead:]
 
     @staticmethod
-    def _merge(numbers: range, arrays: Any, statics: dict[int, Any]) -> list[Any]:
+    def _merge(
+        numbers: range, arrays: Sequence[Leaf], statics: dict[int, PyTree]
+    ) -> list[PyTree]:
         remaining = iter(arrays)
         return [statics[i] if i in statics else next(remaining) for i in numbers]
 
-    def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
-        """Build the further arguments, dicts in the order in which they were given."""
-        made, offset = [], 0
+    def make_args(self, leaves: Sequence[PyTree]) -> tuple[PyTree, ...]:
+        """Build the further arguments, dicts in the order in which they were given.
+
+        JAX sorts the keys of a dict, and a function that iterates over one sees it
+        (`a_dict_that_is_a_constant_argument_is_walked_in_its_order`).
+        """
+        built, offset = [], 0
         for tree in self.args_trees:
-            made.append(tree.unflatten(leaves[offset : offset + tree.num_leaves]))
+            built.append(tree.unflatten(leaves[offset : offset + tree.num_leaves]))
             offset += tree.num_leaves
-        args = tuple(made)
+        args = tuple(built)
         return args if self.orders is None else in_orders(args, self.orders)
 
-    def arrays_only(self, leaves: list[Any], first: int) -> list[Any]:
+    def arrays_only(self, leaves: Sequence[PyTree], first: int) -> list[Leaf]:
         """Drop the static ones among leaves that begin at number `first`."""
         statics = self.inputs.statics
         return [leaf for i, leaf in enumerate(leaves, first) if i not in statics]
 
-    def evaluate(self, captured: Any, x: list[Any], args: list[Any]) -> tuple[Any, Any]:
+    def evaluate(
+        self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
+    ) -> tuple[PyTree, PyTree]:
         """Call `f` with these arrays in place of its own, and see that it writes none.
 
         Args:
@@ -180,21 +207,25 @@ class Call:
         """
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
+        # As one tree: what arguments and function share is copied once.
         whole = (*self.inputs.visited, self.f)
         walk, trail = survey(whole, static_arrays=self.static_arrays, copy_numpy=False)
+        # Another thread may have changed the function since it was walked for its key;
+        # the program would be kept under the old one.
         now = Walk(static_arrays=self.static_arrays, copy_numpy=False)
-        self._visit(now)
-        if tuple(now.key) != self.walked[self.marked :]:
+        self._walk(now)
+        if tuple(now.key) != self.walked[self.placed :]:
             raise Opaque(CHANGED)
-        made = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
-        if self.static_arrays:  # what is static by content is not written into either
-            numpy = [
-                n.value for n in trail.nodes.values() if type(n.value) is np.ndarray
-            ]
-            made = {**{id(a): a.copy("K") for a in numpy}, **made}
-        rebuild = Rebuild(trail, made)
+        replacements = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
+        # What is static by content is not to be written into either.
+        if self.static_arrays:
+            nodes = [node.value for node in trail.nodes.values()]
+            arrays = [value for value in nodes if type(value) is np.ndarray]
+            replacements = {**{id(a): a.copy("K") for a in arrays}, **replacements}
+        rebuild = Rebuild(trail, replacements)
         rebuilt = rebuild(whole)
         self.rebuilt = bool(rebuild.to_copy)
+        # JAX runs a derivative rule later, when the tracers in its copy have ended.
         if rebuild.has_rules:
             raise Opaque(RULE_CAPTURES_ARRAY)
         statics = dict(zip(numbers, rebuilt[:-1], strict=True))
@@ -202,60 +233,67 @@ class Call:
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
         given = self.make_args(args_leaves)
 
-        same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
+        is_same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
         # What is not copied is put back: `f` may have written tracers into it.
         snapshot = Snapshot(walk, trail, rebuild.to_copy)
 
-        def run() -> tuple[Any, Any]:
+        def run() -> tuple[PyTree, PyTree]:
             try:
                 out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
             except Exception:
-                self.wrote = snapshot.restore() is not None or not same()
+                self.wrote = snapshot.restore() is not None or not is_same()
                 raise
             wrote = snapshot.restore()
-            now, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
-            if len(now) != len(before) or any(map(operator.is_not, now, before)):
+            # The arguments are containers of this trace: what `f` has put into them
+            # would stand in those of the user.
+            after, before = map(jax.tree.leaves, (given, self.make_args(args_leaves)))
+            if len(after) != len(before) or any(map(operator.is_not, after, before)):
                 raise Opaque(WRITES)
             if wrote is not None:
                 raise Opaque(wrote)
-            if not same():
+            if not is_same():
                 raise Opaque(KEEPS if self.keeps else WRITES)
             return self.split(out)
 
         try:
             return with_copies(run) if walk.pins_numpy else run()
         finally:
+            # Whatever happens, no tracer stays in anything of the user.
             snapshot.restore()
             rebuild.release()
 
-    def _is_same(self, walk: Walk, whole: Any, rebuilt: Any, captured: Any) -> bool:
+    def _is_same(
+        self,
+        walk: Walk,
+        whole: tuple[object, ...],
+        rebuilt: tuple[object, ...],
+        captured: Sequence[Leaf],
+    ) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
-        after, again = (
+        copies, originals = (
             Walk(static_arrays=self.static_arrays, copy_numpy=False) for _ in range(2)
         )
         self.keeps = True
         try:
-            after.visit(rebuilt)
-            again.visit(whole)
+            copies.visit(rebuilt)
+            originals.visit(whole)
         except Opaque:
             return False
-        mine = set(map(id, captured))
-        self.keeps = any(id(a) not in mine for a in after.originals)
-        kept = zip(after.originals, captured, strict=False)
-        keys = walk.key == again.key and walk.plain_key() == after.plain_key()
-        return keys and not any(a is not b for a, b in kept)
+        # An array that did not go in has come out of the call: a cache was filled.
+        known = set(map(id, captured))
+        self.keeps = any(id(a) not in known for a in copies.originals)
+        pairs = zip(copies.originals, captured, strict=False)
+        same_keys = walk.key == originals.key
+        same_keys = same_keys and walk.plain_key() == copies.plain_key()
+        return same_keys and not any(a is not b for a, b in pairs)
 
     def evaluate_as_is(
-        self, captured: Any, leaves: Any, kept: Any, diff: Any, args: Any
-    ) -> tuple[Any, Any]:
+        self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
+    ) -> tuple[PyTree, PyTree]:
         """Call `f` outside of a shared program, or run its own."""
-        x = self.arrays_only(self.merge(leaves, kept, diff), 0)
-        moving = self.arrays_only(args, self.ahead)
         if self.traced is None:
-            return self.evaluate(captured, x, moving)
-        closed, shapes = self.traced
-        outputs = jaxpr_as_fun(closed)(*captured, *x, *moving)
-        return jax.tree.structure(shapes).unflatten(outputs)
+            return self.evaluate(captured, x, args)
+        return self.traced(captured, x, args)
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""
@@ -265,7 +303,7 @@ class Call:
             return True
         return any(i not in statics and not is_inexact(a) for i, a in enumerate(leaves))
 
-    def numpy_inputs(self) -> list[Any]:
+    def numpy_inputs(self) -> list[np.ndarray | np.generic | None]:
         """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
 
         In the order of the captured arrays, the point's and the further arguments';
@@ -273,85 +311,89 @@ class Call:
         arguments is traced, as a Python number is.
         """
         point, ahead = self.counts[0], self.ahead
-        found: list[Any] = list(self.originals)
+        arrays: list[PyTree] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
             if i not in self.inputs.statics and not point <= i < ahead:
                 traced = np.ndim(leaf) == 0 or (i < point and is_inexact(leaf))
-                found.append(None if traced else leaf)
+                arrays.append(None if traced else leaf)
+        # Copied, as `check_numpy` makes them read-only.
         numpy = (np.ndarray, np.generic)
-        return [a.copy() if isinstance(a, numpy) else None for a in found]
+        return [a.copy() if isinstance(a, numpy) else None for a in arrays]
 
-    def split(self, out: Any) -> tuple[Any, Any]:
+    def split(self, out: PyTree) -> tuple[PyTree, PyTree]:
         """Check what `f` returned, and split it into value and auxiliary output."""
-        kind, call = self.options.kind, self.options.kind.call()
+        definition, call = self.options.definition, self.options.definition.call()
         y, aux = check_aux(call, self.f, out) if self.options.has_aux else (out, ())
-        check_output(call, self.f, y, kind.wants)
+        check_output(call, self.f, y, definition.wants)
         return jax.tree.map(jnp.asarray, y), aux
 
-    def point(self, leaves: list[Any]) -> tuple[Any, list[bool]]:
+    def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
-        check_point(self.options.kind.call(), self.x)
-        kept = [is_inexact(leaf) for leaf in leaves]
-        pairs = zip(leaves, kept, strict=True)
-        return self.x_tree.unflatten([leaf if k else None for leaf, k in pairs]), kept
+        check_point(self.options.definition.call(), self.x)
+        # `None` is no leaf: the derivatives of JAX refuse integers, and hotk's results
+        # have nothing in their places.
+        differentiated = [is_inexact(leaf) for leaf in leaves]
+        pairs = zip(leaves, differentiated, strict=True)
+        moving = [leaf if yes else None for leaf, yes in pairs]
+        return self.x_tree.unflatten(moving), differentiated
 
-    def sizes(self, y: Any) -> Sizes:
+    def sizes(self, y: PyTree) -> Sizes:
         """Count the numbers in the differentiated part of `x` and in a value."""
         return Sizes.of(self.point(self.unflatten(self.inputs.arrays)[0])[0], y)
 
-    def merge(self, leaves: list[Any], kept: list[bool], diff: Any) -> list[Any]:
+    def merge(
+        self, leaves: Sequence[PyTree], differentiated: Sequence[bool], moving: Point
+    ) -> list[PyTree]:
         """Put the differentiated leaves back among the others."""
-        moving = iter(jax.tree.leaves(diff))
-        pairs = zip(leaves, kept, strict=True)
-        return [next(moving) if k else leaf for leaf, k in pairs]
+        remaining = iter(jax.tree.leaves(moving))
+        pairs = zip(leaves, differentiated, strict=True)
+        return [next(remaining) if yes else leaf for leaf, yes in pairs]
 
     def direction(
-        self, v: Any, leaves: list[Any], kept: list[bool], diff: Any, arrays: Any
-    ) -> Any:
+        self,
+        v: Tangent,
+        leaves: Sequence[PyTree],
+        differentiated: Sequence[bool],
+        moving: Point,
+        arrays: Sequence[Leaf],
+    ) -> Tangent:
         """Check the direction of a tangent and cut it to what is differentiated."""
-        found = match_direction(
-            self.options.kind.call(),
-            ("x", self.options.kind.takes),
+        parts = match_direction(
+            self.options.definition.call(),
+            ("x", self.options.definition.takes),
             self.x_tree.unflatten(leaves),
             v,
-            loose=self.loose(arrays),
+            castable=self._castable(arrays),
             batched=self.options.batched,
-            kept=kept,
+            differentiated=differentiated,
         )
-        return jax.tree.structure(diff).unflatten(found)
+        return jax.tree.structure(moving).unflatten(parts)
 
-    def cotangent(self, u: Any, y: Any, arrays: Any) -> Any:
+    def cotangent(self, u: Cotangent, y: PyTree, arrays: Sequence[Leaf]) -> Cotangent:
         """Check a cotangent against the value of `f`."""
-        found = match_direction(
-            self.options.kind.call(),
-            ("y", self.options.kind.takes),
+        parts = match_direction(
+            self.options.definition.call(),
+            ("y", self.options.definition.takes),
             y,
             u,
-            loose=self.loose(arrays),
+            castable=self._castable(arrays),
             batched=self.options.batched,
-            kept=[True] * len(jax.tree.leaves(y)),
+            differentiated=[True] * len(jax.tree.leaves(y)),
         )
-        return jax.tree.structure(y).unflatten(found)
+        return jax.tree.structure(y).unflatten(parts)
 
-    def loose(self, arrays: Any) -> set[int]:
+    def _castable(self, arrays: Sequence[Leaf]) -> set[int]:
         """Return the identities of the direction's leaves that may be cast."""
         numbers = [i for i in range(len(self.leaves)) if i not in self.inputs.statics]
         pairs = zip(numbers, arrays, strict=True)
-        return {id(a) for i, a in pairs if i in self.inputs.marks}
+        return {id(a) for i, a in pairs if i in self.inputs.castable}
 
 
-def with_copies(run: Callable[[], Any]) -> Any:
+def with_copies(run: Callable[[], PyTree]) -> PyTree:
     """Call a function as its program, with copies of the NumPy arrays that it holds.
 
     Those may be written to, while a program that is kept reads them: JAX shares their
     memory, and remembers a converted one for as long as a program of it lives.
     """
     closed, shapes = jax.make_jaxpr(run, return_shape=True)()
-    outputs = jaxpr_as_fun(own_constants(closed))()
-    return jax.tree.structure(shapes).unflatten(outputs)
-
-
-def own_constants(closed: Any) -> Any:
-    """Return a program with copies of the NumPy arrays among its constants."""
-    constants = [own_copy(c) if isinstance(c, np.ndarray) else c for c in closed.consts]
-    return closed.replace(consts=constants)
+    return TracedProgram(closed, jax.tree.structure(shapes)).with_own_constants()()

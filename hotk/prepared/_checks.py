@@ -1,13 +1,16 @@
 """Checks of directions and results, made while tracing."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     DtypeError,
+    Function,
+    Leaf,
     OutputError,
     StructureError,
     describe,
@@ -19,8 +22,8 @@ from hotk._core import (
 )
 
 
-def check_callable(call: str, f: Any) -> None:
-    """Refuse a function that is none."""
+def check_callable(call: str, f: object) -> None:
+    """Refuse what cannot be called."""
     if not callable(f):
         raise TypeError(
             message(
@@ -36,23 +39,23 @@ def check_callable(call: str, f: Any) -> None:
 def match_direction(
     call: str,
     names: tuple[str, str],
-    point: Any,
-    direction: Any,
+    point: PyTree,
+    direction: PyTree,
     *,
-    loose: set[int],
+    castable: set[int],
     batched: bool,
-    kept: list[bool],
-) -> list[Any]:
-    """Return the leaves of a direction that belong to the kept leaves of a point.
+    differentiated: Sequence[bool],
+) -> list[Array]:
+    """Return the leaves of a direction for the differentiated leaves of a point.
 
     Args:
         call: The call, for messages.
         names: The names of point and direction, for messages.
-        point: The point: a tree whose kept leaves are arrays.
+        point: The point: a tree whose differentiated leaves are arrays.
         direction: A tree of the same structure.
-        loose: Identities of the leaves that may be cast.
+        castable: Identities of the leaves that may be cast.
         batched: Whether the leaves have one leading axis more.
-        kept: Which leaves of the point are differentiated.
+        differentiated: Which leaves of the point are differentiated.
     """
     paths, treedef = jax.tree_util.tree_flatten_with_path(point)
     try:
@@ -66,13 +69,13 @@ def match_direction(
                 fix=f"Build `{names[1]}` with `jax.tree.map` over `{names[0]}`.",
             )
         ) from error
-    found = []
+    matched: list[Array] = []
     count: int | None = None
-    for (path, leaf), part, keep in zip(paths, parts, kept, strict=True):
+    for (path, leaf), part, keep in zip(paths, parts, differentiated, strict=True):
         if not keep:
             continue
         pair = (leaf_name(names[0], path), leaf_name(names[1], path))
-        part = _match_leaf(call, pair, leaf, part, loose=loose, batched=batched)
+        part = _match_leaf(call, pair, leaf, part, castable=castable, batched=batched)
         if batched:
             if count is not None and part.shape[0] != count:
                 raise StructureError(
@@ -85,11 +88,13 @@ def match_direction(
                     )
                 )
             count = part.shape[0]
-        found.append(part)
-    return found
+        matched.append(part)
+    return matched
 
 
-def _structures(names: tuple[str, str], point: Any, direction: Any) -> dict[str, str]:
+def _structures(
+    names: tuple[str, str], point: PyTree, direction: PyTree
+) -> dict[str, str]:
     """Describe two structures by the first leaf that only one has, if there is one."""
     ours, theirs = (
         [leaf_name("", path) for path, _ in jax.tree.leaves_with_path(tree)]
@@ -106,7 +111,7 @@ def _structures(names: tuple[str, str], point: Any, direction: Any) -> dict[str,
     return {"expected": short[0], "got": short[1]}
 
 
-def _way_out(shape: tuple[int, ...], want: tuple[int, ...], batched: bool) -> str:
+def _fix(shape: tuple[int, ...], want: tuple[int, ...], batched: bool) -> str:
     if batched and shape == want:
         return "Leave out `batched=True` for one direction, or add a leading axis."
     if not batched and shape[1:] == want:
@@ -117,12 +122,12 @@ def _way_out(shape: tuple[int, ...], want: tuple[int, ...], batched: bool) -> st
 def _match_leaf(
     call: str,
     names: tuple[str, str],
-    leaf: Any,
-    part: Any,
+    leaf: Leaf,
+    part: object,
     *,
-    loose: set[int],
+    castable: set[int],
     batched: bool,
-) -> Any:
+) -> Array:
     want = jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
     if not isinstance(
         part, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -148,13 +153,14 @@ def _match_leaf(
                 f"`{names[1]}` must have the shape of `{names[0]}`.",
                 expected=expected,
                 got=describe(part),
-                fix=_way_out(shape, want.shape, batched),
+                fix=_fix(shape, want.shape, batched),
             )
         )
     dtype = jnp.result_type(part)
     if dtype == want.dtype:
         return jnp.asarray(part)
-    if id(part) in loose and jnp.can_cast(_kind(dtype), _kind(want.dtype)):
+    # NumPy arrays and Python numbers have the dtype that was easy to write.
+    if id(part) in castable and jnp.can_cast(_widest(dtype), _widest(want.dtype)):
         return jnp.asarray(part, want.dtype)
     raise DtypeError(
         message(
@@ -168,7 +174,7 @@ def _match_leaf(
     )
 
 
-def _kind(dtype: Any) -> Any:
+def _widest(dtype: np.dtype) -> np.dtype:
     """Return the widest dtype of the same kind: width does not matter in a cast."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return np.dtype("complex128")
@@ -180,7 +186,7 @@ def _kind(dtype: Any) -> Any:
 _VALUES = (jax.Array, np.ndarray, np.generic, int, float, complex)
 
 
-def check_output(call: str, f: Any, y: Any, want: str) -> None:
+def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
     """Check the value of `f`, or the shapes of it.
 
     Args:
@@ -229,7 +235,7 @@ def check_output(call: str, f: Any, y: Any, want: str) -> None:
             )
 
 
-def _check_scalar(call: str, where: str, y: Any) -> None:
+def _check_scalar(call: str, where: str, y: PyTree) -> None:
     if jax.tree.structure(y) != jax.tree.structure(0):
         problem = f"{where} must return one real number."
         fix = "Return the scalar alone"
@@ -266,7 +272,7 @@ def _check_scalar(call: str, where: str, y: Any) -> None:
     )
 
 
-def check_aux(call: str, f: Any, out: Any) -> tuple[Any, Any]:
+def check_aux(call: str, f: Function, out: PyTree) -> tuple[PyTree, PyTree]:
     """Split `(y, aux)`, and check that `aux` is made of arrays."""
     where = f"`{function_name(f)}`{function_place(f)}"
     if not (isinstance(out, tuple) and len(out) == 2):

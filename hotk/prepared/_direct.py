@@ -1,33 +1,51 @@
 """What happens when a direct call does not find its program at once."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
-from hotk._core import hides_frames
-from hotk.capture import CHANGED, Opaque, StaticArrays, is_static
+from jaxtyping import PyTree
+
+from hotk._core import Function, Point, hides_frames
+from hotk.capture import CHANGED, Opaque, StaticArrays, Walk, is_static
 
 from ._call import Call
 from ._checks import check_callable
-from ._loud import note_line
 from ._opaque import call_opaque
 from ._options import Options
-from ._plan import LEVELS, MOST_BYTES, OPAQUE, Fallback
+from ._plan import Fallback
 from ._small import call_small
+from ._stages import LEVELS, MOST_BYTES, OPAQUE
 from ._store import STORE
 from ._traced import call_traced
+from .warnings import note_line
 
 
-Stages = tuple[Callable[[Call], Any], Callable[[Call], Any], Callable[..., Any]]
+class Stages(NamedTuple):
+    """What to do in each stage.
+
+    Attributes:
+        traced: Captured arrays are tracers.
+        small: Some are static by content.
+        opaque: The function is run as it is.
+    """
+
+    traced: Callable[[Call], PyTree]
+    small: Callable[[Call], PyTree]
+    opaque: Callable[[Options, Function, Point, tuple[PyTree, ...], str], PyTree]
+
+
+RUN = Stages(call_traced, call_small, call_opaque)
 
 
 @hides_frames
 def call_slowly(
     options: Options,
-    f: Callable[..., Any],
-    x: Any,
-    rest: Any,
-    stages: Stages = (call_traced, call_small, call_opaque),
-) -> Any:
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    walk: Walk | None = None,
+    stages: Stages = RUN,
+) -> PyTree:
     """Find or make the program of a call, and run it.
 
     Captured arrays are tracers, stage 0; or small ones are static by content, which
@@ -39,22 +57,22 @@ def call_slowly(
         f: The function.
         x: The point.
         rest: What follows it.
+        walk: A walk through the function that was made for this call, if there was one.
         stages: What to do in each stage; `explain` does not run what it finds.
     """
-    traced, small, opaquely = stages
-    check_callable(options.kind.call(), f)
+    check_callable(options.definition.call(), f)
     call, why = None, ""
     try:
-        call = Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
+        call = Call(options, f, x, rest, static_arrays=StaticArrays.NONE, walk=walk)
     except Opaque as opaque:
         why = str(opaque)
     if call is None:  # outside of the handler: no error of the user's comes from here
-        return opaquely(options, f, x, rest, why)
+        return stages.opaque(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
     stage = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason
     if stage == 0:
-        done, result = _try(traced, call)
+        done, result = _try(stages.traced, call)
         if done:
             return result
         reason = result
@@ -63,21 +81,25 @@ def call_slowly(
         levels = levels[levels.index(stage) :] if stage in levels else ()
     moving = (*call.captured, *call.inputs.arrays)
     for level in levels:
+        # Without such an array this level would trace the same program once more.
         sizes = [getattr(a, "nbytes", 0) for a in moving if is_static(a, level)]
         if not (sizes or call.pinned) or sum(sizes) > MOST_BYTES:
             continue
-        done, result = _try(small, Call(options, f, x, rest, static_arrays=level))
+        done, result = _try(
+            stages.small, Call(options, f, x, rest, static_arrays=level)
+        )
         if done:
             if stage != level:
                 STORE.entry(call.store_key).postpone(level, reason)
             return result
-    result = opaquely(options, f, x, rest, reason)
+    result = stages.opaque(options, f, x, rest, reason)
+    # What another thread did is true of this call only.
     if stage != OPAQUE and reason != CHANGED:
         STORE.entry(call.store_key).postpone(OPAQUE, reason)
     return result
 
 
-def _try(run: Callable[[Call], Any], call: Call) -> tuple[bool, Any]:
+def _try(run: Callable[[Call], PyTree], call: Call) -> tuple[bool, PyTree]:
     """Run a call, or return why it cannot be traced this way."""
     try:
         return True, run(call)

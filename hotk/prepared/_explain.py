@@ -1,39 +1,34 @@
 """`explain`: what a callable captures, and what a direct call of it does."""
 
 import html
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-from hotk._core import function_name, html_table, text_table
-from hotk.capture import (
-    WRITES,
-    Opaque,
-    StaticArrays,
-    Walk,
-    captures,
-    changes,
-    fix_of,
-)
+from hotk._core import Function, Point, function_name, html_table, text_table
+from hotk.capture import WRITES, Opaque, StaticArrays, Walk, captures, changes, fix_of
+from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
+    AbstractMode,
+    Facts,
     Forward,
     Reverse,
     first_order_candidates,
 )
 
 from ._call import Call
-from ._direct import call_slowly
-from ._loud import is_known_to_write, place_of
+from ._direct import Stages, call_slowly
 from ._opaque import OpaqueCall, first_that_works, staged
-from ._options import Kind, Options
-from ._plan import OPAQUE
-from ._program import kinds_of
-from ._small import known_small
-from ._store import STORE
+from ._options import Definition, Options
+from ._program import types_of
+from ._small import find_small
+from ._stages import OPAQUE
+from ._store import STORE, Key
 from ._traced import find_program
+from .warnings import is_known_to_write, place_of
 
 
 _NOT_GIVEN: Any = object()
@@ -98,34 +93,40 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    f: Callable[..., Any],
-    other: Callable[..., Any] | None = None,
+    f: Function,
+    other: Function | None = None,
     *,
-    at: Any = _NOT_GIVEN,
-    args: tuple[Any, ...] = (),
+    at: Point = _NOT_GIVEN,
+    args: tuple[PyTree, ...] = (),
     has_aux: bool = False,
 ) -> Explanation:
-    """Tell what a callable captures, and what a direct call of it does.
+    """List what a function captures, and say whether a direct call of it recompiles.
 
-    What is captured is looked at without running anything. Some things only a trace
-    finds: that the value of a captured array is needed, that NumPy computes with one,
-    or that something is written. A function that was called is known by that; of any
-    other give a point, and it is traced there, with its first derivative: it runs as
-    in a call, and what it raises is raised. Nothing is compiled, and a later call finds
-    the trace. Arguments that make a call opaque are seen with `at` only.
+    What is captured is listed without running anything. Some things only a trace finds:
+    that the value of a captured array is needed, that NumPy computes with one, or that
+    something is written. For a function that was called before, the last call shows
+    them. For any other pass a point as `at`: the function is traced there, with its
+    first derivative. It runs as in a call, and whatever it raises is raised. Nothing is
+    compiled, and a later call finds the trace. Arguments that make a call opaque are
+    found with `at` only.
 
     Args:
         f: Any callable.
-        other: Another callable to compare with: what differs between the two, and so
-            why the second one is traced again.
+        other: Another callable to compare with. What differs between the two is the
+            reason why the second one is traced again.
         at: A point at which to trace `f`.
         args: Its further arguments there.
         has_aux: Whether `f` returns `(y, aux)`.
 
     Returns:
-        A table that prints itself, in a terminal and in Jupyter. A `leaf` is an array
-        whose values may change freely; a `static` thing is compared at each call and
-        a new value is traced once more; an `opaque` thing makes `f` traced each time.
+        An `Explanation`: a table that prints itself, in a terminal and in Jupyter. A
+        `leaf` is an array whose values may change without a trace. A `static` thing is
+        compared at each call, and a new value of it is traced once more. An `opaque`
+        thing makes each call trace `f`.
+
+    Raises:
+        Exception: With `at`, what `f` raises, and what an operator raises for a
+            function that returns no arrays.
 
     Example:
         >>> scale = jnp.ones(3)
@@ -138,15 +139,15 @@ def explain(
     """
     rows, reason, place = captures(f)
     if at is not _NOT_GIVEN:
-        stage, found = _traced_at(_OPTIONS[bool(has_aux)], f, at, args)
+        stage, cause = _traced_at(_OPTIONS[bool(has_aux)], f, at, args)
         if stage == 0:  # another operator may have come to something else
-            stage, found = _remembered(f) or (stage, found)
+            stage, cause = _remembered(f) or (stage, cause)
     elif reason is not None:
-        stage, found = OPAQUE, reason
+        stage, cause = OPAQUE, reason
     else:
-        stage, found = _remembered(f) or (None, "")
-    if stage and found != reason:
-        place = place_of(f, found)
+        stage, cause = _remembered(f) or (None, "")
+    if stage and cause != reason:
+        place = place_of(f, cause)
     if stage == OPAQUE:
         rows = tuple((*row[:2], row[2].replace("leaf", _AS_IT_IS)) for row in rows)
     elif stage:
@@ -154,42 +155,48 @@ def explain(
     return Explanation(
         function_name(f),
         rows,
-        found if stage == OPAQUE else None,
+        cause if stage == OPAQUE else None,
         () if other is None else changes(f, other),
         place,
-        found if stage not in (None, 0, OPAQUE) else None,
+        cause if stage not in (None, 0, OPAQUE) else None,
         stage is not None,
     )
 
 
-def _traced_at(options: Options, f: Any, x: Any, args: Any) -> tuple[int, str]:
+def _traced_at(
+    options: Options, f: Function, x: Point, args: tuple[PyTree, ...]
+) -> tuple[int, str]:
     """Take a call through its stages, and return the one that works and why."""
     reached: list[tuple[int, str]] = []
 
     def traced(call: Call) -> None:
-        find_program(call, kinds_of(call.captured, call.inputs.arrays))
+        find_program(call, types_of(call.captured, call.inputs.arrays))
 
     def small(call: Call) -> None:
-        known_small(call)
+        find_small(call)
         reached.append((call.static_arrays, ""))
 
-    def opaquely(options: Options, f: Any, x: Any, rest: Any, reason: str) -> None:
+    def opaque(
+        options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: str
+    ) -> None:
         call = OpaqueCall(options, f, x, rest)
         call.trace()
         # A function that raises here is not known to be opaque, as after a call.
         first_that_works(call, lambda plan: staged(call, plan))
         reached.append((OPAQUE, reason))
 
-    call_slowly(options, f, x, tuple(args), (traced, small, opaquely))
+    stages = Stages(traced, small, opaque)
+    call_slowly(options, f, x, tuple(args), stages=stages)
     stage, reason = reached[0] if reached else (0, "")
     if stage and not reason:
-        call = Call(options, f, x, tuple(args), static_arrays=StaticArrays.NONE)
-        key = call.store_key
+        key = Call(
+            options, f, x, tuple(args), static_arrays=StaticArrays.NONE
+        ).store_key
         reason = STORE.entries[key].reason
     return stage, reason
 
 
-def _remembered(f: Any) -> tuple[int, str] | None:
+def _remembered(f: Function) -> tuple[int, str] | None:
     """Return what the last call of a function came to, `None` if there was none."""
     walk = Walk()
     try:
@@ -198,20 +205,22 @@ def _remembered(f: Any) -> tuple[int, str] | None:
         return None
     mine = tuple(walk.key)
     known = [e for key, e in list(STORE.entries.items()) if _holds(key, mine)]
-    known = [e for e in known if e.stage or e.programs or e.ready]
+    known = [e for e in known if e.stage or e.programs or e.runners]
     if not known:
         return (OPAQUE, WRITES) if is_known_to_write(f) else None
     last = max(known, key=lambda entry: entry.used)
     return last.stage, last.reason
 
 
-def _holds(key: Any, walked: tuple[Any, ...]) -> bool:
+def _holds(key: Key, walked: Key) -> bool:
     """Whether the key of a call is that of this function, with any arguments."""
     count = len(walked)
     return any(key[i : i + count] == walked for i in range(len(key) - count, -1, -1))
 
 
-def _formula(f: Any, x: Any, *, mode: Any = AUTO) -> tuple[Any, Any]:
+def _formula(
+    f: Function, x: Point, *, mode: AbstractMode = AUTO
+) -> tuple[PyTree, PyTree]:
     """Take a first derivative of any function, in the mode that it has."""
     if isinstance(mode, Forward):
         _, derivative, aux = mode.along(f, x, jax.tree.map(jnp.ones_like, x))
@@ -220,12 +229,12 @@ def _formula(f: Any, x: Any, *, mode: Any = AUTO) -> tuple[Any, Any]:
     return pull(jax.tree.map(jnp.ones_like, y))[0], aux
 
 
-def _candidates(facts: Any, sizes: Any) -> Any:
+def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     del sizes
     return first_order_candidates(facts, forward=False)
 
 
-_KIND = Kind(
+_DEFINITION = Definition(
     "explain",
     takes="",
     wants="inexact",
@@ -237,4 +246,4 @@ _KIND = Kind(
     choice=None,
     curved=lambda order: False,
 )
-_OPTIONS = [Options(_KIND, AUTO, aux, False, None, None) for aux in (False, True)]
+_OPTIONS = [Options(_DEFINITION, AUTO, aux, False, None, None) for aux in (False, True)]

@@ -7,14 +7,19 @@ or with another number in it: it is compiled once, and what differs is an argume
 
 import threading
 import weakref
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     CanonicalForm,
+    ClosedJaxpr,
+    Leaf,
     Number,
+    PyTreeDef,
     Unrecognized,
     canonical_form,
     jaxpr_as_fun,
@@ -23,7 +28,9 @@ from hotk._core import (
 )
 from hotk.capture import aval_of, own_copy, rule_key
 
-from ._call import Mismatch
+from ._call import Call
+from ._program import Program
+from ._slot import Mismatch
 
 
 # After so many programs of one family, all numbers are arguments of the next.
@@ -39,12 +46,12 @@ class Member(NamedTuple):
         captured: How many arrays the function has captured.
     """
 
-    closed: Any
+    closed: ClosedJaxpr
     form: CanonicalForm
     captured: int
 
     @staticmethod
-    def of(closed: Any, count: int) -> "Member":
+    def of(closed: ClosedJaxpr, count: int) -> "Member":
         """Read a program whose first `count` inputs are captured arrays.
 
         Raises:
@@ -73,7 +80,13 @@ class Variant:
     def __init__(self, member: Member, opened: frozenset[int]) -> None:
         self.open = tuple(sorted(opened))
         self.fixed = _bits(member, opened)
-        self.programs: Any = weakref.WeakValueDictionary()
+        # Weakly: evicting an entry of the store has to free the compiled program
+        # (`promises/test_bounded_memory`).
+        self.programs: weakref.WeakValueDictionary[Hashable, Program] = (
+            weakref.WeakValueDictionary()
+        )
+        # Without the captured arrays that are not used: functions that differ in those
+        # alone are one (`unused_arrays_are_left_out`).
         closed = pruned(member.closed, member.captured, member.form.inputs)
         if opened:
             paths = [member.form.numbers[i].path for i in self.open]
@@ -89,7 +102,7 @@ class Variant:
         return [member.form.numbers[i] for i in self.open]
 
 
-class Function(NamedTuple):
+class SharedFunction(NamedTuple):
     """A function of the user as its program: the innermost call of an operator's.
 
     Attributes:
@@ -98,9 +111,15 @@ class Function(NamedTuple):
     """
 
     variant: Variant
-    out_tree: Any
+    out_tree: PyTreeDef
 
-    def __call__(self, call: Any, captured: Any, x: Any, args: Any) -> Any:
+    def __call__(
+        self,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> tuple[PyTree, PyTree]:
         """Evaluate the function; a `Primal` is called alike."""
         del call
         return self.out_tree.unflatten(self.variant.jit(*captured, *x, *args))
@@ -121,47 +140,51 @@ class Family:
         for known in self.variants:
             if known.fits(member):
                 return known
-        made = Variant(member, self._opened(member))
+        new = Variant(member, self._opened(member))
         with self.lock:
-            for known in self.variants:
+            for known in self.variants:  # of another thread, meanwhile
                 if known.fits(member):
                     return known
-            self.variants = (*self.variants, made)
-        return made
+            self.variants = (*self.variants, new)
+        return new
 
     def _opened(self, member: Member) -> frozenset[int]:
         """Return the numbers in which a member differs from those before it."""
         known = self.variants
+        # The first has its numbers in the program, where XLA simplifies by them.
         if not known:
             return frozenset()
         every = range(len(member.form.numbers))
         if len(known) >= _MOST_VARIANTS:
             return frozenset(every)
-        first = dict(known[0].fixed)
-        differs = (i for i in every if member.form.numbers[i].bits != first[i])
+        # The first variant has all its numbers fixed, so it knows the bits of each.
+        bits = dict(known[0].fixed)
+        differs = (i for i in every if member.form.numbers[i].bits != bits[i])
         return frozenset(known[-1].open).union(differs)
 
 
 def _bits(member: Member, opened: frozenset[int]) -> tuple[tuple[int, bytes], ...]:
+    # Bits, as `-0.0 == 0.0` and a NaN is not equal to itself
+    # (`numbers_are_told_apart_bit_by_bit`).
     numbers = enumerate(member.form.numbers)
     return tuple((i, number.bits) for i, number in numbers if i not in opened)
 
 
-def _own(constant: Any) -> Any:
+def _own(constant: Leaf) -> Leaf:
     if isinstance(constant, np.ndarray):
         return jax.device_put(own_copy(constant))  # `jnp.asarray` would compile
     return constant
 
 
-def _as_array(number: Number) -> Any:
+def _as_array(number: Number) -> Array:
     """Return a number as the argument that takes its place."""
     dtype, weak = number.kind  # type: ignore[misc]
     if weak:
-        kind = {"f": float, "c": complex, "i": int, "u": int}[dtype.kind]
-        made = jax.device_put(kind(np.asarray(number.value).item()))
-        if made.dtype != dtype:  # weak numbers of another width cannot be made
+        python_type = {"f": float, "c": complex, "i": int, "u": int}[dtype.kind]
+        array = jax.device_put(python_type(np.asarray(number.value).item()))
+        if array.dtype != dtype:  # weak numbers of another width cannot be made
             raise Unrecognized(f"a weak number of {dtype}")
-        return made
+        return array
     return jax.device_put(np.asarray(number.value, dtype))
 
 
@@ -169,60 +192,78 @@ class Bound:
     """A shared program with what one function brings into it.
 
     Attributes:
-        places: Where its inputs besides the arguments are, in the captured arrays
-            followed by the constants and the numbers of the function.
+        count: How many arrays the function has captured.
+        places: Where the inputs of the program besides the arguments are, in the
+            captured arrays followed by the constants and the numbers of the function.
         extra: Those constants and numbers.
-        unused: Which captured arrays it leaves out, and what they were like: a function
-            may read a shape and no number. JAX looks at those that go in.
+        unused: Which captured arrays it leaves out, and of which type they were: a
+            function may read a shape and no number. JAX looks at those that go in.
         program: The program of the operator.
     """
 
-    __slots__ = ("__weakref__", "extra", "places", "program", "unused")
+    __slots__ = ("__weakref__", "count", "extra", "places", "program", "unused")
+
+    program: Program
 
     def __init__(
-        self, member: Member, variant: Variant, captured: Any, pinned: Any
+        self,
+        member: Member,
+        variant: Variant,
+        captured: Sequence[Leaf],
+        pinned: Sequence[Leaf],
     ) -> None:
         used = set(member.form.inputs)
+        self.count = member.captured
         self.unused = tuple(
             (i, aval_of(a)) for i, a in enumerate(captured) if i not in used
         )
         numbers = [_as_array(n) for n in variant.numbers(member)]
         # The arrays of classes stay theirs: not kept alive, and the key has them.
-        held = set(map(id, pinned))
+        of_classes = set(map(id, pinned))
         constants = [
-            weakref.ref(c) if id(c) in held else _own(c) for c in member.closed.consts
+            weakref.ref(c) if id(c) in of_classes else _own(c)
+            for c in member.closed.consts
         ]
         self.extra = [*constants, *numbers]
-        first = member.captured + len(member.closed.consts)
-        self.places = (*member.form.inputs, *range(first, first + len(numbers)))
-        self.program: Any = None
+        begin = member.captured + len(member.closed.consts)
+        # In the order of the canonical form, not of capture
+        # (`arrays_in_another_order_are_not_mixed_up`).
+        self.places = (*member.form.inputs, *range(begin, begin + len(numbers)))
 
-    def to(self, program: Any) -> "Bound":
-        """Bind the program of an operator."""
+    def bind(self, program: Program) -> "Bound":
+        """Set the program of an operator, and return itself."""
         self.program = program
         return self
 
-    def captured(self, captured: Any) -> list[Any]:
+    def arrange(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """Return what the program takes in place of the captured arrays.
 
         Raises:
             Mismatch: If one that is left out is not like that of before.
         """
-        for i, kind in self.unused:
-            if aval_of(captured[i]) != kind:
+        for i, type_ in self.unused:
+            if aval_of(captured[i]) != type_:
                 raise Mismatch
-        extra = [a() if type(a) is weakref.ref else a for a in self.extra]
+        # A weak reference is to an array of a class, which the function holds now.
+        extra: list[PyTree] = [
+            a() if isinstance(a, weakref.ref) else a for a in self.extra
+        ]
         every = (*captured, *extra)
         return [every[i] for i in self.places]
 
-    def jit(self, captured: Any, arrays: Any) -> Any:
+    def jit(self, *flat: Leaf) -> PyTree:
         """Compute; arguments as those of a `Program`."""
-        return self.program.jit(self.captured(captured), arrays)
+        count = self.count
+        return self.program.jit(*self.arrange(flat[:count]), *flat[count:])
 
-    def run(self, source: Any, captured: Any, arrays: Any) -> Any:
-        """Compute; `source` tells the function if JAX has to trace it again."""
-        return self.program.run(source, self.captured(captured), arrays)
+    def run(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> PyTree:
+        """Compute; the call tells the function if JAX has to trace it again."""
+        return self.program.run(call, self.arrange(captured), arrays)
 
-    def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
+    def compile(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""
-        return self.program.compile(source, self.captured(captured), arrays)
+        return self.program.compile(call, self.arrange(captured), arrays)

@@ -9,18 +9,22 @@ from ._program import Program
 
 
 class Info(NamedTuple):
-    """What a prepared operator runs and what it costs.
+    """What a prepared operator runs and what it costs: `prepared.info`.
+
+    It prints as a table of one line for each field.
 
     Attributes:
         operator: Name of the operator.
         mode: The mode that runs.
-        why: Why it was chosen.
+        why: The reason for this mode.
         rules: Which derivative rules run, of functions that have some of their own.
-        block: How many directions at once; `None` means all or no matter.
+        block: How many directions at once; `None` if it does not work in blocks, or
+            takes all at once.
         equations: Equations of the traced program, inner ones included.
         flops: Floating-point operations of one call, as XLA counts them.
         bytes: Bytes that one call reads and writes, as XLA counts them.
-        peak_bytes: Bytes of arguments, results and temporaries together.
+        peak_bytes: Bytes of arguments, results and temporaries together, as XLA plans
+            them.
         temporary_bytes: Bytes of temporaries alone.
         trace_seconds: Seconds that tracing took.
         lower_seconds: Seconds that lowering took.
@@ -82,11 +86,11 @@ def info_of(program: Program) -> Info:
             )
     jaxpr = program.traced.jaxpr.jaxpr if program.traced is not None else None
     return Info(
-        program.options.kind.name,
+        program.options.definition.name,
         str(program.mode),
         program.why,
         () if jaxpr is None else notes_of(jaxpr),
-        program.block if program.options.kind.sized else None,
+        program.block if program.options.definition.sized else None,
         0 if jaxpr is None else sum(1 for _ in equations(jaxpr)),
         float(cost.get("flops", 0.0)),
         float(cost.get("bytes accessed", 0.0)),

@@ -1,12 +1,14 @@
 """The arguments of a call: what is an array, what is static, what is differentiated."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from hotk._core import ARRAY, describe, is_inexact, nothing_inexact
+from hotk._core import ARRAY, Leaf, Point, describe, is_inexact, nothing_inexact
 from hotk.capture import StaticArrays, Walk, is_numeric, is_static, own_copy
 
 
@@ -21,19 +23,19 @@ class Inputs(NamedTuple):
     Attributes:
         arrays: What goes into the compiled program, in order.
         statics: What does not, by its number among all leaves.
-        marks: Numbers of the direction's leaves that may be cast to the dtype of the
-            point (NumPy arrays and Python numbers).
+        castable: Numbers of the direction's leaves that may be cast to the dtype of the
+            point (NumPy arrays and Python numbers); a static one as a negative number.
         visited: The static leaves besides those of the direction, in order.
     """
 
-    arrays: list[Any]
-    statics: dict[int, Any]
-    marks: tuple[int, ...]
-    visited: tuple[Any, ...]
+    arrays: list[Leaf]
+    statics: dict[int, object]
+    castable: tuple[int, ...]
+    visited: tuple[object, ...]
 
 
 def sort_inputs(
-    leaves: list[Any],
+    leaves: Sequence[PyTree],
     counts: tuple[int, int],
     walk: Walk | None,
     *,
@@ -47,36 +49,45 @@ def sort_inputs(
         walk: Takes the places of the static leaves into its key, if there is one.
         opaque: Whether all that is not differentiated stays what it is.
     """
-    arrays: list[Any] = []
-    statics: dict[int, Any] = {}
-    marks: list[int] = []
+    arrays: list[Leaf] = []
+    statics: dict[int, object] = {}
+    castable: list[int] = []
     point, ahead = counts[0], counts[0] + counts[1]
-    usual = not opaque and (walk is None or not walk.static_arrays)
+    # Only in the first stage is an array of JAX an input wherever it stands.
+    always_input = not opaque and (walk is None or not walk.static_arrays)
     for i, leaf in enumerate(leaves):
-        if usual and type(leaf) is ARRAY:
+        if always_input and type(leaf) is ARRAY:
             arrays.append(leaf)
             continue
         part = POINT if i < point else DIRECTION if i < ahead else ARGS
-        ready = _as_array(leaf)
-        if ready is None or (part != DIRECTION and _is_fixed(leaf, part, walk, opaque)):
+        array = _as_array(leaf)
+        if array is None or (part != DIRECTION and _is_fixed(leaf, part, walk, opaque)):
             statics[i] = leaf
             if part == DIRECTION:
-                marks.append(-1 - i)
+                castable.append(-1 - i)
             elif walk is not None:
                 walk.key.append(("static", part, i if part == POINT else i - ahead))
             continue
+        # The dtype of a NumPy direction is often an accident, as of `np.ones(3)`.
         if part == DIRECTION and not isinstance(leaf, jax.Array):
-            marks.append(i)
+            castable.append(i)
         elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):
+            # The class is part of the key: `f` may compute with it by NumPy
+            # (`reliability/test_inputs`).
             walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
-        arrays.append(ready)
-    fixed = tuple(s for i, s in statics.items() if not point <= i < ahead)
-    return Inputs(arrays, statics, tuple(marks), fixed)
+        arrays.append(array)
+    visited = tuple(s for i, s in statics.items() if not point <= i < ahead)
+    return Inputs(arrays, statics, tuple(castable), visited)
 
 
-def _as_array(leaf: Any) -> Any:
-    """Return what JAX shall see of a leaf, or `None` for a static thing."""
-    if type(leaf) is int and not -_LARGE <= leaf < _LARGE and not _fits(leaf):
+def _as_array(leaf: PyTree) -> Leaf | None:
+    """Return what JAX shall see of a leaf, or `None` for a static thing.
+
+    NumPy arrays are copied: JAX shares their memory on CPU, and the user may write
+    into them as soon as the call has returned
+    (`numpy_arguments_may_be_overwritten_as_soon_as_the_call_returns`).
+    """
+    if type(leaf) is int and not -_LARGE <= leaf < _LARGE and not _is_in_range(leaf):
         return None
     if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
         return leaf
@@ -98,13 +109,13 @@ def _has_room(array: np.ndarray) -> bool:
     return bool(limits.min <= array.min() and array.max() <= limits.max)
 
 
-def _fits(number: int) -> bool:
+def _is_in_range(number: int) -> bool:
     """Whether JAX has room for an integer."""
     limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(int))
     return limits.min <= number <= limits.max
 
 
-def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:
+def _is_fixed(leaf: object, part: int, walk: Walk | None, opaque: bool) -> bool:
     """Whether a leaf that could be an array is static in this kind of trace."""
     if part == POINT and is_inexact(leaf):
         return False
@@ -114,7 +125,7 @@ def _is_fixed(leaf: Any, part: int, walk: Walk | None, opaque: bool) -> bool:
     return bool(static) and is_static(leaf, static)
 
 
-def check_point(call: str, x: Any) -> None:
+def check_point(call: str, x: Point) -> None:
     """Refuse a point in which there is nothing to differentiate."""
     leaves = jax.tree.leaves(x)
     arrays = [leaf for leaf in leaves if _as_array(leaf) is not None]

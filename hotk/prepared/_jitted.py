@@ -1,10 +1,11 @@
 """`jitted`: `jax.jit` for functions of hotk, whose compilations are counted."""
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from hotk._core import is_outermost, unkeyed_setting
 from hotk.capture import Closure, Opaque, key_and_arrays
@@ -15,7 +16,9 @@ from ._store import STORE
 _MOST_PROGRAMS = 256
 
 
-def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+def jitted(
+    function: Callable[..., PyTree] | None = None, **options: Any
+) -> Callable[..., Any]:
     """Jit a function of hotk; `hotk.cache_info` counts what is compiled.
 
     Its body runs when JAX traces it, which is before it is compiled, or inside of
@@ -32,25 +35,27 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return functools.partial(jitted, **options)
 
     @functools.lru_cache(_MOST_PROGRAMS)
-    def made(known: Hashable) -> Any:
+    def jitted_for(settings: tuple[Hashable, ...]) -> Any:
+        del settings
+
         # `jax.jit` shares the trace of a function, so this one is made for each as well
         @functools.wraps(function)
-        def body(*args: Any, **keywords: Any) -> Any:
+        def body(*args: PyTree, **keywords: PyTree) -> PyTree:
             if is_outermost():
                 STORE.compiled()
             return function(*args, **keywords)
 
         return jax.jit(body, **options)
 
-    def find(*given: Any) -> Any:
-        return made((unkeyed_setting(), *_classes(given)))
+    def find(*given: PyTree) -> Any:
+        return jitted_for((unkeyed_setting(), *_classes(given)))
 
     @functools.wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: PyTree, **keywords: PyTree) -> PyTree:
         return find(args, keywords)(*args, **keywords)
 
     @functools.wraps(function)
-    def eval_shape(*args: Any, **keywords: Any) -> Any:
+    def eval_shape(*args: PyTree, **keywords: PyTree) -> PyTree:
         return find(args, keywords).eval_shape(*args, **keywords)
 
     result: Any = call
@@ -58,7 +63,7 @@ def jitted(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return result
 
 
-def _classes(tree: Any) -> list[Hashable]:
+def _classes(tree: PyTree) -> Sequence[Hashable]:
     """Return what the held functions in a tree read of classes, as those are now."""
     # not `isinstance`: the classes of Equinox answer that slowly, here for each node
     found = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is Closure)

@@ -1,42 +1,69 @@
 """What a `Prepared` does when it is called with something else."""
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
-from hotk._core import PreparationError, Tracer, trace_context
+from hotk._core import Leaf, Point, PreparationError, Tracer, trace_context
 from hotk.capture import (
     Closure,
     Opaque,
     Row,
     Signature,
+    Skeleton,
     Walk,
     own_copy,
     sharding_of,
 )
 
+from ._program import Program
 
-class Held:
-    """Static arguments of a `Prepared`: compared by identity, so always hashable."""
+
+class StaticLeaves:
+    """Static arguments of a `Prepared`: compared by identity, so always hashable.
+
+    Attributes:
+        by_number: The arguments, by their number among all leaves.
+    """
 
     __slots__ = ("by_number",)
 
-    def __init__(self, by_number: dict[int, Any]) -> None:
+    def __init__(self, by_number: Mapping[int, object]) -> None:
         self.by_number = by_number
 
     @staticmethod
-    def of(statics: dict[int, Any]) -> "Held":
+    def of(statics: Mapping[int, object]) -> "StaticLeaves":
         """Hold static arguments by their number among all leaves."""
-        return Held(dict(statics)) if statics else NOTHING
+        return StaticLeaves(dict(statics)) if statics else _NO_STATICS
 
 
-NOTHING = Held({})
+_NO_STATICS = StaticLeaves({})
 _NUMBERS = (bool, int, float, complex)
 
 
-def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
+class PreparedOperator(Protocol):
+    """What is known here of a `Prepared`."""
+
+    leaves: tuple[Array, ...]
+    skeleton: Skeleton
+    program: Program
+    signature: Signature
+    statics: StaticLeaves
+    operator: Callable[..., PyTree]
+    on_mismatch: str
+
+    def __call__(self, x: Point, *rest: PyTree) -> PyTree:
+        """Evaluate the operator."""
+        ...
+
+
+def convert_leaves(
+    prepared: PreparedOperator, leaves: Sequence[PyTree]
+) -> list[Leaf] | None:
     """Convert the leaves of a call, or return `None` if a static one differs.
 
     NumPy arrays are copied; a direction of NumPy arrays or Python numbers gets the
@@ -44,7 +71,7 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
     """
     statics = prepared.statics.by_number
     directions = _direction(prepared)
-    made = []
+    converted: list[Leaf] = []
     for i, leaf in enumerate(leaves):
         if i in statics:
             if i not in directions and not _same_static(leaf, statics[i]):
@@ -54,34 +81,36 @@ def make_ready(prepared: Any, leaves: list[Any]) -> list[Any] | None:
             number = isinstance(leaf, Tracer) and jnp.ndim(leaf) == 0
             if number and i in directions and not weak and leaf.dtype == want:
                 leaf = jax.lax.convert_element_type(leaf, want)  # of a Python number
-            made.append(leaf)
+            converted.append(leaf)
         elif isinstance(leaf, (np.ndarray, np.generic, *_NUMBERS)):
             _, want, weak = prepared.signature.leaves[i].aval
-            if i in directions and not weak and _fits(leaf, want):
-                made.append(np.array(leaf, dtype=want, copy=True))
+            if i in directions and not weak and _can_be_cast(leaf, want):
+                converted.append(np.array(leaf, dtype=want, copy=True))
             else:
-                made.append(
-                    leaf if isinstance(leaf, _NUMBERS) else own_copy(np.asarray(leaf))
-                )
+                own: PyTree = leaf
+                if not isinstance(leaf, _NUMBERS):
+                    own = own_copy(np.asarray(leaf))
+                converted.append(own)
         else:
             return None
-    return made
+    return converted
 
 
-def _direction(prepared: Any) -> range:
+def _direction(prepared: PreparedOperator) -> range:
     """Return the numbers of the direction's leaves."""
     x_tree, rest_tree = prepared.program.tree.children()
-    if not prepared.program.options.kind.takes:
+    if not prepared.program.options.definition.takes:
         return range(0)
-    first = x_tree.num_leaves
-    return range(first, first + rest_tree.children()[0].num_leaves)
+    begin = x_tree.num_leaves
+    return range(begin, begin + rest_tree.children()[0].num_leaves)
 
 
-def _fits(leaf: Any, dtype: Any) -> bool:
+def _can_be_cast(leaf: PyTree, dtype: np.dtype) -> bool:
+    """Whether a cast drops no imaginary part."""
     return not np.iscomplexobj(leaf) or jnp.issubdtype(dtype, jnp.complexfloating)
 
 
-def _same_static(a: Any, b: Any) -> bool:
+def _same_static(a: object, b: object) -> bool:
     if a is b:
         return True
     walks = Walk(), Walk()
@@ -93,7 +122,7 @@ def _same_static(a: Any, b: Any) -> bool:
     return not walks[0].leaves and walks[0].key == walks[1].key
 
 
-def same_shardings(prepared: Any, arrays: list[Any]) -> bool:
+def same_shardings(prepared: PreparedOperator, arrays: Sequence[Leaf]) -> bool:
     """Whether all arrays lie on the devices that they were prepared for."""
     statics = prepared.statics.by_number
     leaves = prepared.signature.leaves
@@ -104,24 +133,31 @@ def same_shardings(prepared: Any, arrays: list[Any]) -> bool:
     )
 
 
-def _same_sharding(array: Any, expected: Any) -> bool:
+def _same_sharding(array: Leaf, expected: jax.sharding.Sharding | None) -> bool:
     found = sharding_of(array)
     if found is None or expected is None:
         return found is expected
+    assert isinstance(array, jax.Array)  # only those have one
     return found.is_equivalent_to(expected, array.ndim)
 
 
-def answer(prepared: Any, x: Any, rest: Any) -> Any:
-    """Raise, retrace or cast, as the `Prepared` was told to."""
+def answer_mismatch(
+    prepared: PreparedOperator, x: Point, rest: tuple[PyTree, ...]
+) -> PyTree:
+    """Raise, retrace or cast, as `on_mismatch` says.
+
+    Raises:
+        PreparationError: If the arguments do not fit and are not to be made to.
+    """
     if prepared.on_mismatch == "retrace":
         return _retrace(prepared, x, rest)
-    kind = prepared.program.options.kind
-    called = Signature.of((x, *rest), kind.roots(1 + len(rest)))
+    roots = prepared.program.options.definition.roots(1 + len(rest))
+    called = Signature.of((x, *rest), roots)
     settings = prepared.program.unlike(trace_context())
     if prepared.on_mismatch == "cast" and not settings:
-        cast = _cast(prepared, (x, *rest), called)
-        if cast is not None:
-            return prepared(*cast)
+        arguments = _cast(prepared, (x, *rest), called)
+        if arguments is not None:
+            return prepared(*arguments)
     rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
     rows += prepared.signature.compare(called)
     rows += [Row(False, name, *pair) for name, pair in settings.items()]
@@ -130,14 +166,12 @@ def answer(prepared: Any, x: Any, rest: Any) -> Any:
     raise mismatch_error(prepared, rows)
 
 
-_WAY_OUT = (
-    "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."
-)
+_FIX = "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."
 _MANY = 12
 
 
 def mismatch_error(
-    prepared: Any, rows: list[Row], fix: str = _WAY_OUT
+    prepared: PreparedOperator, rows: Sequence[Row], fix: str = _FIX
 ) -> PreparationError:
     """Write the error: a line a field, with a tick or a cross and both values.
 
@@ -145,7 +179,8 @@ def mismatch_error(
     """
     if len(rows) > _MANY:
         rows = sorted(rows, key=lambda row: row.same)
-    lines = [f"`{prepared.program.options.kind.name}` was prepared for something else."]
+    name = prepared.program.options.definition.name
+    lines = [f"`{name}` was prepared for something else."]
     for row in rows:
         mark = "✓" if row.same else "✗"
         values = (
@@ -158,12 +193,10 @@ def mismatch_error(
     return PreparationError("\n".join(lines))
 
 
-def _retrace(prepared: Any, x: Any, rest: Any) -> Any:
+def _retrace(prepared: PreparedOperator, x: Point, rest: tuple[PyTree, ...]) -> PyTree:
     options = prepared.program.options
-    skeleton = prepared.skeleton
-    f = Closure(prepared.leaves[len(prepared.leaves) - skeleton.count :], skeleton)
     return prepared.operator(
-        f,
+        Closure(prepared.leaves, prepared.skeleton),
         x,
         *rest,
         mode=options.mode,
@@ -174,16 +207,18 @@ def _retrace(prepared: Any, x: Any, rest: Any) -> Any:
     )
 
 
-def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
+def _cast(
+    prepared: PreparedOperator, arguments: tuple[PyTree, ...], called: Signature
+) -> tuple[PyTree, ...] | None:
     """Cast dtypes and weak types and move to the devices; `None` if shapes differ."""
     mine = prepared.signature
     if mine.structure != called.structure:
         return None
     leaves, treedef = jax.tree.flatten(arguments)
-    made = []
+    cast: list[Leaf] = []
     for leaf, want, got in zip(leaves, mine.leaves, called.leaves, strict=True):
         if want == got:
-            made.append(leaf)
+            cast.append(leaf)
             continue
         if (
             want.aval[0] == "static"
@@ -195,15 +230,15 @@ def _cast(prepared: Any, arguments: Any, called: Signature) -> Any:
         if not np.can_cast(got.aval[1], dtype, "same_kind"):
             return None  # nothing is rounded to an integer or to a truth
         if weak and np.shape(leaf) == ():
-            made.append(np.asarray(leaf).astype(dtype).item())
+            cast.append(np.asarray(leaf).astype(dtype).item())
             continue
-        if not _fits(leaf, dtype):
+        if not _can_be_cast(leaf, dtype):
             return None
         array = jnp.asarray(leaf, dtype)
         if want.sharding is not None:
             array = jax.device_put(array, want.sharding)
-        made.append(array)
-    again = treedef.unflatten(made)
-    roots = prepared.program.options.kind.roots(len(arguments))
-    now = Signature.of(again, roots)
-    return again if all(row.same for row in mine.compare(now)) else None
+        cast.append(array)
+    result = treedef.unflatten(cast)
+    roots = prepared.program.options.definition.roots(len(arguments))
+    now = Signature.of(result, roots)
+    return result if all(row.same for row in mine.compare(now)) else None

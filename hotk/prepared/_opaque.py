@@ -1,53 +1,67 @@
 """Opaque calls: the function itself is traced, and compiled only if it is new."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
-import numpy as np
+from jaxtyping import PyTree
 
 from hotk._core import (
     NEEDS_VALUE,
     PASSED_ON,
+    Function,
+    Leaf,
     ModeError,
+    Point,
     Tracer,
     Unrecognized,
     check_forward,
-    fingerprint,
     function_name,
     function_place,
     in_trace,
     inlined,
     inner_constants,
     message,
-    trace_context,
-    trace_once,
     tracers_inside,
 )
-from hotk.capture import StaticArrays, own_copy
+from hotk.capture import StaticArrays, TracedProgram
 from hotk.mode import AbstractMode, Facts, Nested
 from hotk.primitive import check_linear
 
-from ._call import Call, own_constants
+from ._call import Call
+from ._derive import derive
+from ._family import Bound
 from ._inputs import sort_inputs
-from ._joined import Traced, join
-from ._level import error_line
-from ._loud import warn_if_opaque_again
+from ._joined import TracedFunction, join
+from ._lifted import LiftedProgram
 from ._options import Options
 from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
-from ._program import Evaluator, Lifted, derive
+from ._program import Program, Runner, types_of
 from ._store import STORE
+from .warnings import error_line, warn_if_opaque_again
+
+
+_Result = TypeVar("_Result")
 
 
 class OpaqueCall(Call):
     """A call of a function that is run as it is, once.
 
-    Only the point is traced; the further arguments as well if the program is held.
+    Only the point is traced; the further arguments as well if the program is reused.
+
+    Attributes:
+        reused: Whether the program is run more than once, as that of a `Prepared` is.
     """
 
     def __init__(
-        self, options: Options, f: Any, x: Any, rest: Any, *, held: bool = False
+        self,
+        options: Options,
+        f: Function,
+        x: Point,
+        rest: tuple[PyTree, ...],
+        *,
+        reused: bool = False,
     ) -> None:
         self.options = options
         self.f = f
@@ -57,16 +71,18 @@ class OpaqueCall(Call):
         self.rebuilt = False
         self.wrote = False
         self._flatten()
-        self.held = held
-        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not held)
+        self.reused = reused
+        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not reused)
         self.walked = ()
         self.captured = []
 
-    def make_args(self, leaves: list[Any]) -> tuple[Any, ...]:
+    def make_args(self, leaves: Sequence[object]) -> tuple[PyTree, ...]:
         """Return the further arguments themselves, unless they are traced."""
-        return super().make_args(leaves) if self.held else self.args
+        return super().make_args(leaves) if self.reused else self.args
 
-    def evaluate(self, captured: Any, x: Any, args: Any) -> Any:
+    def evaluate(
+        self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
+    ) -> tuple[PyTree, PyTree]:
         """Call the function itself."""
         del captured
         numbers = range(self.counts[0]), range(self.ahead, len(self.leaves))
@@ -75,112 +91,123 @@ class OpaqueCall(Call):
         given = self._merge(numbers[1], args, statics)
         return self.split(self.f(point, *self.make_args(given)))
 
-    def trace(self) -> Any:
+    def trace(self) -> TracedProgram:
         """Run the function, once: what it keeps for later is no tracer."""
         leaves, _, args = self.unflatten(self.inputs.arrays)
         self.point(leaves)  # refuses one without anything to differentiate
         alone = lambda x, moving: self.evaluate([], x, moving)
         moving = self.arrays_only(leaves, 0), self.arrays_only(args, self.ahead)
         try:
-            closed, shapes = trace_once(alone, *moving, kept=self.held)
+            traced = TracedProgram.of(alone, *moving, kept=self.reused)
         except NEEDS_VALUE as error:
             if in_trace():  # it may be a tracer of the outside whose value is asked for
                 raise
             raise needs_point(self, error) from error
-        self.traced = own_constants(closed), shapes
+        self.traced = traced.with_own_constants()
         return self.traced
 
 
 def call_opaque(
-    options: Options, f: Callable[..., Any], x: Any, rest: Any, reason: str
-) -> Any:
+    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: str
+) -> PyTree:
     """Trace the function itself, now and once; derive it only if its program is new."""
     began = time.perf_counter()
     call = OpaqueCall(options, f, x, rest)
     arrays = call.inputs.arrays
     STORE.opaque_traces += 1
-    closed, shapes = call.trace()
+    traced = call.trace()
+    # The outer program takes in what is derived, and nothing is kept for another call.
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
         apply = lambda plan: derive(call, None, [], arrays, plan)
         return first_that_works(call, apply)[1]
-    STORE.missed(f"{options.kind.name}({function_name(f)}): opaque, {reason}")
+    STORE.missed(f"{options.definition.name}({function_name(f)}): opaque, {reason}")
+    runner: Runner
     try:
-        ready = join(call, Traced(None, closed, shapes, Facts.of(closed.jaxpr)))
-        _keep(ready.program)
+        facts = Facts.of(traced.closed.jaxpr)
+        runner = join(call, TracedFunction(None, traced, facts))
+        if isinstance(runner, Bound):
+            _keep(runner.program)
     except (Unrecognized, Fallback):  # or no mode works, which is said below
-        ready = derived(call)
-    warn_if_opaque_again(call, reason, time.perf_counter() - began)
-    if ready.compile(call, [], arrays):
+        runner = derived(call)
+    # Timed before it is compiled: that happens once, and the warning is of each call.
+    warn_if_opaque_again(
+        options.definition.call(),
+        f,
+        reason,
+        time.perf_counter() - began,
+        lambda: _signature(call),
+        call.inputs.visited,
+    )
+    if runner.compile(call, [], arrays):
         STORE.compiled()
-    return ready.run(call, [], arrays)
+    return runner.run(call, [], arrays)
 
 
-def _keep(program: Any) -> None:
+def _signature(call: OpaqueCall) -> int:
+    """Return what a function that is not opaque would be traced once for."""
+    types = types_of([], call.inputs.arrays)
+    try:
+        return hash((call.options, call.tree, types, *call.inputs.statics.items()))
+    except TypeError:
+        return hash((call.options, types))
+
+
+def _keep(program: Program) -> None:
     """Let the store know that a program is in use: it drops what no entry holds."""
     key = (OpaqueCall, program)
     entry = STORE.entries.get(key)
     if entry is None:
-        STORE.entry(key).programs[None] = program
+        STORE.entry(key).programs[program.types, program.context] = program
     else:
         entry.used = STORE.clock()
 
 
-def staged(call: Call, plan: Plan) -> tuple[Any, Any]:
-    """Trace the operator of a call: its program and the structure of its result."""
+def staged(call: Call, plan: Plan) -> TracedProgram:
+    """Trace the operator of a call."""
     run = lambda captured, arrays: derive(call, None, captured, arrays, plan)
     given = (call.captured, call.inputs.arrays)
     if call.traced is None:  # the body of the function is run
-        closed, shapes = trace_once(run, *given, kept=False)
-        closed = own_constants(closed)
+        traced = TracedProgram.of(run, *given).with_own_constants()
     else:
         closed, shapes = jax.make_jaxpr(run, return_shape=True)(*given)
-    check_forward(closed)
-    check_linear(closed)
-    if tracers_inside(closed):
+        traced = TracedProgram(closed, jax.tree.structure(shapes))
+    check_forward(traced.closed)
+    check_linear(traced.closed)
+    if tracers_inside(traced.closed):
         raise ValueError("a derivative rule inside it captures a tracer")
-    return closed, jax.tree.structure(shapes)
+    return traced
 
 
-def derived(call: Call) -> Lifted:
+def derived(call: Call) -> LiftedProgram:
     """Trace the operator of a function that was traced; its constants are arguments.
 
     It is for programs of functions that cannot be told from others to be derived.
     """
-    plan, (closed, out_tree) = first_that_works(call, lambda plan: staged(call, plan))
-    if inner_constants(closed):  # of jitted functions: they are arguments as well
-        closed = inlined(closed)
-    evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
-    return Lifted(closed, constants, evaluator, out_tree)
+    plan, traced = first_that_works(call, lambda plan: staged(call, plan))
+    return lifted(traced, plan)
 
 
-def find_evaluator(
-    plan: Plan, closed: Any, constants: Any, out_tree: Any
-) -> tuple[Evaluator, list[Any]]:
-    """Return the evaluator of an equal program, and the constants ready to go in."""
-    made = Evaluator(plan.mode, plan.why)
-    try:
-        key = (out_tree, fingerprint(closed, lift=True)[0])
-    except Unrecognized:
-        evaluator = made
-        STORE.compiled()
-    else:
-        evaluator = STORE.evaluator((trace_context(), key), made)
-    return evaluator, [
-        own_copy(c) if isinstance(c, np.ndarray) else c for c in constants
-    ]
+def lifted(traced: TracedProgram, plan: Plan) -> LiftedProgram:
+    """Take the constants out of a program, those of jitted functions in it as well."""
+    if inner_constants(traced.closed):
+        traced = TracedProgram(inlined(traced.closed), traced.out_tree)
+    return LiftedProgram(traced, plan)
 
 
-def first_that_works(call: Call, attempt: Callable[[Plan], Any]) -> Any:
+def first_that_works(
+    call: Call, attempt: Callable[[Plan], _Result]
+) -> tuple[Plan, _Result]:
     """Try the modes in turn, and say why none works if none does."""
     failures: list[tuple[Plan, Exception]] = []
-    closed, (y, _) = call.traced
-    made = plans(call, closed, y)
-    done = _attempts(made, attempt, failures)
+    traced = call.traced
+    assert traced is not None
+    order = plans(call, traced.closed, traced.shapes[0])
+    done = _attempts(order, attempt, failures)
     if done is None and isinstance(call, OpaqueCall):
         # What JAX differentiates it may fail to stage first: the function itself, then.
-        traced, call.traced = call.traced, None
+        call.traced = None
         try:
-            done = _attempts(made, attempt, [])
+            done = _attempts(order, attempt, [])
         finally:
             call.traced = traced
     if done is not None:
@@ -191,10 +218,12 @@ def first_that_works(call: Call, attempt: Callable[[Plan], Any]) -> Any:
 
 
 def _attempts(
-    made: list[Plan], attempt: Callable[[Plan], Any], failures: list[Any]
-) -> Any:
+    order: Sequence[Plan],
+    attempt: Callable[[Plan], _Result],
+    failures: list[tuple[Plan, Exception]],
+) -> tuple[Plan, _Result] | None:
     """Return the first plan that works with what it gives, `None` if none does."""
-    for plan in made:
+    for plan in order:
         if not may_try(plan, [error for _, error in failures]):
             continue
         try:
@@ -211,7 +240,7 @@ def needs_point(call: Call, error: Exception) -> ModeError:
     place = error_line(error)
     return ModeError(
         message(
-            call.options.kind.call(),
+            call.options.definition.call(),
             f"`{function_name(call.f)}` needs the value of the point{place}.",
             expected="operations of `jax.numpy` on what depends on `x`",
             got=first_line(error),
@@ -225,7 +254,7 @@ def _in(mode: AbstractMode) -> str:
     return f"by {mode}" if isinstance(mode, Nested) else f"in {mode} mode"
 
 
-def _way_out(call: Call, facts: Facts, asked: bool) -> str:
+def _fix(facts: Facts, asked: bool) -> str:
     """Say what to do about a function without a derivative."""
     auto = "Leave `mode=` to `hotk.Auto()`, which looks for one that exists"
     if facts.callbacks:
@@ -246,23 +275,24 @@ def _way_out(call: Call, facts: Facts, asked: bool) -> str:
     )
 
 
-def no_mode(call: Call, failures: list[tuple[Plan, Exception]]) -> ModeError:
+def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
     tried = "\n".join(
         f"    {plan}: {first_line(e)}{error_line(e)}" for plan, e in failures
     )
     where = f"`{function_name(call.f)}`{function_place(call.f)}"
-    facts = Facts.of(call.traced[0].jaxpr)
+    assert call.traced is not None
+    facts = Facts.of(call.traced.closed.jaxpr)
     found = f" It holds {facts}." if str(facts) else ""
     asked = failures[0][0].why == ASKED
     return ModeError(
         message(
-            call.options.kind.call(),
+            call.options.definition.call(),
             f"{where} cannot be differentiated "
             + (f"{_in(failures[0][0].mode)}." if asked else "in any mode.")
             + found,
             expected="a program whose derivative exists",
             got=f"\n{tried}",
-            fix=_way_out(call, facts, asked),
+            fix=_fix(facts, asked),
         )
     )

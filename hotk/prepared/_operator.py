@@ -2,37 +2,48 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 import numpy as np
 from jax.tree_util import tree_flatten
+from jaxtyping import PyTree
 
-from hotk._core import ARRAY, ModeError, Tracer, message, trace_context, unkeyed_setting
-from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
-from hotk.mode import (
-    AUTO,
-    AbstractMode,
-    Auto,
-    Nested,
+from hotk._core import (
+    ARRAY,
+    Function,
+    Leaf,
+    ModeError,
+    Point,
+    PyTreeDef,
+    Tracer,
+    message,
+    trace_context,
+    unkeyed_setting,
 )
+from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
+from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
-from ._call import SLOT, Call, Mismatch
+from ._call import Call
 from ._direct import call_slowly
 from ._inputs import sort_inputs
-from ._options import Kind, Options
-from ._prepared import Prepared, prepare
+from ._options import Candidates, Definition, Options
+from ._prepare import prepare
+from ._prepared import Prepared
+from ._program import Program
+from ._slot import SLOT, Mismatch
 from ._store import STORE
 from ._typed_operator import Parameters, Results, TypedOperator
 
 
 _ARRAYS = frozenset({ARRAY})
+_ENTRIES = STORE.entries
 _MISSING: Any = object()
-_WAY_OUT = (
+_FIX = (
     "Arguments of `f` follow by position, after the direction; for one by keyword "
     "use `functools.partial(f, {name}=...)`."
 )
-_WAYS_OUT = {
+_FIXES = {
     "argnums": "`f` is differentiated by its first argument, which may be a tree: give "
     "what else is to be differentiated inside it.",
     "on_mismatch": "It is for `.prepare`; a direct call takes any arguments.",
@@ -48,47 +59,52 @@ class Operator:
     and the captured structure of `f`, so nothing is traced or compiled twice.
     `op.prepare(f, x, [v], *args)` returns a `Prepared`, called as `prepared(x, [v],
     *args)`.
+
+    Attributes:
+        definition: What the operator is: its name, formula and modes.
     """
 
-    def __init__(self, kind: Kind, function: Callable[..., Any]) -> None:
+    def __init__(self, definition: Definition, function: Callable[..., PyTree]) -> None:
         functools.update_wrapper(self, function)
-        self.kind = kind
-        self._known: dict[Any, Options] = {}
-        self._usual: Any = None
-        if kind.choice is None:
-            self._usual = self._options(AUTO, False, False, None, None)
-        self._least = 1 if kind.takes else 0
+        self.definition = definition
+        self._known_options: dict[Hashable, Options] = {}
+        # Those of a call without keywords; an operator with `order` has no such call.
+        self._default_options: Options | None = None
+        if definition.choice is None:
+            self._default_options = self._options(AUTO, False, False, None, None)
+        self._least_rest = 1 if definition.takes else 0
         self.__signature__ = inspect.signature(function)
 
     def __call__(
         self,
-        f: Callable[..., Any],
-        x: Any = _MISSING,
-        *rest: Any,
+        f: Function,
+        x: Point = _MISSING,
+        *rest: PyTree,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
-        order: Any = None,
-        **named: Any,
-    ) -> Any:
+        order: object = None,
+        **named: PyTree,
+    ) -> PyTree:
         """Evaluate the operator at `x`."""
-        if x is _MISSING or len(rest) < self._least or named:
+        # Each Python call in here costs 2 % of the call of a small program: a program
+        # that is known is found and run by `key_and_arrays`, a guard and
+        # `unkeyed_setting` alone (`a_direct_call_is_four_python_calls`).
+        if x is _MISSING or len(rest) < self._least_rest or named:
             rest = self._arguments(x, rest, named)
         choices = block_size is not None or order is not None
-        if mode is AUTO and not has_aux and not batched and not choices:
-            options = self._usual or self._options(mode, False, False, None, None)
-        else:
+        options = self._default_options
+        if options is None or mode is not AUTO or has_aux or batched or choices:
             options = self._options(mode, has_aux, batched, block_size, order)
-        arrays = [x, *rest]
+        arrays: list[Leaf] = [x, *rest]
         shape: Any = len(arrays)
-        marks: tuple[int, ...] = ()
-        given: list[Any] = []
-        orders = nodes = None
-        fixed: tuple[Any, ...] = ()
-        key: Any = None
-        captured: Any = None
-        result: Any = None
+        castable: tuple[int, ...] = ()
+        placed: Sequence[Hashable] = ()
+        orders = nodes = walk = None
+        visited: tuple[object, ...] = ()
+        key: Sequence[Hashable] | None = None
+        captured: list[Leaf] = []
         try:
             plain = True
             for array in arrays:  # faster than a set for a few
@@ -96,34 +112,44 @@ class Operator:
             if not plain:
                 arrays, tree = tree_flatten((x, rest))
                 if tree.num_leaves != shape or tree.num_nodes != shape + 2:
-                    shape = tree
-                    orders = dict_orders(rest[self._least :])
-                    nodes = tree
+                    shape = nodes = tree
+                    orders = dict_orders(rest[self._least_rest :])
                 if not _ARRAYS.issuperset(map(type, arrays)):
-                    walk = Walk()
-                    inputs = sort_inputs(arrays, _counts(tree, self._least), walk)
-                    arrays, marks, given = inputs.arrays, inputs.marks, walk.key
-                    fixed = inputs.visited
-            key, captured = key_and_arrays(f, nodes, fixed)
+                    places = Walk()
+                    counts = _counts(tree, self._least_rest)
+                    inputs = sort_inputs(arrays, counts, places)
+                    arrays, castable, visited = (
+                        inputs.arrays,
+                        inputs.castable,
+                        inputs.visited,
+                    )
+                    placed = places.key
+            key, captured, walk = key_and_arrays(f, nodes, visited)
         except (Opaque, RecursionError):
-            pass  # what is called in here has this error in its traceback
+            # What is called in here would have this error in its traceback.
+            pass
         if key is None:
             return call_slowly(options, f, x, rest)
-        found = (options, shape, marks, orders, unkeyed_setting(), 0, *given, *key)
-        entry = STORE.entries.get(found)
-        if entry is None or entry.first is None:
-            return call_slowly(options, f, x, rest)
-        if entry.shared is not None and not _is_for(entry, captured, arrays):
-            return call_slowly(options, f, x, rest)
+        # The same as `Call.store_key`, without the call.
+        setting = unkeyed_setting()
+        known = (options, shape, castable, orders, setting, 0, *placed, *key)
+        entry = _ENTRIES.get(known)
+        if entry is None or entry.only is None:
+            return call_slowly(options, f, x, rest, walk)
+        if entry.shared:  # not to be differentiated: its derivative rules may differ
+            for array in (*captured, *arrays):
+                if type(array) is not ARRAY and isinstance(array, Tracer):
+                    return call_slowly(options, f, x, rest, walk)
         entry.used = STORE.clock()
-        SLOT.call = (_call_again, options, f, x, rest)
+        SLOT.source = (_derive_again, options, f, x, rest)
+        result: PyTree = None
         fits = True
         try:
-            result = entry.first.jit(captured, arrays)
+            result = entry.only.jit(*captured, *arrays)
         except Mismatch:
             fits = False
         finally:
-            SLOT.call = None
+            SLOT.source = None
         if not fits:
             return call_slowly(options, f, x, rest)
         STORE.hits += 1
@@ -131,16 +157,16 @@ class Operator:
 
     def prepare(
         self,
-        f: Callable[..., Any],
-        x: Any = _MISSING,
-        *rest: Any,
+        f: Function,
+        x: Point = _MISSING,
+        *rest: PyTree,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
         block_size: int | None = None,
-        order: Any = None,
+        order: object = None,
         on_mismatch: str = "raise",
-        **named: Any,
+        **named: PyTree,
     ) -> Prepared:
         """Trace and compile the operator once, for this function and signature.
 
@@ -162,15 +188,15 @@ class Operator:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
         options = self._options(mode, has_aux, batched, block_size, order)
-        if x is _MISSING or len(rest) < self._least or named:
+        if x is _MISSING or len(rest) < self._least_rest or named:
             rest = self._arguments(x, rest, named)
         return prepare(self, options, f, x, rest, on_mismatch)
 
     def _arguments(
-        self, x: Any, rest: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[Any, ...]:
+        self, x: Point, rest: tuple[PyTree, ...], named: dict[str, PyTree]
+    ) -> tuple[PyTree, ...]:
         """Return the direction and what follows, with what was given by name."""
-        call, takes = self.kind.call(), self.kind.takes
+        call, takes = self.definition.call(), self.definition.takes
         if takes and takes in named:
             rest = (named.pop(takes), *rest)
         for name in named:
@@ -180,17 +206,17 @@ class Operator:
                     f"there is no keyword `{name}`.",
                     expected=f"{call[:-1]}, *args, mode=, has_aux=, ...)",
                     got=f"{name}=",
-                    fix=_WAYS_OUT.get(name, _WAY_OUT.format(name=name)),
+                    fix=_FIXES.get(name, _FIX.format(name=name)),
                 )
             )
-        if x is _MISSING or len(rest) < self._least:
+        if x is _MISSING or len(rest) < self._least_rest:
             missing = "x" if x is _MISSING else takes
             raise TypeError(
                 message(
                     call,
                     f"the argument `{missing}` is missing.",
                     expected=call,
-                    got=f"{self.kind.name}({'f' if missing == 'x' else 'f, x'})",
+                    got=f"{self.definition.name}({'f' if missing == 'x' else 'f, x'})",
                     fix=f"Write `{call}`: an operator takes function and point at "
                     "once.",
                 )
@@ -203,49 +229,50 @@ class Operator:
         has_aux: bool,
         batched: bool,
         block_size: int | None,
-        order: Any,
+        order: object,
     ) -> Options:
-        if self.kind.choice is not None or order is not None:
+        if self.definition.choice is not None or order is not None:
             order = self._checked_order(order)  # 2.0 is equal to 2
         key = (mode, bool(has_aux), bool(batched), block_size, order)
         try:
-            known = self._known.get(key)
+            known = self._known_options.get(key)
         except TypeError:  # without a hash it is none of the choices
             known = None
         if known is None:
             self._check_options(mode, batched, block_size)
-            known = self._known.setdefault(key, Options(self.kind, *key))
+            known = self._known_options.setdefault(key, Options(self.definition, *key))
         return known
 
     def _check_options(
         self, mode: AbstractMode, batched: bool, block_size: int | None
     ) -> None:
-        kind = self.kind
-        if not isinstance(mode, (*kind.modes, Auto)):
-            names = " or ".join(f"hotk.{m.__name__}(...)" for m in kind.modes)
+        definition = self.definition
+        if not isinstance(mode, (*definition.modes, Auto)):
+            names = " or ".join(f"hotk.{m.__name__}(...)" for m in definition.modes)
             raise ModeError(
                 message(
-                    kind.call(),
+                    definition.call(),
                     "`mode` is not one of this operator's modes.",
                     expected=f"hotk.Auto() or {names}",
                     got=repr(mode),
                     fix="Choose one of them, or leave it out.",
                 )
             )
-        if batched and not kind.takes:
+        if batched and not definition.takes:
             raise TypeError(
-                f"`{kind.call()}` has no direction: `batched` is not for it. For many "
-                "points use `jax.vmap`."
+                f"`{definition.call()}` has no direction: `batched` is not for it. For "
+                "many points use `jax.vmap`."
             )
-        if block_size is not None and not kind.sized:
+        if block_size is not None and not definition.sized:
             raise TypeError(
-                f"`{kind.call()}` does not work in blocks: `block_size` is not for it."
+                f"`{definition.call()}` does not work in blocks: `block_size` is not "
+                "for it."
             )
         whole = type(block_size) is int and block_size > 0
         if block_size is not None and not whole:
             raise (ValueError if type(block_size) is int else TypeError)(
                 message(
-                    kind.call(),
+                    definition.call(),
                     "`block_size` is the number of columns at once.",
                     expected="a positive integer",
                     got=repr(block_size),
@@ -253,61 +280,66 @@ class Operator:
                 )
             )
 
-    def _checked_order(self, order: Any) -> Any:
-        kind = self.kind
-        if kind.choice is None:
+    def _checked_order(self, order: object) -> object:
+        definition = self.definition
+        if definition.choice is None:
             raise TypeError(
-                f"`{kind.call()}` has one order: `order` is not for it. See "
+                f"`{definition.call()}` has one order: `order` is not for it. See "
                 "`hotk.derivatives`."
             )
         order = int(order) if isinstance(order, np.integer) else order
-        whole = type(order) is kind.choice
-        if not whole or (kind.choice is int and order < 0):
+        whole = type(order) is definition.choice
+        if not whole or (isinstance(order, int) and order < 0):
             raise (ValueError if whole else TypeError)(
                 message(
-                    kind.call(),
+                    definition.call(),
                     "`order` is the highest order of differentiation.",
                     expected="an integer, zero or more",
                     got=repr(order),
-                    fix=f"Write `{kind.call()[:-1]}, order=3)`; what follows without a "
-                    "name is an argument of `f`.",
+                    fix=f"Write `{definition.call()[:-1]}, order=3)`; what follows "
+                    "without a name is an argument of `f`.",
                 )
             )
         return order
 
     def __repr__(self) -> str:
         """Show the call."""
-        return f"<hotk operator {self.kind.call()}>"
+        return f"<hotk operator {self.definition.call()}>"
 
 
-def _call_again(options: Options, f: Any, x: Any, rest: Any) -> Call:
-    """Walk and sort a direct call once more, because JAX traces its program."""
-    return Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
+def _derive_again(
+    program: Program,
+    captured: Sequence[Leaf],
+    arrays: Sequence[Leaf],
+    options: Options,
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+) -> PyTree:
+    """Derive the function of a direct call, because JAX traces its program anew."""
+    if trace_context() != program.context:
+        raise Mismatch  # the mode was chosen under other settings
+    return program.derive(
+        captured, arrays, Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
+    )
 
 
-def _is_for(entry: Any, captured: list[Any], arrays: list[Any]) -> bool:
-    """Whether a program of another function may run: under the same configuration, and
-    not to be differentiated, as its derivative rules may differ.
-    """
-    concrete = not any(isinstance(a, Tracer) for a in (*captured, *arrays))
-    return concrete and entry.shared == trace_context()
-
-
-def _counts(tree: Any, least: int) -> tuple[int, int]:
+def _counts(tree: PyTreeDef, least_rest: int) -> tuple[int, int]:
+    """Return how many leaves the point and the direction have."""
     x_tree, rest_tree = tree.children()
-    direction = rest_tree.children()[0].num_leaves if least else 0
+    direction = rest_tree.children()[0].num_leaves if least_rest else 0
     return x_tree.num_leaves, direction
 
 
 def operator(
     *,
-    candidates: Callable[..., Any],
-    modes: tuple[type, ...],
+    candidates: Candidates,
+    modes: tuple[type[AbstractMode], ...],
     wants: str = "scalar",
     takes: str = "",
     value: bool = False,
     choice: type = int,
-    curved: Callable[[Any], bool] | None = None,
+    curved: Callable[..., bool] | None = None,
     name: str = "",
 ) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of its formula for a function of one argument.
@@ -321,11 +353,11 @@ def operator(
         candidates: From facts and sizes to the modes to try.
         modes: The classes of mode that it accepts.
         wants: `"scalar"` or `"inexact"`: what `f` must return.
-        takes: What follows the point; see `Kind`.
+        takes: What follows the point; see `Definition`.
         value: Whether the value of `f` is the first result.
         choice: The class of the keyword `order`, if the formula has one.
-        curved: From `order`, whether the results are zero for a function that is linear
-            in pieces; by default whether two derivatives are nested.
+        curved: From `order`, whether the results are zero for a function that is
+            piecewise linear; by default whether two derivatives are nested.
         name: The public name, if it is not that of the formula.
     """
 
@@ -333,7 +365,7 @@ def operator(
         function: Callable[Parameters, Results],
     ) -> TypedOperator[Parameters, Results]:
         keywords = inspect.signature(function).parameters
-        kind = Kind(
+        definition = Definition(
             name or function.__name__,
             takes=takes,
             wants=wants,
@@ -345,6 +377,7 @@ def operator(
             choice=choice if "order" in keywords else None,
             curved=curved or (lambda order: Nested in modes),
         )
-        return cast("TypedOperator[Parameters, Results]", Operator(kind, function))
+        made = Operator(definition, function)
+        return cast("TypedOperator[Parameters, Results]", made)
 
     return make

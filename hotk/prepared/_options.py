@@ -1,14 +1,22 @@
-"""What an operator is besides its function: a name, a formula, and its choices."""
+"""What an operator is besides its function: a definition, and its keywords."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
-from hotk.mode import AbstractMode
+from hotk._core import Point
+from hotk.dense import Sizes
+from hotk.mode import AbstractMode, Facts
 
 
-class Kind:
+Candidates = Callable[[Facts, Sizes], Sequence[tuple[AbstractMode, str]]]
+"""From what limits the modes, and how many numbers go in and come out, to the modes to
+try, best first, each with the reason for it."""
+
+
+class Definition:
     """The fixed part of an operator.
 
     Attributes:
@@ -19,7 +27,7 @@ class Kind:
         formula: The operator for a function of one argument. It returns its results,
             then `aux`; the value of `f`, if it is among them, comes first.
         value: Whether the value is among the results.
-        candidates: From facts, sizes and options to the modes to try, best first.
+        candidates: From facts and sizes to the modes to try, best first.
         modes: The classes of mode that it accepts.
         sized: Whether it works in blocks.
         choice: The class of its keyword `order`: `int`, another that hotk itself gives,
@@ -47,13 +55,13 @@ class Kind:
         *,
         takes: str,
         wants: str,
-        formula: Callable[..., Any],
+        formula: Callable[..., PyTree],
         value: bool,
-        candidates: Callable[..., Any],
-        modes: tuple[type, ...],
+        candidates: Candidates,
+        modes: tuple[type[AbstractMode], ...],
         sized: bool,
         choice: type | None,
-        curved: Callable[[Any], bool],
+        curved: Callable[..., bool],
     ) -> None:
         self.name = name
         self.takes = takes
@@ -79,20 +87,24 @@ class Kind:
 
 
 class Options:
-    """An operator with its keywords: interned, so compared by identity."""
+    """An operator with its keywords.
 
-    __slots__ = ("batched", "block_size", "has_aux", "kind", "mode", "order")
+    Each combination exists once, so it is hashed and compared by identity: a key of the
+    store begins with it, and is hashed at every direct call.
+    """
+
+    __slots__ = ("batched", "block_size", "definition", "has_aux", "mode", "order")
 
     def __init__(
         self,
-        kind: Kind,
+        definition: Definition,
         mode: AbstractMode,
         has_aux: bool,
         batched: bool,
         block_size: int | None,
-        order: Any,
+        order: object,
     ) -> None:
-        self.kind = kind
+        self.definition = definition
         self.order = order
         self.mode = mode
         self.has_aux = has_aux
@@ -101,40 +113,43 @@ class Options:
 
     def apply(
         self,
-        f: Callable[..., Any],
-        x: Any,
-        v: Any,
+        f: Callable[[Point], tuple[PyTree, PyTree]],
+        x: Point,
+        v: PyTree,
         mode: AbstractMode,
         block: int | None,
-    ) -> Any:
+    ) -> PyTree:
         """Evaluate the formula, and arrange its results as the caller gets them."""
-        formula = self.kind.formula
+        formula = self.definition.formula
         keywords: dict[str, Any] = {"mode": mode}
-        if self.kind.sized:
+        if self.definition.sized:
             keywords["block_size"] = block
-        if self.kind.choice is not None:
+        if self.definition.choice is not None:
             keywords["order"] = self.order
-        if not self.kind.takes:
+        if not self.definition.takes:
             results = formula(f, x, **keywords)
         elif self.batched:
             results = _over_directions(lambda v: formula(f, x, v, **keywords), v)
         else:
             results = formula(f, x, v, **keywords)
         *found, aux = results
-        if self.has_aux and self.kind.value:
+        if self.has_aux and self.definition.value:
             return ((found[0], aux), *found[1:])
         result = tuple(found) if len(found) > 1 else found[0]
         return (result, aux) if self.has_aux else result
 
     def __repr__(self) -> str:
         """Show the operator's name."""
-        return f"<{self.kind.name}>"
+        return f"<{self.definition.name}>"
 
 
-def _over_directions(formula: Callable[[Any], Any], v: Any) -> Any:
-    """Map over a batch of directions; only the last result depends on them."""
+def _over_directions(formula: Callable[[PyTree], PyTree], v: PyTree) -> PyTree:
+    """Map over a batch of directions; only the last result depends on them.
 
-    def split(v: Any) -> tuple[Any, Any]:
+    The value and the auxiliary output are not mapped, so they are computed once.
+    """
+
+    def split(v: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
         *shared, product, aux = formula(v)
         return product, (tuple(shared), aux)
 

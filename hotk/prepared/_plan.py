@@ -1,13 +1,16 @@
-"""`Plan`: the modes to try for a call, and the traces that decide among them."""
+"""`Plan`: the modes to try for a call, and in which order."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from hotk.capture import StaticArrays, facts_of
+from jaxtyping import PyTree
+
+from hotk._core import ClosedJaxpr
+from hotk.capture import facts_of
 from hotk.mode import AbstractMode, Auto, Facts
 
 from ._call import Call
-from ._flat import kinks
+from .warnings import kinks
 
 
 ASKED = "asked for"
@@ -20,9 +23,14 @@ class Fallback(Exception):
 class Plan(NamedTuple):
     """A mode to try, the reason for it, and how many directions at once.
 
-    With `adopt`, functions of `jax.custom_vjp` get the forward rule that they lack: the
-    transpose of their reverse rule, or with `by_body` the derivative of their body.
-    `kinks` are the places where a function bends that bends nowhere else.
+    Attributes:
+        mode: The mode.
+        why: The reason for it.
+        block: How many directions at once.
+        adopt: Whether functions of `jax.custom_vjp` get the forward rule that they
+            lack: the transpose of their reverse rule.
+        by_body: Whether they get the derivative of their body instead.
+        kinks: The places where a function that is piecewise linear has its kinks.
     """
 
     mode: AbstractMode
@@ -38,29 +46,36 @@ class Plan(NamedTuple):
         return f"{self.mode}, forward rules {how}" if self.adopt else str(self.mode)
 
 
-def plans(call: Call, closed: Any, y: Any) -> list[Plan]:
-    """List the modes to try for a call, best first."""
-    kind, options = call.options.kind, call.options
+def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
+    """List the modes to try for a call, best first.
+
+    Args:
+        call: The call.
+        closed: The program of its function.
+        y: What the function returns, or the shapes of it.
+    """
+    definition, options = call.options.definition, call.options
     facts, block = Facts.of(closed.jaxpr), options.block_size
     if isinstance(options.mode, Auto):
-        found = kind.candidates(facts, call.sizes(y))
+        found = definition.candidates(facts, call.sizes(y))
     else:
         found = [(options.mode, ASKED)]
-    bent = kinks(closed.jaxpr) if kind.curved(options.order) else ()
-    made = [Plan(mode, why, block, kinks=bent) for mode, why in found]
+    bent = kinks(closed.jaxpr) if definition.curved(options.order) else ()
+    plain = [Plan(mode, why, block, kinks=bent) for mode, why in found]
     if not facts.custom_vjps:
-        return made
+        return plain
     # The body may have another derivative than the rule: it comes last.
     what = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is "
     how = what + "the transpose of its reverse rule"
-    adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in made]
+    adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in plain]
     if not isinstance(options.mode, Auto):
-        return [made[0], adopted[0]]
+        return [plain[0], adopted[0]]
     how = what + "the derivative of its body"
     last = [
-        plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in made
+        plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in plain
     ]
-    return [made[0], adopted[0], *made[1:], *adopted[1:], *last]
+    # The best mode by a transposed rule is still cheaper than the second best as it is.
+    return [plain[0], adopted[0], *plain[1:], *adopted[1:], *last]
 
 
 def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:
@@ -80,33 +95,7 @@ def raised_by_user(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
+    """Return the class of an error and the first line of its message, cut short."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
     return text if len(text) <= 160 else text[:160].rsplit(" ", 1)[0] + " ..."
-
-
-NEEDS = "it needs the value of a captured array"
-HOST = "a host callback keeps what it captured"
-NUMPY = "NumPy computes with an array that it captured"
-# For each reason, which captured arrays to take as static in turn; in a direct call,
-# which looks at their content each time, and in a `Prepared`, which holds them.
-LEVELS = {
-    NEEDS: (
-        StaticArrays.INTEGERS,
-        StaticArrays.SCALARS,
-        StaticArrays.SMALL_NUMPY,
-        StaticArrays.SMALL,
-        StaticArrays.ALL_NUMPY,
-        StaticArrays.ALL_NUMPY_AND_SMALL,
-    ),
-    NUMPY: (StaticArrays.SMALL_NUMPY, StaticArrays.SMALL, StaticArrays.ALL_NUMPY),
-}
-# Beyond this a function is traced at each call: a digest takes long, and what is
-# computed from the arrays is kept with the program.
-MOST_BYTES = 1 << 20
-HELD_LEVELS = (
-    StaticArrays.NONE,
-    StaticArrays.ALL_NUMPY,
-    StaticArrays.ALL_NUMPY_AND_SMALL,
-)
-OPAQUE = 1 + StaticArrays.ALL_NUMPY_AND_SMALL

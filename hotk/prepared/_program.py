@@ -2,92 +2,133 @@
 
 import threading
 import time
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Protocol, TypeAlias
 
 import jax
-import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from hotk._core import (
+    Leaf,
+    PyTreeDef,
     abandoned_if_failed,
-    cache_size,
     check_forward,
     decisive_settings,
     in_trace,
-    jaxpr_as_fun,
     makes_keys,
     order_name,
-    run_jaxpr,
-    settings_for,
+    signature_counter,
     trace_context,
     tracers_inside,
 )
-from hotk.capture import Opaque, aval_of
+from hotk.capture import Opaque, TracedProgram, aval_of
 from hotk.dense import recorded_blocks
-from hotk.mode import (
-    FORWARD_OVER_FORWARD,
-    AbstractMode,
-    Facts,
-    Nested,
-)
-from hotk.primitive import check_linear, with_forward_rules
+from hotk.mode import AbstractMode, Facts
+from hotk.primitive import check_linear
 
-from ._call import SLOT, Call, Mismatch
-from ._flat import warn_if_flat
+from ._call import Call
+from ._derive import Evaluation, derive
 from ._options import Options
 from ._plan import Plan
+from ._slot import IndirectJit, Mismatch
 
 
-Kinds = tuple[Any, ...]
+Types: TypeAlias = tuple[Hashable, ...]
+"""How many arrays are captured, then shape, dtype and weak type of all that goes in."""
 
 
-def kinds_of(captured: Any, arrays: Any) -> Kinds:
-    """Return shape, dtype and weak type of all that goes into a program."""
+def types_of(captured: Sequence[Leaf], arrays: Sequence[Leaf]) -> Types:
+    """Return the types of all that goes into a program."""
     return (len(captured), *map(aval_of, captured), *map(aval_of, arrays))
 
 
-def flat_count(tree: Any, kinds: Kinds) -> int:
+def flat_count(tree: PyTreeDef, types: Types) -> int:
     """Return how many arguments there are if each is a single array, else -1."""
+    captured = types[0]
+    assert isinstance(captured, int)
     count = 1 + len(tree.children()[1].children())
-    arrays = len(kinds) - 1 - kinds[0]
+    arrays = len(types) - 1 - captured
     single = tree.num_leaves == count and tree.num_nodes == count + 2
     return count if single and arrays == count else -1
 
 
-class Primal:
-    """A function of the user, traced once for all operators."""
+class Runner(Protocol):
+    """What runs a call: a `Program`, or one that is shared with other functions."""
 
-    __slots__ = ("__weakref__", "checked", "jit", "traces", "used")
+    @property
+    def jit(self) -> "Jit":
+        """Computes; a call of it goes through the slot of the thread."""
+        ...
+
+    def run(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> PyTree:
+        """Compute; the call tells the function if JAX has to trace it again."""
+        ...
+
+    def compile(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> bool:
+        """Compile once, whoever comes first; return whether it was this call."""
+        ...
+
+
+class Jit(Protocol):
+    """From the captured arrays, then those of the arguments, to the result."""
+
+    def __call__(self, *flat: Leaf) -> PyTree:
+        """Compute."""
+        ...
+
+
+class Primal:
+    """A function of the user, traced once for all operators.
+
+    Attributes:
+        checked: The types for which no NumPy array takes part in what it computes.
+        traces: How often its body was traced.
+        used: When it was used last, by the clock of the store.
+    """
+
+    __slots__ = ("__weakref__", "_jit", "checked", "traces", "used")
 
     def __init__(self) -> None:
-        self.checked: set[Any] = set()
+        self.checked: set[Hashable] = set()
         self.traces = 0
         self.used = 0
+        self._jit = IndirectJit()
 
-        def body(captured: Any, x: Any, args: Any) -> Any:
-            call, SLOT.primal = SLOT.primal, None
-            if call is None:
-                raise Mismatch("a function was traced outside of a call")
-            self.traces += 1
-            with abandoned_if_failed():
-                return call.evaluate(captured, x, args)
-
-        self.jit = jax.jit(body)
-
-    def __call__(self, call: Call, captured: Any, x: Any, args: Any) -> Any:
+    def __call__(
+        self,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> tuple[PyTree, PyTree]:
         """Evaluate the function of a call."""
-        SLOT.primal = call
-        try:
-            return self.jit(captured, x, args)
-        finally:
-            SLOT.primal = None
+        return self._jit.run((self._evaluate, call), captured, x, args)
 
-    def trace(self, call: Call, captured: Any, x: Any, args: Any) -> Any:
+    def trace(
+        self,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> TracedProgram:
         """Trace the function, or return the trace that exists."""
-        SLOT.primal = call
-        try:
-            return self.jit.trace(captured, x, args)
-        finally:
-            SLOT.primal = None
+        traced = self._jit.trace((self._evaluate, call), captured, x, args)
+        return TracedProgram(traced.jaxpr, jax.tree.structure(traced.out_info))
+
+    def _evaluate(
+        self,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+        call: Call,
+    ) -> tuple[PyTree, PyTree]:
+        self.traces += 1
+        with abandoned_if_failed():
+            return call.evaluate(captured, x, args)
 
 
 class Program:
@@ -98,83 +139,101 @@ class Program:
         plan: The mode that was chosen, and why.
         tree: The structure of the arguments.
         flat: How many arguments there are if each is a single array, else -1.
-        kinds: Shape, dtype and weak type of all that goes in.
+        types: Shape, dtype and weak type of all that goes in.
         context: The settings and named axes that it is traced under.
-        away: Runs the program as it was traced under other ones, once that was needed:
-            what is run so is no program of a direct call.
+        jit: Computes, from the captured arrays and the arguments' arrays, one by one:
+            JAX takes single arrays apart faster than lists.
+        away: The same for the program as it was traced under other settings, once that
+            was needed: what is run so is no program of a direct call.
         seeded: Whether it may make random keys, in a way that is a setting as well.
+        signatures: Counts the signatures, shardings included, that JAX keeps of it.
+        traced: The trace that is compiled.
+        first: The first trace, to be run again where the function is not at hand.
         seconds: What tracing, lowering and compiling took.
     """
 
     __slots__ = (
         "__weakref__",
+        "_here",
         "away",
         "block",
         "compiled",
         "context",
+        "evaluation",
         "facts",
+        "first",
         "flat",
         "jit",
-        "kinds",
         "lock",
         "options",
         "plan",
-        "primal",
-        "replay",
         "seconds",
         "seeded",
+        "signatures",
         "traced",
         "tree",
+        "types",
         "verified",
     )
 
     def __init__(
         self,
         options: Options,
-        primal: Primal | None,
-        tree: Any,
+        evaluation: Evaluation | None,
+        tree: PyTreeDef,
         plan: Plan,
         facts: Facts | None,
-        kinds: Kinds,
+        types: Types,
     ) -> None:
         self.options = options
-        self.primal = primal
+        self.evaluation = evaluation
         self.tree = tree
-        self.flat = flat_count(tree, kinds)
+        self.flat = flat_count(tree, types)
         self.plan = plan
         self.block: int | None = plan.block
         self.facts = facts
-        self.kinds = kinds
-        self.compiled: Any = None
-        self.traced: Any = None
+        self.types = types
+        self.compiled: jax.stages.Compiled | None = None
+        self.traced: jax.stages.Traced | None = None
         self.context = trace_context()
-        self.away: Any = None
-        self.replay: Replay | None = None
+        self.first: TracedProgram | None = None
         self.verified = self.seeded = False
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
+        name = order_name(options.definition.name, plan.mode.nests)
+        self._here = IndirectJit(self._arrange, name)
+        self.jit = self._here.jit
+        self.signatures = signature_counter(self.jit)
+        self.away: Jit | None = None
 
-        def body(captured: Any, arrays: Any) -> Any:
-            source, SLOT.call = SLOT.call, None
-            if source is None or kinds_of(captured, arrays) != self.kinds:
-                raise Mismatch
-            if isinstance(source, Call):
-                call = source
-            elif trace_context() != self.context:
-                raise Mismatch  # the mode was chosen under other settings
-            elif isinstance(source, tuple):
-                again, *held = source
-                call = again(*held)
-            else:
-                return source.replay(captured, arrays)
-            with recorded_blocks() as blocks:
-                result = derive(call, self.primal, captured, arrays, plan)
-            if blocks:
-                self.block = min(blocks)
-            return result
+    def open_away(self) -> None:
+        """Make the function that runs the program under other settings than its own."""
+        if self.away is None:
+            self.away = IndirectJit(self._arrange).jit
 
-        body.__name__ = order_name(options.kind.name, plan.mode.nests)
-        self.jit = jax.jit(body)
+    def _arrange(self, *flat: Leaf) -> tuple["Program", Sequence[Leaf], Sequence[Leaf]]:
+        """Check what goes in, and split it; a source is called with the program first.
+
+        JAX traces anew for other types than the program's mode was chosen for: the
+        caller then finds or makes the program that is for them.
+        """
+        count = self.types[0]
+        assert isinstance(count, int)
+        # Lists, as the function was traced with: JAX tells them from tuples.
+        captured, arrays = list(flat[:count]), list(flat[count:])
+        if types_of(captured, arrays) != self.types:
+            raise Mismatch
+        return self, captured, arrays
+
+    def derive(
+        self, captured: Sequence[Leaf], arrays: Sequence[Leaf], call: Call
+    ) -> PyTree:
+        """Evaluate the operator of a call, as a source of this program."""
+        with recorded_blocks() as blocks:
+            result = derive(call, self.evaluation, captured, arrays, self.plan)
+        if blocks:
+            self.block = min(blocks)
+        return result
 
     @property
     def mode(self) -> AbstractMode:
@@ -186,48 +245,53 @@ class Program:
         """Why it was chosen."""
         return self.plan.why
 
-    def unlike(self, context: Any) -> dict[str, tuple[str, str]]:
+    def unlike(self, context: tuple[Hashable, ...]) -> dict[str, tuple[str, str]]:
         """Return the settings of a context under which another program is due."""
         if context == self.context:
             return {}
         return decisive_settings(self.context, context, self.seeded)
 
-    def run(self, source: Any, captured: Any, arrays: Any) -> Any:
-        """Compute; `source` tells the function if JAX has to trace it again."""
-        SLOT.call = source
-        try:
-            return self.jit(captured, arrays)
-        finally:
-            SLOT.call = None
+    def run(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> PyTree:
+        """Compute; the call tells the function if JAX has to trace it again."""
+        return self._here.run((Program.derive, call), *captured, *arrays)
 
-    def trace(self, source: Any, captured: Any, arrays: Any) -> Any:
-        """Trace, and check that no tracer of the inside has got out."""
+    def trace(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> jax.stages.Traced:
+        """Trace, and check that no tracer of the inside has got out.
+
+        Raises:
+            Opaque: If one has: the program would hold it for ever.
+        """
         start = time.perf_counter()
-        SLOT.call = source
-        try:
-            traced = self.jit.trace(captured, arrays)
-        finally:
-            SLOT.call = None
+        traced = self._here.trace((Program.derive, call), *captured, *arrays)
         check_forward(traced.jaxpr)
         check_linear(traced.jaxpr)
-        given = len(jax.tree.leaves((captured, arrays)))
+        # An input more than was given is a tracer of the outside that JAX has lifted,
+        # which only a trace that is going on outside can account for.
+        given = len(captured) + len(arrays)
         lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
         if lifted or tracers_inside(traced.jaxpr):
             raise Opaque("a derivative rule inside it captures a tracer")
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)
-        if self.replay is None:
-            self.replay = Replay(traced.jaxpr, (), jax.tree.structure(traced.out_info))
+        if self.first is None:
+            out_tree = jax.tree.structure(traced.out_info)
+            self.first = TracedProgram(traced.jaxpr, out_tree)
         return traced
 
-    def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
+    def compile(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+    ) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""
         if self.compiled is not None:
             return False
-        if self.traced is None:
-            self.trace(source, captured, arrays)
-        traced: Any = self.traced
+        traced = self.traced or self.trace(call, captured, arrays)
+        # Threads that race for a first call may trace twice, but compile once
+        # (`threads_racing_for_the_first_call_compile_once`).
         with self.lock:
             if self.compiled is not None:
                 return False
@@ -238,154 +302,3 @@ class Program:
             self.compiled = lowered.compile()
             self.seconds["compile"] = time.perf_counter() - start
             return True
-
-    def signatures(self) -> int:
-        """Count the signatures, shardings included, that JAX keeps of this program."""
-        return cache_size(self.jit)
-
-
-class Replay:
-    """A traced program, to be run as it was traced when JAX traces its caller anew."""
-
-    __slots__ = ("closed", "constants", "out_tree")
-
-    def __init__(self, closed: Any, constants: Any, out_tree: Any) -> None:
-        self.closed = closed
-        self.constants = constants
-        self.out_tree = out_tree
-
-    def replay(self, captured: Any, arrays: Any) -> Any:
-        """Run the program for these arrays."""
-        outputs = jaxpr_as_fun(self.closed)(*self.constants, *captured, *arrays)
-        return self.out_tree.unflatten(outputs)
-
-
-class Evaluator:
-    """A traced program of an opaque function: its constants are arguments."""
-
-    __slots__ = ("__weakref__", "closed", "jit", "mode", "used", "why")
-
-    def __init__(self, mode: AbstractMode, why: str) -> None:
-        self.mode = mode
-        self.why = why
-        self.used = 0
-
-        def body(constants: Any, arrays: Any) -> Any:
-            closed, SLOT.program = SLOT.program, None
-            if closed is None or not _fits(closed, arrays):
-                raise Mismatch
-            return run_jaxpr(closed, constants, arrays)
-
-        self.jit = jax.jit(body)
-
-    def run(self, closed: Any, constants: Any, arrays: Any) -> Any:
-        """Compute with these constants; `closed` is traced if JAX has to."""
-        SLOT.program = closed
-        try:
-            return self.jit(constants, arrays)
-        finally:
-            SLOT.program = None
-
-
-def _fits(closed: Any, arrays: Any) -> bool:
-    """Whether a program, whose last arguments they are, was traced for such arrays."""
-    variables = closed.jaxpr.invars
-    types = [v.aval for v in variables[len(variables) - len(arrays) :]]
-    expected = [(t.shape, t.dtype, t.weak_type) for t in types]
-    return expected == [aval_of(a) for a in arrays]
-
-
-class Lifted:
-    """A program that holds a jitted function of the user: its arrays are arguments.
-
-    A fresh `jax.jit(lambda ...)` is known by its identity alone, so it is traced; its
-    captured arrays are lifted out of the trace, so that it is not compiled.
-    """
-
-    __slots__ = ("__weakref__", "closed", "constants", "evaluator", "out_tree")
-
-    def __init__(
-        self, closed: Any, constants: Any, evaluator: Evaluator, out_tree: Any
-    ) -> None:
-        self.closed = closed
-        self.constants = constants
-        self.evaluator = evaluator
-        self.out_tree = out_tree
-
-    def jit(self, captured: Any, arrays: Any) -> Any:
-        """Compute; arguments as those of a `Program`."""
-        moving = [*captured, *arrays]
-        outputs = self.evaluator.run(self.closed, self.constants, moving)
-        return self.out_tree.unflatten(outputs)
-
-    def run(self, source: Any, captured: Any, arrays: Any) -> Any:
-        """Compute; nothing is traced again for another function."""
-        del source
-        return self.jit(captured, arrays)
-
-    def compile(self, source: Any, captured: Any, arrays: Any) -> bool:
-        """Leave it to the evaluator, which counts for itself."""
-        del source, captured, arrays
-        return False
-
-
-def derive(
-    call: Call,
-    primal: Primal | None,
-    captured: Any,
-    arrays: Any,
-    plan: Plan,
-) -> Any:
-    """Evaluate the operator of a call: the one place where formulas are applied.
-
-    Args:
-        call: The function and the structure of its arguments.
-        primal: The function traced once, or `None` to run the function itself.
-        captured: In place of the captured arrays.
-        arrays: In place of the arrays among the arguments.
-        plan: The mode to use, and how.
-    """
-    leaves, direction, args = call.unflatten(arrays)
-    point, kept = call.point(leaves)
-    point = jax.tree.map(jnp.asarray, point)
-    deriving, running = settings_for(jax.tree.leaves(point))
-
-    def f(diff: Any) -> Any:
-        with running():
-            if primal is None:
-                return call.evaluate_as_is(captured, leaves, kept, diff, args)
-            x = call.arrays_only(call.merge(leaves, kept, diff), 0)
-            return primal(call, captured, x, call.arrays_only(args, call.ahead))
-
-    if plan.adopt:
-        f = with_forward_rules(f, by_body=plan.by_body)
-    with deriving():
-        return _apply(call, f, point, kept, leaves, direction, arrays, plan)
-
-
-def _apply(
-    call: Call,
-    f: Any,
-    point: Any,
-    kept: Any,
-    leaves: Any,
-    direction: Any,
-    arrays: Any,
-    plan: Plan,
-) -> Any:
-    """Evaluate a formula for a function of the differentiated part of the point."""
-    takes = call.options.kind.takes
-    if takes == "v":
-        direction = call.direction(direction, leaves, kept, point, arrays)
-    elif takes == "vs":
-        direction = tuple(
-            call.direction(v, leaves, kept, point, arrays) for v in direction
-        )
-    elif takes == "u":
-        y, _ = jax.eval_shape(f, point)
-        direction = call.cotangent(direction, y, arrays)
-    result = call.options.apply(f, point, direction, plan.mode, plan.block)
-    if plan.kinks:
-        mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
-        warn_if_flat(call, f, point, mode, plan.kinks)
-    return result

@@ -1,8 +1,8 @@
 """Why a call is new to the store: what differs from the nearest one that is known."""
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from hotk._core import function_name, function_place, peek
 from hotk.capture import CodeFacts, Identity, Opaque, Skeleton, Trail, Walk
 
 from ._call import Call
-from ._changing import note_change
-from ._per_code import PerCode
 from ._store import STORE
+from .warnings import PerCode, note_change
 
 
 _HEADER = (
@@ -52,13 +51,13 @@ class _Last:
     """The last calls of one code object by one operator."""
 
     def __init__(self) -> None:
-        self.keys: deque[Any] = deque(maxlen=_MOST_KEPT)
+        self.keys: deque[tuple[Hashable, ...]] = deque(maxlen=_MOST_KEPT)
         self.named: _Difference | None = None  # between the last two of them
 
 
 # What a new key is compared with: comparing it with all that the store holds would take
 # as long as a short trace.
-_LAST: PerCode[dict[Any, _Last]] = PerCode(dict)
+_LAST: PerCode[dict[Hashable, _Last]] = PerCode(dict)
 
 
 def what_is_new(call: Call) -> str:
@@ -66,15 +65,14 @@ def what_is_new(call: Call) -> str:
 
     It is compared with the last calls of the same code by the same operator.
     """
-    key: Any = call.store_key
+    key = call.store_key
     with _LAST.lock:
         last = _LAST.of(call.f).setdefault(key[0], _Last())
         known, named = list(last.keys), last.named
         last.keys.append(key)
         last.named = None
     if not known:
-        entries: list[Any] = list(STORE.entries)
-        others = any(other[0] is key[0] for other in entries)
+        others = any(other[0] is key[0] for other in list(STORE.entries))
         return "another function" if others else "a new skeleton or structure"
     counts = [_common(k, key) for k in known]
     same, header = max(counts), len(_HEADER)
@@ -84,12 +82,11 @@ def what_is_new(call: Call) -> str:
         return "another function"
     nearest = max(i for i, count in enumerate(counts) if count == same)
     # All three keys begin alike: the place has the same name.
-    again = named is not None and nearest == len(known) - 1
-    again = again and named is not None and named.piece == same - header
-    things, skip = (*call.inputs.visited, call.f), call.marked
-    found = _difference(
-        known[nearest][header:], key[header:], things, skip, named if again else None
-    )
+    previous = named if nearest == len(known) - 1 else None
+    if previous is not None and previous.piece != same - header:
+        previous = None
+    things, skip = (*call.inputs.visited, call.f), call.placed
+    found = _difference(known[nearest][header:], key[header:], things, skip, previous)
     with _LAST.lock:
         if last.keys[-1] is key:  # no other thread has come between
             last.named = found
@@ -98,7 +95,10 @@ def what_is_new(call: Call) -> str:
 
 
 def difference(
-    was: Sequence[Any], now: Sequence[Any], things: Sequence[Any], skip: int = 0
+    was: Sequence[object],
+    now: Sequence[object],
+    things: Sequence[object],
+    skip: int = 0,
 ) -> tuple[str, str]:
     """Say where two keys of walks differ first, and how.
 
@@ -113,9 +113,9 @@ def difference(
 
 
 def _difference(
-    was: Sequence[Any],
-    now: Sequence[Any],
-    things: Sequence[Any],
+    was: Sequence[object],
+    now: Sequence[object],
+    things: Sequence[object],
     skip: int,
     named: _Difference | None,
 ) -> _Difference:
@@ -144,14 +144,14 @@ class _Until(Walk):
         super().__init__(trail=Trail())
         self.index = index
 
-    def visit(self, value: Any, how: str = "", name: Any = "") -> None:
+    def visit(self, value: object, how: str = "", name: object = "") -> None:
         """Visit a thing if the key is still too short."""
         if len(self.key) > self.index:
             raise _Reached
         super().visit(value, how, name)
 
 
-def compared(was: Skeleton, now: Skeleton, f: Any) -> tuple[str, str, str]:
+def compared(was: Skeleton, now: Skeleton, f: object) -> tuple[str, str, str]:
     """Say where two skeletons differ first, and what is there in each.
 
     Args:
@@ -177,13 +177,13 @@ def compared(was: Skeleton, now: Skeleton, f: Any) -> tuple[str, str, str]:
     return where, texts[0], texts[1]
 
 
-def _shown(skeleton: Skeleton, f: Any) -> str:
+def _shown(skeleton: Skeleton, f: object) -> str:
     """Name the function of a skeleton, and say why no walk sees through it."""
     why = "" if skeleton.opaque is None else f", opaque: {skeleton.opaque}"
     return f"{skeleton.name}{function_place(f)}{why}"
 
 
-def _text_of(piece: Any, thing: Any) -> str:
+def _text_of(piece: object, thing: object) -> str:
     """Say what a piece of a key is, and of a function where it was written."""
     if isinstance(piece, CodeFacts):
         return f"{_text(piece)}{function_place(thing)}"
@@ -191,7 +191,7 @@ def _text_of(piece: Any, thing: Any) -> str:
     return function_name(thing) if named else _text(piece)
 
 
-def _code(one: Any, other: Any) -> str:
+def _code(one: object, other: object) -> str:
     """Say what the code of one function has that another's has not."""
     a, b = (peek(peek(g, "__func__") or g, "__code__") for g in (one, other))
     for kind, what in (("co_consts", "constants"), ("co_names", "names")):
@@ -201,7 +201,7 @@ def _code(one: Any, other: Any) -> str:
     return " with other code"
 
 
-def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+def _common(a: Sequence[object], b: Sequence[object]) -> int:
     count = 0
     for one, other in zip(a, b, strict=False):
         if type(one) is not type(other) or (one is not other and one != other):
@@ -210,7 +210,7 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return count
 
 
-def _place(things: Sequence[Any], index: int, skip: int = 0) -> tuple[str, bool]:
+def _place(things: Sequence[object], index: int, skip: int = 0) -> tuple[str, bool]:
     """Name what a piece of the walk's key is about, and whether that is a value."""
     found = _visit(things, index, skip)
     if found is None:
@@ -218,13 +218,15 @@ def _place(things: Sequence[Any], index: int, skip: int = 0) -> tuple[str, bool]
     return found[0].strip() or _WHOLE, isinstance(found[1], _VALUES)
 
 
-def _at(thing: Any, index: int) -> Any:
+def _at(thing: object, index: int) -> object:
     """Return what a piece of the key of a walk through a thing is about."""
     found = _visit((thing,), index, 0)
     return None if found is None else found[1]
 
 
-def _visit(things: Sequence[Any], index: int, skip: int) -> tuple[str, Any] | None:
+def _visit(
+    things: Sequence[object], index: int, skip: int
+) -> tuple[str, object] | None:
     """Return path and value of the smallest thing that a piece of a key is of."""
     walk = _Until(index)
     trail = walk.trail
@@ -244,13 +246,13 @@ def _visit(things: Sequence[Any], index: int, skip: int) -> tuple[str, Any] | No
     return path, node.value
 
 
-def _is_numpy(piece: tuple[Any, ...]) -> bool:
+def _is_numpy(piece: tuple[object, ...]) -> bool:
     kind = piece[0] if len(piece) == 3 else None
     known = isinstance(kind, type) and issubclass(kind, np.generic)
     return known and isinstance(piece[2], bytes)  # and not the place of an argument
 
 
-def _text(piece: Any) -> str:
+def _text(piece: object) -> str:
     if piece in ("<leaf>", "<NumPy leaf>"):
         return "an array"
     if isinstance(piece, Identity):

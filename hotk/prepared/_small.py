@@ -1,6 +1,6 @@
 """Calls for which some captured arrays are static by content."""
 
-from typing import Any
+from jaxtyping import PyTree
 
 from hotk._core import (
     PASSED_ON,
@@ -10,78 +10,86 @@ from hotk._core import (
     function_name,
     in_trace,
     trace_context,
-    trace_once,
 )
+from hotk.capture import TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
-from ._joined import Traced, join
+from ._joined import TracedFunction, join
+from ._lifted import LiftedProgram
 from ._opaque import derived
-from ._plan import HOST, NEEDS, NUMPY, Fallback
-from ._program import Lifted, kinds_of
+from ._plan import Fallback
+from ._program import Runner, types_of
 from ._store import STORE
-from ._traced import is_host_function
+from ._traced import HOST_KEEPS, is_host_function
+from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES
 
 
-def call_small(call: Call) -> Any:
+def call_small(call: Call) -> PyTree:
     """Run a call some of whose captured arrays are static by content."""
-    ready = known_small(call)
+    runner = find_small(call)
     captured, arrays = call.captured, call.inputs.arrays
-    if ready.compile(call, captured, arrays):
+    if runner.compile(call, captured, arrays):
         STORE.compiled()
-    return ready.run(call, captured, arrays)
+    return runner.run(call, captured, arrays)
 
 
-def known_small(call: Call) -> Any:
+def find_small(call: Call) -> Runner:
     """Return what runs a call some of whose captured arrays are static by content.
 
     What depends on those alone is computed when the function is traced.
+
+    Raises:
+        Fallback: If it takes another stage.
     """
     captured, arrays = call.captured, call.inputs.arrays
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
-        raise Fallback(NEEDS)
-    kinds = (trace_context(), kinds_of(captured, arrays))
+        raise Fallback(NEEDS_CONTENT)
+    types = (types_of(captured, arrays), trace_context())
     entry = STORE.entries.get(call.store_key)
-    ready = None if entry is None else entry.constant.get(kinds)
-    if ready is not None:
+    runner = None if entry is None else entry.by_content.get(types)
+    if runner is not None:
         STORE.hits += 1
-        return ready
-    STORE.missed(f"{call.options.kind.name}({function_name(call.f)}): {NEEDS}")
+        return runner
+    name = call.options.definition.name
+    STORE.missed(f"{name}({function_name(call.f)}): {NEEDS_CONTENT}")
     if any(array is not None for array in call.numpy_inputs()):
-        raise Fallback(NUMPY)  # NumPy may have a part in what is computed from it
+        # NumPy may have a part in what is computed from it.
+        raise Fallback(NUMPY_COMPUTES)
     STORE.opaque_traces += 1
-    traced = _function(call)
+    traced = _trace(call)
     try:
-        ready = join(call, traced)
+        runner = join(call, traced)
     except Unrecognized:
-        ready = _operator(call, traced)
-    STORE.entry(call.store_key).constant[kinds] = ready
-    return ready
+        runner = _derive(call, traced)
+    STORE.entry(call.store_key).by_content[types] = runner
+    return runner
 
 
-def _function(call: Call) -> Traced:
+def _trace(call: Call) -> TracedFunction:
     """Trace the function; what depends on no moving array is computed now."""
     leaves, _, args = call.unflatten(call.inputs.arrays)
     x = call.arrays_only(leaves, 0)
     moving = (call.captured, x, call.arrays_only(args, call.ahead))
     try:
-        closed, shapes = trace_once(call.evaluate, *moving, kept=True)
+        program = TracedProgram.of(call.evaluate, *moving, kept=True)
     except PASSED_ON:
         raise
     except Exception as error:
-        raise Fallback(NEEDS) from error
-    facts = Facts.of(closed.jaxpr)
-    if facts.callbacks and any(map(is_host_function, equations(closed.jaxpr))):
-        raise Fallback(HOST)
-    return Traced(None, closed, shapes, facts)
+        raise Fallback(NEEDS_CONTENT) from error
+    jaxpr = program.closed.jaxpr
+    facts = Facts.of(jaxpr)
+    if facts.callbacks and any(map(is_host_function, equations(jaxpr))):
+        raise Fallback(HOST_KEEPS)
+    return TracedFunction(None, program, facts)
 
 
-def _operator(call: Call, traced: Traced) -> Lifted:
+def _derive(call: Call, traced: TracedFunction) -> LiftedProgram:
     """Trace the operator in the first mode that exists."""
-    call.traced = (traced.jaxpr, traced.shapes)
+    call.traced = traced.program
     try:
         return derived(call)
     except PASSED_ON:
         raise
     except Exception as error:
-        raise Fallback(NEEDS) from error
+        raise Fallback(NEEDS_CONTENT) from error

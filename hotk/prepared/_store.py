@@ -5,40 +5,62 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from hotk._core import bytes_name, html_table, text_table
 
-from ._family import Family
-from ._program import Evaluator, Primal, Program
+from ._evaluator import Evaluator
+from ._family import Bound, Family
+from ._program import Primal, Program, Runner, Types
+from .warnings import clear_notes
 
 
 _MAX_ENTRIES = 512
 _MAX_BYTES = 1 << 30
+# XLA does not say how much memory a compiled program takes on the host: an estimate.
 _BYTES_A_PROGRAM = 1 << 20
 
 
+Key: TypeAlias = tuple[Hashable, ...]
+"""What a direct call is looked up by; it begins with its options."""
+Signed: TypeAlias = tuple[Types, Hashable]
+"""Types of what goes in, and the settings of JAX that a trace depends on."""
+
+
 class Entry:
-    """What is known under one key: programs by signature, or how to go on."""
+    """What is known under one key: programs by signature, or how to go on.
+
+    Attributes:
+        only: What runs a call, while one signature is known: a direct call takes it
+            without asking for types, which JAX compares in C++.
+        runners: What runs a call, by types and settings.
+        by_content: The same where some captured arrays are static by content.
+        programs: The programs of the function itself, by types and settings.
+        shared: Whether `only` is another function's program: to be run, and not to be
+            differentiated.
+        stage: The stage that works: 0 until one has failed.
+        reason: Why the ones before do not.
+        used: When it was used last, by the clock of the store.
+    """
 
     __slots__ = (
-        "constant",
-        "first",
+        "by_content",
+        "only",
         "programs",
-        "ready",
         "reason",
+        "runners",
         "shared",
         "stage",
         "used",
     )
 
     def __init__(self) -> None:
-        self.first: Any = None
-        self.programs: dict[Any, Program] = {}
-        self.ready: dict[Any, Any] = {}
-        self.constant: dict[Hashable, Any] = {}
-        self.shared: Hashable = None  # the configuration a foreign program is for
+        self.only: Runner | None = None
+        self.programs: dict[Signed, Program] = {}
+        self.runners: dict[Signed, Runner] = {}
+        self.by_content: dict[Signed, Runner] = {}
+        self.shared = False
         self.stage = 0
         self.reason = ""
         self.used = 0
@@ -49,13 +71,31 @@ class Entry:
         self.reason = reason
 
 
+class Clearable(Protocol):
+    """A table of another floor that is emptied together with the store."""
+
+    def clear(self) -> object:
+        """Drop everything."""
+        ...
+
+
+class Dated(Protocol):
+    """Something that knows when it was used last."""
+
+    used: int
+
+
+_K = TypeVar("_K", bound=Hashable)
+_D = TypeVar("_D", bound=Dated)
+
+
 class CacheInfo(NamedTuple):
     """What the store holds and has done since it was cleared.
 
     Attributes:
         hits: Direct calls that found their program by the key alone.
-        misses: Direct calls that did not: a new structure, signature or configuration,
-            or an opaque callable.
+        misses: Direct calls that did not: a new structure, signature or setting of JAX,
+            or an opaque function.
         traces: How often the body of a user's function was traced.
         compiles: How many programs were compiled.
         shared: Misses whose traced program was there already: nothing was compiled.
@@ -100,13 +140,13 @@ class Store:
     """
 
     def __init__(self) -> None:
-        self.entries: dict[Hashable, Entry] = {}
+        self.entries: dict[Key, Entry] = {}
         self.primals: dict[Hashable, Primal] = {}
         self.evaluators: dict[Hashable, Evaluator] = {}
         self.families: dict[Hashable, Family] = {}
-        # Programs live as long as an entry has them.
+        # By what they compute; they live as long as an entry has them.
         self.prints: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
-        self.others: list[Any] = []  # tables of floors above, cleared with these
+        self.others: list[Clearable] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
         self.hits = self.misses = self.compiles = self.shared = self.evictions = 0
@@ -115,11 +155,11 @@ class Store:
         self.max_entries = _MAX_ENTRIES
         self.max_bytes = _MAX_BYTES
 
-    def entry(self, key: Hashable) -> Entry:
+    def entry(self, key: Key) -> Entry:
         """Return the entry of a key, a new one if there is none."""
         with self.lock:
             entry = self.entries.setdefault(key, Entry())
-            entry.used = self.clock()
+            entry.used = self.clock()  # before `trim`, which drops the oldest
         self.trim()
         return entry
 
@@ -169,12 +209,12 @@ class Store:
             self.shared += found is not program
         return found
 
-    def evaluator(self, key: Hashable, made: Evaluator) -> Evaluator:
-        """Return the evaluator with this key, which is `made` if it is new."""
+    def evaluator(self, key: Hashable, new: Evaluator) -> Evaluator:
+        """Return the evaluator with this key, which is `new` if there was none."""
         with self.lock:
-            found = self.evaluators.setdefault(key, made)
+            found = self.evaluators.setdefault(key, new)
             found.used = self.clock()
-            if found is made:
+            if found is new:
                 self.compiles += 1
             else:
                 self.shared += 1
@@ -195,7 +235,8 @@ class Store:
             ):
                 self._drop(self.entries)
 
-    def _drop(self, table: dict[Any, Any]) -> None:
+    def _drop(self, table: dict[_K, _D]) -> None:
+        # Linear in the table, but only when it is full; a direct call writes a number.
         oldest = min(table, key=lambda key: table[key].used)
         dropped = table.pop(oldest)
         self.evictions += 1
@@ -204,23 +245,23 @@ class Store:
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
-        programs = len(self._held()) + len(self.evaluators)
-        kept = sum(
+        programs = len(self._programs()) + len(self.evaluators)
+        constants = sum(
             getattr(array, "nbytes", 0)
             for entry in self.entries.values()
-            for ready in entry.constant.values()
-            for array in getattr(ready, "extra", ())
+            for runner in entry.by_content.values()
+            for array in (runner.extra if isinstance(runner, Bound) else ())
         )
-        return programs * _BYTES_A_PROGRAM + kept
+        return programs * _BYTES_A_PROGRAM + constants
 
-    def _held(self) -> set[int]:
+    def _programs(self) -> set[int]:
         """Return the identities of the programs that entries hold, each once."""
-        held: set[int] = set()
+        identities: set[int] = set()
         for entry in self.entries.values():
-            held.update(map(id, entry.programs.values()))
-            both = (*entry.ready.values(), *entry.constant.values())
-            held.update(id(getattr(ready, "program", ready)) for ready in both)
-        return held
+            identities.update(map(id, entry.programs.values()))
+            both = (*entry.runners.values(), *entry.by_content.values())
+            identities.update(id(getattr(runner, "program", runner)) for runner in both)
+        return identities
 
     def info(self) -> CacheInfo:
         """Say what the store holds and has done."""
@@ -254,6 +295,7 @@ class Store:
                 table.clear()
             for table in self.others:
                 table.clear()
+            clear_notes()
             self.hits = self.misses = self.compiles = self.shared = 0
             self.evictions = self.traces_before = self.opaque_traces = 0
             self.reasons.clear()
@@ -263,11 +305,17 @@ STORE = Store()
 
 
 def cache_info() -> CacheInfo:
-    """Tell what the store of direct calls holds and has done.
+    """Return the statistics of the cache of direct calls.
+
+    A direct call such as `hotk.hvp(f, x, v)` finds its compiled program by the code of
+    `f` and by what it captures besides arrays. Use this to see whether a loop
+    recompiles, and why. It counts from the start of the process or from the last
+    `hotk.clear_cache()`.
 
     Returns:
-        Hits, misses, traces, compiles, entries, bytes and the reasons of the last
-        misses; it prints as a small table.
+        A `NamedTuple` of `hits`, `misses`, `traces`, `compiles`, `shared`, `entries`,
+        `bytes`, `evictions` and `reasons`, the reasons of the last 32 misses. It prints
+        as a small table.
 
     Example:
         >>> hotk.clear_cache()
@@ -281,9 +329,11 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> None:
-    """Drop all programs of direct calls and count from zero.
+    """Empty the cache of direct calls and count from zero.
 
-    Operators prepared with `.prepare` hold their programs themselves and go on working.
+    The next direct call of each function traces and compiles again. Operators prepared
+    with `.prepare` hold their programs themselves and keep working. The caches of JAX
+    are not emptied; that is `jax.clear_caches()`.
 
     Example:
         >>> hotk.clear_cache()

@@ -1,22 +1,25 @@
 """Programs whose captured arrays are arguments: found, or traced and checked."""
 
 import functools
-from types import FunctionType
+from collections.abc import Iterable, Sequence
+from types import CellType, FunctionType
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from hotk._core import (
     NEEDS_VALUE,
     PASSED_ON,
+    JaxprEqn,
+    Leaf,
     Tracer,
     Unrecognized,
     equations,
     fingerprint,
     function_name,
     in_trace,
-    inlined,
     inner_constants,
     same_once_moved,
     same_program,
@@ -27,6 +30,7 @@ from hotk.capture import (
     RULE_CAPTURES_ARRAY,
     WRITES,
     Opaque,
+    TracedProgram,
     copied,
     facts_of,
     own_copy,
@@ -35,58 +39,64 @@ from hotk.capture import (
 from hotk.mode import Facts
 
 from ._call import Call
-from ._changing import warn_if_changing
 from ._checks import check_output
-from ._joined import Traced, join, make_program
-from ._opaque import find_evaluator
-from ._plan import HOST, NEEDS, NUMPY, Fallback, Plan, first_line, raised_by_user
-from ._program import Lifted, Primal, Program, kinds_of
+from ._joined import TracedFunction, join, make_program
+from ._lifted import LiftedProgram
+from ._opaque import lifted
+from ._plan import Fallback, Plan, first_line, raised_by_user
+from ._program import Primal, Program, Runner, Types, types_of
 from ._reasons import what_is_new
 from ._store import STORE
+from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 
 
-def call_traced(call: Call) -> Any:
+HOST_KEEPS = "a host callback keeps what it captured"
+
+
+def call_traced(call: Call) -> PyTree:
     """Run a call whose captured arrays are arguments of its program."""
     captured, arrays = call.captured, call.inputs.arrays
-    kinds = kinds_of(captured, arrays)
+    types = types_of(captured, arrays)
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
-        return find_program(call, kinds).run(call, captured, arrays)
+        # The outer program takes it in: nothing is compiled here, and no program of
+        # another function is taken, as its derivative rules may differ.
+        return find_program(call, types).run(call, captured, arrays)
     context = trace_context()
     entry = STORE.entries.get(call.store_key)
-    ready = None if entry is None else entry.ready.get((kinds, context))
-    if ready is None:
-        ready = make_ready(call, kinds)
-        warn_if_changing(call)
-        if ready.compile(call, captured, arrays):
+    runner = None if entry is None else entry.runners.get((types, context))
+    if runner is None:
+        runner = make_runner(call, types)
+        warn_if_changing(call.options.definition.call(), call.f)
+        if runner.compile(call, captured, arrays):
             STORE.compiled()
         entry = STORE.entry(call.store_key)
-        entry.ready[kinds, context] = ready
-        entry.first = ready if len(entry.ready) == 1 else None
-        own = entry.programs.get((kinds, context))
-        entry.shared = None if ready is own else context
-    return ready.run(call, captured, arrays)
+        entry.runners[types, context] = runner
+        entry.only = runner if len(entry.runners) == 1 else None
+        own = entry.programs.get((types, context))
+        entry.shared = runner is not own
+    return runner.run(call, captured, arrays)
 
 
-def find_program(call: Call, kinds: Any) -> Program:
+def find_program(call: Call, types: Types) -> Program:
     """Return the program of a call for what goes into it, made if there is none.
 
     The size of a named axis, for one, is a number in the program: so each context has
     its own.
     """
     entry = STORE.entries.get(call.store_key)
-    key = kinds, trace_context()
+    key = types, trace_context()
     program = None if entry is None else entry.programs.get(key)
     if program is None:
-        what = _what_is_new(call, kinds)
-        program = own_program(call, kinds, trace_function(call, kinds))
+        what = _what_is_new(call, types)
+        program = own_program(call, types, trace_function(call))
         STORE.missed(what)
     return program
 
 
-def own_program(call: Call, kinds: Any, traced: Traced) -> Program:
+def own_program(call: Call, types: Types, traced: TracedFunction) -> Program:
     """Return the program that is the function's own, made if there is none."""
     entry = STORE.entries.get(call.store_key)
-    key = kinds, trace_context()
+    key = types, trace_context()
     program = None if entry is None else entry.programs.get(key)
     if program is None:
         program = make_program(call, traced, traced.primal, call.captured)
@@ -94,40 +104,41 @@ def own_program(call: Call, kinds: Any, traced: Traced) -> Program:
     return program
 
 
-def _what_is_new(call: Call, kinds: Any) -> str:
-    name = f"{call.options.kind.name}({function_name(call.f)})"
+def _what_is_new(call: Call, types: Types) -> str:
+    name = f"{call.options.definition.name}({function_name(call.f)})"
     entry = STORE.entries.get(call.store_key)
     if entry is None:
         return f"{name}: {what_is_new(call)}"
-    known = any(other == kinds for other, _ in (*entry.programs, *entry.ready))
+    known = types in {other for other, _ in (*entry.programs, *entry.runners)}
     what = "other settings or named axes" if known else "a new signature"
     return f"{name}: {what}"
 
 
-def make_ready(call: Call, kinds: Any) -> Any:
+def make_runner(call: Call, types: Types) -> Runner:
     """Return what runs a call: a program of its own, or one shared with others."""
-    what = _what_is_new(call, kinds)
-    traced = trace_function(call, kinds)
+    what = _what_is_new(call, types)
+    traced = trace_function(call)
     STORE.missed(what)
     try:
-        return join(call, traced, lambda: own_program(call, kinds, traced))
+        return join(call, traced, lambda: own_program(call, types, traced))
     except Unrecognized:
-        return share(own_program(call, kinds, traced), call)
+        return share(own_program(call, types, traced), call)
 
 
-def trace_function(call: Call, kinds: Any) -> Traced:
+def trace_function(call: Call) -> TracedFunction:
     """Trace the function of a call, or return the trace that exists."""
     captured = call.captured
-    leaves, _, args = call.unflatten(call.inputs.arrays)
+    leaves, _, arguments = call.unflatten(call.inputs.arrays)
     call.point(leaves)  # refuses one without anything to differentiate
     primal = STORE.primal(call.key)
     x = call.arrays_only(leaves, 0)
+    args = call.arrays_only(arguments, call.ahead)
     try:
-        traced = primal.trace(call, captured, x, call.arrays_only(args, call.ahead))
+        traced = primal.trace(call, captured, x, args)
     except PASSED_ON:
         raise
     except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
-        raise Fallback(NEEDS) from error
+        raise Fallback(NEEDS_CONTENT) from error
     except Opaque as reason:
         raise Fallback(str(reason)) from reason
     except Exception as error:
@@ -135,20 +146,22 @@ def trace_function(call: Call, kinds: Any) -> Traced:
             raise
         raise Fallback(first_line(error)) from error
     finally:
+        # A failed trace leaves nothing (`a_failed_trace_inside_a_jit_leaves_nothing`).
         if primal.traces == 0:
             STORE.forget(call.key, primal)
-    if tracers_inside(traced.jaxpr):
+    if tracers_inside(traced.closed):
         raise Fallback("something inside it captures a tracer")
-    if reaches_ended_tracer(traced.jaxpr):
+    if reaches_ended_tracer(traced.closed):
         raise Fallback(RULE_CAPTURES_ARRAY)
-    # it may have been traced for an operator that wants something else
-    kind, shapes = call.options.kind, traced.out_info
-    check_output(kind.call(), call.f, shapes[0], kind.wants)
-    check_numpy(call, primal, kinds, traced, x, args)
-    facts = Facts.of(traced.jaxpr.jaxpr)
-    if facts.callbacks and any(map(is_host_function, equations(traced.jaxpr.jaxpr))):
-        raise Fallback(HOST)
-    return Traced(primal, traced.jaxpr, shapes, facts)
+    # It may have been traced for an operator that wants something else.
+    definition = call.options.definition
+    check_output(definition.call(), call.f, traced.shapes[0], definition.wants)
+    check_numpy(call, primal, traced, x, args)
+    jaxpr = traced.closed.jaxpr
+    facts = Facts.of(jaxpr)
+    if facts.callbacks and any(map(is_host_function, equations(jaxpr))):
+        raise Fallback(HOST_KEEPS)
+    return TracedFunction(primal, traced, facts)
 
 
 def is_own_error(error: Exception, call: Call) -> bool:
@@ -164,8 +177,12 @@ def is_own_error(error: Exception, call: Call) -> bool:
     return raised_by_user(error)
 
 
-def is_host_function(equation: Any) -> bool:
-    """Whether an equation runs Python code of the user on the host."""
+def is_host_function(equation: JaxprEqn) -> bool:
+    """Whether an equation runs Python code of the user on the host.
+
+    It keeps what it captured, as a program is traced once: the arrays of that trace,
+    where other calls have others.
+    """
     waiting, known = [equation.params.get("callback")], 0
     while waiting and known < 64:
         here, known = waiting.pop(), known + 1
@@ -181,12 +198,16 @@ def is_host_function(equation: Any) -> bool:
     return False
 
 
-def _contents(cells: Any) -> list[Any]:
+def _contents(cells: Iterable[CellType]) -> list[object]:
     return [cell.cell_contents for cell in cells]
 
 
 def check_numpy(
-    call: Call, primal: Primal, kinds: Any, traced: Any, x: Any, args: Any
+    call: Call,
+    primal: Primal,
+    traced: TracedProgram,
+    x: Sequence[Leaf],
+    args: Sequence[Leaf],
 ) -> None:
     """See that NumPy has no part in what `f` computes from captured NumPy arrays.
 
@@ -195,15 +216,16 @@ def check_numpy(
     arrays themselves: only if the two programs are the same are those arrays leaves.
     """
     numpy = call.numpy_inputs()
-    key = kinds, trace_context()
+    # By what goes into the function, not the operator: its trace serves all of them.
+    key = types_of(call.captured, [*x, *args]), trace_context()
     if key in primal.checked or all(a is None for a in numpy):
         return
-    inputs = [*call.captured, *x, *call.arrays_only(args, call.ahead)]
+    inputs = [*call.captured, *x, *args]
     bounds = (len(call.captured), len(call.captured) + len(x))
 
-    def with_numpy(moving: list[Any]) -> Any:
+    def with_numpy(moving: Sequence[Leaf]) -> tuple[PyTree, PyTree]:
         rest = iter(moving)
-        whole = [next(rest) if a is None else a for a in numpy]
+        whole: list[Any] = [next(rest) if a is None else a for a in numpy]
         parts = whole[: bounds[0]], whole[bounds[0] : bounds[1]], whole[bounds[1] :]
         return call.evaluate(*parts)
 
@@ -222,7 +244,7 @@ def check_numpy(
         place is not None and np.asarray(real).dtype != place.dtype
         for real, place in zip(numpy, places, strict=True)
     ]
-    same = same_program(traced.jaxpr, closed, places)
+    same = same_program(traced.closed, closed, places)
     # The walk sees that captured arrays stay finite and short; arguments are not read.
     count = len(call.captured)
     short = [
@@ -231,27 +253,25 @@ def check_numpy(
     ]
     finite = not any(narrowed[count:])
     if not same and not same_once_moved(
-        traced.jaxpr, closed, places, narrowed, short=short, finite=finite
+        traced.closed, closed, places, narrowed, short=short, finite=finite
     ):
-        raise Fallback(NUMPY)
+        raise Fallback(NUMPY_COMPUTES)
     primal.checked.add(key)
 
 
-def share(program: Program, call: Call) -> Program | Lifted:
+def share(program: Program, call: Call) -> Program | LiftedProgram:
     """Return a compiled program that computes the same, or `program` if none does."""
-    if program.traced is None:
+    if program.first is None:
         program.trace(call, call.captured, call.inputs.arrays)
-    traced: Any = program.traced
-    if inner_constants(traced.jaxpr):
-        closed, out_tree = inlined(traced.jaxpr), jax.tree.structure(traced.out_info)
-        plan = Plan(program.mode, program.why, program.block)
-        evaluator, constants = find_evaluator(plan, closed, closed.consts, out_tree)
-        return Lifted(closed, constants, evaluator, out_tree)
+    traced = program.first
+    assert traced is not None
+    if inner_constants(traced.closed):
+        return lifted(traced, Plan(program.mode, program.why, program.block))
     try:
-        key, _ = fingerprint(traced.jaxpr, lift=False)
+        key, _ = fingerprint(traced.closed, lift=False)
     except Unrecognized:
         return program
     lengths = (len(call.captured), len(call.inputs.arrays))
-    result = jax.tree.structure(traced.out_info)
-    kind = (call.options.kind.name, lengths, trace_context(), result)
-    return STORE.remember((kind, key), program)
+    name = call.options.definition.name
+    what = (name, lengths, trace_context(), traced.out_tree)
+    return STORE.remember((what, key), program)

@@ -145,7 +145,7 @@ def _finite(
 ) -> tuple[str, ...]:
     """Return the names of the modes in which the result is finite."""
     # What is arranged of other operators, as `hotk.partial`, has one mode.
-    accepted = operator.kind.modes if isinstance(operator, Operator) else ()
+    accepted = operator.definition.modes if isinstance(operator, Operator) else ()
     modes = NESTINGS if Nested in accepted else (Forward(), Reverse())
     names = []
     for mode in modes:

@@ -49,8 +49,8 @@ MISTAKES = {
         lambda: hotk.hvp(cubes, X, V, block_size=2),
         "does not work in blocks",
     ),
-    "a budget in words": (lambda: hotk.set_memory_budget("1GB"), "whole number"),
-    "half a byte": (lambda: hotk.set_memory_budget(0.5), "whole number"),
+    "a budget in words": (lambda: hotk.set_memory_budget("1GB"), "must be an integer"),
+    "half a byte": (lambda: hotk.set_memory_budget(0.5), "must be an integer"),
 }
 
 

@@ -117,7 +117,11 @@ def test_a_reason_is_found_in_the_time_of_a_short_trace():
     best = 1.0
     for i in range(20):
         call = _call.Call(
-            hotk.gradient._usual, make(9.5 + i), X, (), static_arrays=StaticArrays.NONE
+            hotk.gradient._default_options,
+            make(9.5 + i),
+            X,
+            (),
+            static_arrays=StaticArrays.NONE,
         )
         start = time.perf_counter()
         assert f"cell `last`: {8.5 + i if i else 2.5} -> {9.5 + i}" == (

@@ -1,16 +1,17 @@
 """A warning for derivatives that are nested by hand above the third order."""
 
 import warnings
-from typing import Any
 
 from hotk._core import (
+    Function,
+    Jaxpr,
     NestedDerivativesWarning,
     equations,
     function_name,
     function_place,
 )
 
-from ._level import user_level
+from ._user_code import user_level
 
 
 _HIGHEST = 3
@@ -18,14 +19,17 @@ _HIGHEST = 3
 _SHORT = 250
 
 
-def warn_if_nested(call: Any, jaxpr: Any, inner: int, outer: int) -> None:
+def warn_if_nested(
+    name: str, function: Function, jaxpr: Jaxpr, inner: int, outer: int
+) -> None:
     """Warn if a function holds operators, and this one makes the order too high.
 
-    A short program is not told of, as nothing is lost.
+    A short program does not trigger the warning, as nothing is lost.
 
     Args:
-        call: The call.
-        jaxpr: The program of its function.
+        name: How the operator is called: `hvp(f, x, v)`.
+        function: The function of the user.
+        jaxpr: Its program.
         inner: The order of the derivatives that the function nests already.
         outer: How many more there are now; none in Taylor mode.
     """
@@ -36,8 +40,8 @@ def warn_if_nested(call: Any, jaxpr: Any, inner: int, outer: int) -> None:
     if count < _SHORT:
         return
     warnings.warn(
-        f"`{call.options.kind.call()}`: derivatives of order {order} by nesting: the "
-        f"program of `{function_name(call.f)}`{function_place(call.f)} has {count} "
+        f"`{name}`: derivatives of order {order} by nesting: the program of "
+        f"`{function_name(function)}`{function_place(function)} has {count} "
         "equations already, and each further order makes it two to four times longer. "
         "In Taylor mode it grows with the square of the order: "
         f"`hotk.derivatives(f, x, v, order={order})` along a direction, "

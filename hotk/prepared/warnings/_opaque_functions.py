@@ -2,22 +2,22 @@
 
 import itertools
 import types
-import warnings
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterable
+from warnings import warn
 
 import numpy as np
 
-from hotk._core import OpaqueWarning, function_name, function_place
+from hotk._core import Function, OpaqueWarning, function_name, function_place
 from hotk.capture import WRITES, Opaque, Trail, Walk, fix_of, opaque_place
 
-from ._call import Call
-from ._level import error_line, user_level
 from ._per_code import PerCode
-from ._plan import NEEDS, NUMPY
-from ._program import kinds_of
+from ._user_code import error_line, user_level
 
 
+# Two reasons for which a captured array cannot be an argument of a program.
+NEEDS_CONTENT = "it needs the value of a captured array"
+NUMPY_COMPUTES = "NumPy computes with an array that it captured"
 _MOST_SIGNATURES = 64
 
 
@@ -28,97 +28,98 @@ class _Calls:
         self.signatures: set[int] = set()
         self.warned = False
         self.line = ""
-        self.writer: weakref.ref[Any] | None = None  # one that changes what it holds
+        # One that changes what it holds.
+        self.writer: weakref.ref[types.FunctionType] | None = None
 
 
 _CALLS = PerCode(_Calls)
 
 
-def note_line(f: Any, error: BaseException) -> None:
+def note_line(function: Function, error: BaseException) -> None:
     """Remember the line of the user at which a trace needed the value of an array."""
     line = error_line(error.__cause__)
     if not line:
         return
     with _CALLS.lock:
-        _CALLS.of(f).line = line
+        _CALLS.of(function).line = line
 
 
-def place_of(f: Any, reason: str, fixed: Any = ()) -> str:
+def place_of(function: Function, reason: str, statics: Iterable[object] = ()) -> str:
     """Say where the thing is that makes a function opaque; empty if no one knows.
 
     Args:
-        f: The function.
+        function: The function.
         reason: Why it is opaque.
-        fixed: What is static among its arguments.
+        statics: What is static among its arguments.
     """
     trail = Trail()
     walk = Walk(trail=trail)
     try:
-        for thing in fixed:
+        for thing in statics:
             walk.visit(thing)
-        walk.visit(f)
+        walk.visit(function)
     except Opaque:
         return opaque_place(trail)
     except RecursionError:
         return ""
-    if reason == NEEDS:
+    if reason == NEEDS_CONTENT:
         with _CALLS.lock:
-            return _CALLS.of(f).line.removeprefix(" in ")
-    if reason == NUMPY:
+            return _CALLS.of(function).line.removeprefix(" in ")
+    if reason == NUMPY_COMPUTES:
         numpy = (n for n in trail.nodes.values() if type(n.value) is np.ndarray)
         return ", ".join(n.path.strip() for n in itertools.islice(numpy, 2))
     return ""
 
 
-def is_known_to_write(f: Any) -> bool:
+def is_known_to_write(function: Function) -> bool:
     """Whether the last call of its code was one of `f`, and changed what it captured.
 
     Its next call is of another key, so the store does not know it.
     """
     with _CALLS.lock:
-        writer = _CALLS.of(f).writer
-    return writer is not None and writer() is f
+        writer = _CALLS.of(function).writer
+    return writer is not None and writer() is function
 
 
-def warn_if_opaque_again(call: Call, reason: str, seconds: float) -> None:
+def warn_if_opaque_again(
+    name: str,
+    function: Function,
+    reason: str,
+    seconds: float,
+    signature: Callable[[], int],
+    statics: Iterable[object],
+) -> None:
     """Warn the second time that code is traced for one signature, and only then.
 
     Args:
-        call: An opaque call that was just traced.
+        name: How the operator is called: `hvp(f, x, v)`.
+        function: The function of the user, which was just traced.
         reason: Why it is opaque.
         seconds: What the trace took.
+        signature: What a function that is not opaque would be traced once for.
+        statics: What is static among the arguments.
     """
     with _CALLS.lock:
-        known = _CALLS.of(call.f)
-        if reason == WRITES and isinstance(call.f, types.FunctionType):
-            known.writer = weakref.ref(call.f)
+        known = _CALLS.of(function)
+        if reason == WRITES and isinstance(function, types.FunctionType):
+            known.writer = weakref.ref(function)
     if known.warned:
         return
-    signature = _signature(call)  # may run code of the user: no lock is held
+    number = signature()  # may run code of the user: no lock is held
     with _CALLS.lock:
-        again = signature in known.signatures
+        again = number in known.signatures
         if len(known.signatures) < _MOST_SIGNATURES:
-            known.signatures.add(signature)
+            known.signatures.add(number)
         if known.warned or not again:
             return
         known.warned = True
-    name = function_name(call.f)
-    place = place_of(call.f, reason, call.inputs.visited)
+    place = place_of(function, reason, statics)
     where = f"{place}: " if place else ""
-    warnings.warn(
-        f"`{call.options.kind.call()}`: `{name}`{function_place(call.f)} is traced at "
+    warn(
+        f"`{name}`: `{function_name(function)}`{function_place(function)} is traced at "
         f"every call, which took {1e3 * seconds:.3g} ms now, because it is opaque: "
         f"{where}{reason}. To make it fast: {fix_of(reason).fix}. `hotk.explain(f)` "
         "shows all that it captures.",
         OpaqueWarning,
         stacklevel=user_level(),
     )
-
-
-def _signature(call: Call) -> int:
-    """Return what a function that is not opaque would be traced once for."""
-    kinds = kinds_of([], call.inputs.arrays)
-    try:
-        return hash((call.options, call.tree, kinds, *call.inputs.statics.items()))
-    except TypeError:
-        return hash((call.options, kinds))

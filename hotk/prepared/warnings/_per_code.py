@@ -9,15 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from hotk._core import peek
 
-from ._store import STORE
-
 
 _MOST_WRAPPERS = 8
 
 T = TypeVar("T")
 
 
-def code_of(f: Any) -> Any:
+def code_of(f: object) -> object:
     """Return the code object that a callable runs first, or its class if it has none.
 
     Code objects are compared by value: a function defined again is the same one.
@@ -29,13 +27,15 @@ def code_of(f: Any) -> Any:
         inner = f.func if isinstance(f, functools.partial) else peek(f, "__func__")
         inner = peek(f, "__wrapped__") if inner is None else inner
         if inner is None:
-            found = (vars(kind).get("__call__") for kind in type(f).__mro__)
+            bases: tuple[type, ...] = type(f).__mro__  # pyright: ignore
+            found = (vars(base).get("__call__") for base in bases)
             inner = next((call for call in found if call is not None), None)
         if inner is None or inner is f:
             break
         f = inner
-    kind = type(f)
-    return kind if type(kind).__hash__ is type.__hash__ else object
+    # A metaclass with an `__eq__` of its own may leave its classes without a hash.
+    cls = type(f)
+    return cls if type(cls).__hash__ is type.__hash__ else object
 
 
 class PerCode(Generic[T]):
@@ -45,9 +45,9 @@ class PerCode(Generic[T]):
         self._make = make
         self._table: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
         self.lock = threading.Lock()
-        STORE.others.append(self)
+        _TABLES.append(self)
 
-    def of(self, f: Any) -> T:
+    def of(self, f: object) -> T:
         """Return what is remembered of a callable; to be called under the lock."""
         code = code_of(f)
         found = self._table.get(code)
@@ -59,3 +59,12 @@ class PerCode(Generic[T]):
         """Forget everything."""
         with self.lock:
             self._table.clear()
+
+
+_TABLES: list[PerCode[Any]] = []
+
+
+def clear_notes() -> None:
+    """Forget all that is remembered of functions."""
+    for table in _TABLES:
+        table.clear()

@@ -1,0 +1,134 @@
+"""`TracedProgram`: a traced program, its constants and the structure of its result."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from hotk._core import (
+    CUSTOM,
+    ClosedJaxpr,
+    Leaf,
+    PyTreeDef,
+    Unrecognized,
+    equations,
+    fingerprint,
+    jaxpr_as_fun,
+    trace_context,
+    trace_once,
+    unkeyed_setting,
+)
+
+from ._arrays import own_copy
+from ._declared import static
+from ._rule_key import rule_key
+
+
+@static
+class TracedProgram:
+    """A program as JAX traced it, with the structure of what it returns.
+
+    Attributes:
+        closed: The equations, closed over the constants.
+        out_tree: The structure of the result.
+        identity: What tells the equations from others; `None` if that is not known, or
+            was not asked for. The program is then equal to itself alone.
+    """
+
+    __slots__ = ("_hash", "closed", "identity", "out_tree")
+
+    def __init__(
+        self,
+        closed: ClosedJaxpr,
+        out_tree: PyTreeDef,
+        identity: Hashable = None,
+    ) -> None:
+        self.closed = closed
+        self.out_tree = out_tree
+        self.identity = identity
+        self._hash = id(self) if identity is None else hash(identity)
+
+    @staticmethod
+    def of(
+        f: Callable[..., PyTree], *arguments: PyTree, kept: bool = False
+    ) -> "TracedProgram":
+        """Trace a function now; what does not depend on the arguments is computed.
+
+        Args:
+            f: The function.
+            *arguments: Trees of arrays and numbers, like those it will be called with.
+            kept: Whether the program is run more than once: then it calls the host.
+        """
+        closed, shapes = trace_once(f, *arguments, kept=kept)
+        return TracedProgram(closed, jax.tree.structure(shapes))
+
+    @property
+    def constants(self) -> list[Any]:
+        """The arrays that the function had captured."""
+        return self.closed.consts
+
+    @property
+    def shapes(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the result."""
+        found = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.closed.out_avals]
+        return self.out_tree.unflatten(found)
+
+    def with_constants(self, constants: Sequence[Leaf]) -> "TracedProgram":
+        """Return the program with other constants."""
+        closed = self.closed.replace(consts=list(constants))
+        return TracedProgram(closed, self.out_tree)
+
+    def with_own_constants(self) -> "TracedProgram":
+        """Return the program with copies of the NumPy arrays among its constants.
+
+        JAX would share their memory, and the user may write into them after the call
+        (`no_program_shares_the_memory_of_a_numpy_array`).
+        """
+        arrays = [
+            own_copy(c) if isinstance(c, np.ndarray) else c for c in self.constants
+        ]
+        return self.with_constants(arrays)
+
+    def without_constants(self) -> "TracedProgram":
+        """Return the equations alone: equal to those that compute the same."""
+        closed = self.closed.replace(consts=[None] * len(self.constants))
+        return TracedProgram(closed, self.out_tree, self._identity())
+
+    def _identity(self) -> Hashable:
+        """Return what tells it from others, to be differentiated as well as run.
+
+        It is the program without its constants, and the rules of the functions in it
+        that have a derivative of their own. `None` if it cannot be told.
+        """
+        try:
+            key, _ = fingerprint(self.closed, lift=True)
+            rules = [
+                rule_key(equation, own=True)
+                for equation in equations(self.closed.jaxpr)
+                if equation.primitive.name in CUSTOM
+            ]
+            settings = (trace_context(), unkeyed_setting())
+            identity = (*settings, self.out_tree, key, *rules)
+            hash(identity)
+        except (Unrecognized, TypeError):
+            return None
+        return identity
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        """Run the program on trees whose leaves are its inputs, in order."""
+        outputs = jaxpr_as_fun(self.closed)(*jax.tree.leaves(arguments))
+        return self.out_tree.unflatten(outputs)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one computes the same and has the same derivatives."""
+        if self is other:
+            return True
+        if not isinstance(other, TracedProgram) or self.identity is None:
+            return False
+        return self.identity == other.identity
+
+    def __hash__(self) -> int:
+        """Return the hash of what tells it from others."""
+        return self._hash

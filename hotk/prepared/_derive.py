@@ -1,0 +1,94 @@
+"""`derive`: the one place where the formula of an operator meets a function."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import Leaf, Point, settings_for
+from hotk.mode import FORWARD_OVER_FORWARD, Nested
+from hotk.primitive import with_forward_rules
+
+from ._call import Call
+from ._plan import Plan
+from .warnings import warn_if_zero_hessian
+
+
+class Evaluation(Protocol):
+    """What evaluates the function of a call: traced for all operators, or shared."""
+
+    def __call__(
+        self,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> tuple[PyTree, PyTree]:
+        """Return value and auxiliary output."""
+        ...
+
+
+def derive(
+    call: Call,
+    evaluation: Evaluation | None,
+    captured: Sequence[Leaf],
+    arrays: Sequence[Leaf],
+    plan: Plan,
+) -> PyTree:
+    """Evaluate the operator of a call.
+
+    Args:
+        call: The function and the structure of its arguments.
+        evaluation: Evaluates the function; `None` to run the function itself.
+        captured: In place of the captured arrays.
+        arrays: In place of the arrays among the arguments.
+        plan: The mode to use, and how.
+    """
+    leaves, direction, args = call.unflatten(arrays)
+    point, differentiated = call.point(leaves)
+    point = jax.tree.map(jnp.asarray, point)
+    # A point of 64 bits keeps them where `jax_enable_x64` is off; constants of its
+    # dtype do not. It is on for the derivative, and as the user has it for `f`.
+    deriving, running = settings_for(jax.tree.leaves(point))
+
+    def f(moving: Point) -> tuple[PyTree, PyTree]:
+        with running():
+            whole = call.merge(leaves, differentiated, moving)
+            x, given = call.arrays_only(whole, 0), call.arrays_only(args, call.ahead)
+            if evaluation is None:
+                return call.evaluate_as_is(captured, x, given)
+            return evaluation(call, captured, x, given)
+
+    if plan.adopt:
+        f = with_forward_rules(f, by_body=plan.by_body)
+
+    def checked(v: PyTree) -> PyTree:
+        return call.direction(v, leaves, differentiated, point, arrays)
+
+    with deriving():
+        takes = call.options.definition.takes
+        if takes == "v":
+            direction = checked(direction)
+        elif takes == "vs":
+            direction = tuple(map(checked, direction))
+        elif takes == "u":
+            y, _ = jax.eval_shape(f, point)
+            direction = call.cotangent(direction, y, arrays)
+        result = call.options.apply(f, point, direction, plan.mode, plan.block)
+        if plan.kinks:
+            _warn_of_kinks(call, f, point, plan)
+    return result
+
+
+def _warn_of_kinks(
+    call: Call,
+    f: Callable[[Point], tuple[PyTree, PyTree]],
+    point: Point,
+    plan: Plan,
+) -> None:
+    mode = plan.mode if isinstance(plan.mode, Nested) else FORWARD_OVER_FORWARD
+    product = lambda total, v: mode.product(total, point, v)[2]
+    name = call.options.definition.call()
+    warn_if_zero_hessian(name, call.f, f, point, product, plan.kinks)

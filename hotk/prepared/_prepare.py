@@ -1,0 +1,179 @@
+"""`prepare`: from a function and a signature to a `Prepared`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Function,
+    Leaf,
+    Point,
+    Tangent,
+    Tracer,
+    function_name,
+    hides_frames,
+    in_trace,
+    is_inexact,
+    message,
+)
+from hotk.capture import (
+    Closure,
+    Opaque,
+    Signature,
+    Skeleton,
+    dict_orders,
+    in_orders,
+    is_numeric,
+    own_copy,
+)
+
+from ._call import Call
+from ._checks import check_callable
+from ._mismatch import StaticLeaves
+from ._opaque import OpaqueCall, first_that_works
+from ._options import Options
+from ._plan import Fallback, Plan
+from ._prepared import Prepared
+from ._program import Program, types_of
+from ._stages import HELD_LEVELS
+from ._store import STORE
+from ._traced import find_program
+
+
+_ANSWERS = ("raise", "retrace", "cast")
+
+
+@hides_frames
+def prepare(
+    operator: Callable[..., PyTree],
+    options: Options,
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    on_mismatch: str,
+) -> Prepared:
+    """Make the `Prepared` of an operator; see `Operator.prepare`."""
+    if on_mismatch not in _ANSWERS:
+        raise ValueError(
+            message(
+                f"{options.definition.name}.prepare(...)",
+                "`on_mismatch` is not one of the three.",
+                expected=" or ".join(map(repr, _ANSWERS)),
+                got=repr(on_mismatch),
+                fix="Leave it out: then a call with another signature is an error.",
+            )
+        )
+    check_callable(options.definition.call(), f)
+    typed = _typed_direction(options, x, rest)
+    x, rest = in_orders(jax.tree.map(_as_jax, typed), dict_orders(typed))
+    closure, call, program = _find_or_make(options, f, x, rest)
+    captured, arrays = list(closure.leaves), call.inputs.arrays
+    traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))
+    if not traced and program.compile(call, captured, arrays):
+        STORE.compiled()
+    roots = options.definition.roots(1 + len(rest))
+    return Prepared(
+        closure.leaves,
+        closure.skeleton,
+        program,
+        Signature.of((x, *rest), roots),
+        StaticLeaves.of(call.inputs.statics),
+        operator,
+        on_mismatch,
+    )
+
+
+def _find_or_make(
+    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...]
+) -> tuple[Closure, Call, Program]:
+    """Return closure, call and program, with as few arrays static as can be."""
+    before = None
+    for level in HELD_LEVELS:
+        closure = Closure.of(f, static_arrays=level)
+        if closure.skeleton.opaque is not None:
+            break
+        if closure.skeleton == before:
+            continue
+        before = closure.skeleton
+        # A closure of hotk's own is walked as what it was made of.
+        g = before.function(closure.leaves) if closure is f else f
+        try:
+            call = Call(
+                options,
+                g,
+                x,
+                rest,
+                static_arrays=before.static_arrays,
+                check_nodes=False,
+            )
+            types = types_of(call.captured, call.inputs.arrays)
+            return closure, call, find_program(call, types)
+        except (Fallback, Opaque):
+            continue
+    return _prepare_opaque(options, f, x, rest)
+
+
+def _prepare_opaque(
+    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...]
+) -> tuple[Closure, Call, Program]:
+    call = OpaqueCall(options, f, x, rest, reused=True)
+    call.trace()
+    arrays = call.inputs.arrays
+
+    def attempt(plan: Plan) -> Program:
+        types = types_of([], arrays)
+        program = Program(options, None, call.tree, plan, None, types)
+        program.seeded = True  # what was computed at once cannot be read in it
+        program.trace(call, [], arrays)
+        return program
+
+    _, program = first_that_works(call, attempt)
+    skeleton = Skeleton((id(f),), f, name=function_name(f), opaque="held as it was")
+    return Closure((), skeleton), call, program
+
+
+def _typed_direction(
+    options: Options, x: Point, rest: tuple[PyTree, ...]
+) -> tuple[Point, tuple[PyTree, ...]]:
+    """Give a direction of NumPy arrays or Python numbers the dtypes of the point."""
+    takes = options.definition.takes
+    if takes not in ("v", "vs"):
+        return x, rest
+    try:
+        typed = [_typed_like(x, v) for v in (rest[0] if takes == "vs" else rest[:1])]
+    except (ValueError, TypeError, KeyError):
+        return x, rest  # the trace says what is wrong
+    return x, (tuple(typed) if takes == "vs" else typed[0], *rest[1:])
+
+
+def _typed_like(x: Point, v: Tangent) -> Tangent:
+    points, treedef = jax.tree.flatten(x)
+    parts = treedef.flatten_up_to(v)
+    typed = [
+        jnp.asarray(np.array(part, dtype=jnp.result_type(leaf), copy=True))
+        if is_inexact(leaf) and _castable(part, leaf)
+        else part
+        for leaf, part in zip(points, parts, strict=True)
+    ]
+    return treedef.unflatten(typed)
+
+
+def _as_jax(leaf: object) -> Any:
+    """Make a NumPy array or a shape what it is in every call: an array of JAX."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+    numpy = isinstance(leaf, (np.ndarray, np.generic)) and is_numeric(leaf.dtype)
+    return jnp.array(own_copy(np.asarray(leaf))) if numpy else leaf
+
+
+def _castable(part: object, leaf: Leaf) -> bool:
+    if not isinstance(part, (np.ndarray, np.generic, bool, int, float, complex)):
+        return False
+    complex_part = np.iscomplexobj(part)
+    return not complex_part or jnp.issubdtype(
+        jnp.result_type(leaf), jnp.complexfloating
+    )
