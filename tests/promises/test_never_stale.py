@@ -349,6 +349,7 @@ AS_UNDER_JIT = {
 }
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_number_among_the_constants_may_be_asked_for(name, hotk):
     f, at_zero = ASKED[name], jnp.array([0.0, 1.0, -2.0])
@@ -363,6 +364,7 @@ def test_a_number_among_the_constants_may_be_asked_for(name, hotk):
             assert not differ(got, expected)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("f", ASKED.values(), ids=ASKED)
 def test_a_captured_number_may_be_asked_for_anything(f, hotk):
     """The way out for those above: a captured number is itself, not a tracer."""
@@ -509,6 +511,7 @@ def _opaque(hotk, a, x, v):
     return hotk.hvp(_opaque_loss(a), x, v)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "call", [_captured, _captured_in_a_list, _all_arguments, _prepared, _opaque]
 )
@@ -791,6 +794,7 @@ CAPTURES = [
 ]
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
 @pytest.mark.parametrize("make", CAPTURES, ids=lambda make: make.__name__)
 def test_a_captured_tracer_is_followed(make, outer, hotk):
@@ -985,6 +989,7 @@ def _of_an_enum(c):
     return lambda x: cubic(kind.A.value, x)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "make",
     [
@@ -1077,6 +1082,7 @@ def test_a_function_that_differentiates_inside_is_not_stale(hotk):
         close(hotk.hvp(make(hotk.gradient), X, V), expected)
 
 
+@pytest.mark.exhaustive
 def test_other_operators_see_what_changed(hotk):
     box = [2.0]
 

@@ -17,6 +17,7 @@ each_nesting = pytest.mark.parametrize("mode", NESTINGS, ids=reference.NESTINGS)
 Z = jnp.zeros(3)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_norms_at_zero(mode):
     got = hotk.hessian(lambda x: jnp.exp(-(safe.norm(x) ** 2)), Z, mode=mode)
@@ -34,6 +35,7 @@ def test_norms_at_zero_in_low_precision(dtype, default_settings):
     close(got, 2 * np.eye(2).astype(dtype), rtol=1e-2)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_higher_derivatives_of_norms_at_zero(dtype):
     v = jnp.array([1.0, 0.5], dtype)
@@ -86,6 +88,7 @@ def test_powers_elsewhere(mode):
     close(by_y, 8 * np.log(2) ** 2)
 
 
+@pytest.mark.thinned(12, "mode")
 @each_nesting
 @pytest.mark.parametrize("x", [-40.0, -1.0, 0.0, 2.0, 40.0, 300.0])
 def test_softplus_and_sigmoid_keep_their_digits(x, mode):
@@ -97,6 +100,7 @@ def test_softplus_and_sigmoid_keep_their_digits(x, mode):
     close(hotk.second_derivative(safe.sigmoid, x, mode=mode), expected[1], atol=0)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_logsumexp_without_some_of_its_terms(mode):
     x = jnp.array([0.0, -jnp.inf, 0.0])
@@ -131,6 +135,7 @@ def test_powers_by_both_arguments(mode, y):
     close(hotk.hessian(f, z, mode=mode), known)
 
 
+@pytest.mark.exhaustive
 def test_higher_derivatives_of_x_to_the_x():
     f = lambda x: safe.power(x, x)
     with mpmath.workdps(30):

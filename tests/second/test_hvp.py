@@ -32,6 +32,7 @@ HESSIAN = np.array(
 )
 
 
+@pytest.mark.thinned(15)
 @knowing("hvp")
 def test_known_by_hand(make):
     case = make()
@@ -201,6 +202,7 @@ def test_a_batch_with_aux_has_one_aux():
     close(got, (vs @ HESSIAN, {"x": X}))
 
 
+@pytest.mark.thinned(8)
 @knowing("hvp", WITH_ENTRIES)
 def test_a_direction_and_its_opposite(make):
     case = make()
