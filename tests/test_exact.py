@@ -518,7 +518,7 @@ def test_value_and_gradient(name):
     close_to_exact(gradient, exact(name).gradient)
 
 
-@pytest.mark.thinned(15, "nesting")
+@pytest.mark.thinned(2, "nesting")
 @each_nesting
 @each_problem
 def test_hvp(name, nesting):

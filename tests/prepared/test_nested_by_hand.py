@@ -82,7 +82,7 @@ def test_two_by_two_are_four(call):
     assert len(found) == 1
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "call",
     [

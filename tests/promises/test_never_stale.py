@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import close
+from tests.promises.dear import DEAR
 from tests.promises.stories import STORIES
 from tests.promises.telling import (
     X,
@@ -101,8 +102,18 @@ def differ(a, b):
         return True
 
 
+def told(story):
+    """Name a story, and leave it to the exhaustive run if it is a dear one."""
+    marks = [pytest.mark.exhaustive] if str(story) in DEAR else []
+    return pytest.param(story, id=str(story), marks=marks)
+
+
+def test_dear_stories_are_stories():
+    assert set(map(str, STORIES)) >= DEAR
+
+
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # networks of ReLU
-@pytest.mark.parametrize("story", STORIES, ids=str)
+@pytest.mark.parametrize("story", map(told, STORIES))
 def test_a_direct_call_sees_what_changed(story, hotk):
     expected = uncached_outcomes(story)
     if story.changes:  # a story in which nothing changes would test nothing

@@ -57,6 +57,7 @@ def test_norms_of_any_size(size):
     close(hotk.hessian(safe.norm, x), hessian, atol=0)
 
 
+@pytest.mark.exhaustive
 def test_norms_along_axes_and_of_complex_numbers():
     x = np.arange(6.0).reshape(2, 3)
     for axis in (None, 0, 1, (0, 1)):
@@ -66,6 +67,7 @@ def test_norms_along_axes_and_of_complex_numbers():
     close(safe.norm(np.array([3 + 4j])), 5.0)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_powers_at_zero(mode):
     third = lambda f: hotk.second_derivative(jax.grad(f), 0.0, mode=mode)
@@ -112,6 +114,7 @@ def test_logsumexp_without_some_of_its_terms(mode):
     assert safe.logsumexp(jnp.array([1e4, 1e4])) == 1e4 + np.log(2)
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 def test_quotients_and_branches(mode):
     quotient = lambda x: jnp.sum(safe.divide(x**3, x))

@@ -28,6 +28,7 @@ MATRICES = {
 each_matrix = pytest.mark.parametrize("name", MATRICES)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_the_sum_of_logarithms_at_the_identity(mode):
     f = lambda a: safe.spectral_sum(jnp.diag(a), jnp.log)

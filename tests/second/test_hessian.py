@@ -157,7 +157,7 @@ def test_keeps_the_dtype(dtype, nesting):
     close(got, np.diag([6.0, 12.0, -3.0]).astype(x.dtype))
 
 
-@pytest.mark.thinned(4, "nesting")
+@pytest.mark.thinned(1, "nesting")
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_keeps_each_dtype_of_a_tree(nesting, block_size):

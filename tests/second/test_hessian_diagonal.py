@@ -27,7 +27,7 @@ def chain_diagonal(x):
     return np.exp(x) - np.append(x[1:] ** 2 * s, 0) - np.append(0, x[:-1] ** 2 * s)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(4)
 @knowing("hessian_diagonal")
 def test_known_by_hand(make):
     case = make()

@@ -32,7 +32,7 @@ HESSIAN = np.array(
 )
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(5)
 @knowing("quadratic_form")
 def test_known_by_hand(make):
     case = make()

@@ -27,7 +27,7 @@ def summed(f, x):
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # relu and its like
 @pytest.mark.parametrize("name", VECTOR)
 def test_functions_of_arrays(name):

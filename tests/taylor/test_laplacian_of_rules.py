@@ -109,6 +109,7 @@ def test_rules_of_jax(name):
     close(hotk.biharmonic(plane(ruled), x), np.asarray(expected), rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_rules_of_our_own():
     f, rule = RULES["a solution"]
     ruled = hotk.rule.custom(f)

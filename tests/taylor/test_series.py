@@ -51,7 +51,7 @@ def known(f, x, order):
         return [float(c) for c in mpmath.taylor(f, mpmath.mpf(x), order)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", EXACT)
 def test_coefficients_to_order_ten(name):
     f, exact, x = EXACT[name]
@@ -116,7 +116,7 @@ def compare(name, f, x, v, order):
         close(a, np.asarray(b), rtol=0, atol=tolerance * size)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", VECTOR)
 def test_functions_of_arrays(name):
     compare(name, VECTOR[name], POINT, DIRECTION, 3)
@@ -128,7 +128,7 @@ def test_functions_of_arrays_to_order_six(name):
     compare(name, VECTOR[name], POINT, DIRECTION, 6)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name",
     [
