@@ -1,4 +1,4 @@
-"""Stories that compile so much that the default run tells cheaper ones in their place."""
+"""Stories that compile much: the default run tells cheaper ones in their place."""
 
 DEAR = frozenset(
     {

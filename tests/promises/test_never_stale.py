@@ -113,7 +113,7 @@ def test_dear_stories_are_stories():
 
 
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # networks of ReLU
-@pytest.mark.parametrize("story", map(told, STORIES))
+@pytest.mark.parametrize("story", [told(s) for s in STORIES])
 def test_a_direct_call_sees_what_changed(story, hotk):
     expected = uncached_outcomes(story)
     if story.changes:  # a story in which nothing changes would test nothing
