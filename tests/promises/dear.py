@@ -23,7 +23,6 @@ DEAR = frozenset(
         "a_mask_and_an_index_are_overwritten",
         "a_method_of_a_base_class_is_replaced",
         "a_method_reads_a_global_numpy_array_in_loops_and_branches",
-        "a_module_is_replaced_by_another1",
         "a_partial_of_scan_over_a_changing_body",
         "a_static_field_is_a_function_that_reads_something",
         "an_array_is_asked_for_its_numbers",
