@@ -6,8 +6,11 @@ They run as a user runs them: 32 bits, no type checker, and `hotk`, `jax`, `jnp`
 
 import ast
 import doctest
-import importlib.util
+import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +20,7 @@ import pytest
 
 import hotk
 from hotk import testing
+from tests import compilation
 from tests.offenders import none
 from tests.test_api import PUBLIC
 
@@ -106,17 +110,28 @@ def test_page(page):
     run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
 
 
-@pytest.mark.usefixtures("default_settings")
+@pytest.mark.exhaustive
 def test_the_error_messages_are_as_they_are_written():
-    """`python docs/_errors.py` writes it anew."""
-    path = HOUSE / "docs" / "_errors.py"
-    written = path.with_name("errors.md").read_text(encoding="utf-8")
+    """`python docs/_errors.py` writes it anew.
+
+    Read as there, in a process that compiles as users do: the page shows roundings.
+    """
+    folder = HOUSE / "docs"
+    written = (folder / "errors.md").read_text(encoding="utf-8")
     if f"with JAX {jax.__version__})" not in written:
         pytest.skip("it quotes messages of another JAX")
-    spec = importlib.util.spec_from_file_location("errors", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.page() == written
+    environment = os.environ | {"PYTHONPATH": str(HOUSE), "PYTHONUTF8": "1"}
+    for variable in (compilation.FLAGS, compilation.FAST):
+        environment.pop(variable, None)
+    done = subprocess.run(
+        [sys.executable, "-c", "import _errors; print(_errors.page(), end='')"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout == written
 
 
 def unparsed(page):
