@@ -1,7 +1,7 @@
 """Programs that differ in arrays and numbers alone are one, run with other numbers.
 
-`canonical` finds the numbers and `with_numbers` makes them arguments. What must come
-out is what the function with the other number returns in JAX.
+`canonical_form` finds the numbers and `with_numbers` makes them arguments. What must
+come out is what the function with the other number returns in JAX.
 """
 
 import jax
@@ -11,7 +11,7 @@ import pytest
 
 from hotk._core import (
     Unrecognized,
-    canonical,
+    canonical_form,
     jaxpr_as_fun,
     pruned,
     with_numbers,
@@ -23,7 +23,7 @@ X = jnp.array([0.3, -0.7, 1.2, 0.5])
 
 def read(f, *args, movable=0):
     closed = jax.make_jaxpr(f)(*(args or (X,)))
-    return closed, canonical(closed, movable, lambda equation: None)
+    return closed, canonical_form(closed, movable, lambda equation: None)
 
 
 def looped(c):
@@ -131,7 +131,9 @@ def test_rules_count_as_the_caller_tells_them_apart():
 
     ruled.defjvps(lambda t, _, x: jnp.cos(x) * t)
     closed = jax.make_jaxpr(lambda x: ruled(x))(X)
-    one, other = (canonical(closed, 0, lambda _, k=k: k).key for k in ("one", "other"))
+    one, other = (
+        canonical_form(closed, 0, lambda _, k=k: k).key for k in ("one", "other")
+    )
     assert one != other
 
 
@@ -143,4 +145,4 @@ def test_a_parameter_that_cannot_be_compared_is_refused():
     equation = primitive.jaxpr.eqns[0].replace(params={"own": Own()})
     closed = primitive.replace(jaxpr=primitive.jaxpr.replace(eqns=[equation]))
     with pytest.raises(Unrecognized, match="Own"):
-        canonical(closed, 0, lambda _: None)
+        canonical_form(closed, 0, lambda _: None)
