@@ -11,11 +11,12 @@ import jax
 import jaxtyping
 import pytest
 
-from tests import type_checker
+from tests import compilation, thinning, type_checker
 from tests.counting import settings
 
 
 pytest.register_assert_rewrite("tests.helpers")
+compilation.use()
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -41,22 +42,39 @@ jaxtyping.install_import_hook(
 
 FINISHED = itertools.count(1)
 MAPPINGS = Path("/proc/self/maps")
+LEFT_OUT = []  # what a run was without, for `tests/mutation/test_flaws.py`
 
 
-def pytest_addoption(parser):
-    parser.addoption("--every", type=int, default=1, help="run each n-th test only")
+def pytest_report_header():
+    """Say whether programs compiled by earlier runs are there."""
+    folder = jax.config.jax_compilation_dir
+    count = sum(1 for _ in Path(folder).glob("*-cache")) if folder else 0
+    return f"compiled programs: {count} of earlier runs in {folder or 'no folder'}"
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_xdist_auto_num_workers(config):
+    """Start no processes for single tests: each needs seconds before its first one."""
+    named = all("::" in name for name in config.args)
+    return 0 if config.option.collectonly or named else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
     """Refuse names with an address in them: no two processes would agree on them."""
-    every = config.getoption("--every")
-    config.hook.pytest_deselected(
-        items=[item for i, item in enumerate(items) if i % every]
-    )
-    items[:] = items[::every]
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
         raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))
+    thinning.mark_exhaustive(items)
+
+
+def pytest_deselected(items):
+    LEFT_OUT.extend(item.nodeid for item in items)
+
+
+@pytest.fixture
+def left_out():
+    """Return the ids that this run was told to leave out."""
+    return LEFT_OUT
 
 
 def pytest_runtest_setup(item):

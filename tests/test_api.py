@@ -5,9 +5,8 @@ import inspect
 import re
 import types
 
-import pytest
-
 import hotk
+from tests.offenders import none
 
 
 # Names that users reach, those of the floors they enter by themselves as well.
@@ -39,10 +38,6 @@ FUNCTIONS = {
 # `op.prepare(f, x)` exists for each of these.
 OPERATORS = {name: f for name, f in FUNCTIONS.items() if hasattr(f, "prepare")}
 
-each_name = pytest.mark.parametrize("name", PUBLIC)
-each_function = pytest.mark.parametrize("name", FUNCTIONS)
-each_operator = pytest.mark.parametrize("name", OPERATORS)
-
 SECTIONS = ["Args", "Returns", "Raises", "Example", "References"]
 
 
@@ -61,67 +56,122 @@ def test_operators_are_found():
     assert "hvp" in OPERATORS
 
 
-@each_name
-def test_a_public_name_has_a_docstring_of_its_own(name):
+def without_own_docstring(name):
     value = PUBLIC[name]
     doc = inspect.getdoc(value)
-    assert doc
-    if name in FUNCTIONS and not isinstance(value, types.FunctionType):
-        assert doc != inspect.getdoc(type(value)), "this documents the class"
+    function = name in FUNCTIONS and not isinstance(value, types.FunctionType)
+    return not doc or (function and doc == inspect.getdoc(type(value)))
 
 
-@each_function
-def test_the_first_line_is_a_sentence(name):
+def test_a_public_name_has_a_docstring_of_its_own():
+    none(
+        filter(without_own_docstring, PUBLIC),
+        "Each public name has a docstring, and one that is not that of its class.",
+    )
+
+
+def begins_badly(name):
     first, *rest = inspect.getdoc(PUBLIC[name]).splitlines()
-    assert first.endswith(".")
-    assert not rest or not rest[0], "a blank line follows the first"
+    return not first.endswith(".") or bool(rest and rest[0])
 
 
-@each_function
-def test_a_variant_points_to_a_public_name(name):
-    if is_variant(name):
-        [whole] = re.findall(r"^As `([\w.]+)`", inspect.getdoc(PUBLIC[name]))
-        assert whole in FUNCTIONS
-        assert not is_variant(whole)
+def test_the_first_line_is_a_sentence():
+    none(
+        filter(begins_badly, FUNCTIONS),
+        "The first line of a docstring is one sentence with its full stop, and a blank "
+        "line follows.",
+    )
 
 
-@each_function
-def test_sections_are_known_and_in_order(name):
+def points_nowhere(name):
+    [whole] = re.findall(r"^As `([\w.]+)`", inspect.getdoc(PUBLIC[name]))
+    return whole not in FUNCTIONS or is_variant(whole)
+
+
+def test_a_variant_points_to_a_public_name():
+    none(
+        filter(points_nowhere, filter(is_variant, FUNCTIONS)),
+        'A docstring that begins with "As `name`" names a public function whose own '
+        "docstring is whole.",
+    )
+
+
+def unordered_sections(name):
     titles = [title for title in sections(name) if title]
-    assert titles == [title for title in SECTIONS if title in titles]
+    known = [title for title in SECTIONS if title in titles]
+    return titles != known and f"{name}: {titles}"
 
 
-@each_function
-def test_the_arguments_are_documented_in_order(name):
+def test_sections_are_known_and_in_order():
+    none(
+        filter(None, map(unordered_sections, FUNCTIONS)),
+        "The sections of a docstring are these, in this order: " + ", ".join(SECTIONS),
+    )
+
+
+def undocumented_arguments(name):
     if is_variant(name):
-        return
+        return ""
     documented = re.findall(
         r"^    \*{0,2}(\w+): ", sections(name).get("Args", ""), re.MULTILINE
     )
-    assert documented == list(inspect.signature(PUBLIC[name]).parameters)
+    parameters = list(inspect.signature(PUBLIC[name]).parameters)
+    if documented == parameters:
+        return ""
+    return f"{name}: documented {documented}, the signature has {parameters}"
 
 
-@each_operator
-def test_an_operator_says_what_it_returns_what_it_refuses_and_shows_it(name):
+def test_the_arguments_are_documented_in_order():
+    none(
+        filter(None, map(undocumented_arguments, FUNCTIONS)),
+        "The section `Args` names each parameter of the signature, in its order.",
+    )
+
+
+def missing_of_an_operator(name):
     if is_variant(name):
         return
     documented = sections(name)
-    assert {"Returns", "Raises", "Example"} <= set(documented)
-    assert ">>>" in documented["Example"]
-    errors = re.findall(r"^    (\w+): ", documented["Raises"], re.MULTILINE)
-    assert errors
-    assert all(issubclass(getattr(hotk, error), hotk.HotkError) for error in errors)
+    for title in ("Returns", "Raises", "Example"):
+        if title not in documented:
+            yield f"{name} has no section {title}"
+    if ">>>" not in documented.get("Example", ""):
+        yield f"{name} shows no `>>>`"
+    raised = documented.get("Raises", "")
+    errors = re.findall(r"^    (\w+): ", raised, re.MULTILINE)
+    if not errors:
+        yield f"{name} names no error"
+    for error in errors:
+        if not issubclass(getattr(hotk, error, object), hotk.HotkError):
+            yield f"{name}: {error} is no error of hotk"
 
 
-@each_function
-def test_what_is_cited_is_listed_and_what_is_listed_is_cited(name):
+def test_an_operator_says_what_it_returns_what_it_refuses_and_shows_it():
+    none(
+        (found for name in OPERATORS for found in missing_of_an_operator(name)),
+        "An operator has sections `Returns`, `Raises` (errors that hotk exports, one a "
+        "line) and `Example` (with `>>>`).",
+    )
+
+
+def unlike_its_references(name):
     documented = sections(name)
     listed = re.findall(
         r"^    (\[\d+\]) .*\(\d{4}\)", documented.pop("References", ""), re.MULTILINE
     )
     documented.pop("Example", None)
     cited = re.findall(r"\s(\[\d+\])", "\n".join(documented.values()))
-    assert set(listed) == set(cited)
+    if set(listed) == set(cited):
+        return ""
+    return f"{name}: cited {sorted(set(cited))}, listed {sorted(set(listed))}"
+
+
+def test_what_is_cited_is_listed_and_what_is_listed_is_cited():
+    none(
+        filter(None, map(unlike_its_references, FUNCTIONS)),
+        "Each `[1]` of the text stands in `References` with its year in parentheses, "
+        "and each reference is cited.",
+    )
 
 
 # Classes that a user makes: the others are errors, states and results.
@@ -138,17 +188,29 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE])
-def test_what_is_called_is_shown_by_an_example(name):
-    if not is_variant(name):
-        assert "Example" in sections(name)
+def test_what_is_called_is_shown_by_an_example():
+    none(
+        (
+            name
+            for name in dict.fromkeys([*FUNCTIONS, *MADE])
+            if not is_variant(name) and "Example" not in sections(name)
+        ),
+        "What a user calls has a section `Example` in its docstring.",
+    )
 
 
-@each_function
-def test_what_is_returned_is_documented(name):
+def returns_unsaid(name):
     returned = inspect.signature(PUBLIC[name]).return_annotation
-    if returned not in (None, "None") and "Iterator" not in str(returned):
-        assert is_variant(name) or "Returns" in sections(name)
+    if returned in (None, "None") or "Iterator" in str(returned):
+        return False
+    return not is_variant(name) and "Returns" not in sections(name)
+
+
+def test_what_is_returned_is_documented():
+    none(
+        filter(returns_unsaid, FUNCTIONS),
+        "What returns something says what in a section `Returns`.",
+    )
 
 
 def test_the_product_names_its_source():
@@ -156,8 +218,13 @@ def test_the_product_names_its_source():
 
 
 def test_each_name_is_exported_once():
-    values = [id(value) for value in PUBLIC.values()]
-    assert len(set(values)) == len(values)
+    names = {}
+    for name, value in PUBLIC.items():
+        names.setdefault(id(value), []).append(name)
+    none(
+        (" and ".join(twice) for twice in names.values() if len(twice) > 1),
+        "A thing is public under one name: take the others out of `__init__.py`.",
+    )
 
 
 def test_errors_are_caught_as_python_names_them():

@@ -7,9 +7,9 @@ import pkgutil
 from pathlib import Path
 
 import equinox as eqx
-import pytest
 
 import hotk
+from tests.offenders import none
 
 
 HOUSE = Path(__file__).parents[1]
@@ -45,16 +45,15 @@ DRAWERS = {"utils", "util", "misc", "common", "base", "helpers"}
 
 FILES = sorted(ROOT.rglob("*.py"))
 DOORS = [path for path in FILES if path.name == "__init__.py"]
-each_file = pytest.mark.parametrize(
-    "path", FILES, ids=lambda path: str(path.relative_to(HOUSE))
-)
-each_door = pytest.mark.parametrize(
-    "path", DOORS, ids=lambda path: str(path.relative_to(HOUSE))
-)
 
 
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def named(path):
+    """Name a file as it stands in the repository."""
+    return path.relative_to(HOUSE).as_posix()
 
 
 def floor_of(path):
@@ -78,28 +77,48 @@ def test_there_is_something_to_look_at():
     assert DOORS
 
 
-@each_file
-def test_every_file_is_on_a_floor_or_uses_public_names_only(path):
-    inside = path.relative_to(ROOT).parts
-    if floor_of(path) is None and inside != ("__init__.py",):
-        used = [module for _, module, _ in imports(path) if module.startswith("hotk")]
-        public = {"hotk", *(f"hotk.{floor}" for floor in ENTERED)}
-        assert set(used) <= public, "beside the floors: `import hotk`, as users do"
-        assert all(level == 0 for level, _, _ in imports(path))
+def not_public(path):
+    if floor_of(path) is not None or path == ROOT / "__init__.py":
+        return
+    public = {"hotk", *(f"hotk.{floor}" for floor in ENTERED)}
+    for level, module, _ in imports(path):
+        if level or (module.startswith("hotk") and module not in public):
+            yield f"{named(path)} imports {'.' * level}{module}"
 
 
-@each_file
-def test_imports_go_down_and_through_doors(path):
+def test_every_file_is_on_a_floor_or_uses_public_names_only():
+    none(
+        (found for path in FILES for found in not_public(path)),
+        "A file beside the floors writes `import hotk`, as users do. Use public names, "
+        "or move the file to the folder of the floor it belongs in.",
+    )
+
+
+def upward(path):
     if (here := floor_of(path)) is None:
         return
     for level, module, names in imports(path):
-        assert level <= 1, "a relative import stays on its floor"
-        if level == 0 and module.split(".")[0] == "hotk":
-            assert module.count(".") == 1, f"{module}: enter a floor by its door"
-            floor = module.split(".")[1]
-            assert HEIGHT[floor] < HEIGHT[here], f"{module} is not below {here}"
-            private = [name for name in names if name.startswith("_")]
-            assert not private, f"{module}: {private} is another floor's own room"
+        if level > 1:
+            yield f"{named(path)}: {'.' * level}{module} leaves its floor"
+        if level or module.split(".")[0] != "hotk":
+            continue
+        if module.count(".") != 1:
+            yield f"{named(path)}: {module} passes the `__init__.py` of that floor"
+            continue
+        if HEIGHT[module.split(".")[1]] >= HEIGHT[here]:
+            yield f"{named(path)}: {module} is not below {here}"
+        for name in names:
+            if name.startswith("_"):
+                yield f"{named(path)}: {name} is private to {module}"
+
+
+def test_imports_go_down_and_through_doors():
+    none(
+        (found for path in FILES for found in upward(path)),
+        "A file imports from its own floor by `from ._file import name`, and from the "
+        "floors below by `from hotk.floor import name`. Move what is needed above down "
+        "to the lowest floor that uses it, and export it in that `__init__.py`.",
+    )
 
 
 def test_no_file_needs_itself():
@@ -110,31 +129,74 @@ def test_no_file_needs_itself():
             if level == 1:
                 for name in [module] if module else names:
                     needs[path].add(path.parent / f"{name}.py")
-    list(graphlib.TopologicalSorter(needs).static_order())  # raises on a cycle
+    try:
+        list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        none(
+            [" needs ".join(named(path) for path in reversed(error.args[1]))],
+            "Files import each other in a circle. Move what both need into a file of "
+            "its own, named for what it is.",
+        )
 
 
-@each_door
-def test_a_door_is_imports_and_each_is_an_export(path):
-    """So that a name is exported once, by `from ._hvp import hvp as hvp`."""
+def not_exported(path):
     docstring, *body = tree(path).body
-    assert isinstance(docstring, ast.Expr), "a door has a docstring"
+    if not isinstance(docstring, ast.Expr):
+        yield f"{named(path)} has no docstring"
     for node in body:
-        text = ast.unparse(node)
+        text = ast.unparse(node).split("\n")[0]
+        here = f"{named(path)}: {text}"
         if path.parent == ROOT and text.startswith("__version__ = "):
             continue
-        assert isinstance(node, ast.ImportFrom), text
+        if not isinstance(node, ast.ImportFrom):
+            yield f"{here} is no import"
+            continue
         if path.parent == ROOT and node.module is None:
-            assert {alias.name for alias in node.names} <= set(FLOORS[-1].split()), text
+            if not {alias.name for alias in node.names} <= set(FLOORS[-1].split()):
+                yield f"{here} is no floor that users enter"
         elif path.parent == ROOT:
-            assert node.module.removeprefix("hotk.") in HEIGHT, text
-        else:
-            assert node.level == 1, f"{text}: a floor exports what is on it"
-        hidden = [alias.name for alias in node.names if alias.asname != alias.name]
-        assert not hidden, f"{text}: write `{hidden[0]} as {hidden[0]}`"
+            if node.module.removeprefix("hotk.") not in HEIGHT:
+                yield f"{here} is no floor"
+        elif node.level != 1:
+            yield f"{here} is not on this floor"
+        for alias in node.names:
+            if alias.asname != alias.name:
+                yield f"{named(path)}: write `{alias.name} as {alias.name}`"
 
 
-@each_file
-def test_internals_are_touched_in_two_files(path):
+def test_a_door_is_imports_and_each_is_an_export():
+    """So that a name is exported once, by `from ._hvp import hvp as hvp`."""
+    none(
+        (found for path in DOORS for found in not_exported(path)),
+        "An `__init__.py` is a docstring and exports of its own floor, each written "
+        "`from ._hvp import hvp as hvp`. Move other code into a file beside it.",
+    )
+
+
+def unexplained(path):
+    [first, *_] = (ast.get_docstring(tree(path)) or "").splitlines() or [""]
+    if not first.endswith(".") or first.startswith(("Floor", "Roof")):
+        yield f"{named(path)} starts {first!r}"
+
+
+def test_a_floor_says_what_it_is():
+    none(
+        (found for path in DOORS for found in unexplained(path)),
+        "The docstring of an `__init__.py` starts with a sentence on what is in the "
+        "folder, on one line. Users read it; where the floor stands, `FLOORS` says.",
+    )
+
+
+def test_every_folder_is_a_floor():
+    folders = {path.parent.name for path in DOORS if path.parent.parent == ROOT}
+    none(
+        sorted(folders - HEIGHT.keys()),
+        "A folder of hotk is a floor: put its name into `FLOORS` above, after all that "
+        "it imports, and into docs/architecture.md.",
+    )
+
+
+def internals(path):
     if path in INTERNALS_DOORS:
         return
     used = {module for _, module, _ in imports(path)}
@@ -144,24 +206,49 @@ def test_internals_are_touched_in_two_files(path):
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute)
     }
-    touched = [u for u in used if f"{u}.".startswith(tuple(f"{i}." for i in INTERNALS))]
-    assert not touched
+    for name in sorted(used):
+        if f"{name}.".startswith(tuple(f"{i}." for i in INTERNALS)):
+            yield f"{named(path)}: {name}"
 
 
-@each_file
-def test_a_file_is_named_for_what_is_in_it(path):
-    assert path.stem.strip("_") not in DRAWERS
-    assert path.parent.name.strip("_") not in DRAWERS
+def test_internals_are_touched_in_two_files():
+    none(
+        (found for path in FILES for found in internals(path)),
+        "JAX and Equinox may change these without notice, so all uses stand in "
+        "`hotk/_core/_compat.py` (values, types, settings) or `_compat_trace.py` "
+        "(tracing). Write a function or a name there that says what is wanted, with a "
+        "comment on the JAX version and what replaces it, export it in "
+        "`hotk/_core/__init__.py`, and import it from `hotk._core`.",
+    )
 
 
-@each_file
-def test_a_file_is_read_in_one_sitting(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_a_file_is_named_for_what_is_in_it():
+    none(
+        (
+            named(path)
+            for path in FILES
+            if DRAWERS & {path.stem.strip("_"), path.parent.name.strip("_")}
+        ),
+        "Such a name holds anything. Move each part to the file of what uses it, or "
+        "name the file for the one thing in it.",
+    )
 
 
-@each_file
-def test_a_module_is_one_sentence_long_at_least(path):
-    assert ast.get_docstring(tree(path))
+def test_a_file_is_read_in_one_sitting():
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in FILES}
+    none(
+        (f"{named(path)}: {n} lines" for path, n in lengths.items() if n > 400),
+        "A file has 50 to 300 lines and never more than 400. Find the second subject "
+        "in it and move it, with its comments, into a file with that subject's name; "
+        "do not join lines or drop comments.",
+    )
+
+
+def test_a_module_is_one_sentence_long_at_least():
+    none(
+        (named(path) for path in FILES if not ast.get_docstring(tree(path))),
+        "A file starts with a docstring: one sentence on what is in it.",
+    )
 
 
 def all_modules():
@@ -181,12 +268,22 @@ def test_every_module_is_abstract_or_final():
     """An abstract class cannot be made, a final one not be subclassed; none is both."""
     modules = all_modules()
     assert modules
-    for cls in modules:
-        abstract = cls.__name__.lstrip("_").startswith("Abstract")
-        assert abstract or not cls.__subclasses__(), f"{cls} is subclassed"
+    none(
+        (
+            f"{cls.__module__}.{cls.__name__} is subclassed"
+            for cls in modules
+            if not cls.__name__.lstrip("_").startswith("Abstract")
+            and cls.__subclasses__()
+        ),
+        "An `equinox.Module` is abstract (its name starts with `Abstract`) or final. "
+        "Let the subclass hold an object of the class, or share a function.",
+    )
 
 
 def test_the_top_of_the_repository_is_fixed():
     here = {path.name for path in HOUSE.iterdir()}
     made = {n for n in here if n in MADE_BY_TOOLS or n.endswith(".egg-info")}
-    assert {n for n in here - made if not n.startswith(".")} <= TOP
+    none(
+        sorted({n for n in here - made if not n.startswith(".")} - TOP),
+        "The top level is fixed: move these into one of " + ", ".join(sorted(TOP)),
+    )

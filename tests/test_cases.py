@@ -20,6 +20,7 @@ def test_a_case_knows_what_it_says_it_knows(make):
     assert case.value is not None
 
 
+@pytest.mark.thinned(3)
 @each_case
 def test_known_answers_are_those_of_jax(make):
     case = make()
@@ -39,6 +40,7 @@ def test_known_answers_are_those_of_jax(make):
         close(got[name], getattr(case, name))
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("modify", MODIFIERS, ids=lambda modify: modify.__name__)
 @pytest.mark.parametrize("make", SCENARIOS, ids=lambda make: make.__name__)
 def test_a_modified_case_has_the_value_it_says(make, modify):

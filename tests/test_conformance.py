@@ -38,6 +38,7 @@ def each_pair(cases, operators=OPERATORS):
 # --- direct and prepared -------------------------------------------------------------
 
 
+@pytest.mark.thinned(40, "name")
 @each_pair(CASES)
 def test_direct_and_prepared_on_zeros_each_is_right_twice(make, name):
     case, operator = make(), getattr(hotk, name)
@@ -47,6 +48,7 @@ def test_direct_and_prepared_on_zeros_each_is_right_twice(make, name):
         close(operator(case.f, *case.inputs(name)), getattr(case, name))
 
 
+@pytest.mark.thinned(8, "name")
 @pytest.mark.parametrize("modify", MODIFIERS, ids=lambda modify: modify.__name__)
 @each_pair([num_to_num, num_to_vec, arr_to_num_outer_product, vec_to_vec, mat_to_mat])
 def test_a_modified_function_is_right_directly_and_prepared(make, name, modify):
@@ -70,6 +72,7 @@ def called(operator, f, fixed, moving):
     return operator(f, *eqx.combine(moving, fixed))
 
 
+@pytest.mark.thinned(10, "name")
 @each_pair(CASES, ["jvp", "vjp", "hvp", "second_derivative"])
 def test_jit_changes_nothing(make, name):
     case = make()
@@ -78,6 +81,7 @@ def test_jit_changes_nothing(make, name):
     close(jax.jit(operator)(moving), getattr(case, name))
 
 
+@pytest.mark.thinned(5)
 @each_pair(SCENARIOS)
 def test_vmap_is_a_loop_directly_and_prepared(make, name):
     case, operator = make(), getattr(hotk, name)
@@ -89,6 +93,7 @@ def test_vmap_is_a_loop_directly_and_prepared(make, name):
     close(jax.vmap(functools.partial(operator, case.f))(*stacked), expected)
 
 
+@pytest.mark.thinned(6)
 @each_pair(SCENARIOS)
 def test_a_prepared_under_jit_is_right(make, name):
     case, operator = make(), getattr(hotk, name)
@@ -99,6 +104,7 @@ def test_a_prepared_under_jit_is_right(make, name):
 # --- what a preparation refuses ------------------------------------------------------
 
 
+@pytest.mark.thinned(8)
 @each_pair([arr_to_num_outer_product, vec_to_vec])
 @pytest.mark.parametrize("on_mismatch", ["raise", "retrace"])
 def test_prepared_for_a_smaller_point(make, name, on_mismatch):

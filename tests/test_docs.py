@@ -6,8 +6,11 @@ They run as a user runs them: 32 bits, no type checker, and `hotk`, `jax`, `jnp`
 
 import ast
 import doctest
-import importlib.util
+import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +20,8 @@ import pytest
 
 import hotk
 from hotk import testing
+from tests import compilation
+from tests.offenders import none
 from tests.test_api import PUBLIC
 
 
@@ -79,6 +84,7 @@ def test_examples_are_found():
     assert any(name == "hvp" for _, name, _ in DOCSTRINGS)
 
 
+@pytest.mark.thinned(14)
 @pytest.mark.usefixtures("default_settings")
 @pytest.mark.parametrize(
     ("path", "name", "doc"), DOCSTRINGS, ids=[f"{p}:{n}" for p, n, _ in DOCSTRINGS]
@@ -91,6 +97,7 @@ def test_docstring(path, name, doc):
     run(doc, f"{path}:{name}", names)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.usefixtures("default_settings")
 @each_page
 def test_page(page):
@@ -103,43 +110,80 @@ def test_page(page):
     run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
 
 
-@pytest.mark.usefixtures("default_settings")
+@pytest.mark.exhaustive
 def test_the_error_messages_are_as_they_are_written():
-    """`python docs/_errors.py` writes it anew."""
-    path = HOUSE / "docs" / "_errors.py"
-    written = path.with_name("errors.md").read_text(encoding="utf-8")
+    """`python docs/_errors.py` writes it anew.
+
+    Read as there, in a process that compiles as users do: the page shows roundings.
+    """
+    folder = HOUSE / "docs"
+    written = (folder / "errors.md").read_text(encoding="utf-8")
     if f"with JAX {jax.__version__})" not in written:
         pytest.skip("it quotes messages of another JAX")
-    spec = importlib.util.spec_from_file_location("errors", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.page() == written
+    environment = os.environ | {"PYTHONPATH": str(HOUSE), "PYTHONUTF8": "1"}
+    for variable in (compilation.FLAGS, compilation.FAST):
+        environment.pop(variable, None)
+    done = subprocess.run(
+        [sys.executable, "-c", "import _errors; print(_errors.page(), end='')"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout == written
 
 
-@each_page
-def test_code_on_a_page_is_python(page):
-    """What is not an example with its answer can at least be parsed."""
+def unparsed(page):
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if ">>>" not in block:
-            ast.parse(block)
+            try:
+                ast.parse(block)
+            except SyntaxError as error:
+                yield f"{page.relative_to(HOUSE)}: {error}\n{block}"
+
+
+def test_code_on_a_page_is_python():
+    """What is not an example with its answer can at least be parsed."""
+    none(
+        (found for page in PAGES for found in unparsed(page)),
+        "A block ```python on a page is whole Python. Mend it, or call it ```text.",
+    )
 
 
 def test_links_of_the_readme_lead_somewhere():
     """Those of `docs/` are followed by `mkdocs build --strict`."""
     text = (HOUSE / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
-        assert (HOUSE / target).exists(), target
+    none(
+        (
+            target
+            for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+            if not (HOUSE / target).exists()
+        ),
+        "A link of the README names a file of the repository, from its top.",
+    )
 
 
 def test_the_reference_has_every_public_name_once_and_no_other():
     pages = [path.read_text(encoding="utf-8") for path in REFERENCE.glob("*")]
     listed = re.findall(r"^::: hotk\.([\w.]+)$", "\n".join(pages), re.MULTILINE)
-    assert sorted(listed) == sorted([*PUBLIC, *TESTING])
+    public = {*PUBLIC, *TESTING}
+    none(
+        [
+            *(f"{name} is missing" for name in sorted(public - {*listed})),
+            *(f"{name} is not public" for name in sorted({*listed} - public)),
+            *(f"{name} is twice there" for name in listed if listed.count(name) > 1),
+        ],
+        "The pages of docs/reference have a line `::: hotk.name` for each public name.",
+    )
 
 
 def test_the_page_on_architecture_names_every_file():
     page = (HOUSE / "docs" / "architecture.md").read_text(encoding="utf-8")
     files = {path.name for path in HOUSE.glob("hotk/**/*.py")} - {"__init__.py"}
-    assert files - set(re.findall(r"\w+\.py", page)) == set()
+    none(
+        sorted(files - set(re.findall(r"\w+\.py", page))),
+        "docs/architecture.md says of each file what is in it: add a line.",
+    )

@@ -509,6 +509,7 @@ each_problem = pytest.mark.parametrize("name", PROBLEMS)
 each_nesting = pytest.mark.parametrize("nesting", reference.NESTINGS)
 
 
+@pytest.mark.thinned(3)
 @each_problem
 def test_value_and_gradient(name):
     f, _, x = PROBLEMS[name]()
@@ -517,6 +518,7 @@ def test_value_and_gradient(name):
     close_to_exact(gradient, exact(name).gradient)
 
 
+@pytest.mark.thinned(2, "nesting")
 @each_nesting
 @each_problem
 def test_hvp(name, nesting):
@@ -526,6 +528,7 @@ def test_hvp(name, nesting):
     close_to_exact(got, exact(name).hessian @ v)
 
 
+@pytest.mark.thinned(15, "nesting")
 @each_nesting
 @each_problem
 def test_hessian(name, nesting):
@@ -534,6 +537,7 @@ def test_hessian(name, nesting):
     close_to_exact(got, exact(name).hessian)
 
 
+@pytest.mark.thinned(4)
 @each_problem
 def test_quadratic_form_and_diagonal(name):
     f, _, x = PROBLEMS[name]()
@@ -568,6 +572,7 @@ def prepared_hvp_of_a_prepared_jvp(f, x, v, w):
     return hvp(x, w)
 
 
+@pytest.mark.thinned(15)
 @pytest.mark.parametrize(
     "way",
     [
@@ -586,6 +591,7 @@ def test_third_derivatives_along_two_directions(name, way):
     close_to_exact(got, contracted(exact(name).third, v, w))
 
 
+@pytest.mark.thinned(5)
 @each_problem
 def test_gradient_of_a_quadratic_form(name):
     f, _, x = PROBLEMS[name]()
@@ -594,6 +600,7 @@ def test_gradient_of_a_quadratic_form(name):
     close_to_exact(got, contracted(exact(name).third, v, v))
 
 
+@pytest.mark.thinned(4)
 @each_problem
 def test_jacobian_of_a_hessian(name):
     f, _, x = PROBLEMS[name]()
@@ -601,6 +608,7 @@ def test_jacobian_of_a_hessian(name):
     close_to_exact(got, exact(name).third)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("inner", reference.NESTINGS)
 @pytest.mark.parametrize("outer", ["Forward", "Reverse"])
 def test_third_derivatives_in_every_mode(outer, inner):

@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.compilation import FAST, FLAGS
+
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebook_runs(path):
+def test_notebook_runs(path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="pip install 'hotk[notebooks]'")
     nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.read(path, as_version=4)
+    for variable in (FLAGS, FAST):  # in programs that run for seconds it would show
+        monkeypatch.delenv(variable, raising=False)
     nbclient.NotebookClient(
         notebook,
         timeout=300,

@@ -60,6 +60,7 @@ def test_modes_that_do_not_exist_are_said():
     assert "does not exist" in str(found)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("make", "what"),
     [
@@ -82,6 +83,7 @@ def test_a_custom_vjp_with_another_derivative_on_purpose():
         hotk.testing.check(step, X, order=1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("f", "x"),
     [

@@ -57,6 +57,7 @@ def guards_of(f):
     return _guard._BY_CODE[id(code)].guards
 
 
+@pytest.mark.thinned(41)
 @pytest.mark.parametrize("story", STORIES, ids=str)
 def test_a_look_finds_what_a_walk_finds(story):
     with contextlib.closing(story.steps()) as steps:

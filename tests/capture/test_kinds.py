@@ -290,6 +290,7 @@ def over(captured):
     return lambda x: jnp.sum(x**3) if captured is not None else 0.0
 
 
+@pytest.mark.thinned(48)
 @pytest.mark.parametrize("make", WALKED.values(), ids=WALKED)
 def test_a_fresh_thing_of_the_same_value_is_the_same(make):
     hotk.clear_cache()

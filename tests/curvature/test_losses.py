@@ -54,6 +54,7 @@ def test_the_value_is_the_mean_or_the_sum_over_examples(name, reduction):
     close(kind(targets, reduction=reduction)(Z), jnp.asarray(expected))
 
 
+@pytest.mark.thinned(4)
 @each_loss
 @each_reduction
 def test_gradient_and_hessian_are_those_of_the_value(name, reduction):
@@ -80,6 +81,7 @@ def test_large_outputs_give_finite_numbers(name):
     assert np.isfinite(loss.hessian_product(far, U)).all()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["squared", "softmax", "sigmoid", "poisson"])
 def test_samples_have_the_mean_of_the_model(name):
     kind, targets, _ = LOSSES[name]

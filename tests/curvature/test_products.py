@@ -68,6 +68,7 @@ def gauss_newton(name):
     return sandwich(CURVATURES[name][1]) / N
 
 
+@pytest.mark.thinned(3)
 @each_loss
 def test_the_product_is_that_of_the_dense_matrix(name):
     loss, _ = CURVATURES[name]
@@ -76,6 +77,7 @@ def test_the_product_is_that_of_the_dense_matrix(name):
     close(hotk.ggnvp(net, lambda z: loss(z), W, V), expected)
 
 
+@pytest.mark.thinned(7)
 @each_loss
 @each_nesting
 def test_all_nestings_give_the_same(name, nesting):
@@ -85,6 +87,7 @@ def test_all_nestings_give_the_same(name, nesting):
     close(hotk.hvp(GaussNewton(net, loss), W, V, mode=mode), expected)
 
 
+@pytest.mark.thinned(1)
 @each_loss
 def test_dense_diagonal_and_form_are_operators_on_the_same_function(name):
     loss, _ = CURVATURES[name]
@@ -130,6 +133,7 @@ def test_several_directions_share_the_linearization():
     close(hotk.ggnvp(net, loss, W, vs, batched=True), expected)
 
 
+@pytest.mark.exhaustive
 def test_models_are_trees_of_any_kind():
     model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
     f = lambda m: jax.vmap(m)(X)
@@ -207,6 +211,7 @@ def test_the_exact_softmax_fisher_is_a_sum_over_classes():
     close(hotk.fvp(net, loss, W, V), times(sandwich(blocks) / N, V))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_empirical_fisher_is_a_sum_over_examples(reduction):
     slope = P - np.eye(OUTPUTS)[np.asarray(CLASSES)]
@@ -294,6 +299,7 @@ without_forward_rule.defvjp(
 )
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("nesting", ["Auto", *reference.NESTINGS])
 def test_a_model_with_a_reverse_rule_alone(nesting):
     a = np.random.default_rng(0).normal(size=(5, 3))

@@ -63,6 +63,7 @@ def test_of_a_diagonal_is_exact_where_signs_see_it(method):
     close(found.error, jax.tree.map(jnp.zeros_like, entries))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("is_symmetric", [True, False])
 def test_xdiag_is_the_published_mean(is_symmetric):
     a, seen = symmetric(1 / np.arange(1.0, 41)) if is_symmetric else square(40), []
@@ -88,6 +89,7 @@ def test_hutchinson_is_a_mean_over_signs():
     close(found.error, each.std(axis=0, ddof=1) / 6**0.5)
 
 
+@pytest.mark.thinned(1)
 @each_method
 @pytest.mark.parametrize("name", [*SPECTRA, "square"])
 def test_is_unbiased_and_two_errors_cover_the_truth(name, method):
@@ -119,6 +121,7 @@ def test_of_low_rank_is_exact(rank):
         close(found.error, np.zeros(40), rtol=0, atol=100 * is_exact)
 
 
+@pytest.mark.exhaustive
 def test_signs_that_repeat_are_no_proof_of_low_rank():
     """In four dimensions three vectors of signs often are the same up to sign."""
     a = symmetric(np.array([1.0, 2.0, 3.0, 4.0]))
@@ -147,6 +150,7 @@ def test_a_sum_of_rows_is_not_the_diagonal():
     close(found.value, exact)
 
 
+@pytest.mark.exhaustive
 def test_complex_leaves_have_two_entries_each():
     """In the real embedding |c z|^2 is (a u - b v)^2 + (b u + a v)^2."""
     c = np.array([1 + 2j, -0.5j, 3.0, 1 - 1j])
@@ -170,6 +174,7 @@ def test_mixed_precision_keeps_the_dtypes():
     close(found.value, {k: c[k].astype(x[k].dtype) for k in "ab"})
 
 
+@pytest.mark.thinned(1)
 @each_method
 def test_fresh_operators_compile_nothing(method):
     operators = [hessian(symmetric(np.arange(40.0), seed)) for seed in (1, 2)]
@@ -181,6 +186,7 @@ def test_fresh_operators_compile_nothing(method):
     assert np.any(first != second)
 
 
+@pytest.mark.thinned(1)
 @each_method
 def test_products_on_the_host(method):
     a = np.float32(symmetric(0.5 ** np.arange(40)))

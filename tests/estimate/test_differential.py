@@ -1,5 +1,7 @@
 """Differential operators from random directions, against known answers."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,8 +25,16 @@ def nested_laplacian(f):
 
 
 X = jnp.linspace(-0.7, 0.9, 8)
-LAPLACIAN = float(nested_laplacian(f)(X))
-BIHARMONIC = float(nested_laplacian(nested_laplacian(f))(X))
+
+
+@functools.cache  # when it is needed: each process of a run reads this file
+def laplacian():
+    return float(jax.jit(nested_laplacian(f))(X))
+
+
+@functools.cache
+def biharmonic():
+    return float(jax.jit(nested_laplacian(nested_laplacian(f)))(X))
 
 
 def covers(estimate, exact, known):
@@ -39,17 +49,18 @@ def covers(estimate, exact, known):
     assert known is None or np.allclose(np.std(found.value), known, rtol=0.2)
 
 
+@pytest.mark.exhaustive
 def test_the_error_of_a_laplacian_covers():
     hessian = np.asarray(jax.hessian(f)(X))
     outside = hessian - np.diag(np.diag(hessian))
     known = np.sqrt(2 * np.sum(outside**2) / 32)
     estimate = lambda key: hotk.estimate.laplacian(f, X, key, samples=32)
-    covers(estimate, LAPLACIAN, known)
+    covers(estimate, laplacian(), known)
 
 
 def test_the_error_of_a_biharmonic_covers():
     estimate = lambda key: hotk.estimate.biharmonic(f, X, key, samples=32)
-    covers(estimate, BIHARMONIC, None)
+    covers(estimate, biharmonic(), None)
 
 
 def test_the_error_of_sampled_terms_covers():
@@ -80,6 +91,7 @@ def test_what_has_no_variance_is_exact():
     assert found.products == 3
 
 
+@pytest.mark.exhaustive
 def test_trees_arguments_and_blocks():
     p = {"w": np.ones((2, 3), np.float32), "b": 0.5, "n": 2}
     g = lambda p, c: {"y": c * jnp.sum(p["w"] ** 2) * p["n"] * jnp.ones(2, jnp.float32)}
@@ -118,6 +130,7 @@ def test_bad_input_is_refused(as_user):
         hotk.estimate.differential({(2,): 1.0}, f, X, KEY)
 
 
+@pytest.mark.exhaustive
 def test_the_derivative_by_the_coefficients_is_right_in_the_mean():
     f = lambda x: jnp.sum(jnp.sin(x)) * x[0]
     x = jnp.array([0.5, 0.7, 0.3])

@@ -20,6 +20,7 @@ def positive(seed=0):
     return symmetric(np.geomspace(0.1, 10, 40), seed) + np.eye(40) / 2
 
 
+@pytest.mark.exhaustive
 def test_errors_cover_the_truth():
     a = positive()
     run = jax.vmap(lambda key: logdet(hessian(a), key, samples=10, steps=12))
@@ -30,6 +31,7 @@ def test_errors_cover_the_truth():
     assert np.all(found.products == 120)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("value", [1.0, 0.25, 1e-20])
 def test_of_a_multiple_of_the_identity_is_exact(value):
     found = logdet(hessian(value * np.eye(40)), KEY, **OPTIONS)

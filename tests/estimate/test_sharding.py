@@ -65,6 +65,7 @@ CODE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "inside"),
     [("Auto", False), ("Explicit", True)],
@@ -74,6 +75,7 @@ def test_estimates_at_a_split_point(kind, inside):
     run_on_eight_devices(CODE.format(kind=kind, inside=inside))
 
 
+@pytest.mark.exhaustive
 def test_estimates_at_a_point_of_mixed_precision(default_settings):
     """A quadratic, so that the Hessian is that of exact arithmetic."""
     random = np.random.default_rng(0)

@@ -17,6 +17,7 @@ def diagonal(request):
     return np.float32(np.linspace(1, 3, 30) * request.param)
 
 
+@pytest.mark.thinned(2)
 def test_a_diagonal(diagonal):
     found = wide(hotk.estimate.diagonal(hotk.Diagonal(jnp.asarray(diagonal)), KEY))
     exact = np.float64(diagonal)
@@ -24,6 +25,7 @@ def test_a_diagonal(diagonal):
     assert np.min(found.value) > 0
 
 
+@pytest.mark.thinned(1)
 def test_a_spectrum(diagonal):
     A = hotk.Diagonal(jnp.asarray(diagonal))
     found = hotk.estimate.spectrum(A, KEY, samples=4, steps=25)
@@ -31,6 +33,7 @@ def test_a_spectrum(diagonal):
     np.testing.assert_allclose(found.largest, diagonal[-1], rtol=1e-3)
 
 
+@pytest.mark.thinned(2)
 def test_a_logarithm(diagonal):
     A = hotk.Diagonal(jnp.asarray(diagonal))
     found = wide(hotk.estimate.logdet(A, KEY, samples=8, steps=25))

@@ -19,6 +19,7 @@ OPTIONS = {"samples": 4, "steps": 8}
 MATRIX = np.float32(symmetric(np.linspace(-1, 2, 40)))
 
 
+@pytest.mark.exhaustive
 def test_nodes_and_weights_integrate_polynomials_exactly():
     """The rule of m steps has degree 2 m - 1 for the measure of its start."""
     a, seen = symmetric(np.linspace(-1, 2, 40)), []
@@ -32,6 +33,7 @@ def test_nodes_and_weights_integrate_polynomials_exactly():
         np.testing.assert_allclose(rule, moment, rtol=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_a_digits_network_in_its_own_space():
     H, exact = digits()
     found = spectrum(H, KEY, samples=10, steps=20)
@@ -41,12 +43,14 @@ def test_a_digits_network_in_its_own_space():
     assert found.size == 310
 
 
+@pytest.mark.exhaustive
 def test_a_digits_network_over_seeds():
     exact, found = digits()[1], digits_over_seeds()
     each = zip(wide(found.nodes), wide(found.weights), strict=True)
     assert max(distance(*rule, exact) for rule in each) <= 0.01
 
 
+@pytest.mark.exhaustive
 def test_errors_of_the_density_cover_a_digits_network():
     covered, error, density = coverage()
     # where there is anything: the rest is zero but for rounding
@@ -91,6 +95,7 @@ def test_an_exhausted_space_has_no_part_in_anything():
     assert abs(float(found.cdf(1.5).value) - 0.25) < 0.15
 
 
+@pytest.mark.exhaustive
 def test_no_ghosts_in_single_precision():
     """Without re-orthogonalization the top eigenvalue comes three times."""
     rng = np.random.default_rng(0)

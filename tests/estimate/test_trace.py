@@ -66,6 +66,7 @@ def test_of_diagonals_that_signs_see_exactly(method):
     assert found.products == 4
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "a", [symmetric(1 / np.arange(1.0, 41)), square(7)], ids=["symmetric", "square"]
 )
@@ -104,6 +105,7 @@ def test_hutchinson_is_a_mean_over_signs():
     close(found.error, forms.std(ddof=1) / 6**0.5)
 
 
+@pytest.mark.thinned(1)
 @each_method
 @pytest.mark.parametrize("name", [*SPECTRA, "square"])
 def test_is_unbiased(name, method):
@@ -111,6 +113,7 @@ def test_is_unbiased(name, method):
     assert abs(np.mean(found.value) - exact) < 4 * np.std(found.value) / 200**0.5
 
 
+@pytest.mark.thinned(3)
 @each_method
 @pytest.mark.parametrize("name", [*SPECTRA, "square"])
 def test_two_errors_cover_the_truth(name, method):
@@ -129,6 +132,7 @@ def test_xtrace_beats_hutchinson_where_the_spectrum_decays():
     assert rms(clever) <= rms(plain) / 10
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("method", ["xtrace", "hutch++"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rank", [0, 1, 3, 5])
@@ -168,6 +172,7 @@ def test_with_as_many_samples_as_dimensions_is_exact(n, samples, method):
     assert found.products == n
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", ["xtrace", "hutchinson"])
 def test_one_sample_has_no_error_bar(method):
     found = trace(Recording(square(40), []), KEY, samples=1, method=method)
@@ -175,6 +180,7 @@ def test_one_sample_has_no_error_bar(method):
     assert jnp.isfinite(found.value)
 
 
+@pytest.mark.exhaustive
 def test_complex_leaves_count_twice():
     """The Hessian of |c z|^2 + r^2 has the eigenvalue 2 |c|^2 twice, and 2."""
     c = np.array([1 + 2j, -0.5j, 3.0, 1 - 1j])
@@ -191,6 +197,7 @@ def test_low_precision_is_summed_in_single():
     close(found.value, jnp.float32(1003.0))
 
 
+@pytest.mark.exhaustive
 def test_mixed_precision():
     c = {"a": np.float32(2 * 0.5 ** np.arange(30)), "b": np.float32(3 * np.ones(10))}
     x = {"a": jnp.ones(30, jnp.bfloat16), "b": jnp.ones(10, jnp.float32)}
@@ -200,6 +207,7 @@ def test_mixed_precision():
     assert abs(float(found.value) - 34) < 4 * float(found.error) + 34 * 0.01
 
 
+@pytest.mark.thinned(1)
 @each_method
 def test_fresh_operators_compile_nothing(method):
     operators = [hessian(symmetric(np.arange(40.0), seed)) for seed in (1, 2)]
@@ -226,6 +234,7 @@ def test_blocks_change_nothing():
     close(found.value, trace(A, KEY, samples=6).value)
 
 
+@pytest.mark.thinned(1)
 @each_method
 def test_products_on_the_host(method):
     a = np.float32(symmetric(0.5 ** np.arange(40)))
@@ -256,6 +265,7 @@ def test_nonsense_is_refused():
         trace(hotk.Diagonal({}), KEY)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [1e-20, 1e18])
 @pytest.mark.parametrize("method", METHODS)
 def test_values_of_any_size(method, size):

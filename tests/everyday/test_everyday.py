@@ -89,6 +89,7 @@ def parameter(entry):
     return pytest.param(entry, id=entry.name, marks=marks)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("entry", [parameter(e) for e in load()])
 def test_right_and_on_the_fast_path(entry):
     hotk.clear_cache()

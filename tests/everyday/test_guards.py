@@ -129,6 +129,7 @@ def walked(f):
     return tuple(walk.key), walk.leaves
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("entry", [parameter(e) for e in load() if not e.slow])
 def test_a_guard_vouches_for_nothing_that_has_changed(entry):
     with entry.settings():
@@ -167,6 +168,7 @@ WALKED = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "entry", [parameter(e) for e in load() if not e.slow and not e.traces]
 )

@@ -24,6 +24,7 @@ C = np.cos(X[0] * X[1])
 GRADIENT = np.array([X[1] * C + np.exp(X[2]), X[0] * C, X[0] * np.exp(X[2])])
 
 
+@pytest.mark.thinned(8)
 @knowing("gradient")
 def test_known_by_hand(make):
     case = make()
@@ -31,6 +32,7 @@ def test_known_by_hand(make):
     close(got, (case.value, case.gradient))
 
 
+@pytest.mark.thinned(9)
 @each_mode
 @knowing("gradient", SCENARIOS)
 def test_known_by_hand_in_each_mode(make, mode):

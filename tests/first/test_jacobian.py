@@ -28,6 +28,7 @@ JACOBIAN = np.array(
 )
 
 
+@pytest.mark.thinned(6)
 @knowing("jacobian")
 def test_known_by_hand(make):
     case = make()
@@ -35,6 +36,7 @@ def test_known_by_hand(make):
     close(got, (case.value, case.jacobian))
 
 
+@pytest.mark.thinned(9, "mode")
 @each_mode
 @knowing("jacobian", SCENARIOS)
 def test_known_by_hand_in_each_mode(make, mode):
@@ -105,6 +107,7 @@ def test_vmap_is_a_loop():
     close(got, jnp.stack([reference.jacobian(waves, x) for x in xs]))
 
 
+@pytest.mark.thinned(2)
 @each_mode
 def test_differentiating_it_gives_the_second_derivatives(mode):
     jacobian = lambda x: hotk.jacobian(waves, x, mode=getattr(hotk, mode)())

@@ -28,6 +28,7 @@ JACOBIAN = np.array(
 )
 
 
+@pytest.mark.thinned(11)
 @knowing("jvp")
 def test_known_by_hand(make):
     case = make()
@@ -139,6 +140,7 @@ def test_a_batch_of_directions_is_a_loop():
     close(got, (waves(X), vs @ JACOBIAN.T))
 
 
+@pytest.mark.thinned(7)
 @knowing("jvp", WITH_ENTRIES)
 def test_a_direction_and_its_opposite(make):
     case = make()

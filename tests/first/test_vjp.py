@@ -29,6 +29,7 @@ JACOBIAN = np.array(
 )
 
 
+@pytest.mark.thinned(9)
 @knowing("vjp")
 def test_known_by_hand(make):
     case = make()
@@ -146,6 +147,7 @@ def test_a_batch_of_weights_is_a_loop():
     close(got, (waves(X), us @ JACOBIAN))
 
 
+@pytest.mark.thinned(3)
 @knowing("vjp")
 def test_weights_and_their_opposite(make):
     case = make()

@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 import hotk
+from tests import compilation
 
 from .check import Failure, Verdict, check
 from .program import Program, random_program, snippet
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--daily", action="store_true", help="the date is the seed")
     parser.add_argument("--every", action="store_true", help="every call, not a few")
     options = parser.parse_args()
+    compilation.keep_programs()
     for name, value in SETTINGS.items():
         jax.config.update(name, value)
     for category in (hotk.OpaqueWarning, hotk.ChangingValueWarning):

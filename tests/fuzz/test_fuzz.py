@@ -21,6 +21,7 @@ def test_a_past_failure_stays_mended(program):
     assert check(program, hotk, extra="all").failure is None
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", OPERATIONS)
 def test_a_program_of_each_kind_agrees_with_raw_jax(kind):
     program = Program("dict", (Operation("matmul", 0), Operation(kind, 1)), 7)
@@ -46,6 +47,7 @@ class _Doubled:
         return hotk.hvp.prepare(*at, **options)
 
 
+@pytest.mark.exhaustive
 def test_a_planted_flaw_is_found_and_shrunk():
     flawed = types.SimpleNamespace(**{**vars(hotk), "hvp": _Doubled()})
     kinds = ["matmul", "scan", "reduce"]

@@ -28,6 +28,7 @@ def test_what_is_missing_is_named(monkeypatch, package):
         use[package]()
 
 
+@pytest.mark.exhaustive
 def test_none_is_imported_with_the_door_and_a_warning_points_at_the_caller():
     code = (
         "import sys, numpy as np, hotk.interop as i\n"

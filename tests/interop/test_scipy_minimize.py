@@ -70,6 +70,7 @@ def test_rosenbrock_by_hand_with_one_compile_a_callback(method):
     assert next(calls) <= 6
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("method", ["trust-ncg", "trust-exact", *OTHERS])
 def test_minimize_gives_each_method_what_it_takes(method):
     problem = scipy_problem(lambda x: rosenbrock(x["x"]), {"x": START[:10]})

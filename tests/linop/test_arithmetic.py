@@ -37,6 +37,7 @@ EXPRESSIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("operator", "matrix"), EXPRESSIONS.values(), ids=list(EXPRESSIONS)
 )
@@ -135,6 +136,7 @@ def test_a_diagonal_for_complex_entries_multiplies_the_parts():
     close(operator.diagonal(), d)
 
 
+@pytest.mark.exhaustive
 def test_complex_operators_are_scaled_and_added():
     f = lambda z: jnp.sum(jnp.abs(z) ** 4)
     z, v = np.array([1 + 2j, 0.5 - 1j]), np.array([1 - 1j, 2j])

@@ -41,6 +41,7 @@ def dense():
 each_size = pytest.mark.parametrize("size", [7, 30, 64, 99, 100, 200])
 
 
+@pytest.mark.thinned(1)
 @each_size
 def test_a_mean_over_ragged_batches_is_the_mean_over_all_rows(size):
     H = hotk.HessianOperator.over(mean_loss, W, cut(size))
@@ -53,6 +54,7 @@ def test_a_mean_over_ragged_batches_is_the_mean_over_all_rows(size):
     close(H.gradient, jnp.asarray(DATA.T @ (2 * t * (1 - t**2)) / 100))
 
 
+@pytest.mark.thinned(3)
 @each_size
 def test_a_sum_over_ragged_batches_is_the_sum_over_all_rows(size):
     H = hotk.HessianOperator.over(sum_loss, W, cut(size), reduction="sum")
@@ -93,6 +95,7 @@ def test_batches_are_trees_and_directions_come_many_at_once():
     close(H.block("", ""), jnp.asarray(exact))
 
 
+@pytest.mark.exhaustive
 def test_krylov_methods_and_arithmetic_work_on_the_host():
     H = hotk.HessianOperator.over(mean_loss, W, cut(30))
     values = np.linalg.eigvalsh(dense())
@@ -241,6 +244,7 @@ def test_gauss_newton_in_batches_holds_its_functions():
     close(G @ V, jnp.asarray(exact @ np.asarray(V)))
 
 
+@pytest.mark.exhaustive
 def test_several_systems_are_solved_on_the_host():
     exact = DATA.T @ DATA / 100
     loss = lambda w, rows: jnp.mean((rows @ w) ** 2) / 2
@@ -262,6 +266,7 @@ def test_an_empty_batch_adds_nothing(as_user):
         hotk.HessianOperator.over(mean_loss, W, lambda: spent) @ V
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("default_settings")
 @pytest.mark.parametrize(
     "question",

@@ -67,6 +67,7 @@ def test_inside_of_a_transformation_the_factor_is_nan():
     assert np.isnan(factor(-1.0)).any()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

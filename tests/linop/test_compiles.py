@@ -45,6 +45,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_fresh_closure_over_new_data_compiles_nothing(ask):
     answers = [np.asarray(jax.tree.leaves(ask(fresh(DATA[0])))[0])]
@@ -64,6 +65,7 @@ def test_making_an_operator_of_known_code_traces_nothing():
     assert traced() == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
 def test_five_points_cost_one_compilation_at_most(ask):
     H = fresh(DATA[0])
@@ -101,6 +103,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("ask", CHANGES.values(), ids=CHANGES)
 def test_a_number_that_varies_compiles_nothing(ask):
     H = fresh(DATA[0])

@@ -1,5 +1,6 @@
 """The matrix, parts of it, its diagonal."""
 
+import functools
 import re
 
 import equinox as eqx
@@ -28,10 +29,14 @@ def mixed(x):
 
 def dense(f, x):
     flat, unravel = ravel_pytree(x)
-    return np.asarray(jax.hessian(lambda flat: f(unravel(flat)))(flat))
+    return np.asarray(jax.jit(jax.hessian(lambda flat: f(unravel(flat))))(flat))
 
 
-MATRIX = dense(mixed, X)
+@functools.cache  # when it is needed: each process of a run reads this file
+def mixed_matrix():
+    return dense(mixed, X)
+
+
 RANGES = {
     "b": slice(0, 1),
     "w/0": slice(1, 5),
@@ -44,14 +49,16 @@ RANGES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("block_size", [None, 1, 3, 10])
 def test_the_matrix_is_that_of_the_raveled_function(block_size):
     H = hotk.HessianOperator(mixed, X)
-    close(H.matrix(block_size), MATRIX)
+    close(H.matrix(block_size), mixed_matrix())
     assert H.shape == (10, 10)
     assert H.size == 10
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_the_matrix_is_symmetric_to_the_last_bit(dtype):
     A = np.random.default_rng(0).normal(size=(40, 40))
@@ -99,6 +106,7 @@ def test_an_unknown_path_is_an_error_that_lists_the_paths(path):
             H.block("b", path)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize(
     ("row", "column"),
@@ -106,7 +114,7 @@ def test_an_unknown_path_is_an_error_that_lists_the_paths(path):
 )
 def test_a_block_is_that_part_of_the_matrix(row, column, block_size):
     got = hotk.HessianOperator(mixed, X).block(row, column, block_size)
-    close(got, MATRIX[RANGES[row], RANGES[column]])
+    close(got, mixed_matrix()[RANGES[row], RANGES[column]])
 
 
 def test_a_block_of_an_operator_that_is_not_symmetric():
@@ -114,12 +122,13 @@ def test_a_block_of_an_operator_that_is_not_symmetric():
     _, unravel = ravel_pytree(X)
     scale = np.arange(1.0, 11.0)
     product = hotk.Diagonal(unravel(jnp.asarray(scale))) @ H
-    expected = scale[:, None] * MATRIX
+    expected = scale[:, None] * mixed_matrix()
     close(product.matrix(), expected)
     close(product.block("b", "w"), expected[0:1, 1:8])
     close(product.block("w", "b"), expected[1:8, 0:1])
 
 
+@pytest.mark.exhaustive
 def test_leaves_of_two_precisions():
     x = {
         "a": jnp.array([1.0, -2.0], jnp.float32),
@@ -176,7 +185,7 @@ def test_more_than_the_budget_is_refused_before_it_is_made():
 def test_the_diagonal_is_that_of_the_matrix(block_size):
     got = hotk.HessianOperator(mixed, X).diagonal(block_size)
     flat, _ = ravel_pytree(got)
-    close(flat, np.diag(MATRIX))
+    close(flat, np.diag(mixed_matrix()))
     assert jax.tree.structure(got) == jax.tree.structure(X)
 
 
@@ -210,6 +219,7 @@ def test_the_diagonal_of_another_function_is_exact():
     assert not np.allclose(H @ np.ones(3), expected)
 
 
+@pytest.mark.exhaustive
 def test_the_diagonal_needs_no_matrix():
     n = 4000
     a = jnp.ones((n, 3), jnp.float32)

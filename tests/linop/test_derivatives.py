@@ -25,6 +25,7 @@ ITERATIONS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("take", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("run", ITERATIONS.values(), ids=ITERATIONS)
 def test_an_iteration_has_no_derivative(run, take, as_user):

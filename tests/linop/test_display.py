@@ -50,6 +50,7 @@ def test_a_notebook_shows_shapes_by_path(operator):
     assert "&lt;lambda&gt;" in text, "what is no markup is written as text"
 
 
+@pytest.mark.exhaustive
 def test_results_are_one_line_in_a_terminal_and_a_table_in_a_notebook(operator):
     solution = operator.solve(operator.gradient)
     assert repr(solution).startswith("Solution(method: conjugate gradients, stopped:")
@@ -91,6 +92,7 @@ def test_errors_show_as_a_table_in_a_notebook(as_user):
     assert "<td>✓ v</td><td>f64[3]</td>" in text
 
 
+@pytest.mark.exhaustive
 def test_nothing_that_shows_raises_inside_of_a_transformation(operator):
     shown = []
 

@@ -46,6 +46,7 @@ def check_pairs(A, pairs, slack):
     assert (np.diff(values) >= 0).all()
 
 
+@pytest.mark.exhaustive
 def test_there_are_no_ghosts_in_single_precision():
     """An outlier, of which plain Lanczos finds three copies."""
     n = 300
@@ -64,6 +65,7 @@ def test_there_are_no_ghosts_in_single_precision():
     assert more.converged.all()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_each_end_of_the_spectrum(which, k):
@@ -75,6 +77,7 @@ def test_each_end_of_the_spectrum(which, k):
     check_pairs(A, pairs, 1e-8)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (3, 3), (7, 3)])
 def test_all_eigenvalues_of_a_small_operator(n, k):
     values = np.linspace(-2.0, 3.0, n)
@@ -84,6 +87,7 @@ def test_all_eigenvalues_of_a_small_operator(n, k):
     check_pairs(A, pairs, 1e-11)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [5, 100])
 @pytest.mark.parametrize("factor", [0.0, 1.0, -3.0])
@@ -95,6 +99,7 @@ def test_a_multiple_of_the_identity(factor, n, dtype):
     check_pairs(factor * np.eye(n), pairs, 1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_repeated_eigenvalues_of_a_small_operator_are_all_found(dtype):
     values = np.array([-1.0, -1.0, -1.0, 0.0, 0.0, 2.0, 2.0, 5.0, 5.0, 5.0])
@@ -106,6 +111,7 @@ def test_repeated_eigenvalues_of_a_small_operator_are_all_found(dtype):
     check_pairs(A, top, 1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_clustered_spectrum():
     values = np.append(np.linspace(0, 1, 190), 1.5 + 1e-3 * np.arange(10))
     A = symmetric(values)
@@ -115,6 +121,7 @@ def test_a_clustered_spectrum():
     check_pairs(A, pairs, 1e-7)
 
 
+@pytest.mark.exhaustive
 def test_vectors_are_orthogonal_in_single_precision():
     values = np.logspace(-3, 2, 200)
     A = symmetric(values)
@@ -124,6 +131,7 @@ def test_vectors_are_orthogonal_in_single_precision():
     np.testing.assert_allclose(pairs.values, values[-20:], rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_the_default_tolerance_in_double_precision_is_tight():
     values = np.linspace(-1, 1, 100) ** 3
     pairs = operator(symmetric(values)).eigh(3)
@@ -132,6 +140,7 @@ def test_the_default_tolerance_in_double_precision_is_tight():
     assert (np.asarray(pairs.residuals) < 2e-8).all()
 
 
+@pytest.mark.exhaustive
 def test_a_tree_with_complex_leaves():
     d = {"r": np.array([1.0, -4.0, 2.0]), "z": np.array([3.0, 0.5])}
 
@@ -154,6 +163,7 @@ def test_a_tree_with_complex_leaves():
     np.testing.assert_allclose(V @ matrix, pairs.values[:, None] * V, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_leaves_of_two_precisions():
     x = {"a": jnp.ones(5, jnp.float32), "b": jnp.ones(4, jnp.bfloat16)}
     f = lambda x: jnp.sum(x["a"] ** 3) + jnp.sum(x["b"].astype(jnp.float32) ** 2)
@@ -162,6 +172,7 @@ def test_leaves_of_two_precisions():
     assert pairs.vectors["b"].dtype == jnp.bfloat16
 
 
+@pytest.mark.exhaustive
 def test_under_jit_and_vmap_it_is_the_same():
     A = jnp.asarray(symmetric(np.linspace(-3, 2, 12)))
     top = lambda c: operator(c * A).eigh(2, tol=1e-10).values
@@ -171,6 +182,7 @@ def test_under_jit_and_vmap_it_is_the_same():
     close(got, expected, rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_what_has_not_converged_says_so():
     values = np.linspace(0, 1, 400)
     A = symmetric(values)
@@ -181,6 +193,7 @@ def test_what_has_not_converged_says_so():
     assert "no" in str(pairs)
 
 
+@pytest.mark.exhaustive
 def test_the_number_of_products_is_that_of_the_evaluations():
     A = symmetric(np.linspace(0, 1, 50))
     pairs = operator(A).eigh(3, tol=1e-14, window=10, max_restarts=0)
@@ -188,6 +201,7 @@ def test_the_number_of_products_is_that_of_the_evaluations():
     assert pairs.products == 10 + 3
 
 
+@pytest.mark.exhaustive
 def test_another_key_gives_the_same_values():
     A = symmetric(np.linspace(0, 1, 60) ** 2)
     H = operator(A)
@@ -197,6 +211,7 @@ def test_another_key_gives_the_same_values():
     assert not np.allclose(first.residuals, second.residuals, rtol=1e-3, atol=0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_never_a_success(bad):
     A = np.eye(30)
@@ -215,6 +230,7 @@ def test_what_makes_no_sense_is_refused():
         H.eigh(1, "largest")
 
 
+@pytest.mark.exhaustive
 def test_a_bar_changes_nothing(as_user, capsys):
     A = symmetric(np.linspace(-1, 2, 40))
     H = operator(A)
@@ -230,6 +246,7 @@ def test_a_bar_changes_nothing(as_user, capsys):
         jax.jit(lambda H: H.eigh(2, progress=True).values)(H)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [1e-30, 1e-18, 1e18, 1e30])
 def test_values_of_any_size(size, default_settings):
     a = jnp.asarray(np.linspace(1, 2, 30) * size, jnp.float32)

@@ -108,6 +108,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_the_diagonal_of_a_hessian_is_that_of_the_matrix(f):
     x = jnp.array([0.75, -1.5, 2.0, 0.25])

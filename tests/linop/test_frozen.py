@@ -43,6 +43,7 @@ def opaque(weights):
     return f, runs
 
 
+@pytest.mark.exhaustive
 def test_an_opaque_function_is_traced_once_for_all_that_is_asked():
     weights = jnp.array([1.0, 2.0, 3.0])
     f, runs = opaque(weights)
@@ -123,6 +124,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("f", "n", "other"), NEEDS.values(), ids=NEEDS)
 def test_python_may_ask_for_the_value_of_an_argument(f, n, other):
     H = hotk.HessianOperator(f, X, n)

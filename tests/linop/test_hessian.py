@@ -151,6 +151,7 @@ def embedded(x):
     return wave(jax.lax.complex(x[:2], x[2:]))
 
 
+@pytest.mark.exhaustive
 def test_for_complex_parameters_it_is_the_hessian_of_the_real_embedding():
     expected = jax.hessian(embedded)(jnp.append(Z.real, Z.imag))
     H = hotk.HessianOperator(wave, Z)

@@ -24,6 +24,7 @@ def dense(a=A, x=X):
     return a.T @ np.diag(-2 * y * (1 - y**2)) @ a
 
 
+@pytest.mark.exhaustive
 def test_it_is_the_same_matrix():
     kept = make().linearize()
     assert kept.plan == "store"
@@ -61,6 +62,7 @@ def test_the_data_are_not_kept_a_second_time():
     assert jax.tree.structure(kept) == jax.tree.structure(kept.at(np.zeros(40)))
 
 
+@pytest.mark.exhaustive
 def test_what_is_elementwise_is_computed_again():
     shifted = lambda x: jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
     H = hotk.HessianOperator(shifted, jnp.asarray(np.tile(X, 5)))

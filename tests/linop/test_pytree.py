@@ -22,6 +22,7 @@ def dense(x):
     return np.diag(12 * C * x**2) + 2.0
 
 
+@pytest.mark.exhaustive
 def test_through_jit():
     close(jax.jit(lambda H, v: H @ v)(make(X), V), dense(X) @ V)
     close(jax.jit(lambda H: H.matrix())(make(X)), dense(X))
@@ -34,6 +35,7 @@ def solve(x):
     return np.linalg.solve(dense(x), V)
 
 
+@pytest.mark.exhaustive
 def test_vmap_over_the_point():
     xs = np.stack([X, 2 * X, X + 1])
     close(jax.vmap(lambda x: make(x) @ V)(xs), np.stack([dense(x) @ V for x in xs]))
@@ -65,6 +67,7 @@ def test_as_the_carry_of_a_scan():
     close(products, np.stack([dense(X + i) @ V for i in range(3)]))
 
 
+@pytest.mark.exhaustive
 def test_as_the_carry_of_a_while_loop():
     """Newton's method, for a function whose minimum is zero."""
 
@@ -81,6 +84,7 @@ def test_products_are_differentiated_by_the_point():
     close(slope, 24 * C * X * V**2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("b", [V, np.zeros(3)], ids=["some", "zero"])
 def test_a_solution_goes_through_jit_and_scan(b):
     def step(carry, scale):

@@ -19,6 +19,7 @@ TREE = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("signs", [False, True])
 def test_entries_are_independent_with_variance_one(signs):
     made = space.random(KEY, TREE, signs=signs)
@@ -36,6 +37,7 @@ def test_entries_are_independent_with_variance_one(signs):
         assert set(np.unique(one)) == {-1.0, 1.0}
 
 
+@pytest.mark.exhaustive
 def test_many_leaves_take_few_draws():
     """A draw takes longer to compile than all else that is done with a leaf."""
     many = [jnp.zeros((3, i)) for i in range(50)] + [LARGE] * 10

@@ -83,6 +83,7 @@ CODE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "inside"),
     [("Auto", False), ("Explicit", True), ("Explicit", False)],

@@ -36,6 +36,7 @@ def residual(matrix, b, solution):
     return np.linalg.norm(b - np.asarray(matrix, np.float64) @ x)
 
 
+@pytest.mark.thinned(2)
 @each_solver
 @pytest.mark.parametrize("n", [1, 2, 10, 40])
 def test_the_solution_is_that_of_dense_algebra(solver, n):
@@ -51,6 +52,7 @@ def test_the_solution_is_that_of_dense_algebra(solver, n):
     np.testing.assert_allclose(solution.relative, found / np.linalg.norm(b), atol=1e-12)
 
 
+@pytest.mark.thinned(1)
 @each_indefinite
 def test_an_indefinite_system_is_solved_and_called_indefinite(solver):
     A, b = symmetric(np.append(np.linspace(1, 9, 8), [-1, -5, -7])), vector(11)
@@ -69,6 +71,7 @@ def test_a_definite_operator_is_left_to_conjugate_gradients():
     assert operator(-A).solve(b).method == Method.minres
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_single_precision_converges_to_its_tolerance(solver):
     A, b = symmetric(np.linspace(1, 100, 30), dtype=np.float32), vector(30).astype("f")
@@ -78,6 +81,7 @@ def test_single_precision_converges_to_its_tolerance(solver):
     assert residual(A, b, solution) <= 2e-5 * np.linalg.norm(b)
 
 
+@pytest.mark.thinned(2)
 @each_solver
 def test_a_start_at_the_solution_needs_no_step(solver):
     A, b = symmetric([1.0, 4.0, 9.0, 2.0]), vector(4)
@@ -90,6 +94,7 @@ def test_a_start_at_the_solution_needs_no_step(solver):
     np.testing.assert_allclose(near.x, x, rtol=1e-9)
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_a_preconditioner_saves_steps_and_changes_no_solution(solver):
     n = 60
@@ -104,6 +109,7 @@ def test_a_preconditioner_saves_steps_and_changes_no_solution(solver):
     np.testing.assert_allclose(faster.x, np.linalg.solve(A, b), rtol=1e-4)
 
 
+@pytest.mark.thinned(1)
 @each_indefinite
 def test_a_preconditioner_of_an_indefinite_operator(solver):
     values = np.logspace(0, 3, 20) * np.where(np.arange(20) % 3, 1, -1)
@@ -115,6 +121,7 @@ def test_a_preconditioner_of_an_indefinite_operator(solver):
     np.testing.assert_allclose(solution.x, np.linalg.solve(A, b), rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.thinned(2)
 @each_solver
 def test_an_indefinite_preconditioner_is_named_as_the_reason(solver):
     A, b = symmetric([1.0, 2.0, 3.0]), vector(3)
@@ -124,6 +131,7 @@ def test_an_indefinite_preconditioner_is_named_as_the_reason(solver):
         assert solution.reason == Reason.preconditioner
 
 
+@pytest.mark.thinned(1)
 @each_solver
 @pytest.mark.parametrize("with_start", [False, True])
 def test_right_hand_sides_side_by_side(solver, with_start):
@@ -142,6 +150,7 @@ def test_right_hand_sides_side_by_side(solver, with_start):
     np.testing.assert_allclose(found.x, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_with_definite_and_indefinite_systems():
     As = jnp.asarray([symmetric([1.0, 2.0, 3.0]), symmetric([1.0, -2.0, 3.0])])
     b = jnp.asarray(vector(3))
@@ -151,6 +160,7 @@ def test_a_batch_with_definite_and_indefinite_systems():
     assert (found.method == Method.cg).tolist() == [True, False]
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_zero_is_solved_by_zero(solver):
     solution = solver(operator(symmetric([1.0, 2.0])), np.zeros(2))
@@ -160,6 +170,7 @@ def test_zero_is_solved_by_zero(solver):
     assert solution.residual == solution.relative == solution.model == 0
 
 
+@pytest.mark.thinned(5)
 @each_solver
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_never_a_success(solver, bad):
@@ -175,6 +186,7 @@ def test_what_is_not_finite_is_never_a_success(solver, bad):
     assert not found.converged
 
 
+@pytest.mark.thinned(7)
 @each_solver
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
 def test_tiny_and_huge_right_hand_sides_are_no_special_case(solver, size):
@@ -213,6 +225,7 @@ def test_where_the_curvature_is_found_late_the_step_descends():
     assert solution.model < 0
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_a_consistent_singular_system_has_a_solution(solver):
     A = symmetric([0.0, 0.0, 1.0, 3.0, 7.0])
@@ -222,6 +235,7 @@ def test_a_consistent_singular_system_has_a_solution(solver):
     assert residual(A, b, solution) <= 1e-9 * np.linalg.norm(b)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "rank"), [(3, 1), (5, 3), (30, 20), (60, 40), (50, 49)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -244,6 +258,7 @@ def test_without_curvature_there_is_no_solution_and_none_is_claimed():
     assert solution.relative == 1.0
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_it_stops_after_so_many_products(solver):
     A, b = symmetric(np.logspace(0, 4, 50)), vector(50)
@@ -278,6 +293,7 @@ def test_more_curvature_than_met_is_not_claimed():
     assert 1.0 - 1e-9 <= solution.curvature <= 4.0
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_leaves_of_two_precisions(solver):
     x = {"a": jnp.zeros(4, jnp.float32), "b": jnp.zeros(3, jnp.bfloat16)}
@@ -295,6 +311,7 @@ def test_leaves_of_two_precisions(solver):
         np.testing.assert_allclose(leaf.astype(float), 1 / d[name], rtol=3e-2)
 
 
+@pytest.mark.thinned(1)
 @each_solver
 def test_under_jit_it_is_the_same(solver):
     A, b = symmetric([1.0, 3.0, 5.0, 0.5]), vector(4)
@@ -318,6 +335,7 @@ def test_a_flat_right_hand_side_is_a_vector_as_well():
     close(H.vector(H.flat(found)), found)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_a_singular_system_without_solution_ends_in_least_squares(dtype):
     """Rounding leaves a curvature in the null space: no step is made along it."""
@@ -331,6 +349,7 @@ def test_a_singular_system_without_solution_ends_in_least_squares(dtype):
     np.testing.assert_allclose(solution.x[:3], expected, rtol=1e-2)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_a_preconditioned_system_of_bad_scale_is_definite(dtype):
     """The residual may grow by the root of the condition, that of the system itself."""

@@ -53,6 +53,7 @@ def exact(A, g, radius):
 each_problem = pytest.mark.parametrize("lowest", [0.4, 0.0, -1.0, -20.0])
 
 
+@pytest.mark.thinned(2)
 @each_problem
 @pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -69,6 +70,7 @@ def test_it_stays_inside_and_does_no_worse_than_steepest_descent(seed, radius, l
         assert found.model <= best / 2
 
 
+@pytest.mark.thinned(1)
 @each_problem
 def test_in_two_dimensions_no_point_of_a_grid_is_twice_as_good_if_convex(lowest):
     A, g = problem(4, 2, lowest)
@@ -97,6 +99,7 @@ def test_where_the_newton_step_leaves_the_region_it_ends_on_the_boundary():
     np.testing.assert_allclose(np.linalg.norm(found.x), radius, rtol=1e-12)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("lowest", [0.0, -1.0, -20.0])
 def test_negative_curvature_is_followed_to_the_boundary(lowest):
     A, g = np.diag([lowest, lowest, 2.0]), np.array([1.0, -1.0, 0.0])
@@ -120,6 +123,7 @@ def test_without_a_gradient_there_is_no_step():
     assert found.x.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.thinned(1)
 @each_problem
 @pytest.mark.parametrize("radius", [0.1, 1.0, 100.0])
 def test_with_a_preconditioner_the_region_is_an_ellipsoid(radius, lowest):
@@ -136,6 +140,7 @@ def test_with_a_preconditioner_the_region_is_an_ellipsoid(radius, lowest):
     assert found.model <= model(scaled, slope, cauchy(scaled, slope, radius)) + 1e-12
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [1e-25, 1e25])
 def test_tiny_and_huge_gradients_are_no_special_case(size):
     A, g = problem(1, 5, -2.0)
@@ -155,6 +160,7 @@ def test_what_is_not_finite_is_never_a_success(bad):
     assert np.isfinite(found.x).all()
 
 
+@pytest.mark.exhaustive
 def test_the_radius_may_be_mapped_over():
     A, g = problem(1, 6, -1.0)
     radii = jnp.array([0.1, 1.0, 2.0])

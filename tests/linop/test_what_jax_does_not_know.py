@@ -40,6 +40,7 @@ def drawn(x):
     return jax.random.uniform(jax.random.key(0), x.shape, x.dtype) + 1
 
 
+@pytest.mark.thinned(2)
 @each_call
 def test_the_default_generator(call, truth):
     def f(x):
@@ -74,6 +75,7 @@ def scaled(model, scale):
         model.scale = before
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("model", [Number, Array])
 @each_call
 def test_a_class_that_changed_before_the_first_trace(call, truth, model):

@@ -59,6 +59,7 @@ def test_second_order(mode):
     close(hotk.second_derivative(spiral, A, mode=mode), bend)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", SECOND, ids=str)
 @pytest.mark.parametrize("block_size", [1, 2, 3])
 def test_mixed_outputs_in_blocks(mode, block_size):

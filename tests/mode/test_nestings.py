@@ -27,6 +27,7 @@ each_nesting = pytest.mark.parametrize("nesting", reference.NESTINGS)
 # --- cases known by hand -------------------------------------------------------------
 
 
+@pytest.mark.thinned(7, "nesting")
 @each_nesting
 @knowing("hvp")
 def test_hvp_known_by_hand(make, nesting):
@@ -35,6 +36,7 @@ def test_hvp_known_by_hand(make, nesting):
     close(got, case.hvp)
 
 
+@pytest.mark.thinned(5, "nesting")
 @each_nesting
 @knowing("hessian", [*SCENARIOS, components, cumulative_product, no_entries])
 def test_hessian_known_by_hand(make, nesting):
@@ -43,6 +45,7 @@ def test_hessian_known_by_hand(make, nesting):
     close(got, case.hessian)
 
 
+@pytest.mark.thinned(13, "nesting")
 @each_nesting
 @knowing("second_derivative")
 def test_second_derivative_known_by_hand(make, nesting):
@@ -51,6 +54,7 @@ def test_second_derivative_known_by_hand(make, nesting):
     close(got, case.second_derivative)
 
 
+@pytest.mark.thinned(6)
 @each_nesting
 @knowing("quadratic_form", SCENARIOS)
 def test_quadratic_form_known_by_hand(make, nesting):
@@ -59,6 +63,7 @@ def test_quadratic_form_known_by_hand(make, nesting):
     close(got, case.quadratic_form)
 
 
+@pytest.mark.thinned(5, "nesting")
 @each_nesting
 @knowing("hessian_diagonal", SCENARIOS)
 def test_hessian_diagonal_known_by_hand(make, nesting):
@@ -201,6 +206,7 @@ def _in_turn():
     return pairs
 
 
+@pytest.mark.thinned(2, "nesting")
 @pytest.mark.parametrize(("name", "nesting"), _in_turn())
 def test_each_nesting_is_right_or_refused_and_auto_is_right(name, nesting):
     mode = hotk.Auto() if nesting == "Auto" else getattr(hotk, nesting)
@@ -213,6 +219,7 @@ def test_each_nesting_is_right_or_refused_and_auto_is_right(name, nesting):
         check(name, got)
 
 
+@pytest.mark.thinned(1)
 @subjects(WITHOUT_SECOND_DERIVATIVE)
 def test_what_jax_cannot_differentiate_is_refused(name):
     if nestings_of_jax(name):
@@ -230,6 +237,7 @@ def test_what_jax_cannot_differentiate_is_refused(name):
 STENCIL = np.array([-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560])
 
 
+@pytest.mark.thinned(4)
 @subjects(
     name
     for name in DIFFERENTIABLE
@@ -245,6 +253,7 @@ def test_what_is_expected_is_the_second_derivative_of_the_values(name):
     np.testing.assert_allclose(by_products, by_values, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_a_gamma_variate_is_differentiated_at_a_fixed_quantile():
     draw, a = SCALAR["random gamma"]
     with mpmath.workdps(30):

@@ -49,6 +49,8 @@ def failing_test(tests: tuple[str, ...], root: pathlib.Path) -> str | None:
     command = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no"),
         *("-p", "no:cacheprovider", "-rfE"),
+        # In one process, which `-x` stops at once; what only `.ci/run` runs as well.
+        *("-n", "0", "-m", "not slow"),
         *tests,
     ]
     environment = os.environ | {

@@ -25,6 +25,7 @@ def test_a_captured_transformation_is_no_reason_to_compile():
     assert hotk.explain(cubes).opaque is None
 
 
+@pytest.mark.exhaustive
 def test_many_minima_show_as_counts():
     import jax
 
@@ -62,6 +63,7 @@ def test_a_constant_is_at_its_minimum():
     assert found.value == 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("make", [hotk.optim.newton, hotk.optim.newton_cg])
 def test_a_captured_transformation_is_left_whole(make):
     """A copy of it was emptied, and stood in the table of options ever after."""

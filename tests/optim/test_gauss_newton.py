@@ -21,6 +21,7 @@ def model(w):
     return jnp.sin(X @ w)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "name", ["Rosenbrock", "Beale", "Bard", "Kowalik and Osborne", "Osborne 1", "Box"]
 )
@@ -40,6 +41,7 @@ def test_least_squares_agree_with_scipy(name):
     close(found.x, known.x, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_residuals_and_models_are_keywords():
     r = lambda w: model(w) - Y
     loss = hotk.curvature.SquaredError(Y, reduction="sum")
@@ -61,6 +63,7 @@ def test_residuals_and_models_are_keywords():
         transform.update(g, state, w)
 
 
+@pytest.mark.exhaustive
 def test_the_natural_gradient_is_that_of_the_dense_fisher_matrix():
     logits = lambda w: X @ w
     loss = hotk.curvature.SigmoidCrossEntropy(Y)
@@ -101,6 +104,7 @@ def test_samples_differ_from_step_to_step_and_compile_nothing():
     assert int(state[0].count) == 4
 
 
+@pytest.mark.exhaustive
 def test_a_network_is_fitted():
     network = lambda p: jnp.tanh(X @ p["a"]) @ p["b"]
     p = {
@@ -118,6 +122,7 @@ def test_a_network_is_fitted():
     assert value(p) < 1e-3 * first
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_diagonal_from_drawn_targets_is_right_in_the_mean(reduction):
     loss = hotk.curvature.SigmoidCrossEntropy(Y, reduction=reduction)

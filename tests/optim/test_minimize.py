@@ -32,6 +32,7 @@ def test_it_agrees_with_scipy():
     assert "below the tolerance" in repr(found)
 
 
+@pytest.mark.exhaustive
 def test_optimizers_of_optax_run_as_well():
     f = lambda x: jnp.sum((x - 2.0) ** 2)
     with jax.numpy_dtype_promotion("standard"):
@@ -41,6 +42,7 @@ def test_optimizers_of_optax_run_as_well():
             assert np.isinf(found.smallest_curvature)
 
 
+@pytest.mark.exhaustive
 def test_reasons_to_stop():
     transform = hotk.optim.trust_region()
     few = hotk.optim.minimize(rosenbrock, START, transform, max_steps=3)
@@ -78,6 +80,7 @@ def test_a_fresh_objective_over_other_data_is_not_compiled():
     close(found, np.full(3, 3.0), atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_trees_modules_and_what_is_no_number():
     network = eqx.nn.MLP(2, 1, 3, 1, jnp.tanh, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (20, 2))
@@ -99,6 +102,7 @@ def test_trees_modules_and_what_is_no_number():
     close(found.x["x"], 3.0, atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_inside_of_jit_and_vmap():
     transform = hotk.optim.trust_region()
 
@@ -130,11 +134,13 @@ def test_what_is_no_transformation_and_no_tuple():
         hotk.optim.minimize(rosenbrock, START, optax.sgd(0.1), args=1.0)
 
 
+@pytest.mark.exhaustive
 def test_a_bar_is_shown(capfd):
     hotk.optim.minimize(rosenbrock, START, hotk.optim.newton_cg(), progress=True)
     assert "minimize" in capfd.readouterr().err
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "factory", [hotk.optim.newton_cg, hotk.optim.trust_region, hotk.optim.cubic_newton]
 )

@@ -26,6 +26,7 @@ SOME = [
 ]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("subproblem", REGIONS)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_trust_regions_reach_the_published_minimum(name, subproblem):
@@ -41,6 +42,7 @@ def test_trust_regions_reach_the_published_minimum(name, subproblem):
     np.testing.assert_allclose(history[-1], at_x, rtol=1e-9, atol=1e-20 * history[0])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", OTHERS)
 @pytest.mark.parametrize("name", SOME)
 def test_the_others(name, method):
@@ -53,6 +55,7 @@ def test_the_others(name, method):
     assert (np.diff(np.asarray(found.history)) <= 0).all()
 
 
+@pytest.mark.exhaustive
 def test_the_problems_are_those_of_the_paper():
     """Values at the standard start, computed by hand or given in the paper."""
     at_start = {

@@ -36,6 +36,7 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", NEWTON)
 def test_never_an_ascent_step(name, objective):
@@ -53,6 +54,7 @@ def test_never_an_ascent_step(name, objective):
     assert before < float(f(jnp.array(start)))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", [n for n in NEWTON if n != "newton"])
 def test_a_saddle_is_left_along_negative_curvature(name):
     f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
@@ -61,6 +63,7 @@ def test_a_saddle_is_left_along_negative_curvature(name):
     assert found.smallest_curvature < 0
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ALL)
 def test_batches_that_are_no_numbers_change_nothing(name):
     transform, x = ALL[name](), jnp.array([1.0, 2.0])
@@ -79,6 +82,7 @@ def test_batches_that_are_no_numbers_change_nothing(name):
     assert at(x) < 0.2 * at(jnp.array([1.0, 2.0]))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ALL)
 def test_at_a_stationary_point_nothing_happens(name):
     transform, x = ALL[name](), jnp.zeros(2)
@@ -88,6 +92,7 @@ def test_at_a_stationary_point_nothing_happens(name):
     close(step, np.zeros(2))
 
 
+@pytest.mark.exhaustive
 def test_a_rejected_step_says_so():
     f = lambda x: jnp.where(jnp.all(x == 1.0), 0.0, 1.0) + 0.0 * jnp.sum(x)
     x, g = jnp.ones(2), jnp.ones(2)  # a gradient that promises what f does not hold
@@ -102,6 +107,7 @@ def test_a_rejected_step_says_so():
     close(p, np.zeros(2))
 
 
+@pytest.mark.exhaustive
 def test_what_the_states_tell():
     f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
     x = jnp.array([1.0, 0.1])
@@ -126,6 +132,7 @@ def test_what_the_states_tell():
     close((jax.hessian(f)(x) + state.damping * jnp.eye(2)) @ p, np.asarray(g))
 
 
+@pytest.mark.exhaustive
 def test_functions_without_forward_or_reverse_derivatives():
     @jax.custom_vjp
     def square(x):
@@ -143,6 +150,7 @@ def test_functions_without_forward_or_reverse_derivatives():
 # ---- what an adversary found
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", [n for n in NEWTON if n != "newton"])
 def test_a_large_constant_does_not_stop_it(name):
     f = lambda x: 1e6 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
@@ -176,6 +184,7 @@ def test_complex_parameters_are_refused():
         transform.update(jax.grad(f)(z), transform.init(z), z, value_fn=f)
 
 
+@pytest.mark.exhaustive
 def test_minus_infinity_is_no_decrease():
     f = lambda x: -jnp.exp(x)
     x = jnp.asarray(1.0)
@@ -194,6 +203,7 @@ def test_without_curvature_adahessian_does_not_jump():
     close(step, np.zeros(2))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ALL)
 def test_empty_leaves(name):
     f = lambda p: jnp.sum(p["a"]) + jnp.sum((p["b"] - 2.0) ** 2)
@@ -207,6 +217,7 @@ def test_empty_leaves(name):
     assert step["a"].shape == (0, 3)
 
 
+@pytest.mark.exhaustive
 def test_steps_stay_in_the_region_near_the_hard_case():
     f = lambda x: -(x[0] ** 2) + 0.5 * x[1] ** 2 + x[2] ** 2 - 1e-6 * x[0]
     x = jnp.array([0.0, 1.0, 1.0], jnp.float32)
@@ -237,6 +248,7 @@ def test_a_hessian_that_is_no_fisher_matrix_gives_the_gradient():
     assert state.outcome == hotk.optim.Outcome.steepest
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("factor", [1e2, 1e4])
 @pytest.mark.parametrize("make", [hotk.optim.newton_cg, hotk.optim.trust_region])
 def test_a_curvature_of_rounding_is_no_reason_to_stay(make, factor):

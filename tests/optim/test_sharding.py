@@ -48,6 +48,7 @@ CODE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_steps_on_eight_devices(kind):
     run_on_eight_devices(CODE.format(kind=kind))

@@ -105,6 +105,7 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -125,6 +126,7 @@ def test_the_step_on_a_quadratic(name, wrapper, jitted):
         assert update._cache_size() == 1
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_fresh_objective_is_not_compiled_again(name):
     transform = OPTIMIZERS[name][0](0.5)
@@ -143,6 +145,7 @@ def test_a_fresh_objective_is_not_compiled_again(name):
     assert counted() == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_hyperparameters_are_not_compiled(name):
     factory = OPTIMIZERS[name][0]
@@ -158,6 +161,7 @@ def test_hyperparameters_are_not_compiled(name):
     close(results[1], np.asarray(results[0] / 2), rtol=1e-9)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_in_a_scan_and_in_low_precision(name):
     transform = OPTIMIZERS[name][0](0.5)

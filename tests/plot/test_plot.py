@@ -137,6 +137,7 @@ def test_densities_of_several_operators_share_a_grid():
     assert ax.lines[0].get_xdata()[0] < 12 < 3000 < ax.lines[0].get_xdata()[-1]
 
 
+@pytest.mark.exhaustive
 def test_one_start_and_one_eigenvalue_can_be_drawn():
     H = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.ones(3))
     found = hotk.estimate.spectrum(H, jax.random.key(0), samples=1)

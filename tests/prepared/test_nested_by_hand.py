@@ -68,6 +68,7 @@ def test_a_short_program_is_not_told_of():
     assert not found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "call",
     [
@@ -81,6 +82,7 @@ def test_two_by_two_are_four(call):
     assert len(found) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "call",
     [

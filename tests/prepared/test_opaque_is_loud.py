@@ -161,6 +161,7 @@ def test_threads_are_told_once():
     assert len(found) == 1
 
 
+@pytest.mark.exhaustive
 def test_it_keeps_neither_the_function_nor_its_code_alive():
     def make():
         names = {"threading": threading, "jnp": jnp}

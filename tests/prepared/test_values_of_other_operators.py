@@ -23,6 +23,7 @@ def arguments(name):
     return (X, X) if name in ("jvp", "hvp", "quadratic_form") else (X,)
 
 
+@pytest.mark.thinned(20)
 @pytest.mark.parametrize("how", ["direct", "prepare"])
 @pytest.mark.parametrize("name", SCALAR)
 @pytest.mark.parametrize("first", FIRST)

@@ -79,6 +79,7 @@ def test_a_warning_that_is_an_error_is_raised_as_it_is():
     close(hotk.hvp(lambda x: jnp.sum(x**3), X, X), 6 * X * X)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", FLAT)
 def test_a_function_that_is_linear_in_pieces_warns_once(name):
     hotk.clear_cache()

@@ -64,6 +64,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned(4, "mode")
 @each_nesting
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_nesting(name, mode):
@@ -132,6 +133,7 @@ def test_auto_says_what_it_derived():
     assert "is the transpose of its reverse rule" in product.info.why
 
 
+@pytest.mark.exhaustive
 def test_an_ode_solver_to_second_order():
     """y' = -k y from y(0) = k^2: y(1) = k^2 exp(-k)."""
 

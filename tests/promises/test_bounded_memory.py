@@ -252,6 +252,7 @@ def test_the_cache_keeps_no_array_that_was_needed_as_a_value():
     assert reference() is None
 
 
+@pytest.mark.exhaustive
 def test_clearing_the_cache_frees_its_programs():
     hotk.clear_cache()
     jax.clear_caches()

@@ -208,6 +208,7 @@ def _under_a_mesh(p):
         return p(X, V), jax.jit(lambda x: p(x, V))(X)
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("under", UNDER.values(), ids=UNDER)
 def test_it_works_under(under, hotk, tick):
     prepared = hotk.hvp.prepare(make(tick), X, V)
@@ -215,6 +216,7 @@ def test_it_works_under(under, hotk, tick):
     assert tick() == 1
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("under", UNDER.values(), ids=UNDER)
 def test_a_prepared_gradient_works_under(under, hotk, tick):
     """As above, for an operator that takes no direction."""
@@ -450,6 +452,7 @@ class Opaque:
         return self.scale * jnp.sum(x**3)
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("kind", ["walked", "opaque"])
 @pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
 def test_it_holds_the_function_as_it_was_if_jax_traces_it_again(again, kind, hotk):

@@ -504,6 +504,7 @@ def test_another_answer_is_refused(hotk):
 # ----- Devices
 
 
+@pytest.mark.exhaustive
 def test_another_sharding_is_loud():
     """In a process of its own: the number of devices is fixed at the start."""
     code = """

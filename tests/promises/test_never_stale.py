@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import close
+from tests.promises.dear import DEAR
 from tests.promises.stories import STORIES
 from tests.promises.telling import (
     X,
@@ -101,8 +102,18 @@ def differ(a, b):
         return True
 
 
+def told(story):
+    """Name a story, and leave it to the exhaustive run if it is a dear one."""
+    marks = [pytest.mark.exhaustive] if str(story) in DEAR else []
+    return pytest.param(story, id=str(story), marks=marks)
+
+
+def test_dear_stories_are_stories():
+    assert set(map(str, STORIES)) >= DEAR
+
+
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # networks of ReLU
-@pytest.mark.parametrize("story", STORIES, ids=str)
+@pytest.mark.parametrize("story", [told(s) for s in STORIES])
 def test_a_direct_call_sees_what_changed(story, hotk):
     expected = uncached_outcomes(story)
     if story.changes:  # a story in which nothing changes would test nothing
@@ -349,6 +360,7 @@ AS_UNDER_JIT = {
 }
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_number_among_the_constants_may_be_asked_for(name, hotk):
     f, at_zero = ASKED[name], jnp.array([0.0, 1.0, -2.0])
@@ -363,6 +375,7 @@ def test_a_number_among_the_constants_may_be_asked_for(name, hotk):
             assert not differ(got, expected)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("f", ASKED.values(), ids=ASKED)
 def test_a_captured_number_may_be_asked_for_anything(f, hotk):
     """The way out for those above: a captured number is itself, not a tracer."""
@@ -509,6 +522,7 @@ def _opaque(hotk, a, x, v):
     return hotk.hvp(_opaque_loss(a), x, v)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "call", [_captured, _captured_in_a_list, _all_arguments, _prepared, _opaque]
 )
@@ -791,6 +805,7 @@ CAPTURES = [
 ]
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
 @pytest.mark.parametrize("make", CAPTURES, ids=lambda make: make.__name__)
 def test_a_captured_tracer_is_followed(make, outer, hotk):
@@ -985,6 +1000,7 @@ def _of_an_enum(c):
     return lambda x: cubic(kind.A.value, x)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "make",
     [
@@ -1077,6 +1093,7 @@ def test_a_function_that_differentiates_inside_is_not_stale(hotk):
         close(hotk.hvp(make(hotk.gradient), X, V), expected)
 
 
+@pytest.mark.exhaustive
 def test_other_operators_see_what_changed(hotk):
     box = [2.0]
 

@@ -128,6 +128,7 @@ SAME = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("maker", SAME, ids=lambda m: m.__name__)
 def test_functions_that_differ_in_arrays_and_numbers_compile_twice_at_most(maker):
     make = maker()
@@ -141,6 +142,7 @@ def test_functions_that_differ_in_arrays_and_numbers_compile_twice_at_most(maker
     assert info.traces - before.traces <= 3  # 3, 7 and 4; the others are known
 
 
+@pytest.mark.exhaustive
 def test_all_operators_of_such_functions_share_one_trace():
     make = a_temperature()
     for i in range(4):
@@ -281,6 +283,7 @@ MOVED = {
 }
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", MOVED)
 @pytest.mark.parametrize("x64", [True, False])
 def test_numpy_may_move_compare_and_count(name, x64):

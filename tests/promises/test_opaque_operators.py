@@ -107,6 +107,7 @@ USES = {
 each = pytest.mark.parametrize(("use", "truth"), USES.values(), ids=USES)
 
 
+@pytest.mark.thinned(2)
 @each
 def test_a_second_opaque_function_compiles_nothing(use, truth):
     use(model_of(1.0)), use(model_of(1.5))
@@ -121,6 +122,7 @@ def test_a_second_opaque_function_compiles_nothing(use, truth):
         close(result, truth(2.0), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.thinned(1)
 @each
 def test_another_program_is_another_result(use, truth):
     use(model_of(1.0))
@@ -206,6 +208,7 @@ def test_a_rule_that_reads_a_global_is_read_anew(monkeypatch):
         close(hotk.HessianOperator(Model(), X).matrix(), jnp.diag(2 * slope * X))
 
 
+@pytest.mark.exhaustive
 def test_compiles_of_solvers_and_estimates_are_counted():
     hotk.clear_cache()
     n = 7  # a size of its own, so that all is compiled

@@ -46,6 +46,7 @@ def told(f, x, args):
         return type(error)
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("story", STORIES, ids=str)
 def test_explain_gives_the_reason_that_a_call_comes_to(story):
     with contextlib.closing(story.steps()) as steps:
@@ -68,6 +69,7 @@ def seen(f):
     return walk.key
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("story", STORIES, ids=str)
 def test_explain_after_a_call_remembers_what_it_came_to(story):
     with contextlib.closing(story.steps()) as steps:

@@ -173,6 +173,7 @@ def test_rank_promotion_is_judged_at_each_call():
         hotk.hvp(f, X, V)
 
 
+@pytest.mark.thinned(15)
 @each_call
 def test_operators_work_without_jit(call):
     expected = call(cubic, jnp.asarray(X), jnp.asarray(V))
@@ -337,6 +338,7 @@ def test_keys_made_by_another_generator_are_loud():
     close(prepared(X, V), expected)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of `jnp.sum`
 @pytest.mark.parametrize("f", [cubic, lambda x: jnp.sum(jnp.sin(x) * jnp.exp(x))])
 def test_an_array_of_64_bits_stays_one_where_they_are_off(f):

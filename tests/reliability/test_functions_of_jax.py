@@ -302,6 +302,7 @@ def differences(f, x, step=1e-6):
     return np.stack(columns, axis=-1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_first_derivatives_are_those_of_finite_differences(group):
     smooth = {name: f for name, f in group.items() if name not in STOPPED}
@@ -311,6 +312,7 @@ def test_first_derivatives_are_those_of_finite_differences(group):
     agree(smooth, hotk.jvp(rows, X, V), slopes @ V, 1e-6)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_higher_derivatives_along_a_line_are_those_of_nested_jvps(group):
     rows = stacked(group)
@@ -322,6 +324,7 @@ def test_higher_derivatives_along_a_line_are_those_of_nested_jvps(group):
         agree(group, mine, theirs, 1e-8)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_products_with_the_hessian_are_those_of_jax(group):
     f = weighted(stacked(group))

@@ -304,6 +304,7 @@ NODES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("make", NODES.values(), ids=NODES)
 def test_a_registered_node_is_kept(make):
     w, v = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.5])
@@ -599,6 +600,7 @@ def test_products_with_the_hessian_that_cannot_fit_work():
     assert float(hotk.hessian_diagonal(cubic, x[:1000])[-1]) == 12.0
 
 
+@pytest.mark.thinned(1)
 @each_second
 def test_a_tree_of_many_leaves(call):
     x = {str(i): jnp.array([1.0, 2.0]) for i in range(20)}

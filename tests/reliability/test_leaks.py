@@ -47,6 +47,7 @@ def resident_bytes():
     return psutil.Process().memory_info().rss
 
 
+@pytest.mark.thinned(8)
 @each_call
 def test_no_tracer_is_alive_after_a_call(call):
     before = alive(jax.core.Tracer)
@@ -103,6 +104,7 @@ def test_the_leak_checker_finds_nothing(call, no_leaks):
     call(lambda x: jnp.sum(jnp.sin(x) * V), X, V)
 
 
+@pytest.mark.thinned(14)
 @each_call
 @pytest.mark.parametrize("outer", ["jit", "vmap", "grad", "jvp", "scan"])
 def test_the_leak_checker_finds_nothing_inside(call, outer, no_leaks):
@@ -137,6 +139,7 @@ def test_a_captured_tracer_does_not_outlive_its_transformation():
     assert seen[0]() is None
 
 
+@pytest.mark.thinned(19)
 @each_call
 @pytest.mark.parametrize("make", [jnp.ones, np.ones], ids=["jax", "numpy"])
 def test_a_captured_array_dies_with_its_last_reference(call, make):
@@ -148,6 +151,7 @@ def test_a_captured_array_dies_with_its_last_reference(call, make):
     assert dead() is None
 
 
+@pytest.mark.thinned(13)
 @each_call
 def test_an_array_captured_by_a_nested_function_dies(call):
     captured = jnp.full(3, 2.0)
@@ -159,6 +163,7 @@ def test_an_array_captured_by_a_nested_function_dies(call):
     assert dead() is None
 
 
+@pytest.mark.thinned(15)
 @each_call
 @pytest.mark.parametrize("kind", ["default", "keyword", "partial", "list", "args"])
 def test_an_array_reached_in_another_way_dies(call, kind):
@@ -206,6 +211,7 @@ class Plain:
         return self.loss(x)
 
 
+@pytest.mark.thinned(16)
 @each_call
 @pytest.mark.parametrize("make", [Model, Plain])
 def test_a_bound_object_and_its_array_die(call, make):
@@ -253,6 +259,7 @@ def test_a_class_made_on_the_way_dies(call):
     assert dead() is None
 
 
+@pytest.mark.thinned(11)
 @each_call
 def test_the_function_itself_dies(call):
     weight = 2.0
@@ -264,6 +271,7 @@ def test_the_function_itself_dies(call):
     assert dead() is None
 
 
+@pytest.mark.thinned(13)
 @each_call
 def test_a_function_that_captures_itself_dies(call):
     captured = jnp.full(3, 2.0)
@@ -279,6 +287,7 @@ def test_a_function_that_captures_itself_dies(call):
     assert dead_array() is None
 
 
+@pytest.mark.thinned(10)
 @each_call
 def test_inputs_and_results_die(call):
     x, v = jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])

@@ -39,6 +39,7 @@ def failing(error, times=1):
     return f
 
 
+@pytest.mark.thinned(23)
 @pytest.mark.parametrize("error", FAILURES)
 @each_call
 def test_a_failed_trace_leaves_nothing_behind(call, error):
@@ -141,6 +142,7 @@ def test_a_floating_point_error_of_a_prepared_is_followed_by_success():
     assert close(prepared(X, V), 6 * V / X**4)
 
 
+@pytest.mark.exhaustive
 def test_jax_clears_its_caches_underneath():
     weight = jnp.array([1.0, 2.0, 3.0])
     f = lambda x: jnp.sum(weight * x**3)

@@ -155,6 +155,7 @@ WAYS = {
 }
 
 
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
@@ -172,6 +173,7 @@ def test_the_rule_is_followed(holder, rule, way):
         assert close(along(X), 3.0 * a * V)
 
 
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)

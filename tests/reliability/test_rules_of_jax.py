@@ -160,6 +160,7 @@ RULES = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("ruled", "bare"), RULES.values(), ids=RULES)
 def test_a_function_with_rules_is_differentiated_as_one_without(ruled, bare):
     f = lambda x: jnp.dot(jnp.arange(1.0, 5.0), jnp.ravel(ruled(x)) * jnp.ones(4))

@@ -176,6 +176,7 @@ def test_a_setting_that_changes_what_is_computed_is_loud(name, prepared):
     close(prepared(X, V), plain())
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", QUIET)
 def test_a_setting_that_changes_no_number_is_none_of_its_business(name, prepared):
     with another(name)():

@@ -106,6 +106,7 @@ def made(point):
     return point() if callable(point) else point
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize(("ours", "theirs"), SAME.values(), ids=SAME)
 def test_results_have_the_type_of_plain_results(ours, theirs, point):
@@ -114,6 +115,7 @@ def test_results_have_the_type_of_plain_results(ours, theirs, point):
         assert kinds(ours(x)) == kinds(plain(theirs, x))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("point", SCALARS, ids=SCALARS)
 @pytest.mark.parametrize(("ours", "theirs"), SCALAR.values(), ids=SCALAR)
 def test_results_at_scalars_have_the_type_of_plain_results(ours, theirs, point):

@@ -15,6 +15,7 @@ def loop(x):
     return jax.lax.while_loop(lambda y: y < 9, lambda y: y * y, jnp.sin(x) + 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", ["gammainc in a", "gammainc in x", "random gamma", "zeta"]
 )

@@ -82,6 +82,7 @@ def squared(f):
     return lambda x: f(x, c) ** 2
 
 
+@pytest.mark.thinned(5, "mode")
 @each_nesting
 @each_subset
 def test_every_subset_of_rules_has_every_nesting(rules, mode):
@@ -112,6 +113,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.thinned(4, "mode")
 @each_nesting
 @pytest.mark.parametrize("rules", ["v", "jvh"])
 @pytest.mark.parametrize("wrap", WRAPPED)
@@ -131,6 +133,7 @@ SCALAR_WRAPPED = {
 }
 
 
+@pytest.mark.thinned(10)
 @each_nesting
 @pytest.mark.parametrize("wrap", SCALAR_WRAPPED)
 def test_each_mode_uses_its_own_rule(wrap, mode):
@@ -159,6 +162,7 @@ def test_a_rule_that_does_not_call_itself_is_there_at_second_order():
     close(jax.grad(jax.grad(cube))(2.0), 12.0)
 
 
+@pytest.mark.thinned(1)
 @each_subset
 def test_third_order(rules):
     f = Ruled(rules).f

@@ -57,6 +57,7 @@ def polynomial(a, v):
 RANKS = [(n, rank) for n in (1, 2, 3, 5) for rank in range(n + 1)]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("n", "rank"), RANKS)
 def test_determinants_are_exact_up_to_the_fourth_derivative(n, rank, compiled_fast):
     a, v = of_rank(n, rank), np.random.default_rng(1).normal(size=(n, n))
@@ -67,6 +68,7 @@ def test_determinants_are_exact_up_to_the_fourth_derivative(n, rank, compiled_fa
         close(found, known.deriv(order)(0.0), rtol=0, atol=1e-13 * size)
 
 
+@pytest.mark.thinned(2, "mode")
 @each_nesting
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_hessians_of_determinants_in_every_nesting(mode, rank):
@@ -75,6 +77,7 @@ def test_hessians_of_determinants_in_every_nesting(mode, rank):
     close(hotk.hvp(safe.det, a, v, mode=mode), known, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_the_plain_determinant_has_the_hessian_wrong():
     """What the one in `hotk.safe` is for; if this fails JAX has learned it."""
     a, v = np.diag([0.0, 0.0, 1.0, 1.0]), np.diag([1.0, 1.0, 0.0, 0.0])
@@ -82,6 +85,7 @@ def test_the_plain_determinant_has_the_hessian_wrong():
     close(along(safe.det, v, 2)(a), 2.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("kind", ["real", "complex"])
 def test_values_and_derivatives_of_regular_matrices(n, kind):
@@ -100,6 +104,7 @@ def test_values_and_derivatives_of_regular_matrices(n, kind):
         close(hotk.hvp(f, a, v), product, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_logarithms_of_determinants_in_every_nesting(mode):
     a = np.random.default_rng(3).normal(size=(6, 6))
@@ -114,6 +119,7 @@ def test_the_sign_of_a_complex_determinant_turns():
     close(hotk.derivative(phase, 0.1), 2.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 @pytest.mark.parametrize("n", [2, 3, 6])
 def test_matrices_of_any_size(size, n):
@@ -124,6 +130,7 @@ def test_matrices_of_any_size(size, n):
     close(hotk.gradient(f, size * a) * size, np.linalg.inv(a).T, atol=1e-12)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_logarithms_at_singular_matrices_have_derivatives_of_zero(mode):
     f = lambda a: jnp.where(a[0, 0] > 1, safe.slogdet(a)[1], jnp.sum(a**2))
@@ -135,6 +142,7 @@ def test_logarithms_at_singular_matrices_have_derivatives_of_zero(mode):
     assert logarithm == -np.inf
 
 
+@pytest.mark.exhaustive
 def test_in_single_precision_under_vmap_and_with_what_is_no_matrix():
     a = np.stack([of_rank(5, r) for r in (2, 4, 5)]).astype(np.float32)
     known = np.stack([jax.grad(leibniz)(b) for b in a.astype(float)])

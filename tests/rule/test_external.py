@@ -74,6 +74,7 @@ def loss(f):
 Z = jnp.asarray(np.append(X, B))
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 @each_choice
 def test_the_hessian_in_every_nesting(given, mode):
@@ -120,6 +121,7 @@ def test_how_often_the_host_is_called():
     assert next(count) == 1
 
 
+@pytest.mark.exhaustive
 def test_no_rule_is_an_error_that_names_the_function(as_user):
     f = external(fun, result_shape=jax.ShapeDtypeStruct((2,), jnp.float64))
     close(f(X, B), fun(X, B))

@@ -39,6 +39,7 @@ SQUARE_ROOTS = {
 each_root = pytest.mark.parametrize("name", SQUARE_ROOTS)
 
 
+@pytest.mark.thinned(3, "mode")
 @each_nesting
 @each_root
 def test_a_square_root_to_second_order(name, mode):
@@ -47,6 +48,7 @@ def test_a_square_root_to_second_order(name, mode):
     close(hotk.second_derivative(f, 4.0, mode=mode), -1 / 32)
 
 
+@pytest.mark.thinned(1)
 @each_root
 def test_a_square_root_to_fourth_order(name):
     f = lambda a: SQUARE_ROOTS[name](jnp.asarray(1.0), a)
@@ -55,6 +57,7 @@ def test_a_square_root_to_fourth_order(name):
     close(jax.jvp(third, (4.0,), (1.0,))[1], -15 / 16 * 4.0**-3.5)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_what_is_captured_moves_the_solution(mode):
     """x + x^3 / 10 = a b, elementwise, with a captured and b given."""
@@ -87,6 +90,7 @@ def test_what_is_captured_moves_the_solution(mode):
     close(got["b"]["b"], np.sum(by_b))
 
 
+@pytest.mark.exhaustive
 def test_any_python_solves_where_nothing_is_traced():
     objective = lambda w, c: jnp.sum((w - 1) ** 2) + c * jnp.sum(w**2)
 
@@ -99,6 +103,7 @@ def test_any_python_solves_where_nothing_is_traced():
     close(slope, -3 / 4, rtol=1e-6)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_a_linear_system(mode):
     def f(a):
@@ -110,6 +115,7 @@ def test_a_linear_system(mode):
     close(hotk.second_derivative(f, 2.0, mode=mode), -2 / 8)
 
 
+@pytest.mark.exhaustive
 def test_a_solver_of_ones_own_serves_both_directions():
     calls = []
 
@@ -194,6 +200,7 @@ def test_a_linear_system_of_several_arrays():
     close(hotk.hessian(lambda z: f(z[0], z[1]), np.array([2.0, 2.0]))[1, 1], 1.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", [*NESTINGS, hotk.Auto()], ids=str)
 def test_an_equation_with_a_reverse_rule_of_jax(mode):
     act = jax.custom_vjp(jnp.tanh)
@@ -235,6 +242,7 @@ def test_what_is_no_solver_or_system_is_refused():
         pass
 
 
+@pytest.mark.exhaustive
 def test_complex_unknowns_of_equations_that_are_not_holomorphic():
     step = lambda z, r: 0.3 * jnp.conj(z) + r * (1 + 1j)
     walk = lambda z, r: jax.lax.fori_loop(0, 60, lambda i, z: step(z, r), z)
@@ -254,6 +262,7 @@ def test_complex_unknowns_of_equations_that_are_not_holomorphic():
     close(found, least)
 
 
+@pytest.mark.exhaustive
 def test_a_complex_root_to_second_order():
     solution = hotk.rule.root(lambda z, a: z**2 - a, lambda z, a: jnp.sqrt(a + 0j))
     f = lambda a: jnp.imag(solution(1j, a))

@@ -43,12 +43,14 @@ def unrolled():
     return jax.jit(jax.hessian(f))(P)
 
 
+@pytest.mark.thinned(1)
 @each_mode
 def test_a_root_of_optimistix(mode):
     f = lambda p: jnp.sum(newton_root(jnp.zeros(5), p) ** 2)
     close(hotk.hessian(f, P, mode=mode), unrolled(), rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_a_root_of_optimistix_is_traced_once():
     def loss_at(scale):
         newton = optimistix.Newton(rtol=1e-12, atol=1e-12, norm=jnp.linalg.norm)
@@ -76,6 +78,7 @@ def test_a_root_of_optimistix_is_traced_once():
     assert close(product, 2 * (first**2 + y * 0.3 * jnp.sin(y) * first**3) * v)
 
 
+@pytest.mark.thinned(1)
 @each_mode
 def test_optimistix_as_the_solver_of_a_root(mode):
     solution = hotk.rule.root(residual, newton_root)
@@ -95,6 +98,7 @@ def test_optimistix_as_the_solver_of_a_minimum():
     close(hotk.hessian(f, P), np.diag(6 * P / 8), rtol=1e-8)
 
 
+@pytest.mark.thinned(1)
 @each_mode
 def test_a_linear_solve_of_lineax(mode):
     def matrix(p):
@@ -159,6 +163,7 @@ def test_a_scan_of_checkpoints_keeps_its_memory_saving():
     assert saved.temporary_bytes < 0.6 * kept.temporary_bytes
 
 
+@pytest.mark.exhaustive
 def test_so_does_one_with_a_reverse_rule():
     """JAX has reverse over reverse alone for it."""
 

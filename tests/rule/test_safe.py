@@ -17,6 +17,7 @@ each_nesting = pytest.mark.parametrize("mode", NESTINGS, ids=reference.NESTINGS)
 Z = jnp.zeros(3)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_norms_at_zero(mode):
     got = hotk.hessian(lambda x: jnp.exp(-(safe.norm(x) ** 2)), Z, mode=mode)
@@ -34,6 +35,7 @@ def test_norms_at_zero_in_low_precision(dtype, default_settings):
     close(got, 2 * np.eye(2).astype(dtype), rtol=1e-2)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_higher_derivatives_of_norms_at_zero(dtype):
     v = jnp.array([1.0, 0.5], dtype)
@@ -55,6 +57,7 @@ def test_norms_of_any_size(size):
     close(hotk.hessian(safe.norm, x), hessian, atol=0)
 
 
+@pytest.mark.exhaustive
 def test_norms_along_axes_and_of_complex_numbers():
     x = np.arange(6.0).reshape(2, 3)
     for axis in (None, 0, 1, (0, 1)):
@@ -64,6 +67,7 @@ def test_norms_along_axes_and_of_complex_numbers():
     close(safe.norm(np.array([3 + 4j])), 5.0)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_powers_at_zero(mode):
     third = lambda f: hotk.second_derivative(jax.grad(f), 0.0, mode=mode)
@@ -86,6 +90,7 @@ def test_powers_elsewhere(mode):
     close(by_y, 8 * np.log(2) ** 2)
 
 
+@pytest.mark.thinned(12, "mode")
 @each_nesting
 @pytest.mark.parametrize("x", [-40.0, -1.0, 0.0, 2.0, 40.0, 300.0])
 def test_softplus_and_sigmoid_keep_their_digits(x, mode):
@@ -97,6 +102,7 @@ def test_softplus_and_sigmoid_keep_their_digits(x, mode):
     close(hotk.second_derivative(safe.sigmoid, x, mode=mode), expected[1], atol=0)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_logsumexp_without_some_of_its_terms(mode):
     x = jnp.array([0.0, -jnp.inf, 0.0])
@@ -108,6 +114,7 @@ def test_logsumexp_without_some_of_its_terms(mode):
     assert safe.logsumexp(jnp.array([1e4, 1e4])) == 1e4 + np.log(2)
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 def test_quotients_and_branches(mode):
     quotient = lambda x: jnp.sum(safe.divide(x**3, x))
@@ -131,6 +138,7 @@ def test_powers_by_both_arguments(mode, y):
     close(hotk.hessian(f, z, mode=mode), known)
 
 
+@pytest.mark.exhaustive
 def test_higher_derivatives_of_x_to_the_x():
     f = lambda x: safe.power(x, x)
     with mpmath.workdps(30):

@@ -48,6 +48,7 @@ CODE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_derivatives_by_what_all_devices_share(kind):
     run_on_eight_devices(CODE.format(kind=kind))

@@ -28,12 +28,14 @@ MATRICES = {
 each_matrix = pytest.mark.parametrize("name", MATRICES)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_the_sum_of_logarithms_at_the_identity(mode):
     f = lambda a: safe.spectral_sum(jnp.diag(a), jnp.log)
     close(hotk.hessian(f, jnp.ones(3), mode=mode), -np.eye(3))
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 @each_matrix
 def test_the_sum_of_logarithms_is_a_determinant(name, mode):
@@ -46,6 +48,7 @@ def test_the_sum_of_logarithms_is_a_determinant(name, mode):
     close(hotk.hessian(ours, a, mode=mode), expected, rtol=0, atol=1e-9 * scale)
 
 
+@pytest.mark.exhaustive
 @each_nesting
 @each_matrix
 def test_the_exponential(name, mode):
@@ -58,11 +61,13 @@ def test_the_exponential(name, mode):
     close(hotk.hessian(ours, a, mode=mode), expected, rtol=0, atol=1e-10 * scale)
 
 
+@pytest.mark.exhaustive
 def test_third_derivatives_of_the_sum_at_coinciding_eigenvalues():
     f = lambda s: safe.spectral_sum(s * jnp.eye(3), jnp.log)
     close(jax.grad(jax.grad(jax.grad(f)))(2.0), 3 * 2 / 2.0**3)
 
 
+@pytest.mark.exhaustive
 def test_what_the_function_captures_is_differentiated():
     a = jnp.asarray(MATRICES["a pair"])
     total = lambda p: safe.spectral_sum(a, lambda x: x**p)
@@ -105,6 +110,7 @@ def mp_tanh(a):
     return (up - down) * (up + down) ** -1
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_matrices_of_low_rank_whose_zeros_are_roundings(seed):
     draw = np.random.default_rng(seed).normal
@@ -118,6 +124,7 @@ def test_matrices_of_low_rank_whose_zeros_are_roundings(seed):
     close(hotk.quadratic_form(g, a, v), np.trace(known), rtol=0, atol=1e-11)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("gap", [0.0, 1e-16, 1e-13, 1e-9, 1e-6, 1e-4, 1e-2, 1.0])
 def test_eigenvalues_that_nearly_coincide(gap):
     a = np.diag([0.3, 0.3 + gap, 0.3 - gap / 3, 1.0])

@@ -31,6 +31,7 @@ def loss(x):
     return jnp.sum(kernel(x) ** 2)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_a_kernel_of_pallas(mode):
     smooth = substitute({kernel: jnp.sin})(loss)

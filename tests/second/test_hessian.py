@@ -35,6 +35,7 @@ def chain_hessian(x):
     return hessian
 
 
+@pytest.mark.thinned(6)
 @knowing("hessian")
 def test_known_by_hand(make):
     case = make()
@@ -56,6 +57,7 @@ def mixed_powers(x):
 TREE = {"a": jnp.array([1.0, -2.0]), "b": [jnp.array([0.5, 3.0, 2.0]), jnp.array(0.7)]}
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 1, 4, 6, 10])
 def test_has_the_structure_of_jax(nesting, block_size):
@@ -64,6 +66,7 @@ def test_has_the_structure_of_jax(nesting, block_size):
     close(got, jax.jit(jax.hessian(mixed_powers))(TREE))
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_of_several_outputs_has_the_structure_of_jax(nesting):
     def f(x):
@@ -97,6 +100,7 @@ def test_an_empty_leaf_has_empty_blocks(nesting):
     close(hotk.hessian(f, x, mode=getattr(hotk, nesting)), expected)
 
 
+@pytest.mark.thinned(4, "nesting")
 @each_nesting
 @each_block_size
 def test_every_block_size_gives_the_same(block_size, nesting):
@@ -144,6 +148,7 @@ def test_a_quadratic_function_gives_its_matrix_exactly(nesting):
     assert (got == matrix).all()
 
 
+@pytest.mark.thinned(6, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):
@@ -152,6 +157,7 @@ def test_keeps_the_dtype(dtype, nesting):
     close(got, np.diag([6.0, 12.0, -3.0]).astype(x.dtype))
 
 
+@pytest.mark.thinned(1, "nesting")
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_keeps_each_dtype_of_a_tree(nesting, block_size):
@@ -181,6 +187,7 @@ def test_vmap_is_a_loop():
     close(jax.vmap(lambda x: hotk.hessian(chain, x, block_size=2))(xs), loop)
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_differentiating_it_gives_the_third_derivatives(nesting, block_size):

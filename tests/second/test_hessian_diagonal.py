@@ -27,6 +27,7 @@ def chain_diagonal(x):
     return np.exp(x) - np.append(x[1:] ** 2 * s, 0) - np.append(0, x[:-1] ** 2 * s)
 
 
+@pytest.mark.thinned(4)
 @knowing("hessian_diagonal")
 def test_known_by_hand(make):
     case = make()
@@ -34,6 +35,7 @@ def test_known_by_hand(make):
     close(got, case.hessian_diagonal)
 
 
+@pytest.mark.thinned(4, "nesting")
 @each_nesting
 @each_block_size
 def test_every_nesting_and_block_size_gives_the_same(nesting, block_size):
@@ -55,6 +57,7 @@ def test_one_program_whether_the_blocks_fit_or_not(block_size):
     assert count() == 1
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 4])
 def test_has_the_structure_of_the_point(nesting, block_size):
@@ -87,6 +90,7 @@ def test_of_degree_below_two_is_exactly_zero(nesting):
     assert got.tolist() == [0.0] * 5
 
 
+@pytest.mark.thinned(8, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):
@@ -124,6 +128,7 @@ def test_vmap_is_a_loop():
     close(got, np.stack([chain_diagonal(x) for x in xs]))
 
 
+@pytest.mark.thinned(1)
 @each_nesting
 def test_differentiating_it_gives_third_derivatives(nesting):
     def diagonal(x):

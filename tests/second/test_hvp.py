@@ -32,6 +32,7 @@ HESSIAN = np.array(
 )
 
 
+@pytest.mark.thinned(9)
 @knowing("hvp")
 def test_known_by_hand(make):
     case = make()
@@ -93,6 +94,7 @@ def test_values_of_numpy_and_python_are_points_and_directions():
     close(hotk.hvp(f, x, v), expected)
 
 
+@pytest.mark.thinned(10)
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):
@@ -115,6 +117,7 @@ def test_keeps_each_dtype_of_a_tree(nesting):
     close(got, {name: np.array([3.0, -36.0]).astype(name) for name in names})
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_for_complex_parameters_is_the_conjugate_of_the_real_product(nesting):
     """So Newton's step for z solves with the conjugate of the gradient."""
@@ -133,6 +136,7 @@ def test_for_complex_parameters_is_the_conjugate_of_the_real_product(nesting):
     close(got, reference.hvp(f, z, v))
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 def test_complex_and_real_parameters_together(nesting):
     x = {"z": jnp.array([1 + 2j]), "r": jnp.array([0.5])}
@@ -153,6 +157,7 @@ def test_vmap_is_a_loop():
     close(got, jnp.stack(loop))
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 def test_differentiating_it_gives_the_third_derivative(nesting):
     mode = getattr(hotk, nesting)
@@ -201,6 +206,7 @@ def test_a_batch_with_aux_has_one_aux():
     close(got, (vs @ HESSIAN, {"x": X}))
 
 
+@pytest.mark.thinned(3)
 @knowing("hvp", WITH_ENTRIES)
 def test_a_direction_and_its_opposite(make):
     case = make()

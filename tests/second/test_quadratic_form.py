@@ -32,6 +32,7 @@ HESSIAN = np.array(
 )
 
 
+@pytest.mark.thinned(5)
 @knowing("quadratic_form")
 def test_known_by_hand(make):
     case = make()
@@ -82,6 +83,7 @@ def test_needs_no_reverse_pass():
     close(got, V[:2] @ hessian @ V[:2])
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):

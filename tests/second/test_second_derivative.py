@@ -48,6 +48,7 @@ def test_any_kind_of_number_goes_in(x):
     close(hotk.second_derivative(lambda x: x**3, x), np.array(12.0))
 
 
+@pytest.mark.thinned(8, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):
@@ -67,6 +68,7 @@ def test_vmap_is_a_loop():
     close(got, jnp.stack([reference.second_derivative(jnp.tanh, x) for x in xs]))
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 def test_differentiating_it_gives_the_third_derivative(nesting):
     mode = getattr(hotk, nesting)

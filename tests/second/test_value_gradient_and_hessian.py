@@ -23,6 +23,7 @@ def power(x, c=2.0):
 VALUE, GRADIENT, HESSIAN = 2 * np.sum(X**4), 8 * X**3, np.diag(24 * X**2)
 
 
+@pytest.mark.thinned(2)
 @knowing("hessian", [make for make in CASES if "gradient" in make.operators])
 def test_known_by_hand(make):
     case = make()
@@ -30,6 +31,7 @@ def test_known_by_hand(make):
     close(got, (case.value, case.gradient, case.hessian))
 
 
+@pytest.mark.thinned(4, "nesting")
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 1, 2, 3, 4])
 def test_every_nesting_and_block_size_gives_the_same(nesting, block_size):
@@ -39,6 +41,7 @@ def test_every_nesting_and_block_size_gives_the_same(nesting, block_size):
     close(got, (VALUE, GRADIENT, HESSIAN))
 
 
+@pytest.mark.thinned(4, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):
@@ -89,6 +92,7 @@ def test_differentiating_it_gives_one_order_more():
     close(jax.jvp(all_of_it, (X,), (X,))[1], expected @ X)
 
 
+@pytest.mark.thinned(4, "nesting")
 @each_nesting
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_aux_stands_beside_the_value(nesting, block_size):

@@ -25,12 +25,14 @@ def power(x, c=2.0):
 VALUE, GRADIENT, PRODUCT = 2 * np.sum(X**4), 8 * X**3, 24 * X**2 * V
 
 
+@pytest.mark.thinned(3)
 @each_nesting
 @knowing("hvp", SCENARIOS)
 def test_known_by_hand_in_each_nesting(make, nesting):
     check(make(), getattr(hotk, nesting))
 
 
+@pytest.mark.thinned(4)
 @knowing("hvp")
 def test_known_by_hand(make):
     check(make(), hotk.Auto())
@@ -41,6 +43,7 @@ def check(case, mode):
     close(got, (case.value, case.gradient, case.hvp))
 
 
+@pytest.mark.thinned(6, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):

@@ -27,6 +27,7 @@ def summed(f, x):
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # relu and its like
 @pytest.mark.parametrize("name", VECTOR)
 def test_functions_of_arrays(name):
@@ -81,6 +82,7 @@ HARD = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("block_size", [None, 1, 4])
 @pytest.mark.parametrize("name", HARD)
 def test_programs_and_blocks(name, block_size):
@@ -127,6 +129,7 @@ def test_trees_integers_auxiliary_outputs_and_precisions():
     assert hotk.laplacian(lambda x: 2.0, jnp.ones(2)) == 0.0
 
 
+@pytest.mark.exhaustive
 def test_it_composes_with_the_transformations_of_jax():
     f = lambda x, c: jnp.sum(jnp.tanh(c * x) ** 3)
     laplacian = lambda x, c: hotk.laplacian(f, x, c)

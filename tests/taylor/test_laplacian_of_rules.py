@@ -97,6 +97,7 @@ def plane(f):
     return lambda x: f(POINT + x[0] * jnp.cos(POINT) + x[1] * POINT**2)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", RULES)
 def test_rules_of_jax(name):
     f, rule = RULES[name]
@@ -108,6 +109,7 @@ def test_rules_of_jax(name):
     close(hotk.biharmonic(plane(ruled), x), np.asarray(expected), rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_rules_of_our_own():
     f, rule = RULES["a solution"]
     ruled = hotk.rule.custom(f)
@@ -116,6 +118,7 @@ def test_rules_of_our_own():
     close(hotk.laplacian(outer(ruled), POINT), np.asarray(expected), rtol=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_several_inputs_and_outputs():
     f = lambda a, b: (jnp.sin(a) * b, jnp.floor(a), jnp.sum(b))
     ruled = jax.custom_jvp(f)
@@ -141,6 +144,7 @@ def test_several_inputs_and_outputs():
 # ---- determinants, whose rule is known by where JAX defines them
 
 
+@pytest.mark.exhaustive
 def test_a_determinant_takes_one_inverse_and_no_solution_per_direction():
     matrix = lambda x: jnp.tanh(x) + 2 * jnp.eye(4)
     f = lambda x: jnp.linalg.slogdet(matrix(x))[1]
@@ -151,6 +155,7 @@ def test_a_determinant_takes_one_inverse_and_no_solution_per_direction():
     assert "f64[16,4,4] = triangular_solve" not in program
 
 
+@pytest.mark.exhaustive
 def test_stacks_of_matrices_and_complex_ones():
     x = jnp.asarray(np.linspace(-1, 1, 18).reshape(2, 3, 3))
     stack = lambda x: jnp.sum(

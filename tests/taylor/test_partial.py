@@ -38,6 +38,7 @@ INDICES = [i for i in itertools.product(range(4), repeat=3) if sum(i) <= 4]
 INDICES += [(6, 0, 0), (2, 2, 2), (3, 2, 1), (5, 0, 1)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_against_sympy(index):
     close(hotk.partial(f, jnp.array(AT), index), exact(index), rtol=1e-9, atol=1e-9)
@@ -121,6 +122,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("block_size", [None, 2])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_against_sympy(name, block_size):
@@ -163,6 +165,7 @@ def test_trees_and_points_in_a_batch():
     close((found, aux), (2 * 0.5, 0.25))
 
 
+@pytest.mark.exhaustive
 def test_points_with_arrays_in_a_dict():
     u = lambda p: jnp.exp(p["t"]) * p["x"][0] ** 3 * p["x"][1]
     p = {"t": 0.0, "x": jnp.array([2.0, 5.0])}

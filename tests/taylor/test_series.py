@@ -51,6 +51,7 @@ def known(f, x, order):
         return [float(c) for c in mpmath.taylor(f, mpmath.mpf(x), order)]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", EXACT)
 def test_coefficients_to_order_ten(name):
     f, exact, x = EXACT[name]
@@ -115,6 +116,7 @@ def compare(name, f, x, v, order):
         close(a, np.asarray(b), rtol=0, atol=tolerance * size)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", VECTOR)
 def test_functions_of_arrays(name):
     compare(name, VECTOR[name], POINT, DIRECTION, 3)
@@ -126,6 +128,7 @@ def test_functions_of_arrays_to_order_six(name):
     compare(name, VECTOR[name], POINT, DIRECTION, 6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -161,6 +164,7 @@ EDGES = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EDGES)
 def test_what_does_not_move_with_what_does(name):
     x = POINT * 3
@@ -342,6 +346,7 @@ def equations(f, x, v, order):
     return hotk.derivatives.prepare(f, x, v, order=order).info.equations
 
 
+@pytest.mark.exhaustive
 def test_the_program_grows_at_most_quadratically_with_the_order():
     f = lambda x: jnp.exp(jnp.tanh(x)) * jnp.sin(x) / (1 + x**2)
     four, eight, sixteen = (equations(f, 0.4, 1.0, k) for k in (4, 8, 16))
@@ -383,6 +388,7 @@ STILL = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", STILL)
 def test_zero_slopes_do_not_make_infinite_ones_nan(name):
     f, x, v = STILL[name], jnp.array([0.0, 1.0, -2.0]), jnp.array([1.0, 0.5, 2.0])
@@ -409,6 +415,7 @@ def counted(a):
     return jax.lax.fori_loop(0, times, lambda i, c: c * a + i, a)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("one", [growing, counted])
 def test_mapped_loops(one):
     f = lambda x: jnp.sum(jax.vmap(one)(x) ** 2)
@@ -421,6 +428,7 @@ def test_mapped_loops(one):
     close(hotk.biharmonic(f, x), np.trace(np.asarray(twice(x))), rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_solvers_that_tell_more_than_the_solution():
     def f(x):
         matrix = jnp.outer(x, x) + 4 * jnp.eye(3)

@@ -45,6 +45,7 @@ CODE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_derivatives_on_eight_devices(kind):
     run_on_eight_devices(CODE.format(kind=kind))

@@ -21,6 +21,7 @@ def nested(f, order):
     return functools.reduce(lambda g, _: jax.jacfwd(g), range(order), f)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("order", range(7))
 def test_all_entries_against_sympy(order):
     known = {}
@@ -38,6 +39,7 @@ def test_all_entries_against_sympy(order):
     assert stored.entries.shape == (math.comb(order + 2, order),)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_trees_and_several_outputs(block_size):
     def g(p):
@@ -95,6 +97,7 @@ def test_an_order_that_is_none_is_refused(order):
 DIRECTIONS = np.random.default_rng(0).normal(size=(6, 3))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", range(1, 7))
 def test_contractions_with_different_directions(count):
     vs = DIRECTIONS[:count]
