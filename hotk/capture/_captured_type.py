@@ -3,7 +3,7 @@
 A new captured type is one record, next to the functions that it names: `register` it
 for its classes there. Only a family of classes that no list can name, such as all
 subclasses of one, needs a line in `_dispatch.py` as well. An example from beginning to
-end stands in `tests/capture/test_captured_types.py`.
+end stands in `docs/contributing.md`.
 """
 
 from collections.abc import Callable

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hotk
+from tests.optim.optimizers import of
 from tests.optim.problems import PROBLEMS
 
 
@@ -14,9 +15,9 @@ REGIONS = {
     "exact": hotk.optim.trust_region(subproblem="exact"),
 }
 OTHERS = {
-    "newton": hotk.optim.newton(),
-    "newton_cg": hotk.optim.newton_cg(),
-    "cubic_newton": hotk.optim.cubic_newton(),
+    name: make()
+    for name, make in of("any").items()
+    if not name.startswith("trust_region")
 }
 # Two where those others need more than their thousand steps.
 HARD = {"newton": {"Meyer"}, "cubic_newton": {"Osborne 1"}, "newton_cg": {"Meyer"}}

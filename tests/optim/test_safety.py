@@ -8,20 +8,11 @@ import pytest
 
 import hotk
 from tests.helpers import close
+from tests.optim.optimizers import of
 
 
-NEWTON = {
-    "newton": lambda: hotk.optim.newton(),
-    "newton_cg": lambda: hotk.optim.newton_cg(),
-    "trust_region": lambda: hotk.optim.trust_region(),
-    "trust_region, exact": lambda: hotk.optim.trust_region(subproblem="exact"),
-    "cubic_newton": lambda: hotk.optim.cubic_newton(),
-}
-DIAGONAL = {
-    "adahessian": lambda: hotk.optim.adahessian(0.1),
-    "sophia": lambda: hotk.optim.sophia(0.02),
-}
-ALL = NEWTON | DIAGONAL
+NEWTON = of("any")
+ALL = of("any", "convex", "noisy")
 
 OBJECTIVES = {
     "indefinite": (lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4 / 8, [1.0, 0.1]),

@@ -1,7 +1,5 @@
 """Every optimizer in every wrapper of optax, eager and jitted, on a quadratic."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import hotk
 from tests.counting import compiles
 from tests.helpers import close
+from tests.optim.optimizers import OPTIMIZERS, START, A, newton, quadratic, slope
 
 
 @pytest.fixture(autouse=True)
@@ -18,62 +17,6 @@ def _promotion():
     """Let optax promote dtypes: its own wrappers do not work without."""
     with jax.numpy_dtype_promotion("standard"):
         yield
-
-
-# f(p) = sum(a p^2) / 2 - b p, so that the gradient is a p - b, the Hessian a.
-A = {"w": jnp.array([1.0, 4.0]), "b": jnp.array(9.0, float)}
-B = {"w": jnp.array([1.0, -2.0]), "b": jnp.array(3.0, float)}
-START = {"w": jnp.array([2.0, 1.0]), "b": jnp.array(-1.0, float)}
-
-
-def quadratic(p, shift=0.0):
-    parts = jax.tree.map(lambda a, b, p: jnp.sum(a * p**2 / 2 - b * p), A, B, p)
-    return sum(jax.tree.leaves(parts)) + shift
-
-
-def slope(p):
-    return jax.tree.map(lambda a, b, p: a * p - b, A, B, p)
-
-
-def newton(rate):
-    return jax.tree.map(lambda a, g: -rate * g / a, A, slope(START))
-
-
-def adahessian(rate):  # the first moments, corrected, are gradient and diagonal
-    return jax.tree.map(lambda a, g: -rate * g / (a + 1e-8), A, slope(START))
-
-
-def sophia(rate):
-    def entry(a, g):
-        return -rate * jnp.clip((1 - 0.965) * g / (0.01 * (1 - 0.99) * a), -1, 1)
-
-    return jax.tree.map(entry, A, slope(START))
-
-
-# The factory with a learning rate, and the step that it must make.
-OPTIMIZERS = {
-    "newton": (hotk.optim.newton, newton),
-    "newton_cg": (functools.partial(hotk.optim.newton_cg, max_tol=1e-9), newton),
-    "trust_region": (
-        functools.partial(hotk.optim.trust_region, radius=100.0, max_tol=1e-9),
-        newton,
-    ),
-    "trust_region, exact": (
-        functools.partial(hotk.optim.trust_region, radius=100.0, subproblem="exact"),
-        newton,
-    ),
-    "cubic_newton": (functools.partial(hotk.optim.cubic_newton, weight=1e-9), newton),
-    "levenberg_marquardt": (
-        functools.partial(hotk.optim.levenberg_marquardt, damping=1e-12, max_tol=1e-9),
-        newton,
-    ),
-    "natural_gradient": (
-        functools.partial(hotk.optim.natural_gradient, damping=0.0, tol=1e-12),
-        newton,
-    ),
-    "adahessian": (hotk.optim.adahessian, adahessian),
-    "sophia": (hotk.optim.sophia, sophia),
-}
 
 
 def injected(factory):
@@ -110,7 +53,7 @@ WRAPPERS = {
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_step_on_a_quadratic(name, wrapper, jitted):
-    factory, expected = OPTIMIZERS[name]
+    _, factory, expected, _ = OPTIMIZERS[name]
     transform = WRAPPERS[wrapper](factory)
 
     def update(p, state):
@@ -129,7 +72,7 @@ def test_the_step_on_a_quadratic(name, wrapper, jitted):
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_fresh_objective_is_not_compiled_again(name):
-    transform = OPTIMIZERS[name][0](0.5)
+    transform = OPTIMIZERS[name].exact(0.5)
     p, state = START, transform.init(START)
 
     def step(p, state, batch):
@@ -148,7 +91,7 @@ def test_a_fresh_objective_is_not_compiled_again(name):
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_hyperparameters_are_not_compiled(name):
-    factory = OPTIMIZERS[name][0]
+    factory = OPTIMIZERS[name].exact
     results = []
     for rate in (0.5, 0.25, 0.125):
         transform = factory(rate)
@@ -164,7 +107,7 @@ def test_hyperparameters_are_not_compiled(name):
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_in_a_scan_and_in_low_precision(name):
-    transform = OPTIMIZERS[name][0](0.5)
+    transform = OPTIMIZERS[name].exact(0.5)
     start = jax.tree.map(lambda a: a.astype(jnp.bfloat16), START)
 
     def value(p):
