@@ -182,9 +182,9 @@ def test_the_reference_has_every_public_name_once_and_no_other():
     public = {*PUBLIC, *TESTING}
     none(
         [
-            *(f"{name} is missing" for name in sorted(public - {*listed})),
-            *(f"{name} is not public" for name in sorted({*listed} - public)),
-            *(f"{name} is twice there" for name in listed if listed.count(name) > 1),
+            *(f"::: hotk.{name} is missing" for name in sorted(public - {*listed})),
+            *(f"::: hotk.{name} is not public" for name in sorted({*listed} - public)),
+            *(f"::: hotk.{n} is there twice" for n in listed if listed.count(n) > 1),
         ],
         "The pages of docs/reference have a line `::: hotk.name` for each public name.",
     )

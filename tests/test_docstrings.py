@@ -18,6 +18,7 @@ import equinox as eqx
 
 import hotk
 import hotk.testing
+from hotk.mode import AbstractMode
 
 
 FOLDERS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]
@@ -145,7 +146,7 @@ def is_made_by_users(name, value):
     bases = (
         hotk.linop.AbstractOperator,
         hotk.curvature.AbstractLoss,
-        type(hotk.FORWARD_OVER_REVERSE).__mro__[-2],
+        AbstractMode,
     )
     made_otherwise = ("linop.DataOperator", "linop.Linearized")
     abstract = name.split(".")[-1].startswith("Abstract")

@@ -39,7 +39,7 @@ from ._compat import (
     mapped_aval as mapped_aval,
     new_primitive as new_primitive,
     shape_of as shape_of,
-    signature_counter as signature_counter,
+    signature_count as signature_count,
     source_line as source_line,
     sub_jaxprs as sub_jaxprs,
     trace_context as trace_context,

@@ -148,9 +148,14 @@ def is_outermost() -> bool:
     return outside is None or isinstance(outside, _jax_core.EvalTrace)
 
 
-def signature_counter(jitted: Any) -> Callable[[], int]:
-    """Return what counts the signatures that a jitted function was called with."""
-    return jitted._cache_size
+def signature_count(jitted: Any) -> int:
+    """Return the number of signatures that a jitted function was called with.
+
+    The method is not to be kept: Python's garbage collector cannot look into it, so an
+    object that holds it beside the jitted function is never let go
+    (`test_a_callback_of_a_prepared_function_is_called_each_time`).
+    """
+    return jitted._cache_size()
 
 
 def jit_options(jitted: object) -> Hashable:

@@ -17,7 +17,6 @@ from hotk._core import (
     in_trace,
     makes_keys,
     order_name,
-    signature_counter,
     trace_context,
     tracers_inside,
 )
@@ -169,7 +168,6 @@ class Program:
         "plan",
         "seconds",
         "seeded",
-        "signatures",
         "traced",
         "tree",
         "types",
@@ -203,7 +201,6 @@ class Program:
         name = order_name(options.definition.name, plan.mode.nests)
         self._here = IndirectJit(self._arrange, name)
         self.jit = self._here.jit
-        self.signatures = signature_counter(self.jit)
         self.away: Jit | None = None
 
     def open_away(self) -> None:

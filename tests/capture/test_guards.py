@@ -333,7 +333,7 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
     ]
     for _ in range(3):
         for tree in trees:
-            key, _ = key_and_arrays(f, tree)
+            key, *_ = key_and_arrays(f, tree)
             assert tuple(key) == tuple(_walked(f, tree).key)
     guards = _guard._BY_CODE[id(f.__code__)].guards
     passing = [

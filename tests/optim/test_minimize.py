@@ -128,7 +128,7 @@ def test_tracers_in_the_closure():
 
 
 def test_what_is_no_transformation_and_no_tuple():
-    with pytest.raises(TypeError, match="call the factory"):
+    with pytest.raises(TypeError, match="Call the factory"):
         hotk.optim.minimize(rosenbrock, START, optax.adam)
     with pytest.raises(TypeError, match="tuple"):
         hotk.optim.minimize(rosenbrock, START, optax.sgd(0.1), args=1.0)
