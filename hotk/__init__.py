@@ -38,6 +38,19 @@ from hotk.first import (
     value_and_vjp as value_and_vjp,
     vjp as vjp,
 )
+from hotk.higher import (
+    DifferentialOperator as DifferentialOperator,
+    SymmetricTensor as SymmetricTensor,
+    biharmonic as biharmonic,
+    derivative_tensor as derivative_tensor,
+    derivatives as derivatives,
+    differential_operator as differential_operator,
+    laplacian as laplacian,
+    partial as partial,
+    taylor as taylor,
+    tvp as tvp,
+    value_and_laplacian as value_and_laplacian,
+)
 from hotk.linop import (
     Diagonal as Diagonal,
     EmpiricalFisherOperator as EmpiricalFisherOperator,
@@ -80,19 +93,6 @@ from hotk.second import (
     second_derivative as second_derivative,
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
-)
-from hotk.taylor import (
-    DifferentialOperator as DifferentialOperator,
-    SymmetricTensor as SymmetricTensor,
-    biharmonic as biharmonic,
-    derivative_tensor as derivative_tensor,
-    derivatives as derivatives,
-    differential_operator as differential_operator,
-    laplacian as laplacian,
-    partial as partial,
-    taylor as taylor,
-    tvp as tvp,
-    value_and_laplacian as value_and_laplacian,
 )
 
 from . import plot as plot

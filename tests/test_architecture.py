@@ -28,7 +28,7 @@ FLOORS = [
     "first",
     "second",
     "curvature",
-    "taylor",
+    "higher",
     "sparse",
     "linop",
     "estimate",
@@ -286,4 +286,11 @@ def test_the_top_of_the_repository_is_fixed():
     none(
         sorted({n for n in here - made if not n.startswith(".")} - TOP),
         "The top level is fixed: move these into one of " + ", ".join(sorted(TOP)),
+    )
+
+
+def test_no_folder_has_the_name_of_a_public_function():
+    none(
+        sorted(name for name in HEIGHT if callable(getattr(hotk, name, None))),
+        "Rename the folder: tools that read the source take one for the other.",
     )

@@ -164,6 +164,7 @@ def asked_for(block):
     return [name.strip() for name in names] or [f"{block.path}: "]
 
 
+@pytest.mark.exhaustive
 def test_tests_of_pages_name_what_is_left_to_write(house):
     """Without the lines of pages exactly the tests fail that the page names."""
     status, output = run(house, *ASKING)
@@ -177,6 +178,7 @@ def test_tests_of_pages_name_what_is_left_to_write(house):
     assert not [text for text in asked if text not in output], output
 
 
+@pytest.mark.exhaustive
 def test_the_examples_work_and_nothing_is_left_to_write(house):
     for block in BLOCKS:
         if is_for_pages(block):
@@ -185,6 +187,7 @@ def test_the_examples_work_and_nothing_is_left_to_write(house):
     assert status == 0, output
 
 
+@pytest.mark.exhaustive
 def test_one_row_brings_an_optimizer_the_tests_of_all(house):
     [row] = [block for block in BLOCKS if block.path == "tests/optim/optimizers.py"]
     [name] = re.findall(r'^\+    "(\w+)": Optimizer', row.text, re.MULTILINE)
@@ -193,6 +196,7 @@ def test_one_row_brings_an_optimizer_the_tests_of_all(house):
     assert re.search(r"\b\d\d passed", output), output
 
 
+@pytest.mark.exhaustive
 def test_what_the_examples_write_is_formatted(house):
     pytest.importorskip("ruff")
     paths = sorted({block.path for block in BLOCKS if block.path.endswith(".py")})

@@ -212,7 +212,8 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
     (
         Traits(),
         """
-        accum_grad_in_ref addupdate after_all bitcast_convert_type box_get box_set compute_on
+        accum_grad_in_ref addupdate after_all bitcast_convert_type box_get box_set
+        compute_on
         call_hi_primitive call_hi_primitive_linearized check composite create_token
         custom_lin custom_vmap_call dce_sink device_put empty2 empty_ref eval_jaxpr
         ffi_call free_ref freeze from_edtype get inspect_sharding layout_constraint

@@ -19,7 +19,7 @@ from hotk._core import (
     nothing_inexact,
 )
 from hotk.first import refuse_complex
-from hotk.taylor import DifferentialOperator, derivatives, directions_of
+from hotk.higher import DifferentialOperator, derivatives, directions_of
 
 from ._estimate import Estimate, averaged
 

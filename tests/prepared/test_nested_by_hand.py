@@ -10,7 +10,7 @@ import pytest
 
 import hotk
 from tests.helpers import close
-from tests.taylor.test_series import known, layers
+from tests.higher.test_series import known, layers
 
 
 X = jnp.array([0.3, -0.7])

@@ -11,7 +11,7 @@ import hotk
 from tests.counting import compiles
 from tests.functions import POINT, VECTOR
 from tests.helpers import close
-from tests.taylor.test_series import SAME, SINGLE_PRECISION
+from tests.higher.test_series import SAME, SINGLE_PRECISION
 
 
 def second(f, v):

@@ -11,7 +11,7 @@ import pytest
 
 import hotk
 from tests.helpers import close
-from tests.taylor.test_partial import AT, exact, f
+from tests.higher.test_partial import AT, exact, f
 
 
 X = jnp.array(AT)
