@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
@@ -188,24 +188,31 @@ def jit_like(jitted: Any, function: Callable[_P, _T]) -> Callable[_P, _T]:
     return _pjit._cpp_pjit(function, jitted._jit_info)
 
 
-def sub_jaxprs(value: object) -> Iterator[Jaxpr]:
-    """Yield the jaxprs inside one parameter of an equation."""
-    if isinstance(value, ClosedJaxpr):
-        yield value.jaxpr
-    elif isinstance(value, Jaxpr):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from sub_jaxprs(item)
+def inner_jaxprs(values: Iterable[object]) -> list[Jaxpr]:
+    """Return the jaxprs among the parameters of an equation, in tuples as well."""
+    found: list[Jaxpr] = []
+    for value in values:
+        if isinstance(value, ClosedJaxpr):
+            found.append(value.jaxpr)
+        elif isinstance(value, Jaxpr):
+            found.append(value)
+        elif isinstance(value, (tuple, list)) and value:
+            found += inner_jaxprs(value)
+    return found
 
 
-def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield all equations of a jaxpr, those of inner jaxprs included."""
+def equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """Return all equations of a jaxpr, each followed by those inside of it.
+
+    A list: a first call asks for it several times, and nested generators are resumed
+    once for each level and equation.
+    """
+    found: list[JaxprEqn] = []
     for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in sub_jaxprs(value):
-                yield from equations(inner)
+        found.append(equation)
+        for inner in inner_jaxprs(equation.params.values()):
+            found += equations(inner)
+    return found
 
 
 _CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
@@ -222,11 +229,10 @@ def source_line(equation: JaxprEqn) -> str:
 
 def _definition(equation: JaxprEqn) -> str:
     """Return where a function inside an equation is defined, if there is one."""
-    for value in equation.params.values():
-        for jaxpr in sub_jaxprs(value):
-            info = jaxpr.debug_info
-            if info.func_filename and info.func_lineno:
-                return f"{info.func_filename}:{info.func_lineno} ({info.func_name})"
+    for jaxpr in inner_jaxprs(equation.params.values()):
+        info = jaxpr.debug_info
+        if info.func_filename and info.func_lineno:
+            return f"{info.func_filename}:{info.func_lineno} ({info.func_name})"
     return ""
 
 

@@ -33,7 +33,7 @@ from ._compat import (
     Primitive,
     Tracer,
     equations,
-    sub_jaxprs,
+    inner_jaxprs,
 )
 from ._primitives import TRAITS, traits_of
 
@@ -110,7 +110,7 @@ class _EagerButForHost(_Eager):
 def _no_host(primitive: Primitive, parameters: Mapping[str, object]) -> bool:
     if primitive.name in TRAITS and TRAITS[primitive.name].on_host:
         return False
-    inner = (j for value in parameters.values() for j in sub_jaxprs(value))
+    inner = inner_jaxprs(parameters.values())
     return not any(traits_of(e).on_host for j in inner for e in equations(j))
 
 

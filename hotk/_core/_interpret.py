@@ -15,9 +15,9 @@ from ._compat import (
     Literal,
     as_written,
     equations,
+    inner_jaxprs,
     shape_of,
     source_line,
-    sub_jaxprs,
 )
 from ._primitives import CUSTOM, traits_of
 from ._programs import transforms
@@ -36,9 +36,8 @@ def placed_equations(jaxpr: Jaxpr, place: str = "") -> Iterator[tuple[JaxprEqn, 
     for equation in jaxpr.eqns:
         here = source_line(equation) or place
         yield equation, here
-        for value in equation.params.values():
-            for inner in sub_jaxprs(value):
-                yield from placed_equations(inner, here)
+        for inner in inner_jaxprs(equation.params.values()):
+            yield from placed_equations(inner, here)
 
 
 def inlined_equations(jaxpr: Jaxpr, place: str = "") -> Iterator[tuple[JaxprEqn, str]]:
@@ -66,7 +65,7 @@ def nested_order(jaxpr: Jaxpr) -> int:
     """
     deepest = 0
     for equation in jaxpr.eqns:
-        inner = [j for value in equation.params.values() for j in sub_jaxprs(value)]
+        inner = inner_jaxprs(equation.params.values())
         own = _ORDER.match(str(equation.params.get("name", "")))
         below = max(map(nested_order, inner), default=0)
         deepest = max(deepest, below + (int(own[1]) if own else 0))
@@ -241,8 +240,7 @@ def _inlined(equation: JaxprEqn) -> ClosedJaxpr | None:
 def _holds(parameters: Iterable[object], handlers: Handlers) -> bool:
     return any(
         inner.primitive.name in handlers
-        for value in parameters
-        for jaxpr in sub_jaxprs(value)
+        for jaxpr in inner_jaxprs(parameters)
         for inner in equations(jaxpr)
     )
 

@@ -234,3 +234,5 @@ def traits_of(equation: JaxprEqn) -> Traits:
 
 # Functions with a derivative rule of their own: `jax.custom_jvp`, `jax.custom_vjp`.
 CUSTOM: Final = frozenset(n for n, t in TRAITS.items() if t.program is Program.RULED)
+
+MAKES_KEYS: Final = frozenset(n for n, t in TRAITS.items() if t.makes_keys)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 
 from ._compat import ClosedJaxpr, equations, setting_names
-from ._primitives import traits_of
+from ._primitives import MAKES_KEYS
 
 
 # Settings that leave the numbers of a program that is traced already as they are: of
@@ -85,7 +85,8 @@ def decisive_settings(
 
 def makes_keys(closed: ClosedJaxpr) -> bool:
     """Whether a program makes random keys; JAX's caches know not in which way."""
-    return any(traits_of(e).makes_keys for e in equations(closed.jaxpr))
+    names = [equation.primitive.name for equation in equations(closed.jaxpr)]
+    return not MAKES_KEYS.isdisjoint(names)
 
 
 def settings_for(leaves: Iterable[object]) -> tuple[Entered, Entered]:

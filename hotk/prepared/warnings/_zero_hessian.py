@@ -16,8 +16,8 @@ from hotk._core import (
     equations,
     function_name,
     function_place,
+    inner_jaxprs,
     source_line,
-    sub_jaxprs,
     traits_of,
     used_inputs,
 )
@@ -43,7 +43,7 @@ def kinks(jaxpr: Jaxpr) -> tuple[str, ...]:
 
 
 def _equations_inside(equation: JaxprEqn) -> list[JaxprEqn]:
-    inner = (j for value in equation.params.values() for j in sub_jaxprs(value))
+    inner = inner_jaxprs(equation.params.values())
     return [e for jaxpr in inner for e in equations(jaxpr)]
 
 
