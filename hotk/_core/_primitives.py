@@ -218,7 +218,8 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
         custom_lin custom_vmap_call dce_sink device_put empty2 empty_ref eval_jaxpr
         ffi_call free_ref freeze from_edtype get inspect_sharding layout_constraint
         linear_call log_extend log_read name new_box new_log new_ref remat_opt run_state
-        stage swap tie to_edtype with_memory_space_constraint xla_metadata_value
+        stage swap tie to_edtype with_memory_space_constraint xla_metadata_call
+        xla_metadata_value
         """,
     ),
 )
