@@ -47,7 +47,7 @@ LEFT_OUT = []  # what a run was without, for `tests/mutation/test_flaws.py`
 
 def pytest_report_header():
     """Say whether programs compiled by earlier runs are there."""
-    folder = jax.config.jax_compilation_dir
+    folder = jax.config.jax_compilation_cache_dir
     count = sum(1 for _ in Path(folder).glob("*-cache")) if folder else 0
     return f"compiled programs: {count} of earlier runs in {folder or 'no folder'}"
 
@@ -125,6 +125,15 @@ def compiled_fast():
     """Let XLA optimize little, where nearly all of the time is compiling."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def compiled_as_for_users():
+    """Let XLA optimize, where rounding decides how an iteration goes."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 

@@ -169,7 +169,9 @@ def batch_norm(seed):
     return loss, params, ()
 
 
-@everyday("linen: running statistics captured, no dropout", library="flax")
+# In 64 bits as the one above: LayerNorm of two features takes differences of what is
+# nearly equal, and how they round depends on how XLA compiles.
+@everyday("linen: running statistics captured, no dropout", library="flax", x64=True)
 def evaluation(seed):
     X, y = normals(seed, (3, 5, 2), (3, 5, 2))
     model = Block()
