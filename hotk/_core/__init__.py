@@ -105,6 +105,7 @@ from ._interpret import (
     run_jaxpr as run_jaxpr,
     run_replaced as run_replaced,
     run_watched as run_watched,
+    run_watched_scan as run_watched_scan,
 )
 from ._leaked import tracers_inside as tracers_inside
 from ._moved import (

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._compat import (
@@ -20,7 +21,7 @@ from ._compat import (
     source_line,
 )
 from ._primitives import CUSTOM, traits_of
-from ._programs import transforms
+from ._programs import scan_counts, transforms
 from ._types import Leaf
 
 
@@ -149,6 +150,34 @@ def run_watched(
         return outputs
 
     return evaluate(closed, closed.consts, arguments, step)
+
+
+def run_watched_scan(
+    equation: JaxprEqn,
+    inputs: Sequence[Leaf],
+    see: Callable[[JaxprEqn, list[Leaf], Sequence[Leaf], str, str], None],
+    place: str,
+    stack: str,
+) -> None:
+    """Run a `scan` step by step, and show the equations of its body with values.
+
+    Args:
+        equation: The `scan`.
+        inputs: Its inputs.
+        see: As for `run_watched`.
+        place: The line of the call that it is inside of.
+        stack: The transformations of that call.
+    """
+    parameters = equation.params
+    constants, carries = scan_counts(parameters)
+    fixed, carry = inputs[:constants], list(inputs[constants:][:carries])
+    rows = list(map(jnp.asarray, inputs[constants + carries :]))
+    steps = range(parameters["length"])
+    for i in reversed(steps) if parameters["reverse"] else steps:
+        row = [a[i] for a in rows]
+        arguments = (*fixed, *carry, *row)
+        outputs = run_watched(parameters["jaxpr"], arguments, see, place, stack)
+        carry = outputs[:carries]
 
 
 def inner_constants(closed: ClosedJaxpr) -> bool:

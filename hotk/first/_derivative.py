@@ -3,15 +3,13 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
     AbstractMode,
     Auto,
-    Facts,
     Forward,
     Reverse,
-    first_order_candidates,
+    forward_first,
     weak_if,
 )
 from hotk.prepared import operator
@@ -19,13 +17,8 @@ from hotk.prepared import operator
 from ._points import check_scalar_point
 
 
-def _forward_first(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return first_order_candidates(facts, forward=True)
-
-
 @operator(
-    value=True, wants="inexact", candidates=_forward_first, modes=(Forward, Reverse)
+    value=True, wants="inexact", candidates=forward_first, modes=(Forward, Reverse)
 )
 def value_and_derivative(
     f: Function,
@@ -68,7 +61,7 @@ def value_and_derivative(
     return _derived(f, x, mode)
 
 
-@operator(wants="inexact", candidates=_forward_first, modes=(Forward, Reverse))
+@operator(wants="inexact", candidates=forward_first, modes=(Forward, Reverse))
 def derivative(
     f: Function,
     x: Point,

@@ -3,25 +3,17 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
-    AbstractMode,
     Auto,
-    Facts,
     Forward,
     Reverse,
-    first_order_candidates,
+    reverse_first,
 )
 from hotk.prepared import operator
 
 
-def _reverse_first(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return first_order_candidates(facts, forward=False)
-
-
-@operator(value=True, candidates=_reverse_first, modes=(Forward, Reverse))
+@operator(value=True, candidates=reverse_first, modes=(Forward, Reverse))
 def value_and_gradient(
     f: Function,
     x: Point,
@@ -69,7 +61,7 @@ def value_and_gradient(
     return mode.gradient(f, x)
 
 
-@operator(candidates=_reverse_first, modes=(Forward, Reverse))
+@operator(candidates=reverse_first, modes=(Forward, Reverse))
 def gradient(
     f: Function,
     x: Point,

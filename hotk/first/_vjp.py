@@ -7,29 +7,22 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import Cotangent, Function, Gradient, Point
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
     AbstractMode,
     Auto,
-    Facts,
     Forward,
     Reverse,
-    first_order_candidates,
+    reverse_first,
 )
 from hotk.prepared import operator
-
-
-def _reverse_first(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return first_order_candidates(facts, forward=False)
 
 
 @operator(
     takes="u",
     wants="inexact",
     value=True,
-    candidates=_reverse_first,
+    candidates=reverse_first,
     modes=(Forward, Reverse),
 )
 def value_and_vjp(
@@ -89,7 +82,7 @@ def value_and_vjp(
 
 
 @operator(
-    takes="u", wants="inexact", candidates=_reverse_first, modes=(Forward, Reverse)
+    takes="u", wants="inexact", candidates=reverse_first, modes=(Forward, Reverse)
 )
 def vjp(
     f: Function,

@@ -6,19 +6,24 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, Tangent
-from hotk.dense import Sizes
-from hotk.mode import AUTO, AbstractMode, Auto, Facts, Taylor, scaled
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    scaled,
+    taylor_only,
+)
 from hotk.prepared import operator
 
 from ._orders import check_all_orders, check_factorial
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del facts, sizes
-    return [(Taylor(), "all orders in one pass")]
-
-
-@operator(takes="v", wants="inexact", candidates=_candidates, modes=(Taylor,))
+@operator(
+    takes="v",
+    wants="inexact",
+    candidates=taylor_only("all orders in one pass"),
+    modes=(Taylor,),
+)
 def derivatives(
     f: Function,
     x: Point,
@@ -87,7 +92,12 @@ def derivatives(
     return [jax.tree.map(lambda a, k=k: scaled(k, a), c) for k, c in pairs], aux
 
 
-@operator(takes="v", wants="inexact", candidates=_candidates, modes=(Taylor,))
+@operator(
+    takes="v",
+    wants="inexact",
+    candidates=taylor_only("all orders in one pass"),
+    modes=(Taylor,),
+)
 def taylor(
     f: Function,
     x: Point,

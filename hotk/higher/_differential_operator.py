@@ -22,7 +22,7 @@ from hotk._core import (
 )
 from hotk.first import refuse_complex
 from hotk.mode import AUTO, Auto, Taylor
-from hotk.prepared import Prepared, operator
+from hotk.prepared import Arrangement, Prepared, operator
 
 from ._contract import sparse_direction
 from ._directions import order_of, table_of
@@ -131,15 +131,9 @@ class DifferentialOperator(eqx.Module):
             OutputError: If `f` returns anything but floating or complex arrays.
             ModeError: If an operation in `f` has no derivative.
         """
-        return _applied(
-            f,
-            x,
-            self.coefficients,
-            *args,
-            order=self.terms(x),
-            has_aux=has_aux,
-            block_size=block_size,
-        )
+        named = {"has_aux": has_aux, "block_size": block_size}
+        operator, arguments, keywords = self.arrangement(f, x, *args, **named)
+        return operator(f, x, *arguments, **keywords)
 
     def prepare(
         self,
@@ -162,15 +156,26 @@ class DifferentialOperator(eqx.Module):
         Returns:
             A `Prepared`, called as `prepared(x, coefficients, *args)`.
         """
-        return _applied.prepare(
-            f,
-            x,
-            self.coefficients,
-            *args,
-            order=self.terms(x),
-            has_aux=has_aux,
-            block_size=block_size,
-        )
+        named = {"has_aux": has_aux, "block_size": block_size}
+        operator, arguments, keywords = self.arrangement(f, x, *args, **named)
+        return operator.prepare(f, x, *arguments, **keywords)
+
+    def arrangement(
+        self, f: Function, x: Point, *args: PyTree, **named: PyTree
+    ) -> Arrangement:
+        """Return the operator behind it, and what that takes after the point.
+
+        Args:
+            f: As in a call.
+            x: As in a call.
+            *args: As in a call.
+            **named: The keywords of a call.
+
+        Returns:
+            An operator, its arguments after `f` and `x`, and its keywords.
+        """
+        del f
+        return _applied, (self.coefficients, *args), {"order": self.terms(x), **named}
 
     def terms(self, x: Point) -> Terms:
         """Return the multi-indices by the flat places of a point."""

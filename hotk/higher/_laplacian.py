@@ -5,17 +5,18 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes, size_of, unit
+from hotk.dense import size_of, unit
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, AbstractMode, Auto, Facts, Taylor, weak_if
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    taylor_only,
+    weak_if,
+)
 from hotk.prepared import operator
 
 from ._contract import contracted
-
-
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del facts, sizes
-    return [(Taylor(), "second derivatives are summed in one pass")]
 
 
 def _always(order: None) -> bool:
@@ -23,8 +24,11 @@ def _always(order: None) -> bool:
     return True
 
 
+_ONE_PASS = taylor_only("second derivatives are summed in one pass")
+
+
 @operator(
-    wants="inexact", value=True, candidates=_candidates, modes=(Taylor,), curved=_always
+    wants="inexact", value=True, candidates=_ONE_PASS, modes=(Taylor,), curved=_always
 )
 def value_and_laplacian(
     f: Function,
@@ -97,7 +101,7 @@ def _laplacian(
     return y, weak_if(total, x), aux
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Taylor,), curved=_always)
+@operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def laplacian(
     f: Function,
     x: Point,
@@ -152,7 +156,7 @@ def laplacian(
     return _laplacian(f, x, block_size)[1:]
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Taylor,), curved=_always)
+@operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def biharmonic(
     f: Function,
     x: Point,

@@ -6,9 +6,13 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, AbstractMode, Auto, Facts, Taylor
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    taylor_only,
+)
 from hotk.prepared import arranged, operator
 
 from ._contract import contracted, sparse_direction
@@ -16,10 +20,7 @@ from ._directions import order_of, table_of
 from ._terms import Terms, multi_index
 
 
-def by_terms(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    """Return the mode for sums of partial derivatives, with the reason for it."""
-    del facts, sizes
-    return [(Taylor(), "all terms of one order in one pass")]
+by_terms = taylor_only("all terms of one order in one pass")
 
 
 @operator(

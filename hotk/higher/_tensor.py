@@ -11,18 +11,18 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes, size_of
+from hotk.dense import size_of
 from hotk.first import refuse_complex
-from hotk.mode import AUTO, AbstractMode, Auto, Facts, Taylor
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    taylor_only,
+)
 from hotk.prepared import arranged, check_bytes, operator
 
 from ._contract import along_all, sparse_direction
 from ._directions import entries_from_directions, numbers_of, sorted_places
-
-
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del facts, sizes
-    return [(Taylor(), "one direction for each entry")]
 
 
 @final
@@ -138,7 +138,7 @@ def _check(f: Function, x: Point, order: int, *, symmetric: bool) -> None:
 
 @operator(
     wants="inexact",
-    candidates=_candidates,
+    candidates=taylor_only("one direction for each entry"),
     modes=(Taylor,),
     curved=lambda order: order > 1,
     name="derivative_tensor",
@@ -177,7 +177,7 @@ def _full(
 
 @operator(
     wants="inexact",
-    candidates=_candidates,
+    candidates=taylor_only("one direction for each entry"),
     modes=(Taylor,),
     curved=lambda order: order > 1,
     name="derivative_tensor",

@@ -9,22 +9,21 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk._core import Function, Point, StructureError, Tangent, message
-from hotk.dense import Sizes
-from hotk.mode import AUTO, AbstractMode, Auto, Facts, Taylor
+from hotk.mode import (
+    AUTO,
+    Auto,
+    Taylor,
+    taylor_only,
+)
 from hotk.prepared import arranged, operator
 
 from ._contract import contracted
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del facts, sizes
-    return [(Taylor(), "one direction for each choice of signs")]
-
-
 @operator(
     takes="vs",
     wants="inexact",
-    candidates=_candidates,
+    candidates=taylor_only("one direction for each choice of signs"),
     modes=(Taylor,),
     name="tvp",
 )

@@ -6,7 +6,10 @@ from ._auto import (
     Facts as Facts,
     along_candidates as along_candidates,
     first_order_candidates as first_order_candidates,
+    forward_first as forward_first,
+    reverse_first as reverse_first,
     second_order_candidates as second_order_candidates,
+    taylor_only as taylor_only,
 )
 from ._first import (
     AbstractMode as AbstractMode,

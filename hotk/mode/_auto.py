@@ -1,6 +1,7 @@
 """`Auto`: the choice of a mode, from the program and the sizes."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hotk._core import Jaxpr, nested_order, placed_equations
@@ -78,8 +79,14 @@ class Facts(NamedTuple):
         return ", ".join(parts)
 
 
-def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
-    """Return the nestings to try, best first, each with the reason for it."""
+def second_order_candidates(
+    facts: Facts | None, sizes: object = None
+) -> list[tuple[AbstractMode, str]]:
+    """Return the nestings to try, best first, each with the reason for it.
+
+    Sizes change nothing here; all operators call such functions with both.
+    """
+    del sizes
     cheapest = (FORWARD_OVER_REVERSE, "the cheapest nesting for a scalar function")
     for_custom_vjp = (
         REVERSE_OVER_REVERSE,
@@ -95,11 +102,35 @@ def second_order_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str
     return [cheapest, for_custom_vjp, for_loops, last]
 
 
-def along_candidates(facts: Facts | None) -> list[tuple[AbstractMode, str]]:
+def along_candidates(
+    facts: Facts | None, sizes: object = None
+) -> list[tuple[AbstractMode, str]]:
     """Return the modes to try for second derivatives along directions."""
+    del sizes
     direct = (FORWARD_OVER_FORWARD, "two forward passes, no reverse pass")
     rest = [c for c in second_order_candidates(facts) if c[0] != direct[0]]
     return [(Taylor(), "one forward pass, no reverse pass"), direct, *rest]
+
+
+def forward_first(
+    facts: Facts | None, sizes: object = None
+) -> list[tuple[AbstractMode, str]]:
+    """Return the modes to try where there are more outputs than inputs."""
+    del sizes
+    return first_order_candidates(facts, forward=True)
+
+
+def reverse_first(
+    facts: Facts | None, sizes: object = None
+) -> list[tuple[AbstractMode, str]]:
+    """Return the modes to try where there are more inputs than outputs."""
+    del sizes
+    return first_order_candidates(facts, forward=False)
+
+
+def taylor_only(why: str) -> Callable[..., list[tuple[AbstractMode, str]]]:
+    """Return a function from facts and sizes to Taylor mode, with the reason given."""
+    return lambda facts, sizes: [(Taylor(), why)]
 
 
 def first_order_candidates(

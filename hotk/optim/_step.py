@@ -27,13 +27,10 @@ from hotk._core import (
     leaf_name,
     message,
 )
-from hotk.dense import Sizes
 from hotk.linop import space
 from hotk.mode import (
     AUTO,
-    AbstractMode,
     Auto,
-    Facts,
     Nested,
     second_order_candidates,
 )
@@ -58,11 +55,6 @@ class BoundFormula(NamedTuple):
     choices: tuple[tuple[str, Any], ...]
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return second_order_candidates(facts)
-
-
 def _never(order: BoundFormula) -> bool:
     del order
     return False
@@ -70,7 +62,7 @@ def _never(order: BoundFormula) -> bool:
 
 @operator(
     takes="c",
-    candidates=_candidates,
+    candidates=second_order_candidates,
     modes=(Nested,),
     choice=BoundFormula,
     curved=_never,

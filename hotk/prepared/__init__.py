@@ -1,6 +1,10 @@
 """Operators that are traced and compiled once: direct calls and `Prepared`."""
 
-from ._arranged import Arranged as Arranged, arranged as arranged
+from ._arranged import (
+    Arranged as Arranged,
+    Arrangement as Arrangement,
+    arranged as arranged,
+)
 from ._budget import (
     check_budget as check_budget,
     check_bytes as check_bytes,

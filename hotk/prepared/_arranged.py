@@ -9,12 +9,13 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, Point
 
-from ._operator import Operator
 from ._prepared import Prepared
 from ._typed_operator import Parameters, Results, TypedOperator
 
 
-Arrangement: TypeAlias = tuple[Operator, tuple[PyTree, ...], dict[str, PyTree]]
+Arrangement: TypeAlias = tuple[
+    TypedOperator[..., PyTree], tuple[PyTree, ...], dict[str, PyTree]
+]
 """An operator, what it takes after the function and the point, and its keywords."""
 
 
@@ -22,16 +23,20 @@ class Arranged:
     """An operator some of whose arguments choose the program.
 
     It is called, and prepared, as any other.
+
+    Attributes:
+        arrangement: From the arguments of a call to the operator behind it, what that
+            takes after the function and the point, and its keywords.
     """
 
     def __init__(self, function: Callable[..., PyTree]) -> None:
         functools.update_wrapper(self, function)
-        self._arrange = function
+        self.arrangement: Callable[..., Arrangement] = function
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, f: Function, x: Point, *rest: PyTree, **named: PyTree) -> PyTree:
         """Evaluate the operator at `x`."""
-        operator, arguments, keywords = self._arrange(f, x, *rest, **named)
+        operator, arguments, keywords = self.arrangement(f, x, *rest, **named)
         return operator(f, x, *arguments, **keywords)
 
     def prepare(
@@ -55,12 +60,12 @@ class Arranged:
         Returns:
             An immutable module.
         """
-        operator, arguments, keywords = self._arrange(f, x, *rest, **named)
+        operator, arguments, keywords = self.arrangement(f, x, *rest, **named)
         return operator.prepare(f, x, *arguments, on_mismatch=on_mismatch, **keywords)
 
     def __repr__(self) -> str:
         """Show the name."""
-        return f"<hotk operator {self._arrange.__name__}>"
+        return f"<hotk operator {self.arrangement.__name__}>"
 
 
 def arranged(

@@ -61,7 +61,7 @@ def derive(
                 return call.evaluate_as_is(captured, x, given)
             return evaluation(call, captured, x, given)
 
-    if plan.adopt:
+    if plan.derive_rules:
         f = with_forward_rules(f, by_body=plan.by_body)
 
     def checked(v: PyTree) -> PyTree:

@@ -9,14 +9,12 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, Point, function_name, html_table, text_table
 from hotk.capture import WRITES, Opaque, StaticArrays, Walk, captures, changes, fix_of
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
     AbstractMode,
-    Facts,
     Forward,
     Reverse,
-    first_order_candidates,
+    reverse_first,
 )
 
 from ._call import Call
@@ -229,18 +227,13 @@ def _formula(
     return pull(jax.tree.map(jnp.ones_like, y))[0], aux
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return first_order_candidates(facts, forward=False)
-
-
 _DEFINITION = Definition(
     "explain",
     takes="",
     wants="inexact",
     formula=_formula,
     value=False,
-    candidates=_candidates,
+    candidates=reverse_first,
     modes=(Forward, Reverse),
     sized=False,
     choice=None,

@@ -27,8 +27,8 @@ class Plan(NamedTuple):
         mode: The mode.
         why: The reason for it.
         block: How many directions at once.
-        adopt: Whether functions of `jax.custom_vjp` get the forward rule that they
-            lack: the transpose of their reverse rule.
+        derive_rules: Whether functions of `jax.custom_vjp` get the forward rule that
+            they lack: the transpose of their reverse rule.
         by_body: Whether they get the derivative of their body instead.
         kinks: The places where a function that is piecewise linear has its kinks.
     """
@@ -36,14 +36,16 @@ class Plan(NamedTuple):
     mode: AbstractMode
     why: str
     block: int | None
-    adopt: bool = False
+    derive_rules: bool = False
     by_body: bool = False
     kinks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Name the mode, and whether a rule is derived."""
         how = "by their bodies" if self.by_body else "by transposing"
-        return f"{self.mode}, forward rules {how}" if self.adopt else str(self.mode)
+        return (
+            f"{self.mode}, forward rules {how}" if self.derive_rules else str(self.mode)
+        )
 
 
 def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
@@ -67,15 +69,18 @@ def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
     # The body may have another derivative than the rule: it comes last.
     what = f"; the forward rule of the custom_vjp at {facts.custom_vjps[0]} is "
     how = what + "the transpose of its reverse rule"
-    adopted = [plan._replace(why=plan.why + how, adopt=True) for plan in plain]
+    with_rules = [
+        plan._replace(why=plan.why + how, derive_rules=True) for plan in plain
+    ]
     if not isinstance(options.mode, Auto):
-        return [plain[0], adopted[0]]
+        return [plain[0], with_rules[0]]
     how = what + "the derivative of its body"
     last = [
-        plan._replace(why=plan.why + how, adopt=True, by_body=True) for plan in plain
+        plan._replace(why=plan.why + how, derive_rules=True, by_body=True)
+        for plan in plain
     ]
     # The best mode by a transposed rule is still cheaper than the second best as it is.
-    return [plain[0], adopted[0], *plain[1:], *adopted[1:], *last]
+    return [plain[0], with_rules[0], *plain[1:], *with_rules[1:], *last]
 
 
 def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:

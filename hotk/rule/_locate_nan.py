@@ -16,8 +16,9 @@ from hotk._core import (
     Point,
     describe,
     run_watched,
+    run_watched_scan,
 )
-from hotk.mode import AUTO, NESTINGS, AbstractMode, Forward, Nested, Reverse
+from hotk.mode import AUTO, NESTINGS, AbstractMode, Forward, Nested, Reverse, Taylor
 from hotk.prepared import Operator, TypedOperator
 
 
@@ -29,8 +30,10 @@ class NaNOrigin(AbstractReport):
         primitive: The operation that made a NaN of numbers, `None` if there is none;
             `"the arguments"` if one of them holds NaN.
         line: The line of the user's code that it belongs to.
-        part: The pass that it is in: `"value"`, `"forward"` or `"backward"`.
-        order: The highest order of the derivatives in that pass; 0 is the value.
+        part: The pass that it is in: `"value"`, `"forward"`, `"backward"`, or
+            `"series"` for the coefficients of Taylor mode.
+        order: The highest order of the derivatives in that pass; 0 in the value, and
+            in a series, whose coefficients of all orders are computed together.
         inputs: What went into it, in words: "zero", "infinity".
         mode: The mode in which it was looked for.
         finite: The modes whose result is finite.
@@ -48,10 +51,11 @@ class NaNOrigin(AbstractReport):
         if self.primitive is None:
             return [("first NaN", "none"), ("mode", self.mode)]
         level = f"the {self.part} pass, order up to {self.order}"
+        value = "the value" if self.part == "value" else "the Taylor coefficients"
         return [
             ("first NaN", f"`{self.primitive}` of {self.inputs}"),
             ("line", self.line),
-            ("in", level if self.order else "the value"),
+            ("in", level if self.order else value),
             ("mode", self.mode),
             ("finite in", ", ".join(self.finite) or "no mode"),
         ]
@@ -70,19 +74,23 @@ def locate_nan(
     x: Point,
     *rest: PyTree,
     mode: AbstractMode | None = None,
+    **named: PyTree,
 ) -> NaNOrigin:
     """Find the operation that makes the first NaN of a derivative.
 
     The program of the operator is run one operation after the other, without a
     compiler: slow, for finding out. It reports the first operation that returns NaN
-    from inputs without NaN; inside of a loop, the loop. Then the other modes are tried.
+    from inputs without NaN: inside of a `scan` the operation in its body, inside of a
+    `while_loop` the loop. Then the other modes are tried.
 
     Args:
-        operator: An operator: `hotk.hvp`, `hotk.hessian`, `hotk.gradient`, ...
+        operator: An operator: `hotk.hvp`, `hotk.hessian`, `hotk.partial`, ...
         f: The function.
         x: The point at which the result is NaN.
-        *rest: The direction, if the operator takes one, and further arguments.
+        *rest: What the operator takes after the point: a direction or an index, and
+            further arguments.
         mode: The mode to look into; by default the one that would be chosen.
+        **named: Further keywords of the operator, such as `order=3`.
 
     Returns:
         The operation, its line, at which order of differentiation it stands, and the
@@ -102,7 +110,12 @@ def locate_nan(
             "`locate_nan(operator, f, x)`: `operator` must be one of hotk, such as "
             f"`hotk.gradient` or `hotk.hvp`, not {describe(operator)}."
         )
-    prepared = operator.prepare(f, x, *rest, mode=AUTO if mode is None else mode)
+    # `hotk.partial(f, x, index)` is prepared for the index, and called without it.
+    arrangement = getattr(operator, "arrangement", None)
+    if arrangement is not None:
+        operator, rest, named = arrangement(f, x, *rest, **named)
+    named["mode"] = AUTO if mode is None else mode
+    prepared = operator.prepare(f, x, *rest, **named)
     moving, static = eqx.partition((x, *rest), eqx.is_array_like)
     closed = jax.make_jaxpr(lambda a: prepared(*eqx.combine(a, static)))(moving)
     findings: list[_Finding] = []
@@ -115,8 +128,14 @@ def locate_nan(
         stack: str,
     ) -> None:
         makes_nan = any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs))
-        if makes_nan and not findings:
-            findings.append(_Finding(equation.primitive.name, inputs, line, stack))
+        if not makes_nan or findings:
+            return
+        name = equation.primitive.name
+        if name == "scan":
+            run_watched_scan(equation, inputs, check, line, stack)
+        # Compiled as a whole, a loop may round to NaN where its steps do not.
+        if not findings:
+            findings.append(_Finding(name, inputs, line, stack))
 
     arrays = list(map(jnp.asarray, jax.tree.leaves(moving)))
     if any(map(_has_nan, arrays)):
@@ -127,24 +146,40 @@ def locate_nan(
         return NaNOrigin(None, "", "value", 0, "", name, (name,))
     finding = findings[0]
     # JAX notes in the name stack of an equation what has been done to it.
-    part = "backward" if "transpose(" in finding.stack else "forward"
     order = finding.stack.count("jvp(")
+    if order:
+        part = "backward" if "transpose(" in finding.stack else "forward"
+    else:
+        # Series rules leave no note: there the value itself tells which of both it is.
+        series = name == str(Taylor()) and not _value_has_nan(operator, f, x, rest)
+        part = "series" if series else "value"
     return NaNOrigin(
         finding.primitive,
         finding.line,
-        part if order else "value",
+        part,
         order,
         ", ".join(map(_words, finding.inputs)),
         name,
-        _finite(operator, f, x, rest),
+        _finite(operator, f, x, rest, named),
     )
 
 
-def _finite(
+def _value_has_nan(
     operator: TypedOperator[..., PyTree], f: Function, x: Point, rest: PyTree
+) -> bool:
+    assert isinstance(operator, Operator)
+    args = rest[1:] if operator.definition.takes else rest
+    return any(map(_has_nan, jax.tree.leaves(f(x, *args))))
+
+
+def _finite(
+    operator: TypedOperator[..., PyTree],
+    f: Function,
+    x: Point,
+    rest: PyTree,
+    named: dict[str, PyTree],
 ) -> tuple[str, ...]:
     """Return the names of the modes in which the result is finite."""
-    # What is arranged of other operators, as `hotk.partial`, has one mode.
     accepted = operator.definition.modes if isinstance(operator, Operator) else ()
     modes = NESTINGS if Nested in accepted else (Forward(), Reverse())
     names = []
@@ -152,7 +187,7 @@ def _finite(
         if not isinstance(mode, accepted):
             continue
         try:
-            result = operator(f, x, *rest, mode=mode)
+            result = operator(f, x, *rest, **{**named, "mode": mode})
         except ModeError:
             continue
         if not any(map(_has_nan, jax.tree.leaves(result))):

@@ -3,25 +3,20 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
     AbstractMode,
     Auto,
-    Facts,
     Nested,
     second_order_candidates,
 )
 from hotk.prepared import check_budget, operator
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return second_order_candidates(facts)
-
-
-@operator(wants="inexact", value=True, candidates=_candidates, modes=(Nested,))
+@operator(
+    wants="inexact", value=True, candidates=second_order_candidates, modes=(Nested,)
+)
 def value_gradient_and_hessian(
     f: Function,
     x: Point,
@@ -74,7 +69,7 @@ def value_gradient_and_hessian(
     return _dense(f, x, mode, block_size)
 
 
-@operator(wants="inexact", candidates=_candidates, modes=(Nested,))
+@operator(wants="inexact", candidates=second_order_candidates, modes=(Nested,))
 def hessian(
     f: Function,
     x: Point,

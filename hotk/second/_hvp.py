@@ -3,24 +3,16 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, Tangent
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
-    AbstractMode,
     Auto,
-    Facts,
     Nested,
     second_order_candidates,
 )
 from hotk.prepared import operator
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return second_order_candidates(facts)
-
-
-@operator(takes="v", value=True, candidates=_candidates, modes=(Nested,))
+@operator(takes="v", value=True, candidates=second_order_candidates, modes=(Nested,))
 def value_gradient_and_hvp(
     f: Function,
     x: Point,
@@ -80,7 +72,7 @@ def value_gradient_and_hvp(
     return mode.product(f, x, v)
 
 
-@operator(takes="v", candidates=_candidates, modes=(Nested,))
+@operator(takes="v", candidates=second_order_candidates, modes=(Nested,))
 def hvp(
     f: Function,
     x: Point,

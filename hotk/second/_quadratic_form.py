@@ -3,12 +3,9 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, Tangent
-from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
-    AbstractMode,
     Auto,
-    Facts,
     Nested,
     Taylor,
     along_candidates,
@@ -17,12 +14,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return along_candidates(facts)
-
-
-@operator(takes="v", candidates=_candidates, modes=(Nested, Taylor))
+@operator(takes="v", candidates=along_candidates, modes=(Nested, Taylor))
 def quadratic_form(
     f: Function,
     x: Point,

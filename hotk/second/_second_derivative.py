@@ -3,13 +3,10 @@
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point
-from hotk.dense import Sizes
 from hotk.first import check_scalar_point
 from hotk.mode import (
     AUTO,
-    AbstractMode,
     Auto,
-    Facts,
     Nested,
     Taylor,
     along_candidates,
@@ -18,12 +15,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 
-def _candidates(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
-    del sizes
-    return along_candidates(facts)
-
-
-@operator(wants="inexact", candidates=_candidates, modes=(Nested, Taylor))
+@operator(wants="inexact", candidates=along_candidates, modes=(Nested, Taylor))
 def second_derivative(
     f: Function,
     x: Point,

@@ -1,6 +1,8 @@
 """The first NaN is traced to its operation, its line and its pass."""
 
+import jax
 import jax.numpy as jnp
+import pytest
 
 import hotk
 
@@ -35,3 +37,50 @@ def test_nan_of_the_value_itself_and_no_nan_at_all():
     assert (found.primitive, found.part, found.order) == ("log", "forward", 1)
     assert hotk.locate_nan(hotk.gradient, jnp.sin, 1.0).primitive is None
     assert "none" in str(hotk.locate_nan(hotk.gradient, jnp.sin, 1.0))
+
+
+ROOTS = lambda x: jnp.sum(jnp.sqrt(x))
+
+
+@pytest.mark.parametrize(
+    ("operator", "rest", "named"),
+    [
+        (hotk.partial, ((2, 0),), {}),
+        (hotk.tvp, (jnp.ones(2), jnp.ones(2)), {}),
+        (hotk.derivative_tensor, (), {"order": 3}),
+        (hotk.differential_operator({(2, 0): 1.0, (0, 1): -0.5}), (), {}),
+        (hotk.laplacian, (), {}),
+    ],
+    ids=["partial", "tvp", "derivative_tensor", "differential_operator", "laplacian"],
+)
+def test_operators_of_higher_order(operator, rest, named):
+    """The root of zero is zero; its derivatives divide by it."""
+    found = hotk.locate_nan(operator, ROOTS, jnp.zeros(2), *rest, **named)
+    assert "test_locate_nan.py" in found.line
+    assert (found.part, found.mode, found.finite) == ("series", "taylor", ())
+    assert "Taylor coefficients" in str(found)
+    found = hotk.locate_nan(operator, ROOTS, jnp.ones(2), *rest, **named)
+    assert found.primitive is None
+    # Here it is the value itself that is none.
+    bad = lambda x: ROOTS(x) + jnp.sum(jnp.log(x - 2))
+    found = hotk.locate_nan(operator, bad, jnp.ones(2), *rest, **named)
+    assert (found.part, found.primitive) == ("value", "log")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_inside_of_a_scan_it_is_the_operation_in_its_body(reverse):
+    def f(x):
+        def body(carry, row):
+            return carry + jnp.sqrt(row * x), row / (x + 1)
+
+        rows = jnp.array([2.0, 1.0, 0.0])
+        carry, ratios = jax.lax.scan(body, x, rows, reverse=reverse)
+        return carry + jnp.sum(ratios)
+
+    found = hotk.locate_nan(hotk.gradient, f, 1.0)
+    assert found.primitive is not None
+    assert found.primitive != "scan"
+    assert (found.order, found.inputs) == (1, "zero, infinity")
+    with open(__file__) as lines:
+        expected = 1 + next(i for i, line in enumerate(lines) if "jnp.sqrt(row" in line)
+    assert f"test_locate_nan.py:{expected}:" in found.line
