@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import jax
-
 from hotk._core import (
     PASSED_ON,
     ClosedJaxpr,
@@ -15,7 +13,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.capture import RULE_CAPTURES_ARRAY, Opaque, TracedProgram
+from hotk.capture import Opaque, TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
@@ -124,9 +122,6 @@ def make_program(
             raise
         except Opaque as reason:
             raise Fallback(str(reason)) from reason
-        except jax.errors.UnexpectedTracerError as error:
-            # A rule has failed for what was traced: none that derives from its body.
-            raise Fallback(RULE_CAPTURES_ARRAY) from error
         except Exception as error:
             failures.append(error)
             lines.append(f"{plan}: {first_line(error)}")

@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 from hotk._core import ClosedJaxpr
 from hotk.capture import facts_of
 from hotk.mode import AbstractMode, Auto, Facts
+from hotk.primitive import NotTransposableError
 
 from ._call import Call
 from .warnings import kinks
@@ -86,9 +87,14 @@ def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
 def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:
     """Whether a mode may be tried after others have failed.
 
-    A rule that raises is at fault itself: no derivative of the body stands in for it.
+    The derivative of a body stands in for a reverse rule that cannot be transposed. It
+    does not for one that raises, in code of the user or in what that calls.
     """
-    return not (plan.by_body and any(map(raised_by_user, failures)))
+    if not plan.by_body:
+        return True
+    failed = list(failures)
+    stands_in = any(isinstance(error, NotTransposableError) for error in failed)
+    return stands_in and not any(map(raised_by_user, failed))
 
 
 def raised_by_user(error: Exception) -> bool:

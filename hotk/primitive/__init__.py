@@ -1,6 +1,9 @@
 """Two primitives that carry all derivative rules; `custom_vjp` with a forward rule."""
 
-from ._custom_vjp import with_forward_rules as with_forward_rules
+from ._custom_vjp import (
+    NotTransposableError as NotTransposableError,
+    with_forward_rules as with_forward_rules,
+)
 from ._linear import (
     AbstractLinear as AbstractLinear,
     apply_linear as apply_linear,

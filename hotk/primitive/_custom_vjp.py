@@ -50,6 +50,10 @@ def with_forward_rules(f: Function, *, by_body: bool = False) -> Function:
     return call
 
 
+class NotTransposableError(Exception):
+    """A reverse rule can be applied, but JAX cannot transpose it."""
+
+
 T = TypeVar("T")
 
 
@@ -108,8 +112,19 @@ class CustomVjpDerivative(AbstractLinear):
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         """Transpose the reverse rule, or differentiate the body."""
         if not self.by_body:
+            types = self.gives([])
             back = lambda cotangents: self.backward(residuals, cotangents)
-            return jax.linear_transpose(back, self.gives([]))(inputs)[0]
+            # Traced first: an error of the rule itself is not one of transposing it.
+            traced = jax.make_jaxpr(back)(types)
+            run = lambda cotangents: jaxpr_as_fun(traced)(*cotangents)
+            try:
+                return jax.linear_transpose(run, types)(inputs)[0]
+            except jax.errors.UnexpectedTracerError:
+                raise  # the rule's fault: it holds what another trace has left behind
+            except Exception as error:  # JAX's transpose rules raise what they like
+                place = source_line(self.function.equation)
+                text = f"the reverse rule at {place} cannot be transposed ({error})"
+                raise NotTransposableError(text) from error
 
         def body(moved: Arrays) -> Arrays:
             outputs = self.function.body(*self._with(residuals, moved))

@@ -31,7 +31,7 @@ from hotk.mode import (
     Nested,
     Reverse,
 )
-from hotk.primitive import check_linear, with_forward_rules
+from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
 
 from ._shape import shapes
 
@@ -166,17 +166,20 @@ def _program_of(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 def _existing(closed: ClosedJaxpr, order: int) -> Modes:
     """Return the modes in which a derivative of a program can be traced."""
-    # As `hotk.Auto` does: bodies of custom_vjp functions only where nothing else works.
-    for by_body in (False, True):
-        modes = tuple(m for m in _modes(order) if _traces(closed, m, order, by_body))
-        if modes:
-            return modes
-    return ()
+    failures = {m: _failure(closed, m, order, by_body=False) for m in _modes(order)}
+    # As `hotk.Auto` does: bodies of custom_vjp functions where nothing else works, as
+    # their rules cannot be transposed.
+    if None not in failures.values() and any(
+        isinstance(error, NotTransposableError) for error in failures.values()
+    ):
+        failures = {m: _failure(closed, m, order, by_body=True) for m in _modes(order)}
+    return tuple(mode for mode, error in failures.items() if error is None)
 
 
-def _traces(
-    closed: ClosedJaxpr, mode: Forward | Reverse | Nested, order: int, by_body: bool
-) -> bool:
+def _failure(
+    closed: ClosedJaxpr, mode: Forward | Reverse | Nested, order: int, *, by_body: bool
+) -> Exception | None:
+    """Return why a derivative cannot be traced, `None` if it can."""
     types = [v.aval for v in closed.jaxpr.invars]
     moves = [is_inexact(t) for t in types]
     run = with_forward_rules(jaxpr_as_fun(closed), by_body=by_body)
@@ -206,9 +209,9 @@ def _traces(
         program = jax.make_jaxpr(derivative)(shapes(types))
         check_forward(program)
         check_linear(program)
-    except Exception:  # rules raise what they like
-        return False
-    return True
+    except Exception as error:  # rules raise what they like
+        return error
+    return None
 
 
 def _pushed_forward(

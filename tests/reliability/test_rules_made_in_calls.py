@@ -288,3 +288,65 @@ def test_what_stands_for_a_tracer_that_has_ended_does_no_harm():
 
 class Unknown:
     """A class without objects."""
+
+
+LEAKED = []
+
+
+def fails_in_a_library(x, u):
+    return (jnp.dot(u, jnp.ones(7)) * x,)
+
+
+def has_a_wrong_shape(x, u):
+    return (jnp.sum(3.0 * x * u),)
+
+
+def has_a_wrong_structure(x, u):
+    return 3.0 * x * u
+
+
+def uses_a_leaked_tracer(x, u):
+    return (3.0 * LEAKED[0] * x * u,)
+
+
+@pytest.mark.parametrize("operator", [hotk.gradient, hotk.jvp, hotk.hvp])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        fails_in_a_library,
+        has_a_wrong_shape,
+        has_a_wrong_structure,
+        uses_a_leaked_tracer,
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_the_body_does_not_stand_in_for_a_rule_that_fails(rule, operator):
+    """JAX raises without hotk: a number would be another function's derivative."""
+
+    @jax.custom_vjp
+    def squared(x):
+        return x**2
+
+    squared.defvjp(lambda x: (x**2, x), rule)
+    f = lambda x: jnp.sum(squared(x))
+    LEAKED.clear()
+    jax.jit(LEAKED.append)(X)
+    with pytest.raises((TypeError, ValueError)):
+        jax.grad(f)(X)
+    with pytest.raises((hotk.ModeError, jax.errors.UnexpectedTracerError)):
+        operator(f, X, *(() if operator is hotk.gradient else (V,)))
+    assert not hotk.can_differentiate(f, X).modes
+
+
+def test_the_body_stands_in_for_a_rule_that_cannot_be_transposed():
+    """`jnp.maximum` is not linear, so JAX cannot transpose it; reverse mode runs it."""
+
+    @jax.custom_vjp
+    def squared(x):
+        return x**2
+
+    squared.defvjp(lambda x: (x**2, x), lambda x, u: (3.0 * jnp.maximum(u, -1.0) * x,))
+    f = lambda x: jnp.sum(squared(x))
+    assert close(hotk.gradient(f, X), 3.0 * X)
+    assert close(hotk.jvp(f, X, V), 2.0 * jnp.vdot(X, V))
+    assert "the derivative of its body" in hotk.jvp.prepare(f, X, V).info.why
