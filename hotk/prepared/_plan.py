@@ -105,8 +105,10 @@ def raised_by_user(error: Exception) -> bool:
     return trace is not None and not facts_of(trace.tb_frame.f_code).library
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the class of an error and the first line of its message, cut short."""
+    if isinstance(error, NotTransposableError) and error.__cause__ is not None:
+        return first_line(error.__cause__)  # what JAX says of the rule
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
     return text if len(text) <= 160 else text[:160].rsplit(" ", 1)[0] + " ..."
