@@ -12,6 +12,7 @@ from hotk._core import (
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    Where as Where,
     ZeroHessianWarning as ZeroHessianWarning,
 )
 from hotk.capture import (

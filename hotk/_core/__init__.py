@@ -155,3 +155,11 @@ from ._types import (
     Vector as Vector,
     WhileLoop as WhileLoop,
 )
+from ._where import (
+    Where as Where,
+    configuration as configuration,
+    differentiated as differentiated,
+    differentiated_tree as differentiated_tree,
+    selection as selection,
+    without_configuration as without_configuration,
+)

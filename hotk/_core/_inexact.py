@@ -1,5 +1,7 @@
 """What can be differentiated: floating and complex numbers."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,7 @@ def nothing_inexact(
     name: str = "x",
     kinds: str = "floating or complex",
     got: str | None = None,
+    selected: Sequence[bool] | None = None,
 ) -> DtypeError:
     """Return the error for a point in which there is nothing to differentiate.
 
@@ -52,13 +55,17 @@ def nothing_inexact(
         name: What the user calls it.
         kinds: What can be differentiated here.
         got: What the point is, in words; a description of it by default.
+        selected: For each leaf whether a filter selects it, if there is one.
     """
+    fix = f"Convert the leaf to a float, as in `{name}.astype(float)` or `3.0`."
+    if selected is not None and not any(selected):
+        got, fix = "`where=` selects none of them", "Select at least one floating leaf."
     return DtypeError(
         message(
             call,
             f"`{name}` has no leaf that can be differentiated.",
             expected=f"at least one {kinds} array or Python float",
             got=describe_tree(x) if got is None else got,
-            fix=f"Convert the leaf to a float, as in `{name}.astype(float)` or `3.0`.",
+            fix=fix,
         )
     )

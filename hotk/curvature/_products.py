@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Gradient, Point, RandomKey, Scalar, Tangent
+from hotk._core import Function, Gradient, Point, RandomKey, Scalar, Tangent, Where
 from hotk.second import hvp
 
 from ._fisher import EmpiricalFisher, Fisher, SampledFisher
@@ -19,6 +19,7 @@ def ggnvp(
     v: Tangent,
     *args: PyTree,
     batched: bool = False,
+    where: Where = None,
 ) -> Gradient:
     r"""Compute the Gauss-Newton-vector product $J^T \nabla^2 L(z)\, J\, v$.
 
@@ -35,6 +36,7 @@ def ggnvp(
         v: Direction, with the structure, shapes and dtypes of `x`.
         *args: Further arguments of the model.
         batched: Whether the leaves of `v` have a leading axis, one direction each.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The product: a tree with the structure, shapes and dtypes of `x`, `None` at
@@ -57,7 +59,7 @@ def ggnvp(
         Schraudolph (2002). Fast curvature matrix-vector products for second-order
             gradient descent. Neural Computation 14(7), 1723-1738. Section 3.
     """
-    return hvp(GaussNewton(model, loss), x, v, *args, batched=batched)
+    return hvp(GaussNewton(model, loss), x, v, *args, batched=batched, where=where)
 
 
 def fvp(
@@ -67,6 +69,7 @@ def fvp(
     v: Tangent,
     *args: PyTree,
     batched: bool = False,
+    where: Where = None,
 ) -> Gradient:
     r"""Compute the Fisher-vector product with the exact Fisher matrix.
 
@@ -81,6 +84,7 @@ def fvp(
         v: Direction, with the structure, shapes and dtypes of `x`.
         *args: Further arguments of the model.
         batched: Whether the leaves of `v` have a leading axis, one direction each.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The product: a tree with the structure, shapes and dtypes of `x`, `None` at
@@ -102,7 +106,7 @@ def fvp(
         Martens (2020). New insights and perspectives on the natural gradient method.
             JMLR 21(146), 1-76. Section 5.
     """
-    return hvp(Fisher(model, loss), x, v, *args, batched=batched)
+    return hvp(Fisher(model, loss), x, v, *args, batched=batched, where=where)
 
 
 def sampled_fvp(
@@ -114,6 +118,7 @@ def sampled_fvp(
     key: RandomKey,
     samples: int = 1,
     batched: bool = False,
+    where: Where = None,
 ) -> Gradient:
     r"""Compute the Fisher-vector product with a Monte Carlo estimate of the matrix.
 
@@ -130,6 +135,7 @@ def sampled_fvp(
         key: A random key; the same key gives the same matrix.
         samples: The number of targets for each example.
         batched: Whether the leaves of `v` have a leading axis, one direction each.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The product: a tree with the structure, shapes and dtypes of `x`, `None` at
@@ -155,7 +161,7 @@ def sampled_fvp(
             JMLR 21(146), 1-76. Section 5.
     """
     f = SampledFisher(model, loss, key, samples)
-    return hvp(f, x, v, *args, batched=batched)
+    return hvp(f, x, v, *args, batched=batched, where=where)
 
 
 def empirical_fvp(
@@ -165,6 +171,7 @@ def empirical_fvp(
     v: Tangent,
     *args: PyTree,
     batched: bool = False,
+    where: Where = None,
 ) -> Gradient:
     r"""Compute the product of the empirical Fisher matrix with a vector.
 
@@ -179,6 +186,7 @@ def empirical_fvp(
         v: Direction, with the structure, shapes and dtypes of `x`.
         *args: Further arguments of the model.
         batched: Whether the leaves of `v` have a leading axis, one direction each.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The product: a tree with the structure, shapes and dtypes of `x`, `None` at
@@ -200,4 +208,4 @@ def empirical_fvp(
         Kunstner, Balles and Hennig (2019). Limitations of the empirical Fisher
             approximation for natural gradient descent. NeurIPS. Equation 3.
     """
-    return hvp(EmpiricalFisher(model, loss), x, v, *args, batched=batched)
+    return hvp(EmpiricalFisher(model, loss), x, v, *args, batched=batched, where=where)

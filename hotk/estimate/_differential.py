@@ -15,7 +15,7 @@ from hotk._core import (
     RandomKey,
     Tangent,
     Vector,
-    is_inexact,
+    differentiated_tree,
     nothing_inexact,
 )
 from hotk.first import refuse_complex
@@ -236,7 +236,8 @@ def _check_arguments(
     call: str, x: Point, samples: int, block_size: int | None
 ) -> Vector:
     """Check what all of them need; return the differentiated leaves of a point."""
-    like = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else None, x)
+    as_array = lambda a, moves: jnp.asarray(a) if moves else None
+    like = jax.tree.map(as_array, x, differentiated_tree(x))
     refuse_complex(call, like, "partial")
     for name, count in (("samples", samples), ("block_size", block_size)):
         if count is not None and not isinstance(count, int | np.integer):

@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -26,6 +26,7 @@ def value_and_derivative(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value and the derivative of a function of one real number.
 
@@ -38,6 +39,7 @@ def value_and_derivative(
         mode: `hotk.Forward()`, `hotk.Reverse()` (one pass for each number in the
             value) or `hotk.Auto()`: forward, or reverse where there is no forward mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The pair `(y, derivative)`, both with the structure, shapes and dtypes of the
@@ -68,6 +70,7 @@ def derivative(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> PyTree:
     r"""Compute the derivative $f'(x)$ of a function of one real number.
 
@@ -82,6 +85,7 @@ def derivative(
         mode: `hotk.Forward()`, `hotk.Reverse()` (one pass for each number in the
             value) or `hotk.Auto()`: forward, or reverse where there is no forward mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The derivative, with the structure, shapes and dtypes of the value of `f`;

@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -20,6 +20,7 @@ def value_and_gradient(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value and the gradient of a real scalar function.
 
@@ -36,6 +37,7 @@ def value_and_gradient(
         mode: `hotk.Reverse()`, `hotk.Forward()` (one pass for each number in `x`) or
             `hotk.Auto()`: reverse, or forward where a `while_loop` has no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The pair `(y, gradient)`: a scalar, and the structure, shapes and dtypes of `x`
@@ -68,6 +70,7 @@ def gradient(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> PyTree:
     r"""Compute the gradient $\nabla f(x)$ of a real scalar function.
 
@@ -84,6 +87,7 @@ def gradient(
         mode: `hotk.Reverse()`, `hotk.Forward()` (one pass for each number in `x`) or
             `hotk.Auto()`: reverse, or forward where a `while_loop` has no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The gradient, with the structure, shapes and dtypes of `x` and `None` at leaves

@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
@@ -31,6 +31,7 @@ def value_and_jacobian(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian.
@@ -47,6 +48,7 @@ def value_and_jacobian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if n <= m.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
 
@@ -81,6 +83,7 @@ def jacobian(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Jacobian $J_{ij} = \partial f_i / \partial x_j$.
@@ -97,6 +100,7 @@ def jacobian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if n <= m.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
 

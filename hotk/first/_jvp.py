@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent
+from hotk._core import Function, Point, Tangent, Where
 from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
@@ -30,6 +30,7 @@ def value_and_jvp(
     *args: PyTree,
     mode: Forward | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian-vector product $J(x)\,v$.
@@ -48,6 +49,7 @@ def value_and_jvp(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Forward()` or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and the value is computed once.
 
@@ -82,6 +84,7 @@ def jvp(
     *args: PyTree,
     mode: Forward | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Jacobian-vector product $J(x)\,v$.
@@ -100,6 +103,7 @@ def jvp(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Forward()` or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well.
 

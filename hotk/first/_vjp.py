@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Cotangent, Function, Gradient, Point
+from hotk._core import Cotangent, Function, Gradient, Point, Where
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -32,6 +32,7 @@ def value_and_vjp(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its vector-Jacobian product $u^{\mathsf T} J(x)$.
@@ -53,6 +54,7 @@ def value_and_vjp(
             real outputs) or `hotk.Auto()`: reverse, or forward where a `while_loop` has
             no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
             product then has it as well, and `f` is linearized once.
 
@@ -91,6 +93,7 @@ def vjp(
     *args: PyTree,
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the vector-Jacobian product $u^{\mathsf T} J(x)$.
@@ -112,6 +115,7 @@ def vjp(
             real outputs) or `hotk.Auto()`: reverse, or forward where a `while_loop` has
             no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
             product then has it as well, and `f` is linearized once.
 

@@ -5,7 +5,7 @@ import math
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent
+from hotk._core import Function, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -32,6 +32,7 @@ def derivatives(
     order: int,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute all derivatives of `f` along a direction, up to an order K.
@@ -56,6 +57,7 @@ def derivatives(
             raised. It is static: another one is another program.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; all
             results then have it as well, the value too.
 
@@ -106,6 +108,7 @@ def taylor(
     order: int,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Taylor coefficients of `f` along a direction, up to an order K.
@@ -129,6 +132,7 @@ def taylor(
             raised. It is static: another one is another program.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; all
             results then have it as well, the value too.
 

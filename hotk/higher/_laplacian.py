@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.dense import size_of, unit
 from hotk.first import refuse_complex
 from hotk.mode import (
@@ -36,6 +36,7 @@ def value_and_laplacian(
     *args: PyTree,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Laplacian $\Delta f(x)$.
@@ -56,6 +57,7 @@ def value_and_laplacian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many first derivatives at once. Chosen from the program if left
             out.
 
@@ -108,6 +110,7 @@ def laplacian(
     *args: PyTree,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Laplacian $\Delta f(x) = \sum_i \partial^2 f / \partial x_i^2$.
@@ -128,6 +131,7 @@ def laplacian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many first derivatives at once. Chosen from the program if left
             out.
 
@@ -163,6 +167,7 @@ def biharmonic(
     *args: PyTree,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the biharmonic operator $\Delta^2 f(x)$, the Laplacian of the Laplacian.
@@ -180,6 +185,7 @@ def biharmonic(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many first derivatives at once, in each of the two. Chosen from
             the program if left out.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.dense import size_of
 from hotk.first import refuse_complex
 from hotk.mode import (
@@ -211,6 +211,7 @@ def derivative_tensor(
     symmetric: bool = False,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the tensor of all K-th partial derivatives of `f` at `x`.
@@ -232,6 +233,7 @@ def derivative_tensor(
             `hotk.SymmetricTensor`s.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many directions at once. Chosen from the program if left out.
 
     Returns:
@@ -257,6 +259,11 @@ def derivative_tensor(
             forward propagation of univariate Taylor series. Math. Comp. 69, 1117-1130.
     """
     del f, x
-    keywords = {"mode": mode, "has_aux": has_aux, "block_size": block_size}
+    keywords = {
+        "mode": mode,
+        "has_aux": has_aux,
+        "block_size": block_size,
+        "where": where,
+    }
     operator = _symmetric if symmetric else _full
     return operator, args, {"order": order, **keywords}

@@ -12,6 +12,7 @@ from hotk._core import (
     DtypeError,
     Point,
     StructureError,
+    configuration,
     is_inexact_or_shape,
     leaf_name,
     message,
@@ -54,10 +55,12 @@ def multi_index(call: str, x: Point, index: object) -> Index:
             dict the keys that count are enough, or their names in a string or a tuple,
             each as often as it is differentiated by.
     """
-    paths, _ = jax.tree_util.tree_flatten_with_path(x)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(x)
+    fixed = configuration([leaf for _, leaf in paths], treedef)
     leaves, start = [], 0
-    for path, leaf in paths:
-        shape, differentiated = np.shape(leaf), is_inexact_or_shape(leaf)
+    for i, (path, leaf) in enumerate(paths):
+        shape = np.shape(leaf)
+        differentiated = i not in fixed and is_inexact_or_shape(leaf)
         name = leaf_name("x", path)
         leaves.append(_Leaf(name, shape, start if differentiated else None))
         start += int(np.prod(shape)) if differentiated else 0

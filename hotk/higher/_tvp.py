@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from hotk._core import Function, Point, StructureError, Tangent, message
+from hotk._core import Function, Point, StructureError, Tangent, Where, message
 from hotk.mode import (
     AUTO,
     Auto,
@@ -89,6 +89,7 @@ def tvp(
     args: tuple[PyTree, ...] = (),
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the tensor-vector product $D^K f(x)[v_1, \dots, v_K]$.
@@ -108,6 +109,7 @@ def tvp(
         args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of all directions have a leading axis, one tuple of
             directions each.
 
@@ -145,5 +147,5 @@ def tvp(
                 fix="Further arguments of `f` go in `args=(...)`.",
             )
         )
-    keywords = {"mode": mode, "has_aux": has_aux, "batched": batched}
+    keywords = {"mode": mode, "has_aux": has_aux, "batched": batched, "where": where}
     return _contraction, (directions, *args), keywords

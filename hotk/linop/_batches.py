@@ -156,7 +156,8 @@ class DataOperator(AbstractOperator):
 
         def product(h: AbstractPointOperator) -> tuple[PyTree, Scalar]:
             direction, f = h.direction(v, batched=batched), WithValue(h.f)
-            result, y = hvp(f, h.x, direction, *h.args, has_aux=True, batched=batched)
+            keywords = {"has_aux": True, "batched": batched, "where": h.where}
+            result, y = hvp(f, h.x, direction, *h.args, **keywords)
             return h.conjugate(result), y
 
         return self._sum_with_check(product)

@@ -7,7 +7,7 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, RandomKey, Scalar
+from hotk._core import Function, Point, RandomKey, Scalar, Where
 from hotk.capture import Closure
 from hotk.curvature import (
     AbstractLikelihood,
@@ -19,7 +19,7 @@ from hotk.curvature import (
 )
 
 from ._batches import DataOperator
-from ._frozen import check_differentiable, freeze
+from ._frozen import Selected, freeze
 from ._hessian import AbstractHessian, HessianOperator
 from ._source import Batches, Reduction
 
@@ -35,6 +35,8 @@ class GGNOperator(AbstractHessian):
         f: The function whose Hessian it is, as a closure.
         x: The arrays of the point, `None` in place of other leaves.
         args: The arrays of the further arguments of the model.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
 
     Example:
         >>> inputs = jnp.array([[1.0, 2.0], [3.0, 4.0]])
@@ -51,6 +53,7 @@ class GGNOperator(AbstractHessian):
     f: Closure
     x: Point
     args: tuple[PyTree, ...]
+    selected: Selected = eqx.field(static=True)
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class GGNOperator(AbstractHessian):
         loss: Callable[[PyTree], Scalar],
         x: Point,
         *args: PyTree,
+        where: Where = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -66,9 +70,10 @@ class GGNOperator(AbstractHessian):
             loss: Function of that tree that returns one real number.
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
         """
-        self.f, self.x, self.args = freeze(GaussNewton(model, loss), x, args)
-        check_differentiable("GGNOperator(model, loss, x)", self.x)
+        call, f = "GGNOperator(model, loss, x)", GaussNewton(model, loss)
+        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
 
     @staticmethod
     def over(
@@ -80,6 +85,7 @@ class GGNOperator(AbstractHessian):
         reduction: Reduction = "mean",
         dtype: DTypeLike | None = None,
         progress: bool = False,
+        where: Where = None,
     ) -> DataOperator:
         r"""Make the Gauss-Newton matrix of a loss over a data set in batches.
 
@@ -98,6 +104,7 @@ class GGNOperator(AbstractHessian):
                 operator is then that of the mean over all examples. `"sum"` for sums.
             dtype: The dtype in which batches are summed; at least `float32`.
             progress: Whether to show a progress bar for each pass; needs `tqdm`.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
         Returns:
             An operator with `value` and `gradient`, which take one pass now.
@@ -121,7 +128,13 @@ class GGNOperator(AbstractHessian):
         # the Hessian of this function is the Gauss-Newton matrix of a batch
         f = _OnBatch(model, loss)
         return HessianOperator.over(
-            f, x, batches, reduction=reduction, dtype=dtype, progress=progress
+            f,
+            x,
+            batches,
+            reduction=reduction,
+            dtype=dtype,
+            progress=progress,
+            where=where,
         )
 
 
@@ -148,6 +161,8 @@ class FisherOperator(AbstractHessian):
         f: The function whose Hessian it is, as a closure.
         x: The arrays of the point, `None` in place of other leaves.
         args: The arrays of the further arguments of the model.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
 
     Example:
         >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
@@ -163,6 +178,7 @@ class FisherOperator(AbstractHessian):
     f: Closure
     x: Point
     args: tuple[PyTree, ...]
+    selected: Selected = eqx.field(static=True)
 
     def __init__(
         self,
@@ -170,6 +186,7 @@ class FisherOperator(AbstractHessian):
         loss: AbstractLikelihood,
         x: Point,
         *args: PyTree,
+        where: Where = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -178,9 +195,10 @@ class FisherOperator(AbstractHessian):
             loss: A likelihood of `hotk.curvature`.
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
         """
-        self.f, self.x, self.args = freeze(Fisher(model, loss), x, args)
-        check_differentiable("FisherOperator(model, loss, x)", self.x)
+        call, f = "FisherOperator(model, loss, x)", Fisher(model, loss)
+        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
 
 
 @final
@@ -195,6 +213,8 @@ class SampledFisherOperator(AbstractHessian):
         f: The function whose Hessian it is, as a closure.
         x: The arrays of the point, `None` in place of other leaves.
         args: The arrays of the further arguments of the model.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.zeros(1))
@@ -211,6 +231,7 @@ class SampledFisherOperator(AbstractHessian):
     f: Closure
     x: Point
     args: tuple[PyTree, ...]
+    selected: Selected = eqx.field(static=True)
 
     def __init__(
         self,
@@ -220,6 +241,7 @@ class SampledFisherOperator(AbstractHessian):
         *args: PyTree,
         key: RandomKey,
         samples: int = 1,
+        where: Where = None,
     ) -> None:
         """Make the operator of a model, a loss and a key as they are now.
 
@@ -230,10 +252,11 @@ class SampledFisherOperator(AbstractHessian):
             *args: Further arguments of the model.
             key: A random key.
             samples: The number of targets for each example.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
         """
         f = SampledFisher(model, loss, key, samples)
-        self.f, self.x, self.args = freeze(f, x, args)
-        check_differentiable("SampledFisherOperator(model, loss, x)", self.x)
+        call = "SampledFisherOperator(model, loss, x)"
+        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
 
 
 @final
@@ -247,6 +270,8 @@ class EmpiricalFisherOperator(AbstractHessian):
         f: The function whose Hessian it is, as a closure.
         x: The arrays of the point, `None` in place of other leaves.
         args: The arrays of the further arguments of the model.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.array([3.0]))
@@ -262,6 +287,7 @@ class EmpiricalFisherOperator(AbstractHessian):
     f: Closure
     x: Point
     args: tuple[PyTree, ...]
+    selected: Selected = eqx.field(static=True)
 
     def __init__(
         self,
@@ -269,6 +295,7 @@ class EmpiricalFisherOperator(AbstractHessian):
         loss: AbstractLoss,
         x: Point,
         *args: PyTree,
+        where: Where = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -277,6 +304,10 @@ class EmpiricalFisherOperator(AbstractHessian):
             loss: A loss of `hotk.curvature`.
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
         """
-        self.f, self.x, self.args = freeze(EmpiricalFisher(model, loss), x, args)
-        check_differentiable("EmpiricalFisherOperator(model, loss, x)", self.x)
+        call, f = (
+            "EmpiricalFisherOperator(model, loss, x)",
+            EmpiricalFisher(model, loss),
+        )
+        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)

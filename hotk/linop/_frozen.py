@@ -1,6 +1,6 @@
 """A function that an operator keeps: split once, never changed, never opaque."""
 
-from typing import final
+from typing import TypeAlias, final
 
 import equinox as eqx
 import jax
@@ -14,11 +14,15 @@ from hotk._core import (
     ModeError,
     Point,
     StructureError,
+    Vector,
+    Where,
     describe_tree,
     function_name,
     in_trace,
     message,
     nothing_inexact,
+    selection,
+    without_configuration,
 )
 from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
 
@@ -92,20 +96,71 @@ def arrays_of(tree: PyTree) -> PyTree:
     return eqx.filter(jax.tree.map(_as_array, tree), eqx.is_array)
 
 
+Selected: TypeAlias = tuple[bool, ...] | None
+"""For each array of a point whether it is differentiated, if a filter was given."""
+
+
 def freeze(
+    call: str, f: Function, x: Point, args: tuple[PyTree, ...], where: Where
+) -> tuple[Closure, Point, tuple[PyTree, ...], Selected]:
+    """Split a function and its arguments into modules whose leaves are arrays.
+
+    What the user changes afterwards does not reach the operator.
+
+    Args:
+        call: The call, for messages.
+        f: The function.
+        x: The point.
+        args: The further arguments.
+        where: Which leaves of the point are differentiated.
+
+    Returns:
+        The function as a closure, the point, and the further arguments, with `None` in
+        the places of parts that cannot change: those belong to the closure. Then for
+        each array of the point whether the filter selects it.
+
+    Raises:
+        DtypeError: If nothing in the point is differentiated.
+    """
+    chosen = selection(call, x, where)
+    closure, arrays, rest = _freeze(f, x, args)
+    selected: Selected = None
+    if chosen is not None:
+        parts = jax.tree.structure(x).flatten_up_to(arrays)
+        pairs = zip(chosen, parts, strict=True)
+        selected = tuple(yes for yes, part in pairs if part is not None)
+    if not jax.tree.leaves(moving(arrays, selected)):
+        raise nothing_inexact(call, x, selected=chosen)
+    return closure, arrays, rest, selected
+
+
+def moving(x: Point, selected: Selected) -> Vector:
+    """Return the differentiated part of the arrays of a point, `None` elsewhere."""
+    differentiated = eqx.filter(x, eqx.is_inexact_array)
+    return (
+        differentiated
+        if selected is None
+        else eqx.filter(differentiated, marks(x, selected))
+    )
+
+
+def marks(x: Point, selected: Selected) -> PyTree[bool] | None:
+    """Return which arrays of a point are selected as a tree like it."""
+    return None if selected is None else jax.tree.structure(x).unflatten(selected)
+
+
+def _freeze(
     f: Function, x: Point, args: tuple[PyTree, ...]
 ) -> tuple[Closure, Point, tuple[PyTree, ...]]:
     """Split a function and its arguments into modules whose leaves are arrays.
 
-    What the user changes afterwards does not reach the operator. A function that is
-    opaque is traced to its program. If Python needs the value of an array besides the
-    point, to branch by it or to count up to it, the arrays are part of the program.
-
-    Returns:
-        The function as a closure, the point, and the further arguments, with `None` in
-        the places of parts that cannot change: those belong to the closure.
+    A function that is opaque is traced to its program. If Python needs the value of an
+    array besides the point, to branch by it or to count up to it, the arrays are part
+    of the program.
     """
-    whole = jax.tree.map(_as_array, (x, args))
+    as_array = lambda a, free: _as_array(a) if free else a
+    x = jax.tree.map(as_array, x, without_configuration(x))
+    whole = (x, jax.tree.map(_as_array, args))
     arrays, statics = eqx.partition(whole, eqx.is_array)
     try:
         return (_as_closure(f, arrays, statics), *arrays)
@@ -260,13 +315,3 @@ def _is_same(old: object, new: object) -> bool:
         a, b = Closure.of(old), Closure.of(new)
         return a.skeleton == b.skeleton and not a.leaves and not b.leaves
     return type(old) is type(new) and bool(old == new)
-
-
-def check_differentiable(call: str, x: Point) -> None:
-    """Refuse a point without a leaf that can be differentiated.
-
-    Raises:
-        DtypeError: If there is none.
-    """
-    if not jax.tree.leaves(eqx.filter(x, eqx.is_inexact_array)):
-        raise nothing_inexact(call, x)

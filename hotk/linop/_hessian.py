@@ -6,11 +6,11 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.capture import Closure
 
 from ._batches import DataOperator
-from ._frozen import arrays_of, check_differentiable, freeze
+from ._frozen import Selected, arrays_of, freeze
 from ._linearized import Linearized, Plan, linearized
 from ._point_operator import AbstractPointOperator
 from ._source import Batches, Reduction, Source
@@ -63,6 +63,8 @@ class HessianOperator(AbstractHessian):
         f: The function, as a closure.
         x: The arrays of the point, `None` in place of other leaves.
         args: The arrays of the further arguments of `f`.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
 
     Example:
         >>> f = lambda w: jnp.sum(w["a"] ** 2) * w["b"]
@@ -82,21 +84,26 @@ class HessianOperator(AbstractHessian):
     f: Closure
     x: Point
     args: tuple[PyTree, ...]
+    selected: Selected = eqx.field(static=True)
 
-    def __init__(self, f: Function, x: Point, *args: PyTree) -> None:
+    def __init__(
+        self, f: Function, x: Point, *args: PyTree, where: Where = None
+    ) -> None:
         """Make the operator of `f` as it is now.
 
         Args:
             f: Function `f(x, *args)` that returns one real floating-point number.
             x: Point: any pytree. Floating and complex leaves are differentiated.
             *args: Further arguments of `f`.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`. The operator
+                is that of `f` as a function of these alone.
 
         Raises:
             DtypeError: If nothing in `x` can be differentiated.
             ModeError: If Python code in `f` needs the value of the point.
         """
-        self.f, self.x, self.args = freeze(f, x, args)
-        check_differentiable("HessianOperator(f, x)", self.x)
+        call = "HessianOperator(f, x)"
+        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
 
     @staticmethod
     def over(
@@ -107,6 +114,7 @@ class HessianOperator(AbstractHessian):
         reduction: Reduction = "mean",
         dtype: DTypeLike | None = None,
         progress: bool = False,
+        where: Where = None,
     ) -> DataOperator:
         r"""Make the Hessian of a loss over a data set that comes in batches.
 
@@ -127,6 +135,7 @@ class HessianOperator(AbstractHessian):
                 operator is then that of the mean over all examples. `"sum"` for sums.
             dtype: The dtype in which batches are summed; at least `float32`.
             progress: Whether to show a progress bar for each pass; needs `tqdm`.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
         Returns:
             An operator with `value` and `gradient`, which take one pass now.
@@ -148,7 +157,7 @@ class HessianOperator(AbstractHessian):
         """
         source = Source(batches, reduction, progress)
         # one closure for all batches: they share its program
-        of_first = HessianOperator(loss, x, source.first_batch())
+        of_first = HessianOperator(loss, x, source.first_batch(), where=where)
 
         def make(x: Point, batch: PyTree) -> HessianOperator:
             moved = of_first.at(x)

@@ -21,7 +21,7 @@ from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
 
-from ._frozen import matching_arrays, static_parts
+from ._frozen import Selected, marks, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator
 
 
@@ -35,16 +35,24 @@ class AbstractPointOperator(AbstractOperator):
         f: The function as it was when the operator was made.
         x: The point.
         args: Further arguments of the function.
+        selected: For each array of the point whether it is differentiated; `None` for
+            all that are floating or complex.
     """
 
     f: eqx.AbstractVar[Closure]
     x: eqx.AbstractVar[Point]
     args: eqx.AbstractVar[tuple[PyTree, ...]]
+    selected: eqx.AbstractVar[Selected]
 
     @property
     def like(self) -> Vector:
         """A vector of the space: the differentiated part of the point."""
-        return eqx.filter(self.x, eqx.is_inexact_array)
+        return moving(self.x, self.selected)
+
+    @property
+    def where(self) -> PyTree[bool] | None:
+        """Which arrays of the point are differentiated, as it was given; or `None`."""
+        return marks(self.x, self.selected)
 
     @property
     def symmetric(self) -> bool:
@@ -75,7 +83,9 @@ class AbstractPointOperator(AbstractOperator):
 
         The leaves that are not differentiated are those of the point.
         """
-        rest = eqx.filter(self.x, eqx.is_inexact_array, inverse=True)
+        is_none = lambda a: a is None
+        held = lambda a, moved: a if moved is None else None
+        rest = jax.tree.map(held, self.x, self.like, is_leaf=is_none)
         if batched:
             count = len(jax.tree.leaves(v)[0])
             spread = lambda a: jnp.broadcast_to(a, (count, *a.shape))
@@ -100,7 +110,7 @@ class AbstractPointOperator(AbstractOperator):
     @property
     def value(self) -> Scalar:
         """The value of the function."""
-        return value_and_gradient(self.f, self.x, *self.args)[0]
+        return value_and_gradient(self.f, self.x, *self.args, where=self.where)[0]
 
     @property
     def gradient(self) -> Gradient:
@@ -109,7 +119,8 @@ class AbstractPointOperator(AbstractOperator):
         For complex leaves it is the gradient in the real embedding, the conjugate of
         what `jax.grad` returns: `x - H.solve(H.gradient).x` is a Newton step.
         """
-        return self.conjugate(value_and_gradient(self.f, self.x, *self.args)[1])
+        gradient = value_and_gradient(self.f, self.x, *self.args, where=self.where)[1]
+        return self.conjugate(gradient)
 
     def at(self: H, x: Point, *args: PyTree) -> H:
         """Return the same operator at another point: nothing is traced or compiled.
@@ -146,8 +157,9 @@ def _product(operator: AbstractPointOperator, v: PyTree, *, batched: bool) -> Py
 
 def _hvp(operator: AbstractPointOperator, v: PyTree, batched: bool) -> PyTree:
     direction = operator.direction(v, batched=batched)
-    f, x, args = operator.f, operator.x, operator.args
-    return operator.conjugate(hvp(f, x, direction, *args, batched=batched))
+    f, x, args, where = operator.f, operator.x, operator.args, operator.where
+    product = hvp(f, x, direction, *args, batched=batched, where=where)
+    return operator.conjugate(product)
 
 
 _traced_product = jitted(_hvp, static_argnums=2)

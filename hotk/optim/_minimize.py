@@ -16,10 +16,13 @@ from hotk._core import (
     Gradient,
     Point,
     Scalar,
+    Where,
     bar,
     describe,
+    differentiated,
     in_trace,
-    is_inexact,
+    nothing_inexact,
+    selection,
 )
 from hotk.linop import space
 from hotk.mode import Nested
@@ -243,6 +246,7 @@ def minimize(
     max_steps: int = 1000,
     args: tuple[Any, ...] = (),
     progress: bool = False,
+    where: Where = None,
 ) -> Minimum:
     r"""Minimize a function by the updates of a transformation of optax.
 
@@ -264,6 +268,7 @@ def minimize(
         max_steps: The most updates.
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.
+        where: Which leaves of `x0` to change; see `hotk.Where`.
 
     Returns:
         A `Minimum`: the point, its value, and why it stopped. Where a value or a
@@ -294,8 +299,14 @@ def minimize(
         )
     if not isinstance(args, tuple):
         raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
-    x = jax.tree.map(lambda a: jnp.asarray(a) if is_inexact(a) else a, x0)
-    moving, rest = eqx.partition(x, is_inexact)
+    leaves, treedef = jax.tree.flatten(x0)
+    selected = selection(call, x0, where)
+    moves = differentiated(leaves, treedef, selected)
+    if selected is not None and not any(moves):
+        raise nothing_inexact(call, x0, name="x0", selected=selected)
+    marks = treedef.unflatten(moves)
+    as_array = lambda a, yes: jnp.asarray(a) if yes else a
+    moving, rest = eqx.partition(jax.tree.map(as_array, x0, marks), marks)
     dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
     traced = in_trace()
@@ -316,8 +327,15 @@ def minimize(
         while True:
             point = eqx.combine(moving, rest)
             with called(call):
-                end: _Iterate = run(f, point, (state, limits), *args, order=bound)
-            moving = eqx.filter(end.x, is_inexact)
+                end: _Iterate = run(
+                    f,
+                    point,
+                    (state, limits),
+                    *args,
+                    order=bound,
+                    where=None if where is None else marks,
+                )
+            moving = end.x
             state = end.state
             if traced:
                 history = jnp.append(end.start, end.values[:max_steps])

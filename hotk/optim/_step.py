@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -21,8 +22,13 @@ from hotk._core import (
     Function,
     HotkError,
     Point,
+    PyTreeDef,
     StructureError,
+    Where,
     describe,
+    describe_tree,
+    differentiated,
+    differentiated_tree,
     is_inexact,
     leaf_name,
     message,
@@ -76,6 +82,7 @@ def run(
     order: BoundFormula,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> PyTree:
     """Run a formula: found by the code of `f`, compiled once."""
     assert isinstance(mode, Nested)
@@ -132,7 +139,9 @@ def transformation(
     arrays = {key: _number(name, key, value) for key, value in numbers.items()}
 
     def first(params: optax.Params) -> optax.OptState:
-        state = init(jax.tree.map(jnp.asarray, params), arrays)
+        # Only what is differentiated has a state; the rest of a module may be anything.
+        moving = eqx.filter(params, differentiated_tree(params))
+        state = init(jax.tree.map(jnp.asarray, moving), arrays)
         return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well
 
     def update(
@@ -149,20 +158,44 @@ def transformation(
         value_fn = obj_fn if value_fn is None else value_fn
         made_of = value_fn if compose is None else compose(value_fn, extra, state)
         f = objective(call, params, made_of, full_params, extra)
-        leaves, treedef = jax.tree.flatten(updates)
-        points = treedef.flatten_up_to(params)
-        moving = [i for i, leaf in enumerate(points) if is_inexact(leaf)]
-        if params is None or not any(jnp.size(points[i]) for i in moving):
+        points, treedef = jax.tree.flatten(params)
+        leaves = _parts_like(call, treedef, params, updates)
+        could = differentiated(points, treedef)
+        # A gradient that is `None`, as of `eqx.filter_grad`, is one not to step along.
+        moves = [a and eqx.is_array_like(g) for a, g in zip(could, leaves, strict=True)]
+        moving = [i for i, yes in enumerate(moves) if yes]
+        if not any(jnp.size(points[i]) for i in moving):
             return updates, state
         refuse_complex_parameters(call, params)
         gradient = [jnp.asarray(leaves[i]) for i in moving]
+        where = None if moves == could else treedef.unflatten(moves)
+        c = (gradient, state, arrays)
         with called(call):
-            made, state = run(f, params, (gradient, state, arrays), order=bound)
+            made, state = run(f, params, c, order=bound, where=where)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state
 
     return optax.GradientTransformationExtraArgs(first, update)
+
+
+def _parts_like(
+    call: str, treedef: PyTreeDef, params: optax.Params, updates: optax.Updates
+) -> list[Any]:
+    """Return the gradient of each parameter, `None` where there is none."""
+    try:
+        return treedef.flatten_up_to(updates)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StructureError(
+            message(
+                call,
+                "`updates` must have the structure of `params`.",
+                expected=describe_tree(params),
+                got=describe_tree(updates),
+                fix="Give the gradient with respect to `params`; it may have `None` in "
+                "the places of leaves that do not change.",
+            )
+        ) from error
 
 
 _NO_AUX = {

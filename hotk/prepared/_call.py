@@ -16,7 +16,8 @@ from hotk._core import (
     Leaf,
     Point,
     Tangent,
-    is_inexact,
+    configuration,
+    differentiated,
     unkeyed_setting,
 )
 from hotk.capture import (
@@ -60,6 +61,8 @@ class Call:
         originals: The same as the user holds them: NumPy arrays not copied.
         pinned: Arrays that a class reaches: constants of the program.
         inputs: The sorted leaves of the arguments.
+        moves: For each leaf of the point whether it is differentiated.
+        configuration: Places in the point of numbers that belong to a module.
         key: What identifies the program of `f` at this structure of arguments.
         traced: The program of `f`, if the call is of a function that is traced by
             itself.
@@ -105,7 +108,13 @@ class Call:
         self.wrote = self.keeps = False
         self._flatten()
         places = Walk(static_arrays=static_arrays)
-        self.inputs = sort_inputs(self.leaves, self.counts, places)
+        self.inputs = sort_inputs(
+            self.leaves,
+            self.counts,
+            places,
+            moves=self.moves,
+            configuration=self.configuration,
+        )
         self.placed = len(places.key)
         if walk is None:
             walk = self._walk(Walk(static_arrays=static_arrays))
@@ -137,13 +146,17 @@ class Call:
         self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
         self.ahead = self.counts[0] + self.counts[1]
         self.orders = dict_orders(self.args)
+        own, selected = self.leaves[: self.counts[0]], self.options.selected
+        self.configuration = configuration(own, x_tree)
+        self.moves = differentiated(own, x_tree, selected)
 
     @property
     def key(self) -> Hashable:
         """What identifies the program of `f`, whatever the operator."""
         trees = (self.x_tree, self.args_trees, self.orders)
         stage = (int(self.static_arrays), unkeyed_setting())
-        return (self.options.has_aux, *stage, *trees, *self.walked)
+        options = (self.options.has_aux, self.options.selected)
+        return (*options, *stage, *trees, *self.walked)
 
     @property
     def store_key(self) -> tuple[Hashable, ...]:
@@ -297,11 +310,10 @@ class Call:
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""
-        leaves, _, args = self.unflatten(self.inputs.arrays)
         statics = self.inputs.statics
-        if any(i not in statics for i in range(self.ahead, self.ahead + len(args))):
-            return True
-        return any(i not in statics and not is_inexact(a) for i, a in enumerate(leaves))
+        args = range(self.ahead, len(self.leaves))
+        held = [i for i, moves in enumerate(self.moves) if not moves]
+        return any(i not in statics for i in (*args, *held))
 
     def numpy_inputs(self) -> list[np.ndarray | np.generic | None]:
         """Return a copy of each NumPy array that `f` gets, `None` for other arrays.
@@ -314,7 +326,7 @@ class Call:
         arrays: list[PyTree] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
             if i not in self.inputs.statics and not point <= i < ahead:
-                traced = np.ndim(leaf) == 0 or (i < point and is_inexact(leaf))
+                traced = np.ndim(leaf) == 0 or (i < point and self.moves[i])
                 arrays.append(None if traced else leaf)
         # Copied, as `check_numpy` makes them read-only.
         numpy = (np.ndarray, np.generic)
@@ -329,13 +341,13 @@ class Call:
 
     def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
-        check_point(self.options.definition.call(), self.x)
+        call, selected = self.options.definition.call(), self.options.selected
+        check_point(call, self.x, self.moves, selected)
         # `None` is no leaf: the derivatives of JAX refuse integers, and hotk's results
         # have nothing in their places.
-        differentiated = [is_inexact(leaf) for leaf in leaves]
-        pairs = zip(leaves, differentiated, strict=True)
+        pairs = zip(leaves, self.moves, strict=True)
         moving = [leaf if yes else None for leaf, yes in pairs]
-        return self.x_tree.unflatten(moving), differentiated
+        return self.x_tree.unflatten(moving), self.moves
 
     def sizes(self, y: PyTree) -> Sizes:
         """Count the numbers in the differentiated part of `x` and in a value."""

@@ -1,6 +1,6 @@
 """The arguments of a call: what is an array, what is static, what is differentiated."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import ARRAY, Leaf, Point, describe, is_inexact, nothing_inexact
+from hotk._core import ARRAY, Leaf, Point, describe, nothing_inexact
 from hotk.capture import StaticArrays, Walk, is_numeric, is_static, own_copy
 
 
@@ -39,6 +39,8 @@ def sort_inputs(
     counts: tuple[int, int],
     walk: Walk | None,
     *,
+    moves: Sequence[bool],
+    configuration: Collection[int] = (),
     opaque: bool = False,
 ) -> Inputs:
     """Sort the leaves of a call; the walk's key gets the places of what it shall visit.
@@ -47,6 +49,8 @@ def sort_inputs(
         leaves: Leaves of the point, the direction and the further arguments.
         counts: How many leaves the point and the direction have.
         walk: Takes the places of the static leaves into its key, if there is one.
+        moves: For each leaf of the point whether it is differentiated.
+        configuration: Places in the point of numbers that stay what they are.
         opaque: Whether all that is not differentiated stays what it is.
     """
     arrays: list[Leaf] = []
@@ -61,7 +65,10 @@ def sort_inputs(
             continue
         part = POINT if i < point else DIRECTION if i < ahead else ARGS
         array = _as_array(leaf)
-        if array is None or (part != DIRECTION and _is_fixed(leaf, part, walk, opaque)):
+        fixed = part == POINT and i in configuration
+        if part == ARGS or (part == POINT and not (fixed or moves[i])):
+            fixed = _is_fixed(leaf, walk, opaque)
+        if array is None or fixed:
             statics[i] = leaf
             if part == DIRECTION:
                 castable.append(-1 - i)
@@ -115,22 +122,29 @@ def _is_in_range(number: int) -> bool:
     return limits.min <= number <= limits.max
 
 
-def _is_fixed(leaf: object, part: int, walk: Walk | None, opaque: bool) -> bool:
+def _is_fixed(leaf: object, walk: Walk | None, opaque: bool) -> bool:
     """Whether a leaf that could be an array is static in this kind of trace."""
-    if part == POINT and is_inexact(leaf):
-        return False
     if opaque:
         return True
     static = StaticArrays.NONE if walk is None else walk.static_arrays
     return bool(static) and is_static(leaf, static)
 
 
-def check_point(call: str, x: Point) -> None:
-    """Refuse a point in which there is nothing to differentiate."""
+def check_point(
+    call: str, x: Point, moves: Sequence[bool], selected: Sequence[bool] | None
+) -> None:
+    """Refuse a point in which there is nothing to differentiate.
+
+    Args:
+        call: The call, for messages.
+        x: The point.
+        moves: For each of its leaves whether it is differentiated.
+        selected: For each of its leaves whether a filter selects it.
+    """
     leaves = jax.tree.leaves(x)
+    if not leaves or any(moves):
+        return
     arrays = [leaf for leaf in leaves if _as_array(leaf) is not None]
-    if leaves and not any(map(is_inexact, leaves)):
-        what = describe(leaves[0]) if len(leaves) == 1 else f"{len(leaves)} leaves"
-        raise nothing_inexact(
-            call, x, got=what if arrays else f"{what} without any number"
-        )
+    what = describe(leaves[0]) if len(leaves) == 1 else f"{len(leaves)} leaves"
+    got = what if arrays else f"{what} without any number"
+    raise nothing_inexact(call, x, got=got, selected=selected)

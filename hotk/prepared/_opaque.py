@@ -72,7 +72,14 @@ class OpaqueCall(Call):
         self.wrote = False
         self._flatten()
         self.reused = reused
-        self.inputs = sort_inputs(self.leaves, self.counts, None, opaque=not reused)
+        self.inputs = sort_inputs(
+            self.leaves,
+            self.counts,
+            None,
+            moves=self.moves,
+            configuration=self.configuration,
+            opaque=not reused,
+        )
         self.walked = ()
         self.captured = []
 

@@ -17,7 +17,11 @@ from hotk._core import (
     Point,
     PyTreeDef,
     Tracer,
+    Where,
+    configuration,
+    differentiated,
     message,
+    selection,
     trace_context,
     unkeyed_setting,
 )
@@ -26,7 +30,7 @@ from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._call import Call
 from ._direct import call_slowly
-from ._inputs import sort_inputs
+from ._inputs import Inputs, sort_inputs
 from ._options import Candidates, Definition, Options
 from ._prepare import prepare
 from ._prepared import Prepared
@@ -85,6 +89,7 @@ class Operator:
         batched: bool = False,
         block_size: int | None = None,
         order: object = None,
+        where: Where = None,
         **named: PyTree,
     ) -> PyTree:
         """Evaluate the operator at `x`."""
@@ -93,10 +98,10 @@ class Operator:
         # `unkeyed_setting` alone (`a_direct_call_is_four_python_calls`).
         if x is _MISSING or len(rest) < self._least_rest or named:
             rest = self._arguments(x, rest, named)
-        choices = block_size is not None or order is not None
+        choices = block_size is not None or order is not None or where is not None
         options = self._default_options
         if options is None or mode is not AUTO or has_aux or batched or choices:
-            options = self._options(mode, has_aux, batched, block_size, order)
+            options = self._options(mode, has_aux, batched, block_size, order, x, where)
         arrays: list[Leaf] = [x, *rest]
         shape: Any = len(arrays)
         castable: tuple[int, ...] = ()
@@ -116,8 +121,7 @@ class Operator:
                     orders = dict_orders(rest[self._least_rest :])
                 if not _ARRAYS.issuperset(map(type, arrays)):
                     places = Walk()
-                    counts = _counts(tree, self._least_rest)
-                    inputs = sort_inputs(arrays, counts, places)
+                    inputs = _sorted(arrays, tree, self._least_rest, options, places)
                     arrays, castable, visited = (
                         inputs.arrays,
                         inputs.castable,
@@ -165,6 +169,7 @@ class Operator:
         batched: bool = False,
         block_size: int | None = None,
         order: object = None,
+        where: Where = None,
         on_mismatch: str = "raise",
         **named: PyTree,
     ) -> Prepared:
@@ -180,6 +185,7 @@ class Operator:
             batched: Whether the direction is a batch of directions.
             block_size: How many directions at once, for operators that choose.
             order: The order of the derivative, for operators of any order.
+            where: Which leaves of `x` to differentiate; see `hotk.Where`.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
                 called with another signature.
             **named: The direction, if it is given by name.
@@ -187,10 +193,11 @@ class Operator:
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
-        options = self._options(mode, has_aux, batched, block_size, order)
         if x is _MISSING or len(rest) < self._least_rest or named:
             rest = self._arguments(x, rest, named)
-        return prepare(self, options, f, x, rest, on_mismatch)
+        options = self._options(mode, has_aux, batched, block_size, order, x, where)
+        again = self if where is None else functools.partial(self, where=where)
+        return prepare(again, options, f, x, rest, on_mismatch)
 
     def _arguments(
         self, x: Point, rest: tuple[PyTree, ...], named: dict[str, PyTree]
@@ -230,10 +237,13 @@ class Operator:
         batched: bool,
         block_size: int | None,
         order: object,
+        x: Point = None,
+        where: Where = None,
     ) -> Options:
         if self.definition.choice is not None or order is not None:
             order = self._checked_order(order)  # 2.0 is equal to 2
-        key = (mode, bool(has_aux), bool(batched), block_size, order)
+        selected = selection(self.definition.call(), x, where)
+        key = (mode, bool(has_aux), bool(batched), block_size, order, selected)
         try:
             known = self._known_options.get(key)
         except TypeError:  # without a hash it is none of the choices
@@ -324,11 +334,25 @@ def _derive_again(
     )
 
 
-def _counts(tree: PyTreeDef, least_rest: int) -> tuple[int, int]:
-    """Return how many leaves the point and the direction have."""
+def _sorted(
+    leaves: Sequence[PyTree],
+    tree: PyTreeDef,
+    least_rest: int,
+    options: Options,
+    places: Walk,
+) -> Inputs:
+    """Sort the leaves of a call that are not all arrays of JAX."""
     x_tree, rest_tree = tree.children()
+    count = x_tree.num_leaves
     direction = rest_tree.children()[0].num_leaves if least_rest else 0
-    return x_tree.num_leaves, direction
+    point = leaves[:count]
+    return sort_inputs(
+        leaves,
+        (count, direction),
+        places,
+        moves=differentiated(point, x_tree, options.selected),
+        configuration=configuration(point, x_tree),
+    )
 
 
 def operator(

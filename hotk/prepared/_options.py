@@ -91,9 +91,21 @@ class Options:
 
     Each combination exists once, so it is hashed and compared by identity: a key of the
     store begins with it, and is hashed at every direct call.
+
+    Attributes:
+        definition: The operator.
+        mode: How the derivatives are taken.
+        has_aux: Whether `f` returns `(value, aux)`.
+        batched: Whether the direction is a batch of directions.
+        block_size: How many directions at once.
+        order: The order of the derivative, or what else chooses the program.
+        selected: For each leaf of the point whether `where` selects it; `None` for all.
     """
 
-    __slots__ = ("batched", "block_size", "definition", "has_aux", "mode", "order")
+    __slots__ = (
+        *("batched", "block_size", "definition", "has_aux", "mode", "order"),
+        "selected",
+    )
 
     def __init__(
         self,
@@ -103,6 +115,7 @@ class Options:
         batched: bool,
         block_size: int | None,
         order: object,
+        selected: tuple[bool, ...] | None = None,
     ) -> None:
         self.definition = definition
         self.order = order
@@ -110,6 +123,7 @@ class Options:
         self.has_aux = has_aux
         self.batched = batched
         self.block_size = block_size
+        self.selected = selected
 
     def apply(
         self,

@@ -24,6 +24,7 @@ from hotk._core import (
     message,
     nothing_inexact,
     trace_once,
+    without_configuration,
 )
 from hotk.mode import (
     NESTINGS,
@@ -106,7 +107,9 @@ def can_differentiate(
         raise ValueError(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
-    wanted = jax.tree.map(is_inexact_or_shape, x)
+    wanted = jax.tree.map(
+        lambda a, free: free and is_inexact_or_shape(a), x, without_configuration(x)
+    )
     if not any(jax.tree.leaves(wanted)):
         raise nothing_inexact("can_differentiate(f, x)", x)
     moving, static = eqx.partition(x, wanted)

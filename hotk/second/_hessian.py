@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -23,6 +23,7 @@ def value_gradient_and_hessian(
     *args: PyTree,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian of a function.
@@ -41,6 +42,7 @@ def value_gradient_and_hessian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many columns at once. Chosen from the program if left out.
 
     Returns:
@@ -76,6 +78,7 @@ def hessian(
     *args: PyTree,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Hessian $H_{ij} = \partial^2 f / \partial x_i \partial x_j$.
@@ -94,6 +97,7 @@ def hessian(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many columns at once. Chosen from the program if left out.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -22,6 +22,7 @@ def hessian_diagonal(
     *args: PyTree,
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the exact diagonal of the Hessian of a real scalar function.
@@ -39,6 +40,7 @@ def hessian_diagonal(
         mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         block_size: How many entries at once. Chosen from the program if left out.
 
     Returns:

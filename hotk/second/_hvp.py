@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent
+from hotk._core import Function, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -20,6 +20,7 @@ def value_gradient_and_hvp(
     *args: PyTree,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian-vector product of a real scalar function.
@@ -42,6 +43,7 @@ def value_gradient_and_hvp(
         mode: How the two derivatives are nested: a `hotk.Nested`, or `hotk.Auto()`:
             forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and `f` is linearized once.
 
@@ -80,6 +82,7 @@ def hvp(
     *args: PyTree,
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Hessian-vector product $\nabla^2 f(x)\,v$.
@@ -104,6 +107,7 @@ def hvp(
         mode: How the two derivatives are nested: a `hotk.Nested`, or `hotk.Auto()`:
             forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and `f` is linearized once.
 

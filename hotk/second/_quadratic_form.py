@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent
+from hotk._core import Function, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -22,6 +22,7 @@ def quadratic_form(
     *args: PyTree,
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the quadratic form $v^{\mathsf T} \nabla^2 f(x)\,v$ of the Hessian.
@@ -41,6 +42,7 @@ def quadratic_form(
         mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             result is then an array of as many numbers.
 

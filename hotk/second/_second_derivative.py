@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.first import check_scalar_point
 from hotk.mode import (
     AUTO,
@@ -22,6 +22,7 @@ def second_derivative(
     *args: PyTree,
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
 ) -> PyTree:
     r"""Compute the second derivative $f''(x)$ of a function of one real number.
 
@@ -36,6 +37,7 @@ def second_derivative(
         mode: `hotk.Taylor()`, a `hotk.Nested`, or `hotk.Auto()`: the first of these
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
 
     Returns:
         The second derivative, with the structure, shapes and dtypes of the value of

@@ -1,0 +1,145 @@
+"""Which leaves of a point are differentiated: a filter, and what a module says."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ._describe import describe, describe_tree
+from ._errors import StructureError, message
+from ._inexact import is_inexact
+from ._types import PyTreeDef
+
+
+Where: TypeAlias = Callable[[Any], bool] | type | PyTree[bool] | None
+"""Which leaves of a point to differentiate.
+
+A predicate on the floating and complex leaves, such as `lambda a: a.ndim == 2`; a
+class, such as `nnx.Param` or `eqx.nn.Linear`, for all leaves inside of its instances; a
+tree of booleans, with the structure of the point or of its upper part; `None` for all.
+Leaves that are neither floating nor complex are never differentiated.
+"""
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def differentiated(
+    leaves: Sequence[object], tree: PyTreeDef, selected: Sequence[bool] | None = None
+) -> list[bool]:
+    """Return for each leaf of a point whether it is differentiated.
+
+    Floating and complex arrays are, and floating and complex numbers of Python as well
+    unless they are configuration.
+
+    Args:
+        leaves: The leaves.
+        tree: The structure.
+        selected: Which leaves a filter selects; all by default.
+    """
+    found = [is_inexact(leaf) for leaf in leaves]
+    if selected is not None:
+        found = [a and b for a, b in zip(found, selected, strict=True)]
+    fixed = configuration(leaves, tree)
+    return [a and i not in fixed for i, a in enumerate(found)] if fixed else found
+
+
+def configuration(leaves: Sequence[object], tree: PyTreeDef) -> frozenset[int]:
+    """Return the places of numbers that belong to a module's configuration.
+
+    These are numbers of Python inside of a dataclass: the probability of a dropout
+    layer, the epsilon of a normalization. `eqx.filter_grad` and `eqx.filter_jit` treat
+    them so. In dicts, lists, tuples and other nodes they are data, as for `jax.grad`.
+    """
+    numbers = [i for i, leaf in enumerate(leaves) if _is_python_number(leaf)]
+    if not numbers:  # as nearly always
+        return frozenset()
+    inside = list(_inside_dataclass(tree, False))
+    return frozenset(i for i in numbers if inside[i])
+
+
+def without_configuration(tree: PyTree) -> PyTree:
+    """Return a tree of booleans: whether each leaf is no number of a module."""
+    leaves, treedef = jax.tree.flatten(tree)
+    fixed = configuration(leaves, treedef)
+    return treedef.unflatten([i not in fixed for i in range(len(leaves))])
+
+
+def differentiated_tree(tree: PyTree) -> PyTree:
+    """Return a tree of booleans: whether each leaf of a point is differentiated."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef.unflatten(differentiated(leaves, treedef))
+
+
+def _is_python_number(leaf: object) -> bool:
+    # `np.float64` is a subclass of `float`, and an array for this purpose.
+    return isinstance(leaf, _NUMBERS) and not isinstance(leaf, np.generic)
+
+
+def _inside_dataclass(tree: PyTreeDef, inside: bool) -> Iterator[bool]:
+    node = tree.node_data()
+    if node is None:
+        yield inside
+        return
+    inside = inside or dataclasses.is_dataclass(node[0])
+    for child in tree.children():
+        yield from _inside_dataclass(child, inside)
+
+
+def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
+    """Return for each leaf of a point whether a filter selects it.
+
+    Args:
+        call: The call, for messages.
+        x: The point.
+        where: The filter.
+
+    Raises:
+        StructureError: If a tree of booleans does not have the structure of the point.
+        TypeError: If it is no filter.
+    """
+    if where is None:
+        return None
+    marks = jax.tree.leaves(where)
+    if marks and all(isinstance(mark, (bool, np.bool_)) for mark in marks):
+        return _by_tree(call, x, where)
+    if isinstance(where, type):
+        is_instance = lambda node: isinstance(node, where)
+        nodes = jax.tree.leaves(x, is_leaf=is_instance)
+        counts = [(is_instance(node), len(jax.tree.leaves(node))) for node in nodes]
+        return tuple(yes for yes, count in counts for _ in range(count))
+    if callable(where):
+        leaves, tree = jax.tree.flatten(x)
+        pairs = zip(leaves, differentiated(leaves, tree), strict=True)
+        # It is asked only of what could be differentiated, so it may read `a.ndim`.
+        return tuple(could and bool(where(leaf)) for leaf, could in pairs)
+    raise TypeError(
+        message(
+            call,
+            "`where` is not a leaf filter.",
+            expected="a function of a leaf, a class, or a tree of `True` and `False`",
+            got=describe(where) if len(marks) < 2 else describe_tree(where),
+            fix="Write `where=eqx.is_inexact_array`, or build the tree with "
+            "`jax.tree.map` over `x`.",
+        )
+    )
+
+
+def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
+    try:
+        spread = jax.tree.map(
+            lambda mark, part: [bool(mark)] * len(jax.tree.leaves(part)), where, x
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise StructureError(
+            message(
+                call,
+                "`where` must have the structure of `x`, or of its upper part.",
+                expected=describe_tree(x),
+                got=describe_tree(where),
+                fix="Build it with `jax.tree.map` over `x`.",
+            )
+        ) from error
+    return tuple(jax.tree.leaves(spread))
