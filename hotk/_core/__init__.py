@@ -90,7 +90,6 @@ from ._fingerprint import (
 from ._inexact import (
     is_inexact as is_inexact,
     is_inexact_or_shape as is_inexact_or_shape,
-    nothing_inexact as nothing_inexact,
 )
 from ._interpret import (
     bound as bound,
@@ -156,10 +155,12 @@ from ._types import (
     WhileLoop as WhileLoop,
 )
 from ._where import (
+    PointLeaves as PointLeaves,
     Where as Where,
     configuration as configuration,
     differentiated as differentiated,
     differentiated_tree as differentiated_tree,
+    nothing_inexact as nothing_inexact,
     selection as selection,
     without_configuration as without_configuration,
 )

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
 from ._describe import describe, describe_tree
-from ._errors import StructureError, message
+from ._errors import DtypeError, StructureError, message
 from ._inexact import is_inexact
 from ._types import PyTreeDef
 
@@ -24,6 +24,26 @@ Leaves that are neither floating nor complex are never differentiated.
 """
 
 _NUMBERS = (bool, int, float, complex)
+
+
+class PointLeaves(NamedTuple):
+    """What a trace makes of each leaf of a point.
+
+    Attributes:
+        moves: For each leaf whether it is differentiated.
+        fixed: Places of the numbers that stay what they are: see `configuration`.
+    """
+
+    moves: list[bool]
+    fixed: frozenset[int]
+
+    @staticmethod
+    def of(
+        leaves: Sequence[object], tree: PyTreeDef, selected: Sequence[bool] | None
+    ) -> "PointLeaves":
+        """Sort the leaves of a point; see `differentiated`."""
+        moves = differentiated(leaves, tree, selected)
+        return PointLeaves(moves, configuration(leaves, tree))
 
 
 def differentiated(
@@ -143,3 +163,40 @@ def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
             )
         ) from error
     return tuple(jax.tree.leaves(spread))
+
+
+def nothing_inexact(
+    call: str,
+    x: PyTree,
+    *,
+    name: str = "x",
+    kinds: str = "floating or complex",
+    got: str | None = None,
+    selected: Sequence[bool] | None = None,
+) -> DtypeError:
+    """Return the error for a point in which there is nothing to differentiate.
+
+    Args:
+        call: The call, as the user knows it.
+        x: The point.
+        name: What the user calls it.
+        kinds: What can be differentiated here.
+        got: What the point is, in words; a description of it by default.
+        selected: For each leaf whether a filter selects it, if there is one.
+    """
+    leaves, treedef = jax.tree.flatten(x)
+    fix = f"Convert the leaf to a float, as in `{name}.astype(float)` or `3.0`."
+    if any(isinstance(leaves[i], float) for i in configuration(leaves, treedef)):
+        fix = "Numbers inside of a dataclass are configuration: make one that is to be "
+        fix += "differentiated an array, as in `jnp.asarray(3.0)`."
+    if selected is not None and any(differentiated(leaves, treedef)):
+        got, fix = "`where=` selects none of them", "Select at least one floating leaf."
+    return DtypeError(
+        message(
+            call,
+            f"`{name}` has no leaf that can be differentiated.",
+            expected=f"at least one {kinds} array or Python float",
+            got=describe_tree(x) if got is None else got,
+            fix=fix,
+        )
+    )

@@ -34,7 +34,7 @@ from ._signature import (
 from ._snapshot import Snapshot as Snapshot
 from ._staged import Staged as Staged
 from ._static_arrays import StaticArrays as StaticArrays, is_static as is_static
-from ._traced_program import TracedProgram as TracedProgram
+from ._traced_program import TracedProgram as TracedProgram, with_copies as with_copies
 from ._trail import Identity as Identity, Trail as Trail
 from ._tree import (
     check_faithful as check_faithful,

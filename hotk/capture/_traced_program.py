@@ -132,3 +132,13 @@ class TracedProgram:
     def __hash__(self) -> int:
         """Return the hash of what tells it from others."""
         return self._hash
+
+
+def with_copies(run: Callable[[], PyTree]) -> PyTree:
+    """Call a function as its program, with copies of the NumPy arrays that it holds.
+
+    Those may be written to, while a program that is kept reads them: JAX shares their
+    memory, and remembers a converted one for as long as a program of it lives.
+    """
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)()
+    return TracedProgram(closed, jax.tree.structure(shapes)).with_own_constants()()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float, PyTree, PyTreeDef
 
-from hotk._core import Function, Leaf, Point, nothing_inexact
+from hotk._core import Function, Leaf, Point, differentiated, nothing_inexact
 
 from ._layout import Layout, as_flat
 
@@ -57,7 +57,10 @@ class Coordinates:
 
     def __init__(self, call: str, tree: Point) -> None:
         leaves, self._treedef = jax.tree.flatten(tree)
-        self._roles: tuple[LeafRole, ...] = tuple(leaf_role(leaf) for leaf in leaves)
+        moves = zip(leaves, differentiated(leaves, self._treedef), strict=True)
+        self._roles: tuple[LeafRole, ...] = tuple(
+            leaf_role(leaf) if yes else "constant" for leaf, yes in moves
+        )
         pairs = list(zip(leaves, self._roles, strict=True))
         variables = [leaf for leaf, role in pairs if role != "constant"]
         if not variables:

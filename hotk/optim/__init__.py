@@ -4,6 +4,10 @@ from ._adahessian import (
     adahessian as adahessian,
     scale_by_adahessian as scale_by_adahessian,
 )
+from ._extra_args import (
+    strip_extra_args as strip_extra_args,
+    with_params as with_params,
+)
 from ._gauss_newton import (
     NaturalGradientState as NaturalGradientState,
     levenberg_marquardt as levenberg_marquardt,
@@ -30,7 +34,6 @@ from ._newton_cg import (
     scale_by_newton_cg as scale_by_newton_cg,
 )
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
-from ._step import strip_extra_args as strip_extra_args, with_params as with_params
 from ._trust_region import (
     cubic_newton as cubic_newton,
     scale_by_cubic_newton as scale_by_cubic_newton,

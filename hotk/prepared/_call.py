@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,8 @@ from hotk._core import (
     Function,
     Leaf,
     Point,
+    PointLeaves,
     Tangent,
-    configuration,
-    differentiated,
     unkeyed_setting,
 )
 from hotk.capture import (
@@ -38,6 +37,7 @@ from hotk.capture import (
     moving_nodes,
     survey,
     walk_all,
+    with_copies,
 )
 from hotk.dense import Sizes
 
@@ -61,8 +61,7 @@ class Call:
         originals: The same as the user holds them: NumPy arrays not copied.
         pinned: Arrays that a class reaches: constants of the program.
         inputs: The sorted leaves of the arguments.
-        moves: For each leaf of the point whether it is differentiated.
-        configuration: Places in the point of numbers that belong to a module.
+        point_leaves: Which leaves of the point are differentiated.
         key: What identifies the program of `f` at this structure of arguments.
         traced: The program of `f`, if the call is of a function that is traced by
             itself.
@@ -108,13 +107,7 @@ class Call:
         self.wrote = self.keeps = False
         self._flatten()
         places = Walk(static_arrays=static_arrays)
-        self.inputs = sort_inputs(
-            self.leaves,
-            self.counts,
-            places,
-            moves=self.moves,
-            configuration=self.configuration,
-        )
+        self.inputs = sort_inputs(self.leaves, self.counts, places, self.point_leaves)
         self.placed = len(places.key)
         if walk is None:
             walk = self._walk(Walk(static_arrays=static_arrays))
@@ -147,8 +140,7 @@ class Call:
         self.ahead = self.counts[0] + self.counts[1]
         self.orders = dict_orders(self.args)
         own, selected = self.leaves[: self.counts[0]], self.options.selected
-        self.configuration = configuration(own, x_tree)
-        self.moves = differentiated(own, x_tree, selected)
+        self.point_leaves = PointLeaves.of(own, x_tree, selected)
 
     @property
     def key(self) -> Hashable:
@@ -312,7 +304,7 @@ class Call:
         """Whether tracers stand for anything that plain JAX would not trace."""
         statics = self.inputs.statics
         args = range(self.ahead, len(self.leaves))
-        held = [i for i, moves in enumerate(self.moves) if not moves]
+        held = [i for i, moves in enumerate(self.point_leaves.moves) if not moves]
         return any(i not in statics for i in (*args, *held))
 
     def numpy_inputs(self) -> list[np.ndarray | np.generic | None]:
@@ -323,10 +315,11 @@ class Call:
         arguments is traced, as a Python number is.
         """
         point, ahead = self.counts[0], self.ahead
+        moves = self.point_leaves.moves
         arrays: list[PyTree] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
             if i not in self.inputs.statics and not point <= i < ahead:
-                traced = np.ndim(leaf) == 0 or (i < point and self.moves[i])
+                traced = np.ndim(leaf) == 0 or (i < point and moves[i])
                 arrays.append(None if traced else leaf)
         # Copied, as `check_numpy` makes them read-only.
         numpy = (np.ndarray, np.generic)
@@ -341,13 +334,12 @@ class Call:
 
     def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
-        call, selected = self.options.definition.call(), self.options.selected
-        check_point(call, self.x, self.moves, selected)
+        call, moves = self.options.definition.call(), self.point_leaves.moves
+        check_point(call, self.x, moves, self.options.selected)
         # `None` is no leaf: the derivatives of JAX refuse integers, and hotk's results
         # have nothing in their places.
-        pairs = zip(leaves, self.moves, strict=True)
-        moving = [leaf if yes else None for leaf, yes in pairs]
-        return self.x_tree.unflatten(moving), self.moves
+        moving = [a if yes else None for a, yes in zip(leaves, moves, strict=True)]
+        return self.x_tree.unflatten(moving), moves
 
     def sizes(self, y: PyTree) -> Sizes:
         """Count the numbers in the differentiated part of `x` and in a value."""
@@ -399,13 +391,3 @@ class Call:
         numbers = [i for i in range(len(self.leaves)) if i not in self.inputs.statics]
         pairs = zip(numbers, arrays, strict=True)
         return {id(a) for i, a in pairs if i in self.inputs.castable}
-
-
-def with_copies(run: Callable[[], PyTree]) -> PyTree:
-    """Call a function as its program, with copies of the NumPy arrays that it holds.
-
-    Those may be written to, while a program that is kept reads them: JAX shares their
-    memory, and remembers a converted one for as long as a program of it lives.
-    """
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)()
-    return TracedProgram(closed, jax.tree.structure(shapes)).with_own_constants()()

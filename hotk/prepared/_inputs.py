@@ -1,6 +1,6 @@
 """The arguments of a call: what is an array, what is static, what is differentiated."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import ARRAY, Leaf, Point, describe, nothing_inexact
+from hotk._core import ARRAY, Leaf, Point, PointLeaves, describe, nothing_inexact
 from hotk.capture import StaticArrays, Walk, is_numeric, is_static, own_copy
 
 
@@ -38,9 +38,8 @@ def sort_inputs(
     leaves: Sequence[PyTree],
     counts: tuple[int, int],
     walk: Walk | None,
+    point_leaves: PointLeaves,
     *,
-    moves: Sequence[bool],
-    configuration: Collection[int] = (),
     opaque: bool = False,
 ) -> Inputs:
     """Sort the leaves of a call; the walk's key gets the places of what it shall visit.
@@ -49,8 +48,7 @@ def sort_inputs(
         leaves: Leaves of the point, the direction and the further arguments.
         counts: How many leaves the point and the direction have.
         walk: Takes the places of the static leaves into its key, if there is one.
-        moves: For each leaf of the point whether it is differentiated.
-        configuration: Places in the point of numbers that stay what they are.
+        point_leaves: What the leaves of the point are.
         opaque: Whether all that is not differentiated stays what it is.
     """
     arrays: list[Leaf] = []
@@ -65,8 +63,8 @@ def sort_inputs(
             continue
         part = POINT if i < point else DIRECTION if i < ahead else ARGS
         array = _as_array(leaf)
-        fixed = part == POINT and i in configuration
-        if part == ARGS or (part == POINT and not (fixed or moves[i])):
+        fixed = part == POINT and i in point_leaves.fixed
+        if part == ARGS or (part == POINT and not (fixed or point_leaves.moves[i])):
             fixed = _is_fixed(leaf, walk, opaque)
         if array is None or fixed:
             statics[i] = leaf

@@ -76,8 +76,7 @@ class OpaqueCall(Call):
             self.leaves,
             self.counts,
             None,
-            moves=self.moves,
-            configuration=self.configuration,
+            self.point_leaves,
             opaque=not reused,
         )
         self.walked = ()

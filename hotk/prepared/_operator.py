@@ -15,11 +15,10 @@ from hotk._core import (
     Leaf,
     ModeError,
     Point,
+    PointLeaves,
     PyTreeDef,
     Tracer,
     Where,
-    configuration,
-    differentiated,
     message,
     selection,
     trace_context,
@@ -345,14 +344,8 @@ def _sorted(
     x_tree, rest_tree = tree.children()
     count = x_tree.num_leaves
     direction = rest_tree.children()[0].num_leaves if least_rest else 0
-    point = leaves[:count]
-    return sort_inputs(
-        leaves,
-        (count, direction),
-        places,
-        moves=differentiated(point, x_tree, options.selected),
-        configuration=configuration(point, x_tree),
-    )
+    point = PointLeaves.of(leaves[:count], x_tree, options.selected)
+    return sort_inputs(leaves, (count, direction), places, point)
 
 
 def operator(

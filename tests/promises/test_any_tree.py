@@ -23,11 +23,14 @@ class Layer(eqx.Module):
     gate: jax.Array  # booleans
     key: jax.Array
     act: Any  # a function as a leaf
-    scale: float  # a Python number as a leaf
-    depth: int  # a Python integer as a leaf
+    scale: jax.Array  # of no axes
+    rate: float  # numbers of Python are configuration in a module
+    depth: int
     name: str = eqx.field(static=True)
 
     def __call__(self, t):
+        if type(self.rate) is not float or type(self.depth) is not int:
+            raise TypeError("configuration is traced")  # pytest rewrites `assert`
         t = self.act(self.weight @ t)
         if self.bias is not None:
             t = t + self.bias
@@ -42,7 +45,8 @@ def layer():
         gate=jnp.array([True, False]),
         key=jax.random.key(0),
         act=jnp.sin,
-        scale=2.0,
+        scale=jnp.array(2.0),
+        rate=0.5,
         depth=3,
         name="first",
     )
@@ -80,8 +84,8 @@ def product_by_hand(model, weight, scale):
 
 def only(model, weight, scale):
     """Return a tree like the module with its differentiated leaves alone."""
-    names = ("weight", "scale", "steps", "gate", "key", "act", "depth")
-    none = (weight, scale, None, None, None, None, None)
+    names = ("weight", "scale", "steps", "gate", "key", "act", "rate", "depth")
+    none = (weight, jnp.asarray(scale), *6 * [None])
     where = lambda m: [getattr(m, name) for name in names]
     return eqx.tree_at(where, model, none, is_leaf=lambda leaf: leaf is None)
 
@@ -95,7 +99,7 @@ def test_a_gradient_has_the_structure_of_the_module():
     assert gradient.name == "first"
     np.testing.assert_allclose(gradient.weight, of_weight, rtol=1e-12)
     np.testing.assert_allclose(gradient.scale, of_scale, rtol=1e-12)
-    for name in ("bias", "steps", "gate", "key", "act", "depth"):
+    for name in ("bias", "steps", "gate", "key", "act", "rate", "depth"):
         assert getattr(gradient, name) is None
 
 
@@ -117,18 +121,18 @@ def test_a_product_takes_a_full_or_a_filtered_module(mode, filtered):
     if filtered:
         v = only(model, weight, 0.5)
     else:
-        v = dataclasses.replace(model, weight=weight, scale=0.5)
+        v = dataclasses.replace(model, weight=weight, scale=jnp.array(0.5))
     out = hotk.hvp(loss, model, v, mode=mode)
     of_weight, of_scale = product_by_hand(model, weight, 0.5)
     assert type(out) is Layer
     np.testing.assert_allclose(out.weight, of_weight, rtol=1e-12)
     np.testing.assert_allclose(out.scale, of_scale, rtol=1e-12)
-    for name in ("bias", "steps", "gate", "key", "act", "depth"):
+    for name in ("bias", "steps", "gate", "key", "act", "rate", "depth"):
         assert getattr(out, name) is None
 
 
 def test_a_prepared_takes_another_module_of_the_same_kind():
-    model, other = layer(), dataclasses.replace(layer(), scale=1.5)
+    model, other = layer(), dataclasses.replace(layer(), scale=jnp.array(1.5))
     other = dataclasses.replace(other, steps=jnp.array([0, 1]))
     weight = jnp.array([[1.0, 0.5], [-0.5, 0.25]])
     prepared = hotk.hvp.prepare(loss, model, only(model, weight, 0.5))
