@@ -15,6 +15,7 @@ import optax
 import pytest
 
 import hotk
+from hotk.interop import scipy_problem
 from tests.helpers import close
 
 
@@ -231,12 +232,13 @@ def test_configuration_has_no_row_and_is_never_changed():
     assert float(found.value) < float(of_model(m))
 
 
-def test_scipy_leaves_configuration_alone():
+def test_solvers_of_scipy_leave_configuration_alone():
     m = model()
-    problem = hotk.interop.as_scipy(of_model, m)
-    assert problem.x0.shape == (8,)
-    after = problem.unflatten(problem.x0 + 1.0)
+    found = scipy_problem(of_model, m).minimize("trust-ncg", maxiter=3)
+    assert found.x.shape == (8,)
+    after = found.tree
     assert (after.rate, after.depth, after.first.epsilon) == (0.5, 2, 1e-2)
+    assert close(float(of_model(after)), found.fun)
 
 
 @jax.tree_util.register_dataclass
