@@ -87,6 +87,8 @@ from hotk.rule import (
     safe as safe,
 )
 from hotk.second import (
+    cross_hessian as cross_hessian,
+    cross_hvp as cross_hvp,
     hessian as hessian,
     hessian_diagonal as hessian_diagonal,
     hvp as hvp,

@@ -138,11 +138,13 @@ from ._table import (
 )
 from ._traceback import hides_frames as hides_frames
 from ._types import (
+    Argnums as Argnums,
     Arrays as Arrays,
     Cotangent as Cotangent,
     Function as Function,
     FunctionWithAux as FunctionWithAux,
     Gradient as Gradient,
+    Keywords as Keywords,
     Leaf as Leaf,
     Point as Point,
     PyTreeDef as PyTreeDef,

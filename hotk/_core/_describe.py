@@ -64,15 +64,25 @@ def describe_tree(tree: PyTree) -> str:
 
 def function_name(f: object) -> str:
     """Name a callable for a message: its qualified name, else its type's name."""
-    inner = peek(f, "func") or f
+    inner = _wrapped(f)
     inner = peek(inner, "__func__") or inner
     name = peek(inner, "__qualname__") or peek(inner, "__name__")
     return name if isinstance(name, str) else type(f).__name__
 
 
+def _wrapped(f: object) -> object:
+    """Return the function inside of partial functions and of hotk's own wrappers."""
+    for _ in range(8):  # an object may be its own `func`
+        inner = peek(f, "func")
+        if inner is None:
+            break
+        f = inner
+    return f
+
+
 def function_place(f: object) -> str:
     """Say where a callable was written, if Python knows: ` (file.py:12)`."""
-    inner = peek(f, "func") or f
+    inner = _wrapped(f)
     inner = peek(inner, "__func__") or inner
     code = peek(inner, "__code__")
     if not isinstance(code, CodeType):

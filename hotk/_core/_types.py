@@ -5,7 +5,7 @@ may be any Python object, as a captured one may, its type is `object`, which a t
 checker holds to; `Any` remains for what no annotation can say.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
@@ -46,6 +46,12 @@ RealNumber: TypeAlias = float | np.floating | Float[Array, ""]
 
 Function: TypeAlias = Callable[..., PyTree]
 """A function of the user: `f(x, *args)`."""
+
+Argnums: TypeAlias = int | Sequence[int] | None
+"""Positions of the arguments of a function that are differentiated, as JAX has them."""
+
+Keywords: TypeAlias = Mapping[str, PyTree] | None
+"""Keyword arguments of a function."""
 
 Leaf: TypeAlias = jax.typing.ArrayLike
 """One leaf of a tree: an array of JAX or NumPy, or a number."""

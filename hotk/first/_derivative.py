@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -27,6 +27,8 @@ def value_and_derivative(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value and the derivative of a function of one real number.
 
@@ -40,6 +42,9 @@ def value_and_derivative(
             value) or `hotk.Auto()`: forward, or reverse where there is no forward mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
         The pair `(y, derivative)`, both with the structure, shapes and dtypes of the
@@ -71,6 +76,8 @@ def derivative(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
 ) -> PyTree:
     r"""Compute the derivative $f'(x)$ of a function of one real number.
 
@@ -86,6 +93,9 @@ def derivative(
             value) or `hotk.Auto()`: forward, or reverse where there is no forward mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
         The derivative, with the structure, shapes and dtypes of the value of `f`;

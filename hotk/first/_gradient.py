@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -21,6 +21,8 @@ def value_and_gradient(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value and the gradient of a real scalar function.
 
@@ -38,6 +40,9 @@ def value_and_gradient(
             `hotk.Auto()`: reverse, or forward where a `while_loop` has no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
         The pair `(y, gradient)`: a scalar, and the structure, shapes and dtypes of `x`
@@ -71,6 +76,8 @@ def gradient(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
 ) -> PyTree:
     r"""Compute the gradient $\nabla f(x)$ of a real scalar function.
 
@@ -88,6 +95,9 @@ def gradient(
             `hotk.Auto()`: reverse, or forward where a `while_loop` has no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
         The gradient, with the structure, shapes and dtypes of `x` and `None` at leaves

@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
@@ -32,6 +32,8 @@ def value_and_jacobian(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian.
@@ -49,6 +51,9 @@ def value_and_jacobian(
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if n <= m.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
 
@@ -84,6 +89,8 @@ def jacobian(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Jacobian $J_{ij} = \partial f_i / \partial x_j$.
@@ -101,6 +108,9 @@ def jacobian(
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if n <= m.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
 

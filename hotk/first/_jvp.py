@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent, Where
+from hotk._core import Argnums, Function, Keywords, Point, Tangent, Where
 from hotk.dense import Sizes
 from hotk.mode import (
     AUTO,
@@ -31,6 +31,8 @@ def value_and_jvp(
     mode: Forward | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian-vector product $J(x)\,v$.
@@ -50,6 +52,9 @@ def value_and_jvp(
         mode: `hotk.Forward()` or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and the value is computed once.
 
@@ -85,6 +90,8 @@ def jvp(
     mode: Forward | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Jacobian-vector product $J(x)\,v$.
@@ -104,6 +111,9 @@ def jvp(
         mode: `hotk.Forward()` or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Cotangent, Function, Gradient, Point, Where
+from hotk._core import Argnums, Cotangent, Function, Gradient, Keywords, Point, Where
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -33,6 +33,8 @@ def value_and_vjp(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its vector-Jacobian product $u^{\mathsf T} J(x)$.
@@ -55,6 +57,9 @@ def value_and_vjp(
             no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
             product then has it as well, and `f` is linearized once.
 
@@ -94,6 +99,8 @@ def vjp(
     mode: Forward | Reverse | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the vector-Jacobian product $u^{\mathsf T} J(x)$.
@@ -116,6 +123,9 @@ def vjp(
             no reverse mode.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `u` have a leading axis, one cotangent each; the
             product then has it as well, and `f` is linearized once.
 

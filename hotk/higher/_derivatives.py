@@ -5,7 +5,7 @@ import math
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent, Where
+from hotk._core import Argnums, Function, Keywords, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -33,6 +33,8 @@ def derivatives(
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute all derivatives of `f` along a direction, up to an order K.
@@ -58,6 +60,9 @@ def derivatives(
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; all
             results then have it as well, the value too.
 
@@ -109,6 +114,8 @@ def taylor(
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Taylor coefficients of `f` along a direction, up to an order K.
@@ -133,6 +140,9 @@ def taylor(
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; all
             results then have it as well, the value too.
 

@@ -132,7 +132,7 @@ class DifferentialOperator(eqx.Module):
             ModeError: If an operation in `f` has no derivative.
         """
         named = {"has_aux": has_aux, "block_size": block_size}
-        operator, arguments, keywords = self.arrangement(f, x, *args, **named)
+        operator, f, arguments, keywords = self.arrangement(f, x, *args, **named)
         return operator(f, x, *arguments, **keywords)
 
     def prepare(
@@ -157,13 +157,13 @@ class DifferentialOperator(eqx.Module):
             A `Prepared`, called as `prepared(x, coefficients, *args)`.
         """
         named = {"has_aux": has_aux, "block_size": block_size}
-        operator, arguments, keywords = self.arrangement(f, x, *args, **named)
+        operator, f, arguments, keywords = self.arrangement(f, x, *args, **named)
         return operator.prepare(f, x, *arguments, **keywords)
 
     def arrangement(
         self, f: Function, x: Point, *args: PyTree, **named: PyTree
     ) -> Arrangement:
-        """Return the operator behind it, and what that takes after the point.
+        """Return the operator behind it, and what that takes.
 
         Args:
             f: As in a call.
@@ -172,10 +172,14 @@ class DifferentialOperator(eqx.Module):
             **named: The keywords of a call.
 
         Returns:
-            An operator, its arguments after `f` and `x`, and its keywords.
+            An operator, its function, its arguments after `x`, and its keywords.
         """
-        del f
-        return _applied, (self.coefficients, *args), {"order": self.terms(x), **named}
+        return (
+            _applied,
+            f,
+            (self.coefficients, *args),
+            {"order": self.terms(x), **named},
+        )
 
     def terms(self, x: Point) -> Terms:
         """Return the multi-indices by the flat places of a point."""

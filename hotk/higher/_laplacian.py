@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.dense import size_of, unit
 from hotk.first import refuse_complex
 from hotk.mode import (
@@ -37,6 +37,8 @@ def value_and_laplacian(
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Laplacian $\Delta f(x)$.
@@ -58,6 +60,9 @@ def value_and_laplacian(
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many first derivatives at once. Chosen from the program if left
             out.
 
@@ -111,6 +116,8 @@ def laplacian(
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Laplacian $\Delta f(x) = \sum_i \partial^2 f / \partial x_i^2$.
@@ -132,6 +139,9 @@ def laplacian(
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many first derivatives at once. Chosen from the program if left
             out.
 
@@ -168,6 +178,8 @@ def biharmonic(
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the biharmonic operator $\Delta^2 f(x)$, the Laplacian of the Laplacian.
@@ -186,6 +198,9 @@ def biharmonic(
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many first derivatives at once, in each of the two. Chosen from
             the program if left out.
 

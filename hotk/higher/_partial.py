@@ -99,10 +99,9 @@ def partial(
         [1] Kan (2008). From moments of sum to moments of product. J. Multivariate Anal.
             99(3), 542-554. Equation 3.
     """
-    del f
     terms = Terms((multi_index("partial(f, x, index)", x, index),))
     keywords = {"mode": mode, "has_aux": has_aux, "block_size": block_size}
-    return _partial, args, {"order": terms, **keywords}
+    return _partial, f, args, {"order": terms, **keywords}
 
 
 def sum_of_partials(

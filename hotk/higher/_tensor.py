@@ -258,7 +258,7 @@ def derivative_tensor(
         [1] Griewank, Utke and Walther (2000). Evaluating higher derivative tensors by
             forward propagation of univariate Taylor series. Math. Comp. 69, 1117-1130.
     """
-    del f, x
+    del x
     keywords = {
         "mode": mode,
         "has_aux": has_aux,
@@ -266,4 +266,4 @@ def derivative_tensor(
         "where": where,
     }
     operator = _symmetric if symmetric else _full
-    return operator, args, {"order": order, **keywords}
+    return operator, f, args, {"order": order, **keywords}

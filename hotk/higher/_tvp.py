@@ -136,7 +136,7 @@ def tvp(
         [1] Griewank, Utke and Walther (2000). Evaluating higher derivative tensors by
             forward propagation of univariate Taylor series. Math. Comp. 69, 1117-1130.
     """
-    del f, x
+    del x
     if not directions:
         raise StructureError(
             message(
@@ -148,4 +148,4 @@ def tvp(
             )
         )
     keywords = {"mode": mode, "has_aux": has_aux, "batched": batched, "where": where}
-    return _contraction, (directions, *args), keywords
+    return _contraction, f, (directions, *args), keywords

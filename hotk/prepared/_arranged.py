@@ -14,9 +14,9 @@ from ._typed_operator import Parameters, Results, TypedOperator
 
 
 Arrangement: TypeAlias = tuple[
-    TypedOperator[..., PyTree], tuple[PyTree, ...], dict[str, PyTree]
+    TypedOperator[..., PyTree], Function, tuple[PyTree, ...], dict[str, PyTree]
 ]
-"""An operator, what it takes after the function and the point, and its keywords."""
+"""An operator, a function, what follows the point, and keywords."""
 
 
 class Arranged:
@@ -25,8 +25,8 @@ class Arranged:
     It is called, and prepared, as any other.
 
     Attributes:
-        arrangement: From the arguments of a call to the operator behind it, what that
-            takes after the function and the point, and its keywords.
+        arrangement: From the arguments of a call to the operator behind it, the
+            function that it takes, what follows the point, and its keywords.
     """
 
     def __init__(self, function: Callable[..., PyTree]) -> None:
@@ -36,7 +36,7 @@ class Arranged:
 
     def __call__(self, f: Function, x: Point, *rest: PyTree, **named: PyTree) -> PyTree:
         """Evaluate the operator at `x`."""
-        operator, arguments, keywords = self.arrangement(f, x, *rest, **named)
+        operator, f, arguments, keywords = self.arrangement(f, x, *rest, **named)
         return operator(f, x, *arguments, **keywords)
 
     def prepare(
@@ -60,7 +60,7 @@ class Arranged:
         Returns:
             An immutable module.
         """
-        operator, arguments, keywords = self.arrangement(f, x, *rest, **named)
+        operator, f, arguments, keywords = self.arrangement(f, x, *rest, **named)
         return operator.prepare(f, x, *arguments, on_mismatch=on_mismatch, **keywords)
 
     def __repr__(self) -> str:
@@ -74,8 +74,8 @@ def arranged(
     """Make an operator of a function that arranges the call of another.
 
     Args:
-        function: From the arguments of a call to an operator, what it takes after the
-            function and the point, and its keywords. Its signature and docstring are
-            the operator's, so its annotations say what a caller of the operator gets.
+        function: From the arguments of a call to an operator, the function that it
+            takes, what follows the point, and its keywords. Its signature and docstring
+            are the operator's, so its annotations say what a caller of it gets.
     """
     return cast("TypedOperator[Parameters, Results]", Arranged(function))

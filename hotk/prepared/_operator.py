@@ -27,6 +27,7 @@ from hotk._core import (
 from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
 from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
+from ._arguments import MISSING, PreparedInOrder, arguments_of
 from ._call import Call
 from ._direct import call_slowly
 from ._inputs import Inputs, sort_inputs
@@ -41,18 +42,6 @@ from ._typed_operator import Parameters, Results, TypedOperator
 
 _ARRAYS = frozenset({ARRAY})
 _ENTRIES = STORE.entries
-_MISSING: Any = object()
-_FIX = (
-    "Arguments of `f` follow by position, after the direction; for one by keyword "
-    "use `functools.partial(f, {name}=...)`."
-)
-_FIXES = {
-    "argnums": "`f` is differentiated by its first argument, which may be a tree: give "
-    "what else is to be differentiated inside it.",
-    "on_mismatch": "It is for `.prepare`; a direct call takes any arguments.",
-    "holomorphic": "Complex parameters are taken as pairs of real ones.",
-    "allow_int": "Integer leaves inside of a tree pass through.",
-}
 
 
 class Operator:
@@ -81,7 +70,7 @@ class Operator:
     def __call__(
         self,
         f: Function,
-        x: Point = _MISSING,
+        x: Point = MISSING,
         *rest: PyTree,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
@@ -95,8 +84,8 @@ class Operator:
         # Each Python call in here costs 2 % of the call of a small program: a program
         # that is known is found and run by `key_and_arrays`, a guard and
         # `unkeyed_setting` alone (`a_direct_call_is_four_python_calls`).
-        if x is _MISSING or len(rest) < self._least_rest or named:
-            rest = self._arguments(x, rest, named)
+        if x is MISSING or len(rest) < self._least_rest or named:
+            f, x, rest, _ = arguments_of(self.definition, f, x, rest, named)
         choices = block_size is not None or order is not None or where is not None
         options = self._default_options
         if options is None or mode is not AUTO or has_aux or batched or choices:
@@ -161,7 +150,7 @@ class Operator:
     def prepare(
         self,
         f: Function,
-        x: Point = _MISSING,
+        x: Point = MISSING,
         *rest: PyTree,
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
@@ -187,47 +176,19 @@ class Operator:
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
                 called with another signature.
-            **named: The direction, if it is given by name.
+            **named: The direction, if it is given by name; `argnums` and `kwargs`.
 
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
-        if x is _MISSING or len(rest) < self._least_rest or named:
-            rest = self._arguments(x, rest, named)
+        given = arguments_of(self.definition, f, x, rest, named)
+        f, x, rest, places = given
         options = self._options(mode, has_aux, batched, block_size, order, x, where)
         again = self if where is None else functools.partial(self, where=where)
-        return prepare(again, options, f, x, rest, on_mismatch)
-
-    def _arguments(
-        self, x: Point, rest: tuple[PyTree, ...], named: dict[str, PyTree]
-    ) -> tuple[PyTree, ...]:
-        """Return the direction and what follows, with what was given by name."""
-        call, takes = self.definition.call(), self.definition.takes
-        if takes and takes in named:
-            rest = (named.pop(takes), *rest)
-        for name in named:
-            raise TypeError(
-                message(
-                    call,
-                    f"there is no keyword `{name}`.",
-                    expected=f"{call[:-1]}, *args, mode=, has_aux=, ...)",
-                    got=f"{name}=",
-                    fix=_FIXES.get(name, _FIX.format(name=name)),
-                )
-            )
-        if x is _MISSING or len(rest) < self._least_rest:
-            missing = "x" if x is _MISSING else takes
-            raise TypeError(
-                message(
-                    call,
-                    f"the argument `{missing}` is missing.",
-                    expected=call,
-                    got=f"{self.definition.name}({'f' if missing == 'x' else 'f, x'})",
-                    fix=f"Write `{call}`: an operator takes function and point at "
-                    "once.",
-                )
-            )
-        return rest
+        prepared = prepare(again, options, f, x, rest, on_mismatch)
+        if places is None:
+            return prepared
+        return cast("Prepared", PreparedInOrder(prepared, places, self._least_rest))
 
     def _options(
         self,

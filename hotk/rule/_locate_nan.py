@@ -113,7 +113,7 @@ def locate_nan(
     # `hotk.partial(f, x, index)` is prepared for the index, and called without it.
     arrangement = getattr(operator, "arrangement", None)
     if arrangement is not None:
-        operator, rest, named = arrangement(f, x, *rest, **named)
+        operator, f, rest, named = arrangement(f, x, *rest, **named)
     named["mode"] = AUTO if mode is None else mode
     prepared = operator.prepare(f, x, *rest, **named)
     moving, static = eqx.partition((x, *rest), eqx.is_array_like)

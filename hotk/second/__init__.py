@@ -1,5 +1,6 @@
 """Second-order operators."""
 
+from ._cross_hessian import cross_hessian as cross_hessian, cross_hvp as cross_hvp
 from ._hessian import (
     hessian as hessian,
     value_gradient_and_hessian as value_gradient_and_hessian,

@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -24,6 +24,8 @@ def value_gradient_and_hessian(
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian of a function.
@@ -43,6 +45,9 @@ def value_gradient_and_hessian(
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns at once. Chosen from the program if left out.
 
     Returns:
@@ -79,6 +84,8 @@ def hessian(
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the Hessian $H_{ij} = \partial^2 f / \partial x_i \partial x_j$.
@@ -98,6 +105,9 @@ def hessian(
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns at once. Chosen from the program if left out.
 
     Returns:

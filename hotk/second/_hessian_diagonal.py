@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -23,6 +23,8 @@ def hessian_diagonal(
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute the exact diagonal of the Hessian of a real scalar function.
@@ -41,6 +43,9 @@ def hessian_diagonal(
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many entries at once. Chosen from the program if left out.
 
     Returns:

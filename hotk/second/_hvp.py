@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent, Where
+from hotk._core import Argnums, Function, Keywords, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -21,6 +21,8 @@ def value_gradient_and_hvp(
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian-vector product of a real scalar function.
@@ -44,6 +46,9 @@ def value_gradient_and_hvp(
             forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and `f` is linearized once.
 
@@ -83,6 +88,8 @@ def hvp(
     mode: Nested | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the Hessian-vector product $\nabla^2 f(x)\,v$.
@@ -108,6 +115,9 @@ def hvp(
             forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             product then has it as well, and `f` is linearized once.
 

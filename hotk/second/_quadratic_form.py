@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tangent, Where
+from hotk._core import Argnums, Function, Keywords, Point, Tangent, Where
 from hotk.mode import (
     AUTO,
     Auto,
@@ -23,6 +23,8 @@ def quadratic_form(
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
     batched: bool = False,
 ) -> PyTree:
     r"""Compute the quadratic form $v^{\mathsf T} \nabla^2 f(x)\,v$ of the Hessian.
@@ -43,6 +45,9 @@ def quadratic_form(
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`: `v` is then like these. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
         batched: Whether the leaves of `v` have a leading axis, one direction each; the
             result is then an array of as many numbers.
 

@@ -2,7 +2,7 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.first import check_scalar_point
 from hotk.mode import (
     AUTO,
@@ -23,6 +23,8 @@ def second_derivative(
     mode: Nested | Taylor | Auto = AUTO,
     has_aux: bool = False,
     where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
 ) -> PyTree:
     r"""Compute the second derivative $f''(x)$ of a function of one real number.
 
@@ -38,6 +40,9 @@ def second_derivative(
             that exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
         The second derivative, with the structure, shapes and dtypes of the value of
