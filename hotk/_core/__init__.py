@@ -158,11 +158,12 @@ from ._types import (
 )
 from ._where import (
     PointLeaves as PointLeaves,
+    Selection as Selection,
     Where as Where,
     configuration as configuration,
     differentiated as differentiated,
-    differentiated_tree as differentiated_tree,
+    map_free as map_free,
     nothing_inexact as nothing_inexact,
     selection as selection,
-    without_configuration as without_configuration,
+    split_point as split_point,
 )

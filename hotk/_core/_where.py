@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ._compat import Tracer
 from ._describe import describe, describe_tree
 from ._errors import DtypeError, StructureError, message
-from ._inexact import is_inexact
+from ._inexact import is_inexact_or_shape
 from ._types import PyTreeDef
 
 
@@ -59,7 +60,7 @@ def differentiated(
         tree: The structure.
         selected: Which leaves a filter selects; all by default.
     """
-    found = [is_inexact(leaf) for leaf in leaves]
+    found = [is_inexact_or_shape(leaf) for leaf in leaves]
     if selected is not None:
         found = [a and b for a, b in zip(found, selected, strict=True)]
     fixed = configuration(leaves, tree)
@@ -80,17 +81,39 @@ def configuration(leaves: Sequence[object], tree: PyTreeDef) -> frozenset[int]:
     return frozenset(i for i in numbers if inside[i])
 
 
-def without_configuration(tree: PyTree) -> PyTree:
-    """Return a tree of booleans: whether each leaf is no number of a module."""
+def map_free(function: Callable[[Any], Any], tree: PyTree) -> PyTree:
+    """Apply a function to the leaves of a tree that are no configuration."""
     leaves, treedef = jax.tree.flatten(tree)
     fixed = configuration(leaves, treedef)
-    return treedef.unflatten([i not in fixed for i in range(len(leaves))])
+    pairs = enumerate(leaves)
+    return treedef.unflatten([a if i in fixed else function(a) for i, a in pairs])
 
 
-def differentiated_tree(tree: PyTree) -> PyTree:
-    """Return a tree of booleans: whether each leaf of a point is differentiated."""
+def split_point(
+    tree: PyTree, selected: Sequence[bool] | None = None
+) -> tuple[PyTree, PyTree]:
+    """Split a point into what is differentiated and what is not, `None` elsewhere.
+
+    `eqx.combine` puts them together. No tree of booleans is made on the way: a class
+    may make arrays of them (`test_a_class_that_converts_its_fields`).
+    """
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef.unflatten(differentiated(leaves, treedef))
+    pairs = list(zip(leaves, differentiated(leaves, treedef, selected), strict=True))
+    moving = treedef.unflatten([leaf if yes else None for leaf, yes in pairs])
+    return moving, treedef.unflatten([None if yes else leaf for leaf, yes in pairs])
+
+
+class Selection:
+    """A filter by the places of leaves: no tree, as a node may change its booleans.
+
+    Attributes:
+        flags: For each leaf whether it is selected.
+    """
+
+    __slots__ = ("flags",)
+
+    def __init__(self, flags: Sequence[bool]) -> None:
+        self.flags = tuple(flags)
 
 
 def _is_python_number(leaf: object) -> bool:
@@ -122,8 +145,10 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
     """
     if where is None:
         return None
+    if isinstance(where, Selection):
+        return where.flags
     marks = jax.tree.leaves(where)
-    if marks and all(isinstance(mark, (bool, np.bool_)) for mark in marks):
+    if marks and all(map(_is_mark, marks)):
         return _by_tree(call, x, where)
     if isinstance(where, type):
         is_instance = lambda node: isinstance(node, where)
@@ -147,11 +172,19 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
     )
 
 
+def _is_mark(leaf: object) -> bool:
+    """Whether a leaf is true or false; a class may have made an array of it."""
+    if isinstance(leaf, (jax.Array, np.ndarray)) and not isinstance(leaf, Tracer):
+        return leaf.shape == () and leaf.dtype == bool
+    return isinstance(leaf, (bool, np.bool_))
+
+
 def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
     try:
-        spread = jax.tree.map(
-            lambda mark, part: [bool(mark)] * len(jax.tree.leaves(part)), where, x
-        )
+        marks, tree = jax.tree.flatten(where)
+        parts = map(jax.tree.leaves, tree.flatten_up_to(x))
+        pairs = zip(marks, parts, strict=True)
+        flags = [bool(mark) for mark, part in pairs for _ in part]
     except (ValueError, TypeError, KeyError) as error:
         raise StructureError(
             message(
@@ -162,7 +195,7 @@ def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
                 fix="Build it with `jax.tree.map` over `x`.",
             )
         ) from error
-    return tuple(jax.tree.leaves(spread))
+    return tuple(flags)
 
 
 def nothing_inexact(

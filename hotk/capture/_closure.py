@@ -71,6 +71,27 @@ class Skeleton:
         """Return the hash of the key."""
         return self._hash
 
+    def __copy__(self) -> "Skeleton":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Skeleton":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled: it has code, which pickle knows by its place only."""
+        raise TypeError(
+            message(
+                self.name,
+                "a function that was split into arrays and code cannot be pickled.",
+                expected="use in the process that made it, or `copy.deepcopy`",
+                got="`pickle`, or another process",
+                fix="Send the function and the arguments, and make there what holds "
+                "it, such as a `HessianOperator`.",
+            )
+        )
+
     def __repr__(self) -> str:
         """Show the callable's name."""
         return f"<skeleton of {self.name}>"

@@ -1,5 +1,6 @@
 """`Signature`: structure, shapes, dtypes, weak types and shardings of a call."""
 
+import contextlib
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 from jax.sharding import Sharding
 from jaxtyping import PyTree
 
-from hotk._core import PyTreeDef, Tracer, describe, leaf_name
+from hotk._core import PyTreeDef, Tracer, configuration, describe, leaf_name
 
 
 class Row(NamedTuple):
@@ -53,9 +54,12 @@ class Signature(NamedTuple):
         """Take the signature of arguments that are called by the names in `roots`."""
         names, leaves = [], []
         for root, argument in zip(roots, arguments, strict=True):
-            for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
-                names.append(leaf_name(root, path))
-                leaves.append(_leaf(leaf))
+            paths, tree = jax.tree_util.tree_flatten_with_path(argument)
+            own = [leaf for _, leaf in paths]
+            # Numbers of a module stay what they are in the point alone.
+            fixed = configuration(own, tree) if root == "x" else ()
+            names += [leaf_name(root, path) for path, _ in paths]
+            leaves += [_leaf(leaf, i in fixed) for i, leaf in enumerate(own)]
         return Signature(jax.tree.structure(arguments), tuple(names), tuple(leaves))
 
     def compare(self, other: "Signature") -> list[Row]:
@@ -98,11 +102,14 @@ def sharding_of(leaf: object) -> Sharding | None:
     return sharding if len(sharding.device_set) > 1 else None
 
 
-def _leaf(leaf: object) -> Leaf:
-    try:
-        shape, dtype, weak = aval_of(leaf)
-    except TypeError:
+def _leaf(leaf: object, fixed: bool) -> Leaf:
+    aval = None
+    if not fixed:
+        with contextlib.suppress(TypeError):  # it is no array
+            aval = aval_of(leaf)
+    if aval is None:
         return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)
+    shape, dtype, weak = aval
     sharding = sharding_of(leaf)
     text = describe(jax.ShapeDtypeStruct(shape, dtype)) + (" (weak)" if weak else "")
     if sharding is not None:

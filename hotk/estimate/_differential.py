@@ -15,8 +15,8 @@ from hotk._core import (
     RandomKey,
     Tangent,
     Vector,
-    differentiated_tree,
     nothing_inexact,
+    split_point,
 )
 from hotk.first import refuse_complex
 from hotk.higher import DifferentialOperator, derivatives, directions_of
@@ -236,8 +236,7 @@ def _check_arguments(
     call: str, x: Point, samples: int, block_size: int | None
 ) -> Vector:
     """Check what all of them need; return the differentiated leaves of a point."""
-    as_array = lambda a, moves: jnp.asarray(a) if moves else None
-    like = jax.tree.map(as_array, x, differentiated_tree(x))
+    like = jax.tree.map(jnp.asarray, split_point(x)[0])
     refuse_complex(call, like, "partial")
     for name, count in (("samples", samples), ("block_size", block_size)):
         if count is not None and not isinstance(count, int | np.integer):

@@ -19,10 +19,11 @@ from hotk._core import (
     describe_tree,
     function_name,
     in_trace,
+    map_free,
     message,
     nothing_inexact,
     selection,
-    without_configuration,
+    split_point,
 )
 from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
 
@@ -123,7 +124,7 @@ def freeze(
         DtypeError: If nothing in the point is differentiated.
     """
     chosen = selection(call, x, where)
-    closure, arrays, rest = _freeze(f, x, args)
+    closure, arrays, rest = _freeze(f, x, args, chosen)
     selected: Selected = None
     if chosen is not None:
         parts = jax.tree.structure(x).flatten_up_to(arrays)
@@ -136,21 +137,16 @@ def freeze(
 
 def moving(x: Point, selected: Selected) -> Vector:
     """Return the differentiated part of the arrays of a point, `None` elsewhere."""
-    differentiated = eqx.filter(x, eqx.is_inexact_array)
-    return (
-        differentiated
-        if selected is None
-        else eqx.filter(differentiated, marks(x, selected))
+    arrays, treedef = jax.tree.flatten(x)
+    flags = [True] * len(arrays) if selected is None else selected
+    return treedef.unflatten(
+        a if yes and eqx.is_inexact_array(a) else None
+        for a, yes in zip(arrays, flags, strict=True)
     )
 
 
-def marks(x: Point, selected: Selected) -> PyTree[bool] | None:
-    """Return which arrays of a point are selected as a tree like it."""
-    return None if selected is None else jax.tree.structure(x).unflatten(selected)
-
-
 def _freeze(
-    f: Function, x: Point, args: tuple[PyTree, ...]
+    f: Function, x: Point, args: tuple[PyTree, ...], selected: Selected
 ) -> tuple[Closure, Point, tuple[PyTree, ...]]:
     """Split a function and its arguments into modules whose leaves are arrays.
 
@@ -158,9 +154,7 @@ def _freeze(
     array besides the point, to branch by it or to count up to it, the arrays are part
     of the program.
     """
-    as_array = lambda a, free: _as_array(a) if free else a
-    x = jax.tree.map(as_array, x, without_configuration(x))
-    whole = (x, jax.tree.map(_as_array, args))
+    whole = (map_free(_as_array, x), jax.tree.map(_as_array, args))
     arrays, statics = eqx.partition(whole, eqx.is_array)
     try:
         return (_as_closure(f, arrays, statics), *arrays)
@@ -168,9 +162,9 @@ def _freeze(
         # Python may need the value of an array (`tests/linop/test_frozen.py`, NEEDS):
         # then only the differentiated leaves of the point may be tracers. If that is
         # not why, the same error comes again below.
-        differentiated = jax.tree.map(eqx.is_inexact_array, whole[0])
-        nothing = jax.tree.map(lambda a: False, whole[1])
-        arrays, statics = eqx.partition(whole, (differentiated, nothing))
+        moved, held = split_point(whole[0], selected)
+        arrays = (moved, jax.tree.map(lambda a: None, whole[1]))
+        statics = (held, whole[1])
     try:
         return (Closure.of(_as_program(f, arrays, statics)), *arrays)
     except NEEDS_VALUE as error:
@@ -309,7 +303,8 @@ def _is_same(old: object, new: object) -> bool:
         return True
     if eqx.is_array_like(old) or eqx.is_array_like(new):
         a, b = np.asarray(old), np.asarray(new)
-        return a.shape == b.shape and bool(np.all(a == b))
+        # A NaN is what it was: a rate that is not set, for instance.
+        return a.shape == b.shape and bool(np.all((a == b) | ((a != a) & (b != b))))
     # A method of a module is another object each time it is read.
     if callable(old) and callable(new):
         a, b = Closure.of(old), Closure.of(new)

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Iterable
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -12,6 +13,9 @@ from hotk._core import StructureError, Vector, describe_tree, message
 
 from ._vectors import as_vector, is_flat
 from .space import unflattened
+
+
+M = TypeVar("M", bound="AbstractLinearMap")
 
 
 class AbstractLinearMap(eqx.Module):
@@ -46,6 +50,14 @@ class AbstractLinearMap(eqx.Module):
     @abc.abstractmethod
     def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix."""
+
+    def __copy__(self: M) -> M:
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __deepcopy__(self: M, memo: object) -> M:
+        """Return itself: nothing in it can change."""
+        return self
 
     def vector(self, v: PyTree, call: str = "A @ v") -> Vector:
         """Check that a tree is a vector of the space, and cast its NumPy leaves.

@@ -11,6 +11,7 @@ from hotk._core import (
     Gradient,
     Point,
     Scalar,
+    Selection,
     Tangent,
     Vector,
     describe_tree,
@@ -21,7 +22,7 @@ from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
 
-from ._frozen import Selected, marks, matching_arrays, moving, static_parts
+from ._frozen import Selected, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator
 
 
@@ -50,9 +51,9 @@ class AbstractPointOperator(AbstractOperator):
         return moving(self.x, self.selected)
 
     @property
-    def where(self) -> PyTree[bool] | None:
-        """Which arrays of the point are differentiated, as it was given; or `None`."""
-        return marks(self.x, self.selected)
+    def where(self) -> Selection | None:
+        """The filter that it was made with, for an operator of hotk at this point."""
+        return None if self.selected is None else Selection(self.selected)
 
     @property
     def symmetric(self) -> bool:

@@ -16,6 +16,7 @@ from hotk._core import (
     Gradient,
     Point,
     Scalar,
+    Selection,
     Where,
     bar,
     describe,
@@ -23,6 +24,7 @@ from hotk._core import (
     in_trace,
     nothing_inexact,
     selection,
+    split_point,
 )
 from hotk.linop import space
 from hotk.mode import Nested
@@ -304,9 +306,8 @@ def minimize(
     moves = differentiated(leaves, treedef, selected)
     if selected is not None and not any(moves):
         raise nothing_inexact(call, x0, name="x0", selected=selected)
-    marks = treedef.unflatten(moves)
-    as_array = lambda a, yes: jnp.asarray(a) if yes else a
-    moving, rest = eqx.partition(jax.tree.map(as_array, x0, marks), marks)
+    moving, rest = split_point(x0, selected)
+    moving = jax.tree.map(jnp.asarray, moving)
     dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
     traced = in_trace()
@@ -333,7 +334,7 @@ def minimize(
                     (state, limits),
                     *args,
                     order=bound,
-                    where=None if where is None else marks,
+                    where=None if where is None else Selection(moves),
                 )
             moving = end.x
             state = end.state

@@ -8,7 +8,7 @@ what varies (state, batch, damping, learning rate) are arrays of that program.
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import equinox as eqx
@@ -22,15 +22,17 @@ from hotk._core import (
     Function,
     HotkError,
     Point,
+    Selection,
     StructureError,
     Where,
+    configuration,
     describe,
     describe_tree,
     differentiated,
-    differentiated_tree,
     is_inexact,
     leaf_name,
     message,
+    split_point,
 )
 from hotk.linop import space
 from hotk.mode import (
@@ -138,9 +140,10 @@ def transformation(
     arrays = {key: _number(name, key, value) for key, value in numbers.items()}
 
     def first(params: optax.Params) -> optax.OptState:
+        call = f"{name}(...).init(params)"
+        _refuse_configuration(call, params, jax.tree.leaves(params))
         # Only what is differentiated has a state; the rest of a module may be anything.
-        moving = eqx.filter(params, differentiated_tree(params))
-        state = init(jax.tree.map(jnp.asarray, moving), arrays)
+        state = init(jax.tree.map(jnp.asarray, split_point(params)[0]), arrays)
         return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well
 
     def update(
@@ -160,15 +163,16 @@ def transformation(
         assert params is not None  # or `objective` has refused it
         points, treedef = jax.tree.flatten(params)
         leaves = _parts_like(call, params, updates)
+        _refuse_configuration(call, params, leaves)
         could = differentiated(points, treedef)
         # A gradient that is `None`, as of `eqx.filter_grad`, is one not to step along.
         moves = [a and eqx.is_array_like(g) for a, g in zip(could, leaves, strict=True)]
         moving = [i for i, yes in enumerate(moves) if yes]
         if not any(jnp.size(points[i]) for i in moving):
             return updates, state
-        refuse_complex_parameters(call, params)
+        refuse_complex_parameters(call, split_point(params, moves)[0])
         gradient = [jnp.asarray(leaves[i]) for i in moving]
-        where = None if moves == could else treedef.unflatten(moves)
+        where = None if moves == could else Selection(moves)
         c = (gradient, state, arrays)
         with called(call):
             made, state = run(f, params, c, order=bound, where=where)
@@ -177,6 +181,32 @@ def transformation(
         return treedef.unflatten(leaves), state
 
     return optax.GradientTransformationExtraArgs(first, update)
+
+
+def _refuse_configuration(call: str, params: Point, given: Sequence[object]) -> None:
+    """Refuse numbers of a module that are to be changed: here they are configuration.
+
+    Args:
+        call: The call, for messages.
+        params: The parameters.
+        given: For each leaf of them what stands for it among the arguments.
+    """
+    paths, treedef = jax.tree_util.tree_flatten_with_path(params)
+    for i in sorted(configuration([leaf for _, leaf in paths], treedef)):
+        if eqx.is_array_like(given[i]):
+            path, leaf = paths[i]
+            raise StructureError(
+                message(
+                    call,
+                    f"`{leaf_name('params', path)}` is a number inside of a dataclass: "
+                    "configuration, which does not change.",
+                    expected="an array, or no leaf and no gradient in its place",
+                    got=repr(leaf),
+                    fix="Make it an array, as in `jnp.asarray(0.5)`; or leave it out: "
+                    "`eqx.filter(params, eqx.is_inexact_array)` does, and so do the "
+                    "gradients of `eqx.filter_grad` and `hotk.gradient`.",
+                )
+            )
 
 
 def _parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:

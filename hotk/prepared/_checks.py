@@ -193,8 +193,8 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
         call: The call, for messages.
         f: The function, for messages.
         y: Its value, or a tree of `jax.ShapeDtypeStruct`s.
-        want: `scalar` for one real number, `real` or `inexact` for a tree of such
-            arrays.
+        want: `scalar` for one real number, `single` for one that may have an axis of
+            length one, `real` or `inexact` for a tree of such arrays.
     """
     where = f"`{function_name(f)}`{function_place(f)}"
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
@@ -209,8 +209,8 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
                     "as the second output with `has_aux=True`.",
                 )
             )
-    if want == "scalar":
-        _check_scalar(call, where, y)
+    if want in ("scalar", "single"):
+        _check_scalar(call, where, y, ((), (1,)) if want == "single" else ((),))
         return
     if y is None:
         raise OutputError(
@@ -235,7 +235,9 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
             )
 
 
-def _check_scalar(call: str, where: str, y: PyTree) -> None:
+def _check_scalar(
+    call: str, where: str, y: PyTree, shapes: Sequence[tuple[int, ...]]
+) -> None:
     if jax.tree.structure(y) != jax.tree.structure(0):
         problem = f"{where} must return one real number."
         fix = "Return the scalar alone"
@@ -244,7 +246,7 @@ def _check_scalar(call: str, where: str, y: PyTree) -> None:
         if isinstance(y, tuple) and len(y) == 2:
             fix += "; for `(value, aux)` pass `has_aux=True`"
         got = describe_tree(y)
-    elif np.shape(y) != ():
+    elif np.shape(y) not in shapes:
         problem = f"{where} must return one real number."
         fix = "Reduce it with `jnp.sum` or `jnp.mean`"
         if np.size(y) == 1:

@@ -52,14 +52,18 @@ def derive(
     # A point of 64 bits keeps them where `jax_enable_x64` is off; constants of its
     # dtype do not. It is on for the derivative, and as the user has it for `f`.
     deriving, running = settings_for(jax.tree.leaves(point))
+    is_single = call.options.definition.wants == "single"
 
     def f(moving: Point) -> tuple[PyTree, PyTree]:
         with running():
             whole = call.merge(leaves, differentiated, moving)
             x, given = call.arrays_only(whole, 0), call.arrays_only(args, call.ahead)
             if evaluation is None:
-                return call.evaluate_as_is(captured, x, given)
-            return evaluation(call, captured, x, given)
+                y, aux = call.evaluate_as_is(captured, x, given)
+            else:
+                y, aux = evaluation(call, captured, x, given)
+            # The program of `f` is that of all operators: its value is as `f` made it.
+            return (jnp.reshape(y, ()) if is_single else y), aux
 
     if plan.derive_rules:
         f = with_forward_rules(f, by_body=plan.by_body)

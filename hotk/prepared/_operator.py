@@ -272,6 +272,10 @@ class Operator:
             )
         return order
 
+    def __reduce__(self) -> str:
+        """Pickle it by its name, as a function: there is one of each."""
+        return vars(self)["__qualname__"]
+
     def __repr__(self) -> str:
         """Show the call."""
         return f"<hotk operator {self.definition.call()}>"
@@ -330,7 +334,7 @@ def operator(
     Args:
         candidates: From facts and sizes to the modes to try.
         modes: The classes of mode that it accepts.
-        wants: `"scalar"` or `"inexact"`: what `f` must return.
+        wants: What `f` must return; see `Definition`.
         takes: What follows the point; see `Definition`.
         value: Whether the value of `f` is the first result.
         choice: The class of the keyword `order`, if the formula has one.

@@ -23,7 +23,8 @@ class Definition:
         name: Its public name.
         takes: What follows the point: `"v"`, a direction; `"u"`, a cotangent; `"vs"`, a
             tuple of directions; `"c"`, arrays of any shape; or `""`, nothing.
-        wants: What `f` must return: `"scalar"` or `"inexact"`.
+        wants: What `f` must return: `"scalar"`, one real number; `"single"`, the same
+            or with one axis of length one; `"inexact"`, a tree.
         formula: The operator for a function of one argument. It returns its results,
             then `aux`; the value of `f`, if it is among them, comes first.
         value: Whether the value is among the results.

@@ -218,7 +218,8 @@ class Prepared(eqx.Module):
                 "a compiled program cannot be pickled.",
                 expected="use in the process that prepared it",
                 got="`pickle`, or another process",
-                fix="Send the function and the arguments, and prepare it there.",
+                fix="Send the function and the arguments, and prepare it there; "
+                "or export it by `jax.export.export(jax.jit(prepared))(x, ...)`.",
             )
         )
 

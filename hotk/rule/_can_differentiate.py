@@ -19,12 +19,11 @@ from hotk._core import (
     function_name,
     inlined_equations,
     is_inexact,
-    is_inexact_or_shape,
     jaxpr_as_fun,
     message,
     nothing_inexact,
+    split_point,
     trace_once,
-    without_configuration,
 )
 from hotk.mode import (
     NESTINGS,
@@ -107,12 +106,9 @@ def can_differentiate(
         raise ValueError(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
-    wanted = jax.tree.map(
-        lambda a, free: free and is_inexact_or_shape(a), x, without_configuration(x)
-    )
-    if not any(jax.tree.leaves(wanted)):
+    moving, static = split_point(x)
+    if not jax.tree.leaves(moving):
         raise nothing_inexact("can_differentiate(f, x)", x)
-    moving, static = eqx.partition(x, wanted)
 
     def value(moving: Point) -> list[Array]:
         outputs = jax.tree.leaves(f(eqx.combine(moving, static), *args))

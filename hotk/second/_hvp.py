@@ -12,7 +12,13 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 
-@operator(takes="v", value=True, candidates=second_order_candidates, modes=(Nested,))
+@operator(
+    takes="v",
+    wants="single",
+    value=True,
+    candidates=second_order_candidates,
+    modes=(Nested,),
+)
 def value_gradient_and_hvp(
     f: Function,
     x: Point,
@@ -61,7 +67,8 @@ def value_gradient_and_hvp(
         StructureError: If `v` has another structure or shape than `x`.
         DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
             another dtype.
-        OutputError: If `f` returns anything but one real floating-point number.
+        OutputError: If `f` returns anything but one real floating-point number, of
+            shape `()` or `(1,)`.
         ModeError: If `f` has no second derivative in this mode.
 
     Example:
@@ -79,7 +86,9 @@ def value_gradient_and_hvp(
     return mode.product(f, x, v)
 
 
-@operator(takes="v", candidates=second_order_candidates, modes=(Nested,))
+@operator(
+    takes="v", wants="single", candidates=second_order_candidates, modes=(Nested,)
+)
 def hvp(
     f: Function,
     x: Point,
@@ -129,7 +138,8 @@ def hvp(
         StructureError: If `v` has another structure or shape than `x`.
         DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
             another dtype.
-        OutputError: If `f` returns anything but one real floating-point number.
+        OutputError: If `f` returns anything but one real floating-point number, of
+            shape `()` or `(1,)`.
         ModeError: If `f` has no second derivative in this mode.
 
     Example:

@@ -14,7 +14,9 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 
-@operator(takes="v", candidates=along_candidates, modes=(Nested, Taylor))
+@operator(
+    takes="v", wants="single", candidates=along_candidates, modes=(Nested, Taylor)
+)
 def quadratic_form(
     f: Function,
     x: Point,
@@ -59,7 +61,8 @@ def quadratic_form(
         StructureError: If `v` has another structure or shape than `x`.
         DtypeError: If nothing in `x` can be differentiated, or `v` is a JAX array of
             another dtype.
-        OutputError: If `f` returns anything but one real floating-point number.
+        OutputError: If `f` returns anything but one real floating-point number, of
+            shape `()` or `(1,)`.
         ModeError: If `f` has no second derivative in this mode.
 
     Example:

@@ -498,3 +498,109 @@ def test_a_prepared_retraces_with_its_filter():
     got = prepared({"a": jnp.ones((3, 3)), "b": 2 * jnp.ones(4)})
     assert got["a"] is None
     assert close(got["b"], 12 * jnp.ones(4))
+
+
+def test_a_gradient_of_configuration_is_refused():
+    """`jax.grad` gives one: the loop would change what hotk promises to leave alone."""
+    f = lambda p: (p.a - 1.0) ** 2 + (p.b - 3.0) ** 2
+    p, transform = Plain(jnp.array(0.0), 0.0), hotk.optim.newton(1.0)
+    state = transform.init(Plain(p.a, None))
+    with pytest.raises(hotk.StructureError, match=r"`params\.b` is a number inside"):
+        transform.update(jax.grad(f)(p), state, p, value_fn=f)
+    for params in (p, Plain(0.0, 0.0)):
+        with pytest.raises(hotk.StructureError, match="is a number inside"):
+            transform.init(params)
+    updates, _ = transform.update(hotk.gradient(f, p), state, p, value_fn=f)
+    assert close(updates.a, 1.0)
+    assert updates.b is None
+
+
+@pytest.mark.parametrize("answer", ["raise", "cast"])
+def test_a_prepared_names_the_configuration_that_differs(answer):
+    h = lambda m: jnp.sum(m.weight**3) * m.epsilon
+    prepared = hotk.gradient.prepare(h, Inner(jnp.ones(2), 0.5), on_mismatch=answer)
+    with pytest.raises(hotk.PreparationError, match=r"✗ x\.epsilon: .*0\.5.*0\.7"):
+        prepared(Inner(jnp.ones(2), 0.7))
+    retracing = hotk.gradient.prepare(h, Inner(jnp.ones(2), 0.5), on_mismatch="retrace")
+    assert close(retracing(Inner(jnp.ones(2), 0.7)).weight, 2.1 * jnp.ones(2))
+
+
+NEEDED = {
+    "a branch": lambda p: jnp.sum(p["a"] ** 3) * (2.0 if p["s"] > 0 else 5.0),
+    "a count": lambda p: sum(jnp.sum(p["a"] ** 3) for _ in range(int(p["s"]))),
+    "NumPy": lambda p: jnp.sum(p["a"] ** 3) * float(np.exp(np.asarray(p["s"]))),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_python_may_ask_for_the_value_of_what_is_held(name):
+    f, x = NEEDED[name], {"a": jnp.array([1.0, 2.0]), "s": jnp.array(2.0)}
+    marks = {"a": True, "s": False}
+    alone = lambda a: f({"a": a, "s": x["s"]})
+    expected = jax.hessian(alone)(x["a"])
+    assert close(hotk.hessian(f, x, where=marks)["a"]["a"], expected)
+    H = hotk.HessianOperator(f, x, where=marks)
+    assert close(H.matrix(), expected)
+    with pytest.raises(hotk.StructureError):
+        H.at({"a": x["a"], "s": jnp.array(3.0)})
+
+
+def test_shapes_are_enough_for_a_predicate():
+    shape = jax.ShapeDtypeStruct
+    f = lambda p: jnp.sum(p["a"] ** 3) * jnp.sum(p["b"])
+    prepared = hotk.gradient.prepare(
+        f,
+        {"a": shape((2,), float), "b": shape((2, 2), float)},
+        where=lambda a: a.ndim == 1,
+    )
+    got = prepared({"a": jnp.ones(2), "b": jnp.ones((2, 2))})
+    assert close(got["a"], 12.0 * jnp.ones(2))
+    assert got["b"] is None
+
+
+def test_a_complex_leaf_may_be_frozen():
+    f = lambda p: jnp.sum((p["a"] * jnp.abs(p["c"]) - 3.0) ** 2)
+    p = {"a": jnp.ones(1), "c": jnp.array(3.0 + 4.0j)}
+    transform = hotk.optim.newton(1.0)
+    gradient = hotk.gradient(f, p, where={"a": True, "c": False})
+    updates, _ = transform.update(
+        gradient, transform.init({"a": p["a"], "c": None}), p, value_fn=f
+    )
+    assert close(p["a"] + updates["a"], jnp.array([0.6]))
+    both, state = hotk.gradient(f, p), transform.init(p)
+    with pytest.raises(hotk.DtypeError, match="is complex"):
+        transform.update(both, state, p, value_fn=f)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Converted:
+    a: Any
+
+    def __post_init__(self):
+        if isinstance(self.a, (bool, int, float)):
+            self.a = jnp.asarray(self.a)
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_class_that_converts_its_fields():
+    q, f = Converted(2.0), lambda q: q.a**3
+    assert close(hotk.gradient(f, q).a, 12.0)
+    marks = jax.tree.map(lambda a: True, q)
+    assert close(hotk.gradient(f, q, where=marks).a, 12.0)
+    transform = hotk.optim.newton(1.0)
+    updates, _ = transform.update(hotk.gradient(f, q), transform.init(q), q, value_fn=f)
+    assert close(updates.a, -1.0)
+    found = hotk.optim.minimize(lambda q: (q.a - 1.0) ** 2, q, transform)
+    assert close(found.x.a, 1.0)
+    assert close(hotk.HessianOperator(f, q, where=marks).matrix(), [[12.0]])
+
+
+def test_configuration_that_is_no_number():
+    h = lambda m: jnp.sum(m.weight**3)
+    m = Inner(jnp.ones(2), float("nan"))
+    assert close(hotk.gradient(h, m).weight, 3.0 * jnp.ones(2))
+    H = hotk.HessianOperator(h, m)
+    moved = H.at(Inner(2.0 * jnp.ones(2), float("nan")))
+    assert close(moved.matrix(), 12.0 * jnp.eye(2))
