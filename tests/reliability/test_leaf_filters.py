@@ -594,7 +594,7 @@ def test_a_class_that_converts_its_fields():
     assert close(updates.a, -1.0)
     found = hotk.optim.minimize(lambda q: (q.a - 1.0) ** 2, q, transform)
     assert close(found.x.a, 1.0)
-    assert close(hotk.HessianOperator(f, q, where=marks).matrix(), [[12.0]])
+    assert close(hotk.HessianOperator(f, q, where=marks).matrix(), jnp.array([[12.0]]))
 
 
 def test_configuration_that_is_no_number():

@@ -236,12 +236,12 @@ def test_a_direction_that_does_not_match_is_refused():
     "f",
     [
         lambda x: x,
-        lambda x: jnp.sum(x)[None],
+        lambda x: jnp.sum(x)[None, None],
         lambda x: jnp.sum(x) > 0,
         lambda x: jax.lax.complex(x[0], x[1]),
         lambda x: (jnp.sum(x), x),
     ],
-    ids=["vector", "(1,)", "bool", "complex", "pair"],
+    ids=["vector", "(1, 1)", "bool", "complex", "pair"],
 )
 def test_anything_but_one_real_number_is_refused(f):
     with pytest.raises(hotk.OutputError):
