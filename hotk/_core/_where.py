@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from ._compat import Tracer
 from ._describe import describe, describe_tree
 from ._errors import DtypeError, StructureError, message
-from ._inexact import is_inexact_or_shape
+from ._inexact import is_inexact, is_inexact_or_shape
 from ._types import PyTreeDef
 
 
@@ -48,7 +48,11 @@ class PointLeaves(NamedTuple):
 
 
 def differentiated(
-    leaves: Sequence[object], tree: PyTreeDef, selected: Sequence[bool] | None = None
+    leaves: Sequence[object],
+    tree: PyTreeDef,
+    selected: Sequence[bool] | None = None,
+    *,
+    shapes: bool = False,
 ) -> list[bool]:
     """Return for each leaf of a point whether it is differentiated.
 
@@ -59,8 +63,9 @@ def differentiated(
         leaves: The leaves.
         tree: The structure.
         selected: Which leaves a filter selects; all by default.
+        shapes: Whether a `jax.ShapeDtypeStruct` stands for an array.
     """
-    found = [is_inexact_or_shape(leaf) for leaf in leaves]
+    found = list(map(is_inexact_or_shape if shapes else is_inexact, leaves))
     if selected is not None:
         found = [a and b for a, b in zip(found, selected, strict=True)]
     fixed = configuration(leaves, tree)
@@ -90,7 +95,7 @@ def map_free(function: Callable[[Any], Any], tree: PyTree) -> PyTree:
 
 
 def split_point(
-    tree: PyTree, selected: Sequence[bool] | None = None
+    tree: PyTree, selected: Sequence[bool] | None = None, *, shapes: bool = False
 ) -> tuple[PyTree, PyTree]:
     """Split a point into what is differentiated and what is not, `None` elsewhere.
 
@@ -98,7 +103,8 @@ def split_point(
     may make arrays of them (`test_a_class_that_converts_its_fields`).
     """
     leaves, treedef = jax.tree.flatten(tree)
-    pairs = list(zip(leaves, differentiated(leaves, treedef, selected), strict=True))
+    moves = differentiated(leaves, treedef, selected, shapes=shapes)
+    pairs = list(zip(leaves, moves, strict=True))
     moving = treedef.unflatten([leaf if yes else None for leaf, yes in pairs])
     return moving, treedef.unflatten([None if yes else leaf for leaf, yes in pairs])
 
@@ -157,7 +163,7 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
         return tuple(yes for yes, count in counts for _ in range(count))
     if callable(where):
         leaves, tree = jax.tree.flatten(x)
-        pairs = zip(leaves, differentiated(leaves, tree), strict=True)
+        pairs = zip(leaves, differentiated(leaves, tree, shapes=True), strict=True)
         # It is asked only of what could be differentiated, so it may read `a.ndim`.
         return tuple(could and bool(where(leaf)) for leaf, could in pairs)
     raise TypeError(

@@ -106,7 +106,7 @@ def can_differentiate(
         raise ValueError(
             f"`can_differentiate(f, x)`: `order` is {order}, not positive."
         )
-    moving, static = split_point(x)
+    moving, static = split_point(x, shapes=True)
     if not jax.tree.leaves(moving):
         raise nothing_inexact("can_differentiate(f, x)", x)
 

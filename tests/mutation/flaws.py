@@ -49,6 +49,7 @@ PROGRAM = "hotk/prepared/_program.py"
 STORE = "hotk/prepared/_store.py"
 TRACED = "hotk/prepared/_traced.py"
 
+FILTERS = "reliability/test_leaf_filters"
 INPUTS_TESTS = "reliability/test_inputs"
 LEAKS_TESTS = "reliability/test_leaks"
 ONE_PROGRAM = "promises/test_one_program"
@@ -847,13 +848,44 @@ _LIBRARIES = [
         "hotk/prepared/_plan.py",
         "    return stands_in and not any(map(raised_by_user, failed))",
         "    return not any(map(raised_by_user, failed))",
-        within(RULES_TESTS, "the_body_does_not_stand_in"),
+        within(RULES_TESTS, "the_body_does_not_stand_in_for_a_rule_that_fails"),
+    ),
+]
+
+_TREES = [
+    Flaw(
+        "the mask of a filter is not in the key",
+        "hotk/prepared/_operator.py",
+        "block_size, order, selected)",
+        "block_size, order, None)",
+        within(FILTERS, "two_filters_are_two_programs"),
+    ),
+    Flaw(
+        "numbers of a module are parameters",
+        "hotk/_core/_where.py",
+        "    return frozenset(i for i in numbers if inside[i])",
+        "    return frozenset()",
+        within(FILTERS, "numbers_inside_of_a_module_are_configuration"),
+    ),
+    Flaw(
+        "a gradient of configuration is a step",
+        "hotk/optim/_step.py",
+        "        _refuse_configuration(call, params, leaves)\n",
+        "",
+        within(FILTERS, "a_gradient_of_configuration_is_refused"),
+    ),
+    Flaw(
+        "several arguments are put back in another order",
+        "hotk/prepared/_arguments.py",
+        "        chosen = tuple(arguments[i] for i in self.positions)",
+        "        chosen = tuple(arguments[i] for i in sorted(self.positions))",
+        within("prepared/test_argnums", "it_is_that_of_jax"),
     ),
 ]
 
 _ALL = (
     *(*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS),
-    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES),
+    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES, *_TREES),
 )
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 

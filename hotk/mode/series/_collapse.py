@@ -150,7 +150,8 @@ def _pushed(
     point = [values[i] for i in moving]
     outputs, slopes = jax.jvp(operation, point, [tops[i] for i in moving])
     pairs = zip(outputs, slopes, strict=True)
-    return [slope if is_inexact(y) else None for y, slope in pairs]
+    # JAX keeps a zero of a program that it has traced before as a literal.
+    return [jnp.asarray(slope) if is_inexact(y) else None for y, slope in pairs]
 
 
 def _product(
