@@ -20,7 +20,6 @@ from hotk._core import (
     Where,
     bar,
     describe,
-    differentiated,
     in_trace,
     nothing_inexact,
     selection,
@@ -301,12 +300,10 @@ def minimize(
         )
     if not isinstance(args, tuple):
         raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
-    leaves, treedef = jax.tree.flatten(x0)
     selected = selection(call, x0, where)
-    moves = differentiated(leaves, treedef, selected)
-    if selected is not None and not any(moves):
-        raise nothing_inexact(call, x0, name="x0", selected=selected)
     moving, rest = split_point(x0, selected)
+    if selected is not None and not jax.tree.leaves(moving):
+        raise nothing_inexact(call, x0, name="x0", selected=selected)
     moving = jax.tree.map(jnp.asarray, moving)
     dtype = space.scalar_dtype(moving)
     refuse_complex_parameters(call, moving)
@@ -334,7 +331,7 @@ def minimize(
                     (state, limits),
                     *args,
                     order=bound,
-                    where=None if where is None else Selection(moves),
+                    where=None if selected is None else Selection(selected),
                 )
             moving = end.x
             state = end.state

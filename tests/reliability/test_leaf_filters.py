@@ -116,6 +116,18 @@ def test_it_is_the_operator_of_the_function_closed_over_the_rest(name, where):
     leaves_match(again(f, X, *rest)(X, *given), expected)
 
 
+@pytest.mark.parametrize("where", SELECTIONS)
+def test_it_is_what_jax_computes_of_that_function(where):
+    where, names = SELECTIONS[where]
+    only, part = of(names)
+    part, v = (jax.tree.map(lambda a: jnp.asarray(a, float), t) for t in (part, V))
+    leaves_match(hotk.gradient(loss, X, where=where), jax.grad(only(loss))(part))
+    hessian = hotk.hessian(loss, X, where=where)
+    leaves_match(hessian, jax.hessian(only(loss))(part))
+    product = jax.jvp(jax.grad(only(loss)), (part,), (along(names, v),))[1]
+    leaves_match(hotk.hvp(loss, X, {**V, "n": None}, where=where), product)
+
+
 def test_pulling_back_fills_what_is_selected_alone():
     only, part = of(("b",))
     got = hotk.vjp(many, X, U, where=lambda a: jnp.ndim(a) == 1)
