@@ -47,6 +47,8 @@ import hotk
 from hotk.capture import Opaque, Walk, _guard, key_and_arrays
 from hotk.capture._layout import keeps_all_in_attributes
 from tests.helpers import close
+from tests.promises.stories_kinds import LIBRARY
+from tests.promises.telling import module_on_disk
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -461,8 +463,27 @@ def test_a_fresh_jitted_function_is_looked_through():
     for k in (1.0, 2.0, 3.0):
         close(hotk.gradient(make(jnp.full(3, k)), X), 3 * k * X**2)
     assert hotk.cache_info().misses == 1
-    close(hotk.gradient(make(jnp.ones(3), inline=True), X), 3 * X**2)
+    close(hotk.gradient(make(jnp.full(3, 1.0), inline=True), X), 3 * X**2)
     assert hotk.cache_info().misses == 2
+
+
+def test_a_private_slot_is_on_the_fast_path():
+    with module_on_disk("slots_here", LIBRARY, folder="site-packages") as library:
+        held = library.Slotted(jnp.full(3, 1.0))
+        hotk.clear_cache()
+        for k in (1.0, 2.0, 3.0):
+            held.change(jnp.full(3, k))
+            found = hotk.gradient(lambda x: jnp.sum(held.scale() * x**3), X)
+            close(found, 3 * k * X**2)
+        assert hotk.cache_info().misses == 1
+
+
+def test_a_number_that_a_jitted_function_reads_is_read_as_it_is_now():
+    rate = 1.0
+    f = jit(lambda x: rate * jnp.sum(x**3))
+    close(hotk.gradient(lambda x: f(x), X), 3 * X**2)
+    rate = 5.0
+    close(hotk.gradient(lambda x: f(x), X), 15 * X**2)
 
 
 def test_what_a_jitted_function_reads_is_read_as_it_is_now():

@@ -21,8 +21,11 @@ class Bound(NamedTuple):
     captured: list[Any]
 
 
-def bind(program: Program, operators, state: str) -> Bound:
-    """Build a program in a state; `mutated` is the later NumPy arrays, else `now`."""
+def bind(program: Program, operators, state: str, capture=lambda value: value) -> Bound:
+    """Build a program in a state; `mutated` is the later NumPy arrays, else `now`.
+
+    Each captured value is what `capture` makes of it.
+    """
     values = captured(program, "later" if state == "later" else "now")
     if state == "mutated":
         values = [
@@ -31,6 +34,7 @@ def bind(program: Program, operators, state: str) -> Bound:
         ]
     at = point(program, "later" if state == "later" else "now")
     x, v, args = (built(part) for part in (at.x, at.v, f"({at.args})"))
+    values = list(map(capture, values))
     return Bound(maker(program)(operators, *values), x, v, args, values)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import threading
 import weakref
 
 import equinox as eqx
@@ -240,6 +241,36 @@ def test_a_captured_jitted_function_dies(call):
     dead = weakref.ref(square)
     call(lambda x: jnp.sum(square(x)), X, V)
     del square
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.thinned(8)
+@each_call
+def test_a_jitted_function_that_is_known_by_itself_dies(call):
+    lock = threading.Lock()
+
+    @jax.jit
+    def square(x):
+        with lock:
+            return x * x
+
+    dead = weakref.ref(square)
+    call(lambda x: jnp.sum(square(x)), X, V)
+    del square
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.thinned(8)
+@each_call
+def test_a_captured_class_dies(call):
+    class Local:
+        power = 3
+
+    dead = weakref.ref(Local)
+    call(lambda x: jnp.sum(x ** vars(Local)["power"]), X, V)
+    del Local
     gc.collect()
     assert dead() is None
 

@@ -1,6 +1,7 @@
 """Many threads: right results, one compile, and no lock held while user code runs."""
 
 import itertools
+import sys
 import threading
 import time
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import hotk
+from hotk.prepared._slot import IndirectJit
 from tests.counting import compiles
 from tests.helpers import close
 
 
 THREADS = 8
+BODY = IndirectJit().jit.__wrapped__.__code__  # what JAX traces in a first call
 PATIENCE = 60.0  # seconds until a test that hangs fails
 X = jnp.array([1.0, 2.0, 3.0])
 V = jnp.array([1.0, 0.5, -1.0])
@@ -67,6 +70,30 @@ def test_threads_racing_for_the_first_call_compile_once():
     assert count() == 1
     # JAX may find the second compile of one program among what it keeps
     assert hotk.cache_info().compiles == before + 1
+
+
+def test_a_call_of_another_thread_before_the_body_runs_is_not_seen():
+    """A thread is stopped where JAX begins to trace; another one calls meanwhile."""
+    known, fresh = (lambda x: jnp.sum(x**3)), (lambda x: jnp.sum(x**4) + 0.5)
+    hotk.gradient(known, X)
+    others = []
+
+    def stop(frame, event, _):
+        if event == "call" and frame.f_code is BODY and not others:
+            others.append(None)
+            sys.setprofile(None)  # of this thread
+            others[0] = together(lambda i: hotk.gradient(known, X), 1)[0]
+
+    def work(i):
+        sys.setprofile(stop)
+        try:
+            return hotk.gradient(fresh, X)
+        finally:
+            sys.setprofile(None)
+
+    (found,) = together(work, 1)
+    close(found, 4 * X**3)
+    close(others[0], 3 * X**2)
 
 
 def test_threads_racing_with_fresh_closures_of_one_code_compile_once():
