@@ -29,10 +29,12 @@ from hotk.curvature import (
 from hotk.estimate import Estimate as Estimate
 from hotk.first import (
     derivative as derivative,
+    divergence as divergence,
     gradient as gradient,
     jacobian as jacobian,
     jvp as jvp,
     value_and_derivative as value_and_derivative,
+    value_and_divergence as value_and_divergence,
     value_and_gradient as value_and_gradient,
     value_and_jacobian as value_and_jacobian,
     value_and_jvp as value_and_jvp,

@@ -166,14 +166,18 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
         pairs = zip(leaves, differentiated(leaves, tree, shapes=True), strict=True)
         # It is asked only of what could be differentiated, so it may read `a.ndim`.
         return tuple(could and bool(where(leaf)) for leaf, could in pairs)
+    fix = "Write `where=eqx.is_inexact_array`, or build the tree with `jax.tree.map` "
+    fix += "over `x`."
+    if any(isinstance(mark, (jax.Array, np.ndarray)) for mark in marks):
+        fix = "It selects whole leaves. For entries of a leaf: "
+        fix += "`hotk.HessianOperator(f, x).restrict(mask)`."
     raise TypeError(
         message(
             call,
             "`where` is not a leaf filter.",
             expected="a function of a leaf, a class, or a tree of `True` and `False`",
             got=describe(where) if len(marks) < 2 else describe_tree(where),
-            fix="Write `where=eqx.is_inexact_array`, or build the tree with "
-            "`jax.tree.map` over `x`.",
+            fix=fix,
         )
     )
 

@@ -4,6 +4,7 @@ from ._diagonal import diagonal as diagonal
 from ._differential import (
     biharmonic as biharmonic,
     differential as differential,
+    divergence as divergence,
     laplacian as laplacian,
 )
 from ._estimate import Estimate as Estimate

@@ -18,8 +18,9 @@ from hotk._core import (
     nothing_inexact,
     split_point,
 )
-from hotk.first import refuse_complex
+from hotk.first import jvp, like_point, refuse_complex
 from hotk.higher import DifferentialOperator, derivatives, directions_of
+from hotk.mode import real_inner
 
 from ._estimate import Estimate, averaged
 
@@ -76,9 +77,65 @@ def laplacian(
     call = "estimate.laplacian(f, x, key)"
     like = _check_arguments(call, x, samples, block_size)
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
-    weigh = lambda orders: orders[2]
+    second = lambda v: derivatives(f, x, v, *args, order=2, batched=True)[2]
     keys = jax.random.split(_as_key(key), samples)
-    return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 2, block_size, "signs")
+    return _estimate(second, jax.vmap(draw), keys, block_size, "signs")
+
+
+def divergence(
+    f: Function,
+    x: Point,
+    key: RandomKey,
+    *args: PyTree,
+    samples: int = 16,
+    block_size: int | None = None,
+) -> Estimate:
+    r"""Estimate the divergence of `f` at `x`, the trace of its Jacobian.
+
+    It is the mean of $v^T J v$ over `k` vectors of random signs [1], each by one
+    Jacobian-vector product. The squared error is $\sum_{i \ne j} (J_{ij} + J_{ji})^2 /
+    (2 k)$. A continuous normalizing flow integrates it [2].
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree like `x`: a vector field.
+        x: Point: any pytree without complex leaves. The sum is over all axes: for a
+            batch of points use `jax.vmap`.
+        key: A random key.
+        *args: Further arguments of `f`, held fixed; they may change value freely.
+        samples: The number `k` of random vectors.
+        block_size: The number of directions at once; all if left out.
+
+    Returns:
+        An `Estimate` of one number. Its `products` are the number of directions.
+
+    Raises:
+        TypeError: If a count is not an integer.
+        ValueError: If a count is not positive.
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        StructureError: If the value does not have the structure and shapes of `x`.
+
+    Example:
+        >>> f = lambda x: -3.0 * x + x**3
+        >>> found = hotk.estimate.divergence(f, jnp.ones(1000), jax.random.key(0))
+        >>> round(found.value.item(), 3), round(found.error.item(), 6)
+        (0.0, 0.0)
+
+    References:
+        [1] Hutchinson (1990). A stochastic estimator of the trace of the influence
+            matrix for Laplacian smoothing splines. Commun. Stat. Simul. Comput. 19(2).
+        [2] Grathwohl, Chen, Bettencourt, Sutskever and Duvenaud (2019). FFJORD. ICLR.
+            https://arxiv.org/abs/1810.01367
+    """
+    call = "estimate.divergence(f, x, key)"
+    like = _check_arguments(call, x, samples, block_size)
+    draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
+
+    def along(v: Tangent) -> Float[Array, " count"]:
+        slopes = like_point(call, v, jvp(f, x, v, *args, batched=True))
+        return jax.vmap(real_inner)(v, slopes)
+
+    keys = jax.random.split(_as_key(key), samples)
+    return _estimate(along, jax.vmap(draw), keys, block_size, "signs")
 
 
 def biharmonic(
@@ -137,11 +194,13 @@ def biharmonic(
         return jax.tree.map(lambda a: a / length.astype(a.dtype), v)
 
     factor = n * (n + 2) / 3
-    weigh = lambda orders: jax.tree.map(
-        lambda a: a * jnp.asarray(factor, a.dtype), orders[4]
-    )
+
+    def fourth(v: Tangent) -> PyTree:
+        orders = derivatives(f, x, v, *args, order=4, batched=True)
+        return jax.tree.map(lambda a: a * jnp.asarray(factor, a.dtype), orders[4])
+
     keys = jax.random.split(_as_key(key), samples)
-    return _estimate(f, x, args, jax.vmap(draw), keys, weigh, 4, block_size, "sphere")
+    return _estimate(fourth, jax.vmap(draw), keys, block_size, "sphere")
 
 
 def differential(
@@ -216,9 +275,11 @@ def differential(
         rows = [a.reshape(-1, a.shape[-1]) for a in rows]
         return jax.vmap(lambda row: table.direction(like, row))(tuple(rows))
 
-    def weigh(
-        orders: Orders, weights: Float[Array, "terms directions orders"]
+    def weighted(
+        v: Tangent, weights: Float[Array, "terms directions orders"]
     ) -> PyTree:
+        orders: Orders = derivatives(f, x, v, *args, order=order, batched=True)
+
         def combine(*leaves: Array) -> Array:
             stacked = jnp.stack(leaves, axis=1)  # [directions of all terms, orders]
             stacked = stacked.reshape(-1, width, *stacked.shape[1:])
@@ -227,9 +288,7 @@ def differential(
 
         return jax.tree.map(combine, *orders)
 
-    return _estimate(
-        f, x, args, draw, chosen, weigh, order, block_size, "terms", weights
-    )
+    return _estimate(weighted, draw, chosen, block_size, "terms", weights)
 
 
 def _check_arguments(
@@ -260,13 +319,9 @@ def _draw_leaves(key: RandomKey, like: Vector, draw: Callable[..., Array]) -> Ve
 
 
 def _estimate(
-    f: Function,
-    x: Point,
-    args: tuple[PyTree, ...],
+    along: Callable[..., PyTree],
     draw: Callable[[Array], Tangent],
     rows: Array,
-    weigh: Callable[..., PyTree],
-    order: int,
     block_size: int | None,
     method: str,
     *weights: Array,
@@ -274,14 +329,10 @@ def _estimate(
     """Average combinations of derivatives along random directions, a block at a time.
 
     Args:
-        f: The function.
-        x: The point.
-        args: Its further arguments.
+        along: From a batch of directions, and the weights of the same rows, to one
+            result for each sample.
         draw: From some rows to a batch of directions.
         rows: Keys, or numbers of terms: one row for each sample.
-        weigh: From derivatives of all orders, and the weights of the same rows, to one
-            result for each sample.
-        order: The highest order.
         block_size: The number of samples at once.
         method: The name of the method.
         *weights: Arrays with one row for each sample.
@@ -295,8 +346,7 @@ def _estimate(
     for start in range(0, blocks * width, width):
         numbers = np.minimum(np.arange(start, start + width), count - 1)
         v = draw(rows[numbers])
-        orders = derivatives(f, x, v, *args, order=order, batched=True)
-        parts.append(weigh(orders, *(a[numbers] for a in weights)))
+        parts.append(along(v, *(a[numbers] for a in weights)))
         directions += len(jax.tree.leaves(v)[0])
     each = jax.tree.map(lambda *a: jnp.concatenate(a)[:count], *parts)
     return averaged(each, directions, method)

@@ -24,6 +24,7 @@ from hotk.prepared import jitted
 from hotk.second import hvp
 
 from . import space
+from ._entries import Part
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator
 from ._source import Source, no_batch, padded, row_count
@@ -184,7 +185,7 @@ class DataOperator(AbstractOperator):
         return self._sum_with_check(lambda h: (h.matrix(block_size), h.value))
 
     def block(
-        self, row: str, column: str, block_size: int | None = None
+        self, row: Part, column: Part, block_size: int | None = None
     ) -> Inexact[Array, "rows columns"]:
         """Return a block of the matrix. See `AbstractOperator.block`."""
         return self._sum_with_check(

@@ -18,7 +18,7 @@ from hotk.dense import (
 from hotk.prepared import check_bytes, jitted
 
 from . import space
-from ._index import Index, leaf_numbers
+from ._entries import Entries, Part
 from ._linear_map import AbstractLinearMap
 from ._vectors import space_of
 from .space import flattened, unflattened
@@ -67,13 +67,23 @@ def matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n"
 
 
 def _matrix_on_host(operator: AbstractLinearMap) -> Float[Array, "n n"]:
-    """Multiply all unit vectors at once, as each product is a pass over the data."""
-    like = operator.like
-    dtype = space.promoted(*[a.dtype for a in space.parts(like)])
-    rows = jnp.eye(space.dimension(like), dtype=dtype)
-    products = operator.many(jax.vmap(lambda row: unflattened(row, like))(rows))
-    a = jax.vmap(flattened)(products).T
+    everything = Entries.of("H.matrix()", operator.like, "")
+    a = _block_on_host(operator, everything, everything, None)
     return (a + a.T) / 2 if operator.symmetric else a
+
+
+def _block_on_host(
+    operator: AbstractLinearMap, rows: Entries, cols: Entries, size: int | None
+) -> Float[Array, "rows columns"]:
+    """Multiply all unit vectors at once, as each product is a pass over the data."""
+    del size
+    like = operator.like
+    some = cols.take(like)
+    dtype = space.promoted(*[a.dtype for a in space.parts(some)])
+    units = jnp.eye(space.dimension(some), dtype=dtype)
+    directions = jax.vmap(lambda unit: cols.put(unflattened(unit, some), like))(units)
+    products = operator.many(directions)
+    return jax.vmap(lambda v: flattened(rows.take(v)))(products).T
 
 
 @jitted(static_argnames="block")
@@ -102,42 +112,36 @@ def _assembled(
 
 
 def block(
-    operator: AbstractLinearMap, row: str, column: str, size: int | None
+    operator: AbstractLinearMap, row: Part, column: Part, size: int | None
 ) -> Float[Array, "rows columns"]:
-    """Return the part of the matrix between two leaves or subtrees."""
-    like = space_of(operator)
-    index = Index.of(like)
-    ranges = index[row], index[column]
-    count = [each.stop - each.start for each in ranges]
-    _check_size(operator, "H.block(row, column)", *count)
-    if operator.on_host:  # a pass over the data costs more than the other columns
-        return matrix(operator, size)[ranges]
-    numbers = [tuple(leaf_numbers(like, each)) for each in ranges]
-    if operator.symmetric and count[0] < count[1]:  # the columns of the transpose
-        return _block(operator, numbers[1], numbers[0], size).T
-    return _block(operator, *numbers, size)
+    """Return the part of the matrix between two parts of the space."""
+    call, like = "H.block(row, column)", space_of(operator)
+    rows, cols = (Entries.of(call, like, each) for each in (row, column))
+    sizes = [space.dimension(jax.eval_shape(p.take, like)) for p in (rows, cols)]
+    _check_size(operator, call, *sizes)
+    # The columns of the transpose, if they are fewer.
+    turned = operator.symmetric and sizes[0] < sizes[1]
+    if turned:
+        rows, cols = cols, rows
+    of = _block_on_host if operator.on_host else _block
+    a = of(operator, rows, cols, size)
+    return a.T if turned else a
 
 
-@jitted(static_argnums=(1, 2, 3))
+@jitted(static_argnums=3)
 def _block(
-    operator: AbstractLinearMap,
-    rows: tuple[int, ...],
-    cols: tuple[int, ...],
-    size: int | None,
+    operator: AbstractLinearMap, rows: Entries, cols: Entries, size: int | None
 ) -> Float[Array, "rows columns"]:
-    leaves, treedef = jax.tree.flatten(operator.like)
-    row_leaves, column_leaves = [leaves[i] for i in rows], [leaves[i] for i in cols]
+    like = operator.like
+    row_parts, some = space.parts(rows.take(like)), cols.take(like)
 
     def push(arrays: list[Array]) -> list[Array]:
-        direction = [jnp.zeros_like(leaf) for leaf in leaves]
-        for i, leaf in zip(cols, space.whole(arrays, column_leaves), strict=True):
-            direction[i] = leaf
-        product = jax.tree.leaves(operator.mv(treedef.unflatten(direction)))
-        return _gathered_parts([product[i] for i in rows])
+        product = operator.mv(cols.put(space.whole(arrays, some), like))
+        return _gathered_parts(rows.take(product))
 
-    with space.mesh_of(leaves):
-        blocks = columns(push, space.parts(column_leaves), size)
-    return _assembled(blocks, space.parts(row_leaves), space.parts(column_leaves))
+    with space.mesh_of(like):
+        blocks = columns(push, space.parts(some), size)
+    return _assembled(blocks, row_parts, space.parts(some))
 
 
 def diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:

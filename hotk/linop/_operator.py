@@ -3,29 +3,22 @@
 import functools
 from typing import Any, final
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Inexact, Num, PyTree
+from jaxtyping import Array, Num, PyTree
 
-from hotk._core import (
-    RealNumber,
-    Scalar,
-    Vector,
-    number_name,
-)
+from hotk._core import Vector, number_name
 
-from . import _dense, space
-from ._index import Index
-from ._lanczos import Eigenpairs, Which, eigh
-from ._linear_map import AbstractLinearMap, check_same_space, common_like
-from ._shown import shown_in_notebook
-from ._solution import Solution
-from ._solve import Inertia, cholesky, inertia, solve
+from . import space
+from ._entries import Entries, Part
+from ._linear_map import check_same_space, common_like
+from ._numerics import AbstractNumerics
 from ._vectors import is_flat, space_of
 from .space import flattened, unflattened
 
 
-class AbstractOperator(AbstractLinearMap):
+class AbstractOperator(AbstractNumerics):
     """A linear operator: a linear map of a space of trees into itself.
 
     A subclass defines what its vectors look like (`like`), how it acts on one (`mv`),
@@ -68,157 +61,35 @@ class AbstractOperator(AbstractLinearMap):
             return flattened(self.mv(unflattened(jnp.asarray(other), like)))
         return self.mv(self.vector(other))
 
-    def flat(self, v: PyTree) -> Float[Array, " n"]:
-        """Return a vector of the space as one flat array, in the order of `index`.
+    def restrict(self, part: Part) -> "AbstractOperator":
+        r"""Return the operator on some entries, the others held at zero.
+
+        With the matrix $P$ that takes these entries of a vector, it is $P A P^T$: the
+        rows and columns of the matrix that belong to them.
 
         Args:
-            v: A vector of the space. A complex leaf gives its real parts first, then
-                its imaginary parts.
-
-        Raises:
-            StructureError: If it is not a vector of the space.
-        """
-        return flattened(self.vector(v, "A.flat(v)"))
-
-    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
-        """Return the products with several vectors.
-
-        Args:
-            vectors: A tree like the space with one leading axis.
-            block_size: The number of vectors at once; all if left out.
+            part: The path of a leaf or subtree, as `index` prints it; a leaf filter, as
+                `where=` takes it; or a tree of boolean arrays with the shapes of the
+                leaves, or of their first axes. One boolean array stands for all entries
+                in the order of `index`.
 
         Returns:
-            The products, with the same leading axis.
-        """
-        return _dense.many(self, vectors, block_size)
-
-    def quadratic_form(self, v: PyTree) -> Scalar:
-        r"""Return $v^T A v$, for complex leaves $\mathrm{Re}(\bar v^T A v)$.
-
-        Args:
-            v: A vector of the space.
-
-        Raises:
-            StructureError: If it is not a vector of the space.
-        """
-        v = self.vector(v)
-        return space.inner(v, self.mv(v))
-
-    # ----- Dense results
-
-    @property
-    def size(self) -> int:
-        """The dimension of the space: its real numbers, two for each complex one."""
-        return space.dimension(space_of(self))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the matrix."""
-        return (self.size, self.size)
-
-    @property
-    def index(self) -> Index:
-        """The rows of each leaf in the matrix, by its path: `H.index["w"]`."""
-        return Index.of(space_of(self))
-
-    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
-        """Return the matrix, in the order of `index`.
-
-        It takes `n` products, several at once.
-
-        Args:
-            block_size: The number of columns at once; chosen from the program if left
-                out.
-
-        Returns:
-            A real array of shape `(n, n)`, in the dtype that the dtypes of all leaves
-            promote to. The matrix of a symmetric operator is symmetric to the last bit:
-            it is the mean of what was computed and its transpose.
-
-        Raises:
-            TooLargeError: If it would exceed `hotk.memory_budget()`.
-        """
-        return _dense.matrix(self, block_size)
-
-    def block(
-        self, row: str, column: str, block_size: int | None = None
-    ) -> Inexact[Array, "rows columns"]:
-        """Return the block of the matrix between two leaves or subtrees.
-
-        Only the columns of the block are computed, or only its rows where these are
-        fewer and the operator is symmetric.
-
-        Args:
-            row: Path of a leaf or subtree, as `index` prints it.
-            column: Path of a leaf or subtree.
-            block_size: The number of columns at once; chosen from the program if left
-                out.
-
-        Returns:
-            A real array.
+            An operator. A vector of its space has `leaf[mask]` in the place of a leaf,
+            and `None` where nothing is selected.
 
         Raises:
             KeyError: If there is no such path.
-            TooLargeError: If it would exceed `hotk.memory_budget()`.
+            StructureError: If a mask does not fit, or nothing is selected.
+
+        Example:
+            >>> H = hotk.HessianOperator(lambda x: jnp.sum(x) ** 2, jnp.ones(3))
+            >>> R = H.restrict(np.array([True, False, True]))
+            >>> R.matrix().tolist()
+            [[2.0, 2.0], [2.0, 2.0]]
+            >>> R.embed(jnp.array([1.0, 5.0])).tolist()
+            [1.0, 0.0, 5.0]
         """
-        return _dense.block(self, row, column, block_size)
-
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the exact diagonal of the matrix as a vector of the space.
-
-        It takes `n` products, `block_size` at once, or a single one if the program
-        shows that the matrix is diagonal. For an estimate from fewer products see
-        `hotk.estimate.diagonal`.
-
-        Args:
-            block_size: The number of entries at once; chosen from the program if left
-                out.
-
-        Returns:
-            A tree like the space. A complex leaf has the diagonal entries of the real
-            parts in its real part, those of the imaginary parts in its imaginary part.
-        """
-        return _dense.diagonal(self, block_size)
-
-    def _repr_html_(self) -> str:
-        return shown_in_notebook(self)
-
-    # ----- Krylov
-
-    # `Any`: the keywords of the functions, which check them
-    def solve(self, b: PyTree, **options: Any) -> Solution:
-        """Solve `A x = b` by conjugate gradients or minimal residuals.
-
-        Args:
-            b: The right-hand side: a vector of the space.
-            **options: The keywords of `hotk.linop.solve`: `batched`, `x0`,
-                `preconditioner`, `tol`, `max_steps`.
-        """
-        return solve(self, b, **options)
-
-    def eigh(self, k: int = 6, which: Which = "LA", **options: Any) -> Eigenpairs:
-        """Compute `k` extreme eigenvalues and their vectors by Lanczos iteration.
-
-        Args:
-            k: The number of eigenvalues.
-            which: `"LA"`, the largest; `"SA"`, the smallest; `"LM"`, those of largest
-                magnitude; `"BE"`, from both ends.
-            **options: The keywords of `hotk.linop.eigh`: `key`, `tol`, `window`,
-                `max_restarts`, `progress`.
-        """
-        return eigh(self, k, which, **options)
-
-    def cholesky(self, damping: RealNumber = 0.0) -> Float[Array, "n n"]:
-        """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`.
-
-        Args:
-            damping: A number that is added to the diagonal.
-        """
-        return cholesky(self, damping)
-
-    def inertia(self) -> Inertia:
-        """Count the eigenvalues of each sign; see `hotk.linop.inertia`."""
-        return inertia(self)
+        return Restricted(self, Entries.of("A.restrict(part)", space_of(self), part))
 
     # ----- Arithmetic
 
@@ -387,3 +258,73 @@ class Scaled(AbstractOperator):
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the multiples of the products with several vectors."""
         return space.times(self.factor, self.inner.many(vectors, block_size))
+
+
+@final
+class Restricted(AbstractOperator):
+    """An operator on some entries of the vectors of its space; see `restrict`.
+
+    Attributes:
+        inner: The operator on the whole space.
+        entries: Which entries.
+    """
+
+    inner: AbstractOperator
+    entries: Entries
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space: these entries of a vector of the whole space."""
+        return self.entries.take(self.inner.like)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the operator on the whole space is symmetric."""
+        return self.inner.symmetric
+
+    def __repr__(self) -> str:
+        """Show the operator and the number of entries."""
+        return f"Restricted({self.inner!r}, n={self.size})"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether a product with the operator runs on the host."""
+        return self.inner.on_host
+
+    def take(self, v: PyTree) -> Vector:
+        """Return these entries of a vector of the whole space.
+
+        Args:
+            v: A vector of the whole space, such as the gradient.
+
+        Returns:
+            A vector of this space.
+
+        Raises:
+            StructureError: If it is not a vector of the whole space.
+        """
+        return self.entries.take(self.inner.vector(v, "R.take(v)"))
+
+    def embed(self, v: PyTree) -> Vector:
+        """Return a vector of the whole space: these entries, and zeros elsewhere.
+
+        Args:
+            v: A vector of this space.
+
+        Returns:
+            A vector of the whole space.
+
+        Raises:
+            StructureError: If it is not a vector of this space.
+        """
+        return self.entries.put(self.vector(v, "R.embed(v)"), self.inner.like)
+
+    def mv(self, v: Vector) -> Vector:
+        """Return these entries of the product, all other entries being zero."""
+        return self.entries.take(self.inner.mv(self.entries.put(v, self.inner.like)))
+
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors."""
+        put = lambda v: self.entries.put(v, self.inner.like)
+        products = self.inner.many(jax.vmap(put)(vectors), block_size)
+        return jax.vmap(self.entries.take)(products)

@@ -1,5 +1,6 @@
 """`AbstractPointOperator`: the Hessian of a function at a point."""
 
+import dataclasses
 from typing import TypeVar
 
 import equinox as eqx
@@ -22,8 +23,9 @@ from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
 
+from ._entries import Entries, Part
 from ._frozen import Selected, matching_arrays, moving, static_parts
-from ._operator import AbstractOperator
+from ._operator import AbstractOperator, Restricted
 
 
 H = TypeVar("H", bound="AbstractPointOperator")
@@ -78,6 +80,20 @@ class AbstractPointOperator(AbstractOperator):
         if block_size is not None:
             return super().many(vectors, block_size)
         return _product(self, vectors, batched=True)
+
+    def restrict(self, part: Part) -> AbstractOperator:
+        """Return the operator on some entries; see `AbstractOperator.restrict`.
+
+        Of whole leaves it is an operator of this class, as made with `where=`: nothing
+        is differentiated by the other leaves.
+        """
+        entries = Entries.of("H.restrict(part)", self.like, part)
+        if not entries.of_whole_leaves:
+            return Restricted(self, entries)
+        moved = jax.tree.structure(self.x).flatten_up_to(self.like)
+        kept = iter(entries.kept)
+        selected = tuple(a is not None and next(kept) for a in moved)
+        return _with_selected(self, selected)
 
     def direction(self, v: Vector, *, batched: bool = False) -> Tangent:
         """Return a vector, or several, as a direction that `hvp` takes.
@@ -146,6 +162,15 @@ class AbstractPointOperator(AbstractOperator):
         is_none = lambda a: a is None
         where = lambda h: (h.x, h.args)
         return eqx.tree_at(where, self, (new_x, new_args), is_leaf=is_none)
+
+
+def _with_selected(operator: H, selected: Selected) -> H:
+    """Return an operator with another filter, which is static: no leaf to replace."""
+    copy = object.__new__(type(operator))
+    for field in dataclasses.fields(operator):
+        object.__setattr__(copy, field.name, getattr(operator, field.name))
+    object.__setattr__(copy, "selected", selected)
+    return copy
 
 
 def _product(operator: AbstractPointOperator, v: PyTree, *, batched: bool) -> PyTree:

@@ -15,6 +15,7 @@ from ._first import (
     AbstractMode as AbstractMode,
     Forward as Forward,
     Reverse as Reverse,
+    real_inner as real_inner,
 )
 from ._nested import (
     FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,

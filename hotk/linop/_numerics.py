@@ -1,0 +1,178 @@
+"""`AbstractNumerics`: what is computed from a linear map, as methods of it."""
+
+from typing import Any
+
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from hotk._core import RealNumber, Scalar, Vector
+
+from . import _dense, space
+from ._entries import Part
+from ._index import Index
+from ._lanczos import Eigenpairs, Which, eigh
+from ._linear_map import AbstractLinearMap
+from ._shown import shown_in_notebook
+from ._solution import Solution
+from ._solve import Inertia, cholesky, inertia, solve
+from ._vectors import space_of
+from .space import flattened
+
+
+class AbstractNumerics(AbstractLinearMap):
+    """A linear map with its matrix, solutions and eigenvalues as methods."""
+
+    # ----- Products
+
+    def flat(self, v: PyTree) -> Float[Array, " n"]:
+        """Return a vector of the space as one flat array, in the order of `index`.
+
+        Args:
+            v: A vector of the space. A complex leaf gives its real parts first, then
+                its imaginary parts.
+
+        Raises:
+            StructureError: If it is not a vector of the space.
+        """
+        return flattened(self.vector(v, "A.flat(v)"))
+
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors.
+
+        Args:
+            vectors: A tree like the space with one leading axis.
+            block_size: The number of vectors at once; all if left out.
+
+        Returns:
+            The products, with the same leading axis.
+        """
+        return _dense.many(self, vectors, block_size)
+
+    def quadratic_form(self, v: PyTree) -> Scalar:
+        r"""Return $v^T A v$, for complex leaves $\mathrm{Re}(\bar v^T A v)$.
+
+        Args:
+            v: A vector of the space.
+
+        Raises:
+            StructureError: If it is not a vector of the space.
+        """
+        v = self.vector(v)
+        return space.inner(v, self.mv(v))
+
+    # ----- Dense results
+
+    @property
+    def size(self) -> int:
+        """The dimension of the space: its real numbers, two for each complex one."""
+        return space.dimension(space_of(self))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the matrix."""
+        return (self.size, self.size)
+
+    @property
+    def index(self) -> Index:
+        """The rows of each leaf in the matrix, by its path: `H.index["w"]`."""
+        return Index.of(space_of(self))
+
+    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
+        """Return the matrix, in the order of `index`.
+
+        It takes `n` products, several at once.
+
+        Args:
+            block_size: The number of columns at once; chosen from the program if left
+                out.
+
+        Returns:
+            A real array of shape `(n, n)`, in the dtype that the dtypes of all leaves
+            promote to. The matrix of a symmetric operator is symmetric to the last bit:
+            it is the mean of what was computed and its transpose.
+
+        Raises:
+            TooLargeError: If it would exceed `hotk.memory_budget()`.
+        """
+        return _dense.matrix(self, block_size)
+
+    def block(
+        self, row: Part, column: Part, block_size: int | None = None
+    ) -> Inexact[Array, "rows columns"]:
+        """Return the block of the matrix between two parts of the space.
+
+        Only the columns of the block are computed, or only its rows where these are
+        fewer and the operator is symmetric.
+
+        Args:
+            row: The path of a leaf or subtree, as `index` prints it, a leaf filter or a
+                mask: see `restrict`.
+            column: The same for the columns.
+            block_size: The number of columns at once; chosen from the program if left
+                out.
+
+        Returns:
+            A real array, its rows and columns in the order of `index`.
+
+        Raises:
+            KeyError: If there is no such path.
+            StructureError: If a mask does not fit, or nothing is selected.
+            TooLargeError: If it would exceed `hotk.memory_budget()`.
+        """
+        return _dense.block(self, row, column, block_size)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the exact diagonal of the matrix as a vector of the space.
+
+        It takes `n` products, `block_size` at once, or a single one if the program
+        shows that the matrix is diagonal. For an estimate from fewer products see
+        `hotk.estimate.diagonal`.
+
+        Args:
+            block_size: The number of entries at once; chosen from the program if left
+                out.
+
+        Returns:
+            A tree like the space. A complex leaf has the diagonal entries of the real
+            parts in its real part, those of the imaginary parts in its imaginary part.
+        """
+        return _dense.diagonal(self, block_size)
+
+    def _repr_html_(self) -> str:
+        return shown_in_notebook(self)
+
+    # ----- Krylov
+
+    # `Any`: the keywords of the functions, which check them
+    def solve(self, b: PyTree, **options: Any) -> Solution:
+        """Solve `A x = b` by conjugate gradients or minimal residuals.
+
+        Args:
+            b: The right-hand side: a vector of the space.
+            **options: The keywords of `hotk.linop.solve`: `batched`, `x0`,
+                `preconditioner`, `tol`, `max_steps`.
+        """
+        return solve(self, b, **options)
+
+    def eigh(self, k: int = 6, which: Which = "LA", **options: Any) -> Eigenpairs:
+        """Compute `k` extreme eigenvalues and their vectors by Lanczos iteration.
+
+        Args:
+            k: The number of eigenvalues.
+            which: `"LA"`, the largest; `"SA"`, the smallest; `"LM"`, those of largest
+                magnitude; `"BE"`, from both ends.
+            **options: The keywords of `hotk.linop.eigh`: `key`, `tol`, `window`,
+                `max_restarts`, `progress`.
+        """
+        return eigh(self, k, which, **options)
+
+    def cholesky(self, damping: RealNumber = 0.0) -> Float[Array, "n n"]:
+        """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`.
+
+        Args:
+            damping: A number that is added to the diagonal.
+        """
+        return cholesky(self, damping)
+
+    def inertia(self) -> Inertia:
+        """Count the eigenvalues of each sign; see `hotk.linop.inertia`."""
+        return inertia(self)
