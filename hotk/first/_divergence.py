@@ -108,8 +108,9 @@ def divergence(
     r"""Compute the divergence $\sum_i \partial f_i / \partial x_i$ of a vector field.
 
     It is the trace of the Jacobian, which is never whole: each of the n passes gives
-    one number. A continuous normalizing flow integrates it [1]. `hotk.value_and_divergence` returns the value as well,
-    `hotk.estimate.divergence` needs a few passes in any dimension.
+    one number. A continuous normalizing flow integrates it [1].
+    `hotk.value_and_divergence` returns the value as well, `hotk.estimate.divergence`
+    needs a few passes in any dimension.
 
     Args:
         f: Function `f(x, *args)` that returns a tree like `x`: a vector field.
