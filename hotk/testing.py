@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 import hotk
+from hotk.curvature import AbstractLikelihood
 from hotk.rule import disabled
 
 
@@ -129,6 +130,74 @@ def check(
     checked = Checked(tuple(rows))
     if not checked.passed:
         raise AssertionError(f"derivatives do not agree\n{checked}")
+    return checked
+
+
+def check_likelihood(
+    loss: AbstractLikelihood,
+    z: PyTree,
+    *,
+    samples: int = 20_000,
+    key: Key[Array, ""] | None = None,
+) -> Checked:
+    r"""Check that the methods of a likelihood belong to one density.
+
+    It compares `slope` and `hessian_product` with derivatives of `each`, and with
+    targets that `sample` draws: the mean of their slopes is zero, and that of $g g^T u$
+    is `fisher_product`. The last two are off by chance; they pass within six standard
+    errors.
+
+    Args:
+        loss: A likelihood: a class of `hotk.curvature.AbstractLikelihood`.
+        z: Outputs, examples first. Best in float64.
+        samples: How many targets are drawn for each example.
+        key: A random key.
+
+    Returns:
+        The comparisons, which print as a table.
+
+    Raises:
+        AssertionError: If one fails; the message is the table.
+        TypeError: If the class does not say what its Fisher matrix is.
+
+    Example:
+        >>> import hotk.testing
+        >>> loss = hotk.curvature.GammaLoss(jnp.array([0.5, 2.0]), shape=3.0)
+        >>> checked = hotk.testing.check_likelihood(loss, jnp.array([0.1, -0.2]))
+        >>> checked.passed
+        True
+    """
+    one, other = jax.random.split(jax.random.key(0) if key is None else key)
+    z = jnp.asarray(z)
+    u = _direction(one, z)
+    value = lambda z: jnp.sum(loss.each(z))
+    scale, exact = loss.factor(z), 1e3 * _epsilon(z)
+    slope, along = jax.jvp(jax.grad(value), (z,), (u,))
+    rows = [
+        Row(
+            "slope and derivative", _error(loss.slope(z, loss.targets), slope, 1), exact
+        ),
+        Row(
+            "Hessian and derivative",
+            _error(loss.hessian_product(z, u) / scale, along, 1),
+            exact,
+        ),
+    ]
+    keys = jax.random.split(other, samples)
+    drawn = jax.vmap(lambda k: loss.slope(z, loss.sample(k, z)))(keys)
+    axes = tuple(range(2, drawn.ndim))
+    products = drawn * jnp.sum(drawn * u[None], axis=axes, keepdims=True)
+    expected = loss.fisher_product(z, u) / scale
+    for what, each, mean in (
+        ("mean slope of drawn targets", drawn, jnp.zeros_like(z)),
+        ("Fisher matrix and drawn targets", products, expected),
+    ):
+        off = jnp.abs(jnp.mean(each, axis=0) - mean)
+        allowed = 6 * jnp.std(each, axis=0) / samples**0.5 + exact
+        rows.append(Row(what, float(jnp.max(off / allowed)), 1.0))
+    checked = Checked(tuple(rows))
+    if not checked.passed:
+        raise AssertionError(f"this is no likelihood of one density\n{checked}")
     return checked
 
 

@@ -6,6 +6,12 @@ from ._fisher import (
     SampledFisher as SampledFisher,
 )
 from ._gauss_newton import GaussNewton as GaussNewton
+from ._likelihoods import (
+    GammaLoss as GammaLoss,
+    NegativeBinomialLoss as NegativeBinomialLoss,
+    OrdinalCrossEntropy as OrdinalCrossEntropy,
+    StudentTLoss as StudentTLoss,
+)
 from ._losses import (
     AbstractLikelihood as AbstractLikelihood,
     AbstractLoss as AbstractLoss,

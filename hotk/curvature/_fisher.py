@@ -21,9 +21,26 @@ def _check_likelihood(name: str, loss: object) -> None:
                 f"{name}(model, loss)",
                 "`loss` is not a likelihood, so it has no distribution of targets.",
                 expected="one of `hotk.curvature`: SquaredError, SoftmaxCrossEntropy, "
-                "SigmoidCrossEntropy, PoissonLoss, or a class of `AbstractLikelihood`",
+                "SigmoidCrossEntropy, PoissonLoss, GammaLoss, NegativeBinomialLoss, "
+                "OrdinalCrossEntropy, StudentTLoss, or a class of `AbstractLikelihood`",
                 got=getattr(loss, "__name__", type(loss).__name__),
                 fix="For another loss use the Gauss-Newton matrix, `hotk.ggnvp`.",
+            )
+        )
+
+
+def _check_fisher_product(loss: AbstractLikelihood) -> None:
+    default = AbstractLikelihood.fisher_product
+    if not loss.natural and type(loss).fisher_product is default:
+        raise TypeError(
+            message(
+                "Fisher(model, loss)",
+                f"`{type(loss).__name__}` does not say what its Fisher matrix is.",
+                expected="a method `fisher_product(z, u)`, or `natural = True`",
+                got="neither",
+                fix="Set `natural = True` in the class if the outputs are natural "
+                "parameters: the Hessian of the loss does not depend on the targets "
+                "then. Without a closed form use `hotk.sampled_fvp`.",
             )
         )
 
@@ -47,9 +64,9 @@ class Fisher(eqx.Module):
 
     The Fisher matrix is the mean over the model's own distribution of targets,
     $c \sum_n J_n^T\, E_{y \sim p(\cdot | z_n)}[\nabla \ell\, \nabla \ell^T]\, J_n$ with
-    c = 1/N for the mean over N examples and 1 for the sum. The likelihoods of
-    `hotk.curvature` have natural parameters as outputs, so that it equals the
-    Gauss-Newton matrix [1, section 9]; it does not depend on the targets.
+    c = 1/N for the mean over N examples and 1 for the sum. It does not depend on the
+    targets. Where the outputs are natural parameters, as for squared errors, cross
+    entropies and the Poisson loss, it equals the Gauss-Newton matrix [1, section 9].
 
     Attributes:
         model: Function `model(x, *args)` that returns outputs.
@@ -70,8 +87,9 @@ class Fisher(eqx.Module):
     loss: AbstractLikelihood
 
     def __check_init__(self) -> None:
-        """Refuse a loss without a density."""
+        """Refuse a loss without a density, or without an expected Hessian."""
         _check_likelihood("Fisher", self.loss)
+        _check_fisher_product(self.loss)
 
     def __call__(self, x: Point, *args: PyTree) -> Scalar:
         """Return the value of the loss.
@@ -82,7 +100,7 @@ class Fisher(eqx.Module):
         """
         z = linearized(self.model, x, args)
         loss = self.loss
-        return with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
+        return with_curvature(loss(z), z, loss.gradient, loss.fisher_product)
 
 
 @final

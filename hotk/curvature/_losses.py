@@ -97,7 +97,42 @@ class AbstractLoss(eqx.Module):
 
 
 class AbstractLikelihood(AbstractLoss):
-    """A loss that is the negative logarithm of a density of the targets."""
+    r"""A loss that is the negative logarithm of a density of the targets.
+
+    A class of your own says how its Fisher matrix is computed: it sets `natural = True`
+    if the outputs are the natural parameters of an exponential family, as logits and
+    logarithms of Poisson rates are, or defines `fisher_product`.
+    `hotk.testing.check_likelihood` compares both with sampled targets.
+
+    Attributes:
+        natural: Whether the outputs are natural parameters: the Hessian of the loss
+            does not depend on the targets then, and is its own expectation. `False`
+            unless a class says so.
+    """
+
+    natural = False
+
+    def fisher_product(self, z: Outputs, u: Outputs) -> Outputs:
+        r"""Return the product of the loss's Fisher matrix with a vector.
+
+        This is $c\, E_{y \sim p(\cdot | z_n)}[\nabla \ell\, \nabla \ell^T]\, u$, which
+        is the expected Hessian; the targets do not count.
+
+        Args:
+            z: The outputs, examples first.
+            u: A direction, with the shape of `z`.
+
+        Raises:
+            TypeError: If the outputs are not natural parameters and the class does not
+                define it.
+        """
+        if not self.natural:
+            raise TypeError(
+                f"`{type(self).__name__}` does not say what its Fisher matrix is: "
+                "define `fisher_product(z, u)`, or set `natural = True` if the outputs "
+                "are natural parameters."
+            )
+        return self.hessian_product(z, u)
 
     @abc.abstractmethod
     def sample(self, key: RandomKey, z: Outputs) -> Targets:
@@ -125,6 +160,8 @@ class SquaredError(AbstractLikelihood):
         >>> loss(jnp.array([3.0, 2.0])).item()
         1.0
     """
+
+    natural = True
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -162,6 +199,8 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
         >>> bool(jnp.allclose(loss(jnp.zeros((2, 3))), jnp.log(3)))
         True
     """
+
+    natural = True
 
     targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -210,6 +249,8 @@ class SigmoidCrossEntropy(AbstractLikelihood):
         True
     """
 
+    natural = True
+
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
@@ -245,6 +286,8 @@ class PoissonLoss(AbstractLikelihood):
         >>> loss(jnp.zeros(2)).item()
         2.0
     """
+
+    natural = True
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)

@@ -1,17 +1,26 @@
 """Losses: values by NumPy, Hessians in closed form against differentiation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate, special, stats
 
 import hotk
+import hotk.testing
 from hotk.curvature import (
+    AbstractLikelihood,
+    GammaLoss,
     HuberLoss,
+    NegativeBinomialLoss,
+    OrdinalCrossEntropy,
     PoissonLoss,
     SigmoidCrossEntropy,
     SoftmaxCrossEntropy,
     SquaredError,
+    StudentTLoss,
 )
 from tests.curvature.models import BITS, CLASSES, COUNTS, NUMBERS, RNG, probabilities
 from tests.helpers import close
@@ -20,6 +29,16 @@ from tests.helpers import close
 Z = jnp.asarray(RNG.normal(size=NUMBERS.shape))
 U = jnp.asarray(RNG.normal(size=NUMBERS.shape))
 z = np.asarray(Z)
+POSITIVE = np.exp(RNG.normal(size=NUMBERS.shape))
+THRESHOLDS = np.array([-1.0, 0.2, 1.5])
+GRADES = RNG.integers(0, 4, size=NUMBERS.shape)
+
+
+def against(log_density):
+    """Return a loss that is zero for z = 0, by another library's density."""
+    return log_density(np.zeros_like(z)) - log_density(z)
+
+
 LOSSES = {
     "squared": (SquaredError, NUMBERS, (z - NUMBERS) ** 2 / 2),
     "softmax": (
@@ -41,6 +60,30 @@ LOSSES = {
             np.abs(z - NUMBERS) <= 1, (z - NUMBERS) ** 2 / 2, np.abs(z - NUMBERS) - 0.5
         ),
     ),
+    # Of SciPy, minus what does not depend on z.
+    "gamma": (
+        functools.partial(GammaLoss, shape=2.5),
+        POSITIVE,
+        against(lambda z: stats.gamma.logpdf(POSITIVE, 2.5, scale=np.exp(z) / 2.5)),
+    ),
+    "negative binomial": (
+        functools.partial(NegativeBinomialLoss, size=1.5),
+        COUNTS,
+        against(lambda z: stats.nbinom.logpmf(COUNTS, 1.5, 1.5 / (1.5 + np.exp(z)))),
+    ),
+    "student": (
+        functools.partial(StudentTLoss, degrees=3.0, scale=0.5),
+        NUMBERS,
+        -stats.t.logpdf(NUMBERS, 3.0, z, 0.5) + stats.t.logpdf(0.0, 3.0, 0.0, 0.5),
+    ),
+    "ordinal": (
+        functools.partial(OrdinalCrossEntropy, thresholds=THRESHOLDS),
+        GRADES,
+        -np.log(
+            special.expit(np.append(THRESHOLDS, np.inf)[GRADES] - z)
+            - special.expit(np.append(-np.inf, THRESHOLDS)[GRADES] - z)
+        ),
+    ),
 }
 each_loss = pytest.mark.parametrize("name", LOSSES)
 each_reduction = pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -51,7 +94,10 @@ each_reduction = pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_value_is_the_mean_or_the_sum_over_examples(name, reduction):
     kind, targets, each = LOSSES[name]
     expected = np.sum(each) / (len(z) if reduction == "mean" else 1)
-    close(kind(targets, reduction=reduction)(Z), jnp.asarray(expected))
+    loss = kind(targets, reduction=reduction)
+    # The losses leave out what does not depend on z.
+    zero = loss(jnp.zeros_like(Z)) if name in ("gamma", "negative binomial") else 0
+    close(loss(Z) - zero, jnp.asarray(expected))
 
 
 @pytest.mark.thinned(4)
@@ -79,6 +125,107 @@ def test_large_outputs_give_finite_numbers(name):
     assert np.isfinite(loss(far))
     assert np.isfinite(loss.gradient(far)).all()
     assert np.isfinite(loss.hessian_product(far, U)).all()
+
+
+def over_draws(name, slope):
+    """Sum over all targets, or integrate: the mean under the model at one output."""
+    if name == "gamma":
+        of = lambda y, z: stats.gamma.pdf(y, 2.5, scale=np.exp(z) / 2.5)
+        sums = lambda f: integrate.quad(f, 0, np.inf, epsabs=1e-12, epsrel=1e-12)[0]
+    elif name == "student":
+        of = lambda y, z: stats.t.pdf(y, 3.0, z, 0.5)
+        sums = lambda f: integrate.quad(f, -np.inf, np.inf, epsabs=1e-12, limit=400)[0]
+    elif name == "negative binomial":
+        of = lambda y, z: stats.nbinom.pmf(y, 1.5, 1.5 / (1.5 + np.exp(z)))
+        sums = lambda f: sum(f(y) for y in range(400))
+    else:
+        high, low = np.append(THRESHOLDS, np.inf), np.append(-np.inf, THRESHOLDS)
+        of = lambda y, z: special.expit(high[y] - z) - special.expit(low[y] - z)
+        sums = lambda f: sum(f(y) for y in range(4))
+    return lambda z: sums(lambda y: of(y, z) * slope(y, z) ** 2)
+
+
+SLOPES = {
+    "gamma": lambda y, z: 2.5 * (1 - y * np.exp(-z)),
+    "negative binomial": lambda y, z: (y + 1.5) / (1 + 1.5 * np.exp(-z)) - y,
+    "student": lambda y, z: 4 * (z - y) / (0.75 + (z - y) ** 2),
+    "ordinal": lambda y, z: (
+        special.expit(z - np.append(THRESHOLDS, np.inf)[y])
+        - special.expit(np.append(-np.inf, THRESHOLDS)[y] - z)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_the_fisher_matrix_is_the_expectation_by_quadrature(name):
+    kind, targets, _ = LOSSES[name]
+    loss = kind(targets, reduction="sum")
+    mean = over_draws(name, SLOPES[name])
+    expected = np.vectorize(mean)(z) * np.asarray(U)
+    close(loss.fisher_product(Z, U), jnp.asarray(expected), rtol=1e-7)
+    # By the model, through `fvp`; the Hessian of the loss is another matrix.
+    product = hotk.fvp(lambda w: w, loss, Z, U)
+    close(product, jnp.asarray(expected), rtol=1e-7)
+    assert not np.allclose(loss.hessian_product(Z, U), expected, rtol=1e-3)
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize(
+    "name", [n for n in LOSSES if n not in ("huber", "soft labels")]
+)
+def test_methods_belong_to_one_density(name):
+    kind, targets, _ = LOSSES[name]
+    checked = hotk.testing.check_likelihood(kind(targets), Z)
+    assert checked.passed
+    assert len(str(checked).splitlines()) == 4
+
+
+class LogMean(AbstractLikelihood):
+    """A Gamma loss as a user writes it, without its Fisher matrix."""
+
+    targets: jax.Array
+    reduction: str = "mean"
+
+    def each(self, z):
+        return z + self.targets * jnp.exp(-z)
+
+    def slope(self, z, targets):
+        return 1 - targets * jnp.exp(-z)
+
+    def hessian_product(self, z, u):
+        return self.factor(z) * self.targets * jnp.exp(-z) * u
+
+    def sample(self, key, z):
+        return jax.random.exponential(key, z.shape) * jnp.exp(z)
+
+
+class Declared(LogMean):
+    natural = True
+
+
+class Defined(LogMean):
+    def fisher_product(self, z, u):
+        return self.factor(z) * u
+
+
+def test_a_likelihood_that_does_not_say_its_fisher_matrix_is_refused(as_user):
+    y, w = jnp.array([0.5, 1.0, 2.0]), jnp.ones(3)
+    for call in (hotk.fvp, lambda *a: hotk.FisherOperator(*a[:3]) @ a[3]):
+        with pytest.raises(TypeError, match="fisher_product"):
+            call(lambda w: w, LogMean(y), w, w)
+        close(call(lambda w: w, Defined(y), w, w), jnp.full(3, 1 / 3))
+    with pytest.raises(TypeError, match="natural = True"):
+        hotk.testing.check_likelihood(LogMean(y), w)
+    hotk.testing.check_likelihood(Defined(y), w)
+    with pytest.raises(
+        AssertionError, match=r"Fisher matrix and drawn targets .* FAILED"
+    ):
+        hotk.testing.check_likelihood(Declared(y), w)
+    # Sampled matrices do not need it.
+    sampled = hotk.sampled_fvp(
+        lambda w: w, LogMean(y), w, w, key=jax.random.key(0), samples=100_000
+    )
+    close(sampled, jnp.full(3, 1 / 3), rtol=0.02)
 
 
 @pytest.mark.thinned(1)
