@@ -20,9 +20,9 @@ def _number(value: RealNumber, z: Outputs) -> Scalar:
 class GammaLoss(AbstractLikelihood):
     r"""The Gamma loss of logarithms of means, $\ell(z, y) = \alpha (z + y e^{-z})$.
 
-    The targets have mean $e^z$ and variance $e^{2 z} / \alpha$ [1]. The Hessian is $\alpha
-    y e^{-z}$, the Fisher matrix $\alpha$ on the diagonal. What does not depend on z is
-    left out.
+    The targets have mean $e^z$ and variance $e^{2 z} / \alpha$ [1]. The Hessian is
+    $\alpha y e^{-z}$, the Fisher matrix $\alpha$ on the diagonal. What does not depend
+    on z is left out.
 
     Attributes:
         targets: Positive numbers, as many as outputs.
@@ -73,9 +73,9 @@ class NegativeBinomialLoss(AbstractLikelihood):
     r"""The negative binomial loss of logarithms of means.
 
     It is $\ell(z, y) = (y + r) \log(1 + e^z / r) - y z$: counts with mean $\mu = e^z$
-    and variance $\mu + \mu^2 / r$ [1]. The Hessian is $(y + r) p (1 - p)$ with $p = \mu /
-    (\mu + r)$, the Fisher matrix $r p$ on the diagonal. What does not depend on z is
-    left out.
+    and variance $\mu + \mu^2 / r$ [1]. The Hessian is $(y + r) p (1 - p)$ with $p =
+    \mu / (\mu + r)$, the Fisher matrix $r p$ on the diagonal. What does not depend on
+    z is left out.
 
     Attributes:
         targets: Counts, as many as outputs.
