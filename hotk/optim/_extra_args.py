@@ -12,6 +12,7 @@ from hotk._core import (
     describe,
     differentiated,
     message,
+    nothing_inexact,
     selection,
     split_point,
 )
@@ -39,6 +40,7 @@ def with_params(
         The same, which gives `full_params=params` to all inside.
 
     Raises:
+        DtypeError: If `where` selects nothing.
         StructureError: If `where` does not fit the parameters.
         TypeError: If `where` is no filter.
 
@@ -57,7 +59,13 @@ def with_params(
 
     def init(params: optax.Params) -> optax.OptState:
         flags = _selection("init(params)", params, where)
-        return given.init(params if flags is None else split_point(params, flags)[0])
+        if flags is None:
+            return given.init(params)
+        part, _ = split_point(params, flags)
+        if not jax.tree.leaves(part):
+            call = "with_params(...).init(params)"
+            raise nothing_inexact(call, params, name="params", selected=flags)
+        return given.init(part)
 
     def update(
         updates: optax.Updates,
@@ -107,11 +115,11 @@ def _selection(
     call: str, params: optax.Params, where: Where
 ) -> tuple[bool, ...] | None:
     """Return for each leaf whether it is selected, `None` if all are."""
-    if isinstance(where, jax.Array):
+    if isinstance(where, (bool, jax.Array)):
         raise TypeError(
             message(
                 f"with_params(...).{call}",
-                "`where` is an array.",
+                "`where` is one truth value for all leaves.",
                 expected="a function of a leaf, a class, or a tree of `True` and "
                 "`False`",
                 got=describe(where),

@@ -165,11 +165,24 @@ def _is_masked(leaf: object) -> bool:
     return isinstance(leaf, optax.MaskedNode)
 
 
-def merged(parts: optax.Params, full: optax.Params) -> optax.Params:
-    """Return all parameters: those that are masked or `None` from the second tree."""
+def merged(masked: optax.Params, full: optax.Params) -> optax.Params:
+    """Return all parameters, those that are not masked from the first tree."""
+    choose = lambda a, b: b if _is_masked(a) else a
+    return jax.tree.map(choose, masked, full, is_leaf=_is_masked)
+
+
+def with_hidden(params: optax.Params, full: optax.Params) -> optax.Params:
+    """Return parameters with those that are `None` from the second tree.
+
+    They are not merged within the objective, as those are that are masked: so a filter
+    traces no more than none (`test_a_filter_traces_and_compiles_no_more`). A masked
+    node stays, as the states of optax have it in its place.
+    """
+    if _is_vector(params) or jax.tree.structure(params) == jax.tree.structure(full):
+        return params
     absent = lambda leaf: leaf is None or _is_masked(leaf)
-    choose = lambda a, b: b if absent(a) else a
-    return jax.tree.map(choose, parts, full, is_leaf=absent)
+    choose = lambda a, b: b if a is None else a
+    return jax.tree.map(choose, params, full, is_leaf=absent)
 
 
 def refuse_complex_parameters(call: str, params: optax.Params) -> None:

@@ -46,6 +46,7 @@ from ._parameters import (
     parts_like,
     refuse_complex_parameters,
     refuse_other_leaves,
+    with_hidden,
 )
 
 
@@ -163,6 +164,9 @@ def transformation(
     ) -> tuple[Any, Any]:
         call = f"{name}(...).update(updates, state, params, value_fn=...)"
         value_fn = obj_fn if value_fn is None else value_fn
+        if full_params is not None and params is not None:
+            parts_like(call, params, updates)
+            params = with_hidden(params, full_params)
         made_of = value_fn if compose is None else compose(value_fn, extra, state)
         f = objective(call, params, made_of, full_params, extra)
         assert params is not None  # or `objective` has refused it
@@ -249,9 +253,10 @@ def explained_for_nnx(params: optax.Params) -> Iterator[None]:
 
 _NNX = (
     "`nnx.Optimizer` hands on the state of the parameters: `value_fn` is a function of "
-    "that state, not of the model. Write `graphdef, _, rest = nnx.split(model, "
-    "nnx.Param, ...)`, and `value_fn=lambda p: loss(nnx.merge(graphdef, p, rest, "
-    "copy=True))`; without `copy=True` the merged model shares variables with yours."
+    "that state, not of the model. Write, before the gradient, `graphdef, _, rest = "
+    "nnx.as_pure(nnx.split(model, nnx.Param, ...))`, and then `value_fn=lambda p: "
+    "loss(nnx.merge(graphdef, p, rest))`. Without `as_pure` the merged model shares "
+    "its variables with yours."
 )
 
 
