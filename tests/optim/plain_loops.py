@@ -91,7 +91,12 @@ METHODS = {
     "sophia": _method("sophia", 0.05, every=2),
     "adahessian": _method("adahessian", 0.1),
     "levenberg_marquardt": _method(
-        "levenberg_marquardt", 1.0, half_square, of_residuals, max_tol=1e-13
+        "levenberg_marquardt",
+        1.0,
+        half_square,
+        of_residuals,
+        damping=0.1,
+        max_tol=1e-13,
     ),
     "natural_gradient": _method(
         "natural_gradient", 1.0, cross_entropy, of_a_model, damping=0.3, tol=1e-13
