@@ -292,20 +292,26 @@ def objective(
         extra: Further keywords of the update: those that `f` takes are given to it.
     """
     if f is None or params is None:
-        missing = "`params`" if params is None else "`value_fn`"
+        missing, fix = "`value_fn`", _WRITE
+        if params is None:
+            missing, fix = "`params`", "Give the parameters as the third argument."
         raise TypeError(
             message(
                 call,
                 f"{missing} is missing: second derivatives are taken of the objective.",
                 expected="`update(gradient, state, params, value_fn=objective)`",
                 got=f"no {missing}",
-                fix="Give the function of the parameters that the gradient is of. With "
-                "`nnx.Optimizer` write `optimizer.update(model, grads, value_fn=f)`, "
-                "with a `TrainState` of flax `hotk.optim.apply_gradients(state, "
-                "grads=grads, value_fn=f)`.",
+                fix=fix,
             )
         )
     return of_all_parameters(call, with_keywords(f, extra), params, full_params)
+
+
+_WRITE = (
+    "Give the function of the parameters that the gradient is of. With `nnx.Optimizer` "
+    "write `optimizer.update(model, grads, value_fn=f)`, with a `TrainState` of flax "
+    "`hotk.optim.apply_gradients(state, grads=grads, value_fn=f)`."
+)
 
 
 def _keywords(f: Function, extra: Mapping[str, Any]) -> dict[str, Any]:
