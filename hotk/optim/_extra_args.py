@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from hotk._core import (
+    StructureError,
     Where,
     describe,
     differentiated,
@@ -17,7 +18,13 @@ from hotk._core import (
     split_point,
 )
 
-from ._parameters import parts_like
+from ._parameters import (
+    AllParameters,
+    all_parameters,
+    is_masked,
+    parts_like,
+    within_flatten,
+)
 
 
 def with_params(
@@ -41,7 +48,8 @@ def with_params(
 
     Raises:
         DtypeError: If `where` selects nothing.
-        StructureError: If `where` does not fit the parameters.
+        StructureError: If `where` does not fit the parameters, or is within
+            `optax.flatten`.
         TypeError: If `where` is no filter.
 
     Example:
@@ -73,21 +81,28 @@ def with_params(
         params: optax.Params | None = None,
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
-        extra.setdefault("full_params", params)
         if params is None:
             return given.update(updates, state, params, **extra)
-        points, treedef = jax.tree.flatten(params)
+        known = all_parameters(extra.get("full_params"))
+        if known is None and not is_masked(params) and not within_flatten(params):
+            # Where they are not all, the error is that of the optimizer inside.
+            known = all_parameters(params)
         flags = _selection("update(updates, state, params)", params, where)
+        points, treedef = jax.tree.flatten(params)
         slopes = parts_like(_CALL, params, updates)
         moves = list(map(eqx.is_array_like, slopes))
         if flags is not None:
             could = differentiated(points, treedef, flags)
             moves = [a and b for a, b in zip(moves, could, strict=True)]
-        if all(moves):
-            return given.update(updates, state, params, **extra)
         kept = lambda leaves: treedef.unflatten(
             [leaf if yes else None for leaf, yes in zip(leaves, moves, strict=True)]
         )
+        hides = not all(moves)
+        if known is not None:
+            part = kept(points) if hides else known.part
+            extra["full_params"] = AllParameters(known.full, part)
+        if not hides:
+            return given.update(updates, state, params, **extra)
         made, state = given.update(kept(slopes), state, kept(points), **extra)
         steps = treedef.flatten_up_to(made)
         for i, yes in enumerate(moves):
@@ -115,6 +130,17 @@ def _selection(
     call: str, params: optax.Params, where: Where
 ) -> tuple[bool, ...] | None:
     """Return for each leaf whether it is selected, `None` if all are."""
+    if where is not None and within_flatten(params):
+        raise StructureError(
+            message(
+                f"with_params(...).{call}",
+                "`where=` selects leaves, and `optax.flatten` leaves one vector.",
+                expected="the parameters as they are",
+                got=f"`params` as {describe(params)}",
+                fix="Put it around: `hotk.optim.with_params(optax.flatten(...), "
+                "where=...)`.",
+            )
+        )
     if isinstance(where, (bool, jax.Array)):
         raise TypeError(
             message(

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,25 @@ from hotk._core import (
 Vector: TypeAlias = Array | np.ndarray
 
 
+class AllParameters(NamedTuple):
+    """All parameters, beside those that `with_params` hands on.
+
+    Attributes:
+        full: All of them.
+        part: The same, `None` where they are hidden: what `optax.flatten` may flatten.
+    """
+
+    full: optax.Params
+    part: optax.Params
+
+
+def all_parameters(given: optax.Params | AllParameters | None) -> AllParameters | None:
+    """Return what `full_params=` of an update is."""
+    if given is None or isinstance(given, AllParameters):
+        return given
+    return AllParameters(given, given)
+
+
 def parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:
     """Return the gradient of each parameter, `None` where there is none."""
     try:
@@ -47,30 +66,31 @@ def of_all_parameters(
     call: str,
     f: Callable[[Any], Any],
     params: optax.Params,
-    full_params: optax.Params | None,
+    known: AllParameters | None,
 ) -> Callable[[Any], Any]:
     """Return an objective as a function of what a wrapper leaves of its parameters.
 
     Args:
         call: The call, for messages.
         f: The objective.
-        params: The parameters, some perhaps masked or `None`, or all in one vector.
-        full_params: All parameters, if they are given.
+        params: The parameters, some perhaps masked, or all in one vector.
+        known: All parameters, if they are given.
     """
-    if full_params is None:
+    if known is None:
         _refuse_parts(call, params)
         return f
-    if _is_vector(params) and not _is_vector(full_params):
-        _check_size(call, params, full_params)
-        return lambda x: f(_unflattened(x, full_params))
-    if jax.tree.structure(params) == jax.tree.structure(full_params):
+    full, part = known
+    if is_vector(params) and not is_vector(full):
+        _check_size(call, params, part)
+        return lambda x: f(with_hidden(_unflattened(x, part), full))
+    if jax.tree.structure(params) == jax.tree.structure(full):
         return f
-    return lambda x: f(merged(x, full_params))
+    return lambda x: f(merged(x, full))
 
 
 def _refuse_parts(call: str, params: optax.Params) -> None:
     """Refuse parameters that are not what the objective takes."""
-    if any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
+    if is_masked(params):
         raise StructureError(
             message(
                 call,
@@ -81,7 +101,7 @@ def _refuse_parts(call: str, params: optax.Params) -> None:
                 "`optax.partition` as well.",
             )
         )
-    if _is_vector(params) and _within_flatten():
+    if within_flatten(params):
         raise StructureError(
             message(
                 call,
@@ -94,7 +114,13 @@ def _refuse_parts(call: str, params: optax.Params) -> None:
         )
 
 
-def _is_vector(params: object) -> TypeGuard[Vector]:
+def is_masked(params: optax.Params) -> bool:
+    """Whether a wrapper of optax has masked some of them."""
+    return any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked)))
+
+
+def is_vector(params: object) -> TypeGuard[Vector]:
+    """Whether parameters are one vector, of the user or of `optax.flatten`."""
     return isinstance(params, (jax.Array, np.ndarray)) and params.ndim == 1
 
 
@@ -102,8 +128,8 @@ _FLATTEN = getattr(optax.flatten(optax.identity()).update, "__code__", None)
 _WRAPPERS = ("hotk", "jax", "optax")
 
 
-def _within_flatten() -> bool:
-    """Whether the vector of this update was made by `optax.flatten`.
+def within_flatten(params: optax.Params) -> bool:
+    """Whether the parameters of this update are a vector that `optax.flatten` made.
 
     No argument says so, and without an answer the objective would be called with the
     vector. Many functions take it: one of a tuple reads numbers where it expects
@@ -111,7 +137,7 @@ def _within_flatten() -> bool:
     The search ends at the first caller that is no wrapper: an objective may run an
     optimizer of its own.
     """
-    frame = inspect.currentframe()
+    frame = inspect.currentframe() if is_vector(params) else None
     while frame is not None:
         if frame.f_code is _FLATTEN:
             return True
@@ -178,7 +204,7 @@ def with_hidden(params: optax.Params, full: optax.Params) -> optax.Params:
     traces no more than none (`test_a_filter_traces_and_compiles_no_more`). A masked
     node stays, as the states of optax have it in its place.
     """
-    if _is_vector(params) or jax.tree.structure(params) == jax.tree.structure(full):
+    if is_vector(params) or jax.tree.structure(params) == jax.tree.structure(full):
         return params
     absent = lambda leaf: leaf is None or _is_masked(leaf)
     choose = lambda a, b: b if a is None else a

@@ -42,6 +42,8 @@ from hotk.prepared import operator
 
 from ._local import Local, Numbers, is_finite
 from ._parameters import (
+    AllParameters,
+    all_parameters,
     of_all_parameters,
     parts_like,
     refuse_complex_parameters,
@@ -159,16 +161,17 @@ def transformation(
         *,
         value_fn: Function | None = None,
         obj_fn: Function | None = None,
-        full_params: optax.Params | None = None,
+        full_params: optax.Params | AllParameters | None = None,
         **extra: Any,
     ) -> tuple[Any, Any]:
         call = f"{name}(...).update(updates, state, params, value_fn=...)"
         value_fn = obj_fn if value_fn is None else value_fn
-        if full_params is not None and params is not None:
+        known = all_parameters(full_params)
+        if known is not None and params is not None:
             parts_like(call, params, updates)
-            params = with_hidden(params, full_params)
+            params = with_hidden(params, known.full)
         made_of = value_fn if compose is None else compose(value_fn, extra, state)
-        f = objective(call, params, made_of, full_params, extra)
+        f = objective(call, params, made_of, known, extra)
         assert params is not None  # or `objective` has refused it
         points, treedef = jax.tree.flatten(params)
         leaves = parts_like(call, params, updates)
@@ -279,7 +282,7 @@ def objective(
     call: str,
     params: optax.Params | None,
     f: Function | None,
-    full_params: optax.Params | None,
+    known: AllParameters | None,
     extra: Mapping[str, Any],
 ) -> Callable[[Any], Any]:
     """Return the objective as a function of the parameters alone.
@@ -288,7 +291,7 @@ def objective(
         call: The call, for messages.
         params: What a wrapper of optax leaves of the parameters.
         f: What was given as `value_fn` or `obj_fn`.
-        full_params: All parameters, if they are given.
+        known: All parameters, if they are given.
         extra: Further keywords of the update: those that `f` takes are given to it.
     """
     if f is None or params is None:
@@ -304,7 +307,7 @@ def objective(
                 fix=fix,
             )
         )
-    return of_all_parameters(call, with_keywords(f, extra), params, full_params)
+    return of_all_parameters(call, with_keywords(f, extra), params, known)
 
 
 _WRITE = (

@@ -204,6 +204,27 @@ def test_flatten_of_an_equinox_model():
     del rest
 
 
+def test_a_filter_around_flatten():
+    where = lambda a: a.ndim == 1
+    plain, _ = two_steps(optim.newton(1.0, where=where), convex, P)
+    flat = optax.flatten(optim.newton(1.0))
+    found, _ = two_steps(optim.with_params(flat, where), convex, P)
+    close(found, jax.tree.map(np.asarray, plain), rtol=1e-10)
+    for inside in (
+        optax.flatten(optim.newton(1.0, where=where)),
+        optim.with_params(optax.flatten(optim.newton(1.0, where=where))),
+    ):
+        with pytest.raises(hotk.StructureError, match="Put it around"):
+            two_steps(inside, convex, P)
+
+
+def test_a_transformation_that_needs_no_objective_may_be_masked_or_flattened():
+    adam = optim.with_params(optax.adam(0.1))
+    for inside in (optax.masked(adam, {"w": True, "b": False}), optax.flatten(adam)):
+        steps, _ = two_steps(inside, convex, P)
+        assert steps[0]["w"].all()
+
+
 FUNCTIONS = {
     "a dict": (quadratic, START),
     # the vector is a matrix product, an item, a sum as well: wrong, and no error
