@@ -63,7 +63,7 @@ def two_steps(transform, f, p):
     return steps, state
 
 
-@pytest.mark.thinned(1, "name")
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("where", FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_filter_equals_the_function_closed_over_the_rest(name, where):
@@ -233,6 +233,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("inner", ["alone", "apply_if_finite", "MultiSteps"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_flatten_is_refused_where_it_would_be_wrong(name, inner):

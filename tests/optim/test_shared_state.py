@@ -98,6 +98,7 @@ def test_flax_linen():
 @pytest.mark.library
 # Its statistics have 32 bits, whatever the parameters have.
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_flax_nnx(compiled):
     nnx = pytest.importorskip("flax.nnx")
@@ -165,6 +166,7 @@ class Model(eqx.Module):
         return self.second(self.dropout(jnp.tanh(z), key=key)), state
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_equinox(compiled):
     model, state = eqx.nn.make_with_state(Model)(jax.random.key(1))
