@@ -5,6 +5,7 @@ from ._adahessian import (
     scale_by_adahessian as scale_by_adahessian,
 )
 from ._extra_args import (
+    apply_gradients as apply_gradients,
     strip_extra_args as strip_extra_args,
     with_params as with_params,
 )

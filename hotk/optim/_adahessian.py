@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike
 
-from hotk._core import Gradient
+from hotk._core import Gradient, Where
 
+from ._extra_args import restricted
 from ._local import Local, Numbers, Outcome
 from ._moments import (
+    LIKE_PARAMS,
     DiagonalState,
     estimated,
     first_moments,
@@ -77,7 +79,9 @@ def scale_by_adahessian(
         "every": every,
         "seed": seed,
     }
-    return transformation("adahessian", first_moments, _adahessian, numbers)
+    return transformation(
+        "adahessian", first_moments, _adahessian, numbers, like_params=LIKE_PARAMS
+    )
 
 
 def _adahessian(
@@ -117,6 +121,7 @@ def adahessian(
     power: ArrayLike = 1.0,
     every: ArrayLike = 1,
     seed: ArrayLike = 0,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by AdaHessian: `scale_by_adahessian` with a learning rate.
 
@@ -128,6 +133,7 @@ def adahessian(
         power: The Hessian's power.
         every: A diagonal is estimated in every so many updates.
         seed: Of the random signs.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -142,4 +148,6 @@ def adahessian(
     inner = scale_by_adahessian(
         b1=b1, b2=b2, eps=eps, power=power, every=every, seed=seed
     )
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+    return restricted(
+        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+    )

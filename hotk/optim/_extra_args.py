@@ -1,23 +1,56 @@
-"""What wrappers of optax keep from a transformation, or hand it too much of."""
+"""What wrappers and training loops keep from a transformation, or hand it too much."""
 
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import optax
+
+from hotk._core import (
+    StructureError,
+    Where,
+    describe,
+    differentiated,
+    message,
+    nothing_inexact,
+    selection,
+    split_point,
+)
+
+from ._parameters import (
+    AllParameters,
+    all_parameters,
+    is_masked,
+    parts_like,
+    within_flatten,
+)
 
 
 def with_params(
-    inner: optax.GradientTransformation,
+    inner: optax.GradientTransformation, where: Where = None
 ) -> optax.GradientTransformationExtraArgs:
     """Hand all parameters on to transformations that see only some.
 
-    `optax.masked` and `optax.partition` hide the parameters of others, which the
-    objective needs as well. Put it around them:
+    `optax.masked` and `optax.partition` hide some of the parameters, `optax.flatten`
+    makes one vector of them, and the objective needs them all, as they are. Put it
+    around them. It also hides those that have no gradient, `None`, or that a filter
+    does not select, so that `inner` may be anything: weight decay, a line search, adam.
 
     Args:
         inner: Any transformation.
+        where: Which leaves of the parameters to change; see `hotk.Where`. The others
+            get a step of zero, or `None` where that is their gradient, and have no
+            state.
 
     Returns:
         The same, which gives `full_params=params` to all inside.
+
+    Raises:
+        DtypeError: If `where` selects nothing.
+        StructureError: If `where` does not fit the parameters, or is within
+            `optax.flatten`.
+        TypeError: If `where` is no filter.
 
     Example:
         >>> labels = {"w": "curved", "b": "plain"}
@@ -30,7 +63,17 @@ def with_params(
         >>> optax.apply_updates(p, step)["w"].round(5).tolist()
         [3.0, 3.0]
     """
-    inner = optax.with_extra_args_support(inner)
+    given = _with_keywords(inner)
+
+    def init(params: optax.Params) -> optax.OptState:
+        flags = _selection("init(params)", params, where)
+        if flags is None:
+            return given.init(params)
+        part, _ = split_point(params, flags)
+        if not jax.tree.leaves(part):
+            call = "with_params(...).init(params)"
+            raise nothing_inexact(call, params, name="params", selected=flags)
+        return given.init(part)
 
     def update(
         updates: optax.Updates,
@@ -38,10 +81,151 @@ def with_params(
         params: optax.Params | None = None,
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
-        extra.setdefault("full_params", params)
-        return inner.update(updates, state, params, **extra)
+        if params is None:
+            return given.update(updates, state, params, **extra)
+        known = all_parameters(extra.get("full_params"))
+        if known is None and not is_masked(params) and not within_flatten(params):
+            # Where they are not all, the error is that of the optimizer inside.
+            known = all_parameters(params)
+        flags = _selection("update(updates, state, params)", params, where)
+        points, treedef = jax.tree.flatten(params)
+        slopes = parts_like(_CALL, params, updates)
+        moves = list(map(eqx.is_array_like, slopes))
+        if flags is not None:
+            could = differentiated(points, treedef, flags)
+            moves = [a and b for a, b in zip(moves, could, strict=True)]
+        kept = lambda leaves: treedef.unflatten(
+            [leaf if yes else None for leaf, yes in zip(leaves, moves, strict=True)]
+        )
+        hides = not all(moves)
+        if known is not None:
+            part = kept(points) if hides else known.part
+            extra["full_params"] = AllParameters(known.full, part)
+        if not hides:
+            return given.update(updates, state, params, **extra)
+        made, state = given.update(kept(slopes), state, kept(points), **extra)
+        steps = treedef.flatten_up_to(made)
+        for i, yes in enumerate(moves):
+            if not yes:
+                slope = slopes[i]
+                steps[i] = jnp.zeros_like(slope) if eqx.is_array(slope) else slope
+        return treedef.unflatten(steps), state
 
-    return optax.GradientTransformationExtraArgs(inner.init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+_CALL = "with_params(...).update(updates, state, params)"
+
+
+def _with_keywords(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    # It passes keywords on, but is of no type of which optax knows that.
+    if isinstance(inner, optax.MultiSteps):
+        return optax.GradientTransformationExtraArgs(inner.init, inner.update)
+    return optax.with_extra_args_support(inner)
+
+
+def _selection(
+    call: str, params: optax.Params, where: Where
+) -> tuple[bool, ...] | None:
+    """Return for each leaf whether it is selected, `None` if all are."""
+    if where is not None and within_flatten(params):
+        raise StructureError(
+            message(
+                f"with_params(...).{call}",
+                "`where=` selects leaves, and `optax.flatten` leaves one vector.",
+                expected="the parameters as they are",
+                got=f"`params` as {describe(params)}",
+                fix="Put it around: `hotk.optim.with_params(optax.flatten(...), "
+                "where=...)`.",
+            )
+        )
+    if isinstance(where, (bool, jax.Array)):
+        raise TypeError(
+            message(
+                f"with_params(...).{call}",
+                "`where` is one truth value for all leaves.",
+                expected="a function of a leaf, a class, or a tree of `True` and "
+                "`False`",
+                got=describe(where),
+                fix="`optax.inject_hyperparams` calls a function as a schedule: give "
+                'it `static_args="where"`.',
+            )
+        )
+    return selection(f"with_params(...).{call}", params, where)
+
+
+def restricted(
+    transform: optax.GradientTransformationExtraArgs, where: Where
+) -> optax.GradientTransformationExtraArgs:
+    """Return a transformation of some leaves; without a filter the same one."""
+    return transform if where is None else with_params(transform, where)
+
+
+class _TrainState(Protocol):
+    """A `flax.training.train_state.TrainState`, or a class like it."""
+
+    @property
+    def tx(self) -> optax.GradientTransformation: ...
+    def replace(self, **fields: Any) -> Self: ...
+    def apply_gradients(self, *, grads: Any, **fields: Any) -> Self: ...
+
+
+State = TypeVar("State", bound=_TrainState)
+
+
+def apply_gradients(state: State, *, grads: optax.Updates, **keywords: Any) -> State:
+    """Call `state.apply_gradients` with further keywords for the transformation.
+
+    A `TrainState` of flax calls `tx.update(grads, opt_state, params)`, without the
+    objective that second-order optimizers need.
+
+    Args:
+        state: A `flax.training.train_state.TrainState`, or a class like it.
+        grads: The gradient with respect to `state.params`.
+        **keywords: Those of the update: `value_fn=`, `model_fn=` and so on. Those that
+            name a field of the state, such as `batch_stats=`, replace it.
+
+    Returns:
+        The state after the step.
+
+    Example:
+        >>> from dataclasses import dataclass, replace
+        >>> @dataclass
+        ... class TrainState:  # as that of flax
+        ...     params: jax.Array
+        ...     opt_state: tuple
+        ...     tx: optax.GradientTransformation
+        ...     def replace(self, **fields):
+        ...         return replace(self, **fields)
+        ...     def apply_gradients(self, *, grads, **fields):
+        ...         step, s = self.tx.update(grads, self.opt_state, self.params)
+        ...         p = optax.apply_updates(self.params, step)
+        ...         return self.replace(params=p, opt_state=s, **fields)
+        >>> f = lambda p: jnp.sum((p - 2.0) ** 2)
+        >>> p, transform = jnp.zeros(2), hotk.optim.newton_cg(1.0)
+        >>> state = TrainState(p, transform.init(p), transform)
+        >>> grads = jax.grad(f)(state.params)
+        >>> state = hotk.optim.apply_gradients(state, grads=grads, value_fn=f)
+        >>> state.params.tolist()
+        [2.0, 2.0]
+    """
+    transform = state.tx
+    names = getattr(type(state), "__dataclass_fields__", {})
+    fields = {name: keywords[name] for name in keywords if name in names}
+    extra = {name: keywords[name] for name in keywords if name not in names}
+
+    def update(
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+    ) -> tuple[optax.Updates, optax.OptState]:
+        return _with_keywords(transform).update(updates, state, params, **extra)
+
+    # The transformation is a static field: another one would be another program.
+    bound = state.replace(tx=optax.GradientTransformation(transform.init, update))
+    return bound.apply_gradients(grads=grads, **fields).replace(tx=transform)
 
 
 _OPTAX = ("value", "grad", "value_fn")
@@ -78,7 +262,7 @@ def strip_extra_args(
         >>> bool(f(w + step) < f(w))
         True
     """
-    inner = optax.with_extra_args_support(inner)
+    inner = _with_keywords(inner)
 
     def update(
         updates: optax.Updates,

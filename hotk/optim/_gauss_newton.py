@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int, PyTree
 
-from hotk._core import Function, Gradient, Scalar
+from hotk._core import Function, Gradient, Scalar, Where
 from hotk.curvature import Fisher, GaussNewton, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
+from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
 from ._local import Local, Numbers, Outcome, is_finite
 from ._step import those_given, transformation, with_keywords
@@ -171,6 +172,7 @@ def levenberg_marquardt(
     max_tol: ArrayLike = 1e-3,
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
 
@@ -181,6 +183,7 @@ def levenberg_marquardt(
         max_tol: The largest relative residual of a system.
         max_steps: The most products of one system.
         max_rejections: After so many trials the step is zero.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -201,7 +204,9 @@ def levenberg_marquardt(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+    return restricted(
+        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+    )
 
 
 class NaturalGradientState(NamedTuple):
@@ -328,6 +333,7 @@ def natural_gradient(
     max_steps: ArrayLike | None = None,
     samples: int | None = None,
     seed: ArrayLike = 0,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
 
@@ -338,6 +344,7 @@ def natural_gradient(
         max_steps: The most products.
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -353,4 +360,6 @@ def natural_gradient(
     inner = scale_by_natural_gradient(
         damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
     )
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+    return restricted(
+        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+    )

@@ -29,7 +29,8 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._local import is_finite
-from ._step import BoundFormula, called, refuse_complex_parameters, run
+from ._parameters import refuse_complex_parameters
+from ._step import BoundFormula, called, run
 
 
 class Stop(eqx.Enumeration):

@@ -39,6 +39,10 @@ class DiagonalState(NamedTuple):
     outcome: Outcome
 
 
+LIKE_PARAMS = ("moment", "diagonal")
+"""The fields of a `DiagonalState` that have the structure of the parameters."""
+
+
 def first_moments(params: Point, numbers: Numbers) -> DiagonalState:
     """Return the state before any update."""
     zero = jax.tree.map(jnp.zeros_like, space.widened(params))

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar
+from hotk._core import Gradient, Scalar, Where
 from hotk.linop import space
 
+from ._extra_args import restricted
 from ._line_search import with_line_search
 from ._local import Local, Numbers, Outcome, is_finite
 from ._step import transformation
@@ -122,6 +123,7 @@ def newton(
     *,
     damping: ArrayLike = 0.0,
     least: ArrayLike = 1e-3,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Newton steps: `scale_by_newton` with a step length.
 
@@ -130,6 +132,7 @@ def newton(
             length of each step (`hotk.optim.scale_by_line_search`).
         damping: As for `scale_by_newton`.
         least: As for `scale_by_newton`.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -141,4 +144,4 @@ def newton(
         [1.0, 1.0]
     """
     inner = scale_by_newton(damping=damping, least=least)
-    return with_line_search(inner, learning_rate)
+    return restricted(with_line_search(inner, learning_rate), where)

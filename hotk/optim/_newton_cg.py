@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Gradient, Scalar, Tangent
+from hotk._core import Gradient, Scalar, Tangent, Where
 from hotk.linop import Identity, Reason, Solution, cg, space
 
+from ._extra_args import restricted
 from ._line_search import with_line_search
 from ._local import Local, Numbers, Outcome, is_finite
 from ._step import those_given, transformation
@@ -134,6 +135,7 @@ def newton_cg(
     damping: ArrayLike = 0.0,
     max_tol: ArrayLike = 0.5,
     max_steps: ArrayLike | None = None,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.
 
@@ -143,6 +145,7 @@ def newton_cg(
         damping: As for `scale_by_newton_cg`.
         max_tol: As for `scale_by_newton_cg`.
         max_steps: As for `scale_by_newton_cg`.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -155,4 +158,4 @@ def newton_cg(
         [1.0, 1.0]
     """
     inner = scale_by_newton_cg(damping=damping, max_tol=max_tol, max_steps=max_steps)
-    return with_line_search(inner, learning_rate)
+    return restricted(with_line_search(inner, learning_rate), where)

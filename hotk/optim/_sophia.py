@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
-from hotk._core import Function, Gradient, Point, Scalar
+from hotk._core import Function, Gradient, Point, Scalar, Where
 from hotk.curvature import AbstractLikelihood
 from hotk.linop import space
 
+from ._extra_args import restricted
 from ._local import Local, Numbers
 from ._moments import (
+    LIKE_PARAMS,
     DiagonalState,
     estimated,
     first_moments,
@@ -140,7 +142,13 @@ def scale_by_sophia(
         raise ValueError(f"`sophia`: estimator {estimator!r} is not {known}.")
     compose = _drawn if estimator == "gnb" else None
     return transformation(
-        "sophia", first_moments, _sophia, numbers, compose, estimator=estimator
+        "sophia",
+        first_moments,
+        _sophia,
+        numbers,
+        compose,
+        LIKE_PARAMS,
+        estimator=estimator,
     )
 
 
@@ -181,6 +189,7 @@ def sophia(
     weight_decay: optax.ScalarOrSchedule = 0.0,
     mask: optax.Params | Callable[[optax.Params], optax.Params] | None = None,
     seed: ArrayLike = 0,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Sophia: `scale_by_sophia` with weight decay and a learning rate.
 
@@ -196,6 +205,7 @@ def sophia(
         weight_decay: As for `optax.adamw`.
         mask: Which parameters decay, as for `optax.adamw`.
         seed: Of the random numbers.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -217,8 +227,11 @@ def sophia(
         estimator=estimator,
         seed=seed,
     )
-    return optax.chain(
-        inner,
-        optax.add_decayed_weights(weight_decay, mask),
-        optax.scale_by_learning_rate(learning_rate),
+    return restricted(
+        optax.chain(
+            inner,
+            optax.add_decayed_weights(weight_decay, mask),
+            optax.scale_by_learning_rate(learning_rate),
+        ),
+        where,
     )

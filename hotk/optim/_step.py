@@ -18,7 +18,6 @@ import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
 from hotk._core import (
-    DtypeError,
     Function,
     HotkError,
     Point,
@@ -27,9 +26,7 @@ from hotk._core import (
     Where,
     configuration,
     describe,
-    describe_tree,
     differentiated,
-    is_inexact,
     leaf_name,
     message,
     split_point,
@@ -44,6 +41,15 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 from ._local import Local, Numbers, is_finite
+from ._parameters import (
+    AllParameters,
+    all_parameters,
+    of_all_parameters,
+    parts_like,
+    refuse_complex_parameters,
+    refuse_other_leaves,
+    with_hidden,
+)
 
 
 Formula = Callable[..., tuple[Any, Any]]
@@ -117,6 +123,7 @@ def transformation(
     formula: Formula,
     numbers: Mapping[str, Any],
     compose: Callable[[Any, Mapping[str, Any], Any], Any] | None = None,
+    like_params: Sequence[str] = (),
     **choices: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """Make a transformation of optax from the formula of one step.
@@ -134,6 +141,7 @@ def transformation(
         numbers: What may vary without a compile, by name.
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
+        like_params: Fields of the state that have the structure of the parameters.
         **choices: What chooses the program, by name.
     """
     bound = BoundFormula(_step, (("formula", formula), *choices.items()))
@@ -153,16 +161,20 @@ def transformation(
         *,
         value_fn: Function | None = None,
         obj_fn: Function | None = None,
-        full_params: optax.Params | None = None,
+        full_params: optax.Params | AllParameters | None = None,
         **extra: Any,
     ) -> tuple[Any, Any]:
         call = f"{name}(...).update(updates, state, params, value_fn=...)"
         value_fn = obj_fn if value_fn is None else value_fn
+        known = all_parameters(full_params)
+        if known is not None and params is not None:
+            parts_like(call, params, updates)
+            params = with_hidden(params, known.full)
         made_of = value_fn if compose is None else compose(value_fn, extra, state)
-        f = objective(call, params, made_of, full_params, extra)
+        f = objective(call, params, made_of, known, extra)
         assert params is not None  # or `objective` has refused it
         points, treedef = jax.tree.flatten(params)
-        leaves = _parts_like(call, params, updates)
+        leaves = parts_like(call, params, updates)
         _refuse_configuration(call, params, leaves)
         could = differentiated(points, treedef)
         # A gradient that is `None`, as of `eqx.filter_grad`, is one not to step along.
@@ -170,11 +182,13 @@ def transformation(
         moving = [i for i, yes in enumerate(moves) if yes]
         if not any(jnp.size(points[i]) for i in moving):
             return updates, state
-        refuse_complex_parameters(call, split_point(params, moves)[0])
+        part, _ = split_point(params, moves)
+        refuse_complex_parameters(call, part)
+        refuse_other_leaves(call, part, [getattr(state, key) for key in like_params])
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         where = None if moves == could else Selection(moves)
         c = (gradient, state, arrays)
-        with called(call):
+        with called(call), explained_for_nnx(params):
             made, state = run(f, params, c, order=bound, where=where)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
@@ -209,25 +223,9 @@ def _refuse_configuration(call: str, params: Point, given: Sequence[object]) -> 
             )
 
 
-def _parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:
-    """Return the gradient of each parameter, `None` where there is none."""
-    try:
-        return jax.tree.structure(params).flatten_up_to(updates)
-    except (ValueError, TypeError, KeyError) as error:
-        raise StructureError(
-            message(
-                call,
-                "`updates` must have the structure of `params`.",
-                expected=describe_tree(params),
-                got=describe_tree(updates),
-                fix="Give the gradient with respect to `params`; it may have `None` in "
-                "the places of leaves that do not change.",
-            )
-        ) from error
-
-
 _NO_AUX = {
-    "; for `(value, aux)` pass `has_aux=True`": "; it has no auxiliary output here",
+    "; for `(value, aux)` pass `has_aux=True`": ", as in `lambda p: f(p)[0]`: there is "
+    "no auxiliary output here",
     "; pass other arrays as the second output with `has_aux=True`": "",
 }
 
@@ -243,6 +241,26 @@ def called(call: str) -> Iterator[None]:
             text = text.replace(offer, instead)
         error.args = (text, *error.args[1:])
         raise
+
+
+@contextlib.contextmanager
+def explained_for_nnx(params: optax.Params) -> Iterator[None]:
+    """Let errors of an objective say what `nnx.Optimizer` hands on: not the model."""
+    try:
+        yield
+    except Exception as error:
+        if type(params).__module__.startswith("flax.nnx."):
+            error.add_note(_NNX)
+        raise
+
+
+_NNX = (
+    "`nnx.Optimizer` hands on the state of the parameters: `value_fn` is a function of "
+    "that state, not of the model. Write, before the gradient, `graphdef, _, rest = "
+    "nnx.as_pure(nnx.split(model, nnx.Param, ...))`, and then `value_fn=lambda p: "
+    "loss(nnx.merge(graphdef, p, rest))`. Without `as_pure` the merged model shares "
+    "its variables with yours."
+)
 
 
 def those_given(**numbers: ArrayLike | None) -> dict[str, Any]:
@@ -264,44 +282,39 @@ def objective(
     call: str,
     params: optax.Params | None,
     f: Function | None,
-    full_params: optax.Params | None,
+    known: AllParameters | None,
     extra: Mapping[str, Any],
 ) -> Callable[[Any], Any]:
     """Return the objective as a function of the parameters alone.
 
     Args:
         call: The call, for messages.
-        params: The parameters, some perhaps masked.
+        params: What a wrapper of optax leaves of the parameters.
         f: What was given as `value_fn` or `obj_fn`.
-        full_params: All parameters, if some are masked.
+        known: All parameters, if they are given.
         extra: Further keywords of the update: those that `f` takes are given to it.
     """
     if f is None or params is None:
-        missing = "`params`" if params is None else "`value_fn`"
+        missing, fix = "`value_fn`", _WRITE
+        if params is None:
+            missing, fix = "`params`", "Give the parameters as the third argument."
         raise TypeError(
             message(
                 call,
                 f"{missing} is missing: second derivatives are taken of the objective.",
                 expected="`update(gradient, state, params, value_fn=objective)`",
                 got=f"no {missing}",
-                fix="Give the function of the parameters that the gradient is of.",
+                fix=fix,
             )
         )
-    whole = with_keywords(f, extra)
-    if not any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
-        return whole
-    if full_params is None:
-        raise StructureError(
-            message(
-                call,
-                "some parameters are masked, and the objective needs all.",
-                expected="`full_params=`, or a transformation in `with_params`",
-                got="`params` with `optax.MaskedNode`s",
-                fix="Write `hotk.optim.with_params(optax.masked(...))`, around "
-                "`optax.partition` as well.",
-            )
-        )
-    return lambda x: whole(merged(x, full_params))
+    return of_all_parameters(call, with_keywords(f, extra), params, known)
+
+
+_WRITE = (
+    "Give the function of the parameters that the gradient is of. With `nnx.Optimizer` "
+    "write `optimizer.update(model, grads, value_fn=f)`, with a `TrainState` of flax "
+    "`hotk.optim.apply_gradients(state, grads=grads, value_fn=f)`."
+)
 
 
 def _keywords(f: Function, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,28 +342,3 @@ def with_keywords(f: Function | None, extra: Mapping[str, Any]) -> Function | No
         return None
     taken = _keywords(f, extra)
     return functools.partial(f, **taken) if taken else f
-
-
-def refuse_complex_parameters(call: str, params: optax.Params) -> None:
-    """Refuse complex parameters: the conventions of gradients differ there."""
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if is_inexact(leaf) and jnp.iscomplexobj(leaf):
-            raise DtypeError(
-                message(
-                    call,
-                    f"`{leaf_name('params', path)}` is complex.",
-                    expected="real parameters",
-                    got=describe(leaf),
-                    fix="Optimize real and imaginary part, as two leaves.",
-                )
-            )
-
-
-def _is_masked(leaf: object) -> bool:
-    return isinstance(leaf, optax.MaskedNode)
-
-
-def merged(masked: optax.Params, full: optax.Params) -> optax.Params:
-    """Return all parameters, those that are not masked from the first tree."""
-    choose = lambda a, b: b if _is_masked(a) else a
-    return jax.tree.map(choose, masked, full, is_leaf=_is_masked)

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar
+from hotk._core import Gradient, Scalar, Where
 from hotk.linop import AbstractOperator, Reason, space, steihaug
 
+from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
 from ._local import Local, Numbers
 from ._step import those_given, transformation
@@ -195,6 +196,7 @@ def trust_region(
     subproblem: Literal["steihaug", "exact"] = "steihaug",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
 
@@ -208,6 +210,7 @@ def trust_region(
         subproblem: `"steihaug"` or `"exact"`.
         max_steps: The most products of one trial.
         max_rejections: After so many trials the step is zero.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -228,7 +231,9 @@ def trust_region(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+    return restricted(
+        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+    )
 
 
 def scale_by_cubic_newton(
@@ -314,6 +319,7 @@ def cubic_newton(
     weight: ArrayLike = 1.0,
     accept: ArrayLike = 0.1,
     max_rejections: ArrayLike = 40,
+    where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
 
@@ -322,6 +328,7 @@ def cubic_newton(
         weight: As for `scale_by_cubic_newton`.
         accept: As for `scale_by_cubic_newton`.
         max_rejections: As for `scale_by_cubic_newton`.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
         A transformation for `optax.apply_updates`.
@@ -335,4 +342,6 @@ def cubic_newton(
     inner = scale_by_cubic_newton(
         weight=weight, accept=accept, max_rejections=max_rejections
     )
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+    return restricted(
+        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+    )
