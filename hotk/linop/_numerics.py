@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector
@@ -70,6 +72,55 @@ class AbstractNumerics(AbstractLinearMap):
     def shape(self) -> tuple[int, int]:
         """The shape of the matrix."""
         return (self.size, self.size)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the matrix: what the dtypes of all leaves promote to."""
+        return space.promoted(*[a.dtype for a in space.parts(space_of(self))])
+
+    def matvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " n"]:
+        """Return the product with a flat vector, by the name that SciPy has for it.
+
+        With `shape` and `dtype` it makes an operator one of SciPy, on flat vectors in
+        the order of `index`: `scipy.sparse.linalg.eigsh(H)`, `cg(H, b)`. For blocks of
+        vectors and vectors in float64 see `hotk.interop.as_scipy`.
+
+        Args:
+            v: A flat vector, or a matrix of one column.
+
+        Returns:
+            The product, a NumPy array.
+
+        Raises:
+            StructureError: If it does not have as many numbers as the space.
+
+        Example:
+            >>> from scipy.sparse.linalg import eigsh
+            >>> f = lambda x: jnp.sum(jnp.arange(8.0) * x**2)
+            >>> H = hotk.HessianOperator(f, jnp.ones(8))
+            >>> eigsh(H, k=2, return_eigenvectors=False).round(3).tolist()
+            [12.0, 14.0]
+        """
+        flat = np.asarray(v).reshape(-1)
+        product = self.mv(self.vector(flat.astype(self.dtype), "A.matvec(v)"))
+        return np.asarray(flattened(product))
+
+    def rmatvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " n"]:
+        """Return the product of the transpose with a flat vector, as SciPy names it.
+
+        Args:
+            v: A flat vector, or a matrix of one column.
+
+        Raises:
+            TypeError: If the operator is not known to be symmetric: hotk has no
+                transpose of another one.
+        """
+        if not self.symmetric:
+            raise TypeError(
+                "`A.rmatvec(v)`: the operator is not known to be symmetric, and there "
+                "is no transpose of another one."
+            )
+        return self.matvec(v)
 
     @property
     def index(self) -> Index:

@@ -50,8 +50,8 @@ def solve(
         x0: The start of the iteration; zero if left out.
         preconditioner: An operator close to the inverse of `A`, positive definite.
         tol: Stop when the residual is below `tol` times the norm of `b`.
-        max_steps: Stop each of the two after this number of products; `10 n` if left
-            out.
+        max_steps: Stop after this number of products, of the two together; `10 n` if
+            left out.
 
     Returns:
         A `Solution`, with a leading axis if `batched`.
@@ -76,9 +76,19 @@ def solve(
             return _one_by_one(*inputs)
         return compiled(_batched, nondifferentiable("solve(A, b)", inputs))
     by_cg = cg(operator, b, x0=x0, **options)
+    most = 10 * space.dimension(by_cg.x) if max_steps is None else max_steps
+    most = min(most, 2**31 - 1) if isinstance(most, int) else most
 
     def go_on(by_cg: Solution) -> Solution:
-        by_minres = minres(operator, b, x0=by_cg.x, **options)
+        left = jnp.asarray(most, jnp.int32) - by_cg.iterations
+        by_minres = minres(
+            operator,
+            b,
+            x0=by_cg.x,
+            preconditioner=preconditioner,
+            tol=tol,
+            max_steps=left,
+        )
         return dataclasses.replace(
             by_minres,
             iterations=by_cg.iterations + by_minres.iterations,
@@ -88,6 +98,7 @@ def solve(
         )
 
     indefinite = by_cg.reason == Reason.negative_curvature
+    indefinite &= by_cg.iterations < most
     if isinstance(indefinite, Tracer) or in_trace():
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
     return go_on(by_cg) if bool(indefinite) else by_cg

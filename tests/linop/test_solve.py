@@ -370,3 +370,13 @@ def test_a_preconditioned_system_of_bad_scale_is_definite(dtype):
         assert found.converged
         assert found.model < 0
         np.testing.assert_allclose(found.x, exact, rtol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 5, 40])
+def test_both_solvers_together_take_no_more_steps_than_allowed(steps):
+    values = np.append(np.linspace(1, 9, 20), -np.linspace(1, 3, 10))
+    solution = operator(symmetric(values)).solve(jnp.ones(30), max_steps=steps)
+    assert solution.iterations <= steps
+    whole = operator(symmetric(values)).solve(jnp.ones(30), tol=1e-9)
+    assert not whole.definite
+    assert whole.reason == hotk.linop.Reason.converged
