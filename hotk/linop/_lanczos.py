@@ -315,7 +315,7 @@ def _cycle(
         found=jnp.where(begins, values[:k], s.search.found),
         begin=jnp.where(begins, products, s.search.begin),
         # That of the first one: later ones have fewer vectors to look for.
-        length=jnp.where(s.search.length == 0, length * begins, s.search.length),
+        length=jnp.where(begins & (s.search.length == 0), length, s.search.length),
         complete=complete,
     )
     # the kept Ritz vectors, then the direction in which the space goes on
@@ -331,7 +331,7 @@ def _cycle(
     stops = complete | ~jnp.isfinite(scale) | (restarts >= limits.max_restarts)
     return State(
         basis=basis,
-        t=jnp.diag(jnp.where(jnp.arange(m) < start, values, 0)),
+        t=jnp.diag(jnp.where(jnp.arange(m, dtype=jnp.int32) < start, values, 0)),
         start=start,
         values=values,
         products=products,
@@ -351,7 +351,7 @@ def _search_length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, 
     """
     rare = math.log(n) + 2 * math.log(100)  # that the share at the begin is 100 x less
     share = rare / (math.log(n) - 2 * jnp.log(jnp.minimum(tol, 0.01)))
-    return jnp.ceil(products * share).astype(jnp.int32)
+    return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
 
 
 def _with_random(basis: PyTree, k: int, key: RandomKey) -> PyTree:
