@@ -50,8 +50,8 @@ class Eigenpairs(AbstractReport):
             interval `lambda +- residual` holds an eigenvalue.
         converged: Whether each residual is below the tolerance.
         complete: Whether a search from a random direction, orthogonal to these vectors,
-            found no eigenvalue that belongs among them: no copy of a multiple one is
-            missed, but for a chance of about one in a hundred at each search.
+            found no eigenvalue that belongs among them: then a copy of a multiple one
+            is hardly ever missing.
         products: The number of products with the operator, residuals included.
         restarts: The number of restarts.
     """
@@ -153,10 +153,11 @@ def eigh(
     eigenvalue are missed at first. Once `k` pairs have converged, the iteration
     therefore begins again from a random direction that is orthogonal to them. If a
     value comes up that belongs among the `k`, it goes on until they have converged, and
-    searches again; if none does, the result is `complete`. A search takes the share
-    $(\ln n + 2 \ln 100) / (\ln n + 2 \ln(1 / \mathrm{tol}))$ of the products that the
-    first convergence took, in which a component of the random direction in a missed
-    eigenspace comes up with a probability of 99 % [3]. It is not needed where the
+    searches again. If none has come up when the best value beside them has converged as
+    well, the result is `complete`. A search takes at least the share $(\ln n + 2 \ln
+    100) / (\ln n + 2 \ln(1 / \mathrm{tol}))$ of the products that the first convergence
+    took: without restarts, a component of the random direction in a missed eigenspace
+    comes up in as many with a probability of 99 % [3]. No search is needed where the
     window covers the space.
 
     Args:
@@ -307,7 +308,9 @@ def _cycle(
     products, restarts = s.products + m - s.start, s.restarts + 1
     # Values that changed by more than the tolerance are others.
     same = jnp.max(jnp.abs(values[:k] - s.search.found)) <= 2 * limits.tol * scale
-    ended = same & (products - s.search.begin >= s.search.length)
+    # The best value beside them shows how far the search has come.
+    far = residuals[min(k, m - 1)] <= limits.tol * scale
+    ended = same & far & (products - s.search.begin >= s.search.length)
     complete = converged & (ended | (m == n))
     begins = converged & ~same & ~complete
     length = _search_length(products, n, limits.tol)
