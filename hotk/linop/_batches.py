@@ -70,7 +70,7 @@ class DataOperator(AbstractOperator):
         value: The loss over all examples.
         gradient: Its gradient, a vector of the space.
         space: A vector of the space.
-        dtype: The dtype in which batches are summed, `None` for at least `float32`.
+        sum_dtype: The dtype in which batches are summed, `None` for at least `float32`.
     """
 
     make: Callable[[Point, PyTree], AbstractPointOperator]
@@ -81,7 +81,7 @@ class DataOperator(AbstractOperator):
     value: Scalar
     gradient: Gradient
     space: Vector
-    dtype: DTypeLike | None
+    sum_dtype: DTypeLike | None
 
     on_host = True
 
@@ -122,7 +122,7 @@ class DataOperator(AbstractOperator):
         Args:
             x: A point of the same structure, shapes and dtypes.
         """
-        return DataOperator.of(self.make, x, self.source, self.dtype)
+        return DataOperator.of(self.make, x, self.source, self.sum_dtype)
 
     @property
     def like(self) -> Vector:
@@ -171,7 +171,7 @@ class DataOperator(AbstractOperator):
         Krylov methods need one matrix in all products: dropout, or a data loader that
         draws other examples in each pass, would give wrong results without an error.
         """
-        parts = self.make, self.x, self.source, self.size_of_batch, self.dtype
+        parts = self.make, self.x, self.source, self.size_of_batch, self.sum_dtype
         (result, value), _ = _sum_over_batches(of_batch, *parts)
         before, after = float(self.value), float(value)
         # batches in another order give another sum by rounding

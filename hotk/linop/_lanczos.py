@@ -1,5 +1,6 @@
 """Lanczos iteration with thick restart: extreme eigenvalues and their vectors."""
 
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple, final
 
@@ -20,7 +21,7 @@ from hotk.prepared import jitted
 
 from . import space
 from ._driver import in_working_precision, loop, nondifferentiable
-from ._lanczos_basis import extend
+from ._lanczos_basis import extend, random_orthogonal
 from ._linear_map import AbstractLinearMap
 from ._vectors import space_of
 
@@ -29,6 +30,9 @@ Which = Literal["LA", "SA", "LM", "BE"]
 
 _DERIVATIVE = "that of a simple eigenvalue with the vector v is v' dA v"
 _WHICH = ("LA", "SA", "LM", "BE")
+# Up to this dimension the window covers the space: exact, in fewer products than a
+# search takes.
+_SMALL = 128
 
 
 @final
@@ -45,6 +49,9 @@ class Eigenpairs(AbstractReport):
         residuals: The norms of `A v - lambda v`, computed anew at the end. Each
             interval `lambda +- residual` holds an eigenvalue.
         converged: Whether each residual is below the tolerance.
+        complete: Whether a search from a random direction, orthogonal to these vectors,
+            found no eigenvalue that belongs among them: then a copy of a multiple one
+            is hardly ever missing.
         products: The number of products with the operator, residuals included.
         restarts: The number of restarts.
     """
@@ -53,6 +60,7 @@ class Eigenpairs(AbstractReport):
     vectors: PyTree
     residuals: Float[Array, " k"]
     converged: Bool[Array, " k"]
+    complete: Bool[Array, ""]
     products: Int[Array, ""]
     restarts: Int[Array, ""]
 
@@ -65,7 +73,9 @@ class Eigenpairs(AbstractReport):
         ]
 
     def _lines(self) -> list[str]:
-        return [f"{int(self.products)} products, {int(self.restarts)} restarts"]
+        search = "complete" if bool(self.complete) else "copies may be missing"
+        counts = f"{int(self.products)} products, {int(self.restarts)} restarts"
+        return [f"{counts}, {search}"]
 
 
 class Limits(NamedTuple):
@@ -91,6 +101,7 @@ class State(NamedTuple):
         products: The number of products.
         restarts: The number of restarts.
         running: Whether to go on.
+        search: The search for what is missed.
     """
 
     basis: PyTree
@@ -100,6 +111,23 @@ class State(NamedTuple):
     products: Int[Array, ""]
     restarts: Int[Array, ""]
     running: Bool[Array, ""]
+    search: "Search"
+
+
+class Search(NamedTuple):
+    """The search for eigenvalues that are missed, from a random direction.
+
+    Attributes:
+        found: The values that it looks for others among; NaN before the first search.
+        begin: The number of products at its begin.
+        length: How many products it takes.
+        complete: Whether it has ended without another value.
+    """
+
+    found: Float[Array, " k"]
+    begin: Int[Array, ""]
+    length: Int[Array, ""]
+    complete: Bool[Array, ""]
 
 
 def eigh(
@@ -119,9 +147,18 @@ def eigh(
     more than 1 - 1/sqrt(2) of the norm [2], and thick restart [1]: of a window of basis
     vectors the best Ritz vectors are kept, until `k` residuals are below `tol` times
     the largest eigenvalue found. Where a Krylov space is exhausted, the iteration goes
-    on from a random direction, so that multiple eigenvalues and the zero operator come
-    out right if the window covers the space. Of a multiple eigenvalue in a larger space
-    one copy may be found.
+    on from a random direction.
+
+    A Krylov space holds one vector of each eigenspace, so copies of a multiple
+    eigenvalue are missed at first. Once `k` pairs have converged, the iteration
+    therefore begins again from a random direction that is orthogonal to them. If a
+    value comes up that belongs among the `k`, it goes on until they have converged, and
+    searches again. If none has come up when the best value beside them has converged as
+    well, the result is `complete`. A search takes at least the share $(\ln n + 2 \ln
+    100) / (\ln n + 2 \ln(1 / \mathrm{tol}))$ of the products that the first convergence
+    took: without restarts, a component of the random direction in a missed eigenspace
+    comes up in as many with a probability of 99 % [3]. No search is needed where the
+    window covers the space.
 
     Args:
         operator: A symmetric operator.
@@ -131,8 +168,8 @@ def eigh(
         key: A random key for the start; a fixed one if left out.
         tol: Residual over largest magnitude; the square root of the precision
             (3e-4 in single, 1e-8 in double precision) if left out.
-        window: The number of basis vectors, `2 k + 20` if left out. More of them take
-            more memory and fewer restarts.
+        window: The number of basis vectors; `2 k + 20` if left out, or the dimension if
+            that is at most 128. More of them take more memory and fewer restarts.
         max_restarts: Stop after this number of restarts, converged or not.
         progress: Whether to show a progress bar over the windows; needs `tqdm`.
 
@@ -156,6 +193,9 @@ def eigh(
             eigenvalue problems. SIAM J. Matrix Anal. Appl. 22(2), 602-616. Algorithm 2.
         [2] Daniel, Gragg, Kaufman and Stewart (1976). Reorthogonalization and stable
             algorithms for updating the Gram-Schmidt QR factorization. Math. Comp. 30.
+        [3] Kuczynski and Wozniakowski (1992). Estimating the largest eigenvalue by the
+            power and Lanczos algorithms with a random start. SIAM J. Matrix Anal. Appl.
+            13(4), 1094-1122.
     """
     like = space_of(operator)
     n = space.dimension(like)
@@ -165,7 +205,8 @@ def eigh(
         raise ValueError(f"`eigh(A, k)`: k = {k} is not between 1 and n = {n}.")
     if which not in _WHICH:
         raise ValueError(f"`eigh(A, k, which)`: {which!r} is not one of {_WHICH}.")
-    window = 2 * k + 20 if window is None else window
+    if window is None:
+        window = n if n <= _SMALL else 2 * k + 20
     window = min(n, max(window, k + 2))
     dtype = space.scalar_dtype(like)
     tol = float(jnp.finfo(dtype).eps) ** 0.5 if tol is None else tol
@@ -201,7 +242,7 @@ def _run(
     m: int,
 ) -> Eigenpairs:
     cycle = lambda s: _cycle(while_loop, A, s, key, limits, k, which, m)
-    end = while_loop(lambda s: s.running, cycle, _initial_state(start, m))
+    end = while_loop(lambda s: s.running, cycle, _initial_state(start, k, m))
     return _pairs(while_loop, A, end, limits, k)
 
 
@@ -215,7 +256,7 @@ def _run_with_bar(
     m: int,
 ) -> Eigenpairs:
     """Do the same with a progress bar: one compiled window after the other."""
-    s = _initial_state(start, m)
+    s = _initial_state(start, k, m)
     most_windows = int(limits.max_restarts) + 1
     for _ in with_bar(range(most_windows), "Lanczos windows", show=True):
         s = loop(A, _cycle, A, s, key, limits, k, which, m)
@@ -224,7 +265,7 @@ def _run_with_bar(
     return loop(A, _pairs, A, s, limits, k)
 
 
-def _initial_state(start: Vector, m: int) -> State:
+def _initial_state(start: Vector, k: int, m: int) -> State:
     dtype = space.scalar_dtype(start)
     return State(
         basis=space.put(space.basis(start, m + 1), 0, start),
@@ -234,6 +275,12 @@ def _initial_state(start: Vector, m: int) -> State:
         products=jnp.zeros((), jnp.int32),
         restarts=-jnp.ones((), jnp.int32),  # the first window is no restart
         running=jnp.ones((), bool),
+        search=Search(
+            found=jnp.full(k, jnp.nan, dtype),
+            begin=jnp.zeros((), jnp.int32),
+            length=jnp.zeros((), jnp.int32),
+            complete=jnp.zeros((), bool),
+        ),
     )
 
 
@@ -248,7 +295,7 @@ def _cycle(
     m: int,
 ) -> State:
     """Fill the window, and keep the best Ritz vectors of it."""
-    keep = k + (m - k) // 3
+    n, keep = space.dimension(A.like), k + (m - k) // 3
     key = jax.random.fold_in(key, s.restarts + 1)
     product = in_working_precision(A, A.like)
     window = extend(while_loop, product, s.basis, s.t, s.start, m, key)
@@ -257,8 +304,23 @@ def _cycle(
     values, coordinates = values[order], coordinates[:, order]
     residuals = jnp.abs(window.beta * coordinates[-1])
     scale = jnp.max(jnp.abs(values))
-    done = jnp.all(residuals[:k] <= limits.tol * scale) | ~jnp.isfinite(scale)
-    restarts = s.restarts + 1
+    converged = jnp.all(residuals[:k] <= limits.tol * scale)
+    products, restarts = s.products + m - s.start, s.restarts + 1
+    # Values that changed by more than the tolerance are others.
+    same = jnp.max(jnp.abs(values[:k] - s.search.found)) <= 2 * limits.tol * scale
+    # The best value beside them shows how far the search has come.
+    far = residuals[min(k, m - 1)] <= limits.tol * scale
+    ended = same & far & (products - s.search.begin >= s.search.length)
+    complete = converged & (ended | (m == n))
+    begins = converged & ~same & ~complete
+    length = _search_length(products, n, limits.tol)
+    search = Search(
+        found=jnp.where(begins, values[:k], s.search.found),
+        begin=jnp.where(begins, products, s.search.begin),
+        # That of the first one: later ones have fewer vectors to look for.
+        length=jnp.where(begins & (s.search.length == 0), length, s.search.length),
+        complete=complete,
+    )
     # the kept Ritz vectors, then the direction in which the space goes on
     kept = space.combination(coordinates.T[:keep], _leading(window.basis, m))
     basis = jax.tree.map(
@@ -266,15 +328,40 @@ def _cycle(
         kept,
         window.basis,
     )
+    renew = lambda b: _with_random(b, k, key)
+    basis = jax.lax.cond(begins, renew, lambda b: b, basis)
+    start = jnp.where(begins, k, keep).astype(jnp.int32)
+    stops = complete | ~jnp.isfinite(scale) | (restarts >= limits.max_restarts)
     return State(
         basis=basis,
-        t=jnp.diag(jnp.where(jnp.arange(m) < keep, values, 0)),
-        start=jnp.asarray(keep, jnp.int32),
+        t=jnp.diag(jnp.where(jnp.arange(m, dtype=jnp.int32) < start, values, 0)),
+        start=start,
         values=values,
-        products=s.products + m - s.start,
+        products=products,
         restarts=restarts,
-        running=~(done | (restarts >= limits.max_restarts)),
+        running=~stops,
+        search=search,
     )
+
+
+def _search_length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, ""]:
+    """Return how many products a search takes; see `eigh`.
+
+    A Krylov space of p products raises the share of an eigenspace in its vectors by
+    exp(4 p sqrt(gap)), beginning at 1/n: it takes ln(n) / (4 sqrt(gap)) of them until
+    the eigenvalue comes up, and (ln(n) + 2 ln(1/tol)) / (4 sqrt(gap)) until it has
+    converged, as the first ones have.
+    """
+    rare = math.log(n) + 2 * math.log(100)  # that the share at the begin is 100 x less
+    share = rare / (math.log(n) - 2 * jnp.log(jnp.minimum(tol, 0.01)))
+    return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
+
+
+def _with_random(basis: PyTree, k: int, key: RandomKey) -> PyTree:
+    """Keep `k` vectors of a basis, and go on with a random one orthogonal to them."""
+    basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
+    like = space.take(basis, 0)
+    return space.put(basis, k, random_orthogonal(like, space.norm(like), basis, key))
 
 
 def _pairs(
@@ -292,6 +379,7 @@ def _pairs(
         residuals=residuals,
         # 1.5: computed anew, a residual differs by rounding from that of the window
         converged=residuals <= 1.5 * limits.tol * scale,
+        complete=end.search.complete,
         products=end.products + k,
         restarts=end.restarts,
     )

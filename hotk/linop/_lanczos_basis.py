@@ -83,7 +83,7 @@ def _grown(s: Basis, image: Vector, key: RandomKey) -> Basis:
     beta = space.norm(w)
     # a vector in the span of the basis leaves rounding errors, not a new direction
     exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
-    v = jax.lax.cond(exhausted, _random_orthogonal, _normalized, w, beta, basis, key)
+    v = jax.lax.cond(exhausted, random_orthogonal, _normalized, w, beta, basis, key)
     return Basis(
         j=j + 1,
         basis=space.put(basis, j + 1, v),
@@ -100,9 +100,7 @@ def _normalized(w: Vector, size: Scalar, *_: PyTree) -> Vector:
     return space.times(1 / jnp.where(size > 0, size, 1), w)
 
 
-def _random_orthogonal(
-    w: Vector, size: Scalar, basis: PyTree, key: RandomKey
-) -> Vector:
+def random_orthogonal(w: Vector, size: Scalar, basis: PyTree, key: RandomKey) -> Vector:
     """Return a random direction of norm 1 that is orthogonal to a basis, if any is."""
     del size
     w = space.random(key, w)

@@ -253,3 +253,114 @@ def test_values_of_any_size(size, default_settings):
     pairs = hotk.linop.eigh(hotk.Diagonal(a), 2)
     assert pairs.converged.all()
     np.testing.assert_allclose(pairs.values, np.asarray(a)[-2:], rtol=1e-4)
+
+
+# ----- Multiple eigenvalues, clusters, and what is said of them
+
+
+def grid(sides):
+    """Return the Laplacian of a grid with zero boundary, and its eigenvalues."""
+    A, values = np.zeros((1, 1)), np.zeros(1)
+    for n in sides:
+        L = 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+        A = np.kron(A, np.eye(n)) + np.kron(np.eye(len(A)), L)
+        line = 2 - 2 * np.cos(np.pi * np.arange(1, n + 1) / (n + 1))
+        values = (values[:, None] + line).ravel()
+    return A, np.sort(values)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("which", ["LA", "SA", "BE"])
+@pytest.mark.parametrize("sides", [(14, 14), (6, 6, 6)], ids=["square", "cube"])
+def test_all_copies_on_a_grid_are_found(sides, which):
+    A, values = grid(sides)
+    pairs = operator(A).eigh(8, which)
+    np.testing.assert_allclose(pairs.values, extreme(values, 8, which), atol=1e-9)
+    assert pairs.complete
+    assert pairs.converged.all()
+    check_pairs(A, pairs, 1e-8)
+
+
+SPECTRA = {
+    "three copies": np.append([1.0, 1.0, 1.0], np.linspace(2, 9, 189)),
+    "six copies each": np.append(np.repeat([1.0, 1.5], 6), np.linspace(2, 9, 180)),
+    "a cluster": np.append(1 + 1e-10 * np.arange(5), np.linspace(2, 9, 187)),
+    "a wider cluster": np.append(1 + 1e-4 * np.arange(5), np.linspace(2, 9, 187)),
+    "a projection": np.append(np.zeros(100), np.ones(92)),
+}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_all_copies_of_the_smallest_are_found(name, dtype):
+    values = SPECTRA[name]
+    pairs = operator(symmetric(values), dtype).eigh(7, "SA")
+    atol = 1e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(pairs.values, np.sort(values)[:7], atol=atol)
+    assert pairs.complete
+
+
+@pytest.mark.exhaustive
+def test_under_vmap_and_over_batches_copies_are_found():
+    values = SPECTRA["three copies"]
+    A = jnp.asarray(symmetric(values))
+    lowest = lambda c: operator(c * A).eigh(4, "SA").values
+    got = jax.vmap(lowest)(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(got, np.outer([1, 2], np.sort(values)[:4]), rtol=1e-9)
+    rows = symmetric(np.sqrt(values))  # rows @ rows.T has the values
+    loss = lambda x, r: jnp.sum((r @ x) ** 2) / 2
+    batches = [rows[:100], rows[100:]]
+    H = hotk.HessianOperator.over(loss, jnp.zeros(192), batches, reduction="sum")
+    found = H.eigh(4, "SA")
+    np.testing.assert_allclose(found.values, np.sort(values)[:4], rtol=1e-6)
+    assert found.complete
+
+
+def test_a_search_that_is_cut_short_says_so():
+    A = symmetric(SPECTRA["three copies"])
+    whole = operator(A).eigh(3, "SA")
+    assert "complete" in str(whole)
+    short = operator(A).eigh(3, "SA", max_restarts=int(whole.restarts) - 1)
+    assert not short.complete
+    assert "copies may be missing" in str(short)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_missed_without_being_said(seed):
+    """Fifty random spectra with copies, clusters and gaps from 1e-3 to 1e-10 each."""
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        n, k = int(rng.choice([60, 150, 300])), int(rng.choice([1, 4, 7]))
+        which = str(rng.choice(["LA", "SA", "LM", "BE"]))
+        dtype = rng.choice([np.float32, np.float64])
+        values = random_spectrum(rng, n)
+        A = np.diag(values) if rng.random() < 0.3 else symmetric(values, rng)
+        key = jax.random.key(int(rng.integers(1 << 30)))
+        pairs = operator(A, dtype).eigh(k, which, key=key)
+        if pairs.complete and pairs.converged.all():
+            found, true = np.asarray(pairs.values, float), extreme(values, k, which)
+            if which == "LM":  # of two that differ in sign either may be there
+                found, true = np.sort(np.abs(found)), np.sort(np.abs(true))
+            atol = 4 * float(jnp.finfo(dtype).eps) ** 0.5 * np.abs(values).max()
+            np.testing.assert_allclose(found, true, atol=atol)
+
+
+def random_spectrum(rng, n):
+    kind = rng.integers(5)
+    if kind == 0:
+        return np.repeat(rng.normal(size=n), rng.integers(1, 8, size=n))[:n]
+    if kind == 1:
+        gap = 10.0 ** -rng.integers(3, 11)
+        sizes = rng.integers(2, 9, size=n)
+        parts = zip(rng.normal(size=n), sizes, strict=True)
+        return np.concatenate([v + gap * np.arange(m) for v, m in parts])[:n]
+    if kind == 2:
+        values, (low, high) = np.linspace(0, 10, n), rng.integers(2, 9, 2)
+        values[:low], values[-high:] = values[0], values[-1]
+        return values
+    if kind == 3:
+        return np.repeat(0.8 ** np.arange(n), rng.integers(1, 5))[:n]
+    rank = int(rng.integers(1, n // 2))
+    return np.append(np.full(rank, rng.choice([1.0, -1.0])), np.zeros(n - rank))

@@ -39,6 +39,7 @@ MAPPINGS = "hotk/capture/_mappings.py"
 NODES = "hotk/capture/_nodes.py"
 OBJECTS = "hotk/capture/_objects.py"
 PARTS = "hotk/capture/_parts.py"
+LANCZOS = "hotk/linop/_lanczos.py"
 REBUILD = "hotk/capture/_rebuild.py"
 VALUES = "hotk/capture/_values.py"
 WRITER = "hotk/capture/_writer.py"
@@ -728,6 +729,23 @@ _KINDS = [
 READS = "hotk/capture/_reads.py"
 REFLECTION = "hotk/capture/_reflection.py"
 
+_SOLVERS = [
+    Flaw(
+        "nothing is searched for after convergence",
+        LANCZOS,
+        "ended = same & far & (products - s.search.begin >= s.search.length)",
+        "ended = True",
+        within("linop/test_eigh", "all_copies_on_a_grid_are_found"),
+    ),
+    Flaw(
+        "a search that found something is the last one",
+        LANCZOS,
+        "begins = converged & ~same & ~complete",
+        "begins = converged & ~same & ~complete & (s.search.length == 0)",
+        within("linop/test_eigh", "all_copies_of_the_smallest_are_found"),
+    ),
+]
+
 _READS = [
     Flaw(
         "the content of a NumPy array of a class is not compared",
@@ -893,7 +911,7 @@ _TREES = [
 
 _ALL = (
     *(*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS),
-    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES, *_TREES),
+    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES, *_TREES, *_SOLVERS),
 )
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 
