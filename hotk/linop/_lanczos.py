@@ -328,8 +328,7 @@ def _cycle(
         kept,
         window.basis,
     )
-    renew = lambda b: _with_random(b, k, key)
-    basis = jax.lax.cond(begins, renew, lambda b: b, basis)
+    basis = _renewed(begins, basis, key, k)
     start = jnp.where(begins, k, keep).astype(jnp.int32)
     stops = complete | ~jnp.isfinite(scale) | (restarts >= limits.max_restarts)
     return State(
@@ -357,11 +356,18 @@ def _search_length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, 
     return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
 
 
-def _with_random(basis: PyTree, k: int, key: RandomKey) -> PyTree:
-    """Keep `k` vectors of a basis, and go on with a random one orthogonal to them."""
-    basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
-    like = space.take(basis, 0)
-    return space.put(basis, k, random_orthogonal(like, space.norm(like), basis, key))
+# Compiled, or on the host the branches would be other functions in each window.
+@jitted(static_argnames="k")
+def _renewed(begins: Bool[Array, ""], basis: PyTree, key: RandomKey, k: int) -> PyTree:
+    """Where a search begins, keep `k` vectors, and go on with a random direction."""
+
+    def with_random(basis: PyTree) -> PyTree:
+        basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
+        like = space.take(basis, 0)
+        v = random_orthogonal(like, space.norm(like), basis, key)
+        return space.put(basis, k, v)
+
+    return jax.lax.cond(begins, with_random, lambda basis: basis, basis)
 
 
 def _pairs(

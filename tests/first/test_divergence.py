@@ -18,7 +18,11 @@ def field(x):
     return jnp.tanh(A @ x) * jnp.sum(x**2)
 
 
-EXACT = float(np.trace(np.asarray(jax.jacobian(field)(X))))
+def exact(x):
+    return jnp.trace(jax.jacobian(field)(x))
+
+
+EXACT = float(exact(X))
 
 
 @pytest.mark.parametrize("mode", [hotk.Auto(), hotk.Forward(), hotk.Reverse()], ids=str)
@@ -70,6 +74,14 @@ def test_a_fresh_closure_compiles_nothing():
     with compiles() as count:
         close(of(jnp.array(3.0)), 3 * np.sum(1 - np.tanh(X) ** 2))
     assert count() == 0
+
+
+def test_a_prepared_one_compiles_nothing_and_nests():
+    prepared = hotk.divergence.prepare(field, X)
+    with compiles() as count:
+        close(prepared(X), EXACT)
+    assert count() == 0
+    close(hotk.jvp(prepared, X, X), jax.jvp(exact, (X,), (X,))[1])
 
 
 def test_a_loop_has_it_forward_and_a_reverse_rule_reverse():

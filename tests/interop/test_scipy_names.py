@@ -51,3 +51,12 @@ def test_what_is_no_vector_or_has_no_transpose_is_refused(as_user):
     product = H @ hotk.Diagonal(jax.tree.map(jnp.ones_like, POINT))
     with pytest.raises(TypeError, match="not known to be symmetric"):
         product.rmatvec(np.ones(12))
+
+
+def test_an_operator_over_batches_is_taken_too():
+    loss = lambda x, rows: jnp.mean((rows @ x) ** 2) / 2
+    rows = np.random.default_rng(0).normal(size=(20, 12))
+    H = hotk.HessianOperator.over(loss, jnp.zeros(12), [rows[:15], rows[15:]])
+    found = eigsh(H, k=2, which="LA", return_eigenvectors=False)
+    expected = np.linalg.eigvalsh(rows.T @ rows / 20)[-2:]
+    np.testing.assert_allclose(np.sort(found), expected, rtol=1e-9)
