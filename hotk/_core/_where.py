@@ -182,7 +182,7 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
     )
 
 
-def _asked(call: str, where: Callable[[Any], bool], leaf: object) -> bool:
+def _asked(call: str, where: Callable[..., object], leaf: object) -> bool:
     try:
         return bool(where(leaf))
     except Exception as error:
