@@ -37,7 +37,13 @@ TESTING = [
 ]
 NAMES = {"hotk": hotk, "jax": jax, "jnp": jnp, "np": np}
 # Pages that need libraries of the extra `everyday`; skipped where these are missing.
-LIBRARIES = {"numpyro.md": ["numpyro"], "solvers.md": ["diffrax", "jaxopt"]}
+LIBRARIES = {
+    "diffrax.md": ["diffrax"],
+    "flax.md": ["flax"],
+    "haiku.md": ["haiku"],
+    "numpyro.md": ["numpyro"],
+    "solvers.md": ["jaxopt"],
+}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 each_page = pytest.mark.parametrize(

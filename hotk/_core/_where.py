@@ -165,7 +165,7 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
         leaves, tree = jax.tree.flatten(x)
         pairs = zip(leaves, differentiated(leaves, tree, shapes=True), strict=True)
         # It is asked only of what could be differentiated, so it may read `a.ndim`.
-        return tuple(could and bool(where(leaf)) for leaf, could in pairs)
+        return tuple(could and _asked(call, where, leaf) for leaf, could in pairs)
     fix = "Write `where=eqx.is_inexact_array`, or build the tree with `jax.tree.map` "
     fix += "over `x`."
     if any(isinstance(mark, (jax.Array, np.ndarray)) for mark in marks):
@@ -180,6 +180,20 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
             fix=fix,
         )
     )
+
+
+def _asked(call: str, where: Callable[..., object], leaf: object) -> bool:
+    try:
+        return bool(where(leaf))
+    except Exception as error:
+        # `where=` of `eqx.tree_at` is given the model, a filter of nnx a path as well:
+        # `test_an_error_in_a_predicate_says_what_a_predicate_is_given`.
+        error.add_note(
+            f"`{call}`: `where` is called with one leaf of `x` at a time, here with "
+            f"{describe(leaf)}. To select leaves by their place, pass a tree of `True` "
+            "and `False`."
+        )
+        raise
 
 
 def _is_mark(leaf: object) -> bool:

@@ -127,6 +127,62 @@ def test_a_loop_and_a_reverse_rule_together():
     assert "test_custom_vjp.py" in product.info.why
 
 
+def halved(x):
+    step = lambda t: (t[0] / 2, t[1] / 2)
+    return jax.lax.while_loop(lambda t: t[0] > 1.0, step, (x, jnp.ones_like(x)))[1]
+
+
+@jax.custom_vjp
+def scaled_cube(x):
+    return (halved(x) * x) ** 3
+
+
+# It calls itself, and its reverse rule cannot be transposed.
+scaled_cube.defvjp(
+    lambda x: (scaled_cube(x), x),
+    lambda x, u: (jnp.clip(3 * halved(x) ** 3 * x**2 * u, -100.0, 100.0),),
+)
+
+
+def opaque_cube(x):
+    return scaled_cube(x) + 0.0 * len(globals())
+
+
+@pytest.mark.parametrize("f", [scaled_cube, opaque_cube])
+@pytest.mark.parametrize("operator", [hotk.jvp, hotk.hvp])
+def test_a_mode_that_failed_inside_leaves_nothing_in_the_outer_program(f, operator):
+    """Of an opaque function inside of an operator, whose modes are tried in turn."""
+    inner = lambda x: hotk.hvp(f, x, 1.0)  # 6 x / 4**3 at 3
+    result = operator(lambda x: inner(x) ** 2, jnp.array(3.0), jnp.array(1.0))
+    expected = {hotk.jvp: 2 * 3.0 * (6 / 64) ** 2, hotk.hvp: 2 * (6 / 64) ** 2}
+    assert close(result, expected[operator])
+
+
+@pytest.mark.library
+@pytest.mark.exhaustive
+def test_an_optimizer_through_a_rule_that_holds_a_tracer():
+    """The adjoint of diffrax captures the times, in a loop of an optimizer traced."""
+    diffrax = pytest.importorskip("diffrax")
+
+    def loss(k):
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, k: -k * y),
+            diffrax.Tsit5(),
+            0.0,
+            1.0,
+            0.1,
+            1.0,
+            args=k,
+            adjoint=diffrax.BacksolveAdjoint(),
+        )
+        return jnp.sum((solution.ys - jnp.exp(-0.5)) ** 2)
+
+    transform = hotk.optim.newton_cg(1.0)
+    found = hotk.optim.minimize(loss, jnp.array(0.4), transform, tol=1e-6)
+    assert found.converged
+    assert close(found.x, 0.5, rtol=1e-4)
+
+
 def test_auto_says_what_it_derived():
     product = hotk.hvp.prepare(in_a_scan, X, V)
     assert product.info.mode == "forward over reverse"

@@ -486,6 +486,19 @@ def test_an_error_in_a_predicate_is_the_users():
     assert hotk.gradient(loss, X)["w"] is not None
 
 
+def test_an_error_in_a_predicate_says_what_a_predicate_is_given():
+    """`where=` of `eqx.tree_at` is given the whole model, a filter of nnx a path."""
+    with pytest.raises(AttributeError, match="layers") as found:
+        hotk.gradient(loss, X, where=lambda model: model.layers[-1])
+    [note] = found.value.__notes__
+    assert note.startswith("`gradient(f, x)`: `where` is called with one leaf of `x`")
+    with pytest.raises(TypeError, match="missing 1 required") as found:
+        hotk.HessianOperator(loss, X, where=lambda path, leaf: "b" in path)
+    [note] = found.value.__notes__
+    assert "f64[" in note
+    assert "tree of `True` and `False`" in note
+
+
 def test_inside_of_transformations():
     marks = {"w": True, "b": False, "n": False, "s": False}
     direct = hotk.gradient(loss, X, where=marks)["w"]
