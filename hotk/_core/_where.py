@@ -232,6 +232,10 @@ def nothing_inexact(
     if any(isinstance(leaves[i], float) for i in configuration(leaves, treedef)):
         fix = "Numbers inside of a dataclass are configuration: make one that is to be "
         fix += "differentiated an array, as in `jnp.asarray(3.0)`."
+    if any(isinstance(leaf, jax.Ref) for leaf in leaves):
+        fix = f"A reference is not differentiated: read it first, as in `{name}[...]`."
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        fix = "A shape has no numbers: give an array. Shapes are for `.prepare`."
     if selected is not None and any(differentiated(leaves, treedef)):
         got, fix = "`where=` selects none of them", "Select at least one floating leaf."
     return DtypeError(
