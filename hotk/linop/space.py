@@ -26,7 +26,7 @@ Factor: TypeAlias = float | Num[Array, ""]
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
     """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
-    if len({*map(jnp.dtype, dtypes)}) > 1:
+    if len({jnp.dtype(dtype) for dtype in dtypes}) > 1:
         # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
         dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
     with jax.numpy_dtype_promotion("standard"):

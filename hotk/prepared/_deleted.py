@@ -41,8 +41,9 @@ def note_deleted(
 
 
 def _is_deleted(leaf: object) -> bool:
-    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
-    return is_array and leaf.is_deleted()
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+        return False
+    return leaf.is_deleted()
 
 
 def _note(name: str, leaf: object) -> str:

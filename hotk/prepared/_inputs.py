@@ -76,7 +76,11 @@ def sort_inputs(
         # The dtype of a NumPy direction is often an accident, as of `np.ones(3)`.
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             castable.append(i)
-        elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):
+        elif (
+            walk is not None
+            and isinstance(leaf, (np.ndarray, np.generic))
+            and not (part == POINT and point_leaves.moves[i])
+        ):
             # The class is part of the key: `f` may compute with it by NumPy
             # (`reliability/test_inputs`).
             walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
