@@ -13,6 +13,8 @@ import numpy as np
 # Relative to the expected entry, and absolute near zero. In double precision this is
 # the number promised for classical problems; otherwise a few hundred roundings.
 TOLERANCE = {
+    "float8_e5m2": 3e-1,
+    "float8_e4m3fn": 2e-1,
     "bfloat16": 5e-2,
     "float16": 5e-3,
     "float32": 5e-5,

@@ -153,6 +153,21 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
         return None
     if isinstance(where, Selection):
         return where.flags
+    leaves, tree = jax.tree.flatten(x)
+    could = tuple(differentiated(leaves, tree, shapes=True))
+    chosen = _flags(call, x, where, leaves, could)
+    flags = tuple(a and b for a, b in zip(could, chosen, strict=True))
+    # All that could be selected: the same program as without a filter.
+    return None if flags == could else flags
+
+
+def _flags(
+    call: str,
+    x: PyTree,
+    where: Where,
+    leaves: Sequence[object],
+    could: Sequence[bool],
+) -> list[bool]:
     marks = jax.tree.leaves(where)
     if marks and all(map(_is_mark, marks)):
         return _by_tree(call, x, where)
@@ -160,12 +175,23 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
         is_instance = lambda node: isinstance(node, where)
         nodes = jax.tree.leaves(x, is_leaf=is_instance)
         counts = [(is_instance(node), len(jax.tree.leaves(node))) for node in nodes]
-        return tuple(yes for yes, count in counts for _ in range(count))
+        return [yes for yes, count in counts for _ in range(count)]
     if callable(where):
-        leaves, tree = jax.tree.flatten(x)
-        pairs = zip(leaves, differentiated(leaves, tree, shapes=True), strict=True)
         # It is asked only of what could be differentiated, so it may read `a.ndim`.
-        return tuple(could and _asked(call, where, leaf) for leaf, could in pairs)
+        pairs = zip(leaves, could, strict=True)
+        answers = [_asked(call, where, leaf) if yes else False for leaf, yes in pairs]
+        for answer in answers:
+            if np.ndim(answer) > 0:
+                raise TypeError(
+                    message(
+                        call,
+                        "`where` is asked whether to select a whole leaf.",
+                        expected="`True` or `False`",
+                        got=describe(answer),
+                        fix="Return one of them, as in `lambda a: a.ndim == 2`.",
+                    )
+                )
+        return list(map(bool, answers))
     fix = "Write `where=eqx.is_inexact_array`, or build the tree with `jax.tree.map` "
     fix += "over `x`."
     if any(isinstance(mark, (jax.Array, np.ndarray)) for mark in marks):
@@ -182,9 +208,9 @@ def selection(call: str, x: PyTree, where: Where) -> tuple[bool, ...] | None:
     )
 
 
-def _asked(call: str, where: Callable[..., object], leaf: object) -> bool:
+def _asked(call: str, where: Callable[..., Any], leaf: object) -> Any:
     try:
-        return bool(where(leaf))
+        return where(leaf)
     except Exception as error:
         # `where=` of `eqx.tree_at` is given the model, a filter of nnx a path as well:
         # `test_an_error_in_a_predicate_says_what_a_predicate_is_given`.
@@ -203,12 +229,12 @@ def _is_mark(leaf: object) -> bool:
     return isinstance(leaf, (bool, np.bool_))
 
 
-def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
+def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> list[bool]:
     try:
         marks, tree = jax.tree.flatten(where)
         parts = map(jax.tree.leaves, tree.flatten_up_to(x))
         pairs = zip(marks, parts, strict=True)
-        flags = [bool(mark) for mark, part in pairs for _ in part]
+        return [bool(mark) for mark, part in pairs for _ in part]
     except (ValueError, TypeError, KeyError) as error:
         raise StructureError(
             message(
@@ -219,7 +245,6 @@ def _by_tree(call: str, x: PyTree, where: PyTree[bool]) -> tuple[bool, ...]:
                 fix="Build it with `jax.tree.map` over `x`.",
             )
         ) from error
-    return tuple(flags)
 
 
 def nothing_inexact(
@@ -246,6 +271,10 @@ def nothing_inexact(
     if any(isinstance(leaves[i], float) for i in configuration(leaves, treedef)):
         fix = "Numbers inside of a dataclass are configuration: make one that is to be "
         fix += "differentiated an array, as in `jnp.asarray(3.0)`."
+    if any(isinstance(leaf, jax.Ref) for leaf in leaves):
+        fix = f"A reference is not differentiated: read it first, as in `{name}[...]`."
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        fix = "A shape has no numbers: give an array. Shapes are for `.prepare`."
     if selected is not None and any(differentiated(leaves, treedef)):
         got, fix = "`where=` selects none of them", "Select at least one floating leaf."
     return DtypeError(

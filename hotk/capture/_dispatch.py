@@ -38,6 +38,7 @@ from ._values import (
     MARK,
     NAMED_SCOPE,
     PERMANENT,
+    REFERENCE,
     STATIC,
     UNKNOWN,
 )
@@ -62,6 +63,8 @@ def captured_type_of(value: object) -> CapturedType:
         return UNKNOWN
     if is_declared(value):
         return DECLARED
+    if isinstance(value, jax.Ref):
+        return REFERENCE
     if isinstance(value, jax.Array):
         return JAX_ARRAY
     if isinstance(value, np.generic):

@@ -29,6 +29,13 @@ FIXES: Final = (
         "make the array an attribute of the object, or an argument of the function",
     ),
     Fix(
+        r"a `jax\.Ref`",
+        "a mutable array, `jax.Ref`",
+        "read it first, as in `a = ref[...]`, and capture the array, or make it an "
+        "argument of the function; return what the function would write as auxiliary "
+        "output (`has_aux=True`)",
+    ),
+    Fix(
         r"an object of type `(numpy\.)?random\.|a method of an? (System)?Random ",
         "a generator of random numbers of NumPy or Python",
         "draw the numbers first and capture them; or draw them with `jax.random` and "

@@ -104,8 +104,10 @@ def sharding_of(leaf: object) -> Sharding | None:
 
 def _leaf(leaf: object, fixed: bool) -> Leaf:
     aval = None
-    if not fixed:
-        with contextlib.suppress(TypeError):  # it is no array
+    # `jax.typeof` of a shape is that of an array, but it is called with neither.
+    if not (fixed or isinstance(leaf, jax.ShapeDtypeStruct)):
+        # It is no array, or an integer that JAX has no room for.
+        with contextlib.suppress(TypeError, OverflowError):
             aval = aval_of(leaf)
     if aval is None:
         return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)

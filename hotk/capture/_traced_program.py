@@ -116,6 +116,21 @@ class TracedProgram:
             return None
         return identity
 
+    def __copy__(self) -> "TracedProgram":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "TracedProgram":
+        """Return itself: nothing in it can change."""
+        return self
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled: what JAX traced has functions of this process."""
+        raise TypeError(
+            "a traced program: the function is opaque, or needs the value of an array "
+            "in Python; see `hotk.explain`"
+        )
+
     def __call__(self, *arguments: PyTree) -> PyTree:
         """Run the program on trees whose leaves are its inputs, in order."""
         outputs = jaxpr_as_fun(self.closed)(*jax.tree.leaves(arguments))

@@ -43,6 +43,15 @@ def _visit_unknown(_: Walk, value: object) -> NoReturn:
 UNKNOWN = uncopied(visit=_visit_unknown, guard=None, treatment="static")
 
 
+def _visit_reference(_: Walk, value: object) -> NoReturn:
+    # Its attributes would lead to the array that it holds now, which no copy of a
+    # reference can stand for (`test_a_captured_reference_is_read_at_each_call`).
+    raise Opaque("a `jax.Ref`, which can change at any time")
+
+
+REFERENCE = uncopied(visit=_visit_reference, guard=None, treatment="static")
+
+
 # ----- Immutable values, by type and value
 
 

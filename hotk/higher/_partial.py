@@ -45,7 +45,7 @@ def _partial(
     return sum_of_partials(f, x, jnp.ones(1), order, block_size)
 
 
-@arranged
+@arranged()
 def partial(
     f: Function,
     x: Point,

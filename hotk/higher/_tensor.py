@@ -202,7 +202,7 @@ def _symmetric(
     return jax.tree.map(lambda a: SymmetricTensor(a, n, order), entries), aux
 
 
-@arranged
+@arranged()
 def derivative_tensor(
     f: Function,
     x: Point,

@@ -81,7 +81,7 @@ def _size(v: Tangent) -> Array:
     return jax.lax.stop_gradient(jnp.where(divides, largest, 1))
 
 
-@arranged
+@arranged()
 def tvp(
     f: Function,
     x: Point,

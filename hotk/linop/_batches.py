@@ -129,6 +129,19 @@ class DataOperator(AbstractOperator):
         """A vector of the space: the differentiated part of the point."""
         return self.space
 
+    def __reduce__(self) -> str:
+        """Refuse to be pickled: the data belong to this process."""
+        raise TypeError(
+            message(
+                "HessianOperator.over(loss, x, batches)",
+                "an operator over batches cannot be pickled.",
+                expected="use in the process that made it, or `copy.deepcopy`",
+                got="`pickle`, or another process",
+                fix="Send `x`, and make the operator there from the function and the "
+                "batches.",
+            )
+        )
+
     def __repr__(self) -> str:
         """Show the size of space and data, and the loss."""
         what = f"{describe_tree(self.like)}, n={self.size}, {self.examples} examples"

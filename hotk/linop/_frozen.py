@@ -17,6 +17,7 @@ from hotk._core import (
     Vector,
     Where,
     describe_tree,
+    differentiated,
     function_name,
     in_trace,
     map_free,
@@ -25,7 +26,8 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.capture import Closure, Opaque, Snapshot, Staged, own_copy, survey
+from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
+from hotk.prepared import as_input
 
 from ._vectors import cast_leaf
 
@@ -83,18 +85,22 @@ class WithStatics(eqx.Module):
 
 
 def _as_array(value: object) -> object:
-    # A copy: the user may write to a NumPy array after the operator was made.
-    if isinstance(value, (np.ndarray, np.generic)):
-        return jnp.asarray(own_copy(np.asarray(value)))
+    # NumPy arrays are copied: the user may write to one after the operator was made.
     # Numbers of Python become arrays, so that `at` with another one compiles nothing.
-    if isinstance(value, (bool, int, float, complex)):
-        return jnp.asarray(value)
-    return value
+    # What JAX has no numbers for, such as an array of strings, stays what it is.
+    array = None if isinstance(value, jax.Array) else as_input(value)
+    return value if array is None else jnp.asarray(array)
 
 
 def arrays_of(tree: PyTree) -> PyTree:
     """Return the arrays of a tree, NumPy's copied; `None` in place of other leaves."""
-    return eqx.filter(jax.tree.map(_as_array, tree), eqx.is_array)
+    return eqx.filter(jax.tree.map(_as_array, tree), _is_array)
+
+
+def _is_array(leaf: object) -> bool:
+    # An array that is still one of NumPy has what JAX has no numbers for; JAX would cut
+    # integers beyond 32 bits (`test_integers_that_jax_has_no_room_for_are_not_cut`).
+    return isinstance(leaf, jax.Array)
 
 
 Selected: TypeAlias = tuple[bool, ...] | None
@@ -124,14 +130,14 @@ def freeze(
         DtypeError: If nothing in the point is differentiated.
     """
     chosen = selection(call, x, where)
+    if not any(differentiated(*jax.tree.flatten(x), chosen)):
+        raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
     selected: Selected = None
     if chosen is not None:
         parts = jax.tree.structure(x).flatten_up_to(arrays)
         pairs = zip(chosen, parts, strict=True)
         selected = tuple(yes for yes, part in pairs if part is not None)
-    if not jax.tree.leaves(moving(arrays, selected)):
-        raise nothing_inexact(call, x, selected=chosen)
     return closure, arrays, rest, selected
 
 
@@ -155,7 +161,7 @@ def _freeze(
     of the program.
     """
     whole = (map_free(_as_array, x), jax.tree.map(_as_array, args))
-    arrays, statics = eqx.partition(whole, eqx.is_array)
+    arrays, statics = eqx.partition(whole, _is_array)
     try:
         return (_as_closure(f, arrays, statics), *arrays)
     except Exception:
@@ -287,7 +293,8 @@ def matching_arrays(name: str, new: PyTree, old: PyTree, statics: PyTree) -> PyT
 def _cast_with_weak_type(new: object, old: Array) -> Array | None:
     """Cast a leaf as `cast_leaf` does, and keep the weak type of a Python number."""
     cast = cast_leaf(new, old)
-    python_type = {"b": bool, "i": int, "f": float, "c": complex}.get(old.dtype.kind)
+    kind = getattr(old.dtype, "kind", "")  # the dtype of a random key has none
+    python_type = {"b": bool, "i": int, "f": float, "c": complex}.get(kind)
     weak = jax.typeof(old).weak_type and isinstance(new, (int, float, complex))
     if cast is not None and weak and python_type is not None:
         # The operator of `f` at 2.0 moves to 3: a strong type would be another program,

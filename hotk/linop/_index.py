@@ -107,6 +107,14 @@ class Index:
         """List the paths, as words, with their ranges."""
         return [(row.words, row.range) for row in self._rows]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one has the same paths, ranges, shapes and dtypes."""
+        return isinstance(other, Index) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        """Return a hash of the paths."""
+        return hash(tuple(row.code for row in self._rows))
+
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         rows: list[tuple[str, ...]] = [
             (row.words, f"{row.range.start}:{row.range.stop}", row.shown)

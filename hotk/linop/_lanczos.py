@@ -111,23 +111,7 @@ class State(NamedTuple):
     products: Int[Array, ""]
     restarts: Int[Array, ""]
     running: Bool[Array, ""]
-    search: "Search"
-
-
-class Search(NamedTuple):
-    """The search for eigenvalues that are missed, from a random direction.
-
-    Attributes:
-        found: The values that it looks for others among; NaN before the first search.
-        begin: The number of products at its begin.
-        length: How many products it takes.
-        complete: Whether it has ended without another value.
-    """
-
-    found: Float[Array, " k"]
-    begin: Int[Array, ""]
-    length: Int[Array, ""]
-    complete: Bool[Array, ""]
+    search: Search
 
 
 def eigh(
@@ -341,33 +325,6 @@ def _cycle(
         running=~stops,
         search=search,
     )
-
-
-def _search_length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, ""]:
-    """Return how many products a search takes; see `eigh`.
-
-    A Krylov space of p products raises the share of an eigenspace in its vectors by
-    exp(4 p sqrt(gap)), beginning at 1/n: it takes ln(n) / (4 sqrt(gap)) of them until
-    the eigenvalue comes up, and (ln(n) + 2 ln(1/tol)) / (4 sqrt(gap)) until it has
-    converged, as the first ones have.
-    """
-    rare = math.log(n) + 2 * math.log(100)  # that the share at the begin is 100 x less
-    share = rare / (math.log(n) - 2 * jnp.log(jnp.minimum(tol, 0.01)))
-    return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
-
-
-# Compiled, or on the host the branches would be other functions in each window.
-@jitted(static_argnames="k")
-def _renewed(begins: Bool[Array, ""], basis: PyTree, key: RandomKey, k: int) -> PyTree:
-    """Where a search begins, keep `k` vectors, and go on with a random direction."""
-
-    def with_random(basis: PyTree) -> PyTree:
-        basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
-        like = space.take(basis, 0)
-        v = random_orthogonal(like, space.norm(like), basis, key)
-        return space.put(basis, k, v)
-
-    return jax.lax.cond(begins, with_random, lambda basis: basis, basis)
 
 
 def _pairs(

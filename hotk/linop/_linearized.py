@@ -1,7 +1,7 @@
 """`Linearized`: an operator whose products share one linearization."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import equinox as eqx
 import jax
@@ -107,6 +107,10 @@ class Linearized(AbstractOperator):
             *args: The further arguments, if they change as well.
         """
         return linearized(self.operator.at(x, *args), self.plan)
+
+    def __reduce__(self) -> tuple[Callable[..., "Linearized"], tuple[Any, ...]]:
+        """Pickle the operator, and linearize it anew where it is loaded."""
+        return linearized, (self.operator, self.plan)
 
     def __repr__(self) -> str:
         """Show operator, plan and bytes."""

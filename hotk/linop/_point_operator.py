@@ -1,11 +1,16 @@
 """`AbstractPointOperator`: the Hessian of a function at a point."""
 
 import dataclasses
-from typing import TypeVar
+import hashlib
+import re
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import (
@@ -13,12 +18,14 @@ from hotk._core import (
     Point,
     Scalar,
     Selection,
+    StructureError,
     Tangent,
     Vector,
     describe_tree,
     in_trace,
+    message,
 )
-from hotk.capture import Closure
+from hotk.capture import Closure, pickled, unpickled
 from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
@@ -117,6 +124,15 @@ class AbstractPointOperator(AbstractOperator):
         """
         return jax.tree.map(lambda a: a.conj() if jnp.iscomplexobj(a) else a, product)
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickle it: functions by their names, arrays by value.
+
+        Raises:
+            TypeError: If a function is not found by its name, such as a lambda.
+        """
+        fields = self.x, self.args, self.selected
+        return _restored, (type(self), pickled(self.f), program_text(self), *fields)
+
     def __repr__(self) -> str:
         """Show function, point and size."""
         if not jax.tree.leaves(self.like):  # shapes alone, as of `jax.eval_shape`
@@ -171,6 +187,59 @@ def _with_selected(operator: H, selected: Selected) -> H:
         object.__setattr__(copy, field.name, getattr(operator, field.name))
     object.__setattr__(copy, "selected", selected)
     return copy
+
+
+def _restored(
+    cls: type[H],
+    f: bytes,
+    text: str,
+    x: Point,
+    args: tuple[PyTree, ...],
+    selected: Selected,
+) -> H:
+    """Return the operator that was pickled.
+
+    Raises:
+        StructureError: If its function computes something else in this process.
+    """
+    operator = object.__new__(cls)
+    fields = {"f": unpickled(f), "x": x, "args": args, "selected": selected}
+    for name, value in fields.items():
+        object.__setattr__(operator, name, value)
+    here = program_text(operator)
+    if here != text:
+        raise StructureError(
+            message(
+                operator.f.skeleton.name,
+                "it is not the function that it was when the operator was pickled.",
+                expected="the same code, values and settings, and the same JAX",
+                got=_first_difference(text, here),
+                fix="Pickle the operator anew, or make it here.",
+            )
+        )
+    return operator
+
+
+def _first_difference(before: str, here: str) -> str:
+    pairs = zip_longest(before.splitlines(), here.splitlines(), fillvalue="nothing")
+    old, new = next((old.strip(), new.strip()) for old, new in pairs if old != new)
+    return f"{new[:80]!r}, where it had {old[:80]!r}"
+
+
+def program_text(operator: AbstractPointOperator) -> str:
+    """Return the program of an operator's function as text, with a digest of constants.
+
+    Functions are pickled by name, so the text tells whether the function that is found
+    is the one that was pickled, with the values that it had.
+    """
+    call = lambda f, x, args: f(x, *args)
+    closed = jax.make_jaxpr(call)(operator.f, operator.x, operator.args)
+    # Without the places of functions in memory.
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed))
+    digest = hashlib.blake2b(digest_size=16)
+    for constant in closed.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return f"JAX {jax.__version__}\n{text}\nconstants {digest.hexdigest()}"
 
 
 def _product(operator: AbstractPointOperator, v: PyTree, *, batched: bool) -> PyTree:

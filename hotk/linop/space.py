@@ -26,8 +26,15 @@ Factor: TypeAlias = float | Num[Array, ""]
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
     """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
+    if len({jnp.dtype(dtype) for dtype in dtypes}) > 1:
+        # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
+        dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
+
+
+def _is_tiny(dtype: DTypeLike) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.finfo(dtype).bits <= 8
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:

@@ -13,6 +13,7 @@ from ._budget import (
 )
 from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
+from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
 from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options

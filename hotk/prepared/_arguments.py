@@ -1,8 +1,9 @@
 """The arguments of a call as they are written: by name, by `argnums`, by `kwargs`."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -16,6 +17,7 @@ from ._prepared import Prepared
 
 
 MISSING = object()
+_SEVERAL = (tuple, list, range)
 _FIX = (
     "Arguments of `f` follow by position, after the direction; those by keyword go in "
     "`kwargs={{{name!r}: ...}}`."
@@ -142,18 +144,22 @@ def arguments_of(
         )
     if argnums is None and kwargs is None:
         return Arguments(f, x, rest, None)
-    if not isinstance(kwargs, Mapping | None):
+    names = [*kwargs] if isinstance(kwargs, Mapping) else []
+    named_all = all(isinstance(name, str) for name in names)
+    if not isinstance(kwargs, Mapping | None) or not named_all:
         raise TypeError(
             message(
                 call,
                 "`kwargs` are the keyword arguments of `f`.",
-                expected="a dict",
-                got=describe(kwargs),
+                expected="a dict whose keys are names",
+                got=f"a dict of {names}" if names else describe(kwargs),
                 fix="Write `kwargs={'name': value}`.",
             )
         )
     given = (x, *rest[ahead:])
     order = _order(call, argnums, len(given), kwargs is not None)
+    if order == ArgumentOrder((0,), True, len(given), False):
+        return Arguments(f, x, rest, None)  # the same program as without `argnums`
     point, others = order.split(given)
     tail = () if kwargs is None else (dict(kwargs),)
     return Arguments(
@@ -164,9 +170,12 @@ def arguments_of(
 def _order(call: str, argnums: Argnums, total: int, has_kwargs: bool) -> ArgumentOrder:
     """Check `argnums` as JAX does, and count those from the end from the beginning."""
     given = 0 if argnums is None else argnums
-    is_single = not isinstance(given, tuple | list)
-    numbers = [given] if is_single else [*given]
-    whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+    is_single = not isinstance(given, _SEVERAL)
+    numbers: list[Any] = [*given] if isinstance(given, _SEVERAL) else [given]
+    try:  # as JAX takes them: integers of NumPy as well
+        whole = [operator.index(n) for n in numbers if not isinstance(n, bool)]
+    except TypeError:
+        whole = []
     if len(whole) < len(numbers):
         whole = []
     positions = tuple(n + total if n < 0 else n for n in whole)

@@ -1,13 +1,14 @@
 """`arranged`: operators behind one name, chosen by arguments that are fixed."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, cast
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, HotkError, Point
 
 from ._prepared import Prepared
 from ._typed_operator import Parameters, Results, TypedOperator
@@ -27,17 +28,23 @@ class Arranged:
     Attributes:
         arrangement: From the arguments of a call to the operator behind it, the
             function that it takes, what follows the point, and its keywords.
+        words: The calls of the operators behind it as messages have them, each with
+            the beginning of what stands for the name of its point.
     """
 
-    def __init__(self, function: Callable[..., PyTree]) -> None:
+    def __init__(
+        self, function: Callable[..., PyTree], words: Mapping[str, str]
+    ) -> None:
         functools.update_wrapper(self, function)
         self.arrangement: Callable[..., Arrangement] = function
+        self.words = words
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, f: Function, x: Point, *rest: PyTree, **named: PyTree) -> PyTree:
         """Evaluate the operator at `x`."""
         operator, f, arguments, keywords = self.arrangement(f, x, *rest, **named)
-        return operator(f, x, *arguments, **keywords)
+        with self._called():
+            return operator(f, x, *arguments, **keywords)
 
     def prepare(
         self,
@@ -61,7 +68,29 @@ class Arranged:
             An immutable module.
         """
         operator, f, arguments, keywords = self.arrangement(f, x, *rest, **named)
-        return operator.prepare(f, x, *arguments, on_mismatch=on_mismatch, **keywords)
+        with self._called():
+            return operator.prepare(
+                f, x, *arguments, on_mismatch=on_mismatch, **keywords
+            )
+
+    @contextlib.contextmanager
+    def _called(self) -> Iterator[None]:
+        """Let errors name the call that the user made, and its arguments."""
+        try:
+            yield
+        except HotkError as error:
+            text = str(error)
+            for call, point in self.words.items():
+                if text.startswith(call):
+                    text = text.removeprefix(call).replace("`x", point)
+                    names = list(
+                        inspect.signature(self.arrangement).parameters.values()
+                    )
+                    given = [p.name for p in names if p.kind is p.POSITIONAL_OR_KEYWORD]
+                    text = f"`{self.arrangement.__name__}({', '.join(given)})`{text}"
+                    error.args = (text, *error.args[1:])
+                    break
+            raise
 
     def __reduce__(self) -> str:
         """Pickle it by its name, as a function: there is one of each."""
@@ -73,13 +102,23 @@ class Arranged:
 
 
 def arranged(
-    function: Callable[Parameters, Results],
-) -> TypedOperator[Parameters, Results]:
+    *, words: Mapping[str, str] | None = None
+) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of a function that arranges the call of another.
 
+    The function leads from the arguments of a call to an operator, the function that
+    it takes, what follows the point, and its keywords. Its signature and docstring are
+    the operator's, so its annotations say what a caller of it gets.
+
     Args:
-        function: From the arguments of a call to an operator, the function that it
-            takes, what follows the point, and its keywords. Its signature and docstring
-            are the operator's, so its annotations say what a caller of it gets.
+        words: How messages of the operators behind it are to be changed: see
+            `Arranged.words`.
     """
-    return cast("TypedOperator[Parameters, Results]", Arranged(function))
+
+    def make(
+        function: Callable[Parameters, Results],
+    ) -> TypedOperator[Parameters, Results]:
+        made = Arranged(function, words or {})
+        return cast("TypedOperator[Parameters, Results]", made)
+
+    return make

@@ -6,10 +6,11 @@ from typing import NamedTuple
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, hides_frames
-from hotk.capture import CHANGED, Opaque, StaticArrays, Walk, is_static
+from hotk.capture import CHANGED, Closure, Opaque, StaticArrays, Walk, is_static
 
 from ._call import Call
 from ._checks import check_callable
+from ._deleted import note_deleted
 from ._opaque import call_opaque
 from ._options import Options
 from ._plan import Fallback
@@ -60,6 +61,21 @@ def call_slowly(
         walk: A walk through the function that was made for this call, if there was one.
         stages: What to do in each stage; `explain` does not run what it finds.
     """
+    try:
+        return _by_stages(options, f, x, rest, walk, stages)
+    except RuntimeError as error:
+        note_deleted(error, options.definition, x, rest, Closure.of(f).leaves)
+        raise
+
+
+def _by_stages(
+    options: Options,
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    walk: Walk | None,
+    stages: Stages,
+) -> PyTree:
     check_callable(options.definition.call(), f)
     call, why = None, ""
     try:

@@ -62,7 +62,7 @@ def sort_inputs(
             arrays.append(leaf)
             continue
         part = POINT if i < point else DIRECTION if i < ahead else ARGS
-        array = _as_array(leaf)
+        array = as_input(leaf)
         fixed = part == POINT and i in point_leaves.fixed
         if part == ARGS or (part == POINT and not (fixed or point_leaves.moves[i])):
             fixed = _is_fixed(leaf, walk, opaque)
@@ -76,7 +76,11 @@ def sort_inputs(
         # The dtype of a NumPy direction is often an accident, as of `np.ones(3)`.
         if part == DIRECTION and not isinstance(leaf, jax.Array):
             castable.append(i)
-        elif walk is not None and isinstance(leaf, (np.ndarray, np.generic)):
+        elif (
+            walk is not None
+            and isinstance(leaf, (np.ndarray, np.generic))
+            and not (part == POINT and point_leaves.moves[i])
+        ):
             # The class is part of the key: `f` may compute with it by NumPy
             # (`reliability/test_inputs`).
             walk.key.append((type(leaf), part, i if part == POINT else i - ahead))
@@ -85,7 +89,7 @@ def sort_inputs(
     return Inputs(arrays, statics, tuple(castable), visited)
 
 
-def _as_array(leaf: PyTree) -> Leaf | None:
+def as_input(leaf: PyTree) -> Leaf | None:
     """Return what JAX shall see of a leaf, or `None` for a static thing.
 
     NumPy arrays are copied: JAX shares their memory on CPU, and the user may write
@@ -96,10 +100,9 @@ def _as_array(leaf: PyTree) -> Leaf | None:
         return None
     if type(leaf) is ARRAY or isinstance(leaf, (jax.Array, *_NUMBERS)):
         return leaf
-    if isinstance(leaf, np.ndarray):
-        return own_copy(leaf) if is_numeric(leaf.dtype) and _has_room(leaf) else None
-    if isinstance(leaf, np.generic):
-        return own_copy(np.asarray(leaf)) if is_numeric(leaf.dtype) else None
+    if isinstance(leaf, (np.ndarray, np.generic)) and is_numeric(leaf.dtype):
+        array = np.asarray(leaf)
+        return own_copy(array) if _has_room(array) else None
     return None
 
 
@@ -142,7 +145,7 @@ def check_point(
     leaves = jax.tree.leaves(x)
     if not leaves or any(moves):
         return
-    arrays = [leaf for leaf in leaves if _as_array(leaf) is not None]
+    arrays = [leaf for leaf in leaves if as_input(leaf) is not None]
     what = describe(leaves[0]) if len(leaves) == 1 else f"{len(leaves)} leaves"
     got = what if arrays else f"{what} without any number"
     raise nothing_inexact(call, x, got=got, selected=selected)

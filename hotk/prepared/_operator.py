@@ -29,6 +29,7 @@ from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._arguments import MISSING, PreparedInOrder, arguments_of
 from ._call import Call
+from ._deleted import note_deleted
 from ._direct import call_slowly
 from ._inputs import Inputs, sort_inputs
 from ._options import Candidates, Definition, Options
@@ -140,6 +141,9 @@ class Operator:
             result = entry.only.jit(*captured, *arrays)
         except Mismatch:
             fits = False
+        except RuntimeError as error:
+            note_deleted(error, self.definition, x, rest, captured)
+            raise
         finally:
             SLOT.source = None
         if not fits:

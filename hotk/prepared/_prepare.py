@@ -27,12 +27,11 @@ from hotk.capture import (
     Skeleton,
     dict_orders,
     in_orders,
-    is_numeric,
-    own_copy,
 )
 
 from ._call import Call
 from ._checks import check_callable
+from ._inputs import as_input
 from ._mismatch import StaticLeaves
 from ._opaque import OpaqueCall, first_that_works
 from ._options import Options
@@ -166,8 +165,10 @@ def _as_jax(leaf: object) -> Any:
     """Make a NumPy array or a shape what it is in every call: an array of JAX."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
-    numpy = isinstance(leaf, (np.ndarray, np.generic)) and is_numeric(leaf.dtype)
-    return jnp.array(own_copy(np.asarray(leaf))) if numpy else leaf
+    if not isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf
+    array = as_input(leaf)  # a copy; none of integers that JAX has no room for
+    return leaf if array is None else jnp.asarray(array)
 
 
 def _castable(part: object, leaf: Leaf) -> bool:

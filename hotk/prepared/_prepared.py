@@ -20,6 +20,7 @@ from hotk._core import (
 from hotk.capture import Closure, Row, Signature, Skeleton
 
 from ._call import Call
+from ._deleted import note_deleted
 from ._derive import derive
 from ._info import Info, info_of
 from ._mismatch import (
@@ -118,6 +119,9 @@ class Prepared(eqx.Module):
             result = run(*self.leaves, *arrays)
         except Mismatch:
             differs = True
+        except RuntimeError as error:
+            note_deleted(error, program.options.definition, x, rest, self.leaves)
+            raise
         else:
             differs = False
             # JAX's cache of a program compares neither where arrays lie nor how random

@@ -18,7 +18,11 @@ class _FirstGradient(eqx.Module):
         return gradient(self.func, x, *args)
 
 
-@arranged
+# The operators behind these names call `x` what is `y` here.
+_WORDS = {"`jacobian(f, x)`": "`y", "`jvp(f, x, v)`": "`y", "`gradient(f, x)`": "`x"}
+
+
+@arranged(words=_WORDS)
 def cross_hessian(
     f: Function,
     x: Point,
@@ -61,7 +65,7 @@ def cross_hessian(
     return jacobian, _FirstGradient(f), (y, *args), {"mode": mode, "argnums": 1}
 
 
-@arranged
+@arranged(words=_WORDS)
 def cross_hvp(
     f: Function,
     x: Point,

@@ -203,3 +203,47 @@ def test_mixed_second_derivatives_of_a_pendulum():
     assert float(hotk.cross_hessian(lagrangian, 0.3, 1.1)) == 0.0
     rotating = lambda q, speed: lagrangian(q, speed) + q**2 * speed
     close(hotk.cross_hessian(rotating, 0.3, 1.1), 0.6)
+
+
+INTEGERS = [np.int64(1), np.int32(-1), jnp.array(1), (np.int64(0), 1), range(2)]
+
+
+@pytest.mark.parametrize("argnums", INTEGERS, ids=repr)
+def test_whole_numbers_of_any_kind_are_positions(argnums):
+    """As for `jax.grad`."""
+    g = lambda a, c: jnp.sum(a**2) * c**3
+    same(hotk.gradient(g, A, C, argnums=argnums), jax.grad(g, argnums)(A, C))
+    prepared = hotk.gradient.prepare(g, A, C, argnums=argnums)
+    same(prepared(A, C), jax.grad(g, argnums)(A, C))
+
+
+def test_the_first_argument_is_the_same_program_as_without():
+    g = lambda a, c: jnp.sum(a**4) * c
+    hotk.gradient(g, A, C)
+    before = hotk.cache_info()
+    for argnums in (0, -2, np.int64(0)):
+        same(hotk.gradient(g, A, C, argnums=argnums), jax.grad(g)(A, C))
+    after = hotk.cache_info()
+    assert (after.traces, after.compiles) == (before.traces, before.compiles)
+
+
+def test_keywords_are_names():
+    with pytest.raises(TypeError, match="a dict whose keys are names"):
+        hotk.gradient(f, A, B, C, kwargs={1: 2.0})
+
+
+def test_messages_of_cross_derivatives_name_their_own_arguments(as_user):
+    g = lambda x, y: jnp.sum(x**2) * jnp.sum(y**2)
+    with pytest.raises(hotk.DtypeError) as error:
+        hotk.cross_hessian(g, A, 3)
+    assert str(error.value).startswith("`cross_hessian(f, x, y)`: `y` has no leaf")
+    with pytest.raises(hotk.DtypeError, match=r"^`cross_hessian.*: `x` has no leaf"):
+        hotk.cross_hessian(g, 3, A)
+    with pytest.raises(hotk.StructureError) as error:
+        hotk.cross_hvp(g, A, jnp.ones(5), A)
+    shape = "`cross_hvp(f, x, v, y)`: `v` must have the shape of `y`."
+    assert str(error.value).startswith(shape)
+    with pytest.raises(hotk.StructureError, match=r"^`cross_hvp\(f, x, v, y\)`"):
+        hotk.cross_hvp.prepare(g, A, jnp.ones(5), A)
+    with pytest.raises(hotk.OutputError, match=r"^`cross_hessian\(f, x, y\)`"):
+        hotk.cross_hessian(lambda x, y: x * y, A, A)

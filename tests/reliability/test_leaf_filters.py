@@ -629,3 +629,85 @@ def test_configuration_that_is_no_number():
     H = hotk.HessianOperator(h, m)
     moved = H.at(Inner(2.0 * jnp.ones(2), float("nan")))
     assert close(moved.matrix(), 12.0 * jnp.eye(2))
+
+
+def test_a_filter_that_selects_all_is_the_same_program_as_none():
+    f = lambda x: loss(x) ** 2
+    v = V | {"n": None}
+    expected = hotk.hvp(f, X, v)
+    before = hotk.cache_info()
+    for where in (
+        lambda a: True,
+        eqx.is_inexact_array_like,
+        True,
+        {"w": True, "b": True, "n": False, "s": True},
+    ):
+        leaves_match(hotk.hvp(f, X, v, where=where), expected)
+        assert hotk.HessianOperator(f, X, where=where).selected is None
+    after = hotk.cache_info()
+    assert (after.traces, after.compiles) == (before.traces, before.compiles)
+
+
+def test_a_point_of_numpy_is_the_same_program_as_one_of_jax():
+    f = lambda x: jnp.sum(jnp.sin(x["w"] ** 2))
+    points = [{"w": np.ones(3)}, {"w": jnp.ones(3)}, {"w": np.full(3, 2.0)}]
+    before = hotk.cache_info().traces
+    for p in points:
+        assert close(hotk.gradient(f, p), jax.grad(f)(jax.tree.map(jnp.asarray, p)))
+    assert hotk.cache_info().traces == before + 1
+
+
+def test_a_filter_may_change_between_calls():
+    marks = dict.fromkeys(X, False)
+    chosen = [1]
+    for names in (("w",), ("b",), ("w",), ("b", "s")):
+        marks.update({k: k in names for k in X})
+        got = hotk.gradient(loss, X, where=marks)
+        assert {k for k, a in got.items() if a is not None} == set(names)
+    where = lambda a: jnp.ndim(a) == chosen[0]
+    for count, name in ((1, "b"), (2, "w"), (0, "s"), (1, "b")):
+        chosen[0] = count
+        got = hotk.gradient(loss, X, where=where)
+        assert [k for k, a in got.items() if a is not None] == [name]
+
+
+def test_a_filter_is_asked_about_whole_leaves(as_user):
+    with pytest.raises(TypeError, match="asked whether to select a whole leaf") as e:
+        hotk.gradient(loss, X, where=lambda a: jnp.asarray(a) > 0)
+    assert "bool[" in str(e.value)
+    # an array of one truth is one
+    got = hotk.gradient(loss, X, where=lambda a: jnp.array(jnp.ndim(a) == 1))
+    leaves_match(got, hotk.gradient(loss, X, where=lambda a: jnp.ndim(a) == 1))
+
+
+NESTINGS = {
+    "jit": lambda f, x: jax.jit(f)(x),
+    "vmap": lambda f, x: jax.tree.map(
+        lambda a: a[1], jax.vmap(f)(jax.tree.map(lambda a: jnp.stack([0 * a, a]), x))
+    ),
+    "scan": lambda f, x: jax.tree.map(
+        lambda a: a[0], jax.lax.scan(lambda c, _: (c, f(c)), x, None, length=1)[1]
+    ),
+}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("nesting", NESTINGS)
+@pytest.mark.parametrize("where", SELECTIONS)
+def test_filters_inside_of_transformations(where, nesting):
+    where, names = SELECTIONS[where]
+    only, part = of(names)
+    x = jax.tree.map(jnp.asarray, X)
+    part, v = (jax.tree.map(lambda a: jnp.asarray(a, float), t) for t in (part, V))
+    expected = jax.jvp(jax.grad(only(loss)), (part,), (along(names, v),))[1]
+    product = lambda x: hotk.hvp(loss, x, v | {"n": None}, where=where)
+    leaves_match(NESTINGS[nesting](product, x), expected)
+    through = lambda s: jnp.sum(product(x | {"w": s * x["w"]})[names[0]])
+
+    def by_jax(s):
+        moved = X | {"w": s * x["w"]}
+        alone = lambda p: loss({**moved, **p})
+        at = {k: jnp.asarray(moved[k], float) for k in names}
+        return jnp.sum(jax.jvp(jax.grad(alone), (at,), (along(names, v),))[1][names[0]])
+
+    np.testing.assert_allclose(jax.grad(through)(1.0), jax.grad(by_jax)(1.0))
