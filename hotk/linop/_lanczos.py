@@ -1,6 +1,5 @@
 """Lanczos iteration with thick restart: extreme eigenvalues and their vectors."""
 
-import math
 from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple, final
 
@@ -21,8 +20,9 @@ from hotk.prepared import jitted
 
 from . import space
 from ._driver import in_working_precision, loop, nondifferentiable
-from ._lanczos_basis import extend, random_orthogonal
+from ._lanczos_basis import extend
 from ._linear_map import AbstractLinearMap
+from ._search import Search, renewed
 from ._vectors import space_of
 
 
@@ -259,12 +259,7 @@ def _initial_state(start: Vector, k: int, m: int) -> State:
         products=jnp.zeros((), jnp.int32),
         restarts=-jnp.ones((), jnp.int32),  # the first window is no restart
         running=jnp.ones((), bool),
-        search=Search(
-            found=jnp.full(k, jnp.nan, dtype),
-            begin=jnp.zeros((), jnp.int32),
-            length=jnp.zeros((), jnp.int32),
-            complete=jnp.zeros((), bool),
-        ),
+        search=Search.none(k, dtype),
     )
 
 
@@ -287,24 +282,8 @@ def _cycle(
     order = _best_first(values, which)
     values, coordinates = values[order], coordinates[:, order]
     residuals = jnp.abs(window.beta * coordinates[-1])
-    scale = jnp.max(jnp.abs(values))
-    converged = jnp.all(residuals[:k] <= limits.tol * scale)
     products, restarts = s.products + m - s.start, s.restarts + 1
-    # Values that changed by more than the tolerance are others.
-    same = jnp.max(jnp.abs(values[:k] - s.search.found)) <= 2 * limits.tol * scale
-    # The best value beside them shows how far the search has come.
-    far = residuals[min(k, m - 1)] <= limits.tol * scale
-    ended = same & far & (products - s.search.begin >= s.search.length)
-    complete = converged & (ended | (m == n))
-    begins = converged & ~same & ~complete
-    length = _search_length(products, n, limits.tol)
-    search = Search(
-        found=jnp.where(begins, values[:k], s.search.found),
-        begin=jnp.where(begins, products, s.search.begin),
-        # That of the first one: later ones have fewer vectors to look for.
-        length=jnp.where(begins & (s.search.length == 0), length, s.search.length),
-        complete=complete,
-    )
+    search = s.search.after_window(values, residuals, products, limits.tol, n)
     # the kept Ritz vectors, then the direction in which the space goes on
     kept = space.combination(coordinates.T[:keep], _leading(window.basis, m))
     basis = jax.tree.map(
@@ -312,9 +291,10 @@ def _cycle(
         kept,
         window.basis,
     )
-    basis = _renewed(begins, basis, key, k)
-    start = jnp.where(begins, k, keep).astype(jnp.int32)
-    stops = complete | ~jnp.isfinite(scale) | (restarts >= limits.max_restarts)
+    basis = renewed(search.begins, basis, key, k)
+    start = jnp.where(search.begins, k, keep).astype(jnp.int32)
+    failed = ~jnp.isfinite(jnp.max(jnp.abs(values)))
+    stops = search.complete | failed | (restarts >= limits.max_restarts)
     return State(
         basis=basis,
         t=jnp.diag(jnp.where(jnp.arange(m, dtype=jnp.int32) < start, values, 0)),

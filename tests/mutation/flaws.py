@@ -39,7 +39,7 @@ MAPPINGS = "hotk/capture/_mappings.py"
 NODES = "hotk/capture/_nodes.py"
 OBJECTS = "hotk/capture/_objects.py"
 PARTS = "hotk/capture/_parts.py"
-LANCZOS = "hotk/linop/_lanczos.py"
+SEARCH = "hotk/linop/_search.py"
 REBUILD = "hotk/capture/_rebuild.py"
 VALUES = "hotk/capture/_values.py"
 WRITER = "hotk/capture/_writer.py"
@@ -732,16 +732,16 @@ REFLECTION = "hotk/capture/_reflection.py"
 _SOLVERS = [
     Flaw(
         "nothing is searched for after convergence",
-        LANCZOS,
-        "ended = same & far & (products - s.search.begin >= s.search.length)",
+        SEARCH,
+        "ended = same & far & (products - self.begin >= self.length)",
         "ended = True",
         within("linop/test_eigh", "all_copies_on_a_grid_are_found"),
     ),
     Flaw(
         "a search that found something is the last one",
-        LANCZOS,
+        SEARCH,
         "begins = converged & ~same & ~complete",
-        "begins = converged & ~same & ~complete & (s.search.length == 0)",
+        "begins = converged & ~same & ~complete & (self.length == 0)",
         within("linop/test_eigh", "all_copies_of_the_smallest_are_found"),
     ),
 ]

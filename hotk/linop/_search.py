@@ -1,0 +1,105 @@
+"""The search for eigenvalues that a Krylov space misses: copies of multiple ones.
+
+The numbers in brackets are those of the references of `eigh`.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from hotk._core import RandomKey, Scalar
+from hotk.prepared import jitted
+
+from . import space
+from ._lanczos_basis import random_orthogonal
+
+
+class Search(NamedTuple):
+    """The search for eigenvalues that are missed, from a random direction.
+
+    Attributes:
+        found: The values that it looks for others among; NaN before the first search.
+        begin: The number of products at its begin.
+        length: How many products it takes at least; 0 before the first one.
+        begins: Whether it begins with the next window.
+        complete: Whether it has ended without another value.
+    """
+
+    found: Float[Array, " k"]
+    begin: Int[Array, ""]
+    length: Int[Array, ""]
+    begins: Bool[Array, ""]
+    complete: Bool[Array, ""]
+
+    @staticmethod
+    def none(k: int, dtype: jnp.dtype) -> "Search":
+        """Return the state before anything has converged."""
+        zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return Search(jnp.full(k, jnp.nan, dtype), zero, zero, no, no)
+
+    def after_window(
+        self,
+        values: Float[Array, " m"],
+        residuals: Float[Array, " m"],
+        products: Int[Array, ""],
+        tol: Scalar,
+        n: int,
+    ) -> "Search":
+        """Go on after a window of the iteration.
+
+        Args:
+            values: The Ritz values of the window, the best first.
+            residuals: Their residuals.
+            products: The number of products so far.
+            tol: The largest residual over the largest magnitude of a value.
+            n: The dimension of the space.
+        """
+        k, m = len(self.found), len(values)
+        largest = tol * jnp.max(jnp.abs(values))
+        converged = jnp.all(residuals[:k] <= largest)
+        # Values that changed by more than the tolerance are others.
+        same = jnp.max(jnp.abs(values[:k] - self.found)) <= 2 * largest
+        # The best value beside them shows how far the search has come.
+        far = residuals[min(k, m - 1)] <= largest
+        ended = same & far & (products - self.begin >= self.length)
+        complete = converged & (ended | (m == n))
+        begins = converged & ~same & ~complete
+        first = begins & (self.length == 0)
+        return Search(
+            found=jnp.where(begins, values[:k], self.found),
+            begin=jnp.where(begins, products, self.begin),
+            # That of the first one: later ones have fewer vectors to look for.
+            length=jnp.where(first, _length(products, n, tol), self.length),
+            begins=begins,
+            complete=complete,
+        )
+
+
+def _length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, ""]:
+    """Return how many products a search takes at least [3].
+
+    A Krylov space of p products raises the share of an eigenspace in its vectors by
+    exp(4 p sqrt(gap)), beginning at 1/n: it takes ln(n) / (4 sqrt(gap)) of them until
+    the eigenvalue comes up, and (ln(n) + 2 ln(1/tol)) / (4 sqrt(gap)) until it has
+    converged, as the first ones have.
+    """
+    rare = math.log(n) + 2 * math.log(100)  # that the share at the begin is 100 x less
+    share = rare / (math.log(n) - 2 * jnp.log(jnp.minimum(tol, 0.01)))
+    return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
+
+
+# Compiled, or on the host the branches would be other functions in each window.
+@jitted(static_argnames="k")
+def renewed(begins: Bool[Array, ""], basis: PyTree, key: RandomKey, k: int) -> PyTree:
+    """Where a search begins, keep `k` vectors, and go on with a random direction."""
+
+    def with_random(basis: PyTree) -> PyTree:
+        basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
+        like = space.take(basis, 0)
+        v = random_orthogonal(like, space.norm(like), basis, key)
+        return space.put(basis, k, v)
+
+    return jax.lax.cond(begins, with_random, lambda basis: basis, basis)
