@@ -24,6 +24,7 @@ from hotk._core import (
     jaxpr_as_fun,
     trace_once,
 )
+from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
 
 from ._losses import AbstractLoss
 
@@ -95,10 +96,17 @@ def _value_and_tangent(
     names = [e.primitive.name for e in equations(closed.jaxpr)]
     if not any(name.startswith("custom_vjp") for name in names):
         return jax.jvp(run, (x,), (v,))
-    # A `custom_vjp` has no forward rule, but its pullback is linear: the transpose of
-    # the pullback is the push forward.
-    z, pull = jax.vjp(run, x)
-    return z, jax.linear_transpose(lambda u: pull(u)[0], z)(v)[0]
+    # A `custom_vjp` has no forward rule: its reverse rule, transposed, is one, and the
+    # derivative of its body where JAX cannot transpose the rule, as that of a solver
+    # that goes back over checkpoints.
+    try:
+        run_derived = with_forward_rules(run)
+        check_linear(
+            jax.make_jaxpr(lambda x, v: jax.jvp(run_derived, (x,), (v,)))(x, v)
+        )
+    except NotTransposableError:
+        run_derived = with_forward_rules(run, by_body=True)
+    return jax.jvp(run_derived, (x,), (v,))
 
 
 @jax.custom_jvp

@@ -315,3 +315,38 @@ def test_a_model_with_a_reverse_rule_alone(nesting):
         f = hotk.curvature.GaussNewton(model, loss)
         exact = J.T @ (second * (J @ v))
         close(hotk.hvp(f, jnp.asarray(x), jnp.asarray(v), mode=mode), exact)
+
+
+def repeated(y, factor, count):
+    body = lambda s: (s[0] + 1, s[1] * factor)
+    return jax.lax.while_loop(lambda s: s[0] < count, body, (0, y))[1]
+
+
+@jax.custom_vjp
+def grown(y, count):
+    """Twice `y`, `count` times: a reverse rule with a loop, as that of a solver."""
+    return repeated(y, 2.0, count)
+
+
+grown.defvjp(
+    lambda y, count: (grown(y, count), count),
+    lambda count, g: (repeated(g, 2.0, count), None),
+)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("nesting", ["Auto", "FORWARD_OVER_REVERSE"])
+def test_a_model_with_a_reverse_rule_that_jax_cannot_transpose(nesting):
+    model = lambda x: grown(jnp.sin(x), 3)
+    x, v = jnp.array([0.3, -0.2, 1.0]), jnp.array([1.0, 2.0, -0.5])
+    f = hotk.curvature.GaussNewton(model, lambda z: jnp.sum(z**2) / 2)
+    mode = hotk.Auto() if nesting == "Auto" else getattr(hotk, nesting)
+    close(hotk.hvp(f, x, v, mode=mode), 64 * jnp.cos(x) ** 2 * v)
+    close(hotk.gradient(f, x), 64 * jnp.sin(x) * jnp.cos(x))
+    transform = hotk.optim.levenberg_marquardt()
+    residual = lambda x: model(x) - 1.0
+    objective = lambda x: jnp.sum(residual(x) ** 2) / 2
+    step, _ = transform.update(
+        jax.grad(objective)(x), transform.init(x), x, residual_fn=residual
+    )
+    assert objective(x + step) < objective(x)
