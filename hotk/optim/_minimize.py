@@ -25,6 +25,7 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk.capture import Closure, Skeleton
 from hotk.linop import space
 from hotk.mode import Nested
 
@@ -143,18 +144,48 @@ class _Iterate(NamedTuple):
     taken: Int[Array, ""]
 
 
+class _Transform(NamedTuple):
+    """What a program of `minimize` knows of a transformation.
+
+    Attributes:
+        skeleton: Its update without the arrays that it captured: a transformation that
+            is made anew has an equal one. The transformation itself if it is opaque.
+        takes_more: Whether an update takes keywords.
+    """
+
+    skeleton: Skeleton | optax.GradientTransformation
+    takes_more: bool
+
+    @staticmethod
+    def of(
+        transform: optax.GradientTransformation,
+    ) -> tuple["_Transform", tuple[Any, ...]]:
+        """Split a transformation into what is static and what it captured."""
+        takes_more = isinstance(transform, optax.GradientTransformationExtraArgs)
+        closure = Closure.of(transform.update)
+        if closure.skeleton.opaque is not None:
+            return _Transform(transform, takes_more), ()
+        return _Transform(closure.skeleton, takes_more), closure.leaves
+
+    def update(self, captured: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return the update, with what it captured."""
+        if isinstance(self.skeleton, Skeleton):
+            return self.skeleton.function(captured)
+        return self.skeleton.update
+
+
 def _chunk(
     f: Callable[..., Any],
     x: Point,
-    c: tuple[optax.OptState, _Limits],
+    c: tuple[optax.OptState, _Limits, tuple[Any, ...]],
     mode: Nested,
     *,
-    transform: optax.GradientTransformation,
+    transform: "_Transform",
     length: int,
 ) -> _Iterate:
     """Make at most `length` steps, or less until one of the reasons to stop."""
-    state, limits = c
-    transform = optax.with_extra_args_support(transform)
+    state, limits, captured = c
+    update = transform.update(captured)
     dtype = space.scalar_dtype(x)
     value_fn = lambda x: f(x)[0]
 
@@ -184,14 +215,10 @@ def _chunk(
         )
 
     def step(s: _Iterate) -> _Iterate:
-        updates, after = transform.update(
-            s.gradient,
-            s.state,
-            s.x,
-            value=s.y,
-            grad=s.gradient,
-            value_fn=value_fn,
-        )
+        known: dict[str, Any] = {}
+        if transform.takes_more:
+            known = {"value": s.y, "grad": s.gradient, "value_fn": value_fn}
+        updates, after = update(s.gradient, s.state, s.x, **known)
         moved = optax.apply_updates(s.x, updates)
         y, gradient = evaluated(moved)
         size = space.norm(gradient)
@@ -255,14 +282,14 @@ def minimize(
     It is the loop that one writes: value and gradient, `transform.update` with
     `value=`, `grad=` and `value_fn=`, `optax.apply_updates`, until the gradient is
     small. The steps run compiled, 64 at a time; a new closure of the same code over
-    other arrays is not compiled again, if the transformation is the same object.
+    other arrays is not compiled again, and neither is a transformation that is made
+    anew, as in the example.
 
     Args:
         f: Function `f(x, *args)` that returns one real number.
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
         transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not. What
-            it reads besides its state, such as a list in a schedule, is read when it
-            is first traced.
+            it captured, such as a list in a schedule, is read in each call.
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
@@ -285,9 +312,10 @@ def minimize(
 
     Example:
         >>> f = lambda x, a: jnp.sum((x - a) ** 4)
-        >>> transform = hotk.optim.newton_cg()
-        >>> x0 = jnp.zeros(2)
-        >>> found = hotk.optim.minimize(f, x0, transform, args=(1.0,), tol=1e-3)
+        >>> find = lambda x0, a: hotk.optim.minimize(
+        ...     f, x0, hotk.optim.newton_cg(), args=(a,), tol=1e-3
+        ... )
+        >>> found = find(jnp.zeros(2), 1.0)
         >>> bool(found.converged), bool(jnp.all(abs(found.x - 1) < 0.1))
         (True, True)
     """
@@ -310,8 +338,8 @@ def minimize(
     refuse_complex_parameters(call, moving)
     traced = in_trace()
     length = max(max_steps, 1) if traced else 64
-    choices = (("transform", transform), ("length", length))
-    bound = BoundFormula(_chunk, choices)
+    split, captured = _Transform.of(transform)
+    bound = BoundFormula(_chunk, (("transform", split), ("length", length)))
     default = float(jnp.finfo(dtype).eps) ** 0.5
     limits = _Limits(
         tol=jnp.asarray(default if tol is None else tol, dtype),
@@ -329,7 +357,7 @@ def minimize(
                 end: _Iterate = run(
                     f,
                     point,
-                    (state, limits),
+                    (state, limits, captured),
                     *args,
                     order=bound,
                     where=None if selected is None else Selection(selected),

@@ -1,5 +1,7 @@
 """The loop: its result, its reasons to stop, its compiles."""
 
+import threading
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -78,6 +80,84 @@ def test_a_fresh_objective_over_other_data_is_not_compiled():
         found = solve(3 * jnp.ones(3), 2.0)
     assert counted() == 0
     close(found, np.full(3, 3.0), atol=1e-5)
+
+
+MADE = {
+    "newton_cg": lambda: hotk.optim.newton_cg(),
+    "trust_region": lambda: hotk.optim.trust_region(subproblem="exact"),
+    "sophia": lambda: hotk.optim.sophia(0.1),
+    "frozen": lambda: hotk.optim.newton_cg(1.0, where=lambda a: a.ndim == 1),
+    "another damping": lambda: hotk.optim.newton(damping=float(DAMPINGS.uniform())),
+    "lbfgs": lambda: optax.lbfgs(),
+    "chain": lambda: optax.chain(
+        optax.clip(1.0), optax.adam(optax.exponential_decay(0.1, 10, 0.9))
+    ),
+    "schedule": lambda: optax.scale_by_schedule(lambda count: -0.1 / (1 + count)),
+    "inject": lambda: optax.inject_hyperparams(optax.adam)(learning_rate=0.1),
+}
+DAMPINGS = np.random.default_rng(0)
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("name", MADE)
+def test_a_transformation_that_is_made_anew_is_not_compiled(name, default_settings):
+    make = MADE[name]  # those of optax need JAX's implicit promotion
+    start = jnp.array([-1.2, 1.0, 0.5])
+    run = lambda: hotk.optim.minimize(rosenbrock, start, make(), max_steps=3)
+    first = run()
+    run()
+    with compiles() as counted:
+        again = run()
+    assert counted() == 0
+    if name != "another damping":
+        close(again.x, first.x)
+
+
+def descent(rate):
+    return optax.scale_by_schedule(lambda count: -rate[0])
+
+
+class Descent:
+    rate = 0.1
+
+    def init(self, params):
+        return ()
+
+    def update(self, updates, state, params=None):
+        return jax.tree.map(lambda g: -self.rate * g, updates), state
+
+
+def test_what_a_transformation_captured_is_read_in_each_call():
+    f, x0 = lambda x: jnp.sum(x**2), jnp.ones(2)
+    after = lambda transform: hotk.optim.minimize(f, x0, transform, max_steps=1).x
+    rate, held = [0.1], Descent()
+    kept = descent(rate)
+    close(after(kept), np.full(2, 0.8))
+    close(after(held), np.full(2, 0.8))
+    rate[0] = held.rate = 0.25
+    close(after(kept), np.full(2, 0.5))
+    close(after(descent(rate)), np.full(2, 0.5))
+    close(after(held), np.full(2, 0.5))
+    # Arrays are arguments of the program, also where they are tracers.
+    step = lambda rate: after(optax.scale_by_schedule(lambda count: -rate))
+    close(step(jnp.array(0.25)), np.full(2, 0.5))
+    rates = jnp.array([0.1, 0.25])
+    close(jax.vmap(step)(rates), np.array([[0.8, 0.8], [0.5, 0.5]]))
+
+
+def test_a_transformation_that_no_walk_sees_through_is_known_by_itself():
+    lock = threading.Lock()
+
+    def update(updates, state, params=None):
+        with lock:
+            return jax.tree.map(lambda g: -0.25 * g, updates), state
+
+    transform = optax.GradientTransformation(lambda params: (), update)
+    run = lambda: hotk.optim.minimize(rosenbrock, START, transform, max_steps=2).x
+    first = run()
+    with compiles() as counted:
+        close(run(), first)
+    assert counted() == 0
 
 
 @pytest.mark.exhaustive
