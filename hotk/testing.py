@@ -158,7 +158,8 @@ def check_likelihood(
 
     Raises:
         AssertionError: If one fails; the message is the table.
-        TypeError: If the class does not say what its Fisher matrix is.
+        TypeError: If it is no likelihood, or its class does not say what its Fisher
+            matrix is.
 
     Example:
         >>> import hotk.testing
@@ -167,6 +168,11 @@ def check_likelihood(
         >>> checked.passed
         True
     """
+    if not isinstance(loss, AbstractLikelihood):
+        raise TypeError(
+            f"`check_likelihood(loss, z)`: `{type(loss).__name__}` is not a class of "
+            "`hotk.curvature.AbstractLikelihood`, so it has no density to draw from."
+        )
     one, other = jax.random.split(jax.random.key(0) if key is None else key)
     z = jnp.asarray(z)
     u = _direction(one, z)

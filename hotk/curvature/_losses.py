@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, Shaped
 
-from hotk._core import RandomKey, RealNumber, Scalar
+from hotk._core import RandomKey, RealNumber, Scalar, StructureError, message
 
 
 Outputs: TypeAlias = Inexact[Array, "N *outputs"]
@@ -24,6 +24,34 @@ def as_array(values: jax.typing.ArrayLike) -> Array:
     Those of NumPy are copied, as the user may write to them.
     """
     return values if isinstance(values, jax.Array) else jnp.array(values)
+
+
+def like_outputs(loss: object, targets: Targets, z: Outputs) -> Targets:
+    """Return targets in the dtype of the outputs, of which there must be as many.
+
+    Broadcast against each other, N targets and outputs of shape (N, 1) would be N times
+    N: a loss, and a curvature, N times as large.
+
+    Raises:
+        StructureError: If they have another shape.
+    """
+    if targets.shape != z.shape:
+        raise _other_shape(loss, str(z.shape), targets)
+    return targets.astype(z.dtype)
+
+
+def _other_shape(loss: object, expected: str, targets: Targets) -> StructureError:
+    name = type(loss).__name__
+    return StructureError(
+        message(
+            f"{name}(targets)(z)",
+            "the targets do not have the shape of the outputs.",
+            expected=f"targets of shape {expected}",
+            got=str(targets.shape),
+            fix="Reshape the targets, or the outputs of the model; hotk never "
+            "broadcasts them.",
+        )
+    )
 
 
 class AbstractLoss(eqx.Module):
@@ -51,7 +79,8 @@ class AbstractLoss(eqx.Module):
         Args:
             z: The outputs, examples first.
         """
-        return self.factor(z) * jnp.sum(self.each(z))
+        total = jnp.sum(self.each(z))  # first, as it refuses outputs of another shape
+        return self.factor(z) * total
 
     def factor(self, z: Outputs) -> float:
         """Return the factor c: 1/N for the mean over N examples, 1 for the sum.
@@ -168,11 +197,11 @@ class SquaredError(AbstractLikelihood):
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return half the squares."""
-        return (z - self.targets.astype(z.dtype)) ** 2 / 2
+        return (z - like_outputs(self, self.targets, z)) ** 2 / 2
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return the residuals."""
-        return z - targets.astype(z.dtype)
+        return z - like_outputs(self, targets, z)
 
     def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c u`."""
@@ -207,13 +236,15 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
 
     def _probabilities(self, z: Outputs, targets: Targets) -> Outputs:
         if jnp.issubdtype(targets.dtype, jnp.integer):
+            if targets.shape != z.shape[:-1]:
+                raise _other_shape(self, str(z.shape[:-1]), targets)
             return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
-        return targets.astype(z.dtype)
+        return like_outputs(self, targets, z)
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the cross entropies."""
-        logs = jax.nn.log_softmax(z)
-        return -jnp.sum(self._probabilities(z, self.targets) * logs, axis=-1)
+        y = self._probabilities(z, self.targets)
+        return -jnp.sum(y * jax.nn.log_softmax(z), axis=-1)
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return predicted minus given probabilities, if those sum to 1."""
@@ -256,11 +287,11 @@ class SigmoidCrossEntropy(AbstractLikelihood):
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the cross entropies."""
-        return jax.nn.softplus(z) - self.targets.astype(z.dtype) * z
+        return jax.nn.softplus(z) - like_outputs(self, self.targets, z) * z
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return predicted minus given probabilities."""
-        return jax.nn.sigmoid(z) - targets.astype(z.dtype)
+        return jax.nn.sigmoid(z) - like_outputs(self, targets, z)
 
     def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c p (1 - p) u`."""
@@ -294,11 +325,11 @@ class PoissonLoss(AbstractLikelihood):
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
-        return jnp.exp(z) - self.targets.astype(z.dtype) * z
+        return jnp.exp(z) - like_outputs(self, self.targets, z) * z
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return rates minus counts."""
-        return jnp.exp(z) - targets.astype(z.dtype)
+        return jnp.exp(z) - like_outputs(self, targets, z)
 
     def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c exp(z) u`."""
@@ -333,18 +364,18 @@ class HuberLoss(AbstractLoss):
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
-        r = jnp.abs(z - self.targets.astype(z.dtype))
+        r = jnp.abs(z - like_outputs(self, self.targets, z))
         inside = jnp.minimum(r, self._delta(z))
         return inside * (r - inside / 2)
 
     def slope(self, z: Outputs, targets: Targets) -> Outputs:
         """Return the clipped residuals."""
         delta = self._delta(z)
-        return jnp.clip(z - targets.astype(z.dtype), -delta, delta)
+        return jnp.clip(z - like_outputs(self, targets, z), -delta, delta)
 
     def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
         """Return `c u` where the loss is quadratic, zero elsewhere."""
-        inside = jnp.abs(z - self.targets.astype(z.dtype)) <= self._delta(z)
+        inside = jnp.abs(z - like_outputs(self, self.targets, z)) <= self._delta(z)
         return self.factor(z) * jnp.where(inside, u, 0)
 
     def _delta(self, z: Outputs) -> Scalar:

@@ -11,6 +11,7 @@ from hotk._core import (
     Cotangent,
     Function,
     Keywords,
+    OutputError,
     Point,
     Scalar,
     StructureError,
@@ -19,7 +20,7 @@ from hotk._core import (
     describe_tree,
     message,
 )
-from hotk.dense import choose_block, over_basis, size_of, unit
+from hotk.dense import choose_block, is_complex, over_basis, size_of, unit
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -56,7 +57,8 @@ def value_and_divergence(
     gives one number.
 
     Args:
-        f: Function `f(x, *args)` that returns a tree like `x`: a vector field.
+        f: Function `f(x, *args)` that returns a tree like `x`, a vector field, with
+            `None` in the places of leaves that are not differentiated.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused. All axes are summed
             over: for a batch of points use `jax.vmap`.
@@ -76,7 +78,7 @@ def value_and_divergence(
 
     Raises:
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
-        OutputError: If `f` returns anything but floating or complex arrays.
+        OutputError: If `f` returns anything but real floating arrays.
         StructureError: If the value does not have the structure and shapes of `x`.
         ModeError: If `f` has no derivative in this mode.
 
@@ -113,7 +115,8 @@ def divergence(
     needs a few passes in any dimension.
 
     Args:
-        f: Function `f(x, *args)` that returns a tree like `x`: a vector field.
+        f: Function `f(x, *args)` that returns a tree like `x`, a vector field, with
+            `None` in the places of leaves that are not differentiated.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused. All axes are summed
             over: for a batch of points use `jax.vmap`.
@@ -132,7 +135,7 @@ def divergence(
 
     Raises:
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
-        OutputError: If `f` returns anything but floating or complex arrays.
+        OutputError: If `f` returns anything but real floating arrays.
         StructureError: If the value does not have the structure and shapes of `x`.
         ModeError: If `f` has no derivative in this mode.
 
@@ -185,6 +188,7 @@ def like_point(call: str, x: Point, y: PyTree) -> PyTree:
 
     Raises:
         StructureError: If the value does not have the structure and shapes of `x`.
+        OutputError: If it is complex.
     """
     is_none = lambda leaf: leaf is None
     leaves, treedef = jax.tree.flatten(x, is_leaf=is_none)
@@ -193,15 +197,29 @@ def like_point(call: str, x: Point, y: PyTree) -> PyTree:
     except (ValueError, TypeError, KeyError):
         parts = [StructureError] * len(leaves)  # no leaf has its shape
     pairs = list(zip(leaves, parts, strict=True))
+    if is_complex(y):
+        raise OutputError(
+            message(
+                call,
+                "the value of `f` is complex.",
+                expected="real floating arrays",
+                got=describe_tree(y),
+                fix="Take the divergence of its real part and of its imaginary part.",
+            )
+        )
     if all(a is None or _shape(a) == _shape(b) for a, b in pairs):
         return treedef.unflatten([None if a is None else b for a, b in pairs])
+    expected, got = describe_tree(x), describe_tree(y)
+    if expected == got:  # the same leaves in other places
+        expected, got = (str(jax.tree.structure(tree))[:200] for tree in (x, y))
     raise StructureError(
         message(
             call,
             "the value of `f` is not like `x`, so it has no divergence.",
-            expected=describe_tree(x),
-            got=describe_tree(y),
-            fix="A divergence is that of a vector field; `hotk.jacobian` takes any f.",
+            expected=expected,
+            got=got,
+            fix="Return a tree like `x`, with `None` in the places of leaves that are "
+            "not differentiated. `hotk.jacobian` takes any f.",
         )
     )
 

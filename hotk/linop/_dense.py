@@ -117,7 +117,7 @@ def block(
     """Return the part of the matrix between two parts of the space."""
     call, like = "H.block(row, column)", space_of(operator)
     rows, cols = (Entries.of(call, like, each) for each in (row, column))
-    sizes = [space.dimension(jax.eval_shape(p.take, like)) for p in (rows, cols)]
+    sizes = [part.size(like) for part in (rows, cols)]
     _check_size(operator, call, *sizes)
     # The columns of the transpose, if they are fewer.
     turned = operator.symmetric and sizes[0] < sizes[1]

@@ -1,5 +1,6 @@
 """`Entries`: some entries of the vectors of a space."""
 
+import math
 from typing import Any, TypeAlias, final
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from . import space
 from ._index import Index, leaf_numbers
 
 
-Mask: TypeAlias = bool | Bool[np.ndarray, "..."] | Bool[Array, "..."]
+Mask: TypeAlias = bool | np.bool_ | Bool[np.ndarray, "..."] | Bool[Array, "..."]
 """Entries of a leaf, or rows: what `leaf[mask]` is; or whether all of it."""
 
 Part: TypeAlias = str | Where | PyTree[Mask]
@@ -85,6 +86,17 @@ class Entries(eqx.Module):
         """Whether each leaf is selected as a whole or not at all."""
         return all(index is None for index in self.indices)
 
+    def size(self, like: Vector) -> int:
+        """Count the real numbers among these entries: two for each complex one."""
+        total = 0
+        rows = zip(jax.tree.leaves(like), self.indices, self.kept, strict=True)
+        for leaf, index, some in rows:
+            count = leaf.size
+            if index is not None:
+                count = len(index[0]) * math.prod(leaf.shape[len(index) :])
+            total += some * count * (2 if jnp.iscomplexobj(leaf) else 1)
+        return total
+
     def take(self, v: Vector) -> Vector:
         """Return these entries of a vector: a leaf has the shape of `leaf[mask]`."""
         leaves, treedef = jax.tree.flatten(v)
@@ -129,10 +141,12 @@ def _masks(call: str, like: Vector, part: Part) -> list[Any]:
     if isinstance(part, str):
         numbers = leaf_numbers(like, Index.of(like)[part])
         return [i in numbers for i in range(len(leaves))]
+    if isinstance(part, list) and jax.tree.structure(like) == jax.tree.structure(0):
+        part = np.asarray(part)  # a list of booleans for the entries of one array
     given = jax.tree.leaves(part)
     if not any(map(_is_mask, given)):
-        if any(isinstance(each, (np.ndarray, jax.Array)) for each in given):
-            raise _no_mask(call, part)
+        if any(isinstance(each, str) or _is_other_array(each) for each in given):
+            raise _no_part(call, part)
         flags = selection(call, like, part)
         return [True] * len(leaves) if flags is None else list(flags)
     if len(given) == 1 and given[0] is part and _is_flat(part, like):
@@ -152,6 +166,15 @@ def _is_mask(mask: Any) -> bool:
     return known and mask.dtype == bool and mask.ndim > 0
 
 
+def _is_flag(mask: Any) -> bool:
+    known = isinstance(mask, (np.ndarray, jax.Array)) and not isinstance(mask, Tracer)
+    return known and mask.dtype == bool and mask.ndim == 0
+
+
+def _is_other_array(part: Any) -> bool:
+    return isinstance(part, (np.ndarray, jax.Array)) and not _is_flag(part)
+
+
 def _is_flat(mask: Any, like: Vector) -> bool:
     """Whether one mask is for all entries, in the order of the index."""
     if any(map(jnp.iscomplexobj, jax.tree.leaves(like))):  # two entries for a number
@@ -168,21 +191,28 @@ def _split(mask: np.ndarray, leaves: list[Array]) -> list[np.ndarray]:
 
 def _checked(call: str, mask: Any, leaf: Array, part: Part) -> Any:
     """Return a mask that fits a leaf, or one number for a leaf as a whole."""
-    if isinstance(mask, (bool, np.bool_)):
+    if isinstance(mask, (bool, np.bool_)) or _is_flag(mask):
         return bool(mask)
     if not _is_mask(mask) or mask.shape != leaf.shape[: mask.ndim]:
         raise _other_structure(call, leaf, mask)
     return np.asarray(mask)
 
 
-def _no_mask(call: str, part: object) -> TypeError:
+def _no_part(call: str, part: object) -> TypeError:
+    fix = "Indices become a mask by `np.isin(np.arange(n), indices)`."
+    given = jax.tree.leaves(part)
+    if any(isinstance(each, Tracer) for each in given):
+        fix = "How many entries there are must be known: make the mask with NumPy, or "
+        fix += "outside of the transformation."
+    if any(isinstance(each, str) for each in given):
+        fix = "For several leaves give a tree of `True` and `False`."
     return TypeError(
         message(
             call,
-            "these arrays are no masks.",
-            expected="arrays of booleans, known outside of a trace",
+            "this selects no part of the space.",
+            expected="a path, a leaf filter, or boolean arrays that are no tracers",
             got=describe_tree(part),
-            fix="Indices become a mask by `np.isin(np.arange(n), indices)`.",
+            fix=fix,
         )
     )
 

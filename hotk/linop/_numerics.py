@@ -103,7 +103,7 @@ class AbstractNumerics(AbstractLinearMap):
         """
         flat = np.asarray(v).reshape(-1)
         product = self.mv(self.vector(flat.astype(self.dtype), "A.matvec(v)"))
-        return np.asarray(flattened(product))
+        return np.array(flattened(product))  # a copy: SciPy writes into it
 
     def rmatvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " n"]:
         """Return the product of the transpose with a flat vector, as SciPy names it.

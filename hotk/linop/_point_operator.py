@@ -30,6 +30,7 @@ from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
 
+from . import space
 from ._entries import Entries, Part
 from ._frozen import Selected, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator, Restricted
@@ -101,6 +102,29 @@ class AbstractPointOperator(AbstractOperator):
         kept = iter(entries.kept)
         selected = tuple(a is not None and next(kept) for a in moved)
         return _with_selected(self, selected)
+
+    def take(self, v: PyTree) -> Vector:
+        """Return what a vector of the whole space has in this one; see `restrict`.
+
+        Args:
+            v: A vector of this space, which may have other leaves as well.
+
+        Raises:
+            StructureError: If it has not all leaves of this space.
+        """
+        return self.vector(v, "H.take(v)")
+
+    def embed(self, v: PyTree) -> Vector:
+        """Return a vector of all floating and complex leaves, zero in the others.
+
+        Args:
+            v: A vector of this space.
+
+        Raises:
+            StructureError: If it is not a vector of this space.
+        """
+        zeros = space.zeros(moving(self.x, None))
+        return eqx.combine(self.vector(v, "H.embed(v)"), zeros)
 
     def direction(self, v: Vector, *, batched: bool = False) -> Tangent:
         """Return a vector, or several, as a direction that `hvp` takes.

@@ -265,3 +265,22 @@ def test_numpy_targets_are_copied(as_user):
     given[:] = 5.0
     close(loss(jnp.zeros((2, 1))), jnp.asarray(0.5))
     close(SquaredError([[1.0], [3.0]])(jnp.zeros((2, 1))), jnp.asarray(2.5))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_targets_are_never_broadcast_against_outputs(name, as_user):
+    kind, targets, _ = LOSSES[name]
+    loss = kind(targets)
+    shapes = [Z[:, :, None], Z[:1], jnp.zeros(())]
+    if name != "softmax":  # of which this is one with a single class
+        shapes.append(Z[:, :1])
+    for wrong in shapes:
+        with pytest.raises(hotk.StructureError, match="shape of the outputs"):
+            loss(wrong)
+    with pytest.raises(hotk.StructureError, match="never broadcasts"):
+        hotk.ggnvp(lambda z: z[:, :, None], loss, Z, U)
+
+
+def test_a_loss_without_a_density_is_no_likelihood(as_user):
+    with pytest.raises(TypeError, match="HuberLoss"):
+        hotk.testing.check_likelihood(HuberLoss(NUMBERS), Z)

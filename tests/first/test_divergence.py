@@ -106,6 +106,8 @@ def test_a_loop_has_it_forward_and_a_reverse_rule_reverse():
         (lambda x: x[:2], X, hotk.StructureError),
         (lambda x: x, jnp.ones(2, complex), hotk.DtypeError),
         (lambda x: jnp.argsort(x), X, hotk.OutputError),
+        (lambda x: jax.lax.complex(x, 2.0 * x), X, hotk.OutputError),
+        (lambda p: {"x": p["x"]}, {"x": X, "n": 3}, hotk.StructureError),
     ],
 )
 def test_what_has_no_divergence_is_refused(f, x, error):

@@ -153,11 +153,21 @@ def test_it_passes_through_transformations_and_other_masks_compile_nothing():
         (lambda a: False, hotk.StructureError, "nothing is selected"),
         (np.zeros(9, bool), hotk.StructureError, "nothing is selected"),
         (np.array([0, 2]), TypeError, "np.isin"),
+        (["b", "c"], TypeError, "a tree of `True` and `False`"),
         (np.ones(8, bool), hotk.StructureError, "does not fit"),
         ({**MASKS["rows"], "c": np.ones(3, bool)}, hotk.StructureError, r"f\w+\[2\]"),
         ({"w": MASKS["rows"]["w"]}, hotk.StructureError, "does not fit"),
     ],
-    ids=["path", "nothing", "false", "indices", "length", "shape", "structure"],
+    ids=[
+        "path",
+        "nothing",
+        "false",
+        "indices",
+        "paths",
+        "length",
+        "shape",
+        "structure",
+    ],
 )
 def test_what_is_no_part_is_refused(part, error, says):
     H = hotk.HessianOperator(mixed, X)
@@ -179,3 +189,38 @@ def test_the_last_layer_of_a_network():
     hidden = jax.nn.relu(jax.vmap(model.layers[0])(data))
     features = np.concatenate([hidden, np.ones((3, 1))], 1)
     close(H.matrix(), 2 * features.T @ features / 3, rtol=1e-5)
+
+
+def test_one_number_is_selected_by_one_boolean():
+    f = lambda p: jnp.sum(p["w"] ** 2) * p["s"]
+    H = hotk.HessianOperator(f, {"w": jnp.array([1.0, -1.0]), "s": jnp.array(2.0)})
+    by_values = H.restrict(jax.tree.map(lambda a: a > 0, H.x))
+    close(by_values.matrix(), np.array([[0.0, 2.0], [2.0, 4.0]]))
+    for yes in (np.array(True), jnp.array(True), np.bool_(True), True):
+        some = H.restrict({"w": np.array([False, True]), "s": yes})
+        close(some.matrix(), np.array([[0.0, -2.0], [-2.0, 4.0]]))
+    close(H.restrict({"w": jnp.array(True), "s": jnp.array(False)}).size, 2)
+    listed = hotk.HessianOperator(lambda x: jnp.prod(x), jnp.array([1.0, 2.0, 3.0]))
+    close(listed.restrict([True, False, True]).matrix(), np.array([[0, 2.0], [2, 0]]))
+
+
+def test_a_mask_that_is_a_tracer_is_refused(as_user):
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.ones(3))
+    with pytest.raises(TypeError, match="make the mask with NumPy"):
+        jax.jit(lambda mask: H.restrict(mask).matrix())(np.ones(3, bool))
+
+
+@pytest.mark.parametrize("part", ["c", MASKS["rows"], MASKS["flat"]], ids=str)
+def test_a_newton_step_on_a_part_is_written_in_one_way(part):
+    H = hotk.HessianOperator(mixed, X)
+    for A in (H, H + 0.5 * hotk.Identity()):
+        R = A.restrict(part)
+        step = R.embed(R.solve(R.take(H.gradient), tol=1e-12).x)
+        places = PLACES["rows" if part is MASKS["rows"] else "flat"]
+        places = [1, 2] if isinstance(part, str) else places
+        damped = exact() + (0.0 if A is H else 0.5) * np.eye(9)
+        expected = np.zeros(9)
+        block = damped[np.ix_(places, places)]
+        gradient = np.asarray(H.flat(H.gradient))
+        expected[places] = np.linalg.solve(block, gradient[places])
+        close(H.flat(step), expected, rtol=1e-6)
