@@ -30,19 +30,18 @@ def test_eigenvalues_and_solutions_by_scipy_itself():
         np.testing.assert_allclose(A @ x, np.ones(12), rtol=1e-9)
 
 
-@pytest.mark.parametrize("column", [False, True])
-def test_products_are_flat_arrays_of_numpy(column, as_user):
+def test_products_are_flat_arrays_of_numpy(as_user):
     small = hotk.HessianOperator(energy, jax.tree.map(jnp.float32, POINT))
     assert small.dtype == np.float32
     v = np.arange(12.0)
     wrapped = aslinearoperator(small)
     assert wrapped.dtype == np.float32
-    shaped = v[:, None] if column else v
-    expected = (A @ v)[:, None] if column else A @ v
-    for product in (wrapped.matvec(shaped), wrapped.rmatvec(shaped)):
+    for product in (wrapped.matvec(v), wrapped.rmatvec(v)):
         assert isinstance(product, np.ndarray)
-        np.testing.assert_allclose(product, expected, rtol=1e-5)
-    close(small.matvec(v), np.asarray(small @ jnp.asarray(v, jnp.float32)))
+        np.testing.assert_allclose(product, A @ v, rtol=1e-5)
+    # SciPy before 1.20 may give a matrix of one column.
+    for given in (v, v[:, None]):
+        close(small.matvec(given), np.asarray(small @ jnp.asarray(v, jnp.float32)))
 
 
 def test_what_is_no_vector_or_has_no_transpose_is_refused(as_user):
