@@ -74,7 +74,8 @@ def scale_by_levenberg_marquardt(
         A transformation from the gradient to -s. Its update takes one of these:
         `residual_fn=`, for the objective $\|r(x)\|^2 / 2$; `model_fn=` and `loss_fn=`,
         for `loss_fn(model_fn(x))`; or `value_fn=hotk.curvature.GaussNewton(model,
-        loss)`. In its state `control` is $\lambda$. f never increases.
+        loss)`. In its state `control` is $\lambda$. f never
+        increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
         TypeError: If there is no function, or `params` is missing, in an update.
@@ -154,7 +155,7 @@ def _levenberg_marquardt(
 
     return globalized_step(
         local,
-        near.value,
+        near,
         gradient,
         control,
         propose,

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int
 from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import space
 
-from ._local import Local, Outcome, is_finite
+from ._local import Linearization, Local, Outcome, is_finite
 
 
 class Trial(NamedTuple):
@@ -63,6 +63,7 @@ class _Trials(NamedTuple):
     step: Tangent
     control: Scalar
     taken: Bool[Array, ""]
+    doubtful: Bool[Array, ""]
     trials: Int[Array, ""]
     state: GlobalizedState
 
@@ -77,7 +78,7 @@ def initial_state(params: Point, control: Scalar) -> GlobalizedState:
 
 def globalized_step(
     local: Local,
-    value: Any,
+    near: Linearization,
     gradient: Gradient,
     control: Scalar,
     propose: Callable[[Any], Trial],
@@ -86,11 +87,17 @@ def globalized_step(
     accept: ArrayLike,
     max_rejections: ArrayLike,
 ) -> tuple[Any, GlobalizedState]:
-    """Try steps until the objective decreases as it should.
+    r"""Try steps until the objective decreases as it should.
+
+    Close to a minimum the decrease is lost in the rounding of f. There, where the
+    values refuse a step and both decreases are below $\varepsilon^{2/3} |f|$, the
+    slopes along the step decide, as in the approximate Wolfe conditions [1] (4.1):
+    $-(g(x) + g(x + s))^T s / 2$ is the decrease up to the third order of s, with
+    nothing that cancels.
 
     Args:
         local: The objective at the point.
-        value: Its value there.
+        near: Its value and gradient there.
         gradient: Its gradient, or what stands for it.
         control: The radius, or the weight.
         propose: From it to a trial.
@@ -98,11 +105,17 @@ def globalized_step(
             trial to the next one; the ratio of a trial that is rejected is -infinity.
         accept: The smallest ratio of a step that is taken.
         max_rejections: After so many the step is zero.
+
+    References:
+        [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
+            descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
     """
     size = space.norm(gradient)
     dtype = size.dtype
-    start = value.astype(dtype)
+    start = near.value.astype(dtype)
     rounding = jnp.finfo(dtype).eps * jnp.abs(start)
+    # f sums many terms, each with a rounding of its own: its noise is many roundings
+    noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(start)
 
     def attempt(s: _Trials) -> _Trials:
         trial = propose(s.control)
@@ -114,11 +127,14 @@ def globalized_step(
         sensible = jnp.isfinite(ratio) & is_finite(step)
         ratio = jnp.where(sensible, ratio, -jnp.inf)
         taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
+        below = (predicted > 0) & (predicted <= noise) & (jnp.abs(actual) <= noise)
+        doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
         return _Trials(
-            step=space.choose(taken, step, s.step),
+            step=space.choose(taken | doubtful, step, s.step),
             control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
+            doubtful=doubtful,
             trials=s.trials + 1,
             state=s.state._replace(
                 iterations=s.state.iterations + trial.iterations.astype(int),
@@ -134,18 +150,39 @@ def globalized_step(
         step=space.zeros(gradient),
         control=control,
         taken=jnp.zeros((), bool),
+        doubtful=jnp.zeros((), bool),
         trials=jnp.zeros((), int),
         state=initial_state(gradient, control),
     )
     worthwhile = finite & (size > 0)
-    go_on = lambda s: worthwhile & ~s.taken & (s.trials <= max_rejections)
-    end = jax.lax.while_loop(go_on, attempt, begin)
-    outcome = Outcome.where(end.taken, Outcome.accepted, Outcome.rejected)
+    more = lambda s: ~(s.taken | s.doubtful) & (s.trials <= max_rejections)
+    end = jax.lax.while_loop(lambda s: worthwhile & more(s), attempt, begin)
+
+    def decrease_by_slopes() -> Scalar:
+        y = space.plus(local.x, space.narrowed(end.step, local.x))
+        after = Local(local.f, y, local.mode).gradient()
+        slopes = [space.inner(g, end.step) for g in (near.gradient, after)]
+        # without this, steps at the floor of the gradient's rounding never end
+        better = space.norm(after) < space.norm(near.gradient)
+        return jnp.where(better, -sum(slopes) / 2, -jnp.inf).astype(dtype)
+
+    # Once an update and not once a trial: under `vmap` both branches are computed.
+    nothing = lambda: jnp.zeros((), dtype)
+    actual = jax.lax.cond(end.doubtful, decrease_by_slopes, nothing)
+    agreed = end.doubtful & (actual > accept * end.state.predicted)
+    taken = end.taken | agreed
+    actual = jnp.where(agreed, actual, end.state.actual)
+    outcome = Outcome.where(taken, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(size > 0, outcome, Outcome.stationary)
     outcome = Outcome.where(finite, outcome, Outcome.not_finite)
     # A radius that overflowed would make every later step zero: keep the old one.
-    last = jnp.where(jnp.isfinite(end.control), end.control, control)
+    kept = agreed | ~jnp.isfinite(end.control)
+    last = jnp.where(kept, control, end.control)
     state = end.state._replace(
-        control=last, rejections=end.trials - end.taken.astype(int), outcome=outcome
+        control=last,
+        actual=actual,
+        rejections=end.trials - taken.astype(int),
+        outcome=outcome,
     )
-    return space.times(-1, end.step), state
+    step = space.choose(taken, end.step, space.zeros(end.step))
+    return space.times(-1, step), state

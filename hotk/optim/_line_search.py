@@ -55,7 +55,9 @@ def scale_by_line_search(
     goes on to decrease; else t shrinks to the minimum of the parabola through what is
     known, but not below a tenth and not above `shrink` of what it was. The slope
     $g^T p$ is computed. A value of f that is not finite counts as too large, and t
-    shrinks by the seventh power of `shrink`.
+    shrinks by the seventh power of `shrink`. Where the decrease is lost in the rounding
+    of f, the slope at t = 1 decides by the approximate Wolfe condition [2] (4.1), so f
+    may increase by $\varepsilon^{2/3} |f|$.
 
     Unlike the line searches of optax it does not compile again for a new closure, and
     needs no keyword but `value_fn`.
@@ -82,6 +84,8 @@ def scale_by_line_search(
     References:
         [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 3.1 and
             (3.57) to (3.58).
+        [2] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
+            descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
     """
     numbers = {
         "decrease": decrease,
@@ -140,12 +144,23 @@ def _line_search(
         )
 
     y = value(one)
+    # f sums many terms, each with a rounding of its own: its noise is many roundings
+    noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(start)
+    below = (-slope <= noise) & (jnp.abs(y - start) <= noise)
+    doubtful = (slope < 0) & ~good(one, y) & below
+    moved = Local(local.f, _moved(local.x, step, one), local.mode)
+    last = jax.lax.cond(
+        doubtful,
+        lambda: moved.value_and_slope(step)[1].astype(dtype),
+        lambda: jnp.zeros((), dtype),
+    )
+    agreed = doubtful & (-(slope + last) / 2 >= -c1 * slope)
     straight = good(one, y) & (y - start <= slope)  # no positive curvature along it
-    running = (slope < 0) & (straight | ~good(one, y))
+    running = (slope < 0) & ~agreed & (straight | ~good(one, y))
     begin = _Search(one, y, none + 1, straight, running)
     go_on = lambda s: s.running & (s.evaluations < numbers["max_evaluations"])
     end = jax.lax.while_loop(go_on, next_length, begin)
-    found = good(end.t, end.y) & (slope < 0) & jnp.isfinite(start)
+    found = (agreed | good(end.t, end.y)) & (slope < 0) & jnp.isfinite(start)
     length = jnp.where(found, end.t, 0)
     outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)

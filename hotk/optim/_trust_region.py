@@ -39,7 +39,8 @@ def scale_by_trust_region(
     and s at the boundary [1] (Algorithm 4.1). Departing from it, an update tries
     smaller radii by itself, without a new gradient, until a step is taken; and where
     both decreases are within a rounding of f, they count as equal [3] (section
-    17.4.2).
+    17.4.2). Where f is too noisy to tell, the slopes along s decide, as in the
+    approximate Wolfe conditions [4] (4.1).
 
     Args:
         radius: The first $\Delta$; if left out, the length of the step to the minimum
@@ -56,7 +57,7 @@ def scale_by_trust_region(
     Returns:
         A transformation from the gradient to -s. Its update takes `value_fn=`. Its
         state says radius, products, curvature, decreases and what became of the step.
-        f never increases.
+        f never increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
         ValueError: If there is no such subproblem.
@@ -76,6 +77,8 @@ def scale_by_trust_region(
         [2] Steihaug (1983). The conjugate gradient method and trust regions in large
             scale optimization. SIAM J. Numer. Anal. 20(3), 626-637.
         [3] Conn, Gould and Toint (2000). Trust-Region Methods. SIAM.
+        [4] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
+            descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
     """
     if subproblem not in ("steihaug", "exact"):
         raise ValueError(
@@ -130,7 +133,7 @@ def _trust_region(
     radius = jnp.minimum(radius, largest)
     return globalized_step(
         local,
-        near.value,
+        near,
         gradient,
         radius,
         propose,
@@ -303,7 +306,7 @@ def _cubic(
 
     return globalized_step(
         local,
-        near.value,
+        near,
         gradient,
         state.control,
         propose,
