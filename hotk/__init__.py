@@ -99,6 +99,7 @@ from hotk.second import (
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
 )
+from hotk.sparse import SparseMatrix as SparseMatrix
 
 from . import plot as plot
 

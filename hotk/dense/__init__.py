@@ -14,4 +14,20 @@ from ._block import (
 )
 from ._columns import columns as columns
 from ._entrywise import is_entrywise as is_entrywise
+from ._flat import (
+    dimension as dimension,
+    flattened as flattened,
+    gathered as gathered,
+    is_explicit as is_explicit,
+    parts as parts,
+    promoted as promoted,
+    unflattened as unflattened,
+    whole as whole,
+)
+from ._index import Index as Index, leaf_numbers as leaf_numbers
 from ._sizes import Sizes as Sizes
+from ._vectors import (
+    as_vector as as_vector,
+    cast_leaf as cast_leaf,
+    is_flat as is_flat,
+)

@@ -19,9 +19,9 @@ from hotk._core import (
     message,
     selection,
 )
+from hotk.dense import Index, leaf_numbers
 
 from . import space
-from ._index import Index, leaf_numbers
 
 
 Mask: TypeAlias = bool | np.bool_ | Bool[np.ndarray, "..."] | Bool[Array, "..."]

@@ -27,9 +27,8 @@ from hotk._core import (
     split_point,
 )
 from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
+from hotk.dense import cast_leaf
 from hotk.prepared import as_input
-
-from ._vectors import cast_leaf
 
 
 class StaticParts:

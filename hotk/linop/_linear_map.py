@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import StructureError, Vector, describe_tree, message
+from hotk.dense import as_vector, is_flat
 
-from ._vectors import as_vector, is_flat
 from .space import unflattened
 
 

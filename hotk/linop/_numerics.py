@@ -7,10 +7,10 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector
+from hotk.dense import Index
 
 from . import _dense, space
 from ._entries import Part
-from ._index import Index
 from ._lanczos import Eigenpairs, Which, eigh
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook

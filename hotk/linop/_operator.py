@@ -9,12 +9,13 @@ import numpy as np
 from jaxtyping import Array, Num, PyTree
 
 from hotk._core import Vector, number_name
+from hotk.dense import is_flat
 
 from . import space
 from ._entries import Entries, Part
 from ._linear_map import check_same_space, common_like
 from ._numerics import AbstractNumerics
-from ._vectors import is_flat, space_of
+from ._vectors import space_of
 from .space import flattened, unflattened
 
 

@@ -4,7 +4,8 @@ import html
 
 import jax
 
-from ._index import Index
+from hotk.dense import Index
+
 from ._linear_map import AbstractLinearMap
 
 

@@ -5,36 +5,29 @@ for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v
 """
 
 import contextlib
-import functools
 import itertools
-from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Inexact, Int, Num, PyTree
 
 from hotk._core import RandomKey, Scalar, Tracer, Vector
+from hotk.dense import (
+    dimension as dimension,
+    flattened as flattened,
+    gathered as gathered,
+    is_explicit as is_explicit,
+    parts as parts,
+    promoted as promoted,
+    unflattened as unflattened,
+    whole as whole,
+)
 
 
 Factor: TypeAlias = float | Num[Array, ""]
 """What a vector may be multiplied with: a real number, traced or not."""
-
-
-def promoted(*dtypes: DTypeLike) -> jnp.dtype:
-    """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
-    if len({jnp.dtype(dtype) for dtype in dtypes}) > 1:
-        # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
-        dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
-    with jax.numpy_dtype_promotion("standard"):
-        return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
-
-
-def _is_tiny(dtype: DTypeLike) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.finfo(dtype).bits <= 8
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
@@ -56,12 +49,6 @@ def scalar_dtype(v: Vector) -> jnp.dtype:
     """Return the real dtype of inner products."""
     dtypes = [jnp.finfo(wide(a.dtype)).dtype for a in jax.tree.leaves(v)]
     return promoted(jnp.float32, *dtypes)
-
-
-def dimension(v: Vector) -> int:
-    """Count the real numbers in a vector: two for each complex one."""
-    leaves = jax.tree.leaves(v)
-    return sum(a.size * (2 if jnp.iscomplexobj(a) else 1) for a in leaves)
 
 
 def inner(u: Vector, v: Vector) -> Scalar:
@@ -162,11 +149,6 @@ def zeros(like: Vector) -> Vector:
         return jax.tree.map(jnp.zeros_like, like)
 
 
-def is_explicit(a: Array) -> bool:
-    """Whether the type of an array says how it is split among devices."""
-    return any(axis is not None for axis in jax.typeof(a).sharding.spec)
-
-
 def mesh_of(v: Vector) -> contextlib.AbstractContextManager[Any]:
     """Enter the mesh that a traced vector is split over explicitly, if it is.
 
@@ -176,15 +158,6 @@ def mesh_of(v: Vector) -> contextlib.AbstractContextManager[Any]:
         if isinstance(a, Tracer) and is_explicit(a):
             return jax.sharding.use_abstract_mesh(jax.typeof(a).sharding.mesh)
     return contextlib.nullcontext()
-
-
-def gathered(a: Array) -> Array:
-    """Return an array whole on each device, if its type would forbid to reshape it."""
-    if not is_explicit(a):
-        return a
-    sharding: Any = jax.typeof(a).sharding if isinstance(a, Tracer) else a.sharding
-    whole = PartitionSpec(*[None] * a.ndim)
-    return jax.sharding.reshard(a, NamedSharding(sharding.mesh, whole))
 
 
 def placed(v: Vector, like: Vector) -> Vector:
@@ -295,43 +268,3 @@ def orthogonal(basis: PyTree, w: Vector) -> tuple[Vector, Float[Array, " count"]
     """Subtract from a vector its part in the span of a basis; return both."""
     found = coefficients(basis, w)
     return minus(w, combination(found, basis)), found
-
-
-# ----- Complex numbers as pairs
-
-
-def parts(v: Vector) -> list[Array]:
-    """List the real arrays of a vector: two for a complex leaf."""
-    made = []
-    for leaf in jax.tree.leaves(v):
-        made += [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
-    return made
-
-
-def whole(arrays: Iterable[Array | np.ndarray], like: Vector) -> Vector:
-    """Put real arrays together again to a vector."""
-    remaining = iter(arrays)
-    made = [
-        jax.lax.complex(next(remaining), next(remaining))
-        if jnp.iscomplexobj(leaf)
-        else next(remaining)
-        for leaf in jax.tree.leaves(like)
-    ]
-    return jax.tree.structure(like).unflatten(made)
-
-
-def flattened(v: Vector) -> Float[Array, " n"]:
-    """Return a vector as one array, in the order of the index."""
-    arrays = parts(v)
-    dtype = promoted(*[a.dtype for a in arrays])
-    return jnp.concatenate([gathered(a).ravel().astype(dtype) for a in arrays])
-
-
-def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
-    """Return one array as a vector."""
-    made, start = [], 0
-    for part in parts(like):
-        piece = flat[start : start + part.size]
-        made.append(piece.reshape(part.shape).astype(part.dtype))
-        start += part.size
-    return whole(made, like)

@@ -1,0 +1,88 @@
+"""Vectors that are trees as one flat array of real numbers, and back.
+
+A complex leaf has its real parts first, then its imaginary parts.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Num
+
+from hotk._core import Tracer, Vector
+
+
+def promoted(*dtypes: DTypeLike) -> jnp.dtype:
+    """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
+    if len({jnp.dtype(dtype) for dtype in dtypes}) > 1:
+        # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
+        dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
+
+
+def _is_tiny(dtype: DTypeLike) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.finfo(dtype).bits <= 8
+
+
+def dimension(v: Vector) -> int:
+    """Count the real numbers in a vector: two for each complex one."""
+    leaves = jax.tree.leaves(v)
+    return sum(a.size * (2 if jnp.iscomplexobj(a) else 1) for a in leaves)
+
+
+def is_explicit(a: Array) -> bool:
+    """Whether the type of an array says how it is split among devices."""
+    return any(axis is not None for axis in jax.typeof(a).sharding.spec)
+
+
+def gathered(a: Array) -> Array:
+    """Return an array whole on each device, if its type would forbid to reshape it."""
+    if not is_explicit(a):
+        return a
+    sharding: Any = jax.typeof(a).sharding if isinstance(a, Tracer) else a.sharding
+    whole = PartitionSpec(*[None] * a.ndim)
+    return jax.sharding.reshard(a, NamedSharding(sharding.mesh, whole))
+
+
+def parts(v: Vector) -> list[Array]:
+    """List the real arrays of a vector: two for a complex leaf."""
+    made = []
+    for leaf in jax.tree.leaves(v):
+        made += [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
+    return made
+
+
+def whole(arrays: Iterable[Array | np.ndarray], like: Vector) -> Vector:
+    """Put real arrays together again to a vector."""
+    remaining = iter(arrays)
+    made = [
+        jax.lax.complex(next(remaining), next(remaining))
+        if jnp.iscomplexobj(leaf)
+        else next(remaining)
+        for leaf in jax.tree.leaves(like)
+    ]
+    return jax.tree.structure(like).unflatten(made)
+
+
+def flattened(v: Vector) -> Float[Array, " n"]:
+    """Return a vector as one array, in the order of the index."""
+    arrays = parts(v)
+    dtype = promoted(*[a.dtype for a in arrays])
+    return jnp.concatenate([gathered(a).ravel().astype(dtype) for a in arrays])
+
+
+def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
+    """Return one array as a vector; of the leaves of `like` only the types matter."""
+    made, start = [], 0
+    for leaf in jax.tree.leaves(like):
+        for _ in range(2 if jnp.iscomplexobj(leaf) else 1):
+            piece = flat[start : start + leaf.size].reshape(leaf.shape)
+            made.append(piece.astype(jnp.finfo(leaf.dtype).dtype))
+            start += leaf.size
+    return whole(made, like)

@@ -1,0 +1,5 @@
+"""Sparse matrices: values on a fixed pattern, their products, sums and solutions."""
+
+from ._matrix import SparseMatrix as SparseMatrix
+from ._pattern import Pattern as Pattern
+from ._simple import diagonal as diagonal, identity as identity

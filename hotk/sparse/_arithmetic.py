@@ -1,0 +1,131 @@
+"""Sums and products of sparse matrices: on patterns once, on values each time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Inexact, Int32
+
+from hotk._core import StructureError, describe, describe_tree, message
+from hotk.dense import promoted
+
+from ._forms import AbstractForms
+from ._pattern import Pattern
+from ._products import sparse_product
+from ._vectors import check_one
+
+
+def added(a: AbstractForms, b: AbstractForms) -> tuple[Inexact[Array, " nnz"], Pattern]:
+    """Return values and pattern of a sum."""
+    p, q = a.pattern, b.pattern
+    if p.shape != q.shape:
+        raise _mismatch("A + B", p, q, f"a matrix of shape {p.shape}", f"{q.shape}")
+    dtype = promoted(a.values.dtype, b.values.dtype)
+    left, right = a.values.astype(dtype), b.values.astype(dtype)
+    if p == q:
+        return left + right, p
+    union, at_left, at_right = p.derived(("sum", q.digest), lambda: _union(p, q))
+    # the trees of the sum are those of the first matrix that has any but a flat array
+    if at_left is not None:
+        left = (
+            jnp.zeros((*left.shape[:-1], union.nnz), dtype)
+            .at[..., at_left]
+            .set(left, unique_indices=True, indices_are_sorted=True)
+        )
+    if at_right is None:
+        return left + right, union
+    return left.at[..., at_right].add(
+        right, unique_indices=True, indices_are_sorted=True
+    ), union
+
+
+def multiplied(
+    a: AbstractForms, b: AbstractForms
+) -> tuple[Inexact[Array, " nnz"], Pattern]:
+    """Return values and pattern of a product."""
+    p, q = a.pattern, b.pattern
+    if p.shape[1] != q.shape[0]:
+        raise _mismatch(
+            "A @ B", p, q, f"a matrix of {p.shape[1]} rows", f"{q.shape[0]} rows"
+        )
+    check_one(a.values)
+    check_one(b.values)
+    pattern, (left, right, place) = sparse_product(p, q)
+    dtype = promoted(a.values.dtype, b.values.dtype)
+    terms = a.values.astype(dtype)[left] * b.values.astype(dtype)[right]
+    if place.size == pattern.nnz:
+        return terms, pattern
+    return jax.ops.segment_sum(
+        terms, place, pattern.nnz, indices_are_sorted=True
+    ), pattern
+
+
+def scaled(
+    values: Inexact[Array, " nnz"], factor: Any, *, divide: bool = False
+) -> Inexact[Array, " nnz"] | None:
+    """Return multiples of values, `None` if the factor is no number.
+
+    Raises:
+        TypeError: If the factor is an array of several numbers.
+    """
+    if not isinstance(factor, (bool, int, float, complex, np.generic, np.ndarray)):
+        if not isinstance(factor, jax.Array):
+            return None
+    elif not isinstance(factor, (np.generic, np.ndarray)):
+        # a Python number takes the dtype of the values, as it does in JAX
+        if isinstance(factor, complex):
+            values = values.astype(promoted(values.dtype, jnp.complex64))
+        return values / factor if divide else values * factor
+    if np.ndim(factor):
+        raise TypeError(
+            f"a sparse matrix is multiplied by numbers, not by {describe(factor)}. "
+            "`A @ v` is a product with a vector, `hotk.sparse.diagonal(d) @ A` scales "
+            "rows, `A @ hotk.sparse.diagonal(d)` scales columns."
+        )
+    factor = jnp.asarray(factor)
+    dtype = promoted(values.dtype, factor.dtype)
+    values, factor = values.astype(dtype), factor.astype(dtype)
+    return values / factor if divide else values * factor
+
+
+def _union(
+    p: Pattern, q: Pattern
+) -> tuple[Pattern, Int32[np.ndarray, " a"] | None, Int32[np.ndarray, " b"] | None]:
+    """Return the positions of either pattern, and where those of each stand in them.
+
+    `None` if a pattern has all of them.
+    """
+    n = max(p.shape[1], 1)
+    keys = [each.rows.astype(np.int64) * n + each.cols for each in (p, q)]
+    key = np.union1d(*keys)
+    rows, cols = np.divmod(key, n)
+    pattern = Pattern(
+        rows,
+        cols,
+        p.shape,
+        output=p.output,
+        input=p.input,
+        symmetric=p.symmetric and q.symmetric,
+    )
+    places = [
+        None if each.size == key.size else np.searchsorted(key, each).astype(np.int32)
+        for each in keys
+    ]
+    # one object for the union and the pattern, where they are equal: no second hash
+    return (p if pattern == p else pattern), places[0], places[1]
+
+
+def _mismatch(
+    call: str, p: Pattern, q: Pattern, expected: str, got: str
+) -> StructureError:
+    return StructureError(
+        message(
+            call,
+            "the matrices do not fit to each other.",
+            expected=expected,
+            got=got,
+            fix=f"The first is applied to {describe_tree(p.input)}, the second to "
+            f"{describe_tree(q.input)}.",
+        )
+    )

@@ -1,0 +1,270 @@
+"""`SparseMatrix`: values on a fixed pattern."""
+
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.typing import DTypeLike
+from jaxtyping import Array, Inexact, PyTree
+from scipy.sparse import issparse
+
+from hotk._core import (
+    StructureError,
+    Vector,
+    describe,
+)
+from hotk.dense import unflattened
+
+from ._arithmetic import added, multiplied, scaled
+from ._blocks import block, indexed
+from ._conversion import summed
+from ._forms import AbstractForms
+from ._pattern import Pattern
+from ._vectors import apply, check_one
+
+
+def _as_values(values: npt.ArrayLike | Array) -> Any:
+    if isinstance(values, (np.ndarray, np.generic, list, tuple)):
+        # A copy: JAX may use the memory of a NumPy array, which the user may change.
+        values = jnp.asarray(np.array(values))
+        if not jnp.issubdtype(values.dtype, jnp.inexact):
+            values = values.astype(float)
+    return values
+
+
+@final
+class SparseMatrix(AbstractForms):
+    """A sparse matrix: values, which JAX computes, on a pattern, which is fixed.
+
+    It is a pytree whose only leaf is `values`: it goes through `jit`, `vmap`, `grad`
+    and `scan`, and matrices of one pattern share compiled programs. Its vectors are
+    trees, as in `hotk.HessianOperator`, or flat arrays.
+
+    Attributes:
+        values: The entries, in the order of the pattern.
+        pattern: Where they stand: a `hotk.sparse.Pattern`.
+
+    Example:
+        >>> A = hotk.SparseMatrix.from_coo([2.0, 1.0, 5.0], [0, 1, 1], [0, 0, 1])
+        >>> (A @ jnp.array([1.0, 2.0])).tolist()
+        [2.0, 11.0]
+        >>> A.todense().tolist()
+        [[2.0, 0.0], [1.0, 5.0]]
+    """
+
+    values: Inexact[Array, " nnz"] = eqx.field(converter=_as_values)
+    pattern: Pattern = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        """Refuse values that do not fit to the pattern."""
+        shape = getattr(self.values, "shape", None)
+        if shape is not None and shape[-1:] != (self.pattern.nnz,):
+            raise StructureError(
+                f"`SparseMatrix(values, pattern)`: the pattern has {self.pattern.nnz} "
+                f"entries and `values` the shape {shape}."
+            )
+
+    @staticmethod
+    def from_coo(
+        values: npt.ArrayLike | Array,
+        rows: npt.ArrayLike,
+        cols: npt.ArrayLike,
+        shape: tuple[int, int] | None = None,
+        *,
+        symmetric: bool = False,
+    ) -> "SparseMatrix":
+        """Make a matrix from entries in any order; those of one position are added.
+
+        Args:
+            values: The entries; they may be traced.
+            rows: Their rows.
+            cols: Their columns.
+            shape: Numbers of rows and columns; the smallest if left out.
+            symmetric: Whether the matrix is symmetric.
+
+        Returns:
+            The matrix.
+        """
+        return SparseMatrix(*summed(_as_values(values), rows, cols, shape, symmetric))
+
+    @staticmethod
+    def from_scipy(matrix: Any, *, symmetric: bool = False) -> "SparseMatrix":
+        """Make a matrix from one of `scipy.sparse`.
+
+        Args:
+            matrix: A sparse array or matrix of SciPy, of any format.
+            symmetric: Whether the matrix is symmetric.
+
+        Returns:
+            The matrix.
+        """
+        coo = matrix.tocoo()
+        shape = (int(coo.shape[0]), int(coo.shape[1]))
+        return SparseMatrix.from_coo(
+            coo.data, coo.row, coo.col, shape, symmetric=symmetric
+        )
+
+    # ----- Products
+
+    @property
+    def T(self) -> "SparseMatrix":
+        """The transpose; itself if it is symmetric."""
+        if self.symmetric:
+            return self
+        pattern, order = self.pattern.transposed()
+        return SparseMatrix(self.values[..., order], pattern)
+
+    def astype(self, dtype: DTypeLike) -> "SparseMatrix":
+        """Return the matrix with values of another dtype."""
+        return SparseMatrix(self.values.astype(dtype), self.pattern)
+
+    def __matmul__(self, other: PyTree) -> Any:
+        """Return the product with a vector, a dense matrix or a sparse matrix.
+
+        Args:
+            other: A tree with the structure and shapes of `pattern.input`; one flat
+                array of as many numbers; an array of shape `(n, k)`, whose columns are
+                such flat arrays; or a `SparseMatrix`.
+
+        Returns:
+            A tree like `pattern.output`, a flat array, an array of shape `(m, k)`, or
+            a `SparseMatrix`.
+
+        Raises:
+            StructureError: If the vector does not fit.
+        """
+        if isinstance(other, SparseMatrix):
+            return SparseMatrix(*multiplied(self, other))
+        return apply(self.pattern, self.values, other, "A @ v")
+
+    def __rmatmul__(self, other: PyTree) -> Any:
+        """Return the product of the transpose, `v @ A`: for a matrix `(k, m)` too."""
+        if getattr(other, "ndim", 1) == 2 and other.shape[1] == self.shape[0]:
+            return (self.T @ other.T).T
+        return self.T @ other
+
+    def matvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " m"]:
+        """Return the product with a flat vector, by the name that SciPy has for it.
+
+        With `shape` and `dtype` it makes the matrix an operator of SciPy:
+        `scipy.sparse.linalg.eigsh(A)`.
+
+        Args:
+            v: A flat vector, or a matrix of one column.
+
+        Returns:
+            The product, a NumPy array.
+        """
+        flat = np.asarray(v).reshape(-1, 1)
+        return np.array(self @ jnp.asarray(flat))[:, 0]
+
+    def rmatvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " n"]:
+        """Return the product of the conjugate transpose with a flat vector."""
+        return np.conj(self.T.matvec(np.conj(np.asarray(v))))
+
+    # ----- Arithmetic
+
+    def __add__(self, other: object) -> "SparseMatrix":
+        """Return the sum with another sparse matrix."""
+        found = _summand(other)
+        if found is None:
+            return NotImplemented
+        return SparseMatrix(*added(self, found))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> "SparseMatrix":
+        """Return the difference of two sparse matrices."""
+        found = _summand(other)
+        if found is None:
+            return NotImplemented
+        return SparseMatrix(*added(self, -found))
+
+    def __rsub__(self, other: object) -> "SparseMatrix":
+        """Return the difference of another one and this one."""
+        return -self + other
+
+    def __neg__(self) -> "SparseMatrix":
+        """Return the negative of the matrix."""
+        return SparseMatrix(-self.values, self.pattern)
+
+    def __mul__(self, factor: Any) -> "SparseMatrix":
+        """Return the matrix times a number."""
+        values = scaled(self.values, factor)
+        return NotImplemented if values is None else SparseMatrix(values, self.pattern)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> "SparseMatrix":
+        """Return the matrix divided by a number."""
+        values = scaled(self.values, divisor, divide=True)
+        return NotImplemented if values is None else SparseMatrix(values, self.pattern)
+
+    # ----- Parts
+
+    def diagonal(self) -> Vector:
+        """Return the diagonal; entries outside of the pattern are zero.
+
+        Returns:
+            A tree like `pattern.input` if that of the output is the same, else a flat
+            array. A complex leaf has the diagonal entries of the real parts in its real
+            part, those of the imaginary parts in its imaginary part.
+        """
+        check_one(self.values)
+        at = np.flatnonzero(self.rows == self.cols)
+        flat = jnp.zeros(min(self.shape), self.dtype)
+        flat = flat.at[self.rows[at]].set(self.values[at], unique_indices=True)
+        tree = self.pattern.input
+        return unflattened(flat, tree) if self.pattern.is_of_one_space else flat
+
+    def block(self, row: object, column: object) -> "SparseMatrix":
+        """Return the block between two leaves or subtrees.
+
+        Args:
+            row: The path of a leaf or subtree of the output, as `pattern.row_index`
+                prints it: `"w"`, `"layers/0/weight"` or `".layers[0].weight"`.
+            column: That of a leaf or subtree of the input.
+
+        Returns:
+            A sparse matrix that maps between these subtrees.
+
+        Raises:
+            KeyError: If there is no such path.
+        """
+        return SparseMatrix(*block(self.pattern, self.values, row, column))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an entry, a row, or a part of the matrix.
+
+        Args:
+            key: Two paths of trees, as for `block`; or what SciPy takes: numbers,
+                slices, masks and arrays of integers.
+
+        Returns:
+            A `SparseMatrix` for a part with two axes, a dense array for a single row or
+            column or a list of entries, a number for one entry.
+        """
+        found = indexed(self.pattern, self.values, key)
+        return SparseMatrix(*found) if isinstance(found, tuple) else found
+
+
+def _summand(other: object) -> SparseMatrix | None:
+    """Return what is added as a sparse matrix, `None` if it knows how to add itself.
+
+    Raises:
+        TypeError: If the sum would be dense.
+    """
+    if isinstance(other, SparseMatrix):
+        return other
+    if issparse(other):
+        return SparseMatrix.from_scipy(other)
+    if isinstance(other, (int, float, complex, np.generic, np.ndarray, jax.Array)):
+        raise TypeError(
+            f"the sum of a sparse matrix and {describe(other)} is dense. Add a "
+            "multiple of `hotk.sparse.identity(A)`, or `hotk.sparse.diagonal(d)`; or "
+            "use `A.todense()`."
+        )
+    return None
