@@ -11,7 +11,7 @@ import numpy as np
 from hotk._core import ARRAY, SHORT, Tracer
 
 from ._captured_type import register, uncopied
-from ._static_arrays import SMALL_SIZE, is_static
+from ._static_arrays import SMALL_SIZE, StaticArrays, is_static
 from ._trail import Identity
 from ._walk import Opaque, Placeholder, Walk
 from ._writer import Unguarded, Writer, guard_weak_identity
@@ -40,14 +40,22 @@ def own_copy(array: np.ndarray) -> np.ndarray:
     return np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
 
 
-def _content(array: jax.Array | np.ndarray) -> Hashable:
+def _content(array: jax.Array | np.ndarray, *, layout: bool = True) -> Hashable:
+    """Return what stands in a key for an array that is static by content.
+
+    Args:
+        array: The array.
+        layout: Whether code may read how an array of NumPy lies in memory. The copy
+            that stands for a view of another array lies otherwise, so a function with
+            a view would seem to write.
+    """
     weak = bool(getattr(array, "weak_type", False))
     if isinstance(array, jax.Array) and _is_key(array):
         data = np.asarray(jax.random.key_data(array))
         return ("content", str(array.dtype), data.shape, data.tobytes())
     data = np.asarray(array)
     form = None
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) and layout:
         form = (array.strides, array.flags.num, type(array))
     content = data.tobytes()
     if data.size > SMALL_SIZE:  # a key holds no copy of a user's data set
@@ -125,7 +133,8 @@ def _visit_numpy(walk: Walk, value: np.ndarray) -> None:
         return
     static = walk.static_arrays
     if static and is_numeric(value.dtype) and is_static(value, static):
-        walk.key.append(_content(value))
+        layout = static != StaticArrays.ALL_INTEGERS
+        walk.key.append(_content(value, layout=layout))
         return
     copy, short = copied(value, copy=walk.copy_numpy)
     walk.add_numpy(copy, value, short)

@@ -36,12 +36,17 @@ class StaticArrays(IntEnum):
     """Arrays of NumPy of any size."""
     ALL_NUMPY_AND_SMALL = 6
     """Arrays of NumPy of any size, and all of at most 64 numbers."""
+    ALL_INTEGERS = 7
+    """Integers and Booleans of any size, for operators whose results have a structure
+    that indices decide."""
 
 
 def is_static(value: object, which: StaticArrays) -> bool:
     """Whether an array or a number is static by content."""
     if isinstance(value, Tracer):
         return False
+    if which == StaticArrays.ALL_INTEGERS:
+        return _is_integral(value)
     numpy = isinstance(value, (np.ndarray, np.generic))
     if numpy and which >= StaticArrays.ALL_NUMPY:
         return True
@@ -57,3 +62,10 @@ def is_static(value: object, which: StaticArrays) -> bool:
         return True
     known = isinstance(value, (jax.Array, np.ndarray, np.generic))
     return known and not jnp.issubdtype(value.dtype, jnp.inexact)
+
+
+def _is_integral(value: object) -> bool:
+    """Whether a value is an integer, a Boolean, or an array of them."""
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return getattr(value.dtype, "kind", "V") in "biu"  # random keys have no kind
+    return isinstance(value, (bool, int))

@@ -85,8 +85,16 @@ def _by_stages(
     if call is None:  # outside of the handler: no error of the user's comes from here
         return stages.opaque(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
-    stage = 0 if entry is None else entry.stage
+    stage = before = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason
+    always = options.definition.static_arrays
+    moving = (*call.captured, *call.inputs.arrays)
+    if stage != OPAQUE and always and any(is_static(a, always) for a in moving):
+        by_content = Call(options, f, x, rest, static_arrays=always)
+        done, result = _try(stages.traced, by_content)
+        if done:
+            return result
+        stage, reason = OPAQUE, result
     if stage == 0:
         done, result = _try(stages.traced, call)
         if done:
@@ -95,7 +103,6 @@ def _by_stages(
     levels = LEVELS.get(reason, ())
     if stage:
         levels = levels[levels.index(stage) :] if stage in levels else ()
-    moving = (*call.captured, *call.inputs.arrays)
     for level in levels:
         # Without such an array this level would trace the same program once more.
         sizes = [getattr(a, "nbytes", 0) for a in moving if is_static(a, level)]
@@ -110,7 +117,7 @@ def _by_stages(
             return result
     result = stages.opaque(options, f, x, rest, reason)
     # What another thread did is true of this call only.
-    if stage != OPAQUE and reason != CHANGED:
+    if before != OPAQUE and reason != CHANGED:
         STORE.entry(call.store_key).postpone(OPAQUE, reason)
     return result
 

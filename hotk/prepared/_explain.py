@@ -238,5 +238,6 @@ _DEFINITION = Definition(
     sized=False,
     choice=None,
     curved=lambda order: False,
+    static_arrays=StaticArrays.NONE,
 )
 _OPTIONS = [Options(_DEFINITION, AUTO, aux, False, None, None) for aux in (False, True)]

@@ -53,9 +53,13 @@ def join(
         What runs the call.
 
     Raises:
-        Unrecognized: If the program of the function cannot be compared with others.
+        Unrecognized: If the program of the function cannot be compared with others, or
+            the structure of the result is that of indices.
         Fallback: If no mode works.
     """
+    if call.options.definition.static_arrays:
+        # A shared program takes constants and numbers as arguments, indices among them.
+        raise Unrecognized("the structure of its result is that of indices")
     member = _member(traced.program.closed, len(call.captured))
     # The size of a named axis is a number in a program, and so are settings: each
     # context has families of its own (`a_named_axis_has_the_size_of_the_call`).

@@ -43,6 +43,7 @@ class StaticLeaves:
 
 _NO_STATICS = StaticLeaves({})
 _NUMBERS = (bool, int, float, complex)
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 class PreparedOperator(Protocol):
@@ -113,6 +114,8 @@ def _can_be_cast(leaf: PyTree, dtype: np.dtype) -> bool:
 def _same_static(a: object, b: object) -> bool:
     if a is b:
         return True
+    if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
+        return _same_content(a, b)
     walks = Walk(), Walk()
     try:
         for walk, value in zip(walks, (a, b), strict=True):
@@ -120,6 +123,16 @@ def _same_static(a: object, b: object) -> bool:
     except Opaque:
         return False
     return not walks[0].leaves and walks[0].key == walks[1].key
+
+
+def _same_content(a: object, b: object) -> bool:
+    """Whether two arrays that are static by content are the same for a program."""
+    if not (isinstance(a, _ARRAYS) and isinstance(b, _ARRAYS)):
+        return False
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
+        return False
+    one, other = own_copy(np.asarray(a)), own_copy(np.asarray(b))
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def same_shardings(prepared: PreparedOperator, arrays: Sequence[Leaf]) -> bool:
@@ -160,10 +173,27 @@ def answer_mismatch(
             return prepared(*arguments)
     rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
     rows += prepared.signature.compare(called)
+    rows += _other_contents(prepared, jax.tree.leaves((x, *rest)))
     rows += [Row(False, name, *pair) for name, pair in settings.items()]
     if all(row.same for row in rows):
         rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
     raise mismatch_error(prepared, rows)
+
+
+def _other_contents(prepared: PreparedOperator, leaves: Sequence[object]) -> list[Row]:
+    """Return a row for each array whose content decides the program, and differs."""
+    names = prepared.signature.names
+    if len(leaves) != len(names):
+        return []
+    pairs = [
+        (names[i], static, leaves[i])
+        for i, static in prepared.statics.by_number.items()
+        if isinstance(static, _ARRAYS) and not _same_static(leaves[i], static)
+    ]
+    return [
+        Row(False, f"content of {name}", f"{was!r:.60}", f"{now!r:.60}")
+        for name, was, now in pairs
+    ]
 
 
 _FIX = "Prepare again for the new arguments, or prepare with `on_mismatch='retrace'`."

@@ -326,6 +326,7 @@ def operator(
     value: bool = False,
     choice: type = int,
     curved: Callable[..., bool] | None = None,
+    static_arrays: StaticArrays = StaticArrays.NONE,
     name: str = "",
 ) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of its formula for a function of one argument.
@@ -344,6 +345,7 @@ def operator(
         choice: The class of the keyword `order`, if the formula has one.
         curved: From `order`, whether the results are zero for a function that is
             piecewise linear; by default whether two derivatives are nested.
+        static_arrays: Which arrays are always static by content; see `Definition`.
         name: The public name, if it is not that of the formula.
     """
 
@@ -362,6 +364,7 @@ def operator(
             sized="block_size" in keywords,
             choice=choice if "order" in keywords else None,
             curved=curved or (lambda order: Nested in modes),
+            static_arrays=static_arrays,
         )
         made = Operator(definition, function)
         return cast("TypedOperator[Parameters, Results]", made)

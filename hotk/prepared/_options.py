@@ -7,6 +7,7 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import Point
+from hotk.capture import StaticArrays
 from hotk.dense import Sizes
 from hotk.mode import AbstractMode, Facts
 
@@ -35,6 +36,8 @@ class Definition:
             or `None` if it has no such keyword.
         curved: From `order`, whether all results but the value are derivatives of
             second order or higher.
+        static_arrays: Which arrays are always static by content: `ALL_INTEGERS` if the
+            structure of the result is that of the indices in `f`.
     """
 
     __slots__ = (
@@ -45,6 +48,7 @@ class Definition:
         "modes",
         "name",
         "sized",
+        "static_arrays",
         "takes",
         "value",
         "wants",
@@ -63,6 +67,7 @@ class Definition:
         sized: bool,
         choice: type | None,
         curved: Callable[..., bool],
+        static_arrays: StaticArrays,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -74,6 +79,7 @@ class Definition:
         self.sized = sized
         self.choice = choice
         self.curved = curved
+        self.static_arrays = static_arrays
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""

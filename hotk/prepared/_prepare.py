@@ -91,7 +91,8 @@ def _find_or_make(
 ) -> tuple[Closure, Call, Program]:
     """Return closure, call and program, with as few arrays static as can be."""
     before = None
-    for level in HELD_LEVELS:
+    always = options.definition.static_arrays
+    for level in (always, *HELD_LEVELS[1:]):
         closure = Closure.of(f, static_arrays=level)
         if closure.skeleton.opaque is not None:
             break

@@ -30,4 +30,4 @@ HELD_LEVELS = (
     StaticArrays.ALL_NUMPY,
     StaticArrays.ALL_NUMPY_AND_SMALL,
 )
-OPAQUE = 1 + StaticArrays.ALL_NUMPY_AND_SMALL
+OPAQUE = 1 + max(StaticArrays)
