@@ -99,7 +99,13 @@ from hotk.second import (
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
 )
-from hotk.sparse import SparseMatrix as SparseMatrix
+from hotk.sparse import (
+    SparseMatrix as SparseMatrix,
+    sparse_ggn as sparse_ggn,
+    sparse_hessian as sparse_hessian,
+    sparse_jacobian as sparse_jacobian,
+    sparsity as sparsity,
+)
 
 from . import plot as plot
 

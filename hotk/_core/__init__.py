@@ -5,6 +5,13 @@ from ._axes import (
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
 )
+from ._by_numpy import (
+    COMPARISONS as COMPARISONS,
+    LOGIC as LOGIC,
+    MOVES as MOVES,
+    ORDERED as ORDERED,
+    RING as RING,
+)
 from ._canonical import (
     CanonicalForm as CanonicalForm,
     Number as Number,
@@ -50,6 +57,7 @@ from ._compat import (
 )
 from ._compat_trace import (
     abandoned_if_failed as abandoned_if_failed,
+    known_results as known_results,
     output_types as output_types,
     rule_functions as rule_functions,
     trace_once as trace_once,
@@ -122,6 +130,7 @@ from ._primitives import (
 )
 from ._programs import (
     check_forward as check_forward,
+    has_users_rule as has_users_rule,
     operation_name as operation_name,
     scan_counts as scan_counts,
 )

@@ -233,3 +233,49 @@ def output_types(
     wrapped = _linear_util.wrap_init(flat, debug_info=debug)
     jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
     return [variable.aval for variable in jaxpr.outvars]
+
+
+def known_results(
+    closed: ClosedJaxpr, known: Sequence[bool], asked: Sequence[bool]
+) -> dict[int, np.ndarray]:
+    """Return the results of a program that do not depend on its unknown inputs.
+
+    JAX splits programs so, loops included, but not in public.
+
+    Args:
+        closed: A program.
+        known: For each of its constants whether it is an array and no tracer. Its
+            inputs are unknown.
+        asked: For each result whether it is asked for.
+
+    Returns:
+        The results that are known and asked for, by their number.
+    """
+    jaxpr = closed.jaxpr
+    if not any(asked):
+        return {}
+    constants = list(zip(jaxpr.constvars, closed.consts, known, strict=True))
+    fixed = [(v, c) for v, c, is_known in constants if is_known]
+    # Tracers of an outer trace are inputs: what depends on them is not known.
+    moving = [v for v, _, is_known in constants if not is_known]
+    opened = jaxpr.replace(
+        constvars=[v for v, _ in fixed],
+        invars=[*moving, *jaxpr.invars],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    values = [c for _, c in fixed]
+    unknown = [True] * len(opened.invars)
+    split = _partial_eval.partial_eval_jaxpr_nounits(
+        ClosedJaxpr(opened, values), unknown, False
+    )
+    first, _, depends, _ = split
+    pairs = enumerate(zip(asked, depends, strict=True))
+    numbers = [i for i, (is_asked, is_unknown) in pairs if is_asked and not is_unknown]
+    rank = np.cumsum([not d for d in depends]) - 1
+    used = [False] * len(first.jaxpr.outvars)
+    for i in numbers:
+        used[rank[i]] = True
+    needed, _ = _partial_eval.dce_jaxpr(first.jaxpr, used, instantiate=True)
+    with jax.ensure_compile_time_eval():
+        results = jax.jit(lambda: _jax_core.eval_jaxpr(needed, first.consts))()
+    return {i: np.asarray(a) for i, a in zip(numbers, results, strict=True)}

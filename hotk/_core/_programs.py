@@ -6,10 +6,13 @@ from typing import Any
 
 import jax
 
-from ._compat import ClosedJaxpr, JaxprEqn, equations
+from ._compat import ClosedJaxpr, JaxprEqn, equations, inner_jaxprs
+from ._primitives import CUSTOM, TRAITS
 
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__))
+_HOTK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LOSSES = os.path.join(_HOTK, "curvature")
 _OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
 
 
@@ -37,6 +40,21 @@ def operation_name(equation: JaxprEqn) -> str:
         if (info.func_filename or "").startswith(_JAX + os.sep):
             return _OWN_FUNCTIONS.get(info.func_name, equation.primitive.name)
     return equation.primitive.name
+
+
+def has_users_rule(equation: JaxprEqn) -> bool:
+    """Whether an operation may have a derivative rule that a user wrote.
+
+    Such a rule may be the derivative of nothing. Those of JAX, and those of losses, are
+    the derivatives of what they belong to; of an unknown operation nothing is known.
+    """
+    name = equation.primitive.name
+    if name not in CUSTOM:
+        return name not in TRAITS
+    for inner in inner_jaxprs(equation.params.values()):
+        file = inner.debug_info.func_filename or ""
+        return not file.startswith((_JAX + os.sep, _LOSSES + os.sep))
+    return True
 
 
 def transforms(equation: JaxprEqn) -> str:

@@ -4,3 +4,7 @@ from ._coloring import Coloring as Coloring, color as color
 from ._matrix import SparseMatrix as SparseMatrix
 from ._pattern import Pattern as Pattern
 from ._simple import diagonal as diagonal, identity as identity
+from ._sparse_ggn import sparse_ggn as sparse_ggn
+from ._sparse_hessian import sparse_hessian as sparse_hessian
+from ._sparse_jacobian import sparse_jacobian as sparse_jacobian
+from ._sparsity import sparsity as sparsity

@@ -1,0 +1,48 @@
+"""What the rules of the algebra are given besides an operation and its operands."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hotk._core import ClosedJaxpr, JaxprEqn, ShapedArray
+
+from ._pieces import Budget
+from ._positions import Shape
+
+
+Operand: TypeAlias = Any
+"""A `Linear`, or what does not depend on `v`: a traced or a known array."""
+
+
+class Context(NamedTuple):
+    """What a rule may use.
+
+    Attributes:
+        budget: What entries are paid from.
+        columns: The number of entries of `v`.
+        run: Runs a program inside on operands.
+    """
+
+    budget: Budget
+    columns: int
+    run: Callable[[ClosedJaxpr, Sequence[Operand], "Context"], list[Operand]]
+
+
+Rule: TypeAlias = Callable[[JaxprEqn, list[Operand], Context], Sequence[Operand] | None]
+"""From an operation and its operands, at least one of them a `Linear`, to its results;
+`None` if it cannot tell, as for indices that are not known."""
+
+
+def result_type(equation: JaxprEqn, k: int = 0) -> tuple[Shape, np.dtype]:
+    """Return shape and dtype of a result of an operation."""
+    aval = equation.outvars[k].aval
+    assert isinstance(aval, ShapedArray)
+    return tuple(aval.shape), aval.dtype
+
+
+def operand_type(equation: JaxprEqn, k: int) -> tuple[Shape, np.dtype]:
+    """Return shape and dtype of an operand of an operation."""
+    aval = equation.invars[k].aval
+    assert isinstance(aval, ShapedArray)
+    return tuple(aval.shape), aval.dtype

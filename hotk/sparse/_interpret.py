@@ -1,0 +1,132 @@
+"""Linear programs run on sums of pieces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hotk._core import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    as_written,
+    bound,
+    traits_of,
+)
+
+from . import _bilinear, _control, _elementwise, _indexing, _reductions, _structure
+from ._by_matrix import by_matrix
+from ._coefficients import is_concrete
+from ._context import Context, Operand, Rule, result_type
+from ._known import evaluated, is_integral
+from ._merge import merged
+from ._pieces import Budget, Linear
+from ._scan import scan
+from ._sums import coalesced
+
+
+RULES: dict[str, Rule] = {
+    **_elementwise.RULES,
+    **_structure.RULES,
+    **_reductions.RULES,
+    **_indexing.RULES,
+    **_bilinear.RULES,
+    **_control.RULES,
+    "scan": scan,
+}
+
+
+# Each piece is a few operations to compile: an array has at most `_FEW`, and one for
+# each `_LONG` entries, whose time the compiled operations take as well.
+_FEW, _LONG, _MOST = 8, 2000, 64
+
+
+def evaluate_linear(
+    program: ClosedJaxpr, arguments: Sequence[Operand], budget: Budget, columns: int
+) -> list[Operand]:
+    """Run a program on arrays that are linear in `v`.
+
+    Args:
+        program: A program that is linear in its linear arguments together.
+        arguments: For each input a `Linear`, or an array that does not depend on `v`.
+        budget: What entries are paid from.
+        columns: The number of entries of `v`.
+
+    Raises:
+        TooDense: If the budget does not suffice.
+    """
+    return _run(program, arguments, Context(budget, columns, _run))
+
+
+def _run(
+    program: ClosedJaxpr, arguments: Sequence[Operand], context: Context
+) -> list[Operand]:
+    jaxpr = program.jaxpr
+    values: dict[Var, Operand] = dict(zip(jaxpr.constvars, program.consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    # Index arrays are large: each is let go after its last use.
+    last: dict[Var, int] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        last.update((v, i) for v in equation.invars if isinstance(v, Var))
+    last.update((v, -1) for v in jaxpr.outvars if isinstance(v, Var))
+
+    def read(atom: Any) -> Operand:
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    for i, equation in enumerate(jaxpr.eqns):
+        operands = [read(atom) for atom in equation.invars]
+        with as_written(equation):
+            results = _step(equation, operands, context)
+        values.update(zip(equation.outvars, results, strict=True))
+        for v in (*equation.invars, *equation.outvars):
+            if isinstance(v, Var) and last.get(v, i) == i:
+                values.pop(v, None)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _step(
+    equation: JaxprEqn, operands: list[Operand], context: Context
+) -> Sequence[Operand]:
+    if not any(isinstance(operand, Linear) for operand in operands):
+        return independent(equation, operands)
+    rule = RULES.get(equation.primitive.name)
+    if rule is None and traits_of(equation).is_inlined:
+        rule = _control.call
+    results = None if rule is None else rule(equation, operands, context)
+    if results is None:
+        results = by_matrix(equation, operands, context)
+    return [
+        _settled(a, result_type(equation, j)[1], context)
+        if isinstance(a, Linear)
+        else a
+        for j, a in enumerate(results)
+    ]
+
+
+def _settled(a: Linear, dtype: np.dtype, context: Context) -> Linear:
+    """Merge the pieces of an array where there are many, or where they repeat."""
+    budget, entries = context.budget, a.entries
+    repeats = entries > budget.many and a.pieces[0].values is None
+    if not repeats and len(a.pieces) <= min(_FEW + entries // _LONG, _MOST):
+        return a
+    fewer = merged(a, dtype)
+    if repeats or len(fewer.pieces) > min(_FEW + entries // _LONG, _MOST):
+        fewer = coalesced(a, context.columns, dtype)
+    if repeats:
+        budget.left += entries - fewer.entries
+        # Sorting takes long: not again before there are twice as many as are known to
+        # be distinct.
+        budget.many = max(budget.many, 2 * fewer.entries)
+    return fewer
+
+
+def independent(equation: JaxprEqn, operands: Sequence[Operand]) -> Sequence[Operand]:
+    """Evaluate an operation on what does not depend on `v`: now, if all is known.
+
+    Indices are computed in programs (wrapped, clipped, counted up), and the pattern
+    is made of them.
+    """
+    if all(map(is_concrete, operands)) and is_integral(equation):
+        return evaluated(equation, operands)
+    return bound(equation, operands)

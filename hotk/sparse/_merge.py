@@ -1,0 +1,155 @@
+"""Sums of arrays: equal pieces become one, and so do pieces on one diagonal."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ._coefficients import as_array, plus
+from ._pieces import Linear, Piece
+from ._positions import Positions, Shape, every, grid, size_of, strides, unravel
+
+
+# With fewer pieces it takes longer to look for diagonals than to carry the pieces on.
+_FEW = 6
+
+_Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def added(a: Linear, b: Linear, dtype: np.dtype) -> Linear:
+    """Return the sum of two arrays of one shape.
+
+    Args:
+        a: One of them.
+        b: The other.
+        dtype: Their dtype.
+    """
+    pieces = list(a.pieces)
+    for piece in b.pieces:
+        for i, known in enumerate(pieces):
+            if _are_same(known, piece):
+                values = plus(known.values, piece.values)
+                pieces[i] = Piece(values, known.rows, known.columns)
+                break
+        else:
+            pieces.append(piece)
+    total = Linear(a.shape, tuple(pieces))
+    return merged(total, dtype) if len(pieces) > _FEW else total
+
+
+def same_entries(a: Linear, b: Linear) -> bool:
+    """Whether two arrays have the same pieces, whatever the values."""
+    pairs = zip(a.pieces, b.pieces, strict=False)
+    return len(a.pieces) == len(b.pieces) and all(_are_same(p, q) for p, q in pairs)
+
+
+def _are_same(a: Piece, b: Piece) -> bool:
+    if a.shape != b.shape or (a.rows is None) != (b.rows is None):
+        return False
+    return _equal(a.columns, b.columns) and _equal(a.rows, b.rows)
+
+
+def _equal(a: Positions | None, b: Positions | None) -> bool:
+    if a is b:
+        return True
+    if a is None or b is None:
+        return False
+    if not a.size:
+        return True
+    # Most that differ do so at an end.
+    first, last = (0,) * a.ndim, (-1,) * a.ndim
+    return a[first] == b[first] and a[last] == b[last] and np.array_equal(a, b)
+
+
+def merged(a: Linear, dtype: np.dtype) -> Linear:
+    """Merge the pieces on one diagonal (column minus row) whose boxes fill a box.
+
+    A stencil makes a piece for each of its points; where stencils of stencils meet on
+    a diagonal, one piece of the whole box is cheaper than several of its parts.
+    """
+    if not a.shape:
+        return a
+    others: list[Piece] = []
+    diagonals: dict[int, list[tuple[Piece, _Box]]] = {}
+    for piece in a.pieces:
+        if not piece.size:
+            continue
+        box, offset = _box(piece, a.shape), _offset(piece)
+        if box is None or offset is None:
+            others.append(piece)
+        else:
+            diagonals.setdefault(offset, []).append((piece, box))
+    for offset, group in diagonals.items():
+        whole = None if len(group) == 1 else _union([box for _, box in group])
+        if whole is None:
+            others.extend(piece for piece, _ in group)
+        else:
+            others.append(_on_box(group, whole, offset, a.shape, dtype))
+    return Linear(a.shape, tuple(others))
+
+
+def _offset(piece: Piece) -> int | None:
+    """Return column minus row, `None` if it is not the same for all entries."""
+    difference = piece.columns - piece.all_rows()
+    first = int(difference[(0,) * difference.ndim])
+    return first if (difference == first).all() else None
+
+
+def _box(piece: Piece, shape: Shape) -> _Box | None:
+    """Return the box of the array that the rows run through in order, if they do."""
+    if piece.rows is None:
+        return (0,) * len(shape), shape
+    rows = piece.rows.reshape(-1)
+    first = [int(i) for i in unravel(rows[0], shape)]
+    last = [int(i) for i in unravel(rows[-1], shape)]
+    lengths = [b - a + 1 for a, b in zip(first, last, strict=True)]
+    if min(lengths) < 1 or size_of(lengths) != rows.size:
+        return None
+    if not np.array_equal(_rows_of(first, lengths, shape).reshape(-1), rows):
+        return None
+    return tuple(first), tuple(i + 1 for i in last)
+
+
+def _rows_of(first: list[int], lengths: list[int], shape: Shape) -> Positions:
+    steps = strides(shape)
+    base = sum(i * s for i, s in zip(first, steps, strict=True))
+    return grid(lengths, steps, base)
+
+
+def _union(boxes: list[_Box]) -> _Box | None:
+    """Return the box that boxes fill together, `None` if they leave a gap in it."""
+    low = np.min([box[0] for box in boxes], axis=0)
+    high = np.max([box[1] for box in boxes], axis=0)
+    covered = np.zeros(high - low, bool)
+    for first, end in boxes:
+        covered[tuple(map(slice, first - low, end - low))] = True
+    if not covered.all():
+        return None
+    return tuple(map(int, low)), tuple(map(int, high))
+
+
+def _on_box(
+    group: list[tuple[Piece, _Box]],
+    whole: _Box,
+    offset: int,
+    shape: Shape,
+    dtype: np.dtype,
+) -> Piece:
+    """Add pieces of one diagonal as one piece of a box."""
+    low, high = whole
+    lengths = [b - a for a, b in zip(low, high, strict=True)]
+    total = None
+    for piece, (first, end) in group:
+        if piece.values is None:
+            total = None
+            break
+        own = [b - a for a, b in zip(first, end, strict=True)]
+        values = as_array(piece.values, piece.shape, dtype).reshape(own)
+        ends = zip(first, low, high, end, strict=True)
+        margins = [(f - a, b - e, 0) for f, a, b, e in ends]
+        if own != lengths:
+            values = lax.pad(values, jnp.zeros((), dtype), margins)
+        total = values if total is None else total + values
+    if tuple(lengths) == shape:
+        return Piece(total, None, every(shape) + offset)
+    rows = _rows_of(list(low), lengths, shape)
+    return Piece(total, rows, rows + offset)

@@ -1,0 +1,153 @@
+"""The rule of `scan`: all steps at once, or one after the other."""
+
+import jax
+import numpy as np
+
+from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts
+
+from ._carry import carry_kinds, held_parts, linear_parts
+from ._context import Context, Operand
+from ._loop import Loop, shape_of
+from ._merge import added, same_entries
+from ._pieces import Linear, Piece, TooDense, kept, moved, zero
+from ._positions import Positions, size_of
+from ._unrolled import one_by_one
+
+
+# So many steps are taken one after the other where they cannot be taken at once.
+_MOST_UNROLLED = 64
+
+
+def scan(
+    equation: JaxprEqn, operands: list[Operand], context: Context
+) -> list[Operand] | None:
+    """Evaluate a loop: vectorized over time, or unrolled if it is short."""
+    constants, carries = scan_counts(equation.params)
+    body = equation.params["jaxpr"]
+    loop = Loop(
+        body,
+        equation.params["length"],
+        equation.params["reverse"],
+        operands[:constants],
+        operands[constants : constants + carries],
+        operands[constants + carries :],
+        [v.aval for v in body.jaxpr.invars[constants : constants + carries]],
+    )
+    if not loop.length:
+        return None
+    left = context.budget.left
+    try:
+        return _at_once(loop, equation, context)
+    except TooDense:
+        if loop.length > _MOST_UNROLLED:
+            raise
+    context.budget.left = left
+    return one_by_one(loop, equation, context)
+
+
+def _at_once(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
+    """Run the body once, with a leading axis of steps on all that changes.
+
+    The carry of each step is that of the step before, moved by one; from the first
+    carry on it is put in until it does not change: as often as it reaches back.
+    """
+    linear = linear_parts(loop, context)
+    kinds = carry_kinds(loop, linear, context)
+    body = _vectorized(loop)
+    held, last = held_parts(loop, linear)
+    state = [
+        held[i]
+        if i in held
+        else zero((loop.length, *t.shape))
+        if kinds.sums[i]
+        else _entered(loop, i)
+        for i, t in enumerate(loop.types)
+    ]
+    moving = [i for i in range(len(state)) if linear[i] and not kinds.sums[i]]
+    results: list[Operand] = []
+    for step in range(kinds.passes + 1):
+        inputs = [*loop.constants, *state, *loop.rows]
+        results = context.run(body, inputs, context)
+        after = list(state)
+        for i in moving:
+            after[i] = _advanced(loop, i, results[i])
+        if not moving or (
+            step and all(same_entries(state[i], after[i]) for i in moving)
+        ):
+            break
+        state = after
+    else:
+        raise TooDense
+    for i, value in last.items():
+        results[i] = value
+    return _finished(loop, linear, kinds.sums, results)
+
+
+def _vectorized(loop: Loop) -> ClosedJaxpr:
+    """Return the body for all steps: what changes has a leading axis."""
+    constants = len(loop.constants)
+    types, axes = [], []
+    for i, v in enumerate(loop.body.jaxpr.invars):
+        steps = () if i < constants else (loop.length,)
+        types.append(jax.ShapeDtypeStruct((*steps, *shape_of(v)), v.aval.dtype))
+        axes.append(None if i < constants else 0)
+    mapped = jax.vmap(
+        jaxpr_as_fun(loop.body), in_axes=axes, out_axes=0, axis_size=loop.length
+    )
+    return jax.make_jaxpr(mapped)(*types)
+
+
+def _entered(loop: Loop, i: int) -> Linear:
+    """Return the carry of all steps of which only the first has one."""
+    carry, shape = loop.carry[i], loop.types[i].shape
+    whole = (loop.length, *shape)
+    if not isinstance(carry, Linear):
+        return zero(whole)
+    first = (loop.length - 1) * size_of(shape) if loop.reverse else 0
+    return moved(carry, whole, lambda rows: rows + first)
+
+
+def _advanced(loop: Loop, i: int, result: Operand) -> Linear:
+    """Return the carry of all steps, given what the steps return."""
+    entered = _entered(loop, i)
+    if not isinstance(result, Linear):
+        return entered
+    count = size_of(loop.types[i].shape)
+    shift = -1 if loop.reverse else 1
+
+    def to(rows: Positions) -> Positions:
+        step = rows // count + shift
+        return np.where((step >= 0) & (step < loop.length), rows + shift * count, -1)
+
+    return added(entered, moved(result, entered.shape, to), loop.types[i].dtype)
+
+
+def _finished(
+    loop: Loop,
+    linear: list[bool],
+    sums: list[bool],
+    results: list[Operand],
+) -> list[Operand]:
+    """Return the last carry and the results of all steps."""
+    finished: list[Operand] = []
+    count = len(loop.carry)
+    for i, type_ in enumerate(loop.types):
+        result, shape, k = results[i], tuple(type_.shape), size_of(type_.shape)
+        if not linear[i]:
+            finished.append(result)
+            continue
+        if not isinstance(result, Linear):
+            result = zero((loop.length, *shape))
+        if sums[i]:
+            start = loop.carry[i] if isinstance(loop.carry[i], Linear) else zero(shape)
+            total = moved(result, shape, lambda rows, k=k: rows % k)
+            finished.append(added(start, total, type_.dtype))
+            continue
+        last = 0 if loop.reverse else loop.length - 1
+        pieces = []
+        for piece in result.pieces:
+            rows = piece.all_rows()
+            left = Piece(piece.values, rows - last * k, piece.columns)
+            pieces.append(kept(left, rows // max(k, 1) == last))
+        finished.append(Linear(shape, tuple(p for p in pieces if p.size)))
+    return [*finished, *results[count:]]

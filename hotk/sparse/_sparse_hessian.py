@@ -1,0 +1,124 @@
+"""`sparse_hessian`: the second derivatives that are not zero."""
+
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Argnums,
+    Function,
+    FunctionWithAux,
+    Keywords,
+    Point,
+    Where,
+    equations,
+    has_users_rule,
+)
+from hotk.capture import StaticArrays
+from hotk.first import refuse_complex
+from hotk.mode import (
+    AUTO,
+    AbstractMode,
+    Auto,
+    Nested,
+    second_order_candidates,
+)
+from hotk.prepared import check_budget, operator
+
+from ._linear_program import linear_program
+from ._matrix import SparseMatrix
+from ._pattern import Pattern
+from ._stages import Task, sparse_matrix, sparsity_pattern
+
+
+@operator(
+    candidates=second_order_candidates,
+    modes=(Nested,),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+)
+def sparse_hessian(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    mode: Nested | Auto = AUTO,
+    has_aux: bool = False,
+    where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
+) -> SparseMatrix:
+    r"""Compute the Hessian $H_{ij} = \partial^2 f / \partial x_i \partial x_j$, sparse.
+
+    No sparsity pattern is given and no coloring is made: pattern and values come out of
+    one pass over the program of $v \mapsto H v$, in which each intermediate result is a
+    sum of pieces, values on known positions. It costs a few gradients where the Hessian
+    is sparse, as for chains, grids, meshes, control problems and sums of terms of few
+    variables each. Where it is dense, it is computed as by `hotk.hessian`.
+
+    The pattern is that of the program: it is the same for all values of `x`, so it may
+    have entries that are zero here. Captured integers and those in `args` decide it
+    (`x[indices]`): they are known by their content, and others compile anew.
+
+    Args:
+        f: Function `f(x, *args)` that returns a real scalar, twice differentiable.
+        x: Point: any pytree. Floating leaves are differentiated; integers, strings and
+            functions pass through. Complex leaves are refused.
+        *args: Further arguments of `f`, held fixed; floating ones may change value
+            freely.
+        mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
+        has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
+
+    Returns:
+        A `hotk.SparseMatrix`, whose rows and columns are the numbers in `x`, leaf after
+        leaf; `(matrix, aux)` with `has_aux=True`.
+
+    Raises:
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything but one real floating-point number.
+        ModeError: If `f` has no second derivative in this mode.
+        TooLargeError: If the Hessian is dense and would exceed the memory budget
+            (`hotk.memory_budget`); nothing is allocated then.
+
+    Example:
+        >>> chain = lambda x: jnp.sum((x[1:] - x[:-1] ** 2) ** 2)
+        >>> H = hotk.sparse_hessian(chain, jnp.ones(4))
+        >>> H.nnz, H.todense().tolist()[0]
+        (10, [8.0, -4.0, 0.0, 0.0])
+
+    References:
+        Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
+    """
+    refuse_complex("sparse_hessian(f, x)", x, "hvp")
+    assert isinstance(mode, Nested)
+
+    def dense() -> list[list[jax.Array]]:
+        check_budget("sparse_hessian(f, x)", f, x, order=2)
+        rows = mode.hessian(f, x, None)[2]
+        tree = jax.tree.structure(x)
+        return [tree.flatten_up_to(row) for row in tree.flatten_up_to(rows)]
+
+    task = _task(f, x, mode)
+    results: Any = sparse_matrix(task, dense), task.linear.aux[1]
+    return results
+
+
+def hessian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
+    """Return the pattern of the Hessian."""
+    return sparsity_pattern(_task(f, x, mode))
+
+
+def _task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
+    """Linearize the gradient: the program of Hessian-vector products."""
+    assert isinstance(mode, Nested)
+
+    def gradient(x: Point) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+        y, g, aux = mode.inner.gradient(f, x)
+        return g, (y, aux)
+
+    # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.
+    rules = any(map(has_users_rule, equations(jax.make_jaxpr(f)(x).jaxpr)))
+    return Task(linear_program(gradient, x, mode.outer), symmetric=not rules)

@@ -1,0 +1,139 @@
+"""`sparsity`: the pattern of a Hessian or a Jacobian, without its values."""
+
+from collections.abc import Callable
+from typing import Any, Literal, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import Argnums, Function, FunctionWithAux, Keywords, Point, Where
+from hotk.capture import StaticArrays
+from hotk.first import refuse_complex
+from hotk.mode import (
+    AUTO,
+    AbstractMode,
+    Auto,
+    Forward,
+    Nested,
+    Reverse,
+    forward_first,
+    second_order_candidates,
+)
+from hotk.prepared import operator
+
+from ._pattern import Pattern
+from ._sparse_hessian import hessian_pattern
+from ._sparse_jacobian import jacobian_pattern
+
+
+@final
+class _Result(eqx.Module):
+    """A pattern as what a compiled program returns: it has no leaf."""
+
+    pattern: Pattern = eqx.field(static=True)
+
+
+def _traced(
+    pattern: Callable[[FunctionWithAux, Point, AbstractMode], Pattern],
+    f: FunctionWithAux,
+    x: Point,
+    mode: AbstractMode,
+) -> _Result:
+    """Find a pattern in a trace of its own: nothing of it is compiled."""
+    found: list[Pattern] = []
+
+    def run(x: Point) -> tuple[()]:
+        found.append(pattern(f, x, mode))
+        return ()
+
+    jax.make_jaxpr(run)(x)
+    return _Result(found[0])
+
+
+@operator(
+    candidates=second_order_candidates,
+    modes=(Nested,),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+    name="sparsity",
+)
+def _of_hessian(f: Function, x: Point, *args: PyTree, mode: Nested | Auto = AUTO):
+    refuse_complex("sparsity(f, x)", x, "hvp")
+    return _traced(hessian_pattern, f, x, mode), ()
+
+
+@operator(
+    wants="inexact",
+    candidates=forward_first,
+    modes=(Forward, Reverse),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+    name="sparsity",
+)
+def _of_jacobian(
+    f: Function, x: Point, *args: PyTree, mode: Forward | Reverse | Auto = AUTO
+):
+    refuse_complex("sparsity(f, x)", x, "jvp")
+    return _traced(jacobian_pattern, f, x, mode), ()
+
+
+def sparsity(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    of: Literal["hessian", "jacobian"] = "hessian",
+    has_aux: bool = False,
+    where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
+) -> Pattern:
+    r"""Find the sparsity pattern of a Hessian or a Jacobian.
+
+    It is the pattern of the program: no entry outside of it is other than zero at any
+    `x`, and an entry in it may be zero. It is found without evaluating anything, in
+    about a second for a million variables, and found once for functions with the same
+    code and captured structure. Where a part of the program is of unknown structure,
+    such as `x[jnp.argsort(x)]`, each of its results depends on all that goes in.
+
+    Args:
+        f: Function `f(x, *args)`: of one real number for a Hessian, of a tree of arrays
+            for a Jacobian.
+        x: Point: any pytree; only structure, shapes and dtypes matter, and the values
+            of integers. Leaves may be `jax.ShapeDtypeStruct`s.
+        *args: Further arguments of `f`.
+        of: `"hessian"` or `"jacobian"`.
+        has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
+
+    Returns:
+        A `hotk.sparse.Pattern`, with `rows`, `cols` and `shape`.
+
+    Raises:
+        ValueError: If `of` is neither of the two.
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything else.
+        ModeError: If `f` has no such derivative.
+
+    Example:
+        >>> pattern = hotk.sparsity(lambda x: jnp.sum(x[1:] * x[:-1]), jnp.ones(4))
+        >>> pattern.rows.tolist(), pattern.cols.tolist()
+        ([0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2])
+    """
+    if of not in ("hessian", "jacobian"):
+        raise ValueError(
+            f'`sparsity(f, x)`: `of` must be "hessian" or "jacobian", not {of!r}.'
+        )
+    x = jax.tree.map(_as_array, x)
+    find: Any = _of_hessian if of == "hessian" else _of_jacobian
+    named = {} if argnums is None else {"argnums": argnums}
+    named |= {} if kwargs is None else {"kwargs": kwargs}
+    result = find(f, x, *args, has_aux=has_aux, where=where, **named)
+    return (result[0] if has_aux else result).pattern
+
+
+def _as_array(leaf: object) -> object:
+    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jnp.zeros(leaf.shape, leaf.dtype) if is_shape else leaf

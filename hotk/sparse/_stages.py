@@ -1,0 +1,143 @@
+"""The ways to a sparse matrix: the algebra of pieces, compressed products, dense."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from hotk.dense import dimension, is_complex
+
+from ._assemble import Entries
+from ._compressed import coloring_worth, compressed_values
+from ._entries import entries, real_dtype
+from ._linear_program import LinearProgram
+from ._matrix import SparseMatrix
+from ._pattern import Pattern
+from ._pieces import Budget, TooDense
+from ._work import MOST, entries_worth
+
+
+class Task(NamedTuple):
+    """A matrix to compute.
+
+    Attributes:
+        linear: The program of its products.
+        symmetric: Whether it is symmetric: its lower half is taken alone, and mirrored.
+        transposed: Whether the program is that of the transpose.
+    """
+
+    linear: LinearProgram
+    symmetric: bool = False
+    transposed: bool = False
+
+    @property
+    def output(self) -> PyTree:
+        """Shapes and dtypes of what the matrix gives."""
+        return self.linear.inputs if self.transposed else self.linear.outputs
+
+    @property
+    def input(self) -> PyTree:
+        """Shapes and dtypes of what it multiplies."""
+        return self.linear.outputs if self.transposed else self.linear.inputs
+
+    def entries(self, *, valued: bool) -> Entries:
+        """Compute the matrix by the algebra, if that is the cheapest way."""
+        linear = self.linear
+        directions = min(dimension(linear.inputs), dimension(linear.outputs))
+        worth = entries_worth(linear.program.jaxpr, directions) if valued else MOST
+        budget = Budget(worth)
+        return entries(
+            linear,
+            budget,
+            valued=valued,
+            symmetric=self.symmetric,
+            transposed=self.transposed,
+        )
+
+    def pattern(self, found: Entries) -> Pattern:
+        """Return the pattern of entries, between the trees of the matrix."""
+        return Pattern(
+            found.rows,
+            found.cols,
+            output=self.output,
+            input=self.input,
+            symmetric=self.symmetric,
+        )
+
+
+def sparse_matrix(
+    task: Task, dense: Callable[[], Sequence[Sequence[Array]]]
+) -> SparseMatrix:
+    """Compute a matrix in the cheapest way that exists.
+
+    Args:
+        task: The matrix.
+        dense: Computes it by products along all directions: for each leaf of what it
+            gives, for each leaf of what it multiplies an array of both shapes.
+    """
+    try:
+        found = task.entries(valued=True)
+        return _matrix(task, found)
+    except TooDense:
+        pass
+    compressed = _compressed(task)
+    if compressed is not None:
+        return compressed
+    found = _all_entries(task, dense())
+    return _matrix(task, found)
+
+
+def _matrix(task: Task, found: Entries) -> SparseMatrix:
+    assert found.values is not None
+    return SparseMatrix(found.values, task.pattern(found))
+
+
+def _compressed(task: Task) -> SparseMatrix | None:
+    """Compute a matrix by a coloring of its pattern, if that takes fewer products."""
+    if is_complex((task.input, task.output)):
+        return None
+    try:
+        pattern = task.pattern(task.entries(valued=False))
+    except TooDense:
+        return None
+    coloring = coloring_worth(pattern)
+    if coloring is None:
+        return None
+    apply = task.linear.apply
+    turn = jax.linear_transpose(apply, task.linear.inputs)
+    back = lambda u: turn(u)[0]
+    products = (back, apply) if task.transposed else (apply, back)
+    return SparseMatrix(compressed_values(coloring, *products), pattern)
+
+
+def sparsity_pattern(task: Task) -> Pattern:
+    """Return the pattern of a matrix, without its values."""
+    try:
+        found = task.entries(valued=False)
+    except TooDense:
+        found = _everywhere(task)
+    return task.pattern(found)
+
+
+def _everywhere(task: Task) -> Entries:
+    m, n = dimension(task.output), dimension(task.input)
+    return Entries(None, np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
+
+
+def _all_entries(task: Task, blocks: Sequence[Sequence[Array]]) -> Entries:
+    """Return the entries of a dense matrix, given by blocks."""
+    dtype = real_dtype(task.output, task.input)
+    rows: list[Array] = []
+    for output, of_row in zip(jax.tree.leaves(task.output), blocks, strict=True):
+        flat = [block.reshape(output.size, -1) for block in of_row]
+        is_complex = jnp.issubdtype(output.dtype, jnp.complexfloating)
+        parts = (jnp.real, jnp.imag) if is_complex else (jnp.asarray,)
+        joined = lambda part, flat=flat: jnp.concatenate(
+            [part(block).astype(dtype) for block in flat], axis=1
+        )
+        rows += map(joined, parts)
+    values = jnp.concatenate(rows).reshape(-1)
+    return _everywhere(task)._replace(values=values)

@@ -1,0 +1,119 @@
+"""Sparse Hessians and Jacobians, in gradients, and against asdex where it is installed.
+
+`python -m tests.benchmarks.sparse`; G is one jitted gradient. Page faults dominate
+above some megabytes: `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` of glibc are
+printed, and hold for all contestants.
+"""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hotk
+from tests.benchmarks import sparse_problems as problems
+from tests.benchmarks.interleaved import compare
+from tests.benchmarks.table import Row, of_ratio, run
+
+
+N = 100_000
+GOALS = {
+    "Rosenbrock chain": (problems.rosenbrock, 1.5),
+    "Broyden tridiagonal": (problems.broyden_tridiagonal, 1.5),
+    "arrow with a hub": (problems.arrow, 1.5),
+    "minimal surface": (problems.minimal_surface, 2.0),
+    "windows of log-sum-exp": (problems.windows, 2.0),
+    "partially separable": (problems.separable, 2.0),
+    "springs": (problems.springs, 4.0),
+    "finite elements": (problems.elements, 4.0),
+    "Broyden banded": (problems.broyden_banded, 4.0),
+    "shooting by scan": (problems.shooting, 4.0),
+    "transcription": (problems.transcription, 8.0),
+}
+
+
+def point(n):
+    """Return a point without special values."""
+    return jnp.asarray(np.random.default_rng(0).normal(size=n))
+
+
+def values() -> Iterator[Row]:
+    """Compare values with one gradient."""
+    for name, (make, goal) in GOALS.items():
+        f, n = make(N)
+        x = point(n)
+        hotk.clear_cache()
+        start = time.perf_counter()
+        pattern = hotk.sparsity(f, x)
+        found = time.perf_counter() - start
+        start = time.perf_counter()
+        prepared = hotk.sparse_hessian.prepare(f, x)
+        built = time.perf_counter() - start
+        gradient = jax.jit(jax.grad(f))
+        ratio = compare(
+            functools.partial(prepared, x), functools.partial(gradient, x), rounds=9
+        )
+        note = f"{pattern.nnz} entries; pattern {found:.2g} s, prepare {built:.2g} s"
+        yield of_ratio(f"sparse_hessian, {name} / G", ratio, goal, note)
+
+
+def jacobian() -> Iterator[Row]:
+    """Compare a Jacobian with one evaluation of the function."""
+    f, n = problems.broyden_residuals(N)
+    x = point(n)
+    prepared, plain = hotk.sparse_jacobian.prepare(f, x), jax.jit(f)
+    ratio = compare(functools.partial(prepared, x), functools.partial(plain, x))
+    yield of_ratio("sparse_jacobian, Broyden tridiagonal / f", ratio)
+
+
+def dense() -> Iterator[Row]:
+    """Compare dense networks with `hotk.hessian`, and the time of the decision."""
+    for n in (144, 900, 3600):
+        f, n = problems.network(n)
+        x = point(n)
+        prepared = hotk.sparse_hessian.prepare(f, x)
+        full = hotk.hessian.prepare(f, x)
+        ratio = compare(
+            functools.partial(prepared, x), functools.partial(full, x), rounds=5
+        )
+        yield of_ratio(f"sparse_hessian, dense network n={n} / hessian", ratio, 1.1)
+        start = time.process_time()
+        hotk.clear_cache()
+        jax.make_jaxpr(lambda x, f=f: hotk.sparse_hessian(f, x))(x)
+        yield Row(
+            f"dense network n={n}: seconds to decide", time.process_time() - start, 0.5
+        )
+
+
+def against_asdex() -> Iterator[Row]:
+    """Compare with asdex, a pattern and a coloring of its own."""
+    try:
+        import asdex
+    except ImportError:
+        print("asdex is not installed: it is left out", file=sys.stderr)
+        return
+    for name, (make, _) in list(GOALS.items())[:4]:
+        f, n = make(N // 10)
+        x = point(n)
+        try:
+            theirs = jax.jit(asdex.hessian(f, x))
+            ours = hotk.sparse_hessian.prepare(f, x)
+            ratio = compare(
+                functools.partial(ours, x), functools.partial(theirs, x), rounds=5
+            )
+        except Exception as error:
+            print(f"asdex, {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield of_ratio(f"sparse_hessian, {name} n={n} / asdex", ratio, 0.25)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    settings = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    print({name: os.environ.get(name, "default") for name in settings})
+    run(__doc__, values, jacobian, dense, against_asdex)

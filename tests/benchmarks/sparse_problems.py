@@ -1,0 +1,152 @@
+"""Large problems with sparse second derivatives, as they are written by users.
+
+Each is a function of one array and the size of that array. The random ones are drawn
+with keys that are written here.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def rosenbrock(n):
+    """Make the chained Rosenbrock function."""
+    return lambda x: jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2), n
+
+
+def broyden_tridiagonal(n):
+    """Make Broyden's tridiagonal equations, as least squares."""
+
+    def f(x):
+        z = jnp.pad(x, 1)
+        return jnp.sum(((3 - 2 * x) * x - z[:-2] - 2 * z[2:] + 1) ** 2)
+
+    return f, n
+
+
+def broyden_residuals(n):
+    """Make the residuals of Broyden's tridiagonal equations."""
+
+    def f(x):
+        z = jnp.pad(x, 1)
+        return (3 - 2 * x) * x - z[:-2] - 2 * z[2:] + 1
+
+    return f, n
+
+
+def broyden_banded(n):
+    """Make Broyden's banded equations, as least squares."""
+
+    def f(x):
+        s, r = x * (1 + x), x * (2 + 5 * x**2) + 1
+        for k in range(1, 6):
+            r = r.at[k:].add(-s[:-k])
+        return jnp.sum(r.at[:-1].add(-s[1:]) ** 2)
+
+    return f, n
+
+
+def arrow(n):
+    """Make a function in which one variable meets all others."""
+    return lambda x: x[0] ** 2 * jnp.sum(x[1:] ** 2) + jnp.sum(x**4), n
+
+
+def minimal_surface(n):
+    """Make the area of a surface over a grid."""
+    side = int(np.sqrt(n))
+    h = 1 / (side - 1)
+
+    def f(x):
+        u = x.reshape(side, side)
+        a, b = u[:-1, :-1] - u[1:, 1:], u[1:, :-1] - u[:-1, 1:]
+        return jnp.sum(jnp.sqrt(1 + (a * a + b * b) / (2 * h * h))) * h * h
+
+    return f, side * side
+
+
+def springs(n):
+    """Make the energy of a lattice of springs whose nodes are in random order."""
+    side = int(np.sqrt(n // 2))
+    nodes = np.random.default_rng(0).permutation(side * side).reshape(side, side)
+    pairs = [(nodes[1:], nodes[:-1]), (nodes[:, 1:], nodes[:, :-1])]
+    pairs += [(nodes[1:, 1:], nodes[:-1, :-1])]
+    s = jnp.asarray(np.concatenate([a.ravel() for a, _ in pairs]))
+    t = jnp.asarray(np.concatenate([b.ravel() for _, b in pairs]))
+
+    def f(x):
+        p = x.reshape(-1, 2)
+        d = p[s] - p[t]
+        return jnp.sum((jnp.sqrt(jnp.sum(d * d, 1) + 0.01) - 1) ** 2) / 2
+
+    return f, 2 * side * side
+
+
+def elements(n):
+    """Make the energy of neo-Hookean triangles, element by element."""
+    side = int(np.sqrt(n // 2))
+    node = np.arange(side * side).reshape(side, side)
+    lower = [node[:-1, :-1], node[1:, :-1], node[:-1, 1:]]
+    upper = [node[1:, 1:], node[:-1, 1:], node[1:, :-1]]
+    corners = [np.stack([c.ravel() for c in three], 1) for three in (lower, upper)]
+    triangles = jnp.asarray(np.concatenate(corners))
+
+    def energy(p):
+        F = jnp.stack([p[1] - p[0], p[2] - p[0]], 1) + jnp.eye(2)
+        J = F[0, 0] * F[1, 1] - F[0, 1] * F[1, 0]
+        return (jnp.sum(F * F) - 2) / 2 + (J - 1) ** 2 / 2
+
+    return lambda x: jnp.sum(jax.vmap(energy)(x.reshape(-1, 2)[triangles])), 2 * side**2
+
+
+def windows(n, width=4):
+    """Make a sum of log-sum-exp over sliding windows."""
+    at = jnp.asarray(np.arange(n - width + 1)[:, None] + np.arange(width))
+    return lambda x: jnp.sum(jax.nn.logsumexp(x[at], axis=1)), n
+
+
+def separable(n):
+    """Make a partially separable sum over random triples, by `vmap`."""
+    rng = np.random.default_rng(3)
+    at = jnp.asarray(np.stack([rng.permutation(n)[: n // 2] for _ in range(3)], 1))
+    term = lambda y: jnp.sin(y[0] * y[1]) * y[2] ** 2
+    return lambda x: jnp.sum(jax.vmap(term)(x[at])), n
+
+
+def _dynamics(states):
+    A = jnp.asarray(np.random.default_rng(2).normal(size=(states, states)) * 0.3)
+    return lambda p: p + 0.1 * jnp.tanh(A @ p)
+
+
+def shooting(n, states=4):
+    """Make an optimal control problem, a `scan` over its steps."""
+    step = _dynamics(states)
+
+    def f(x):
+        z = x.reshape(-1, states)
+        cost = lambda p, q: (q, jnp.sum((q - step(p)) ** 2) / 2)
+        return jnp.sum(jax.lax.scan(cost, z[0], z[1:])[1])
+
+    return f, n // states * states
+
+
+def transcription(n, states=4):
+    """Make the same problem with all steps at once."""
+    step = _dynamics(states)
+
+    def f(x):
+        z = x.reshape(-1, states)
+        return jnp.sum((z[1:] - jax.vmap(step)(z[:-1])) ** 2) / 2
+
+    return f, n // states * states
+
+
+def network(n):
+    """Make a dense network: nothing of its Hessian is zero."""
+    hidden = n // 9
+    data = jnp.asarray(np.random.default_rng(4).normal(size=(50, 8)))
+
+    def f(x):
+        w, v = x[: 8 * hidden].reshape(8, hidden), x[8 * hidden :]
+        return jnp.mean((jnp.tanh(data @ w) @ v) ** 2)
+
+    return f, 9 * hidden

@@ -1,0 +1,17 @@
+"""No entry is missing or wrong in random sparse programs."""
+
+import pytest
+
+from tests.sparse.random_programs import TOGETHER, errors, missing
+
+
+@pytest.mark.thinned(12)
+@pytest.mark.parametrize("group", range(60))
+def test_no_entry_is_missing(group):
+    assert not missing(group * TOGETHER)
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("group", range(60, 80))
+def test_every_entry_is_that_of_jax(group):
+    assert max(errors(group * TOGETHER)) < 1e-12
