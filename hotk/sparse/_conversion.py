@@ -86,6 +86,11 @@ def to_scipy(pattern: Pattern, values: Array, format: str) -> Any:
         return found
     if format == "csr":
         return in_csr(pattern, data)
+    return in_csc(pattern, data)
+
+
+def in_csc(pattern: Pattern, data: np.ndarray) -> Any:
+    """Return an array of SciPy in the order of the transpose."""
     order = pattern.transposed()[1]
     turned = pattern.T
     parts = (data[order], turned.cols.copy(), turned.starts.copy())

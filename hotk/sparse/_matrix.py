@@ -21,6 +21,7 @@ from hotk.dense import unflattened
 from ._arithmetic import added, multiplied, scaled
 from ._blocks import block, indexed
 from ._conversion import summed
+from ._factorization import Factorization, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._vectors import apply, check_one
@@ -202,6 +203,53 @@ class SparseMatrix(AbstractForms):
         """Return the matrix divided by a number."""
         values = scaled(self.values, divisor, divide=True)
         return NotImplemented if values is None else SparseMatrix(values, self.pattern)
+
+    # ----- Solutions
+
+    def solve(self, b: PyTree) -> Any:
+        """Solve `A x = b` by a sparse factorization; it works inside of `jit`.
+
+        It runs on the host, by SciPy's SuperLU. It can be differentiated by the values
+        and by `b`: the derivative is a system with the same matrix or its transpose.
+
+        Args:
+            b: The right-hand side: a tree like `pattern.output`, a flat array, or an
+                array of shape `(n, k)`.
+
+        Returns:
+            The solution: a tree like `pattern.input`, or an array like `b`.
+
+        Raises:
+            StructureError: If the matrix is not square, or `b` does not fit.
+            RuntimeError: If the matrix is singular.
+        """
+        return solve(self.pattern, self.values, b)
+
+    def factorize(self) -> Factorization:
+        """Factorize the matrix once, for many right-hand sides.
+
+        Returns:
+            A `hotk.sparse.Factorization`.
+
+        Raises:
+            TypeError: If the values are traced: use `solve` inside of `jit`.
+            RuntimeError: If the matrix is singular.
+        """
+        return Factorization(self.pattern, self.values)
+
+    def cholesky(self) -> Factorization:
+        """Factorize a positive definite matrix.
+
+        Returns:
+            A `hotk.sparse.Factorization`.
+
+        Raises:
+            NotPositiveDefiniteError: If the matrix is not positive definite.
+            ValueError: If it is not known to be symmetric.
+        """
+        found = self.factorize()
+        found.check_definite()
+        return found
 
     # ----- Parts
 

@@ -1,0 +1,111 @@
+"""Sparse factorizations against dense NumPy, and inertia against eigenvalues."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.helpers import close
+from tests.sparse.matrices import scattered
+
+
+def regular(seed, dtype=np.float64, symmetric=True, shift=0.3):
+    rng = np.random.default_rng(seed)
+    A, dense = scattered(rng, 12, 12, 30, dtype, symmetric=symmetric)
+    one = hotk.sparse.identity(12, dtype)
+    return A + shift * one, dense + shift * np.eye(12, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_solutions(dtype, symmetric):
+    A, dense = regular(0, dtype, symmetric, shift=9.0)
+    b = np.random.default_rng(1).normal(size=(12, 2)).astype(dtype)
+    for right in (b, b[:, 0]):
+        close(A.solve(right), np.linalg.solve(dense, right), rtol=1e-4, atol=1e-5)
+        close(jax.jit(lambda A, b: A.solve(b))(A, right), np.asarray(A.solve(right)))
+        close(A.factorize().solve(right), np.asarray(A.solve(right)))
+    logdet = np.linalg.slogdet(dense)[1]
+    np.testing.assert_allclose(A.factorize().logdet(), logdet, rtol=1e-5)
+
+
+def test_trees_and_complex_right_hand_sides():
+    tree = {"a": jnp.array([2.0, 4.0]), "b": jnp.array(5.0)}
+    ones = jax.tree.map(lambda a: np.ones(a.shape), tree)
+    close(hotk.sparse.diagonal(tree).solve(tree), ones)
+    close(hotk.sparse.diagonal(tree).factorize().solve(tree), ones)
+    A, dense = regular(2, shift=9.0)
+    b = np.arange(12) * (1 + 2j)
+    close(A.factorize().solve(b), np.linalg.solve(dense, b))
+    close(A.solve(b), np.linalg.solve(dense, b))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_derivatives_by_values_and_right_hand_side(symmetric):
+    A, dense = regular(3, symmetric=symmetric, shift=9.0)
+    b = jnp.linspace(1.0, 2.0, 12)
+    by_matrix, by_b = jax.grad(lambda A, b: (A.solve(b) ** 2).sum(), (0, 1))(A, b)
+    x = np.linalg.solve(dense, b)
+    adjoint = np.linalg.solve(dense.T, 2 * x)
+    close(by_b, adjoint, rtol=1e-9)
+    close(by_matrix.values, -np.outer(adjoint, x)[A.rows, A.cols], rtol=1e-9)
+    several = jnp.stack([b, 2 * b])
+    close(jax.vmap(A.solve)(several), np.stack([x, 2 * x]), rtol=1e-9)
+    _, tangent = jax.jvp(lambda c: (c * A).solve(b), (1.0,), (1.0,))
+    close(tangent, -x, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_inertia_against_eigenvalues(seed):
+    """It is right, or says that it is not known."""
+    A, dense = regular(seed, shift=0.7)
+    values = np.linalg.eigvalsh(dense)
+    try:
+        assert A.factorize().inertia() == ((values > 0).sum(), 0, (values < 0).sum())
+    except ValueError as error:
+        assert "on its diagonal" in str(error)  # noqa: PT017, either is right
+
+
+def test_inertia_known_by_hand():
+    rows, cols = [0, 0, 1, 1, 2], [0, 1, 0, 1, 2]
+    A = hotk.SparseMatrix.from_coo([1.0, 2, 2, 1, 5], rows, cols, symmetric=True)
+    assert A.factorize().inertia() == (2, 0, 1)
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="not positive definite"):
+        A.cholesky()
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        # no pivot on the diagonal at all
+        hotk.SparseMatrix.from_coo([1.0, 1], [0, 1], [1, 0], symmetric=True).cholesky()
+    definite = A + 4.0 * hotk.sparse.identity(A)
+    assert definite.cholesky().inertia() == (3, 0, 0)
+
+
+def test_tiny_pivots_on_the_diagonal_lose_no_digits():
+    """The solution is (1, 1) up to 1e-12; with the first pivot it would be (0, 1)."""
+    rows, cols = [0, 0, 1, 1], [0, 1, 0, 1]
+    values = [1e-18, 1.0, 1.0, 1.0]
+    A = hotk.SparseMatrix.from_coo(values, rows, cols, symmetric=True)
+    close(A.solve(np.array([1.0, 2.0])), np.ones(2), rtol=1e-12)
+    assert A.factorize().inertia() == (1, 0, 1)  # its determinant is -1
+
+
+def test_inertia_is_known_for_most_matrices():
+    known = 0
+    for seed in range(8):
+        try:
+            regular(seed, shift=0.7)[0].factorize().inertia()
+            known += 1
+        except ValueError:
+            pass
+    assert known >= 6
+
+
+def test_what_cannot_be_factorized():
+    A, _ = scattered(np.random.default_rng(0), 3, 4, 5)
+    with pytest.raises(hotk.StructureError, match="square"):
+        A.solve(np.ones(3))
+    B, _ = regular(0, symmetric=False)
+    with pytest.raises(ValueError, match="not known to be real and symmetric"):
+        B.factorize().inertia()
+    with pytest.raises(TypeError, match="needs numbers"):
+        jax.jit(lambda A: A.factorize().pivots)(B)
