@@ -7,6 +7,7 @@ from hotk._core import (
     ModeError as ModeError,
     NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
+    NotStationaryWarning as NotStationaryWarning,
     OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
@@ -98,6 +99,9 @@ from hotk.second import (
     second_derivative as second_derivative,
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
+)
+from hotk.statistics import (
+    laplace_approximation as laplace_approximation,
 )
 
 from . import plot as plot
