@@ -7,6 +7,7 @@ from hotk._core import (
     ModeError as ModeError,
     NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
+    NotStationaryWarning as NotStationaryWarning,
     OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
@@ -105,6 +106,9 @@ from hotk.sparse import (
     sparse_hessian as sparse_hessian,
     sparse_jacobian as sparse_jacobian,
     sparsity as sparsity,
+)
+from hotk.statistics import (
+    laplace_approximation as laplace_approximation,
 )
 
 from . import plot as plot

@@ -11,6 +11,7 @@ from tests.offenders import none
 
 # Names that users reach, those of the floors they enter by themselves as well.
 FLOORS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]
+FLOORS += ["statistics"]
 SPACES = ["", *(f"{floor}." for floor in FLOORS)]
 PUBLIC = {
     space + name: value

@@ -32,11 +32,15 @@ FLOORS = [
     "sparse",
     "linop",
     "estimate",
-    "optim interop parallel export plot",
+    "optim",
+    "statistics interop parallel export plot",
 ]
 HEIGHT = {name: i for i, names in enumerate(FLOORS) for name in names.split()}
 # Those that users enter by themselves.
-ENTERED = ("curvature", "linop", "estimate", "rule", "interop", "optim", "plot")
+ENTERED = (
+    *("curvature", "linop", "estimate", "rule", "interop", "optim", "plot"),
+    "statistics",
+)
 INTERNALS = ("jax._src", "jax.extend", "jax.interpreters", "equinox.internal")
 INTERNALS_DOORS = (ROOT / "_core" / "_compat.py", ROOT / "_core" / "_compat_trace.py")
 TOP = {"pyproject.toml", "README.md", "LICENSE", "hotk", "tests", "notebooks", "docs"}

@@ -22,6 +22,7 @@ from hotk.mode import AbstractMode
 
 
 FOLDERS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]
+FOLDERS += ["statistics"]
 SPACES = ["", *(f"{folder}." for folder in FOLDERS), "testing.", "safe."]
 SECTION = re.compile(r"^(\w+):\n", re.MULTILINE)
 ENTRY = re.compile(r"^    \*{0,2}(\w+): ", re.MULTILINE)

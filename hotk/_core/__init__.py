@@ -82,6 +82,7 @@ from ._errors import (
     ModeError as ModeError,
     NestedDerivativesWarning as NestedDerivativesWarning,
     NotPositiveDefiniteError as NotPositiveDefiniteError,
+    NotStationaryWarning as NotStationaryWarning,
     OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,

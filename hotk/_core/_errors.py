@@ -2,6 +2,8 @@
 
 import html
 
+from jaxtyping import PyTree
+
 from ._table import html_table
 
 
@@ -87,11 +89,20 @@ class NotPositiveDefiniteError(HotkError, ValueError):
 
     Attributes:
         smallest: The smallest eigenvalue that was found.
+        direction: Its unit eigenvector, a tree like the point, where it is known.
     """
 
-    def __init__(self, text: str, smallest: float) -> None:
+    def __init__(self, text: str, smallest: float, direction: PyTree = None) -> None:
         super().__init__(text)
         self.smallest = smallest
+        self.direction = direction
+
+
+class NotStationaryWarning(UserWarning):
+    """The point is no minimum, or one that was not reached, so its errors mean little.
+
+    The message says how many standard errors the minimum of the quadratic is away.
+    """
 
 
 class ZeroHessianWarning(UserWarning):
@@ -128,6 +139,7 @@ class ChangingValueWarning(UserWarning):
 # the user's filters make it an error.
 PASSED_ON = (
     HotkError,
+    NotStationaryWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,
@@ -158,6 +170,7 @@ for _error in (
     PreparationError,
     TooLargeError,
     NotPositiveDefiniteError,
+    NotStationaryWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,

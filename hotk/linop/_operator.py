@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Num, PyTree
 
-from hotk._core import Vector, number_name
+from hotk._core import RealNumber, Vector, number_name
 from hotk.dense import is_flat
 
 from . import space
 from ._entries import Entries, Part
+from ._inverse import AbstractInverse, InverseMethod, inverse_fields
 from ._linear_map import check_same_space, common_like
 from ._numerics import AbstractNumerics
 from ._vectors import space_of
@@ -92,6 +93,36 @@ class AbstractOperator(AbstractNumerics):
         """
         return Restricted(self, Entries.of("A.restrict(part)", space_of(self), part))
 
+    def inverse(
+        self,
+        damping: RealNumber = 0.0,
+        method: InverseMethod | None = None,
+        *,
+        tol: RealNumber | None = None,
+        max_steps: int | None = None,
+    ) -> "AbstractOperator":
+        r"""Return the inverse $(A + \lambda I)^{-1}$ of a symmetric operator.
+
+        Args:
+            damping: The number $\lambda$.
+            method: `"cholesky"`, by a factor of the matrix, which must be positive
+                definite; `"solve"`, by an iteration for each product, which raises when
+                it runs if it does not converge. A factor up to n = 2048 if left out.
+            tol: The relative tolerance of an iteration; about 1e-8 in double precision.
+            max_steps: The most products of an iteration; `10 n` if left out.
+
+        Raises:
+            NotPositiveDefiniteError: If there is no Cholesky factor.
+            TypeError: If the operator is not known to be symmetric.
+            ValueError: If there is no such method.
+
+        Example:
+            >>> H = hotk.HessianOperator(lambda x: jnp.sum(x) + x @ x, jnp.ones(2))
+            >>> print((H.inverse() @ jnp.array([3.0, 4.0])).round(2))
+            [1.5 2. ]
+        """
+        return Inverse(*inverse_fields(self, damping, method, tol, max_steps))
+
     # ----- Arithmetic
 
     def __add__(self, other: object) -> "AbstractOperator":
@@ -129,6 +160,11 @@ class AbstractOperator(AbstractNumerics):
         if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
             divisor = float(divisor)
         return self * (1 / jnp.asarray(divisor))
+
+
+@final
+class Inverse(AbstractInverse, AbstractOperator):
+    """The inverse of a symmetric operator; see `AbstractOperator.inverse`."""
 
 
 @final

@@ -1,0 +1,256 @@
+r"""Covariances as operators that know a root: $\Sigma = R R^T$."""
+
+import abc
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from hotk._core import Scalar, Vector, describe_tree
+from hotk.linop import AbstractOperator, space
+from hotk.prepared import check_bytes
+
+
+def _product(a: Array, b: Array) -> Array:
+    # In full precision: an error of a covariance is one of every interval.
+    return jnp.matmul(a, b, precision="highest")
+
+
+def _row(a: Float[Array, " n"], like: Array) -> Array:
+    # One axis more for each in front: JAX can be set to refuse to add them by itself.
+    return a.reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+class AbstractCovariance(AbstractOperator):
+    r"""A covariance $\Sigma = R R^T$ on a space of trees, by products with its root.
+
+    Samples are $R z$ for a standard normal $z$, and the variance of a linear function
+    $j^T x$ is the square of the norm of $R^T j$: so neither needs the matrix.
+    """
+
+    template: eqx.AbstractVar[Vector]
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space."""
+        return self.template
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the map is symmetric: always `True`."""
+        return True
+
+    @property
+    @abc.abstractmethod
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+
+    @property
+    @abc.abstractmethod
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+
+    @abc.abstractmethod
+    def root(self, noise: Float[Array, "*k m"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors, one a row, with the root."""
+
+    @abc.abstractmethod
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k m"]:
+        """Multiply flat vectors, one a row, with the transpose of the root."""
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+        flat = space.flattened(v)
+        return space.unflattened(self.root(self.root_transposed(flat)), self.like)
+
+    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+        """Return the matrix; see `AbstractOperator.matrix`."""
+        del block_size
+        n, dtype = self.size, self.dtype
+        alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
+        check_bytes("covariance", n, n * n * dtype.itemsize, alternatives)
+        roots = self.root_transposed(jnp.eye(n, dtype=dtype))
+        return _product(roots, roots.T)
+
+    def __repr__(self) -> str:
+        """Show shapes and size."""
+        return f"{type(self).__name__}({describe_tree(self.like)}, n={self.size})"
+
+
+@final
+class DenseCovariance(AbstractCovariance):
+    """A covariance with its root as a matrix.
+
+    Attributes:
+        template: A vector of the space.
+        matrix_root: The root, of shape (n, m).
+        log_det: The logarithm of the determinant.
+    """
+
+    template: Vector
+    matrix_root: Float[Array, "n m"]
+    log_det: Scalar
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.matrix_root.shape[1]
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return self.log_det
+
+    def root(self, noise: Float[Array, "*k m"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root."""
+        return _product(noise, self.matrix_root.T)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k m"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return _product(rows, self.matrix_root)
+
+    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+        """Return the matrix."""
+        del block_size
+        return _product(self.matrix_root, self.matrix_root.T)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        variances = jnp.sum(self.matrix_root**2, axis=1)
+        return space.unflattened(variances, self.like)
+
+
+@final
+class DiagonalCovariance(AbstractCovariance):
+    """A diagonal covariance.
+
+    Attributes:
+        template: A vector of the space.
+        deviations: The standard deviations, as a flat vector.
+    """
+
+    template: Vector
+    deviations: Float[Array, " n"]
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.deviations.shape[0]
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return 2 * jnp.sum(jnp.log(self.deviations))
+
+    def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root."""
+        return noise * _row(self.deviations, noise)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self.root(rows)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        return space.unflattened(self.deviations**2, self.like)
+
+
+@final
+class BlockCovariance(AbstractCovariance):
+    """A covariance without correlation between leaves.
+
+    Attributes:
+        template: A vector of the space.
+        roots: For each leaf the root of its block.
+        log_det: The logarithm of the determinant.
+    """
+
+    template: Vector
+    roots: tuple[Float[Array, "_ _"], ...]
+    log_det: Scalar
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return sum(root.shape[1] for root in self.roots)
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return self.log_det
+
+    def _by_blocks(self, rows: Array, roots: list[Array]) -> Array:
+        pieces, start = [], 0
+        for root in roots:
+            stop = start + root.shape[1]
+            pieces.append(_product(rows[..., start:stop], root.T))
+            start = stop
+        return jnp.concatenate(pieces, axis=-1)
+
+    def root(self, noise: Float[Array, "*k m"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root."""
+        return self._by_blocks(noise, list(self.roots))
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k m"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self._by_blocks(rows, [root.T for root in self.roots])
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        variances = [jnp.sum(root**2, axis=1) for root in self.roots]
+        return space.unflattened(jnp.concatenate(variances), self.like)
+
+
+@final
+class LowRankCovariance(AbstractCovariance):
+    r"""The inverse of $U \Lambda U^T + \tau (I - U U^T)$ with orthonormal columns U.
+
+    Attributes:
+        template: A vector of the space.
+        vectors: The columns of U, one a row.
+        deviations: The roots of the inverse eigenvalues.
+        rest: The root of the inverse of the precision in all other directions.
+    """
+
+    template: Vector
+    vectors: Float[Array, "k n"]
+    deviations: Float[Array, " k"]
+    rest: Scalar
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.vectors.shape[1]
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        k, n = self.vectors.shape
+        return 2 * jnp.sum(jnp.log(self.deviations)) + 2 * (n - k) * jnp.log(self.rest)
+
+    def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root, which is symmetric."""
+        along = _product(noise, self.vectors.T)
+        along = along * _row(self.deviations - self.rest, along)
+        return self.rest * noise + _product(along, self.vectors)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self.root(rows)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        weights = self.deviations**2 - self.rest**2
+        variances = self.rest**2 + _product(weights, self.vectors**2)
+        return space.unflattened(variances, self.like)
+
+
+def standard_errors(covariance: AbstractCovariance) -> Vector:
+    """Return the roots of the variances as a vector of the space."""
+    return jax.tree.map(jnp.sqrt, covariance.diagonal())

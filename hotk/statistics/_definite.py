@@ -1,0 +1,144 @@
+"""Roots of inverses of positive definite matrices, and what to say of other ones."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Inexact
+
+from hotk._core import NotPositiveDefiniteError, Scalar, Tracer, Vector, message
+from hotk.linop import space
+
+from ._names import direction_name, name_of
+
+
+class InverseRoot(NamedTuple):
+    """The root of the inverse of a matrix.
+
+    Attributes:
+        root: An upper triangle R with $A^{-1} = R R^T$.
+        log_determinant: The logarithm of the determinant of the inverse.
+    """
+
+    root: Float[Array, "n n"]
+    log_determinant: Scalar
+
+
+def inverse_root(
+    call: str, a: Inexact[Array, "n n"], like: Vector, hint: str
+) -> InverseRoot:
+    """Return a root of the inverse of a symmetric matrix.
+
+    Outside of a transformation it is computed in double precision on the host, where
+    small matrices need no compiled program, and a matrix that is not positive definite
+    is refused. Inside of one, the result is NaN then.
+
+    Args:
+        call: The call, for messages.
+        a: The matrix.
+        like: A vector of its space, for the names of entries.
+        hint: What to do if it is not positive definite.
+
+    Raises:
+        NotPositiveDefiniteError: If it is not, by more than rounding.
+    """
+    if isinstance(a, Tracer):
+        return _traced(a)
+    matrix = np.asarray(a, np.float64)
+    refuse_indefinite(call, matrix, a.dtype, like, hint)
+    factor = np.linalg.cholesky(matrix)
+    root = np.triu(np.linalg.inv(factor).T)
+    log_determinant = -2 * np.sum(np.log(np.diag(factor)))
+    place: Any = lambda b: jax.device_put(np.asarray(b, a.dtype))
+    return InverseRoot(place(root), place(log_determinant))
+
+
+def _traced(a: Inexact[Array, "n n"]) -> InverseRoot:
+    factor = jnp.linalg.cholesky(a)
+    eye = jnp.eye(len(a), dtype=a.dtype)
+    inverse = jax.lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
+    return InverseRoot(inverse.T, -2 * jnp.sum(jnp.log(jnp.diagonal(factor))))
+
+
+def refuse_indefinite(
+    call: str, a: np.ndarray, dtype: Any, like: Vector, hint: str
+) -> None:
+    """Refuse a matrix that is not positive definite by more than rounding.
+
+    The rows and columns are scaled so that the diagonal is one: a change of the units
+    of the parameters must not decide whether there is a covariance.
+    """
+    if not np.all(np.isfinite(a)):
+        raise NotPositiveDefiniteError(
+            f"`{call}`: the Hessian is not finite at this point.", float("nan")
+        )
+    diagonal = np.abs(np.diagonal(a))
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = a / np.outer(scale, scale)
+    limit = len(a) * float(jnp.finfo(dtype).eps)
+    values = np.linalg.eigvalsh(scaled)
+    if values[0] > limit:
+        return
+    plain, vectors = np.linalg.eigh(a)
+    smallest, direction = plain[0], vectors[:, 0]
+    rounding = limit * max(abs(plain[0]), abs(plain[-1]))
+    singular = smallest > -rounding
+    if singular:
+        # Rounding of the large entries hides which direction it is; the scaled matrix
+        # has it, and there the quadratic form of the direction is the same.
+        direction = np.linalg.eigh(scaled)[1][:, 0] / scale
+        direction /= np.linalg.norm(direction)
+        smallest = direction @ a @ direction
+    what = "is singular" if singular else "is not positive definite"
+    raise NotPositiveDefiniteError(
+        message(
+            call,
+            f"the Hessian {what}, so its inverse is no covariance.",
+            expected="positive curvature in all directions, beyond rounding",
+            got=f"{smallest:.6g} along {direction_name(like, direction)} "
+            f"(the largest eigenvalue is {plain[-1]:.6g})",
+            fix=_flat_fix if singular else hint,
+        ),
+        float(smallest),
+        space.unflattened(jnp.asarray(direction, dtype), like),
+    )
+
+
+_flat_fix = (
+    "The data do not determine this combination of parameters: hold one of them by "
+    "`where=`, or add a prior to the potential."
+)
+
+
+def refuse_not_positive(
+    call: str, numbers: np.ndarray, like: Vector, what: str, hint: str
+) -> None:
+    """Refuse numbers that must be positive.
+
+    Args:
+        call: The call, for messages.
+        numbers: The numbers.
+        like: A vector of the space, if they are one for each of its entries, whose
+            name the message then has; `None` otherwise.
+        what: What they are.
+        hint: What to do about it.
+
+    Raises:
+        NotPositiveDefiniteError: If one of them is not positive.
+    """
+    worst = int(np.argmin(np.where(np.isnan(numbers), -np.inf, numbers)))
+    smallest = float(numbers[worst])
+    if smallest > 0:
+        return
+    place = "" if like is None else f" for {name_of(like, worst)}"
+    raise NotPositiveDefiniteError(
+        message(
+            call,
+            f"{what} must be positive.",
+            expected="positive numbers",
+            got=f"{smallest:.6g}{place}",
+            fix=hint,
+        ),
+        smallest,
+    )

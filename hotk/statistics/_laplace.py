@@ -1,0 +1,154 @@
+"""`laplace_approximation`: the normal distribution that the Hessian at a mode gives."""
+
+import warnings
+from typing import Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Function,
+    NotStationaryWarning,
+    Point,
+    RandomKey,
+    RealNumber,
+    Tracer,
+    Where,
+    selection,
+    split_point,
+)
+from hotk.first import value_and_gradient
+from hotk.linop import AbstractOperator, HessianOperator, space
+
+from ._forms import FORMS, Precision
+from ._normal import NormalApproximation, shift_text
+from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
+
+
+Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos"]
+
+_CALL = "laplace_approximation(potential, mode)"
+_HINT = (
+    "This is a saddle point or a point before convergence: minimize further. For a "
+    "model give the Gauss-Newton matrix as `curvature=`, which has no such direction."
+)
+
+
+def laplace_approximation(
+    potential: Function,
+    mode: Point,
+    *args: PyTree,
+    form: Form = "full",
+    curvature: AbstractOperator | None = None,
+    scale: RealNumber = 1.0,
+    rank: int = 20,
+    prior_precision: RealNumber | None = None,
+    key: RandomKey | None = None,
+    where: Where = None,
+) -> NormalApproximation:
+    r"""Approximate a posterior, or the errors of an estimate, by a normal distribution.
+
+    Laplace's approximation $N(\hat\theta, H^{-1})$ with the Hessian H of the potential
+    at its minimum $\hat\theta$ [1]: covariance, standard errors, intervals, samples,
+    predictions and log evidence from one call. For a potential that is the negative
+    logarithm of a likelihood, $H^{-1}$ is the covariance of the maximum-likelihood
+    estimate, by the observed information.
+
+    The potential must be a *sum* over observations. If it is a mean over N of them,
+    give `scale=N`: without it all standard errors are too large by $\sqrt N$.
+
+    The forms differ in what is stored and in which correlations are kept:
+
+    - `"full"`: the whole matrix, by n products and a factorization.
+    - `"block"`: one block for each leaf.
+    - `"diagonal"`: the inverse of the diagonal of H. These variances are those of each
+      parameter with all others held fixed, so they are too small where parameters are
+      correlated.
+    - `"lanczos"`: `rank` eigenpairs of the largest magnitude, and `prior_precision` in
+      all other directions. It is exact for the prior $N(0, I / \tau)$ with that
+      precision $\tau$ if the rest of the potential has at most that rank. It takes
+      products alone, for many parameters.
+
+    Args:
+        potential: `potential(parameters, *args)`, the negative logarithm of the
+            posterior density or of the likelihood: one real number.
+        mode: The minimum of the potential: any pytree, as from `hotk.optim.minimize`.
+        *args: Further arguments of the potential.
+        form: `"full"`, `"block"`, `"diagonal"` or `"lanczos"`.
+        curvature: An operator in place of the Hessian of the potential, at the same
+            point: the Gauss-Newton matrix of a model with the precision of the prior,
+            `GGNOperator(model, loss, mode) + tau * Identity()`, or the expected
+            information, `FisherOperator(model, loss, mode)`.
+        scale: A number that potential and curvature are multiplied with: N if they are
+            means over N observations.
+        rank: The number of eigenpairs for `"lanczos"`.
+        prior_precision: The precision $\tau$ for `"lanczos"`; not added in any form,
+            as the potential has the prior already.
+        key: A random key for the start of `"lanczos"`; a fixed one if left out.
+        where: Which leaves of the mode are parameters; see `hotk.Where`. The others are
+            held at their values.
+
+    Returns:
+        A `hotk.statistics.NormalApproximation`. Inside of a transformation no error is
+        possible: where the curvature is not positive definite, its numbers are NaN.
+        Outside of one, a `hotk.NotStationaryWarning` tells if the mode is more than a
+        twentieth of a standard error away from the minimum.
+
+    Raises:
+        NotPositiveDefiniteError: If the curvature is not positive definite by more than
+            rounding. The message, and `direction` of the error, tell in which
+            combination of parameters.
+        StructureError: If `curvature` acts on another space.
+        DtypeError: If a parameter is complex.
+        ValueError: If there is no such form, or `prior_precision` is missing.
+
+    Example:
+        >>> t, y = jnp.arange(5.0), jnp.array([1.0, 2.9, 5.1, 7.0, 9.1])
+        >>> nll = lambda p: jnp.sum((p["a"] + p["b"] * t - y) ** 2) / (2 * 0.1**2)
+        >>> start = {"a": jnp.array(0.0), "b": jnp.array(0.0)}
+        >>> newton = hotk.optim.trust_region(subproblem="exact")
+        >>> found = hotk.optim.minimize(nll, start, newton, tol=1e-2)
+        >>> print(hotk.laplace_approximation(nll, found.x).interval())
+           estimate  std. error  2.5 %    97.5 %
+        -  --------  ----------  -------  ------
+        a  0.96      0.07746     0.80818  1.1118
+        b  2.03      0.031623    1.968    2.092
+        95 % intervals, inverse Hessian (full)
+
+    References:
+        [1] Kass and Raftery (1995). Bayes factors. Journal of the American Statistical
+            Association 90(430), 773-795.
+    """
+    if form not in FORMS:
+        raise ValueError(f"`{_CALL}`: form {form!r} is not one of {list(FORMS)}.")
+    if form == "lanczos" and prior_precision is None:
+        raise ValueError(
+            f'`{_CALL}`: `form="lanczos"` needs `prior_precision=`, the curvature in '
+            "the directions that it does not find."
+        )
+    selected = selection(_CALL, mode, where)
+    parameters = jax.tree.map(jnp.asarray, split_point(mode, selected)[0])
+    refuse_complex(_CALL, parameters)
+    if curvature is None:
+        A: AbstractOperator = HessianOperator(potential, mode, *args, where=where)
+        name = "inverse Hessian"
+    else:
+        A, name = curvature, f"inverse of {type(curvature).__name__}"
+        check_space(_CALL, A, parameters)
+    value, gradient = value_and_gradient(potential, mode, *args, where=where)
+    gradient = vector_of(gradient, parameters)
+    covariance = FORMS[form](
+        Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
+    )
+    fit = NormalApproximation(
+        mode,
+        covariance,
+        jnp.asarray(scale, value.dtype) * value,
+        shift_in_errors(covariance, space.times(jnp.asarray(scale), gradient)),
+        selected,
+        f"{name} ({form})",
+    )
+    if not isinstance(fit.largest_shift, Tracer) and not bool(fit.stationary):
+        warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 2)
+    return fit

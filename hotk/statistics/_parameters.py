@@ -1,0 +1,59 @@
+"""What parameters must be, and gradients as vectors of their space."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import DtypeError, StructureError, Vector, describe_tree, message
+from hotk.linop import AbstractOperator, space
+
+from ._covariance import AbstractCovariance, standard_errors
+
+
+def vector_of(gradient: PyTree, like: Vector) -> Vector:
+    """Return a gradient as a vector of the space: `None` where nothing moves."""
+    parameters = jax.tree.structure(like)
+    leaves = [a for a in jax.tree.leaves(gradient) if a is not None]
+    return parameters.unflatten(leaves)
+
+
+def shift_in_errors(covariance: AbstractCovariance, gradient: Vector) -> Vector:
+    """Return the Newton step, entry by entry in units of the standard errors."""
+    like = covariance.like
+    rows = space.flattened(space.narrowed(gradient, like))
+    step = covariance.root(covariance.root_transposed(rows))
+    errors = space.flattened(standard_errors(covariance))
+    # Where there is no error there is no unit either: a parameter that cannot move.
+    shift = -step / jnp.where(errors > 0, errors, 1)
+    return space.unflattened(shift, like)
+
+
+def refuse_complex(call: str, parameters: Vector) -> None:
+    """Refuse complex parameters, whose covariance is no matrix of their dtype."""
+    if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(parameters)):
+        raise DtypeError(
+            message(
+                call,
+                "there are complex parameters.",
+                expected="real parameters",
+                got=describe_tree(parameters),
+                fix="Make real and imaginary parts parameters of their own.",
+            )
+        )
+
+
+def check_space(call: str, operator: AbstractOperator, parameters: Vector) -> None:
+    """Refuse an operator that does not act on the parameters."""
+    like = operator.like
+    shape_of = lambda tree: [(a.shape, a.dtype) for a in jax.tree.leaves(tree)]
+    same = jax.tree.structure(like) == jax.tree.structure(parameters)
+    if not same or shape_of(like) != shape_of(parameters):
+        raise StructureError(
+            message(
+                call,
+                "`curvature` acts on another space than that of the parameters.",
+                expected=describe_tree(parameters),
+                got=describe_tree(like),
+                fix="Make the operator at the mode, with the same `where=`.",
+            )
+        )

@@ -1,0 +1,299 @@
+"""`laplace_approximation` and what follows from it, against closed forms."""
+
+import math
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import hotk
+from tests.helpers import close
+
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(5, 5))
+PRECISION = ROWS @ ROWS.T + np.eye(5)
+SIGMA = np.linalg.inv(PRECISION)
+MEAN = {"b": jnp.array(1.0), "w": jnp.array([[1.0, 2.0], [3.0, 4.0]])}
+FORMS = ("full", "block", "diagonal", "lanczos")
+
+
+def flat(p):
+    return jnp.concatenate([p["b"][None], p["w"].ravel()])
+
+
+def normal(p, precision=PRECISION):
+    """Return the negative logarithm of a normal density, without its constant."""
+    d = flat(p) - flat(MEAN)
+    return d @ jnp.asarray(precision) @ d / 2
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return hotk.laplace_approximation(normal, MEAN)
+
+
+def test_covariance_of_a_normal_density(fit):
+    close(fit.covariance, SIGMA)
+    errors = np.sqrt(np.diag(SIGMA))
+    close(fit.standard_errors["w"], errors[1:].reshape(2, 2))
+    close(fit.correlation, SIGMA / np.outer(errors, errors))
+    assert fit.index["w"] == slice(1, 5)
+    close(fit.covariance_operator.block("b", "w"), SIGMA[:1, 1:])
+    close(fit.covariance_operator @ np.ones(5), SIGMA.sum(axis=1))
+
+
+def test_log_evidence_is_the_normalizer_of_a_normal_density(fit):
+    expected = 2.5 * math.log(2 * math.pi) + np.linalg.slogdet(SIGMA)[1] / 2
+    close(fit.log_evidence, expected)
+
+
+def test_log_evidence_of_a_conjugate_model():
+    X, tau, sigma = RNG.normal(size=(20, 3)), 0.7, 0.5
+    y = RNG.normal(size=20)
+    log_pdf = jax.scipy.stats.norm.logpdf
+    joint = lambda w: -jnp.sum(log_pdf(y, X @ w, sigma)) - jnp.sum(log_pdf(w, 0, tau))
+    mode = np.linalg.solve(X.T @ X / sigma**2 + np.eye(3) / tau**2, X.T @ y / sigma**2)
+    found = hotk.laplace_approximation(joint, jnp.asarray(mode)).log_evidence
+    cov = sigma**2 * np.eye(20) + tau**2 * X @ X.T
+    close(found, scipy.stats.multivariate_normal(np.zeros(20), cov).logpdf(y))
+
+
+def test_forms_keep_the_correlations_that_they_say():
+    found = {
+        form: hotk.laplace_approximation(
+            normal, MEAN, form=form, rank=5, prior_precision=1.0
+        )
+        for form in FORMS
+    }
+    close(found["diagonal"].covariance, np.diag(1 / np.diag(PRECISION)))
+    blocks = np.zeros((5, 5))
+    blocks[0, 0] = 1 / PRECISION[0, 0]
+    blocks[1:, 1:] = np.linalg.inv(PRECISION[1:, 1:])
+    close(found["block"].covariance, blocks)
+    close(found["lanczos"].covariance, SIGMA, rtol=1e-7)
+    for each in found.values():
+        covariance = np.asarray(each.covariance)
+        variances = hotk.linop.space.flattened(each.covariance_operator.diagonal())
+        close(variances, np.diag(covariance))
+        log_det = np.linalg.slogdet(covariance)[1]
+        close(each.covariance_operator.log_determinant, log_det)
+        close(each.covariance_operator @ np.ones(5), covariance.sum(axis=1))
+
+
+def test_lanczos_is_exact_for_a_likelihood_of_low_rank_and_an_isotropic_prior():
+    A = RNG.normal(size=(3, 60))
+    potential = lambda x: jnp.sum((jnp.asarray(A) @ x) ** 2) / 2 + 0.3 / 2 * x @ x
+    options = {"form": "lanczos", "rank": 3, "prior_precision": 0.3}
+    found = hotk.laplace_approximation(potential, jnp.zeros(60), **options)
+    expected = np.linalg.inv(A.T @ A + 0.3 * np.eye(60))
+    close(found.covariance, expected, atol=1e-7)
+    close(found.standard_errors, np.sqrt(np.diag(expected)), rtol=1e-7)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_have_the_covariance(form):
+    options = {"rank": 5, "prior_precision": 1.0}
+    found = hotk.laplace_approximation(normal, MEAN, form=form, **options)
+    drawn = found.sample(jax.random.key(0), (100, 200))
+    assert drawn["w"].shape == (100, 200, 2, 2)
+    rows = np.concatenate(
+        [drawn["b"].reshape(-1, 1), drawn["w"].reshape(-1, 4)], axis=1
+    )
+    close(rows.mean(axis=0), np.asarray(flat(MEAN)), atol=0.03)
+    close(np.cov(rows.T), np.asarray(found.covariance), rtol=0, atol=0.04)
+    assert found.sample(jax.random.key(0))["w"].shape == (2, 2)
+
+
+def test_intervals_by_the_delta_method(fit):
+    function = lambda p: {"ratio": p["w"][0] / p["b"], "log": jnp.log(p["w"][1, 1])}
+    found = fit.interval(function, level=0.9)
+    gradient = np.array([-1.0, 1.0, 0.0, 0.0, 0.0])  # of w[0, 0] / b
+    error = np.sqrt(gradient @ SIGMA @ gradient)
+    close(found.standard_errors["ratio"][0], error)
+    z = scipy.stats.norm.ppf(0.95)
+    close(found.upper["ratio"][0], 1.0 + z * error)
+    close(found.standard_errors["log"], np.sqrt(SIGMA[4, 4]) / 4)
+    by_t = fit.interval(level=0.9, degrees=7)
+    half = scipy.stats.t.ppf(0.95, 7) * np.sqrt(SIGMA[0, 0])
+    close(by_t.lower["b"], 1.0 - half)
+    close(fit.covariance_of(lambda p: p["w"].ravel()), SIGMA[1:, 1:])
+
+
+def test_predictions_of_a_linear_model_are_those_of_least_squares():
+    t, sigma = np.arange(10.0), 0.3
+    X = np.stack([np.ones(10), t], axis=1)
+    y = X @ [1.0, 2.0] + sigma * RNG.normal(size=10)
+    line = lambda p, t: p["a"] + p["b"] * t
+    nll = lambda p: jnp.sum((line(p, t) - y) ** 2) / (2 * sigma**2)
+    a, b = np.linalg.lstsq(X, y)[0]
+    fit = hotk.laplace_approximation(nll, {"a": jnp.array(a), "b": jnp.array(b)})
+    new = np.array([[1.0, 2.5], [1.0, 20.0]])
+    variance = np.diag(new @ np.linalg.inv(X.T @ X) @ new.T) * sigma**2
+    close(fit.predict(line, new[:, 1]).standard_errors, np.sqrt(variance))
+    noisy = fit.predict(line, new[:, 1], noise_variance=sigma**2)
+    close(noisy.standard_errors, np.sqrt(variance + sigma**2))
+    close(noisy.value, new @ [a, b])
+
+
+def test_a_mean_is_scaled_by_the_number_of_observations(fit):
+    mean = hotk.laplace_approximation(lambda p: normal(p) / 50, MEAN, scale=50.0)
+    close(mean.covariance, SIGMA)
+    close(mean.log_evidence, fit.log_evidence)
+
+
+def test_another_curvature_in_place_of_the_hessian():
+    X = jnp.asarray(RNG.normal(size=(12, 2)))
+    model = lambda w: jnp.exp(X @ w)
+    loss = hotk.curvature.SquaredError(model(jnp.ones(2)), reduction="sum")
+    potential = lambda w: loss(model(w)) + jnp.sum((w - 1) ** 2) * 0.25
+    G = hotk.GGNOperator(model, loss, jnp.ones(2)) + 0.5 * hotk.Identity()
+    found = hotk.laplace_approximation(potential, jnp.ones(2), curvature=G)
+    J = np.asarray(X * model(jnp.ones(2))[:, None])
+    close(found.covariance, np.linalg.inv(J.T @ J + 0.5 * np.eye(2)))
+    with pytest.raises(hotk.StructureError, match="another space"):
+        hotk.laplace_approximation(potential, jnp.ones(3), curvature=G)
+
+
+def test_the_function_whose_hessian_is_gauss_newton_is_a_potential():
+    X = jnp.asarray(RNG.normal(size=(12, 2)))
+    y = jnp.asarray(RNG.normal(size=12))
+    loss = hotk.curvature.SquaredError(y, reduction="sum")
+    w = jnp.linalg.lstsq(X, y)[0]
+    nll = hotk.curvature.GaussNewton(lambda w: X @ w, loss)
+    close(hotk.laplace_approximation(nll, w).covariance, jnp.linalg.inv(X.T @ X))
+
+
+def test_parameters_chosen_by_where(fit):
+    found = hotk.laplace_approximation(normal, MEAN, where={"b": False, "w": True})
+    close(found.covariance, np.linalg.inv(PRECISION[1:, 1:]))
+    assert found.standard_errors["b"] is None
+    assert found.sample(jax.random.key(0), 3)["b"] is None
+    close(found.predict(lambda p: p["w"][0] * p["b"]).value, np.array([1.0, 2.0]))
+    assert found.interval().value["b"] is None
+
+
+def test_parameters_of_a_module():
+    layer = eqx.nn.Linear(2, 1, key=jax.random.key(0))
+    potential = lambda m: jnp.sum((m.weight - 1) ** 2) + jnp.sum(m.bias**2) / 8
+    one, zero = jnp.ones((1, 2)), jnp.zeros(1)
+    layer = eqx.tree_at(lambda m: (m.weight, m.bias), layer, (one, zero))
+    found = hotk.laplace_approximation(potential, layer)
+    close(found.standard_errors.bias, np.array([2.0]))
+    run = lambda m, x: m(x)
+    prediction = found.predict(run, jnp.array([3.0, 4.0]))
+    close(prediction.standard_errors, np.array([np.sqrt(4 + 25 / 2)]))
+    assert "weight[0,1]" in str(found)
+
+
+def test_a_saddle_point_is_refused_with_the_direction():
+    saddle = lambda p: p["a"] ** 2 / 2 - p["b"] ** 2 + p["a"] * p["b"]
+    zero = {"a": jnp.array(0.0), "b": jnp.array(0.0)}
+    with pytest.raises(hotk.NotPositiveDefiniteError) as caught:
+        hotk.laplace_approximation(saddle, zero)
+    values, vectors = np.linalg.eigh([[1.0, 1.0], [1.0, -2.0]])
+    close(np.float64(caught.value.smallest), values[0])
+    found = np.array([caught.value.direction["a"], caught.value.direction["b"]])
+    close(abs(found @ vectors[:, 0]), 1.0)
+    assert "0.96 b - 0.29 a" in str(caught.value)
+
+
+def test_a_combination_that_the_data_do_not_determine_is_named():
+    # In other units by ten powers: an eigenvalue of the whole matrix would not tell.
+    potential = lambda p: (p["x"] + 1e5 * p["y"]) ** 2 + 1e-10 * p["z"] ** 2
+    zero = dict.fromkeys("xyz", jnp.array(0.0))
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="singular") as caught:
+        hotk.laplace_approximation(potential, zero)
+    close(abs(caught.value.direction["x"]), 1.0)
+    good = lambda p: (p["x"] + 1e5 * p["y"]) ** 2 + p["x"] ** 2 + 1e-10 * p["z"] ** 2
+    found = hotk.laplace_approximation(good, zero)
+    close(found.standard_errors["z"], 1e5 / np.sqrt(2))
+
+
+@pytest.mark.parametrize("form", ["diagonal", "block", "lanczos"])
+def test_every_form_refuses_what_it_sees(form):
+    f = lambda p: p["a"] ** 2 - p["b"] ** 2
+    zero = {"a": jnp.array(0.0), "b": jnp.array(0.0)}
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="-2"):
+        hotk.laplace_approximation(f, zero, form=form, prior_precision=1.0)
+
+
+def test_a_point_that_is_no_minimum_is_told():
+    f = lambda x: (x[0] - 1) ** 2 * 2 + (x[1] - 1) ** 2 / 8
+    with pytest.warns(
+        hotk.NotStationaryWarning, match=r"2 standard errors away in x\[0"
+    ):
+        found = hotk.laplace_approximation(f, jnp.array([0.0, 1.1]))
+    close(found.shift, np.array([2.0, -0.05]))
+    assert not bool(found.stationary)
+    assert "not a minimum" in str(found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hotk.laplace_approximation(f, jnp.ones(2)).stationary
+
+
+def test_under_jit_vmap_and_grad():
+    f = lambda x, a: jnp.sum(a * x**2) / 2
+    at = lambda a: hotk.laplace_approximation(f, jnp.zeros(2), a)
+    found = jax.jit(lambda a: at(a).covariance)(jnp.array([2.0, 4.0]))
+    close(found, np.diag([0.5, 0.25]))
+    batch = jnp.array([[1.0, 4.0], [4.0, -1.0]])
+    errors = jax.vmap(lambda a: at(a).standard_errors)(batch)
+    close(errors[0], np.array([1.0, 0.5]))
+    assert np.isnan(errors[1]).all()  # no error is possible there
+    slope = jax.grad(lambda a: at(a).log_evidence)(jnp.array([2.0, 4.0]))
+    close(slope, np.array([-0.25, -0.125]))
+    fit = jax.jit(at)(jnp.array([2.0, 4.0]))
+    close(fit.interval().upper[0], scipy.stats.norm.ppf(0.975) / np.sqrt(2))
+
+
+def test_it_is_a_pytree_of_arrays(fit):
+    leaves, treedef = jax.tree.flatten(fit)
+    again = treedef.unflatten(leaves)
+    close(again.covariance, SIGMA)
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+
+def test_how_it_shows(fit):
+    lines = str(fit).splitlines()
+    assert lines[0].split() == ["estimate", "std.", "error", "2.5", "%", "97.5", "%"]
+    assert lines[2].startswith("b ")
+    assert lines[4].startswith("w[0,1]")
+    assert "95 % intervals, inverse Hessian (full)" in lines
+    assert repr(fit) == str(fit)
+    assert fit._repr_html_().startswith("<table>")
+    many = hotk.laplace_approximation(lambda x: x @ x, jnp.zeros(1000), form="diagonal")
+    assert "x f64[1000]" in str(many)
+    assert len(str(many)) < 500
+    jax.jit(lambda f: repr(f) and f.covariance)(fit)  # no numbers to show yet
+
+
+def test_single_precision_stays(fit):
+    del fit
+    narrow = jax.tree.map(lambda a: a.astype(jnp.float32), MEAN)
+    f = lambda p: normal(p, PRECISION.astype(np.float32))
+    found = hotk.laplace_approximation(f, narrow)
+    dtypes = {a.dtype for a in jax.tree.leaves((found.interval(), found.covariance))}
+    assert dtypes == {jnp.dtype("float32")}
+    close(found.covariance, SIGMA.astype(np.float32))
+
+
+def test_what_is_refused(as_user):
+    with pytest.raises(ValueError, match="'half'"):
+        hotk.laplace_approximation(normal, MEAN, form="half")
+    with pytest.raises(ValueError, match="prior_precision"):
+        hotk.laplace_approximation(normal, MEAN, form="lanczos")
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.laplace_approximation(lambda z: abs(z) ** 2, jnp.array(1j))
+    found = hotk.laplace_approximation(normal, MEAN)
+    with pytest.raises(ValueError, match="level"):
+        found.interval(level=95)
+    with pytest.raises(ValueError, match="degrees"):
+        found.interval(degrees=0)
+    infinite = lambda p: jnp.sum(jnp.sqrt(p["w"] - MEAN["w"]))
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="not finite"):
+        hotk.laplace_approximation(infinite, MEAN)

@@ -1,0 +1,125 @@
+"""`profile_intervals` against closed forms and against root finding by SciPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+import hotk
+from tests.helpers import close
+
+
+RNG = np.random.default_rng(0)
+DROP = scipy.stats.chi2.ppf(0.95, 1) / 2
+NEWTON = hotk.optim.trust_region(subproblem="exact")
+
+
+def ends(profile, mode, low, high):
+    """Return where a profile lies `DROP` above its value at the mode, by SciPy."""
+    above = lambda t: profile(t) - profile(mode) - DROP
+    options = {"xtol": 1e-14, "rtol": 1e-14}
+    return [scipy.optimize.brentq(above, *pair, **options) for pair in (low, high)]
+
+
+def test_a_binomial_probability():
+    nll = lambda p: -jnp.log(p) - 9 * jnp.log1p(-p)
+    found = hotk.statistics.profile_intervals(nll, jnp.array(0.1))
+    by_scipy = lambda p: -np.log(p) - 9 * np.log1p(-p)
+    low, high = ends(by_scipy, 0.1, (1e-6, 0.1), (0.1, 0.9))
+    close(found.lower, low, rtol=1e-7)
+    close(found.upper, high, rtol=1e-7)
+    # A function of the parameter has the same interval: not so by the Hessian.
+    logit = lambda z: nll(jax.nn.sigmoid(z))
+    of_logit = hotk.statistics.profile_intervals(logit, jnp.log(jnp.array(1 / 9)))
+    close(jax.nn.sigmoid(of_logit.upper), high, rtol=1e-7)
+
+
+def test_mean_and_deviation_of_normal_observations():
+    y = RNG.normal(size=12) * 2 + 1
+    n, mean, s2 = len(y), y.mean(), y.var()
+
+    def nll(p):
+        square = jnp.sum((y - p["mean"]) ** 2)
+        return square / (2 * jnp.exp(2 * p["log_sd"])) + n * p["log_sd"]
+
+    mode = {"mean": jnp.array(mean), "log_sd": jnp.array(np.log(s2) / 2)}
+    found = hotk.statistics.profile_intervals(nll, mode)
+    of_mean = lambda m: n / 2 * np.log(s2 + (m - mean) ** 2)
+    low, high = ends(of_mean, mean, (mean - 9, mean), (mean, mean + 9))
+    close(found.lower["mean"], low, rtol=1e-7)
+    close(found.upper["mean"], high, rtol=1e-7)
+    of_log_sd = lambda t: n * s2 / (2 * np.exp(2 * t)) + n * t
+    center = np.log(s2) / 2
+    low, high = ends(of_log_sd, center, (center - 3, center), (center, center + 3))
+    close(found.lower["log_sd"], low, rtol=1e-7)
+    close(found.upper["log_sd"], high, rtol=1e-7)
+    close(found.standard_errors["mean"], np.sqrt(s2 / n))
+    assert "profile likelihood" in str(found)
+
+
+def test_parts_of_the_parameters_and_data_as_arguments():
+    A = RNG.normal(size=(30, 4))
+    precision = A.T @ A
+    f = lambda p, a: jnp.append(p["u"], p["v"]) @ a @ jnp.append(p["u"], p["v"]) / 200
+    zero = {"u": jnp.zeros(3), "v": jnp.zeros(1)}
+    errors = np.sqrt(np.diag(np.linalg.inv(precision)))
+    options = {"scale": 100.0, "level": 0.9}
+    z = scipy.stats.norm.ppf(0.95)
+    part = hotk.statistics.profile_intervals(f, zero, precision, part="v", **options)
+    assert part.upper["u"] is None
+    close(part.upper["v"], z * errors[3:], rtol=1e-7)
+    mask = {"u": np.array([False, True, False]), "v": False}
+    part = hotk.statistics.profile_intervals(f, zero, precision, part=mask, **options)
+    close(part.lower["u"], -z * errors[1:2], rtol=1e-7)
+    held = {"u": True, "v": False}
+    part = hotk.statistics.profile_intervals(f, zero, precision, where=held, **options)
+    errors = np.sqrt(np.diag(np.linalg.inv(precision[:3, :3])))
+    close(part.lower["u"], -z * errors, rtol=1e-7)
+
+
+def test_fits_share_one_program():
+    X = RNG.normal(size=(20, 3))
+
+    def intervals(y):
+        nll = lambda w: jnp.sum(jnp.exp(X @ w) - y * (X @ w))
+        found = hotk.optim.minimize(nll, jnp.zeros(3), NEWTON)
+        return hotk.statistics.profile_intervals(nll, found.x)
+
+    intervals(jnp.asarray(RNG.poisson(np.exp(X @ [0.2, 0.1, 0.3])), float))
+    before = hotk.cache_info().compiles
+    intervals(jnp.asarray(RNG.poisson(np.exp(X @ [0.2, 0.1, 0.3])), float))
+    assert hotk.cache_info().compiles == before
+
+
+def test_a_limit_that_does_not_exist_is_infinite():
+    bounded = lambda x: 1 - jnp.exp(-(x**2) / 2)  # never as much as 1.92 above
+    found = hotk.statistics.profile_intervals(bounded, jnp.array(0.0))
+    assert found.lower == -np.inf
+    assert found.upper == np.inf
+
+
+def test_the_end_of_a_domain_is_a_limit():
+    nll = lambda u: jnp.where(u > -0.5, u**2 / 8, jnp.nan)
+    found = hotk.statistics.profile_intervals(nll, jnp.array(0.0))
+    close(found.lower, -0.5, rtol=1e-6)
+    close(found.upper, 2 * scipy.stats.norm.ppf(0.975), rtol=1e-7)
+
+
+def test_another_minimum_is_told():
+    f = lambda x: (x**2 - 1) ** 2 * 2 + 0.1 * x
+    upper = hotk.optim.minimize(f, jnp.array(1.0), NEWTON).x
+    with pytest.raises(ValueError, match="not the minimum"):
+        hotk.statistics.profile_intervals(f, upper)
+
+
+def test_what_is_refused():
+    f = lambda x: jnp.sum(x**2)
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        hotk.statistics.profile_intervals(lambda x: -f(x), jnp.zeros(2))
+    with pytest.raises(TypeError, match="outside of"):
+        jax.jit(lambda x: hotk.statistics.profile_intervals(f, x).lower)(jnp.zeros(2))
+    nll = lambda p: -jnp.log(p) - 9 * jnp.log1p(-p)
+    with pytest.raises(ValueError, match="1 fits"):
+        hotk.statistics.profile_intervals(nll, jnp.array(0.1), max_refits=1)

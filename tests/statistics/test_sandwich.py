@@ -1,0 +1,125 @@
+"""`sandwich` against the formulas of the textbooks, in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.helpers import close
+
+
+RNG = np.random.default_rng(0)
+N = 40
+X = np.column_stack([np.ones(N), RNG.normal(size=(N, 2))])
+Y = X @ [1.0, 2.0, -1.0] + RNG.normal(size=N) * (1 + abs(X[:, 1]))
+CLUSTERS = np.repeat(list("abcdefgh"), 5)
+B = np.linalg.lstsq(X, Y)[0]
+BREAD = np.linalg.inv(X.T @ X)
+RESIDUALS = Y - X @ B
+LEVERAGE = np.einsum("ni,ij,nj->n", X, BREAD, X)
+
+
+def losses(b, X, y):
+    return (X @ b - y) ** 2 / 2
+
+
+def by_hand(kind):
+    squares = {
+        "HC0": RESIDUALS**2,
+        "HC1": RESIDUALS**2 * N / (N - 3),
+        "HC2": RESIDUALS**2 / (1 - LEVERAGE),
+        "HC3": RESIDUALS**2 / (1 - LEVERAGE) ** 2,
+    }
+    return BREAD @ (X.T * squares[kind]) @ X @ BREAD
+
+
+@pytest.mark.parametrize("kind", ["HC0", "HC1", "HC2", "HC3"])
+def test_linear_regression(kind):
+    found = hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, kind=kind)
+    close(found.covariance, by_hand(kind))
+    close(found.standard_errors, np.sqrt(np.diag(by_hand(kind))))
+    assert f"sandwich {kind}" in str(found)
+    assert "evidence" not in str(found)
+
+
+@pytest.mark.parametrize("kind", ["HC1", "HC3"])
+def test_data_that_the_function_captures(kind):
+    captured = lambda b: losses(b, jnp.asarray(X), jnp.asarray(Y))
+    found = hotk.statistics.sandwich(captured, jnp.asarray(B), kind=kind)
+    close(found.covariance, by_hand(kind))
+
+
+def test_clusters():
+    scores, labels = X * RESIDUALS[:, None], np.unique(CLUSTERS)
+    sums = np.stack([scores[c == CLUSTERS].sum(axis=0) for c in labels])
+    plain = BREAD @ sums.T @ sums @ BREAD
+    of = lambda kind: hotk.statistics.sandwich(
+        losses, jnp.asarray(B), X, Y, kind=kind, clusters=CLUSTERS
+    )
+    close(of("HC0").covariance, plain)
+    close(of("HC1").covariance, plain * 8 / 7 * (N - 1) / (N - 3))
+    # The jackknife around the estimate: fits without one cluster each.
+    kept = [c != CLUSTERS for c in np.unique(CLUSTERS)]
+    apart = np.stack([np.linalg.lstsq(X[k], Y[k])[0] - B for k in kept])
+    close(of("HC3").covariance, apart.T @ apart)
+
+
+def test_a_tree_of_parameters_and_a_part_of_them():
+    model = lambda p, X, y: losses(jnp.append(p["b"], p["a"]), X, y)
+    p = {"a": jnp.asarray(B[2]), "b": jnp.asarray(B[:2])}
+    found = hotk.statistics.sandwich(model, p, X, Y)
+    order = [2, 0, 1]
+    close(found.covariance, by_hand("HC0")[np.ix_(order, order)])
+    part = hotk.statistics.sandwich(model, p, X, Y, where={"a": True, "b": False})
+    x = X[:, 2]
+    expected = np.sum(RESIDUALS**2 * x**2) / np.sum(x**2) ** 2
+    close(part.covariance, np.array([[expected]]))
+
+
+def test_another_curvature():
+    F = hotk.linop.Diagonal(jnp.full(3, 2.0))
+    found = hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, curvature=F)
+    scores = X * RESIDUALS[:, None]
+    close(found.covariance, scores.T @ scores / 4)
+
+
+def test_under_jit():
+    run = lambda kind: lambda b: hotk.statistics.sandwich(losses, b, X, Y, kind=kind)
+    for kind in ("HC1", "HC2"):
+        close(jax.jit(run(kind))(jnp.asarray(B)).covariance, by_hand(kind))
+
+
+def test_the_delta_method_uses_it():
+    found = hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y)
+    ratio = found.interval(lambda b: b[1] / b[0])
+    gradient = np.array([-B[1] / B[0] ** 2, 1 / B[0], 0.0])
+    close(ratio.standard_errors, np.sqrt(gradient @ by_hand("HC0") @ gradient))
+
+
+def test_a_point_that_is_no_minimum_is_told():
+    with pytest.warns(hotk.NotStationaryWarning, match="not a minimum"):
+        hotk.statistics.sandwich(losses, jnp.zeros(3), X, Y)
+
+
+def test_what_is_refused(as_user):
+    sandwich, b = hotk.statistics.sandwich, jnp.asarray(B)
+    with pytest.raises(ValueError, match="'HC4'"):
+        sandwich(losses, b, X, Y, kind="HC4")
+    with pytest.raises(hotk.OutputError, match="one number for each example"):
+        sandwich(lambda b, X, y: jnp.sum(losses(b, X, y)), b, X, Y)
+    with pytest.raises(hotk.StructureError, match="first axis"):
+        sandwich(lambda b, X, y, w: losses(b, X, y), b, X, Y, np.ones(3))
+    coupled = lambda b, X, y: losses(b, X, y - jnp.mean(y))
+    with pytest.raises(ValueError, match="depends on other examples"):
+        sandwich(coupled, b, X, Y)
+    with pytest.raises(ValueError, match="one label for each"):
+        sandwich(losses, b, X, Y, clusters=[1, 2])
+    with pytest.raises(ValueError, match="more than one cluster"):
+        sandwich(losses, b, X, Y, kind="HC1", clusters=np.zeros(N))
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="singular"):
+        sandwich(losses, b, X[:, [0, 0, 1]], Y)
+    alone = np.column_stack([np.ones(N), np.arange(N) == 3, X[:, 1]])
+    exact = jnp.asarray(np.linalg.lstsq(alone, Y)[0])
+    with pytest.raises(ValueError, match="without example or cluster 3"):
+        sandwich(losses, exact, alone, Y, kind="HC3")
