@@ -47,13 +47,13 @@ def laplace_approximation(
     key: RandomKey | None = None,
     where: Where = None,
 ) -> NormalApproximation:
-    r"""Approximate a posterior, or the errors of an estimate, by a normal distribution.
+    r"""Approximate a posterior, or the errors of an estimate, by the Hessian at a mode.
 
-    Laplace's approximation $N(\hat\theta, H^{-1})$ with the Hessian H of the potential
-    at its minimum $\hat\theta$ [1]: covariance, standard errors, intervals, samples,
-    predictions and log evidence from one call. For a potential that is the negative
-    logarithm of a likelihood, $H^{-1}$ is the covariance of the maximum-likelihood
-    estimate, by the observed information.
+    Laplace's approximation is the normal distribution $N(\hat\theta, H^{-1})$ with the
+    Hessian H of the potential at its minimum $\hat\theta$ [1]: covariance, standard
+    errors, intervals, samples, predictions and log evidence from one call. For a
+    potential that is the negative logarithm of a likelihood, $H^{-1}$ is the covariance
+    of the maximum-likelihood estimate, by the observed information.
 
     The potential must be a *sum* over observations. If it is a mean over N of them,
     give `scale=N`: without it all standard errors are too large by $\sqrt N$.
