@@ -23,7 +23,7 @@ from ._cg import cg
 from ._driver import compiled, nondifferentiable
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
-from ._solution import Reason, Solution
+from ._solution import Reason, Solution, is_known_as
 
 
 def solve(
@@ -97,11 +97,12 @@ def solve(
             direction=by_cg.direction,
         )
 
-    indefinite = by_cg.reason == Reason.negative_curvature
-    indefinite &= by_cg.iterations < most
-    if isinstance(indefinite, Tracer) or in_trace():
+    if isinstance(by_cg.iterations, Tracer) or in_trace():
+        indefinite = by_cg.reason == Reason.negative_curvature
+        indefinite &= by_cg.iterations < most
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
-    return go_on(by_cg) if bool(indefinite) else by_cg
+    indefinite = is_known_as(by_cg.reason, Reason.negative_curvature)
+    return go_on(by_cg) if indefinite and int(by_cg.iterations) < most else by_cg
 
 
 def _one_by_one(
