@@ -79,14 +79,22 @@ def check_system(
 
 
 def in_working_precision(
-    operator: AbstractLinearMap, like: Vector
+    operator: AbstractLinearMap,
+    like: Vector,
+    product: Callable[[Vector], Vector] | None = None,
 ) -> Callable[[Vector], Vector]:
     """Return the product as a function of vectors in at least single precision.
 
     Sums over many numbers of half precision lose all digits, so an iteration keeps its
     vectors in single; the operator gets them in the dtypes of its point.
+
+    Args:
+        operator: The operator.
+        like: A vector of the space.
+        product: How the operator multiplies; by `mv` if left out.
     """
-    return lambda v: space.widened(operator.mv(space.narrowed(v, like)))
+    mv = operator.mv if product is None else product
+    return lambda v: space.widened(mv(space.narrowed(v, like)))
 
 
 _DERIVATIVE = "from A x = b follows A dx = db - dA x, another system with A"

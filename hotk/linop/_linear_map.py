@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import StructureError, Vector, describe_tree, message
+from hotk.prepared import jitted
 
 from ._vectors import as_vector, is_flat
 from .space import unflattened
@@ -42,6 +43,10 @@ class AbstractLinearMap(eqx.Module):
     @abc.abstractmethod
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""
+
+    def applied(self, v: Vector) -> Vector:
+        """Return the product with one vector, outside of a trace, by one program."""
+        return self.mv(v) if self.on_host else _product(self, v)
 
     @abc.abstractmethod
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
@@ -80,6 +85,11 @@ class AbstractLinearMap(eqx.Module):
         if is_flat(v, self.like):
             return unflattened(jnp.asarray(v), self.like)
         return as_vector(call, v, self.like)
+
+
+@jitted
+def _product(operator: AbstractLinearMap, v: Vector) -> Vector:
+    return operator.mv(v)
 
 
 def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:

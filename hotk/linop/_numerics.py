@@ -9,9 +9,10 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from hotk._core import RealNumber, Scalar, Vector
 
 from . import _dense, space
+from ._eigh import Eigenpairs, eigh
 from ._entries import Part
 from ._index import Index
-from ._lanczos import Eigenpairs, Which, eigh
+from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook
 from ._solution import Solution

@@ -74,6 +74,10 @@ class AbstractPointOperator(AbstractOperator):
         r"""Return the Hessian-vector product $\nabla^2 f(x)\, v$."""
         return _product(self, v, batched=False)
 
+    def applied(self, v: Vector) -> Vector:
+        """Return the product with one vector: `H @ v` runs the same program."""
+        return self.mv(v)
+
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors by one linearization.
 

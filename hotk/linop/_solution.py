@@ -37,11 +37,13 @@ def is_known_as(reason: Reason, member: Reason) -> bool:
 
 
 class Method(eqx.Enumeration):
-    """The solver that a solution comes from; see `Reason` for how to compare."""
+    """How a result was computed; see `Reason` for how to compare."""
 
     cg = "conjugate gradients"
     minres = "minimal residuals"
     steihaug = "truncated conjugate gradients"
+    lanczos = "Lanczos iteration"
+    direct = "LAPACK, from the matrix"
 
 
 @final

@@ -113,8 +113,7 @@ def scaled_norm(v: Vector) -> Scalar:
     """As `norm`, and reads the vector twice."""
     size = _largest(v)
     unit = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
-    over = lambda a: a / unit.astype(_real(a))
-    return unit * plain_norm(jax.tree.map(over, widened(v)))
+    return unit * plain_norm([a / unit.astype(a.dtype) for a in parts(widened(v))])
 
 
 def power_of_size(v: Vector) -> Scalar:
