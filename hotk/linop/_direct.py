@@ -53,6 +53,27 @@ def decomposed(a: Matrix) -> tuple[Float[np.ndarray, " n"], Matrix]:
     return np.linalg.eigh(a)
 
 
+def is_on_host(a: Array) -> bool:
+    """Whether a matrix has numbers in the memory that NumPy works on."""
+    if isinstance(a, Tracer):
+        return False
+    devices = a.devices()
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def eigenvalues(a: Array | np.ndarray) -> Float[np.ndarray, " n"]:
+    """Return the eigenvalues, in at least single precision; NaN if one is not finite.
+
+    Args:
+        a: A symmetric matrix in the memory of the host.
+    """
+    a = np.asarray(a)
+    a = a.astype(space.wide(a.dtype), copy=False)
+    if not np.isfinite(a).all():
+        return np.full(len(a), np.nan, a.dtype)
+    return np.linalg.eigvalsh(a)
+
+
 def on_device(a: np.ndarray, dtype: DTypeLike, like: Vector) -> Array:
     """Return a NumPy array as one of JAX, on the device of a vector."""
     a = a.astype(dtype)
