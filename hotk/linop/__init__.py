@@ -9,6 +9,7 @@ from ._curvature import (
     GGNOperator as GGNOperator,
     SampledFisherOperator as SampledFisherOperator,
 )
+from ._direct import spectrum_of as spectrum_of
 from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator

@@ -46,6 +46,15 @@ def matrix_on_host(operator: AbstractLinearMap) -> Matrix:
     return np.asarray(operator.matrix()).astype(np.float64)
 
 
+def spectrum_of(operator: AbstractLinearMap) -> Float[Array, " n"] | None:
+    """Return all eigenvalues of a small operator from its matrix, `None` of others."""
+    if not is_small(operator):
+        return None
+    values = decomposed(matrix_on_host(operator))[0]
+    like = operator.like
+    return on_device(values, space.scalar_dtype(like), like)
+
+
 def decomposed(a: Matrix) -> tuple[Float[np.ndarray, " n"], Matrix]:
     """Return eigenvalues and vectors as columns; NaN if the matrix is not finite."""
     if not np.isfinite(a).all():
