@@ -26,9 +26,16 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
+from hotk.capture import (
+    Closure,
+    Opaque,
+    Snapshot,
+    Staged,
+    survey,
+)
 from hotk.prepared import as_input
 
+from ._splits import known, remember
 from ._vectors import cast_leaf
 
 
@@ -129,10 +136,15 @@ def freeze(
     Raises:
         DtypeError: If nothing in the point is differentiated.
     """
+    split = known(f, x, args) if where is None else None
+    if split is not None:
+        return *split, None
     chosen = selection(call, x, where)
     if not any(differentiated(*jax.tree.flatten(x), chosen)):
         raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
+    if chosen is None and not in_trace():
+        remember(f, x, args, closure)
     selected: Selected = None
     if chosen is not None:
         parts = jax.tree.structure(x).flatten_up_to(arrays)

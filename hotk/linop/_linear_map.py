@@ -30,6 +30,10 @@ class AbstractLinearMap(eqx.Module):
     # Whether a product runs on the host, as one over batches of data does.
     on_host = False
 
+    # Equinox makes a pytree of a bound method on every read of an attribute: a product
+    # of a small operator took four times as long.
+    __getattribute__ = object.__getattribute__
+
     @property
     @abc.abstractmethod
     def like(self) -> Vector:
