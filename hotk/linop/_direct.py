@@ -92,15 +92,18 @@ def on_device(a: np.ndarray, dtype: DTypeLike, like: Vector) -> Array:
     return jnp.asarray(a)
 
 
-def as_vectors(rows: Float[np.ndarray, "k n"], like: Vector) -> PyTree:
-    """Return the rows of a matrix as vectors: a tree with one leading axis."""
-    leaves, start, count = [], 0, len(rows)
+def as_vectors(rows: Float[np.ndarray, "*k n"], like: Vector) -> PyTree:
+    """Return the rows of a matrix as vectors: a tree with one leading axis.
+
+    One flat array becomes one vector.
+    """
+    leaves, start = [], 0
     for leaf in jax.tree.leaves(like):
-        size, shape = leaf.size, (count, *leaf.shape)
-        piece = rows[:, start : start + size].reshape(shape)
+        size, shape = leaf.size, (*rows.shape[:-1], *leaf.shape)
+        piece = rows[..., start : start + size].reshape(shape)
         start += size
         if jnp.iscomplexobj(leaf):
-            piece = piece + 1j * rows[:, start : start + size].reshape(shape)
+            piece = piece + 1j * rows[..., start : start + size].reshape(shape)
             start += size
         leaves.append(on_device(piece, leaf.dtype, like))
     return jax.tree.structure(like).unflatten(leaves)

@@ -93,8 +93,8 @@ def _random(key: RandomKey | None) -> Callable[[Vector], Vector]:
     generator = np.random.default_rng(seed)
 
     def draw(like: Vector) -> Vector:
-        rows = generator.standard_normal((1, space.dimension(like)), np.float32)
-        return jax.tree.map(lambda a: a[0], _direct.as_vectors(rows, like))
+        row = generator.standard_normal(space.dimension(like), np.float32)
+        return _direct.as_vectors(row, like)
 
     return draw
 
