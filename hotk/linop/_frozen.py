@@ -99,6 +99,19 @@ def _as_array(value: object) -> object:
     return value if array is None else jnp.asarray(array)
 
 
+def inputs_of(tree: PyTree) -> PyTree:
+    """Return the arrays of a tree for one call of a program: NumPy's are copies."""
+    return jax.tree.map(_as_given, tree)
+
+
+def _as_given(value: object) -> object:
+    if isinstance(value, jax.Array):
+        return value
+    array = as_input(value)
+    is_numpy = array is None or isinstance(array, np.ndarray)
+    return array if is_numpy else jnp.asarray(array)
+
+
 def arrays_of(tree: PyTree) -> PyTree:
     """Return the arrays of a tree, NumPy's copied; `None` in place of other leaves."""
     return eqx.filter(jax.tree.map(_as_array, tree), _is_array)

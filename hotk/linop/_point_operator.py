@@ -122,7 +122,7 @@ class AbstractPointOperator(AbstractOperator):
         moved = jax.tree.structure(self.x).flatten_up_to(self.like)
         kept = iter(entries.kept)
         selected = tuple(a is not None and next(kept) for a in moved)
-        return _with(self, selected=selected)
+        return with_fields(self, selected=selected)
 
     def take(self, v: PyTree) -> Vector:
         """Return what a vector of the whole space has in this one; see `restrict`.
@@ -220,10 +220,10 @@ class AbstractPointOperator(AbstractOperator):
         new_args = self.args
         if args:
             new_args = matching_arrays("args", tuple(args), self.args, statics[1])
-        return _with(self, x=new_x, args=new_args)
+        return with_fields(self, x=new_x, args=new_args)
 
 
-def _with(operator: H, **fields: Any) -> H:
+def with_fields(operator: H, **fields: Any) -> H:
     """Return an operator with other values of some fields."""
     copy = object.__new__(type(operator))
     vars(copy).update(vars(operator), **fields)
