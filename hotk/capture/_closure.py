@@ -11,10 +11,12 @@ from jaxtyping import PyTree
 from hotk._core import Function, PreparationError, function_name, message
 
 from ._captured_type import register, uncopied
+from ._guard import PLACES
 from ._rebuild import Rebuild, survey
 from ._static_arrays import StaticArrays
 from ._trail import Trail
 from ._walk import Opaque, Placeholder, Walk
+from ._writer import Unguarded, Writer, guard_weak_identity
 
 
 class Skeleton:
@@ -28,15 +30,18 @@ class Skeleton:
         count: How many arrays were captured.
         user_classes: Whether a class of the user was met, which no copy holds as it
             was.
+        place: An object of its own, by which guards of what holds it are found.
         template: The callable with placeholders where the arrays were.
     """
 
     __slots__ = (
+        "__weakref__",
         "_hash",
         "count",
         "key",
         "name",
         "opaque",
+        "place",
         "static_arrays",
         "template",
         "user_classes",
@@ -60,6 +65,7 @@ class Skeleton:
         self.opaque = opaque
         self.count = count
         self.user_classes = user_classes
+        self.place = object()
         # Once: JAX hashes a static field each time that it looks a program up.
         self._hash = hash(key)
 
@@ -137,6 +143,9 @@ class Closure(eqx.Module):
     leaves: tuple[Any, ...]
     skeleton: Skeleton = eqx.field(static=True)
 
+    # As of a `Prepared`: each direct call reads both.
+    __getattribute__ = object.__getattribute__
+
     @staticmethod
     def of(
         f: Function, *, static_arrays: StaticArrays = StaticArrays.NONE
@@ -172,6 +181,13 @@ class Closure(eqx.Module):
         )
         return Closure(tuple(map(_own, walk.leaves)), skeleton)
 
+    @staticmethod
+    def joined(skeleton: Skeleton, leaves: Sequence[object]) -> "Closure":
+        """Put a skeleton together with captured arrays, without checks."""
+        closure = object.__new__(Closure)
+        vars(closure).update(leaves=tuple(leaves), skeleton=skeleton)
+        return closure
+
     def __call__(self, *args: PyTree, **keywords: PyTree) -> PyTree:
         """Call the rebuilt callable."""
         return self.skeleton.function(self.leaves)(*args, **keywords)
@@ -205,4 +221,15 @@ def _visit_skeleton(walk: Walk, value: Skeleton) -> None:
         walk.visit(value.template)
 
 
-register(uncopied(visit=_visit_skeleton, guard=None, treatment="static"), Skeleton)
+def _guard_skeleton(w: Writer, value: Skeleton, here: str) -> None:
+    if value.user_classes or value.opaque is not None:
+        raise Unguarded  # its classes may have changed
+    guard_weak_identity(w, value, here)
+
+
+register(
+    uncopied(visit=_visit_skeleton, guard=_guard_skeleton, treatment="static"),
+    Skeleton,
+)
+# All closures run one code, so they would share the few guards that it may have.
+PLACES[Closure] = lambda closure: closure.skeleton.place

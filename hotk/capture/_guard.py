@@ -7,7 +7,7 @@ and simple values; what it cannot vouch for is walked again.
 
 import functools
 import types
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -75,7 +75,7 @@ class CodeGuards:
     """The guards of all callables that run one code object first.
 
     Attributes:
-        code: The code object.
+        code: The code object, or what stands for it.
         guards: The last few guards, the newest first. A tuple that is replaced as a
             whole, so that other threads may read it meanwhile.
         attempts: How often a guard was made, or could not be.
@@ -83,7 +83,7 @@ class CodeGuards:
 
     __slots__ = ("attempts", "code", "guards")
 
-    def __init__(self, code: types.CodeType) -> None:
+    def __init__(self, code: object) -> None:
         self.code = code
         self.guards: tuple[Guard, ...] = ()
         self.attempts = 0
@@ -121,6 +121,8 @@ def are_same_arrays(leaves: Sequence[object], walked: Sequence[object]) -> bool:
     return all(a is b or type(a) is type(b) is np.ndarray for a, b in pairs)
 
 
+# What stands for the code of a callable object, by its class.
+PLACES: dict[type, Callable[[Any], object]] = {}
 # By the `id` of the code: hashing a code object would take longer than the guard.
 _BY_CODE: dict[int, CodeGuards] = {}
 _LIMIT = 4096
@@ -163,8 +165,11 @@ def key_and_arrays(
     return walk.key, walk.leaves, walk
 
 
-def _code_of(f: object) -> types.CodeType | None:
+def _code_of(f: object) -> object:
     """Return the code that a method, a partial or a callable object runs first."""
+    place = PLACES.get(type(f))
+    if place is not None:
+        return place(f)
     function: object
     if type(f) is types.MethodType:
         function = f.__func__

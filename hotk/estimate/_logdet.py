@@ -1,12 +1,13 @@
 """The logarithm of a determinant by stochastic Lanczos quadrature."""
 
 import jax.numpy as jnp
+import numpy as np
 
-from hotk._core import NotPositiveDefiniteError, RandomKey, Tracer, message
+from hotk._core import NotPositiveDefiniteError, RandomKey, Scalar, Tracer, message
 from hotk.linop import AbstractOperator
 
 from ._estimate import Estimate
-from ._spectrum import spectrum
+from ._spectrum import Spectrum, spectrum
 
 
 def logdet(
@@ -34,7 +35,8 @@ def logdet(
         progress: Whether to show a progress bar; see `spectrum`.
 
     Returns:
-        An `Estimate` of the natural logarithm.
+        An `Estimate` of the natural logarithm; exact, with an error of zero, where
+            `spectrum` is.
 
     Raises:
         NotPositiveDefiniteError: If a Ritz value is not positive by more than rounding,
@@ -66,23 +68,34 @@ def logdet(
         block_size=block_size,
         progress=progress,
     )
-    smallest, largest = density.smallest, density.largest
-    rounding = jnp.finfo(smallest.dtype).eps * density.nodes.shape[1]
-    limit = rounding * jnp.maximum(jnp.abs(smallest), jnp.abs(largest))
-    positive = smallest > limit
-    if not isinstance(positive, Tracer) and not bool(positive):
+    if isinstance(density.nodes, Tracer):
+        smallest, largest = density.smallest, density.largest
+        positive = smallest > _limit(density, jnp.maximum(-smallest, largest))
+        # nodes of weight zero may be negative by rounding: they add 0, and not NaN
+        logarithms = jnp.log(jnp.where(density.nodes > 0, density.nodes, 1))
+        trace = density.total(logarithms)
+        value, error = (
+            jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error)
+        )
+        return Estimate(value, error, trace.products, trace.method)
+    nodes = np.asarray(density.nodes)  # by NumPy, of which nothing is compiled
+    smallest, largest = float(np.min(nodes)), float(np.max(nodes))
+    limit = float(_limit(density, max(abs(smallest), abs(largest))))
+    if not smallest > limit:
         raise NotPositiveDefiniteError(
             message(
                 "logdet(A, key)",
                 "the operator is not positive definite.",
-                expected=f"Ritz values above {float(limit):.3g}, for rounding",
-                got=f"{float(smallest):.6g} (largest {float(largest):.6g})",
+                expected=f"Ritz values above {limit:.3g}, for rounding",
+                got=f"{smallest:.6g} (largest {largest:.6g})",
                 fix="Add a multiple of the identity, as in `H + 0.1 * Identity()`, or "
                 "use the Gauss-Newton operator.",
             ),
-            float(smallest),
+            smallest,
         )
-    # nodes of weight zero may be negative by rounding: they add nothing, and not NaN
-    trace = density.integrate(lambda t: jnp.log(jnp.where(t > 0, t, 1)))
-    value, error = (jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error))
-    return Estimate(value, error, trace.products, trace.method)
+    return density.total(jnp.asarray(np.log(np.where(nodes > 0, nodes, 1))))
+
+
+def _limit(density: Spectrum, largest: Scalar | float) -> Scalar | float:
+    """Return what rounding may make of a Ritz value that is zero."""
+    return float(jnp.finfo(density.nodes.dtype).eps) * density.nodes.shape[1] * largest

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from hotk._core import AbstractReport, RandomKey
-from hotk.linop import AbstractOperator
+from hotk.linop import AbstractOperator, spectrum_of
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
@@ -39,6 +39,8 @@ class Spectrum(AbstractReport):
         weights: Their weights, of sum one for each start.
         products: The number of products with the operator.
         size: The dimension `n` of the space.
+        method: `"lanczos quadrature"`; `"exact"` if the nodes are all eigenvalues, of
+            equal weights and the same in each row: all standard errors are zero then.
 
     Example:
         >>> f = lambda x: jnp.sum(jnp.arange(100.0) * x**2) / 2
@@ -52,6 +54,7 @@ class Spectrum(AbstractReport):
     weights: Float[Array, "samples steps"]
     products: Int[Array, ""]
     size: int = eqx.field(static=True)
+    method: str = eqx.field(static=True, default="lanczos quadrature")
 
     @property
     def smallest(self) -> Float[Array, ""]:
@@ -74,7 +77,18 @@ class Spectrum(AbstractReport):
         Returns:
             An `Estimate` of the trace: the sum over all eigenvalues, not their mean.
         """
-        return _total(self, fun(self.nodes))
+        return self.total(fun(self.nodes))
+
+    def total(self, values: Float[Array, "samples steps"]) -> Estimate:
+        r"""Estimate the trace of a function from its values at the nodes.
+
+        Args:
+            values: One for each node, in the shape of `nodes`.
+
+        Returns:
+            An `Estimate`, as of `integrate`.
+        """
+        return _total(self, values)
 
     def density(self, grid: Numbers, width: Numbers) -> Estimate:
         r"""Estimate the density of eigenvalues, smoothed by a normal distribution.
@@ -123,6 +137,7 @@ class Spectrum(AbstractReport):
             ("largest Ritz value", f"{float(self.largest):.6g}"),
             ("median", f"{float(self.quantile(0.5)):.6g}"),
             ("products", str(self.products)),
+            ("method", self.method),
         ]
 
     def __repr__(self) -> str:
@@ -133,6 +148,13 @@ class Spectrum(AbstractReport):
             return eqx.tree_pformat(self)
         what = f"n={self.size}, from {low:.6g} to {high:.6g}, {self.products} products"
         return f"Spectrum({what})"
+
+
+def _exact(values: Float[Array, " n"], samples: int) -> Spectrum:
+    n = len(values)
+    nodes = jnp.asarray(np.tile(np.asarray(values), (samples, 1)))
+    weights = jnp.asarray(np.full((samples, n), 1 / n, values.dtype))
+    return Spectrum(nodes, weights, jnp.asarray(np.int32(n)), n, "exact")
 
 
 def _integrals(
@@ -148,7 +170,11 @@ def _integrals(
 
 
 def _averaged(spectrum: Spectrum, samples: Float[Array, "samples *shape"]) -> Estimate:
-    return averaged(samples, spectrum.products, "lanczos quadrature")
+    estimate = averaged(samples, spectrum.products, spectrum.method)
+    if spectrum.method != "exact":
+        return estimate
+    nothing = jnp.zeros_like(estimate.error)
+    return Estimate(estimate.value, nothing, estimate.products, spectrum.method)
 
 
 def _on_grid(
@@ -212,7 +238,9 @@ def spectrum(
     iteration with full re-orthogonalization gives a rule of quadrature for
     $v^T f(A) v$, whose mean over `v` is $\mathrm{tr} f(A) / n$ [1]. Isolated
     eigenvalues at the ends converge to all digits, the others to a density. It takes
-    `samples * steps` products, or fewer where the Krylov spaces are exhausted.
+    `samples * steps` products, or fewer where the Krylov spaces are exhausted. Where
+    the space has no more than `steps` dimensions (and no more than 128, outside of
+    transformations) it is exact: the eigenvalues of the matrix, from `n` products.
 
     Args:
         operator: A symmetric operator.
@@ -258,6 +286,10 @@ def spectrum(
             f"`{call}`: the operator is not known to be symmetric, and its eigenvalues "
             "may be complex."
         )
+    if operator.size <= steps and not progress:
+        values = spectrum_of(operator)
+        if values is not None:
+            return _exact(values, samples)
     steps = min(steps, operator.size)
     rule = quadrature(operator, key, samples, steps, block_size, progress)
     return Spectrum(*rule, operator.size)

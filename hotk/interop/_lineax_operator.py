@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from hotk._core import DtypeError, describe_tree, extra, message
+from hotk._core import DtypeError, Vector, describe_tree, extra, message
 from hotk.linop import AbstractOperator, space_of
 
 
@@ -80,8 +80,12 @@ def as_lineax(
     tags += [lineax.positive_semidefinite_tag] if positive_semidefinite else []
     structure = jax.eval_shape(lambda: like)
     # lineax's closure conversion traces the product to a new program at every point.
-    # The method of an operator is a tree already, whose leaves are the point
-    # (`test_another_point_needs_no_compile`).
+    # A tree whose leaves are the point (`test_another_point_needs_no_compile`).
+    product = jax.tree_util.Partial(_product, operator)
     return lineax.FunctionLinearOperator(
-        operator.mv, structure, tags, closure_convert=False
+        product, structure, tags, closure_convert=False
     )
+
+
+def _product(operator: AbstractOperator, v: Vector) -> Vector:
+    return operator.mv(v)

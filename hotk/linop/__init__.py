@@ -9,10 +9,11 @@ from ._curvature import (
     GGNOperator as GGNOperator,
     SampledFisherOperator as SampledFisherOperator,
 )
+from ._direct import spectrum_of as spectrum_of
 from ._driver import loop as loop
+from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
-from ._lanczos import Eigenpairs as Eigenpairs, eigh as eigh
 from ._linearized import Linearized as Linearized
 from ._minres import minres as minres
 from ._operator import AbstractOperator as AbstractOperator

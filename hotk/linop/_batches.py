@@ -1,7 +1,8 @@
 """The Hessian of a mean over data that comes in batches."""
 
+import math
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import TypeAlias, final
 
 import equinox as eqx
 import jax
@@ -25,20 +26,14 @@ from hotk.second import hvp
 
 from . import space
 from ._entries import Part
+from ._frozen import arrays_of, inputs_of
 from ._operator import AbstractOperator
-from ._point_operator import AbstractPointOperator
+from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source, no_batch, padded, row_count
 
 
-R = TypeVar("R")
-
-
-# Compiled, or each leaf would take two calls of JAX for each batch.
-@jitted
-def _add(total: PyTree, part: PyTree, weight: Float[Array, ""]) -> PyTree:
-    return jax.tree.map(
-        lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype), total, part
-    )
+# From the operator of a batch, and a vector, to what is summed: a tree of arrays.
+OfBatch: TypeAlias = Callable[[AbstractPointOperator, PyTree], PyTree]
 
 
 @final
@@ -62,8 +57,7 @@ class DataOperator(AbstractOperator):
     iterations of solvers run in Python.
 
     Attributes:
-        make: From a point and a batch to the operator of the batch.
-        x: The point.
+        operator: The operator of one batch, without its arrays.
         source: The batches.
         size_of_batch: The number of examples in a full batch.
         examples: The number of all examples.
@@ -73,8 +67,7 @@ class DataOperator(AbstractOperator):
         sum_dtype: The dtype in which batches are summed, `None` for at least `float32`.
     """
 
-    make: Callable[[Point, PyTree], AbstractPointOperator]
-    x: Point
+    operator: AbstractPointOperator
     source: Source
     size_of_batch: int
     examples: int
@@ -87,34 +80,28 @@ class DataOperator(AbstractOperator):
 
     @staticmethod
     def of(
-        make: Callable[[Point, PyTree], AbstractPointOperator],
-        x: Point,
-        source: Source,
-        dtype: DTypeLike | None,
+        of_first: AbstractPointOperator, source: Source, dtype: DTypeLike | None
     ) -> "DataOperator":
         """Make the operator after one pass over the data, for value and gradient.
 
         Args:
-            make: From a point and a batch to the operator of the batch.
-            x: The point.
+            of_first: The operator of the first batch, which all share.
             source: The batches.
             dtype: The dtype in which batches are summed.
 
         Raises:
             ValueError: If there is no batch, or a loss is not the same twice.
         """
-        first_batch = source.first_batch()
-        of_first = make(x, first_batch)
         # a loss with a random key that moves on is found at once, before a pass
         once, twice = float(of_first.value), float(of_first.value)
         if once != twice and np.isfinite(once):
             raise _loss_changed(once, twice)
-        size, like = row_count(first_batch), of_first.like
-        both = lambda h: (h.value, h.gradient)
-        parts = make, x, source, size, dtype
-        (value, gradient), count = _sum_over_batches(both, *parts)
+        size, like = row_count(source.first_batch()), of_first.like
+        operator = with_fields(of_first, args=())
+        add = _Adding(operator, _value_and_gradient, None, dtype)
+        (value, gradient), count = _sum_over_batches(add, source, size)
         gradient = space.narrowed(gradient, like)
-        return DataOperator(make, x, source, size, count, value, gradient, like, dtype)
+        return DataOperator(operator, source, size, count, value, gradient, like, dtype)
 
     def at(self, x: Point) -> "DataOperator":
         """Return the operator at another point, after one pass over the data.
@@ -122,7 +109,15 @@ class DataOperator(AbstractOperator):
         Args:
             x: A point of the same structure, shapes and dtypes.
         """
-        return DataOperator.of(self.make, x, self.source, self.sum_dtype)
+        of_first = with_fields(
+            self.operator.at(x), args=(arrays_of(self.source.first_batch()),)
+        )
+        return DataOperator.of(of_first, self.source, self.sum_dtype)
+
+    @property
+    def x(self) -> Point:
+        """The point."""
+        return self.operator.x
 
     @property
     def like(self) -> Vector:
@@ -167,25 +162,25 @@ class DataOperator(AbstractOperator):
 
     def _product(self, v: PyTree, *, batched: bool) -> PyTree:
         """Multiply, with the loss as auxiliary output, which costs nothing more."""
-
-        def product(h: AbstractPointOperator) -> tuple[PyTree, Scalar]:
-            direction, f = h.direction(v, batched=batched), WithValue(h.f)
-            keywords = {"has_aux": True, "batched": batched, "where": h.where}
-            result, y = hvp(f, h.x, direction, *h.args, **keywords)
-            return h.conjugate(result), y
-
-        return self._sum_with_check(product)
+        shape = lambda a, b: jax.ShapeDtypeStruct(np.shape(a), b.dtype)
+        shapes = jax.tree.map(shape, v, self.like), self.value
+        return self._sum_with_check(_products if batched else _product, v, shapes)
 
     def _sum_with_check(
-        self, of_batch: Callable[[AbstractPointOperator], tuple[PyTree, Scalar]]
+        self, of_batch: OfBatch, v: PyTree = None, shapes: PyTree = None
     ) -> PyTree:
         """Sum results with the loss beside them, and check that it did not change.
 
         Krylov methods need one matrix in all products: dropout, or a data loader that
         draws other examples in each pass, would give wrong results without an error.
+
+        Args:
+            of_batch: What to sum, with the loss.
+            v: What that takes besides the operator of a batch.
+            shapes: The shapes and dtypes of its results, if they are known.
         """
-        parts = self.make, self.x, self.source, self.size_of_batch, self.sum_dtype
-        (result, value), _ = _sum_over_batches(of_batch, *parts)
+        add = _Adding(self.operator, of_batch, v, self.sum_dtype, shapes)
+        (result, value), _ = _sum_over_batches(add, self.source, self.size_of_batch)
         before, after = float(self.value), float(value)
         # batches in another order give another sum by rounding
         limit = 100 * float(jnp.finfo(value.dtype).eps) * max(abs(before), abs(after))
@@ -195,48 +190,153 @@ class DataOperator(AbstractOperator):
 
     def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix: one pass over the data. See `AbstractOperator.matrix`."""
-        return self._sum_with_check(lambda h: (h.matrix(block_size), h.value))
+        return self._sum_with_check(lambda h, v: (h.matrix(block_size), h.value))
 
     def block(
         self, row: Part, column: Part, block_size: int | None = None
     ) -> Inexact[Array, "rows columns"]:
         """Return a block of the matrix. See `AbstractOperator.block`."""
         return self._sum_with_check(
-            lambda h: (h.block(row, column, block_size), h.value)
+            lambda h, v: (h.block(row, column, block_size), h.value)
         )
 
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal. See `AbstractOperator.diagonal`."""
-        return self._sum_with_check(lambda h: (h.diagonal(block_size), h.value))
+        return self._sum_with_check(lambda h, v: (h.diagonal(block_size), h.value))
+
+
+# ----- What is summed, from the operator of a batch and a vector
+
+
+def _value_and_gradient(h: AbstractPointOperator, v: None) -> tuple[Scalar, Gradient]:
+    del v
+    return h.value, h.gradient
+
+
+def _product(h: AbstractPointOperator, v: Vector) -> tuple[Vector, Scalar]:
+    return _with_value(h, v, batched=False)
+
+
+def _products(h: AbstractPointOperator, v: PyTree) -> tuple[PyTree, Scalar]:
+    return _with_value(h, v, batched=True)
+
+
+def _with_value(
+    h: AbstractPointOperator, v: PyTree, *, batched: bool
+) -> tuple[PyTree, Scalar]:
+    direction, f = h.direction(v, batched=batched), WithValue(h.f)
+    keywords = {"has_aux": True, "batched": batched, "where": h.where}
+    result, y = hvp(f, h.x, direction, *h.args, **keywords)
+    return h.conjugate(result), y
+
+
+# Known when this file is: a program is kept for each.
+_ONE_PROGRAM = (_value_and_gradient, _product, _products)
+
+
+# So many numbers are moved to a device in the time of a call of JAX.
+_SMALL = 1 << 14
+
+
+class _Adding:
+    """Adds what an operator of a batch gives to a sum.
+
+    Attributes:
+        operator: The operator of a batch, without its arrays.
+        of_batch: What to sum.
+        v: What that takes besides.
+        dtype: The dtype in which batches are summed.
+        shapes: The shapes and dtypes of what is summed, `None` if they are not known.
+    """
+
+    def __init__(
+        self,
+        operator: AbstractPointOperator,
+        of_batch: OfBatch,
+        v: PyTree,
+        dtype: DTypeLike | None,
+        shapes: PyTree = None,
+    ) -> None:
+        self.operator, self.of_batch, self.v = operator, of_batch, v
+        self.dtype, self.shapes = dtype, shapes
+
+    def __call__(self, total: PyTree, batch: PyTree, weight: float) -> PyTree:
+        """Add the result for a batch, times a weight; `None` is an empty sum."""
+        if self.of_batch not in _ONE_PROGRAM:
+            h = with_fields(self.operator, args=(arrays_of(batch),))
+            part = self.of_batch(h, self.v)
+            return _plus(self._zero(part) if total is None else total, part, weight)
+        # One call of JAX for a batch: the rest of them would be most of the time.
+        inputs = self.operator, inputs_of(batch), self.v
+        if total is None:
+            known = self.shapes is not None
+            total = self._zero(
+                self.shapes if known else _part.eval_shape(*inputs, self.of_batch)
+            )
+        return _added(total, weight, *inputs, self.of_batch)
+
+    def _zero(self, part: PyTree) -> PyTree:
+        def zeros(a: Array | jax.ShapeDtypeStruct) -> Array | np.ndarray:
+            wide = space.wide(a.dtype)
+            wide = wide if self.dtype is None else space.promoted(wide, self.dtype)
+            # JAX takes 20 us to make zeros, and NumPy's have to be moved
+            small = math.prod(a.shape) <= _SMALL
+            return (np if small else jnp).zeros(a.shape, wide)
+
+        return jax.tree.map(zeros, part)
+
+
+@jitted(static_argnums=3)
+def _part(
+    operator: AbstractPointOperator, batch: PyTree, v: PyTree, of_batch: OfBatch
+) -> PyTree:
+    return of_batch(with_fields(operator, args=(batch,)), v)
+
+
+@jitted(static_argnums=5)
+def _added(
+    total: PyTree,
+    weight: float | Float[Array, ""],
+    operator: AbstractPointOperator,
+    batch: PyTree,
+    v: PyTree,
+    of_batch: OfBatch,
+) -> PyTree:
+    return _plus(total, _part(operator, batch, v, of_batch), weight)
+
+
+# Compiled, here and below, or each leaf would take calls of JAX of its own.
+@jitted
+def _plus(total: PyTree, part: PyTree, weight: float | Float[Array, ""]) -> PyTree:
+    weight = jnp.asarray(weight)
+    return jax.tree.map(
+        lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype), total, part
+    )
+
+
+@jitted
+def _over(total: PyTree, count: float | Float[Array, ""]) -> PyTree:
+    count = jnp.asarray(count)
+    return jax.tree.map(lambda a: a / count.astype(_real_dtype(a)), total)
+
+
+def _real_dtype(a: Array) -> jnp.dtype:
+    return jnp.finfo(a.dtype).dtype
 
 
 def _sum_over_batches(
-    of_batch: Callable[[AbstractPointOperator], R],
-    make: Callable[[Point, PyTree], AbstractPointOperator],
-    x: Point,
-    source: Source,
-    full: int,
-    dtype: DTypeLike | None,
-) -> tuple[R, int]:
+    add: Callable[[PyTree, PyTree, float], PyTree], source: Source, full: int
+) -> tuple[PyTree, int]:
     """Sum over the batches, each weighted by its number of examples.
 
     Args:
-        of_batch: What to sum: a tree of arrays, from the operator of a batch.
-        make: From a point and a batch to the operator of the batch.
-        x: The point.
+        add: Adds the result of a batch, times a weight, to a sum; `None` is empty.
         source: The batches.
         full: The number of examples in a full batch.
-        dtype: The dtype in which batches are summed.
 
     Returns:
         The sum, or the mean if the losses are means, and the number of examples.
     """
-
-    def zero(a: Array) -> Array:
-        wide = space.wide(a.dtype)
-        wide = wide if dtype is None else space.promoted(wide, dtype)
-        return jnp.zeros_like(a, dtype=wide)
-
     total: PyTree = None
     count = 0
     mean = source.reduction == "mean"
@@ -248,16 +348,11 @@ def _sum_over_batches(
         # more rows than the short one.
         share = rows if mean else rows / max(rows, full)
         for full_batch, weight in padded(batch, rows, full):
-            part = of_batch(make(x, full_batch))
-            if total is None:
-                total = jax.tree.map(zero, part)
-            total = _add(total, part, jnp.asarray(float(share * weight)))
+            total = add(total, full_batch, float(share * weight))
         count += rows
     if total is None:
         raise no_batch()
-    if mean:
-        total = jax.tree.map(lambda a: a / count, total)
-    return total, count
+    return (_over(total, float(count)) if mean else total), count
 
 
 def _loss_changed(before: float, after: float) -> ValueError:

@@ -3,10 +3,12 @@
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop
+from hotk.prepared import jitted
 
 from . import space
 from ._driver import (
@@ -22,20 +24,46 @@ from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 
 
+# What the next product with the operator is for. The operator stands in the program
+# once: its product with the start, and the one that checks the solution, are steps of
+# the same loop (tests/linop/test_one_product.py).
+_START, _STEP, _CHECK, _DONE = range(4)
+
+
+class System(NamedTuple):
+    """What an iteration is given, over the unit of the right-hand side.
+
+    Attributes:
+        b: The right-hand side.
+        target: The square of the norm that the residual is to be below: each root would
+            be one more kernel to compile.
+        growth: How much the square of the norm of a residual may grow.
+        max_steps: The largest number of steps.
+        radius: The radius of the trust region, `None` without one.
+    """
+
+    b: Vector
+    target: Scalar
+    growth: Scalar
+    max_steps: Int[Array, ""]
+    radius: Scalar | None
+
+
 class State(NamedTuple):
     """The state of the iteration, over the unit of the right-hand side.
 
     Attributes:
         x: The solution so far.
         r: The residual.
-        p: The direction of the next step.
+        p: What is multiplied next: the direction of the next step.
         rz: The inner product of the residual with the preconditioned one.
         norms: The inner products x'x, x'p and p'p in the norm of the preconditioner's
             inverse, by recurrences: the preconditioner itself is not inverted.
+        limit: The square of the largest norm that a residual may have.
         steps: The number of products.
         curvature: The smallest Rayleigh quotient met.
         direction: Its direction if it is not positive, else zero.
-        running: Whether to go on.
+        phase: What the next product is for.
         reason: Why it stopped.
     """
 
@@ -44,10 +72,11 @@ class State(NamedTuple):
     p: Vector
     rz: Scalar
     norms: tuple[Scalar, Scalar, Scalar]
+    limit: Scalar
     steps: Int[Array, ""]
     curvature: Float[Array, ""]
     direction: Vector
-    running: Bool[Array, ""]
+    phase: Int[Array, ""]
     reason: Reason
 
 
@@ -163,108 +192,195 @@ def _run(
     while_loop: WhileLoop,
     A: AbstractLinearMap,
     b: Vector,
-    x0: Vector,
+    x0: Vector | None,
     M: AbstractLinearMap | None,
     limits: Limits,
     radius: Scalar | None,
 ) -> Solution:
     like = A.like if A.like is not None else b
     mv = in_working_precision(A, like)
-    apply_m = (lambda v: v) if M is None else in_working_precision(M, like)
-    inner, plus = space.inner, space.plus
-    dtype = space.scalar_dtype(b)
-    unit = space.power_of_size(b)
-    b, x0 = space.times(1 / unit, b), space.times(1 / unit, x0)
-    x0 = space.choose(space.norm(b) == 0, space.zeros(b), x0)
-    radius = None if radius is None else radius / unit
-    target = limits.tol * space.norm(b)
-
-    r = space.minus(b, mv(x0)) if limits.has_start else b
-    z = apply_m(r)
-    rz = inner(r, z)
-    # how much a residual may grow: the root of a condition that rounding can tell from
-    # a singular one. A preconditioner may bring the residual of a worse one to zero.
-    growth = jnp.asarray(jnp.finfo(dtype).eps, dtype) ** -0.5 if M is None else jnp.inf
-    limit = space.norm(r) * growth
-    zero = jnp.zeros((), dtype)
-    state = State(
-        x=x0,
-        r=r,
-        p=z,
-        rz=rz,
-        norms=(zero, zero, rz),
-        steps=jnp.zeros((), jnp.int32),
-        curvature=jnp.asarray(jnp.inf, dtype),
-        direction=space.zeros(b),
-        running=(space.norm(r) > target) & (rz > 0) & jnp.isfinite(rz),
-        reason=_initial_reason(r, rz, target),
-    )
+    # Without a preconditioner its product is the residual: `None` stands for that.
+    apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
+    state, system, unit = _initial(b, x0, limits, radius, M is None)
+    options = x0 is not None, limits.verify
+    if x0 is None:
+        state = _begun(state, apply_m(state.r), system, *options)
 
     def body(s: State) -> State:
-        p, rz, (xx, xp, pp) = s.p, s.rz, s.norms
-        ap = mv(p)
-        pap, length = inner(p, ap), inner(p, p)
-        finite = jnp.isfinite(pap)
-        # of a singular operator rounding leaves a curvature, and a step without end
-        positive = (pap > 0) & (rz * space.norm(ap) <= pap * limit)
-        pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
-        alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
-        reached = jnp.zeros((), bool)
-        if radius is not None:
-            beyond = xx + 2 * alpha * xp + alpha**2 * pp >= radius**2
-            reached = finite & (~positive | beyond)
-            root = jnp.sqrt(jnp.maximum(xp**2 + pp * (radius**2 - xx), 0))
-            # the positive root, without cancellation
-            gap = radius**2 - xx
-            far = jnp.where(xp > 0, gap / (xp + root), (root - xp) / pp)
-            alpha = jnp.where(reached, far, alpha)
-        x = plus(s.x, p, alpha)
-        r = plus(s.r, ap, -alpha)
-        z = apply_m(r)
-        new_rz = inner(r, z)
-        beta = new_rz / rz
-        small = space.norm(r) <= target
-        steps = s.steps + 1
-        curvature = jnp.where(finite, pap / length, jnp.nan)
-        lower = curvature < s.curvature
-        reasons = (
-            (~finite | ~jnp.isfinite(new_rz), Reason.not_finite),
-            (~positive, Reason.negative_curvature),
-            (reached, Reason.boundary),
-            (small, Reason.converged),
-            (new_rz <= 0, Reason.preconditioner),
-            (steps >= limits.max_steps, Reason.most_steps),
-        )
-        reason = s.reason
-        for condition, each in reversed(reasons):  # the first one that holds counts
-            reason = Reason.where(condition, each, reason)
-        stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
-        bad = ~positive & finite & lower
-        return State(
-            x=space.choose(finite, x, s.x),
-            r=space.choose(finite, r, s.r),
-            p=plus(z, p, beta),
-            rz=new_rz,
-            norms=(
-                xx + 2 * alpha * xp + alpha**2 * pp,
-                beta * (xp + alpha * pp),
-                new_rz + beta**2 * pp,
-            ),
-            steps=steps,
-            curvature=jnp.where(lower, curvature, s.curvature),
-            direction=space.choose(bad, p, s.direction),
-            running=~stop,
-            reason=reason,
-        )
+        s, move = _moved(s, mv(s.p), system, *options)
+        return _turned(s, apply_m(s.r), move, system, *options)
 
-    s = while_loop(lambda s: s.running, body, state)
+    s = while_loop(lambda s: s.phase != _DONE, body, state)
     end = End(s.x, s.r, s.steps, s.curvature, s.direction, s.reason)
     method = Method.cg if radius is None else Method.steihaug
-    return finished(mv, b, end, target, method, like, unit, verify=limits.verify)
+    return finished(system.b, end, limits.tol, method, like, unit)
 
 
-def _initial_reason(r: Vector, rz: Scalar, target: Scalar) -> Reason:
-    size = space.norm(r)
+# Compiled, here and below: where the operator's products run on the host, so does the
+# loop, and each operation would be a program of its own.
+@jitted(static_argnums=4)
+def _initial(
+    b: Vector,
+    x0: Vector | None,
+    limits: Limits,
+    radius: Scalar | None,
+    plain: bool,
+) -> tuple[State, System, Scalar]:
+    dtype = space.scalar_dtype(b)
+    unit = space.power_of_size(b)
+    b = space.times(1 / unit, b)
+    square, nothing = space.inner(b, b), space.zeros(b)
+    if x0 is not None:
+        x0 = space.choose(square == 0, nothing, space.times(1 / unit, x0))
+    # how much a residual may grow: the root of a condition that rounding can tell from
+    # a singular one. A preconditioner may bring the residual of a worse one to zero.
+    growth = jnp.asarray(1 / jnp.finfo(dtype).eps if plain else jnp.inf, dtype)
+    zero = jnp.zeros((), dtype)
+    state = State(
+        x=nothing,
+        r=b,
+        p=nothing if x0 is None else x0,
+        rz=zero,
+        norms=(zero, zero, zero),
+        limit=zero,
+        steps=jnp.zeros((), jnp.int32),
+        curvature=jnp.asarray(jnp.inf, dtype),
+        direction=nothing,
+        phase=jnp.asarray(_START, jnp.int32),
+        reason=Reason.most_steps,
+    )
+    radius = None if radius is None else radius / unit
+    target = limits.tol**2 * square
+    return state, System(b, target, growth, limits.max_steps, radius), unit
+
+
+class Move(NamedTuple):
+    """What a step has met.
+
+    Attributes:
+        alpha: How far it went, in lengths of its direction.
+        rayleigh: The Rayleigh quotient of its direction.
+        finite: Whether the product is finite.
+        positive: Whether the curvature is positive by more than rounding.
+        reached: Whether the boundary of the trust region was reached.
+    """
+
+    alpha: Scalar
+    rayleigh: Scalar
+    finite: Bool[Array, ""]
+    positive: Bool[Array, ""]
+    reached: Bool[Array, ""]
+
+
+@jitted(static_argnums=(3, 4))
+def _moved(
+    s: State, ap: Vector, system: System, has_start: bool, verify: bool
+) -> tuple[State, Move]:
+    """Go along the direction, whose product is there, as far as it descends."""
+    p, rz, (xx, xp, pp) = s.p, s.rz, s.norms
+    pap, length = space.inner(p, ap), space.inner(p, p)
+    finite = jnp.isfinite(pap)
+    # of a singular operator rounding leaves a curvature, and a step without end
+    positive = (pap > 0) & (rz * space.scaled_norm(ap) <= pap * jnp.sqrt(s.limit))
+    pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
+    rayleigh = pap / length
+    alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
+    reached = jnp.zeros((), bool)
+    if system.radius is not None:
+        gap = system.radius**2 - xx
+        beyond = 2 * alpha * xp + alpha**2 * pp >= gap
+        reached = finite & (~positive | beyond)
+        root = jnp.sqrt(jnp.maximum(xp**2 + pp * gap, 0))
+        # the positive root, without cancellation
+        far = jnp.where(xp > 0, gap / (xp + root), (root - xp) / pp)
+        alpha = jnp.where(reached, far, alpha)
+    x = space.choose(finite, space.plus(s.x, p, alpha), s.x)
+    r = space.choose(finite, space.plus(s.r, ap, -alpha), s.r)
+    if has_start or verify:  # b - A p for the start, and for the solution
+        step = s.phase == _STEP
+        x = space.choose(step, x, p)
+        r = space.choose(step, r, space.minus(system.b, ap))
+    return s._replace(x=x, r=r), Move(alpha, rayleigh, finite, positive, reached)
+
+
+@jitted(static_argnums=(3, 4))
+def _begun(
+    s: State, z: Vector | None, system: System, has_start: bool, verify: bool
+) -> State:
+    """Begin with the residual of the start, and what the preconditioner makes of it."""
+    del has_start
+    z = s.r if z is None else z
+    size, rz = space.inner(s.r, s.r), space.inner(s.r, z)
+    goes_on = (size > system.target) & (rz > 0) & jnp.isfinite(rz)
     reason = Reason.where(rz > 0, Reason.most_steps, Reason.preconditioner)
-    reason = Reason.where(size <= target, Reason.converged, reason)
-    return Reason.where(jnp.isfinite(size), reason, Reason.not_finite)
+    reason = Reason.where(size <= system.target, Reason.converged, reason)
+    zero = jnp.zeros_like(rz)
+    return s._replace(
+        rz=rz,
+        p=space.choose(goes_on, z, s.x),
+        norms=(zero, zero, rz),
+        limit=size * system.growth,
+        phase=_int(jnp.where(goes_on, _STEP, _CHECK if verify else _DONE)),
+        reason=Reason.where(jnp.isfinite(size), reason, Reason.not_finite),
+    )
+
+
+@jitted(static_argnums=(4, 5))
+def _turned(
+    s: State,
+    z: Vector | None,
+    move: Move,
+    system: System,
+    has_start: bool,
+    verify: bool,
+) -> State:
+    """Stop, or turn to the next direction."""
+    step, (xx, xp, pp) = s.phase == _STEP, s.norms
+    z, alpha, finite = s.r if z is None else z, move.alpha, move.finite
+    new_rz = space.inner(s.r, z)
+    beta = new_rz / s.rz
+    steps = s.steps + step.astype(jnp.int32)
+    rayleigh = jnp.where(finite, move.rayleigh, jnp.nan)
+    lower = step & (rayleigh < s.curvature)
+    reasons = (
+        (~finite | ~jnp.isfinite(new_rz), Reason.not_finite),
+        (~move.positive, Reason.negative_curvature),
+        (move.reached, Reason.boundary),
+        (space.inner(s.r, s.r) <= system.target, Reason.converged),
+        (new_rz <= 0, Reason.preconditioner),
+        (steps >= system.max_steps, Reason.most_steps),
+    )
+    reason = s.reason
+    for condition, each in reversed(reasons):  # the first one that holds counts
+        reason = Reason.where(condition & step, each, reason)
+    stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
+    bad = ~move.positive & finite & lower
+    after = jnp.where(stop, _CHECK if verify else _DONE, _STEP)
+    new = State(
+        x=s.x,
+        r=s.r,
+        p=space.plus(z, s.p, beta),
+        rz=new_rz,
+        norms=(
+            xx + 2 * alpha * xp + alpha**2 * pp,
+            beta * (xp + alpha * pp),
+            new_rz + beta**2 * pp,
+        ),
+        limit=s.limit,
+        steps=steps,
+        curvature=jnp.where(lower, rayleigh, s.curvature),
+        direction=space.choose(bad, s.p, s.direction),
+        phase=_int(jnp.where(step, after, _DONE)),
+        reason=reason,
+    )
+    if verify:  # then it is the solution that is multiplied
+        new = new._replace(p=space.choose(stop, s.x, new.p))
+    if not has_start:
+        return new
+    begun = _begun(s, z, system, has_start, verify)
+    begins = s.phase == _START
+    return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
+
+
+def _int(number: Int[Array, ""]) -> Int[Array, ""]:
+    return number.astype(jnp.int32)

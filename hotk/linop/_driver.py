@@ -27,13 +27,11 @@ class Limits(NamedTuple):
     Attributes:
         tol: The residual's norm over that of `b`.
         max_steps: The largest number of products.
-        has_start: Whether the iteration begins at a point other than zero.
         verify: Whether the residual is computed anew at the end.
     """
 
     tol: Scalar
     max_steps: Int[Array, ""]
-    has_start: bool
     verify: bool = True
 
 
@@ -44,7 +42,7 @@ def check_system(
     x0: PyTree,
     tol: RealNumber,
     max_steps: int | Int[Array, ""] | None,
-) -> tuple[Vector, Vector, Limits]:
+) -> tuple[Vector, Vector | None, Limits]:
     """Check operator, right-hand side and start; return vectors in working precision.
 
     Args:
@@ -56,7 +54,7 @@ def check_system(
         max_steps: The largest number of products, `None` for ten times the dimension.
 
     Returns:
-        The right-hand side, the start, and when to stop.
+        The right-hand side, the start if there is one, and when to stop.
 
     Raises:
         TypeError: If the operator is not symmetric.
@@ -71,24 +69,32 @@ def check_system(
     if isinstance(max_steps, int) and max_steps < 1:
         raise ValueError(f"`{call}`: `max_steps` is {max_steps}, not positive.")
     b = operator.vector(b, call)
-    start = space.zeros(b) if x0 is None else operator.vector(x0, call)
+    start = None if x0 is None else space.widened(operator.vector(x0, call))
     steps = 10 * max(space.dimension(b), 1) if max_steps is None else max_steps
     # a larger Python number is no integer of JAX without 64 bits
     steps = min(steps, 2**31 - 1) if isinstance(steps, int) else steps
     dtype = space.scalar_dtype(b)
-    limits = Limits(jnp.asarray(tol, dtype), jnp.asarray(steps), x0 is not None)
-    return space.widened(b), space.widened(start), limits
+    limits = Limits(jnp.asarray(tol, dtype), jnp.asarray(steps))
+    return space.widened(b), start, limits
 
 
 def in_working_precision(
-    operator: AbstractLinearMap, like: Vector
+    operator: AbstractLinearMap,
+    like: Vector,
+    product: Callable[[Vector], Vector] | None = None,
 ) -> Callable[[Vector], Vector]:
     """Return the product as a function of vectors in at least single precision.
 
     Sums over many numbers of half precision lose all digits, so an iteration keeps its
     vectors in single; the operator gets them in the dtypes of its point.
+
+    Args:
+        operator: The operator.
+        like: A vector of the space.
+        product: How the operator multiplies; by `mv` if left out.
     """
-    return lambda v: space.widened(operator.mv(space.narrowed(v, like)))
+    mv = operator.mv if product is None else product
+    return lambda v: space.widened(mv(space.narrowed(v, like)))
 
 
 _DERIVATIVE = "from A x = b follows A dx = db - dA x, another system with A"
@@ -192,7 +198,7 @@ class End(NamedTuple):
 
     Attributes:
         x: The solution.
-        r: The residual of the recurrence.
+        r: The residual.
         steps: The number of products.
         curvature: The smallest Rayleigh quotient met.
         direction: Its direction if it is not positive, else zero.
@@ -207,37 +213,27 @@ class End(NamedTuple):
     reason: Reason
 
 
+@jitted
 def finished(
-    mv: Callable[[Vector], Vector],
-    b: Vector,
-    end: End,
-    target: Scalar,
-    method: Method,
-    like: Vector,
-    unit: Scalar,
-    *,
-    verify: bool = True,
+    b: Vector, end: End, tol: Scalar, method: Method, like: Vector, unit: Scalar
 ) -> Solution:
     """Make a `Solution` of the end of an iteration.
 
     Args:
-        mv: The product, in working precision.
         b: The right-hand side, over `unit`.
-        end: The last state.
-        target: The residual to be below, over `unit`.
+        end: The last state. Its residual is computed anew where that was asked for:
+            that of the recurrence drifts from it by rounding, and is too small.
+        tol: The largest residual over the norm of `b`.
         method: The solver.
         like: A vector in the dtypes of the result.
         unit: The power of two that the system was divided by.
-        verify: Whether to compute the residual anew: that of the recurrence drifts from
-            the residual of `x` by rounding, and is too small.
     """
-    x = end.x
-    r = space.minus(b, mv(x)) if verify else end.r
-    residual, length = space.norm(r), space.norm(b)
+    x, r = end.x, end.r
+    residual, length = space.scaled_norm(r), space.plain_norm(b)
     converged = end.reason == Reason.converged
     # 1.5: the two residuals differ by rounding where the recurrence stopped in time
     reason = Reason.where(
-        converged & (residual > 1.5 * target), Reason.stagnated, end.reason
+        converged & (residual > 1.5 * tol * length), Reason.stagnated, end.reason
     )
     reason = Reason.where(
         converged & ~jnp.isfinite(residual), Reason.not_finite, reason

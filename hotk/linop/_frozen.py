@@ -30,6 +30,8 @@ from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
 from hotk.dense import cast_leaf
 from hotk.prepared import as_input
 
+from ._splits import known, remember
+
 
 class StaticParts:
     """The parts of a point and of further arguments that are not arrays.
@@ -91,6 +93,19 @@ def _as_array(value: object) -> object:
     return value if array is None else jnp.asarray(array)
 
 
+def inputs_of(tree: PyTree) -> PyTree:
+    """Return the arrays of a tree for one call of a program: NumPy's are copies."""
+    return jax.tree.map(_as_given, tree)
+
+
+def _as_given(value: object) -> object:
+    if isinstance(value, jax.Array):
+        return value
+    array = as_input(value)
+    is_numpy = array is None or isinstance(array, np.ndarray)
+    return array if is_numpy else jnp.asarray(array)
+
+
 def arrays_of(tree: PyTree) -> PyTree:
     """Return the arrays of a tree, NumPy's copied; `None` in place of other leaves."""
     return eqx.filter(jax.tree.map(_as_array, tree), _is_array)
@@ -128,10 +143,15 @@ def freeze(
     Raises:
         DtypeError: If nothing in the point is differentiated.
     """
+    split = known(f, x, args) if where is None else None
+    if split is not None:
+        return *split, None
     chosen = selection(call, x, where)
     if not any(differentiated(*jax.tree.flatten(x), chosen)):
         raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
+    if chosen is None and not in_trace():
+        remember(f, x, args, closure)
     selected: Selected = None
     if chosen is not None:
         parts = jax.tree.structure(x).flatten_up_to(arrays)

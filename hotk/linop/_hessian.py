@@ -10,7 +10,7 @@ from hotk._core import Function, Point, Where
 from hotk.capture import Closure
 
 from ._batches import DataOperator
-from ._frozen import Selected, arrays_of, freeze
+from ._frozen import Selected, freeze
 from ._linearized import Linearized, Plan, linearized
 from ._point_operator import AbstractPointOperator
 from ._source import Batches, Reduction, Source
@@ -158,10 +158,4 @@ class HessianOperator(AbstractHessian):
         source = Source(batches, reduction, progress)
         # one closure for all batches: they share its program
         of_first = HessianOperator(loss, x, source.first_batch(), where=where)
-
-        def make(x: Point, batch: PyTree) -> HessianOperator:
-            moved = of_first.at(x)
-            # not by `at`: the last batch has another shape
-            return eqx.tree_at(lambda h: h.args, moved, (arrays_of(batch),))
-
-        return DataOperator.of(make, of_first.x, source, dtype)
+        return DataOperator.of(of_first, source, dtype)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import StructureError, Vector, describe_tree, message
 from hotk.dense import as_vector, is_flat
+from hotk.prepared import jitted
 
 from .space import unflattened
 
@@ -29,6 +30,10 @@ class AbstractLinearMap(eqx.Module):
     # Whether a product runs on the host, as one over batches of data does.
     on_host = False
 
+    # Equinox makes a pytree of a bound method on every read of an attribute: a product
+    # of a small operator took four times as long.
+    __getattribute__ = object.__getattribute__
+
     @property
     @abc.abstractmethod
     def like(self) -> Vector:
@@ -42,6 +47,10 @@ class AbstractLinearMap(eqx.Module):
     @abc.abstractmethod
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""
+
+    def applied(self, v: Vector) -> Vector:
+        """Return the product with one vector, outside of a trace, by one program."""
+        return self.mv(v) if self.on_host else _product(self, v)
 
     @abc.abstractmethod
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
@@ -80,6 +89,11 @@ class AbstractLinearMap(eqx.Module):
         if is_flat(v, self.like):
             return unflattened(jnp.asarray(v), self.like)
         return as_vector(call, v, self.like)
+
+
+@jitted
+def _product(operator: AbstractLinearMap, v: Vector) -> Vector:
+    return operator.mv(v)
 
 
 def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:

@@ -3,10 +3,12 @@
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop
+from hotk.prepared import jitted
 
 from . import space
 from ._driver import (
@@ -22,6 +24,24 @@ from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 
 
+# What the next product with the operator is for; see `_cg`.
+_START, _STEP, _CHECK, _DONE = range(4)
+
+
+class System(NamedTuple):
+    """What an iteration is given, over the unit of the right-hand side.
+
+    Attributes:
+        b: The right-hand side.
+        target: The square of the norm that the residual is to be below.
+        max_steps: The largest number of steps.
+    """
+
+    b: Vector
+    target: Scalar
+    max_steps: Int[Array, ""]
+
+
 class State(NamedTuple):
     """The state of the iteration, over the unit of the right-hand side.
 
@@ -34,7 +54,7 @@ class State(NamedTuple):
         r: The residual.
         r1: The Lanczos vector before the last, not normalized.
         r2: The last one.
-        y: The last one, preconditioned.
+        v: What is multiplied next: the last one, preconditioned and normalized.
         w: The last direction of the solution.
         w2: The one before.
         old_beta: The norm of the Lanczos vector before the last.
@@ -48,7 +68,7 @@ class State(NamedTuple):
         steps: The number of products.
         curvature: The smallest Rayleigh quotient met.
         direction: Its direction if it is not positive, else zero.
-        running: Whether to go on.
+        phase: What the next product is for.
         reason: Why it stopped.
     """
 
@@ -58,7 +78,7 @@ class State(NamedTuple):
     r: Vector
     r1: Vector
     r2: Vector
-    y: Vector
+    v: Vector
     w: Vector
     w2: Vector
     old_beta: Scalar
@@ -72,7 +92,7 @@ class State(NamedTuple):
     steps: Int[Array, ""]
     curvature: Float[Array, ""]
     direction: Vector
-    running: Bool[Array, ""]
+    phase: Int[Array, ""]
     reason: Reason
 
 
@@ -132,142 +152,201 @@ def _run(
     while_loop: WhileLoop,
     A: AbstractLinearMap,
     b: Vector,
-    x0: Vector,
+    x0: Vector | None,
     M: AbstractLinearMap | None,
     limits: Limits,
 ) -> Solution:
     like = A.like if A.like is not None else b
     mv = in_working_precision(A, like)
-    apply_m = (lambda v: v) if M is None else in_working_precision(M, like)
-    inner, plus, times = space.inner, space.plus, space.times
-    dtype = space.scalar_dtype(b)
-    tiny = jnp.finfo(dtype).tiny
-    eps = jnp.finfo(dtype).eps
-    # `|A r| / |A| |r|` comes no closer to zero when the directions lose orthogonality
-    nothing = min(float(eps) ** 0.5, 7e-5)
-    unit = space.power_of_size(b)
-    b, x0 = space.times(1 / unit, b), space.times(1 / unit, x0)
-    x0 = space.choose(space.norm(b) == 0, space.zeros(b), x0)
-    target = limits.tol * space.norm(b)
+    # Without a preconditioner its product is the vector: `None` stands for that.
+    apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
+    has_start = x0 is not None
+    state, system, unit = _initial(b, x0, limits)
+    if not has_start:
+        state = _begun(state, apply_m(state.r2), system)
 
-    r = space.minus(b, mv(x0)) if limits.has_start else b
-    y = apply_m(r)
-    square = inner(r, y)
-    beta1 = jnp.sqrt(jnp.maximum(square, 0))
+    def body(s: State) -> State:
+        s, move = _moved(s, mv(s.v), system)
+        return _turned(s, apply_m(s.r2), move, system, has_start)
+
+    s = while_loop(lambda s: s.phase != _DONE, body, state)
+    end = End(s.x, s.r, s.steps, s.curvature, s.direction, s.reason)
+    return finished(system.b, end, limits.tol, Method.minres, like, unit)
+
+
+@jitted
+def _initial(
+    b: Vector, x0: Vector | None, limits: Limits
+) -> tuple[State, System, Scalar]:
+    dtype = space.scalar_dtype(b)
+    unit = space.power_of_size(b)
+    b = space.times(1 / unit, b)
+    square, nothing = space.inner(b, b), space.zeros(b)
+    if x0 is not None:
+        x0 = space.choose(square == 0, nothing, space.times(1 / unit, x0))
+    x = nothing if x0 is None else x0
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-    running = (space.norm(r) > target) & (square > 0) & jnp.isfinite(square)
-    reason = Reason.where(square > 0, Reason.most_steps, Reason.preconditioner)
-    reason = Reason.where(space.norm(r) <= target, Reason.converged, reason)
-    reason = Reason.where(jnp.isfinite(square), reason, Reason.not_finite)
     state = State(
-        x=x0,
-        best=x0,
+        x=x,
+        best=x,
         score=jnp.asarray(jnp.inf, dtype),
-        r=r,
-        r1=r,
-        r2=r,
-        y=y,
-        w=space.zeros(b),
-        w2=space.zeros(b),
+        r=b,
+        r1=b,
+        r2=b,
+        v=x,
+        w=nothing,
+        w2=nothing,
         old_beta=zero,
-        beta=beta1,
+        beta=zero,
         dbar=zero,
         epsilon=zero,
-        phibar=beta1,
+        phibar=zero,
         cs=-one,
         sn=zero,
         largest=zero,
         steps=jnp.zeros((), jnp.int32),
         curvature=jnp.asarray(jnp.inf, dtype),
-        direction=space.zeros(b),
-        running=running,
-        reason=reason,
+        direction=nothing,
+        phase=jnp.asarray(_START, jnp.int32),
+        reason=Reason.most_steps,
+    )
+    return state, System(b, limits.tol**2 * square, limits.max_steps), unit
+
+
+class Move(NamedTuple):
+    """What a product has given.
+
+    Attributes:
+        alpha: The entry on the diagonal of the Lanczos matrix.
+        rayleigh: The Rayleigh quotient of what was multiplied.
+    """
+
+    alpha: Scalar
+    rayleigh: Scalar
+
+
+@jitted
+def _moved(s: State, image: Vector, system: System) -> tuple[State, Move]:
+    """Go on to the next Lanczos vector, or to the residual of what was multiplied."""
+    v, beta = s.v, s.beta
+    # zero in the first step, where there is no vector before
+    old = beta / jnp.where(s.steps > 0, s.old_beta, jnp.inf)
+    y = space.plus(image, s.r1, -old)
+    alpha = space.inner(v, y)
+    y = space.plus(y, s.r2, -alpha / beta)
+    rayleigh = space.inner(v, image) / space.inner(v, v)
+    r2 = space.choose(s.phase == _STEP, y, space.minus(system.b, image))
+    return s._replace(r1=s.r2, r2=r2), Move(alpha, rayleigh)
+
+
+@jitted
+def _begun(s: State, z: Vector | None, system: System) -> State:
+    """Begin with the residual of the start, and what the preconditioner makes of it."""
+    z = s.r2 if z is None else z
+    square, size = space.inner(s.r2, z), space.inner(s.r2, s.r2)
+    beta = jnp.sqrt(jnp.maximum(square, 0))
+    goes_on = (size > system.target) & (square > 0) & jnp.isfinite(square)
+    reason = Reason.where(square > 0, Reason.most_steps, Reason.preconditioner)
+    reason = Reason.where(size <= system.target, Reason.converged, reason)
+    return s._replace(
+        r=s.r2,
+        r1=s.r2,
+        v=space.choose(goes_on, space.times(1 / beta, z), s.x),
+        beta=beta,
+        phibar=beta,
+        phase=_int(jnp.where(goes_on, _STEP, _CHECK)),
+        reason=Reason.where(jnp.isfinite(square), reason, Reason.not_finite),
     )
 
-    def body(s: State) -> State:
-        beta = s.beta
-        v = times(1 / beta, s.y)
-        y = mv(v)
-        image = y
-        # zero in the first step, where there is no vector before
-        old = beta / jnp.where(s.steps > 0, s.old_beta, jnp.inf)
-        y = plus(y, s.r1, -old)
-        alpha = inner(v, y)
-        y = plus(y, s.r2, -alpha / beta)
-        r2 = y
-        y = apply_m(r2)
-        square = inner(r2, y)
-        new_beta = jnp.sqrt(jnp.maximum(square, 0))
 
-        # the rotation before, then this one
-        delta = s.cs * s.dbar + s.sn * alpha
-        gbar = s.sn * s.dbar - s.cs * alpha
-        epsilon = s.sn * new_beta
-        dbar = -s.cs * new_beta
-        root = jnp.hypot(gbar, dbar)
-        pivot = jnp.hypot(gbar, new_beta)
-        whole = jnp.where(pivot > 0, pivot, 1)
-        cs, sn = gbar / whole, jnp.where(pivot > 0, new_beta / whole, 1)
-        gamma = jnp.maximum(pivot, eps * s.largest + tiny)
-        phi, phibar = cs * s.phibar, sn * s.phibar
+@jitted(static_argnums=4)
+def _turned(
+    s: State, z: Vector | None, move: Move, system: System, has_start: bool
+) -> State:
+    """Stop, or turn to the next direction."""
+    z = s.r2 if z is None else z
+    plus, times = space.plus, space.times
+    step, alpha, beta, v = s.phase == _STEP, move.alpha, s.beta, s.v
+    eps, tiny = jnp.finfo(alpha.dtype).eps, jnp.finfo(alpha.dtype).tiny
+    # `|A r| / |A| |r|` comes no closer to zero when the directions lose orthogonality
+    nothing = min(float(eps) ** 0.5, 7e-5)
+    square = space.inner(s.r2, z)
+    new_beta = jnp.sqrt(jnp.maximum(square, 0))
 
-        w = plus(plus(v, s.w2, -s.epsilon), s.w, -delta)
-        w = times(1 / gamma, w)
-        x = plus(s.x, w, phi)
-        steps = s.steps + 1
-        before = jnp.where(s.steps > 0, beta, 0)
-        row = jnp.sqrt(alpha**2 + before**2 + new_beta**2)
-        largest = jnp.maximum(s.largest, row)
-        # the residual itself: `phibar` is its norm as the preconditioner measures it
-        share = cs * phibar / jnp.where(new_beta > 0, new_beta, 1)
-        r = plus(times(sn**2, s.r), r2, -share)
-        size = space.norm(r)
-        finite = jnp.isfinite(alpha) & jnp.isfinite(square)
-        small = size <= target
-        singular = root <= nothing * largest
-        # the residual, and what rounding makes of it: that of a singular system grows
-        score = size + eps * largest * space.norm(x)
-        better = finite & ~singular & (score < s.score)
-        rayleigh = inner(v, image) / inner(v, v)
-        lower = rayleigh < s.curvature
-        reasons = (
-            (~finite, Reason.not_finite),
-            (small, Reason.converged),
-            (singular, Reason.least_squares),
-            (square < 0, Reason.preconditioner),
-            (new_beta <= eps * largest, Reason.least_squares),
-            (steps >= limits.max_steps, Reason.most_steps),
-        )
-        reason = s.reason
-        for condition, each in reversed(reasons):  # the first one that holds counts
-            reason = Reason.where(condition, each, reason)
-        stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
-        return State(
-            x=space.choose(finite, x, s.x),
-            r=r,
-            best=space.choose(better, x, s.best),
-            score=jnp.where(better, score, s.score),
-            r1=s.r2,
-            r2=r2,
-            y=y,
-            w=w,
-            w2=s.w,
-            old_beta=beta,
-            beta=new_beta,
-            dbar=dbar,
-            epsilon=epsilon,
-            phibar=phibar,
-            cs=cs,
-            sn=sn,
-            largest=largest,
-            steps=steps,
-            curvature=jnp.where(lower, rayleigh, s.curvature),
-            direction=space.choose(lower & (rayleigh <= 0), v, s.direction),
-            running=~stop,
-            reason=reason,
-        )
+    # the rotation before, then this one
+    delta = s.cs * s.dbar + s.sn * alpha
+    gbar = s.sn * s.dbar - s.cs * alpha
+    epsilon = s.sn * new_beta
+    dbar = -s.cs * new_beta
+    root = jnp.hypot(gbar, dbar)
+    pivot = jnp.hypot(gbar, new_beta)
+    whole = jnp.where(pivot > 0, pivot, 1)
+    cs, sn = gbar / whole, jnp.where(pivot > 0, new_beta / whole, 1)
+    gamma = jnp.maximum(pivot, eps * s.largest + tiny)
+    phi, phibar = cs * s.phibar, sn * s.phibar
 
-    s = while_loop(lambda s: s.running, body, state)
-    x = space.choose(s.reason == Reason.converged, s.x, s.best)
-    end = End(x, s.r, s.steps, s.curvature, s.direction, s.reason)
-    return finished(mv, b, end, target, Method.minres, like, unit)
+    w = times(1 / gamma, plus(plus(v, s.w2, -s.epsilon), s.w, -delta))
+    x = plus(s.x, w, phi)
+    steps = s.steps + step.astype(jnp.int32)
+    before = jnp.where(s.steps > 0, beta, 0)
+    row = jnp.sqrt(alpha**2 + before**2 + new_beta**2)
+    largest = jnp.maximum(s.largest, row)
+    # the residual itself: `phibar` is its norm as the preconditioner measures it
+    share = cs * phibar / jnp.where(new_beta > 0, new_beta, 1)
+    r = plus(times(sn**2, s.r), s.r2, -share)
+    size = space.inner(r, r)
+    finite = jnp.isfinite(alpha) & jnp.isfinite(square)
+    small = size <= system.target
+    singular = root <= nothing * largest
+    # the residual, and what rounding makes of it: that of a singular system grows
+    score = jnp.sqrt(size) + eps * largest * space.scaled_norm(x)
+    better = step & finite & ~singular & (score < s.score)
+    lower = step & (move.rayleigh < s.curvature)
+    reasons = (
+        (~finite, Reason.not_finite),
+        (small, Reason.converged),
+        (singular, Reason.least_squares),
+        (square < 0, Reason.preconditioner),
+        (new_beta <= eps * largest, Reason.least_squares),
+        (steps >= system.max_steps, Reason.most_steps),
+    )
+    reason = s.reason
+    for condition, each in reversed(reasons):  # the first one that holds counts
+        reason = Reason.where(condition & step, each, reason)
+    stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
+    x = space.choose(step & finite, x, s.x)
+    best = space.choose(better, x, s.best)
+    # what is returned, and multiplied once more to check it
+    x = space.choose(step & stop & (reason != Reason.converged), best, x)
+    new = State(
+        x=x,
+        best=best,
+        score=jnp.where(better, score, s.score),
+        r=space.choose(step, r, s.r2),
+        r1=s.r1,
+        r2=s.r2,
+        v=space.choose(stop, x, times(1 / new_beta, z)),
+        w=w,
+        w2=s.w,
+        old_beta=beta,
+        beta=new_beta,
+        dbar=dbar,
+        epsilon=epsilon,
+        phibar=phibar,
+        cs=cs,
+        sn=sn,
+        largest=largest,
+        steps=steps,
+        curvature=jnp.where(lower, move.rayleigh, s.curvature),
+        direction=space.choose(lower & (move.rayleigh <= 0), v, s.direction),
+        phase=_int(jnp.where(step, jnp.where(stop, _CHECK, _STEP), _DONE)),
+        reason=reason,
+    )
+    if not has_start:
+        return new
+    begun, begins = _begun(s, z, system), s.phase == _START
+    return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
+
+
+def _int(number: Int[Array, ""]) -> Int[Array, ""]:
+    return number.astype(jnp.int32)

@@ -10,8 +10,9 @@ from hotk._core import RealNumber, Scalar, Vector
 from hotk.dense import Index
 
 from . import _dense, space
+from ._eigh import Eigenpairs, eigh
 from ._entries import Part
-from ._lanczos import Eigenpairs, Which, eigh
+from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook
 from ._solution import Solution

@@ -1,6 +1,5 @@
 """`AbstractPointOperator`: the Hessian of a function at a point."""
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import (
+    ARRAY,
     Gradient,
     Point,
     Scalar,
@@ -58,6 +58,8 @@ class AbstractPointOperator(AbstractOperator):
     @property
     def like(self) -> Vector:
         """A vector of the space: the differentiated part of the point."""
+        if type(self.x) is ARRAY:  # then that is what is differentiated
+            return self.x
         return moving(self.x, self.selected)
 
     @property
@@ -70,9 +72,28 @@ class AbstractPointOperator(AbstractOperator):
         """Whether the map is symmetric: always `True`."""
         return True
 
+    # `Any`: a vector gives a vector, an operator an operator
+    def __matmul__(self, other: PyTree) -> Any:
+        """Return the product with a vector or another operator.
+
+        Args:
+            other: See `AbstractOperator.__matmul__`.
+        """
+        x = self.x
+        # one real array: as fast as `hvp` itself but for these questions
+        if type(other) is ARRAY and type(x) is ARRAY and self.selected is None:
+            same = other.dtype == x.dtype and other.shape == x.shape
+            if same and x.dtype.kind == "f" and not in_trace():
+                return hvp(self.f, x, other, *self.args)
+        return super().__matmul__(other)
+
     def mv(self, v: Vector) -> Vector:
         r"""Return the Hessian-vector product $\nabla^2 f(x)\, v$."""
         return _product(self, v, batched=False)
+
+    def applied(self, v: Vector) -> Vector:
+        """Return the product with one vector: `H @ v` runs the same program."""
+        return self.mv(v)
 
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors by one linearization.
@@ -101,7 +122,7 @@ class AbstractPointOperator(AbstractOperator):
         moved = jax.tree.structure(self.x).flatten_up_to(self.like)
         kept = iter(entries.kept)
         selected = tuple(a is not None and next(kept) for a in moved)
-        return _with_selected(self, selected)
+        return with_fields(self, selected=selected)
 
     def take(self, v: PyTree) -> Vector:
         """Return what a vector of the whole space has in this one; see `restrict`.
@@ -199,17 +220,13 @@ class AbstractPointOperator(AbstractOperator):
         new_args = self.args
         if args:
             new_args = matching_arrays("args", tuple(args), self.args, statics[1])
-        is_none = lambda a: a is None
-        where = lambda h: (h.x, h.args)
-        return eqx.tree_at(where, self, (new_x, new_args), is_leaf=is_none)
+        return with_fields(self, x=new_x, args=new_args)
 
 
-def _with_selected(operator: H, selected: Selected) -> H:
-    """Return an operator with another filter, which is static: no leaf to replace."""
+def with_fields(operator: H, **fields: Any) -> H:
+    """Return an operator with other values of some fields."""
     copy = object.__new__(type(operator))
-    for field in dataclasses.fields(operator):
-        object.__setattr__(copy, field.name, getattr(operator, field.name))
-    object.__setattr__(copy, "selected", selected)
+    vars(copy).update(vars(operator), **fields)
     return copy
 
 
@@ -228,8 +245,7 @@ def _restored(
     """
     operator = object.__new__(cls)
     fields = {"f": unpickled(f), "x": x, "args": args, "selected": selected}
-    for name, value in fields.items():
-        object.__setattr__(operator, name, value)
+    vars(operator).update(fields)
     here = program_text(operator)
     if here != text:
         raise StructureError(

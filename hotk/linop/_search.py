@@ -4,14 +4,14 @@ The numbers in brackets are those of the references of `eigh`.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RandomKey, Scalar
-from hotk.prepared import jitted
 
 from . import space
 from ._lanczos_basis import random_orthogonal
@@ -28,11 +28,11 @@ class Search(NamedTuple):
         complete: Whether it has ended without another value.
     """
 
-    found: Float[Array, " k"]
-    begin: Int[Array, ""]
-    length: Int[Array, ""]
-    begins: Bool[Array, ""]
-    complete: Bool[Array, ""]
+    found: Float[Array | np.ndarray, " k"]
+    begin: Int[Array, ""] | int
+    length: Int[Array, ""] | int
+    begins: Bool[Array | np.ndarray, ""] | bool
+    complete: Bool[Array | np.ndarray, ""] | bool
 
     @staticmethod
     def none(k: int, dtype: jnp.dtype) -> "Search":
@@ -40,15 +40,20 @@ class Search(NamedTuple):
         zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         return Search(jnp.full(k, jnp.nan, dtype), zero, zero, no, no)
 
+    @staticmethod
+    def none_on_host(k: int) -> "Search":
+        """Return the state before anything has converged, in numbers of NumPy."""
+        return Search(np.full(k, np.nan), 0, 0, False, False)
+
     def after_window(
         self,
-        values: Float[Array, " m"],
-        residuals: Float[Array, " m"],
-        products: Int[Array, ""],
-        tol: Scalar,
+        values: Float[Array | np.ndarray, " m"],
+        residuals: Float[Array | np.ndarray, " m"],
+        products: Int[Array, ""] | int,
+        tol: Scalar | float,
         n: int,
     ) -> "Search":
-        """Go on after a window of the iteration.
+        """Go on after a window of the iteration, in a trace or in numbers of NumPy.
 
         Args:
             values: The Ritz values of the window, the best first.
@@ -58,10 +63,11 @@ class Search(NamedTuple):
             n: The dimension of the space.
         """
         k, m = len(self.found), len(values)
-        largest = tol * jnp.max(jnp.abs(values))
-        converged = jnp.all(residuals[:k] <= largest)
+        xp: Any = np if isinstance(values, np.ndarray) else jnp
+        largest = tol * xp.max(abs(values))
+        converged = xp.all(residuals[:k] <= largest)
         # Values that changed by more than the tolerance are others.
-        same = jnp.max(jnp.abs(values[:k] - self.found)) <= 2 * largest
+        same = xp.max(abs(values[:k] - self.found)) <= 2 * largest
         # The best value beside them shows how far the search has come.
         far = residuals[min(k, m - 1)] <= largest
         ended = same & far & (products - self.begin >= self.length)
@@ -69,16 +75,18 @@ class Search(NamedTuple):
         begins = converged & ~same & ~complete
         first = begins & (self.length == 0)
         return Search(
-            found=jnp.where(begins, values[:k], self.found),
-            begin=jnp.where(begins, products, self.begin),
+            found=xp.where(begins, values[:k], self.found),
+            begin=xp.where(begins, products, self.begin),
             # That of the first one: later ones have fewer vectors to look for.
-            length=jnp.where(first, _length(products, n, tol), self.length),
+            length=xp.where(first, _length(products, n, tol, xp), self.length),
             begins=begins,
             complete=complete,
         )
 
 
-def _length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, ""]:
+def _length(
+    products: Int[Array, ""] | int, n: int, tol: Scalar | float, xp: Any
+) -> Any:
     """Return how many products a search takes at least [3].
 
     A Krylov space of p products raises the share of an eigenspace in its vectors by
@@ -87,19 +95,17 @@ def _length(products: Int[Array, ""], n: int, tol: Scalar) -> Int[Array, ""]:
     converged, as the first ones have.
     """
     rare = math.log(n) + 2 * math.log(100)  # that the share at the begin is 100 x less
-    share = rare / (math.log(n) - 2 * jnp.log(jnp.minimum(tol, 0.01)))
-    return jnp.ceil(products.astype(tol.dtype) * share).astype(jnp.int32)
+    share = rare / (math.log(n) - 2 * xp.log(xp.minimum(tol, 0.01)))
+    dtype = getattr(tol, "dtype", None)
+    return xp.ceil(xp.asarray(products, dtype) * share).astype(xp.int32)
 
 
-# Compiled, or on the host the branches would be other functions in each window.
-@jitted(static_argnames="k")
 def renewed(begins: Bool[Array, ""], basis: PyTree, key: RandomKey, k: int) -> PyTree:
     """Where a search begins, keep `k` vectors, and go on with a random direction."""
 
     def with_random(basis: PyTree) -> PyTree:
         basis = jax.tree.map(lambda b: b.at[k:].set(jnp.zeros((), b.dtype)), basis)
-        like = space.take(basis, 0)
-        v = random_orthogonal(like, space.norm(like), basis, key)
+        v = random_orthogonal(space.take(basis, 0), basis, key)
         return space.put(basis, k, v)
 
     return jax.lax.cond(begins, with_random, lambda basis: basis, basis)

@@ -3,6 +3,8 @@
 from typing import final
 
 import equinox as eqx
+import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from hotk._core import AbstractReport, Vector
@@ -25,12 +27,23 @@ class Reason(eqx.Enumeration):
     least_squares = "the system is singular: a least-squares solution was found"
 
 
+def is_known_as(reason: Reason, member: Reason) -> bool:
+    """Whether a reason that is no tracer is a certain member, without a program.
+
+    `==` between the two compiles one, in the first call of a process.
+    """
+    one, other = (np.asarray(jax.tree.leaves(each)[0]) for each in (reason, member))
+    return bool(one == other)
+
+
 class Method(eqx.Enumeration):
-    """The solver that a solution comes from; see `Reason` for how to compare."""
+    """How a result was computed; see `Reason` for how to compare."""
 
     cg = "conjugate gradients"
     minres = "minimal residuals"
     steihaug = "truncated conjugate gradients"
+    lanczos = "Lanczos iteration"
+    direct = "LAPACK, from the matrix"
 
 
 @final

@@ -1,10 +1,11 @@
 """Systems with an operator: a solver chosen by definiteness, and factorizations."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import (
@@ -18,12 +19,12 @@ from hotk._core import (
     number_name,
 )
 
-from . import space
+from . import _direct, space
 from ._cg import cg
 from ._driver import compiled, nondifferentiable
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
-from ._solution import Reason, Solution
+from ._solution import Reason, Solution, is_known_as
 
 
 def solve(
@@ -97,11 +98,12 @@ def solve(
             direction=by_cg.direction,
         )
 
-    indefinite = by_cg.reason == Reason.negative_curvature
-    indefinite &= by_cg.iterations < most
-    if isinstance(indefinite, Tracer) or in_trace():
+    if isinstance(by_cg.iterations, Tracer) or in_trace():
+        indefinite = by_cg.reason == Reason.negative_curvature
+        indefinite &= by_cg.iterations < most
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
-    return go_on(by_cg) if bool(indefinite) else by_cg
+    indefinite = is_known_as(by_cg.reason, Reason.negative_curvature)
+    return go_on(by_cg) if indefinite and int(by_cg.iterations) < most else by_cg
 
 
 def _one_by_one(
@@ -177,13 +179,17 @@ def inertia(operator: AbstractLinearMap) -> Inertia:
         >>> hotk.linop.inertia(H)
         Inertia(positive: 1, zero: 1, negative: 1)
     """
-    values = jnp.linalg.eigvalsh(operator.matrix())
-    limit = jnp.finfo(values.dtype).eps * values.size * jnp.max(jnp.abs(values))
-    return Inertia(
-        jnp.sum(values > limit),
-        jnp.sum(jnp.abs(values) <= limit),
-        jnp.sum(values < -limit),
-    )
+    a = operator.matrix()
+    if _direct.is_on_host(a):
+        return Inertia(*map(jnp.asarray, _signs(np, _direct.eigenvalues(a))))
+    return Inertia(*_signs(jnp, jnp.linalg.eigvalsh(a)))
+
+
+def _signs(xp: Any, values: Float[Array | np.ndarray, " n"]) -> tuple[Any, ...]:
+    """Count positive, zero and negative eigenvalues, with NumPy or in a trace."""
+    limit = jnp.finfo(values.dtype).eps * values.size * xp.max(abs(values), initial=0)
+    signs = values > limit, abs(values) <= limit, values < -limit
+    return tuple(xp.sum(sign, dtype=int) for sign in signs)
 
 
 def cholesky(
@@ -214,12 +220,18 @@ def cholesky(
         [0.0, 2.0]
     """
     a = operator.matrix()
-    a = a + jnp.asarray(damping, a.dtype) * jnp.eye(len(a), dtype=a.dtype)
-    factor = jnp.linalg.cholesky(a)
-    if isinstance(factor, Tracer):
-        return factor
-    values = jnp.linalg.eigvalsh(a)
-    smallest, largest = float(jnp.min(values)), float(jnp.max(values))
+    if isinstance(a, Tracer) or isinstance(damping, Tracer):
+        return _factor(a, damping)
+    on_host = _direct.is_on_host(a)
+    if on_host:
+        # by NumPy, of which nothing is compiled; the diagonal alone is changed
+        shifted = np.array(a, space.wide(a.dtype))
+        np.fill_diagonal(shifted, shifted.diagonal() + np.asarray(damping, a.dtype))
+        values = _direct.eigenvalues(shifted)
+    else:
+        shifted = a + jnp.asarray(damping, a.dtype) * jnp.eye(len(a), dtype=a.dtype)
+        values = np.asarray(jnp.linalg.eigvalsh(shifted))
+    smallest, largest = float(np.min(values)), float(np.max(values))
     limit = float(jnp.finfo(a.dtype).eps) * len(a) * max(abs(smallest), abs(largest))
     if not smallest > limit:
         gradient: Vector = getattr(operator, "gradient", None)
@@ -238,4 +250,11 @@ def cholesky(
             ),
             smallest,
         )
-    return factor
+    if not on_host:
+        return _factor(a, damping)
+    return jnp.asarray(np.linalg.cholesky(shifted), a.dtype)
+
+
+def _factor(a: Float[Array, "n n"], damping: RealNumber) -> Float[Array, "n n"]:
+    eye = jnp.eye(len(a), dtype=a.dtype)
+    return jnp.linalg.cholesky(a + jnp.asarray(damping, a.dtype) * eye)

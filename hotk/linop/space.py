@@ -37,12 +37,17 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
 
 def widened(v: Vector) -> Vector:
     """Convert a vector's low-precision leaves to `float32`."""
-    return jax.tree.map(lambda a: a.astype(wide(a.dtype)), v)
+    return jax.tree.map(lambda a: _cast(a, wide(a.dtype)), v)
 
 
 def narrowed(v: Vector, like: Vector) -> Vector:
     """Convert a vector's leaves to the dtypes of another vector."""
-    return jax.tree.map(lambda a, b: a.astype(b.dtype), v, like)
+    return jax.tree.map(lambda a, b: _cast(a, b.dtype), v, like)
+
+
+def _cast(a: Array, dtype: DTypeLike) -> Array:
+    # outside of a trace a cast that changes nothing still takes a call of JAX
+    return a if a.dtype == dtype else a.astype(dtype)
 
 
 def scalar_dtype(v: Vector) -> jnp.dtype:
@@ -81,6 +86,11 @@ def _of_scaled(square: Scalar, v: Vector) -> Scalar:
     return scaled_norm(v)
 
 
+def plain_norm(v: Vector) -> Scalar:
+    """As `norm`, of a vector whose square neither overflows nor vanishes."""
+    return jnp.sqrt(inner(v, v))
+
+
 def norm_of_each(v: Vector) -> Scalar:
     """As `norm`, for `vmap`: JAX has no batch of branches on what is split by type."""
     return (scaled_norm if any(map(is_explicit, jax.tree.leaves(v))) else norm)(v)
@@ -88,9 +98,9 @@ def norm_of_each(v: Vector) -> Scalar:
 
 def scaled_norm(v: Vector) -> Scalar:
     """As `norm`, and reads the vector twice."""
-    unit = power_of_size(v)
-    scaled = times(1 / unit, v)
-    return (unit * jnp.sqrt(inner(scaled, scaled))).astype(scalar_dtype(v))
+    size = _largest(v)
+    unit = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
+    return unit * plain_norm([a / unit.astype(a.dtype) for a in parts(widened(v))])
 
 
 def power_of_size(v: Vector) -> Scalar:
@@ -98,16 +108,34 @@ def power_of_size(v: Vector) -> Scalar:
 
     A vector over it has a norm that neither overflows nor vanishes, and its digits.
     """
-    dtype = scalar_dtype(v)
-    largest, least = jnp.zeros((), dtype), 0.0
-    for a in jax.tree.leaves(v):
-        for part in (a.real, a.imag) if jnp.iscomplexobj(a) else (a,):
-            entry = jnp.max(jnp.abs(part), initial=0).astype(dtype)
-            largest = jnp.maximum(largest, entry)
-        least = max(least, float(jnp.finfo(a.dtype).tiny))
+    largest = _largest(v)
+    least = max([float(jnp.finfo(a.dtype).tiny) for a in jax.tree.leaves(v)], default=1)
     sensible = jnp.isfinite(largest) & (largest > 0)
-    power = jnp.exp2(jnp.floor(jnp.log2(jnp.where(sensible, largest, 1))))
+    power = _power_below(jnp.where(sensible, largest, 1))
     return jnp.clip(power, least, 1 / least)
+
+
+def _largest(v: Vector) -> Scalar:
+    """Return the largest magnitude of a real or imaginary part."""
+    dtype = scalar_dtype(v)
+    largest = jnp.zeros((), dtype)
+    for part in parts(v):
+        entry = jnp.max(jnp.abs(part), initial=0).astype(dtype)
+        largest = jnp.maximum(largest, entry)
+    return largest
+
+
+def _power_below(number: Scalar) -> Scalar:
+    """Return the largest power of two that is not above a positive number.
+
+    By its bits: a logarithm and an exponential would be programs of their own in each
+    of the many places.
+    """
+    limits = jnp.finfo(number.dtype)
+    integers = jnp.dtype(f"int{limits.bits}")
+    mantissa = jnp.asarray((1 << limits.nmant) - 1, integers)
+    bits = jax.lax.bitcast_convert_type(number, integers)
+    return jax.lax.bitcast_convert_type(bits & ~mantissa, number.dtype)
 
 
 def _product(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:

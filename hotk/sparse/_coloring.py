@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Inexact, Int32
-from scipy.optimize._numdiff import group_columns
-from scipy.sparse import csc_array
+
+from hotk._core import extra
 
 from ._pattern import Pattern
 from ._star import star_colors
@@ -222,12 +222,15 @@ def _orthogonal(
     if fewest * (rows.size + k) > _MOST_STEPS:
         colors[filled] = np.arange(k)
         return colors
-    matrix = csc_array((np.ones(rows.size, np.int32), (rows, cols)), shape=(m, k))
+
+    matrix = extra("scipy.sparse").csc_array(
+        (np.ones(rows.size, np.int32), (rows, cols)), shape=(m, k)
+    )
     # As they stand suits bands, the fullest first suits graphs.
     orders = [np.arange(k), np.argsort(-np.bincount(cols), kind="stable")]
     found = None
     for order in orders:
-        groups = group_columns(matrix, order)
+        groups = extra("scipy.optimize._numdiff").group_columns(matrix, order)
         if found is None or groups.max() < found.max():
             found = groups
         if found.max() + 1 == fewest:

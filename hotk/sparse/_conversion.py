@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Inexact
-from scipy.sparse import coo_array, csc_array, csr_array
 
-from hotk._core import StructureError, Tracer, describe
+from hotk._core import StructureError, Tracer, describe, extra
 
 from ._pattern import Pattern
 from ._vectors import check_one
@@ -79,7 +78,7 @@ def to_scipy(pattern: Pattern, values: Array, format: str) -> Any:
         )
     data = on_host(values, "A.to_scipy()")
     if format == "coo":
-        found = coo_array(
+        found = extra("scipy.sparse").coo_array(
             (data, (pattern.rows.copy(), pattern.cols.copy())), shape=pattern.shape
         )
         found.has_canonical_format = True
@@ -94,13 +93,13 @@ def in_csc(pattern: Pattern, data: np.ndarray) -> Any:
     order = pattern.transposed()[1]
     turned = pattern.T
     parts = (data[order], turned.cols.copy(), turned.starts.copy())
-    return _canonical(csc_array(parts, shape=pattern.shape))
+    return _canonical(extra("scipy.sparse").csc_array(parts, shape=pattern.shape))
 
 
 def in_csr(pattern: Pattern, data: np.ndarray) -> Any:
     """Return an array of SciPy in the order of the pattern."""
     parts = (data, pattern.cols.copy(), pattern.starts.copy())
-    return _canonical(csr_array(parts, shape=pattern.shape))
+    return _canonical(extra("scipy.sparse").csr_array(parts, shape=pattern.shape))
 
 
 def _canonical(matrix: Any) -> Any:

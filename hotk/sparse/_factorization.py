@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
-from scipy.sparse.linalg import splu
 
-from hotk._core import NotPositiveDefiniteError, StructureError, message
+from hotk._core import NotPositiveDefiniteError, StructureError, extra, message
 from hotk.dense import promoted, unflattened
 
 from ._conversion import in_csc, on_host
@@ -159,6 +158,7 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
 
 
 def _factors(pattern: Pattern, data: np.ndarray) -> Any:
+    splu = extra("scipy.sparse.linalg").splu
     # SuperLU knows four dtypes
     if data.dtype.char not in "fdFD":
         data = data.astype(np.float32)

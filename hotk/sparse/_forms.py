@@ -1,20 +1,23 @@
 """`AbstractForms`: what a sparse matrix is, and its other forms."""
 
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.experimental import sparse as jax_sparse
 from jaxtyping import Array, Inexact, Int32
 
-from hotk._core import bytes_name, dtype_name, html_table
+from hotk._core import bytes_name, dtype_name, extra, html_table
 from hotk.prepared import check_bytes
 
 from ._conversion import to_scipy
 from ._pattern import Pattern
 from ._vectors import check_one
+
+
+if TYPE_CHECKING:  # importing it imports SciPy
+    from jax.experimental.sparse import BCOO, BCSR
 
 
 class AbstractForms(eqx.Module):
@@ -109,20 +112,20 @@ class AbstractForms(eqx.Module):
         """
         return to_scipy(self.pattern, self.values, format)
 
-    def to_bcoo(self) -> jax_sparse.BCOO:
+    def to_bcoo(self) -> "BCOO":
         """Return the matrix as a `BCOO` of JAX; it works inside of `jit`."""
         positions = np.stack([self.rows, self.cols], axis=1)
-        return jax_sparse.BCOO(
+        return extra("jax.experimental.sparse").BCOO(
             (self.values, jnp.asarray(positions)),
             shape=self.shape,
             indices_sorted=True,
             unique_indices=True,
         )
 
-    def to_bcsr(self) -> jax_sparse.BCSR:
+    def to_bcsr(self) -> "BCSR":
         """Return the matrix as a `BCSR` of JAX; it works inside of `jit`."""
         cols, starts = jnp.asarray(self.cols), jnp.asarray(self.pattern.starts)
-        return jax_sparse.BCSR(
+        return extra("jax.experimental.sparse").BCSR(
             (self.values, cols, starts),
             shape=self.shape,
             indices_sorted=True,

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Inexact, PyTree
-from scipy.sparse import issparse
 
 from hotk._core import (
     StructureError,
     Vector,
     describe,
+    extra,
 )
 from hotk.dense import unflattened
 
@@ -307,7 +307,7 @@ def _summand(other: object) -> SparseMatrix | None:
     """
     if isinstance(other, SparseMatrix):
         return other
-    if issparse(other):
+    if extra("scipy.sparse").issparse(other):
         return SparseMatrix.from_scipy(other)
     if isinstance(other, (int, float, complex, np.generic, np.ndarray, jax.Array)):
         raise TypeError(

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int32, PyTree
-from scipy.sparse import csr_array
 
 from hotk._core import (
     StructureError,
     bytes_name,
     describe,
+    extra,
     html_table,
     message,
 )
@@ -339,7 +339,9 @@ def _transposed(pattern: Pattern) -> tuple[Pattern, Int32[np.ndarray, " nnz"]]:
     m, n = pattern.shape
     # SciPy sorts by counting, in linear time; `argsort` takes ten times as long.
     numbers = np.arange(pattern.nnz, dtype=np.int32)
-    by_row = csr_array((numbers, pattern.cols, pattern.starts), shape=(m, n))
+    by_row = extra("scipy.sparse").csr_array(
+        (numbers, pattern.cols, pattern.starts), shape=(m, n)
+    )
     order: np.ndarray = np.asarray(by_row.tocsc().data, np.int32)
     order.setflags(write=False)
     if pattern.symmetric:

@@ -2,7 +2,8 @@
 
 import numpy as np
 from jaxtyping import Int32
-from scipy.sparse import csr_array
+
+from hotk._core import extra
 
 
 # The paths of length two that are looked at: a second at most.
@@ -35,7 +36,7 @@ def star_colors(
     """
     n = classes.size
     off = rows != cols
-    graph = csr_array(
+    graph = extra("scipy.sparse").csr_array(
         (np.ones(int(off.sum()), np.int8), (rows[off], cols[off])), shape=(n, n)
     )
     starts, neighbors = graph.indptr, graph.indices

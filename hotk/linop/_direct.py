@@ -1,0 +1,119 @@
+"""What is computed from the matrix by LAPACK, where the matrix is cheap.
+
+On the host, by NumPy: a first call compiles the matrix, which is one product with
+several vectors, and nothing else.
+"""
+
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
+
+from hotk._core import Tracer, Vector, in_trace
+
+from . import space
+from ._linear_map import AbstractLinearMap
+
+
+# Up to this dimension all products, several at once, are cheaper than an iteration that
+# must also look for the copies of a multiple eigenvalue.
+LARGEST = 128
+
+Matrix: TypeAlias = Float[np.ndarray, "n n"]
+
+
+def is_concrete(operator: AbstractLinearMap) -> bool:
+    """Whether an operator has numbers, on one device, and no trace is going on."""
+    leaves = jax.tree.leaves((operator, operator.like))
+    if in_trace() or any(isinstance(a, Tracer) for a in leaves):
+        return False
+    arrays = [a for a in leaves if isinstance(a, jax.Array)]
+    return all(len(a.devices()) == 1 for a in arrays)
+
+
+def is_small(operator: AbstractLinearMap) -> bool:
+    """Whether the matrix is cheaper than an iteration, which has to be compiled."""
+    if operator.on_host or not is_concrete(operator):
+        return False
+    return 0 < space.dimension(operator.like) <= LARGEST
+
+
+def matrix_on_host(operator: AbstractLinearMap) -> Matrix:
+    """Return the matrix in double precision, whatever that of the operator."""
+    return np.asarray(operator.matrix()).astype(np.float64)
+
+
+def spectrum_of(operator: AbstractLinearMap) -> Float[Array, " n"] | None:
+    """Return all eigenvalues of a small operator from its matrix, `None` of others."""
+    if not is_small(operator):
+        return None
+    values = decomposed(matrix_on_host(operator))[0]
+    like = operator.like
+    return on_device(values, space.scalar_dtype(like), like)
+
+
+def decomposed(a: Matrix) -> tuple[Float[np.ndarray, " n"], Matrix]:
+    """Return eigenvalues and vectors as columns; NaN if the matrix is not finite."""
+    if not np.isfinite(a).all():
+        return np.full(len(a), np.nan), np.full_like(a, np.nan)
+    return np.linalg.eigh(a)
+
+
+def is_on_host(a: Array) -> bool:
+    """Whether a matrix has numbers in the memory that NumPy works on."""
+    if isinstance(a, Tracer):
+        return False
+    devices = a.devices()
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def eigenvalues(a: Array | np.ndarray) -> Float[np.ndarray, " n"]:
+    """Return the eigenvalues, in at least single precision; NaN if one is not finite.
+
+    Args:
+        a: A symmetric matrix in the memory of the host.
+    """
+    a = np.asarray(a)
+    a = a.astype(space.wide(a.dtype), copy=False)
+    if not np.isfinite(a).all():
+        return np.full(len(a), np.nan, a.dtype)
+    return np.linalg.eigvalsh(a)
+
+
+def on_device(a: np.ndarray, dtype: DTypeLike, like: Vector) -> Array:
+    """Return a NumPy array as one of JAX, on the device of a vector."""
+    a = a.astype(dtype)
+    first = jax.tree.leaves(like)[0]
+    if isinstance(first, jax.Array) and first.committed:
+        return jax.device_put(a, next(iter(first.devices())))
+    return jnp.asarray(a)
+
+
+def as_vectors(rows: Float[np.ndarray, "*k n"], like: Vector) -> PyTree:
+    """Return the rows of a matrix as vectors: a tree with one leading axis.
+
+    One flat array becomes one vector.
+    """
+    leaves, start = [], 0
+    for leaf in jax.tree.leaves(like):
+        size, shape = leaf.size, (*rows.shape[:-1], *leaf.shape)
+        piece = rows[..., start : start + size].reshape(shape)
+        start += size
+        if jnp.iscomplexobj(leaf):
+            piece = piece + 1j * rows[..., start : start + size].reshape(shape)
+            start += size
+        leaves.append(on_device(piece, leaf.dtype, like))
+    return jax.tree.structure(like).unflatten(leaves)
+
+
+def as_rows(vectors: PyTree) -> Float[np.ndarray, "k n"]:
+    """Return vectors, a tree with one leading axis, as the rows of a matrix."""
+    pieces = []
+    for leaf in jax.tree.leaves(vectors):
+        a = np.asarray(leaf)
+        a = a.reshape(len(a), -1)
+        pieces += [a.real, a.imag] if np.iscomplexobj(a) else [a]
+    return np.concatenate([piece.astype(np.float64) for piece in pieces], axis=1)

@@ -1,0 +1,228 @@
+"""First calls: how many programs are compiled, and how often the product is in them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.linop import Method, _lanczos_host
+from tests.counting import compiles
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+SMALL, LARGE = 5, 300
+POWERS = itertools.count(3)
+
+
+def make(power, n, scale=1.0):
+    """Make the operator of a function whose code no other power has."""
+    code = f"lambda x: scale * jnp.sum(jnp.cosh(x) * x**{power}) + jnp.sum(x) ** 2"
+    f = eval(code, {"jnp": jnp, "scale": jnp.asarray(scale)})
+    return hotk.HessianOperator(f, jnp.linspace(0.5, 1.5, n))
+
+
+def products_in(run, *args):
+    """Count how often a program has the function's `cosh` differentiated: its sinh."""
+    closed = jax.make_jaxpr(run)(*args)
+
+    def count(jaxpr):
+        total = 0
+        for equation in jaxpr.eqns:
+            total += equation.primitive.name == "sinh"
+            inner = jax.tree.leaves(
+                list(equation.params.values()),
+                is_leaf=lambda p: hasattr(p, "eqns") or hasattr(p, "jaxpr"),
+            )
+            for each in inner:
+                if hasattr(each, "jaxpr") or hasattr(each, "eqns"):
+                    total += count(getattr(each, "jaxpr", each))
+        return total
+
+    return count(closed.jaxpr)
+
+
+B = jnp.linspace(-1.0, 1.0, LARGE)
+ONCE = {
+    "cg": lambda H: hotk.linop.cg(H, B),
+    "cg from a start": lambda H: hotk.linop.cg(H, B, x0=B),
+    "minres": lambda H: hotk.linop.minres(H, B),
+    "minres from a start": lambda H: hotk.linop.minres(H, B, x0=B),
+    "steihaug": lambda H: hotk.linop.steihaug(H, B, 1.0),
+    "eigh": lambda H: H.eigh(3),
+}
+
+
+@pytest.mark.parametrize("solver", ONCE.values(), ids=ONCE)
+def test_the_product_stands_in_a_solver_once(solver):
+    H = make(next(POWERS), LARGE)
+    of_product = products_in(lambda H: H @ B, H)
+    assert of_product > 0
+    assert products_in(solver, H) == of_product
+
+
+FROM_MATRIX = {
+    "eigh": lambda H: H.eigh(2).values,
+    "all of eigh": lambda H: H.eigh(SMALL, "SA").vectors,
+    "cholesky": lambda H: H.cholesky(1e3),
+    "inertia": lambda H: H.inertia(),
+    "spectrum": lambda H: hotk.estimate.spectrum(H, jax.random.key(0)).nodes,
+    "logdet": lambda H: hotk.estimate.logdet(
+        H + 1e3 * hotk.Identity(), jax.random.key(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("ask", FROM_MATRIX.values(), ids=FROM_MATRIX)
+def test_what_is_small_compiles_its_matrix_alone(ask):
+    ask(make(next(POWERS), SMALL))  # what the shapes alone need, for all operators
+    power = next(POWERS)
+    H, other = make(power, SMALL), make(power, SMALL, 2.0)
+    with compiles() as count:
+        ask(H)
+    assert count() == 1
+    with compiles() as count:
+        ask(other)
+    assert count() == 0
+
+
+def test_another_function_compiles_its_product_alone():
+    make(next(POWERS), LARGE).eigh(3)
+    H = make(next(POWERS), LARGE)
+    with compiles() as count:
+        H.eigh(3)
+    assert count() == 1
+    H = make(next(POWERS), LARGE)
+    H @ B
+    with compiles() as count:
+        H.eigh(3)
+    assert count() == 0  # the program of `H @ v`
+
+
+def test_a_solver_outside_of_a_trace_is_one_program():
+    make(next(POWERS), LARGE).solve(B)
+    H = make(next(POWERS), LARGE)
+    with compiles() as count:
+        H.solve(B, max_steps=3)
+    assert count() == 1
+
+
+# ----- What is computed from the matrix
+
+
+def known(dtype=np.float64):
+    values = np.array([-3.0, -3.0, 0.0, 1.0, 2.0, 2.0, 2.0, 7.0])
+    q, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))
+    A = (q * values) @ q.T
+    a = jnp.asarray(A, dtype)
+    return values, A, hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.ones(8, dtype))
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
+def test_the_matrix_says_what_it_did(which):
+    _, A, H = known()
+    for k in (1, 3, 8):
+        pairs, iterated = H.eigh(k, which), H.eigh(k, which, window=8)
+        assert (pairs.method == Method.direct).item()
+        assert (iterated.method == Method.lanczos).item()
+        assert pairs.complete
+        assert pairs.converged.all()
+        assert pairs.products == 8
+        assert pairs.restarts == 0
+        np.testing.assert_allclose(pairs.values, iterated.values, atol=1e-12)
+        V = np.asarray(pairs.vectors)
+        np.testing.assert_allclose(V @ A, pairs.values[:, None] * V, atol=1e-12)
+        np.testing.assert_allclose(V @ V.T, np.eye(k), atol=1e-12)
+        same = [(a.shape, a.dtype) for a in jax.tree.leaves(pairs)]
+        assert same == [(a.shape, a.dtype) for a in jax.tree.leaves(iterated)]
+    assert "LAPACK" in str(pairs)
+    assert "Lanczos" in str(iterated)
+
+
+def test_in_single_precision_the_residual_is_that_of_the_vector_returned():
+    _, _, H = known(np.float32)
+    pairs = H.eigh(3)
+    V = np.asarray(pairs.vectors, float)
+    a = np.asarray(H.matrix(), float)
+    found = np.linalg.norm(V @ a - np.asarray(pairs.values, float)[:, None] * V, axis=1)
+    np.testing.assert_allclose(pairs.residuals, found, rtol=0.5, atol=1e-7)
+    assert pairs.converged.all()
+    assert pairs.values.dtype == np.float32
+
+
+def test_the_spectrum_of_a_small_operator_is_exact():
+    values, _, H = known()
+    key = jax.random.key(0)
+    found = hotk.estimate.spectrum(H, key, samples=1)
+    assert found.method == "exact"
+    assert found.products == 8
+    np.testing.assert_allclose(found.nodes[0], values, atol=1e-12)
+    trace = found.integrate(lambda t: t)
+    assert (trace.method, trace.error.item()) == ("exact", 0.0)
+    np.testing.assert_allclose(trace.value, values.sum(), atol=1e-12)
+    with pytest.raises(hotk.NotPositiveDefiniteError) as caught:
+        hotk.estimate.logdet(H, key)
+    assert caught.value.smallest == pytest.approx(-3.0)
+    exact = hotk.estimate.logdet(H + 4.0 * hotk.Identity(), key)
+    np.testing.assert_allclose(exact.value, np.log(values + 4).sum(), rtol=1e-12)
+    assert exact.error == 0
+
+
+def test_inside_of_a_transformation_it_iterates():
+    values, _, H = known()
+    pairs = jax.jit(lambda H: H.eigh(2, "SA"))(H)
+    assert (pairs.method == Method.lanczos).item()
+    np.testing.assert_allclose(pairs.values, values[:2], atol=1e-9)
+
+
+# ----- Memory, and a start
+
+
+def test_a_basis_is_filled_and_restarted_in_place():
+    count, n = 26, 200_000
+    basis, v = jnp.zeros((count, n), jnp.float32), jnp.zeros(n, jnp.float32)
+    vector, whole = 4 * n, 4 * n * count
+    zero, rows = np.float32(0), np.zeros((count, count), np.float32)
+    grown = jax.jit(_lanczos_host._grown, donate_argnums=0).lower(basis, v, 1, zero)
+    combined = jax.jit(_lanczos_host._combined, donate_argnums=0)
+    for lowered, most in ((grown, 4), (combined.lower(basis, rows, 1), 10)):
+        memory = lowered.compile().memory_analysis()
+        assert memory.alias_size_in_bytes >= whole
+        assert memory.temp_size_in_bytes <= most * vector
+
+
+def test_as_few_vectors_as_are_asked_for(monkeypatch):
+    counts = []
+    begun = _lanczos_host._begun
+
+    def counted(start, count):
+        counts.append(count)
+        return begun(start, count)
+
+    monkeypatch.setattr(_lanczos_host, "_begun", counted)
+    H = make(next(POWERS), LARGE)
+    best = H.eigh(1)
+    low = H.eigh(1, max_basis=4, max_restarts=3000)
+    assert counts == [21, 4]
+    assert low.converged.all()
+    np.testing.assert_allclose(low.values, best.values, rtol=1e-4)
+    with pytest.raises(ValueError, match="at least 4"):
+        H.eigh(1, max_basis=3)
+
+
+def test_an_eigenvector_of_a_near_operator_saves_products():
+    power = next(POWERS)
+    near, H = make(power, LARGE), make(power, LARGE, 1.01)
+    v0 = jax.tree.map(lambda a: a[-1], near.eigh(1).vectors)
+    exact = np.linalg.eigvalsh(H.matrix())[-1]
+    run = lambda H, v: H.eigh(1, v0=v, window=3, max_restarts=0)
+    warm, cold = run(H, v0), run(H, jnp.linspace(-1.0, 1.0, LARGE))
+    assert warm.products == cold.products == 4
+    np.testing.assert_allclose(warm.values[0], exact, rtol=1e-4)
+    assert not np.allclose(cold.values[0], exact, rtol=1e-2)
+    np.testing.assert_allclose(jax.jit(run)(H, v0).values, warm.values, rtol=1e-4)
+    with pytest.raises(hotk.StructureError, match="v0"):
+        H.eigh(1, v0=jnp.ones(3))
