@@ -4,11 +4,12 @@ On the host, by NumPy: a first call compiles the matrix, which is one product wi
 several vectors, and nothing else.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
@@ -47,7 +48,21 @@ def matrix_on_host(operator: AbstractLinearMap) -> Matrix:
 
 
 def spectrum_of(operator: AbstractLinearMap) -> Float[Array, " n"] | None:
-    """Return all eigenvalues of a small operator from its matrix, `None` of others."""
+    """Return all eigenvalues of a symmetric operator whose matrix is cheap.
+
+    Args:
+        operator: A symmetric operator.
+
+    Returns:
+        The eigenvalues, by LAPACK, in ascending order. `None` if the space has more
+        than 128 dimensions, a product is a pass over data, or inside of a
+        transformation: an iteration is the way then.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(2))
+        >>> hotk.linop.spectrum_of(H).tolist()
+        [-2.0, 2.0]
+    """
     if not is_small(operator):
         return None
     values = decomposed(matrix_on_host(operator))[0]
@@ -83,9 +98,9 @@ def eigenvalues(a: Array | np.ndarray) -> Float[np.ndarray, " n"]:
     return np.linalg.eigvalsh(a)
 
 
-def on_device(a: np.ndarray, dtype: DTypeLike, like: Vector) -> Array:
+def on_device(a: npt.ArrayLike, dtype: DTypeLike, like: Vector) -> Array:
     """Return a NumPy array as one of JAX, on the device of a vector."""
-    a = a.astype(dtype)
+    a = np.asarray(a).astype(dtype)
     first = jax.tree.leaves(like)[0]
     if isinstance(first, jax.Array) and first.committed:
         return jax.device_put(a, next(iter(first.devices())))
@@ -113,7 +128,7 @@ def as_rows(vectors: PyTree) -> Float[np.ndarray, "k n"]:
     """Return vectors, a tree with one leading axis, as the rows of a matrix."""
     pieces = []
     for leaf in jax.tree.leaves(vectors):
-        a = np.asarray(leaf)
+        a: Any = np.asarray(leaf)
         a = a.reshape(len(a), -1)
         pieces += [a.real, a.imag] if np.iscomplexobj(a) else [a]
     return np.concatenate([piece.astype(np.float64) for piece in pieces], axis=1)

@@ -1,5 +1,6 @@
 """Extreme eigenvalues of a symmetric operator, with their vectors."""
 
+import functools
 from typing import ClassVar, final
 
 import jax
@@ -229,11 +230,11 @@ def _from_matrix(
     residuals = np.linalg.norm(rows @ a - values[chosen, None] * rows, axis=1)
     dtype = space.scalar_dtype(like)
     tol = default_tolerance(dtype) if tol is None else float(tol)
-    number = lambda a, dtype=dtype: _direct.on_device(np.asarray(a), dtype, like)
+    number = functools.partial(_direct.on_device, like=like)
     return Eigenpairs(
-        values=number(values[chosen]),
+        values=number(values[chosen], dtype),
         vectors=vectors,
-        residuals=number(residuals),
+        residuals=number(residuals, dtype),
         converged=number(residuals <= 1.5 * tol * np.max(np.abs(values)), bool),
         complete=number(np.isfinite(values).all(), bool),
         products=number(len(a), jnp.int32),

@@ -4,6 +4,7 @@ The product is the program that `A @ v` runs; what is done with it is a program 
 shapes alone, which serves all operators on vectors of these shapes.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -54,8 +55,10 @@ def run_on_host(
     window = _Window(in_working_precision(A, A.like, A.applied), random, like, m)
     window.begin(random(like) if start is None else start)
     search, products, restarts = Search.none_on_host(k), 0, -1
-    first, t = 0, np.zeros((m, m))
-    for _ in with_bar(range(limits.max_restarts + 1), "Lanczos windows", show=show):
+    first, t, values = 0, np.zeros((m, m)), np.zeros(m)
+    for _ in with_bar(
+        range(max(limits.max_restarts, 0) + 1), "Lanczos windows", show=show
+    ):
         restarts += 1  # the first window is none
         beta = window.fill(t, first)
         products += m - first
@@ -72,11 +75,11 @@ def run_on_host(
     quotients = np.stack([window.quotient(i) for i in range(k)])
     order = np.argsort(quotients[:, 0], kind="stable")
     found, residuals = quotients[order].T
-    number = lambda a, dtype=dtype: _direct.on_device(np.asarray(a), dtype, like)
+    number = functools.partial(_direct.on_device, like=like)
     return Found(
-        values=number(found),
+        values=number(found, dtype),
         vectors=_ordered(window.basis, order),
-        residuals=number(residuals),
+        residuals=number(residuals, dtype),
         # 1.5: computed anew, a residual differs by rounding from that of the window
         converged=number(residuals <= 1.5 * limits.tol * np.max(abs(values)), bool),
         complete=number(search.complete, bool),

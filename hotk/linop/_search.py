@@ -29,10 +29,10 @@ class Search(NamedTuple):
     """
 
     found: Float[Array | np.ndarray, " k"]
-    begin: Int[Array, ""] | int
-    length: Int[Array, ""] | int
-    begins: Bool[Array | np.ndarray, ""] | bool
-    complete: Bool[Array | np.ndarray, ""] | bool
+    begin: Any  # numbers of JAX in a trace, of NumPy on the host
+    length: Any
+    begins: Any
+    complete: Any
 
     @staticmethod
     def none(k: int, dtype: jnp.dtype) -> "Search":
