@@ -11,7 +11,7 @@ from tests.offenders import none
 
 # Names that users reach, those of the floors they enter by themselves as well.
 FLOORS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]
-FLOORS += ["statistics"]
+FLOORS += ["statistics", "sparse"]
 SPACES = ["", *(f"{floor}." for floor in FLOORS)]
 PUBLIC = {
     space + name: value
