@@ -14,7 +14,7 @@ import hotk
 from tests.helpers import close
 
 
-pytestmark = pytest.mark.library
+pytestmark = [pytest.mark.library, pytest.mark.exhaustive]
 
 RTOL = 1e-6  # what the project promises
 NEWTON = hotk.optim.trust_region(subproblem="exact")
