@@ -13,6 +13,7 @@ from tests.benchmarks import (
     operators,
     products,
     rules,
+    statistics,
     taylor,
     training,
     usages,
@@ -33,6 +34,7 @@ if __name__ == "__main__":
         minimizers.measure,
         training.measure,
         usages.measure,
+        statistics.measure,
         first_call.measure,
         imports.measure,
     )

@@ -93,6 +93,8 @@ def test_lanczos_is_exact_for_a_likelihood_of_low_rank_and_an_isotropic_prior():
     expected = np.linalg.inv(A.T @ A + 0.3 * np.eye(60))
     close(found.covariance, expected, atol=1e-7)
     close(found.standard_errors, np.sqrt(np.diag(expected)), rtol=1e-7)
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det, rtol=1e-7)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -241,6 +243,11 @@ def test_under_jit_vmap_and_grad():
     at = lambda a: hotk.laplace_approximation(f, jnp.zeros(2), a)
     found = jax.jit(lambda a: at(a).covariance)(jnp.array([2.0, 4.0]))
     close(found, np.diag([0.5, 0.25]))
+    correlated = jax.jit(lambda p: hotk.laplace_approximation(normal, p))(MEAN)
+    close(correlated.covariance, SIGMA)
+    close(
+        correlated.log_evidence, hotk.laplace_approximation(normal, MEAN).log_evidence
+    )
     batch = jnp.array([[1.0, 4.0], [4.0, -1.0]])
     errors = jax.vmap(lambda a: at(a).standard_errors)(batch)
     close(errors[0], np.array([1.0, 0.5]))
