@@ -264,7 +264,8 @@ def known_results(
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
     values = [c for _, c in fixed]
-    unknown = [True] * len(opened.invars)
+    # not those of `opened`: from JAX 0.12 on its inputs include the constants
+    unknown = [True] * (len(moving) + len(jaxpr.invars))
     split = _partial_eval.partial_eval_jaxpr_nounits(
         ClosedJaxpr(opened, values), unknown, False
     )
