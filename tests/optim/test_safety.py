@@ -149,7 +149,8 @@ def test_a_large_constant_does_not_stop_it(name):
     found = hotk.optim.minimize(f, start, NEWTON[name](), max_steps=300)
     # of 24.2, a step of the numbers near 1e6 is 1/16
     assert float(found.value) - 1e6 <= 0.5
-    assert (np.diff(np.asarray(found.history)) <= 0).all()
+    # where slopes decide, f may rise by its noise: here by one such step
+    assert (np.diff(np.asarray(found.history)) <= 1 / 16).all()
 
 
 def test_damping_grows_where_the_model_bends_down():

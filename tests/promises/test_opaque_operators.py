@@ -211,7 +211,7 @@ def test_a_rule_that_reads_a_global_is_read_anew(monkeypatch):
 @pytest.mark.exhaustive
 def test_compiles_of_solvers_and_estimates_are_counted():
     hotk.clear_cache()
-    n = 7  # a size of its own, so that all is compiled
+    n = 131  # above the sizes whose matrix is decomposed on the host: all is compiled
     x = jnp.ones(n)
     operator = hotk.HessianOperator(lambda x: jnp.sum(x**4) + jnp.sum(x) ** 2, x)
     known = 0
