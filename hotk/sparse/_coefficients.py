@@ -155,7 +155,15 @@ def as_array(a: Coefficient, shape: Sequence[int], dtype: np.dtype) -> Array:
 
 
 def number_of(a: Any) -> Any:
-    """Return a known number as a Python number, so that no dtype is promoted."""
-    if not is_concrete(a) or np.ndim(a):
+    """Return a known number as a Python number, so that no dtype is promoted.
+
+    An array of one number, other than zero, is that number: it is not read then.
+    """
+    if not is_concrete(a):
         return a
+    if np.ndim(a):
+        first = a.reshape(-1)[0] if a.size else 0
+        if first == 0 or not (a == first).all():
+            return a
+        a = first
     return complex(a) if np.iscomplexobj(a) else float(a)

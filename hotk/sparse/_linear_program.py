@@ -20,6 +20,7 @@ from hotk._core import (
 from hotk.mode import Forward, Reverse
 
 from ._coefficients import written
+from ._recomputation import CHEAP, recomputation_costs
 
 
 # Known numbers of a larger array are not looked at: zeros among them make no difference
@@ -83,12 +84,15 @@ def linear_program(
     for i, value in _known(traced, len(constants)).items():
         constants[i] = value
     # Each is read in several products, which XLA would compute it for anew.
-    constants = [written(a) if _is_costly(a) else a for a in constants]
+    costs = recomputation_costs(traced.jaxpr)[: len(constants)]
+    constants = [
+        written(a) if cost > CHEAP and _is_long(a) else a
+        for a, cost in zip(constants, costs, strict=True)
+    ]
     return LinearProgram(ClosedJaxpr(jaxpr, constants), inputs, outputs, y, aux)
 
 
-def _is_costly(a: Any) -> bool:
-    """Whether it takes longer to compute an array twice than to write it."""
+def _is_long(a: Any) -> bool:
     # Those that are known are arrays of NumPy.
     is_long = isinstance(a, jax.Array) and a.size > _SHORT
     return is_long and jnp.issubdtype(a.dtype, jnp.inexact)
