@@ -1,7 +1,8 @@
 """Plots of Hessians, spectra, loss surfaces and costs, with matplotlib.
 
 Each function draws on the axes `ax`, on new ones if it is left out, and returns them.
-It sets no style and no title.
+It sets no style and no title: `ax.set_title("...")` sets one. A new figure is as large
+as its labels need, and `ax.figure.savefig("plot.pdf")` keeps all of them.
 """
 
 from ._matrices import blocks as blocks, matrix as matrix, sparsity as sparsity

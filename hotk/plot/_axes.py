@@ -13,9 +13,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def axes(ax: "Axes | None") -> "Axes":
-    """Return the axes that were given, or new ones."""
-    return extra("matplotlib.pyplot", "plot").subplots()[1] if ax is None else ax
+def axes(ax: "Axes | None", inches: tuple[float, float] | None = None) -> "Axes":
+    """Return the axes that were given, or new ones, of a figure of their own.
+
+    Args:
+        ax: The axes.
+        inches: Width and height of a new figure; those of matplotlib if left out.
+    """
+    if ax is not None:
+        return ax
+    # Without this layout `savefig` cuts off labels that are longer than a few letters.
+    subplots = extra("matplotlib.pyplot", "plot").subplots
+    return subplots(layout="constrained", figsize=inches)[1]
 
 
 def by_name(

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # Names of more leaves than this overlap on axes of the usual size.
 _MAX_NAMES = 30
+# A matrix of more rows has cells of several entries, so that none falls between pixels.
+_MOST_CELLS = 400
+# Names beside each other, and letters of one, that take an inch.
+_NAMES_PER_INCH, _LETTERS_PER_INCH = 5, 12
 
 Matrix: TypeAlias = AbstractOperator | Real[Array, "n n"] | Real[np.ndarray, "n n"]
 
@@ -26,20 +30,23 @@ def matrix(
     operator: Matrix,
     index: Index | None = None,
     *,
-    scale: Literal["linear", "log"] = "linear",
+    scale: Literal["linear", "log"] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw the entries of a matrix as an image, labelled with the paths of the leaves.
 
     Zero is white, positive entries are red, negative ones blue, on a symmetric scale.
-    Lines separate the leaves of the point.
+    Lines separate the leaves of the point. Of a matrix of more than 400 rows each cell
+    of the image shows the largest of several entries, so that none is lost between
+    the pixels.
 
     Args:
         operator: An operator, whose dense matrix is computed (`n` products), or a real
             array of shape `(n, n)`.
         index: The ranges of the leaves in an array. An operator has its own.
         scale: `"linear"`, or `"log"` for a logarithmic scale of both signs, over three
-            decades below the largest entry.
+            decades below the largest entry. If left out, it is logarithmic where half
+            of the entries that are not zero are below a hundredth of the largest.
         ax: The matplotlib axes to draw on; new ones if left out.
 
     Returns:
@@ -50,6 +57,7 @@ def matrix(
         StructureError: If `operator` is neither an operator nor a real square array, or
             `index` has another number of rows.
         TooLargeError: If the matrix of the operator exceeds `hotk.memory_budget()`.
+        ValueError: If `scale` is something else.
 
     Example:
         >>> f = lambda p: p["b"] * jnp.sum(p["w"] ** 2)
@@ -61,17 +69,28 @@ def matrix(
     entries, index = _entries("matrix(operator)", operator, index)
     colors = extra("matplotlib.colors", "plot")
     largest = _largest(entries)
-    if scale == "log":
+    if scale not in (None, "linear", "log"):
+        raise ValueError(
+            f'`matrix(operator, scale={scale!r})`: give "linear", "log" or None.'
+        )
+    if scale == "log" or (scale is None and _spans_decades(entries, largest)):
         # A power of ten: the ticks are at powers of ten, and one just above the linear
         # range would overlap with that of zero.
         power = 10.0 ** np.floor(np.log10(largest))
         norm = colors.SymLogNorm(power / 1e3, vmin=-largest, vmax=largest)
     else:
         norm = colors.Normalize(-largest, largest)
-    ax = axes(ax)
-    image = ax.imshow(entries, cmap="RdBu_r", norm=norm, interpolation="nearest")
+    n = len(entries)
+    ax = axes(ax, _inches(index if index is None or len(index) <= _MAX_NAMES else None))
+    image = ax.imshow(
+        _cells(entries),
+        cmap="RdBu_r",
+        norm=norm,
+        interpolation="nearest",
+        extent=(-0.5, n - 0.5, n - 0.5, -0.5),
+    )
     colorbar(ax, image, "entry")
-    _name_leaves(ax, index, len(entries))
+    _name_leaves(ax, index, n)
     return ax
 
 
@@ -124,7 +143,7 @@ def blocks(
     smallest = np.min(norms, where=norms > 0, initial=largest)
     # Below by a tenth: with one norm for all blocks the limits would be equal.
     norm = colors.LogNorm(max(float(smallest), largest / 1e6) / 1.1, largest)
-    ax = axes(ax)
+    ax = axes(ax, _inches(index))
     cmap = extra("matplotlib", "plot").colormaps["viridis"]
     cmap = cmap.with_extremes(bad="white", under="white")
     image = ax.imshow(norms, cmap=cmap, norm=norm, interpolation="nearest")
@@ -229,6 +248,38 @@ def _largest(entries: Float[np.ndarray, "..."]) -> float:
     sizes = np.abs(entries)
     largest = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
     return largest if largest > 0 else 1.0
+
+
+def _spans_decades(entries: Float[np.ndarray, "n n"], largest: float) -> bool:
+    sizes = np.abs(entries)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return sizes.size > 0 and float(np.median(sizes)) < largest / 100
+
+
+def _cells(entries: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "k k"]:
+    """Return the entry of largest size in each cell of an image."""
+    n = len(entries)
+    width = -(-n // _MOST_CELLS)
+    if width <= 1:
+        return entries
+    # What is beyond the last row is smaller than all entries.
+    margin = -n % width
+    padded = np.pad(entries, (0, margin))
+    k = len(padded) // width
+    cells = padded.reshape(k, width, k, width).swapaxes(1, 2).reshape(k, k, -1)
+    # NaN is the largest: it is not to be hidden.
+    sizes = np.where(np.isnan(cells), np.inf, np.abs(cells))
+    at = np.argmax(sizes, axis=-1)[..., None]
+    return np.take_along_axis(cells, at, axis=-1)[..., 0]
+
+
+def _inches(index: Index | None) -> tuple[float, float]:
+    """Return the size of a figure in which the names of the leaves do not overlap."""
+    names = [] if index is None else list(index)
+    image = max(4.0, len(names) / _NAMES_PER_INCH)
+    beside = max(map(len, names), default=0) / _LETTERS_PER_INCH
+    # the colorbar and its label are as wide as an inch
+    return image + beside + 1.4, image + beside + 0.4
 
 
 def _name_leaves(ax: "Axes", index: Index | None, n: int) -> None:

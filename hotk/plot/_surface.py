@@ -46,8 +46,9 @@ def surface(
     Args:
         f: Function `f(x, *args)` that returns one real number.
         x: Point: any pytree.
-        directions: A tree like `x` whose floating leaves have one more axis in front,
-            of length one or two, such as the `vectors` of `H.eigh(2)`.
+        directions: A list of one or two trees like `x`, such as `[v, w]`; or one tree
+            like `x` whose floating leaves have one more axis in front, of length one
+            or two, such as the `vectors` of `H.eigh(2)`.
         *args: Further arguments of `f`.
         span: The range to each side, in units of the directions.
         points: The number of values along each direction.
@@ -68,7 +69,7 @@ def surface(
         [1.0, 0.0, 1.0]
     """
     H = HessianOperator(f, x, *args)
-    directions = eqx.filter(directions, eqx.is_inexact_array_like)
+    directions = _stacked(H.like, directions)
     count = _count_directions(H.like, directions)
     along = np.linspace(-span, span, points)
     grid = np.stack(np.meshgrid(*[along] * count, indexing="ij"), axis=-1)
@@ -109,6 +110,20 @@ def _values(
     return jax.lax.map(value, grid)
 
 
+def _stacked(like: Tangent, directions: PyTree) -> PyTree:
+    """Return a list of directions as one tree with one more axis in front."""
+    floating = lambda tree: eqx.filter(tree, eqx.is_inexact_array_like)
+    types = lambda tree: (
+        jax.tree.structure(tree),
+        [jnp.shape(a) for a in jax.tree.leaves(tree)],
+    )
+    if isinstance(directions, (list, tuple)):
+        each = [floating(direction) for direction in directions]
+        if each and all(types(v) == types(like) for v in each):
+            return jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+    return floating(directions)
+
+
 def _count_directions(like: Tangent, directions: PyTree) -> int:
     """Return how many directions there are, once they fit."""
     shapes = lambda tree: [jnp.shape(a) for a in jax.tree.leaves(tree)]
@@ -120,11 +135,13 @@ def _count_directions(like: Tangent, directions: PyTree) -> int:
         raise StructureError(
             message(
                 "surface(f, x, directions)",
-                "`directions` must be one or two directions, with one leading axis.",
-                expected=f"{describe_tree(like)}, with a first axis of length 1 or 2",
+                "`directions` must be a list of one or two directions, or have one "
+                "more axis in front.",
+                expected=f"[v] or [v, w] of {describe_tree(like)}, or that with a "
+                "first axis of length 1 or 2",
                 got=describe_tree(directions),
-                fix="Take `jax.tree.map(lambda a: a[-2:], H.eigh(k).vectors)`, or "
-                "`jax.tree.map(lambda a: a[None], v)` for one direction.",
+                fix="Pass `[v, w]`, or take the last two eigenvectors by "
+                "`jax.tree.map(lambda a: a[-2:], H.eigh(k).vectors)`.",
             )
         )
     return count

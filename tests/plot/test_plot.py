@@ -65,6 +65,62 @@ def test_matrix_takes_arrays_and_what_is_zero_or_not_finite():
     assert hotk.plot.matrix(np.eye(2, dtype=int)).images[0].norm.vmax == 1
 
 
+def test_no_entry_is_lost_between_the_pixels_of_a_large_matrix():
+    diagonal = np.zeros((1001, 1001))
+    diagonal[np.arange(1001), np.arange(1001)] = -2.0
+    diagonal[1000, 0], diagonal[500, 700] = 3.0, np.nan
+    ax = hotk.plot.matrix(diagonal, scale="linear")
+    cells = ax.images[0].get_array().filled(np.nan)
+    assert cells.shape == (334, 334), "three rows to a cell"
+    assert (np.diagonal(cells) == -2).all()
+    assert cells[333, 0] == 3
+    assert np.isnan(cells[166, 233])
+    assert np.nansum(cells != 0) == 334 + 2
+    assert ax.images[0].get_extent() == [-0.5, 1000.5, 1000.5, -0.5]
+    assert hotk.plot.matrix(np.eye(400)).images[0].get_array().shape == (400, 400)
+
+
+def test_the_scale_is_logarithmic_where_entries_span_decades():
+    from matplotlib.colors import SymLogNorm
+
+    spread, even = np.diag(10.0 ** -np.arange(6)), np.diag(np.arange(1.0, 7.0))
+    is_log = lambda *args, **kw: isinstance(
+        hotk.plot.matrix(*args, **kw).images[0].norm, SymLogNorm
+    )
+    assert is_log(spread)
+    assert not is_log(even)
+    assert not is_log(spread, scale="linear")
+    assert is_log(even, scale="log")
+    with pytest.raises(ValueError, match="scale='logarithmic'"):
+        hotk.plot.matrix(even, scale="logarithmic")
+
+
+LONG = {f"encoder/block_{i}/attention/kernel": jnp.ones(2) for i in range(40)}
+
+
+@pytest.mark.parametrize("draw", ["matrix", "blocks", "sparsity", "cost"])
+def test_no_label_of_a_saved_figure_is_cut_off(draw):
+    if draw == "cost":
+        x = jnp.ones(2)
+        product = hotk.hvp.prepare(lambda x: jnp.sum(x**3), x, x)
+        ax = hotk.plot.cost({"a product of a name that is rather long": product})
+    else:
+        leaves = hotk.linop.Index.of(LONG)
+        ax = getattr(hotk.plot, draw)(jnp.eye(80), leaves)
+    figure = ax.figure
+    figure.canvas.draw()
+    page = figure.bbox
+    ticks = [*ax.xaxis.get_major_ticks(), *ax.yaxis.get_major_ticks()]
+    low, high = ax.viewLim.intervalx if draw == "cost" else (-np.inf, np.inf)
+    seen = [t.label1 for t in ticks if low <= t.get_loc() <= high]
+    for label in filter(lambda label: label.get_text(), [*seen, ax.xaxis.label]):
+        box = label.get_window_extent()
+        inside = box.x0 >= page.x0 and box.x1 <= page.x1
+        assert inside, label.get_text()
+        assert box.y0 >= page.y0, label.get_text()
+        assert box.y1 <= page.y1, label.get_text()
+
+
 def test_names_of_small_leaves_give_way_to_those_of_large_ones():
     point = {f"{i:02}": jnp.ones(1) for i in range(40)} | {"large": jnp.ones(60)}
     index = hotk.linop.Index.of(point)
@@ -177,6 +233,24 @@ def test_a_surface_has_the_values_of_the_function(ax):
     np.testing.assert_allclose(line.get_xdata(), [-0.5, 0, 0.5])
     expected = [by_hand(0, t) for t in (-0.5, 0, 0.5)]
     np.testing.assert_allclose(line.get_ydata(), expected)
+
+
+def test_directions_are_a_list_or_have_an_axis_in_front():
+    first = {"a": jnp.eye(3)[0], "b": {"c": jnp.zeros(())}}
+    second = {"a": jnp.eye(3)[1], "b": {"c": jnp.ones(())}}
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), first, second)
+    draw = lambda directions: hotk.plot.surface(energy, POINT, directions, points=3)
+    by_list, by_axis = draw([first, second]), draw(stacked)
+    assert by_list.collections[0].zmin == by_axis.collections[0].zmin
+    # 2 c |a|^2 - c^2 at c = 2, a_1 from 0 to 2
+    line = draw((first,)).lines[0]
+    np.testing.assert_allclose(line.get_ydata(), [48, 52, 64])
+    # a list of arrays for a point that is a list is that with an axis in front
+    f = lambda p: jnp.sum(p[0] ** 2) + jnp.sum(p[1] ** 2)
+    point = [jnp.zeros(2), jnp.zeros(2)]
+    leading = [jnp.ones((1, 2)), jnp.zeros((1, 2))]
+    line = hotk.plot.surface(f, point, leading, points=3).lines[0]
+    np.testing.assert_allclose(line.get_ydata(), [2, 0, 2])
 
 
 def test_a_surface_over_other_data_compiles_nothing():
