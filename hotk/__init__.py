@@ -87,6 +87,7 @@ from hotk.prepared import (
 from hotk.rule import (
     can_differentiate as can_differentiate,
     locate_nan as locate_nan,
+    over_axis as over_axis,
     safe as safe,
 )
 from hotk.second import (

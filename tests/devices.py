@@ -12,6 +12,9 @@ def run_on_eight_devices(code: str) -> None:
         os.environ,
         XLA_FLAGS="--xla_force_host_platform_device_count=8",
         JAX_PLATFORMS="cpu",
+        # Each device waits for the others in a thread of its own; with fewer threads
+        # than that, those that two cores get, the first to wait block the rest.
+        PJRT_NPROC="32",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # nearly all of its time is compiling
     )
     done = subprocess.run(

@@ -1,9 +1,12 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
 from ._axes import (
+    has_types as has_types,
     in_front as in_front,
+    manual_axes as manual_axes,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
+    varying_along as varying_along,
 )
 from ._by_numpy import (
     COMPARISONS as COMPARISONS,

@@ -34,6 +34,33 @@ def varying_alike(arrays: Sequence[Leaf]) -> list[Any]:
     ]
 
 
+def varying_along(arrays: Sequence[Leaf], axes: Sequence[str]) -> list[Any]:
+    """Let arrays vary along axes of a `shard_map`, as each device has its own copy.
+
+    Without the types that say which arrays vary they are returned as they are.
+    """
+    return [
+        jax.lax.pcast(a, new, to="varying")
+        if (new := tuple(b for b in axes if b not in _varying(a))) and has_types(axes)
+        else a
+        for a in arrays
+    ]
+
+
+def has_types(axes: Sequence[str]) -> bool:
+    """Whether a `shard_map` types arrays by the axes that they vary along.
+
+    It does with `check_vma=True`, its default. What is different on each device by
+    definition has such a type then.
+    """
+    return bool(_varying(jax.lax.axis_index(axes[0])))
+
+
+def manual_axes() -> tuple[str, ...]:
+    """Return the mesh axes of the `shard_map` that is traced, none outside of one."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
 def _varying(array: Leaf) -> frozenset[str]:
     kind = getattr(jax.typeof(array), "manual_axis_type", None)
     return frozenset(getattr(kind, "varying", None) or ())

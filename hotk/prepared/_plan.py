@@ -11,6 +11,7 @@ from hotk.mode import AbstractMode, Auto, Facts
 from hotk.primitive import NotTransposableError
 
 from ._call import Call
+from ._one_device import refuse_one_device
 from .warnings import kinks
 
 
@@ -56,7 +57,11 @@ def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
         call: The call.
         closed: The program of its function.
         y: What the function returns, or the shapes of it.
+
+    Raises:
+        ModeError: If its derivatives would be those of one device of several.
     """
+    refuse_one_device(call, closed.jaxpr)
     definition, options = call.options.definition, call.options
     facts, block = Facts.of(closed.jaxpr), options.block_size
     if isinstance(options.mode, Auto):

@@ -1,5 +1,10 @@
 """Two primitives that carry all derivative rules; `custom_vjp` with a forward rule."""
 
+from ._across import (
+    shared as shared,
+    shared_axes as shared_axes,
+    summed as summed,
+)
 from ._custom_vjp import (
     NotTransposableError as NotTransposableError,
     with_forward_rules as with_forward_rules,

@@ -169,7 +169,7 @@ def check_linear(closed: ClosedJaxpr) -> None:
     Raises:
         Exception: What JAX says of a map that does not exist.
     """
-    for equation, linear in _maps(closed.jaxpr):
+    for equation, linear in linear_maps(closed.jaxpr):
         if linear.is_doubtful:
             types = [variable.aval for variable in equation.invars]
             output_types(lambda a, e=equation: _run(*a, **e.params), types)
@@ -177,12 +177,13 @@ def check_linear(closed: ClosedJaxpr) -> None:
 
 def notes_of(jaxpr: Jaxpr) -> tuple[str, ...]:
     """Return what the linear maps of a program say of themselves, each once."""
-    maps = _maps(jaxpr)
+    maps = linear_maps(jaxpr)
     notes = [linear.note(equation.params["transposed"]) for equation, linear in maps]
     return tuple(dict.fromkeys(note for note in notes if note))
 
 
-def _maps(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, AbstractLinear]]:
+def linear_maps(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, AbstractLinear]]:
+    """Yield the linear maps of a program, each with its equation."""
     for equation in equations(jaxpr):
         if equation.primitive is _PRIMITIVE:
             linear = equation.params["linear"]

@@ -1,0 +1,165 @@
+"""`over_axis`: a function whose parts are on the devices of a mesh axis."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import equinox as eqx
+import jax
+from jaxtyping import PyTree
+
+from hotk._core import (
+    Function,
+    StructureError,
+    function_name,
+    is_inexact,
+    manual_axes,
+    message,
+)
+from hotk.primitive import shared as taken_from_all, summed
+
+
+@final
+class OverAxis(eqx.Module):
+    """A function that is the mean, or the sum, of what each device computes.
+
+    Attributes:
+        f: What each device computes.
+        axis_name: The axes of the mesh.
+        reduction: `"mean"` or `"sum"`.
+        shared: Positions of the arguments that all devices hold alike.
+        has_aux: Whether `f` returns `(y, aux)`.
+    """
+
+    f: Function
+    axis_name: tuple[str, ...] = eqx.field(static=True)
+    reduction: Literal["mean", "sum"] = eqx.field(static=True)
+    shared: tuple[int, ...] = eqx.field(static=True)
+    has_aux: bool = eqx.field(static=True)
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Evaluate the function on all devices, inside of `shard_map`.
+
+        Raises:
+            StructureError: If an axis is none of the `shard_map` that is traced, or an
+                argument is not there.
+        """
+        axes = self.axis_name
+        self._check(len(args))
+        chosen = [args[i] for i in self.shared]
+        leaves, structure = jax.tree.flatten(chosen)
+        moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
+        own = taken_from_all([leaves[i] for i in moving], axes)
+        for i, leaf in zip(moving, own, strict=True):
+            leaves[i] = leaf
+        given = list(args)
+        for i, arg in zip(self.shared, structure.unflatten(leaves), strict=True):
+            given[i] = arg
+        out = self.f(*given, **kwargs)
+        y, aux = out if self.has_aux else (out, None)
+        terms, structure = jax.tree.flatten(y)
+        count = math.prod(jax.lax.axis_size(axis) for axis in axes)
+        whole: list[Any] = summed(terms, axes)
+        if self.reduction == "mean":
+            whole = [a / count for a in whole]
+        total = structure.unflatten(whole)
+        return (total, aux) if self.has_aux else total
+
+    def _check(self, count: int) -> None:
+        call = f"over_axis({function_name(self.f)}, {self.axis_name})"
+        inside = manual_axes()
+        missing = [axis for axis in self.axis_name if axis not in inside]
+        if missing:
+            raise StructureError(
+                message(
+                    call,
+                    f"{missing[0]!r} is no axis of a `shard_map` that is traced.",
+                    expected="a call inside of `jax.shard_map` over this axis",
+                    got=f"the axes {', '.join(map(repr, inside))}"
+                    if inside
+                    else "a call outside of `jax.shard_map`",
+                    fix="Call it inside. Outside, a function of whole arrays needs no "
+                    "`over_axis`: JAX divides it over the devices by itself.",
+                )
+            )
+        if any(not -count <= i < count for i in self.shared):
+            raise StructureError(
+                message(
+                    call,
+                    "an argument that all devices hold alike is not there.",
+                    expected=f"arguments at the positions {self.shared}",
+                    got=f"{count} positional arguments",
+                    fix="Give their positions by `shared=`; pass them by position.",
+                )
+            )
+
+
+def over_axis(
+    f: Function,
+    axis_name: str | Sequence[str],
+    reduction: Literal["mean", "sum"] = "mean",
+    *,
+    shared: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> OverAxis:
+    r"""Say that a function is one device's term of a mean or a sum over all devices.
+
+    Inside of `jax.shard_map` each device has a part of the data, and `f` is the loss on
+    that part. `over_axis(f, "data")` is the whole loss, $\frac{1}{P} \sum_p f_p(x)$
+    over the $P$ devices of the axis, or their sum. All operators, solvers, estimates
+    and optimizers then give the same numbers on each device, those of the whole loss,
+    at any order of derivatives; a gradient, or a product with a Hessian, takes one
+    all-reduce. This holds with `check_vma=True` and `check_vma=False`.
+
+    Without it, `f` is the function of one device, and so are its derivatives. JAX takes
+    `psum` and `pmean` for their own transposes with `check_vma=False`: with one of them
+    at the end of `f` its derivatives are those of one device.
+
+    What `f` computes across devices inside, such as the statistics of a batch
+    normalization by `jax.lax.pmean`, may stay. A `pmean` at its end may stay too, and
+    takes one more all-reduce.
+
+    Args:
+        f: Function `f(x, *args)` of this device, with any output.
+        axis_name: An axis of the mesh, or several.
+        reduction: `"mean"`, for terms that are means over equal parts of the data, or
+            `"sum"`.
+        shared: Positions of the arguments that all devices hold alike, such as the
+            parameters. Only derivatives by these are whole; those by other arguments
+            are by the part of this device. With `check_vma=True` JAX knows which
+            arrays all hold alike, and derivatives by others are whole as well.
+        has_aux: Whether `f` returns `(y, aux)`; `aux` stays as each device has it.
+
+    Returns:
+        A function of the same arguments, for use inside of `shard_map`.
+
+    Raises:
+        StructureError: When called outside of a `shard_map` over the axis, or without
+            one of the shared arguments.
+        ValueError: If `reduction` is something else, or no axis is given.
+
+    Example:
+        >>> from jax.sharding import AxisType, PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+        >>> def product(w, v, rows):
+        ...     loss = lambda w, rows: jnp.mean(jnp.tanh(rows @ w) ** 2)
+        ...     return hotk.hvp(hotk.over_axis(loss, "data"), w, v, rows)
+        >>> over = jax.shard_map(
+        ...     product, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P()
+        ... )
+        >>> rows, w = jnp.eye(4, 2), jnp.zeros(2)
+        >>> jax.jit(over)(w, jnp.ones(2), rows).tolist()
+        [0.5, 0.5]
+
+    References:
+        Shoeybi et al. (2019). Megatron-LM. arXiv:1909.08053, section 3: the two
+        conjugate operators f and g.
+    """
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    positions = (shared,) if isinstance(shared, int) else tuple(shared)
+    if reduction not in ("mean", "sum") or not axes:
+        raise ValueError(
+            f"`over_axis(f, {axis_name!r}, {reduction!r})`: give one or several axes, "
+            'and "mean" or "sum".'
+        )
+    return OverAxis(f, axes, reduction, positions, has_aux)
