@@ -72,6 +72,9 @@ ShapedArray = _jax_core.ShapedArray
 AbstractValue = _jax_core.AbstractValue
 """The type of a value in a program: of an array, a token or a reference."""
 
+# What JAX raises where explicit axes of a mesh do not fit; it has no public name.
+ShardingTypeError = _jax_core.ShardingTypeError
+
 Atom: TypeAlias = Var | Literal
 """An operand of an equation."""
 

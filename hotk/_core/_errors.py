@@ -4,6 +4,7 @@ import html
 
 from jaxtyping import PyTree
 
+from ._compat import ShardingTypeError
 from ._table import html_table
 
 
@@ -136,9 +137,11 @@ class ChangingValueWarning(UserWarning):
 
 
 # `Auto` does not try another mode after one of these. A warning is raised here only if
-# the user's filters make it an error.
+# the user's filters make it an error. Explicit axes that do not fit are no missing mode:
+# another that happens to work may take a hundred times longer.
 PASSED_ON = (
     HotkError,
+    ShardingTypeError,
     NotStationaryWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,

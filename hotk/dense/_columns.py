@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from hotk._core import Point, Tangent
+from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
 
 from ._block import choose_block
 
@@ -85,22 +86,36 @@ def _group_columns(
 
     if width == n:
         return window(jnp.zeros((), jnp.int32))
-    shapes = jax.eval_shape(window, jax.ShapeDtypeStruct((), jnp.int32))
-    buffers = [jnp.zeros((math.prod(s.shape[:-1]), n), s.dtype) for s in shapes]
+    first = jax.typeof(jnp.zeros((), jnp.int32))
+    types = output_types(lambda starts: window(starts[0]), [first])
+    buffers = [_buffer(each, n) for each in types]
 
     def write(step: int | Int[Array, ""], buffers: list[Array]) -> list[Array]:
         # The last window overlaps the one before it: no second program for a remainder.
         start = jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)
         return [
-            jax.lax.dynamic_update_slice(
-                buffer, part.reshape(-1, width), (jnp.zeros((), jnp.int32), start)
+            jax.lax.dynamic_update_slice_in_dim(
+                buffer,
+                part.reshape(*buffer.shape[:-1], width),
+                start,
+                buffer.ndim - 1,
             )
             for buffer, part in zip(buffers, window(start), strict=True)
         ]
 
     buffers = jax.lax.fori_loop(0, math.ceil(n / width), write, buffers)
-    pairs = zip(buffers, shapes, strict=True)
-    return [buffer.reshape(*s.shape[:-1], n) for buffer, s in pairs]
+    pairs = zip(buffers, types, strict=True)
+    return [buffer.reshape(*shape_of(t).shape[:-1], n) for buffer, t in pairs]
+
+
+def _buffer(window: AbstractValue, n: int) -> Array:
+    """Return zeros for all columns, given the type of some."""
+    shape, dtype = shape_of(window).shape[:-1], shape_of(window).dtype
+    sharding: Any = getattr(window, "sharding", None)
+    if sharding is None or not any(sharding.spec):
+        return jnp.zeros((math.prod(shape), n), dtype)
+    # Along explicit axes of a mesh an array is updated by one that is divided alike.
+    return jnp.zeros((*shape, n), dtype, out_sharding=sharding)
 
 
 def _seeds(leaves: list[Array], index: Int[Array, ""]) -> list[Array]:
