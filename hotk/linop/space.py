@@ -5,6 +5,7 @@ for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v
 """
 
 import contextlib
+import functools
 import itertools
 from typing import Any, TypeAlias
 
@@ -98,7 +99,7 @@ def norm_of_each(v: Vector) -> Scalar:
 
 def scaled_norm(v: Vector) -> Scalar:
     """As `norm`, and reads the vector twice."""
-    size = _largest(v)
+    (size,) = settled(v, _largest(v))
     unit = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
     return unit * plain_norm([a / unit.astype(a.dtype) for a in parts(widened(v))])
 
@@ -113,6 +114,21 @@ def power_of_size(v: Vector) -> Scalar:
     sensible = jnp.isfinite(largest) & (largest > 0)
     power = _power_below(jnp.where(sensible, largest, 1))
     return jnp.clip(power, least, 1 / least)
+
+
+def settled(v: Vector, *numbers: Scalar) -> tuple[Scalar, ...]:
+    """Return numbers that a program computes once.
+
+    A sum over many leaves would be computed anew in each kernel that reads it, once for
+    each leaf: the compiler's work grew with the square of their number. Branches that
+    differ keep it apart; a barrier is gone before kernels are made.
+    """
+    if len(jax.tree.leaves(v)) <= 2:
+        return numbers
+    same, other = lambda *a: a, lambda *a: tuple(x + x for x in a)
+    # twice what is infinite or NaN is the same
+    finite = functools.reduce(jnp.logical_or, map(jnp.isfinite, numbers))
+    return jax.lax.cond(finite, same, other, *numbers)
 
 
 def _largest(v: Vector) -> Scalar:
