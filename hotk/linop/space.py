@@ -68,33 +68,21 @@ def inner(u: Vector, v: Vector) -> Scalar:
 
 
 def norm(v: Vector) -> Scalar:
-    """Return the Euclidean norm of a vector, whatever its size."""
-    square = inner(v, v)
+    """Return the Euclidean norm of a vector, whatever its size.
+
+    Over a power of two near its largest entry nothing overflows and no digit is lost.
+    It reads the vector twice: a branch for what overflows would be ten kernels to
+    compile, at each of the many places.
+    """
     if not jax.tree.leaves(v):
-        return square
-    limits = jnp.finfo(square.dtype)
-    safe = (square > limits.tiny / limits.eps) & (square <= limits.max)
-    return jax.lax.cond(safe, _root, _of_scaled, square, v)
-
-
-def _root(square: Scalar, v: Vector) -> Scalar:
-    del v
-    return jnp.sqrt(square)
-
-
-def _of_scaled(square: Scalar, v: Vector) -> Scalar:
-    del square
-    return scaled_norm(v)
+        return inner(v, v)
+    (unit,) = settled(v, power_of_size(v))
+    return unit * plain_norm(times(1 / unit, widened(v)))
 
 
 def plain_norm(v: Vector) -> Scalar:
     """As `norm`, of a vector whose square neither overflows nor vanishes."""
     return jnp.sqrt(inner(v, v))
-
-
-def norm_of_each(v: Vector) -> Scalar:
-    """As `norm`, for `vmap`: JAX has no batch of branches on what is split by type."""
-    return (scaled_norm if any(map(is_explicit, jax.tree.leaves(v))) else norm)(v)
 
 
 def scaled_norm(v: Vector) -> Scalar:

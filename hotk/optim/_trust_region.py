@@ -15,6 +15,7 @@ from hotk.linop import AbstractOperator, Reason, space, steihaug
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
 from ._local import Local, Numbers
+from ._rate import scale_by_rate
 from ._step import those_given, transformation
 from ._subproblem import eigenmodel, in_region, with_cubic
 
@@ -235,7 +236,7 @@ def trust_region(
         max_rejections=max_rejections,
     )
     return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+        optax.chain(inner, scale_by_rate(learning_rate)), where
     )
 
 
@@ -346,5 +347,5 @@ def cubic_newton(
         weight=weight, accept=accept, max_rejections=max_rejections
     )
     return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
+        optax.chain(inner, scale_by_rate(learning_rate)), where
     )
