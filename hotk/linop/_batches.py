@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from hotk._core import (
     Function,
@@ -30,6 +30,7 @@ from ._frozen import arrays_of, inputs_of
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source, no_batch, padded, row_count
+from ._stacked import Stacked, stacked
 
 
 # From the operator of a batch, and a vector, to what is summed: a tree of arrays.
@@ -269,11 +270,25 @@ class _Adding:
         # One call of JAX for a batch: the rest of them would be most of the time.
         inputs = self.operator, inputs_of(batch), self.v
         if total is None:
-            known = self.shapes is not None
-            total = self._zero(
-                self.shapes if known else _part.eval_shape(*inputs, self.of_batch)
-            )
+            total = self._begun(inputs)
         return _added(total, weight, *inputs, self.of_batch)
+
+    def all(self, data: Stacked, count: float | None) -> PyTree | None:
+        """Return the sum over all batches by one call, over a number if it is given.
+
+        `None` if the sum is not one of those that have a program.
+        """
+        if self.of_batch not in _ONE_PROGRAM:
+            return None
+        first = jax.tree.map(lambda a: a[0], data.batches) if self.shapes is None else 0
+        total = self._begun((self.operator, first, self.v))
+        return _added_all(total, data, count, self.operator, self.v, self.of_batch)
+
+    def _begun(self, inputs: tuple[PyTree, ...]) -> PyTree:
+        shapes = self.shapes
+        if shapes is None:
+            shapes = _part.eval_shape(*inputs, self.of_batch)
+        return self._zero(shapes)
 
     def _zero(self, part: PyTree) -> PyTree:
         def zeros(a: Array | jax.ShapeDtypeStruct) -> Array | np.ndarray:
@@ -305,6 +320,24 @@ def _added(
     return _plus(total, _part(operator, batch, v, of_batch), weight)
 
 
+@jitted(static_argnums=5)
+def _added_all(
+    total: PyTree,
+    data: Stacked,
+    count: float | Float[Array, ""] | None,
+    operator: AbstractPointOperator,
+    v: PyTree,
+    of_batch: OfBatch,
+) -> PyTree:
+    def add(i: Int[Array, ""], total: PyTree) -> PyTree:
+        batch = jax.tree.map(lambda a: a[i], data.batches)
+        weight = jnp.asarray(data.weights)[i]
+        return _plus(total, _part(operator, batch, v, of_batch), weight)
+
+    total = jax.lax.fori_loop(0, data.count, add, jax.tree.map(jnp.asarray, total))
+    return total if count is None else _over(total, count)
+
+
 # Compiled, here and below, or each leaf would take calls of JAX of its own.
 @jitted
 def _plus(total: PyTree, part: PyTree, weight: float | Float[Array, ""]) -> PyTree:
@@ -325,7 +358,7 @@ def _real_dtype(a: Array) -> jnp.dtype:
 
 
 def _sum_over_batches(
-    add: Callable[[PyTree, PyTree, float], PyTree], source: Source, full: int
+    add: _Adding, source: Source, full: int
 ) -> tuple[PyTree, int]:
     """Sum over the batches, each weighted by its number of examples.
 
@@ -340,6 +373,11 @@ def _sum_over_batches(
     total: PyTree = None
     count = 0
     mean = source.reduction == "mean"
+    data = stacked(source, full)
+    if data is not None:
+        total = add.all(data, float(data.examples) if mean else None)
+        if total is not None:
+            return total, data.examples
     for batch in source:
         rows = row_count(batch)
         if not rows:
