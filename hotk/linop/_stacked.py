@@ -28,13 +28,13 @@ class Stacked(NamedTuple):
         batches: Their arrays, with one leading axis. It has room for as many as the
             next power of two, so that a few more of them are no other program.
         weights: What the result of each is multiplied with.
-        count: How many batches there are.
+        number: How many batches there are.
         examples: The number of all examples.
     """
 
     batches: PyTree
     weights: Float[np.ndarray, " k"]
-    count: int
+    number: int
     examples: int
 
 
@@ -42,8 +42,8 @@ def stacked(source: Source, full: int) -> Stacked | None:
     """Return the batches of a list as one tree; `None` if they are to come one by one.
 
     They do if they do not come from a list, are less than four or no arrays, are split
-    among devices, or are more than 64 MiB in all. Arrays of NumPy, which may be written to, are read in
-    each pass; what was made of arrays of JAX is kept.
+    among devices, or are more than 64 MiB in all. Arrays of NumPy, which may be written
+    to, are read in each pass; what was made of arrays of JAX is kept.
 
     Args:
         source: The batches.
@@ -53,7 +53,7 @@ def stacked(source: Source, full: int) -> Stacked | None:
         StructureError: If the arrays of a batch have no common first axis.
     """
     batches = source.batches
-    if source.show or type(batches) is not list or len(batches) < _LEAST:
+    if source.show or not isinstance(batches, list) or len(batches) < _LEAST:
         return None
     flat = [jax.tree.flatten(batch) for batch in batches]
     leaves = [leaf for each, _ in flat for leaf in each]
@@ -71,7 +71,7 @@ def stacked(source: Source, full: int) -> Stacked | None:
 
 def _fit(leaves: Sequence[Array | np.ndarray]) -> bool:
     whole = lambda a: isinstance(a, np.ndarray) or len(a.devices()) == 1
-    numeric = lambda a: np.dtype(a.dtype).kind in "fbiu"
+    numeric = lambda a: getattr(a.dtype, "kind", "none") in "fbiu"
     return (
         sum(a.size * a.dtype.itemsize for a in leaves) <= _FITS
         and all(map(whole, leaves))
@@ -120,7 +120,7 @@ def _one_array(
     array[len(column) :] = 0
     # integers that JAX has no room for are refused, not cut
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 4
-    return as_input(array) if wide else array
+    return array if not wide or as_input(array) is not None else None
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

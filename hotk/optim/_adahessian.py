@@ -149,6 +149,4 @@ def adahessian(
     inner = scale_by_adahessian(
         b1=b1, b2=b2, eps=eps, power=power, every=every, seed=seed
     )
-    return restricted(
-        optax.chain(inner, scale_by_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

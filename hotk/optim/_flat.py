@@ -11,10 +11,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from hotk._core import Function, Gradient, Point, Scalar, in_trace
 from hotk.linop import space
+
+
+# Three more vectors than in a step leaf by leaf: of larger models they matter more than
+# the time of the compiler.
+_LARGEST = 1 << 24
 
 
 class Known(NamedTuple):
@@ -62,15 +67,18 @@ def known() -> Known | None:
     return _KNOWN.get()
 
 
-def is_better_flat(v: Point) -> bool:
-    """Whether steps of some parameters should have flat vectors.
+def is_better_flat(params: Point, *others: PyTree) -> bool:
+    """Whether steps should have flat vectors: of parameters, and of what is like them.
 
     Not on several devices: a flat array does not keep how leaves are split among them.
-    In a trace nothing tells how they are, but the loop of `minimize` has asked before.
+    Nor in large models, where the copies matter. In a trace nothing tells how they are,
+    but the loop of `minimize` has asked before.
     """
-    leaves = jax.tree.leaves(v)
+    leaves = jax.tree.leaves((params, *others))
     dtypes = {jnp.result_type(a) for a in leaves}
     if len(leaves) < 2 or len(dtypes) > 1 or jnp.iscomplexobj(leaves[0]):
+        return False
+    if sum(map(jnp.size, jax.tree.leaves(params))) > _LARGEST:
         return False
     if in_trace():
         loop = known()

@@ -206,9 +206,7 @@ def levenberg_marquardt(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return restricted(
-        optax.chain(inner, scale_by_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
 
 
 class NaturalGradientState(NamedTuple):
@@ -362,6 +360,4 @@ def natural_gradient(
     inner = scale_by_natural_gradient(
         damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
     )
-    return restricted(
-        optax.chain(inner, scale_by_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -91,8 +91,9 @@ class Local:
 
         What it returns belongs to the trace that it is called in.
         """
-
-        if isinstance(self.mode.outer, Forward) and isinstance(self.mode.inner, Reverse):
+        if isinstance(self.mode.outer, Forward) and isinstance(
+            self.mode.inner, Reverse
+        ):
             # The derivative of the gradient itself: that of a product along zero is the
             # same program with one more transformation to trace and to compile.
             def slope(x: Point) -> tuple[Any, Any]:
@@ -128,11 +129,11 @@ class Local:
 def is_finite(*trees: PyTree) -> Bool[Array, ""]:
     """Whether all numbers in these trees are finite.
 
-    Zero times what is not finite is NaN. One sum of that is one kernel; a logical one
-    becomes a tree of reductions, each a kernel to compile.
+    What is not finite, less itself, is NaN. One sum of that is one kernel; a logical
+    one becomes a tree of reductions, each a kernel to compile.
     """
     leaves = [a for a in jax.tree.leaves(trees) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    sums = [jnp.sum(0 * a) for a in leaves]
+    sums = [jnp.sum(a - a) for a in leaves]
     return functools.reduce(
         jnp.logical_and, [jnp.isfinite(a) for a in sums], jnp.array(True)
     )

@@ -25,7 +25,6 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.capture import Closure, Skeleton
 from hotk.linop import space
 from hotk.mode import Nested
 
@@ -33,6 +32,7 @@ from ._flat import Known, is_better_flat, on_flat, stepping
 from ._local import is_finite
 from ._parameters import refuse_complex_parameters
 from ._step import BoundFormula, called, run
+from ._whole import Transform
 
 
 class Stop(eqx.Enumeration):
@@ -145,43 +145,13 @@ class _Iterate(NamedTuple):
     taken: Int[Array, ""]
 
 
-class _Transform(NamedTuple):
-    """What a program of `minimize` knows of a transformation.
-
-    Attributes:
-        skeleton: Its update without the arrays that it captured: a transformation that
-            is made anew has an equal one. The transformation itself if it is opaque.
-        takes_more: Whether an update takes keywords.
-    """
-
-    skeleton: Skeleton | optax.GradientTransformation
-    takes_more: bool
-
-    @staticmethod
-    def of(
-        transform: optax.GradientTransformation,
-    ) -> tuple["_Transform", tuple[Any, ...]]:
-        """Split a transformation into what is static and what it captured."""
-        takes_more = isinstance(transform, optax.GradientTransformationExtraArgs)
-        closure = Closure.of(transform.update)
-        if closure.skeleton.opaque is not None:
-            return _Transform(transform, takes_more), ()
-        return _Transform(closure.skeleton, takes_more), closure.leaves
-
-    def update(self, captured: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return the update, with what it captured."""
-        if isinstance(self.skeleton, Skeleton):
-            return self.skeleton.function(captured)
-        return self.skeleton.update
-
-
 def _chunk(
     f: Callable[..., Any],
     x: Point,
     c: tuple[optax.OptState, _Limits, tuple[Any, ...]],
     mode: Nested,
     *,
-    transform: "_Transform",
+    transform: Transform,
     length: int,
     flat: bool,
 ) -> _Iterate:
@@ -350,7 +320,7 @@ def minimize(
     refuse_complex_parameters(call, moving)
     traced = in_trace()
     length = max(max_steps, 1) if traced else 64
-    split, captured = _Transform.of(transform)
+    split, captured = Transform.of(transform)
     choices = {"transform": split, "length": length, "flat": is_better_flat(moving)}
     bound = BoundFormula(_chunk, tuple(choices.items()))
     default = float(jnp.finfo(dtype).eps) ** 0.5

@@ -195,7 +195,7 @@ def transformation(
         refuse_other_leaves(call, part, [getattr(state, key) for key in like_params])
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         where = None if moves == could else Selection(moves)
-        flat = not like_params and is_better_flat((gradient, part))
+        flat = not like_params and is_better_flat(part, gradient)
         at = None if loop is None else loop.values_at(made_of, params)
         if at is not None:
             slopes = parts_like(call, params, at[1])

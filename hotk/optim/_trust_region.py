@@ -235,9 +235,7 @@ def trust_region(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return restricted(
-        optax.chain(inner, scale_by_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
 
 
 def scale_by_cubic_newton(
@@ -346,6 +344,4 @@ def cubic_newton(
     inner = scale_by_cubic_newton(
         weight=weight, accept=accept, max_rejections=max_rejections
     )
-    return restricted(
-        optax.chain(inner, scale_by_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -349,6 +349,14 @@ LOOPS = {
     # `lax.cond` of functions that are new each time
     "MultiSteps": _wrapped(accumulating, plain_loops.accumulated, compiles=True),
     "apply_if_finite": _wrapped(finite_only, plain_loops.as_it_is, compiles=True),
+    "MultiSteps in with_params": _wrapped(
+        lambda method: hotk.optim.with_params(accumulating(method)),
+        plain_loops.accumulated,
+    ),
+    "apply_if_finite in with_params": _wrapped(
+        lambda method: hotk.optim.with_params(finite_only(method)),
+        plain_loops.as_it_is,
+    ),
     "chain": _wrapped(chain, plain_loops.chained),
     "inject_hyperparams": _wrapped(injecting, plain_loops.injected),
     "schedule": _wrapped(scheduled, plain_loops.injected),
