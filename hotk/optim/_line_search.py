@@ -1,5 +1,7 @@
 """`scale_by_line_search`: the length of a step, by values alone."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -109,7 +111,14 @@ def scale_by_line_search(
         "grow": grow,
         "max_evaluations": max_evaluations,
     }
-    return transformation("scale_by_line_search", _first, _line_search, numbers)
+    return _searching(numbers, uphill=False)
+
+
+def _searching(
+    numbers: Mapping[str, Any], *, uphill: bool
+) -> optax.GradientTransformationExtraArgs:
+    name = "scale_by_line_search"
+    return transformation(name, _first, _line_search, numbers, uphill=uphill)
 
 
 def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
@@ -120,9 +129,15 @@ def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
 
 
 def _line_search(
-    local: Local, step: Tangent, state: LineSearchState, numbers: Numbers
+    local: Local,
+    step: Tangent,
+    state: LineSearchState,
+    numbers: Numbers,
+    *,
+    uphill: bool,
 ) -> tuple[Any, LineSearchState]:
     del state
+    step = space.times(-1, step) if uphill else step
     dtype = space.scalar_dtype(step)
     c1, shrink, grow = (
         numbers[k].astype(dtype) for k in ("decrease", "shrink", "grow")
@@ -227,5 +242,9 @@ def with_line_search(
 ) -> optax.GradientTransformationExtraArgs:
     """Chain a direction with a learning rate, or else with a line search."""
     if learning_rate is None:
-        return optax.chain(inner, optax.scale(-1.0), scale_by_line_search())
+        # The search turns the sign itself: outside of a trace `optax.scale` would be a
+        # call, and a program, for each leaf.
+        usual = inspect.signature(scale_by_line_search).parameters.values()
+        search = _searching({p.name: p.default for p in usual}, uphill=True)
+        return optax.chain(inner, optax.identity(), search)
     return optax.chain(inner, scale_by_rate(learning_rate))

@@ -140,7 +140,8 @@ def transformation(
         init: From the parameters and the numbers to the first state.
         formula: `formula(local, gradient, state, numbers, **choices)` returns the
             scaled gradient, and the next state. It is traced: `local` is the objective
-            at the parameters, the rest are arrays. The state keeps its structure; its
+            at the parameters, the rest are arrays. All leaves may be one flat vector,
+            there and in the gradient. The state keeps its structure; its
             dtypes are restored here. A step that is not finite becomes zero here, so a
             formula says in its state what happened: a field `outcome`, an `Outcome`. A
             field `curvature`, the smallest that was met, feeds

@@ -68,9 +68,10 @@ def compiled(
         names = [name for name in ("value_fn", "obj_fn") if extra.get(name) is not None]
         arrays = {name: a for name, a in extra.items() if name not in names}
         same = jax.tree.structure(params) == jax.tree.structure(updates)
-        all_there = not is_masked(params) and not within_flatten(params)
         arguments = updates, state, params, arrays
-        if len(names) <= 1 and same and all_there and _is_one(arguments):
+        whole = params is not None and not is_masked(params)
+        whole = whole and not within_flatten(params)
+        if len(names) <= 1 and same and whole and _is_one(arguments):
             split, captured = Transform.of(transform)
             f = extra[names[0]] if names else _no_objective
             choices = ("transform", split), ("name", names[0] if names else None)
