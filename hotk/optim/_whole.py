@@ -69,8 +69,8 @@ def compiled(
         arrays = {name: a for name, a in extra.items() if name not in names}
         same = jax.tree.structure(params) == jax.tree.structure(updates)
         arguments = updates, state, params, arrays
-        whole = params is not None and not is_masked(params)
-        whole = whole and not within_flatten(params)
+        there = params is not None
+        whole = there and not is_masked(params) and not within_flatten(params)
         if len(names) <= 1 and same and whole and _is_one(arguments):
             split, captured = Transform.of(transform)
             f = extra[names[0]] if names else _no_objective
