@@ -63,7 +63,7 @@ def stacked(source: Source, full: int) -> Stacked | None:
     same = all(tree == flat[0][1] for _, tree in flat)
     if not same or types not in ({ARRAY}, {np.ndarray}) or not _fit(leaves):
         return None
-    made = _stacked(batches, source.reduction, full)
+    made = _stacked(batches, [each for each, _ in flat], source.reduction, full)
     if types == {ARRAY}:
         source.keep(leaves, made)
     return made
@@ -79,8 +79,40 @@ def _fit(leaves: Sequence[Array | np.ndarray]) -> bool:
     )
 
 
-def _stacked(batches: Sequence[PyTree], reduction: str, full: int) -> Stacked | None:
-    chosen: list[PyTree] = []
+def _stacked(
+    batches: Sequence[PyTree],
+    leaves: Sequence[Sequence[Array | np.ndarray]],
+    reduction: str,
+    full: int,
+) -> Stacked | None:
+    rows = row_count(batches[0])
+    shapes = [a.shape for a in leaves[0]]
+    if rows == full and all([a.shape for a in each] == shapes for each in leaves):
+        weight = rows if reduction == "mean" else 1.0
+        chosen, weights = leaves, [weight] * len(leaves)
+        examples = rows * len(leaves)
+    else:
+        chosen, weights, examples = _filled(batches, reduction, full)
+    if not chosen:
+        return None
+    columns = list(zip(*chosen, strict=True))
+    if any(len({(a.shape, a.dtype) for a in column}) > 1 for column in columns):
+        return None
+    size = 1 << (len(chosen) - 1).bit_length()
+    arrays = [_one_array(column, size) for column in columns]
+    if any(a is None for a in arrays):
+        return None
+    tree = jax.tree.structure(batches[0])
+    weighted = np.zeros(size)
+    weighted[: len(weights)] = weights
+    return Stacked(tree.unflatten(arrays), weighted, len(weights), examples)
+
+
+def _filled(
+    batches: Sequence[PyTree], reduction: str, full: int
+) -> tuple[list[list[Array | np.ndarray]], list[float], int]:
+    """Return the arrays and weights of batches of one size, and count the examples."""
+    chosen: list[list[Array | np.ndarray]] = []
     weights: list[float] = []
     examples = 0
     for batch in batches:
@@ -91,22 +123,9 @@ def _stacked(batches: Sequence[PyTree], reduction: str, full: int) -> Stacked | 
         # as in a pass batch by batch
         share = rows if reduction == "mean" else rows / max(rows, full)
         for filled, weight in padded(batch, rows, full):
-            chosen.append(filled)
+            chosen.append(jax.tree.leaves(filled))
             weights.append(share * weight)
-    if not chosen:
-        return None
-    trees = [jax.tree.leaves(batch) for batch in chosen]
-    columns = list(zip(*trees, strict=True))
-    if any(len({(a.shape, a.dtype) for a in column}) > 1 for column in columns):
-        return None
-    size = 1 << (len(chosen) - 1).bit_length()
-    arrays = [_one_array(column, size) for column in columns]
-    if any(a is None for a in arrays):
-        return None
-    tree = jax.tree.structure(chosen[0])
-    padding = [0.0] * (size - len(weights))
-    weighted = np.array(weights + padding)
-    return Stacked(tree.unflatten(arrays), weighted, len(weights), examples)
+    return chosen, weights, examples
 
 
 def _one_array(
