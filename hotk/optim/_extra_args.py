@@ -38,9 +38,9 @@ def with_params(
     around them. It also hides those that have no gradient, `None`, or that a filter
     does not select, so that `inner` may be anything: weight decay, a line search, adam.
 
-    Where all is made of arrays on one device, an update outside of `jax.jit` is one
-    program: `optax.MultiSteps` and `optax.apply_if_finite`, which by themselves compile
-    in each update, then compile once.
+    Where all is made of arrays on one device, but for `value_fn=`, an update outside of
+    `jax.jit` is one program: `optax.MultiSteps` and `optax.apply_if_finite`, which by
+    themselves compile in each update, then compile once.
 
     Args:
         inner: Any transformation.
