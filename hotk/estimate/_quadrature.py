@@ -148,7 +148,7 @@ def _with_rows(
 def _initial_state(keys: Array, like: Vector, steps: int) -> State:
     def basis(key: RandomKey) -> PyTree:
         v = space.random(key, like)
-        v = space.times(1 / space.norm_of_each(v), v)
+        v = space.times(1 / space.norm(v), v)
         return space.put(space.basis(v, steps + 1), 0, v)
 
     zeros = jnp.zeros((len(keys), steps), space.scalar_dtype(like))
@@ -178,9 +178,9 @@ def _grown(state: State, images: PyTree) -> State:
     def grow(vectors: PyTree, image: Vector) -> tuple[PyTree, Scalar, Scalar]:
         alpha = space.inner(space.take(vectors, j), image)
         w, _ = orthogonalized(vectors, image)
-        beta = space.norm_of_each(w)
+        beta = space.norm(w)
         # a vector in the span of the basis leaves rounding errors, not a new direction
-        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm_of_each(image)
+        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm(image)
         w = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)
         return space.put(vectors, j + 1, w), alpha, jnp.where(exhausted, 0, beta)
 

@@ -1,18 +1,15 @@
 """The Hessian of a mean over data that comes in batches."""
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import final
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from hotk._core import (
-    Function,
     Gradient,
     Point,
     Scalar,
@@ -22,30 +19,15 @@ from hotk._core import (
     number_name,
 )
 from hotk.prepared import jitted
-from hotk.second import hvp
 
 from . import space
 from ._entries import Part
 from ._frozen import arrays_of, inputs_of
+from ._of_batch import ONE_PROGRAM, OfBatch, product, products, value_and_gradient
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source, no_batch, padded, row_count
-
-
-# From the operator of a batch, and a vector, to what is summed: a tree of arrays.
-OfBatch: TypeAlias = Callable[[AbstractPointOperator, PyTree], PyTree]
-
-
-@final
-class WithValue(eqx.Module):
-    """A loss that returns its value once more, as auxiliary output."""
-
-    f: Function
-
-    def __call__(self, x: Point, *args: PyTree) -> tuple[Scalar, Scalar]:
-        """Return the loss, twice."""
-        y = self.f(x, *args)
-        return y, y
+from ._stacked import Stacked, stacked
 
 
 @final
@@ -98,7 +80,7 @@ class DataOperator(AbstractOperator):
             raise _loss_changed(once, twice)
         size, like = row_count(source.first_batch()), of_first.like
         operator = with_fields(of_first, args=())
-        add = _Adding(operator, _value_and_gradient, None, dtype)
+        add = _Adding(operator, value_and_gradient, None, dtype)
         (value, gradient), count = _sum_over_batches(add, source, size)
         gradient = space.narrowed(gradient, like)
         return DataOperator(operator, source, size, count, value, gradient, like, dtype)
@@ -164,7 +146,7 @@ class DataOperator(AbstractOperator):
         """Multiply, with the loss as auxiliary output, which costs nothing more."""
         shape = lambda a, b: jax.ShapeDtypeStruct(np.shape(a), b.dtype)
         shapes = jax.tree.map(shape, v, self.like), self.value
-        return self._sum_with_check(_products if batched else _product, v, shapes)
+        return self._sum_with_check(products if batched else product, v, shapes)
 
     def _sum_with_check(
         self, of_batch: OfBatch, v: PyTree = None, shapes: PyTree = None
@@ -205,35 +187,6 @@ class DataOperator(AbstractOperator):
         return self._sum_with_check(lambda h, v: (h.diagonal(block_size), h.value))
 
 
-# ----- What is summed, from the operator of a batch and a vector
-
-
-def _value_and_gradient(h: AbstractPointOperator, v: None) -> tuple[Scalar, Gradient]:
-    del v
-    return h.value, h.gradient
-
-
-def _product(h: AbstractPointOperator, v: Vector) -> tuple[Vector, Scalar]:
-    return _with_value(h, v, batched=False)
-
-
-def _products(h: AbstractPointOperator, v: PyTree) -> tuple[PyTree, Scalar]:
-    return _with_value(h, v, batched=True)
-
-
-def _with_value(
-    h: AbstractPointOperator, v: PyTree, *, batched: bool
-) -> tuple[PyTree, Scalar]:
-    direction, f = h.direction(v, batched=batched), WithValue(h.f)
-    keywords = {"has_aux": True, "batched": batched, "where": h.where}
-    result, y = hvp(f, h.x, direction, *h.args, **keywords)
-    return h.conjugate(result), y
-
-
-# Known when this file is: a program is kept for each.
-_ONE_PROGRAM = (_value_and_gradient, _product, _products)
-
-
 # So many numbers are moved to a device in the time of a call of JAX.
 _SMALL = 1 << 14
 
@@ -262,18 +215,32 @@ class _Adding:
 
     def __call__(self, total: PyTree, batch: PyTree, weight: float) -> PyTree:
         """Add the result for a batch, times a weight; `None` is an empty sum."""
-        if self.of_batch not in _ONE_PROGRAM:
+        if self.of_batch not in ONE_PROGRAM:
             h = with_fields(self.operator, args=(arrays_of(batch),))
             part = self.of_batch(h, self.v)
             return _plus(self._zero(part) if total is None else total, part, weight)
         # One call of JAX for a batch: the rest of them would be most of the time.
         inputs = self.operator, inputs_of(batch), self.v
         if total is None:
-            known = self.shapes is not None
-            total = self._zero(
-                self.shapes if known else _part.eval_shape(*inputs, self.of_batch)
-            )
+            total = self._begun(inputs)
         return _added(total, weight, *inputs, self.of_batch)
+
+    def all(self, data: Stacked, count: float | None) -> PyTree | None:
+        """Return the sum over all batches by one call, over a number if it is given.
+
+        `None` if the sum is not one of those that have a program.
+        """
+        if self.of_batch not in ONE_PROGRAM:
+            return None
+        first = jax.tree.map(lambda a: a[0], data.batches) if self.shapes is None else 0
+        total = self._begun((self.operator, first, self.v))
+        return _added_all(total, data, count, self.operator, self.v, self.of_batch)
+
+    def _begun(self, inputs: tuple[PyTree, ...]) -> PyTree:
+        shapes = self.shapes
+        if shapes is None:
+            shapes = _part.eval_shape(*inputs, self.of_batch)
+        return self._zero(shapes)
 
     def _zero(self, part: PyTree) -> PyTree:
         def zeros(a: Array | jax.ShapeDtypeStruct) -> Array | np.ndarray:
@@ -305,6 +272,24 @@ def _added(
     return _plus(total, _part(operator, batch, v, of_batch), weight)
 
 
+@jitted(static_argnums=5)
+def _added_all(
+    total: PyTree,
+    data: Stacked,
+    count: float | Float[Array, ""] | None,
+    operator: AbstractPointOperator,
+    v: PyTree,
+    of_batch: OfBatch,
+) -> PyTree:
+    def add(i: Int[Array, ""], total: PyTree) -> PyTree:
+        batch = jax.tree.map(lambda a: a[i], data.batches)
+        weight = jnp.asarray(data.weights)[i]
+        return _plus(total, _part(operator, batch, v, of_batch), weight)
+
+    total = jax.lax.fori_loop(0, data.number, add, jax.tree.map(jnp.asarray, total))
+    return total if count is None else _over(total, count)
+
+
 # Compiled, here and below, or each leaf would take calls of JAX of its own.
 @jitted
 def _plus(total: PyTree, part: PyTree, weight: float | Float[Array, ""]) -> PyTree:
@@ -324,9 +309,7 @@ def _real_dtype(a: Array) -> jnp.dtype:
     return jnp.finfo(a.dtype).dtype
 
 
-def _sum_over_batches(
-    add: Callable[[PyTree, PyTree, float], PyTree], source: Source, full: int
-) -> tuple[PyTree, int]:
+def _sum_over_batches(add: _Adding, source: Source, full: int) -> tuple[PyTree, int]:
     """Sum over the batches, each weighted by its number of examples.
 
     Args:
@@ -340,6 +323,11 @@ def _sum_over_batches(
     total: PyTree = None
     count = 0
     mean = source.reduction == "mean"
+    data = stacked(source, full)
+    if data is not None:
+        total = add.all(data, float(data.examples) if mean else None)
+        if total is not None:
+            return total, data.examples
     for batch in source:
         rows = row_count(batch)
         if not rows:

@@ -1,6 +1,7 @@
 """Conjugate gradients, alone and in a trust region."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from ._driver import (
     loop,
     nondifferentiable,
 )
+from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 
@@ -130,7 +132,7 @@ def cg(
     limits = limits._replace(verify=verify)
     inputs = (operator, b, x0, preconditioner, limits)
     inputs = nondifferentiable("cg(A, b)", inputs)
-    return loop(operator, _run, *inputs, None)
+    return loop(operator, _chosen(inputs), *inputs, None)
 
 
 def steihaug(
@@ -184,8 +186,15 @@ def steihaug(
     limits = limits._replace(verify=verify)
     radius = jnp.asarray(radius, space.scalar_dtype(b))
     b = space.times(-1, b)
-    inputs = (operator, b, x0, preconditioner, limits, radius)
-    return loop(operator, _run, *nondifferentiable(call, inputs))
+    inputs = (operator, b, x0, preconditioner, limits)
+    inputs = nondifferentiable(call, inputs)
+    return loop(operator, _chosen(inputs), *inputs, nondifferentiable(call, radius))
+
+
+def _chosen(inputs: tuple[PyTree, ...]) -> Callable[..., Solution]:
+    operator, *others = inputs
+    better = not operator.on_host and is_better_flat(operator, *others)
+    return _run_flat if better else _run
 
 
 def _run(
@@ -278,10 +287,11 @@ def _moved(
 ) -> tuple[State, Move]:
     """Go along the direction, whose product is there, as far as it descends."""
     p, rz, (xx, xp, pp) = s.p, s.rz, s.norms
-    pap, length = space.inner(p, ap), space.inner(p, p)
+    sums = space.inner(p, ap), space.inner(p, p), space.scaled_norm(ap)
+    pap, length, image = space.settled(p, *sums)
     finite = jnp.isfinite(pap)
     # of a singular operator rounding leaves a curvature, and a step without end
-    positive = (pap > 0) & (rz * space.scaled_norm(ap) <= pap * jnp.sqrt(s.limit))
+    positive = (pap > 0) & (rz * image <= pap * jnp.sqrt(s.limit))
     pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
     rayleigh = pap / length
     alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
@@ -337,7 +347,8 @@ def _turned(
     """Stop, or turn to the next direction."""
     step, (xx, xp, pp) = s.phase == _STEP, s.norms
     z, alpha, finite = s.r if z is None else z, move.alpha, move.finite
-    new_rz = space.inner(s.r, z)
+    sums = space.inner(s.r, z), space.inner(s.r, s.r)
+    new_rz, square = space.settled(z, *sums)
     beta = new_rz / s.rz
     steps = s.steps + step.astype(jnp.int32)
     rayleigh = jnp.where(finite, move.rayleigh, jnp.nan)
@@ -346,7 +357,7 @@ def _turned(
         (~finite | ~jnp.isfinite(new_rz), Reason.not_finite),
         (~move.positive, Reason.negative_curvature),
         (move.reached, Reason.boundary),
-        (space.inner(s.r, s.r) <= system.target, Reason.converged),
+        (square <= system.target, Reason.converged),
         (new_rz <= 0, Reason.preconditioner),
         (steps >= system.max_steps, Reason.most_steps),
     )
@@ -384,3 +395,6 @@ def _turned(
 
 def _int(number: Int[Array, ""]) -> Int[Array, ""]:
     return number.astype(jnp.int32)
+
+
+_run_flat = flat(_run)

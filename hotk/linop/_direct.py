@@ -26,9 +26,9 @@ LARGEST = 128
 Matrix: TypeAlias = Float[np.ndarray, "n n"]
 
 
-def is_concrete(operator: AbstractLinearMap) -> bool:
+def is_concrete(operator: PyTree) -> bool:
     """Whether an operator has numbers, on one device, and no trace is going on."""
-    leaves = jax.tree.leaves((operator, operator.like))
+    leaves = jax.tree.leaves((operator, getattr(operator, "like", None)))
     if in_trace() or any(isinstance(a, Tracer) for a in leaves):
         return False
     arrays = [a for a in leaves if isinstance(a, jax.Array)]

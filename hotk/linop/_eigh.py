@@ -12,6 +12,7 @@ from hotk._core import AbstractReport, RandomKey, Vector
 
 from . import _direct, space
 from ._driver import compiled, nondifferentiable
+from ._flat import Flat, as_trees, is_better_flat
 from ._lanczos import (
     Found,
     Limits,
@@ -179,8 +180,13 @@ def eigh(
     tol = default_tolerance(dtype) if tol is None else tol
     if operator.on_host or _direct.is_concrete(operator):
         limits = Limits(float(tol), int(max_restarts))
-        found = run_on_host(operator, v0, key, limits, k, which, m, progress)
-        return _as_pairs(found, like)
+        options = limits, k, which, m, progress
+        if not is_better_flat(operator, v0):
+            return _as_pairs(run_on_host(operator, v0, key, *options), like)
+        v0 = None if v0 is None else space.flattened(v0)
+        found = run_on_host(Flat(operator, like), v0, key, *options)
+        vectors = as_trees(found.vectors, space.widened(like))
+        return _as_pairs(found._replace(vectors=vectors), like)
     if progress:
         raise ValueError(
             "`eigh(A, k, progress=True)`: there is no progress bar inside of a "

@@ -30,17 +30,18 @@ def appended(
         with the basis; the norm of what it adds; and whether that is rounding alone.
     """
     last, last_but_one = space.take(basis, j), space.take(basis, jnp.maximum(j - 1, 0))
-    length = space.scaled_norm(image)
     # the recurrence of three terms takes away nearly all that lies in the span, so that
     # one pass over the basis is a second one; another where it still took away much [2]
-    alpha = space.inner(last, image)
+    alpha, length = space.settled(
+        image, space.inner(last, image), space.scaled_norm(image)
+    )
     w = space.plus(space.plus(image, last, -alpha), last_but_one, -before)
     size = space.scaled_norm(w)
     w, column = space.orthogonal(basis, w)
     column = column.at[j].add(alpha).at[jnp.maximum(j - 1, 0)].add(before)
     cancelled = space.scaled_norm(w) < size / 2**0.5
     w, more = jax.lax.cond(cancelled, space.orthogonal, _unchanged, basis, w)
-    beta = space.scaled_norm(w)
+    (beta,) = space.settled(w, space.scaled_norm(w))
     # a vector in the span of the basis leaves rounding errors, not a new direction
     exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length
     v = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)

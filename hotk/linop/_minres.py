@@ -20,6 +20,7 @@ from ._driver import (
     loop,
     nondifferentiable,
 )
+from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 
@@ -145,7 +146,9 @@ def minres(
     call = "minres(A, b)"
     b, x0, limits = check_system(call, operator, b, x0, tol, max_steps)
     inputs = (operator, b, x0, preconditioner, limits)
-    return loop(operator, _run, *nondifferentiable(call, inputs))
+    inputs = nondifferentiable(call, inputs)
+    better = not operator.on_host and is_better_flat(*inputs)
+    return loop(operator, _run_flat if better else _run, *inputs)
 
 
 def _run(
@@ -232,11 +235,12 @@ def _moved(s: State, image: Vector, system: System) -> tuple[State, Move]:
     # zero in the first step, where there is no vector before
     old = beta / jnp.where(s.steps > 0, s.old_beta, jnp.inf)
     y = space.plus(image, s.r1, -old)
-    alpha = space.inner(v, y)
+    (alpha,) = space.settled(v, space.inner(v, y))
     y = space.plus(y, s.r2, -alpha / beta)
-    rayleigh = space.inner(v, image) / space.inner(v, v)
+    sums = space.inner(v, image), space.inner(v, v)
+    image_v, length = space.settled(v, *sums)
     r2 = space.choose(s.phase == _STEP, y, space.minus(system.b, image))
-    return s._replace(r1=s.r2, r2=r2), Move(alpha, rayleigh)
+    return s._replace(r1=s.r2, r2=r2), Move(alpha, image_v / length)
 
 
 @jitted
@@ -270,7 +274,7 @@ def _turned(
     eps, tiny = jnp.finfo(alpha.dtype).eps, jnp.finfo(alpha.dtype).tiny
     # `|A r| / |A| |r|` comes no closer to zero when the directions lose orthogonality
     nothing = min(float(eps) ** 0.5, 7e-5)
-    square = space.inner(s.r2, z)
+    (square,) = space.settled(z, space.inner(s.r2, z))
     new_beta = jnp.sqrt(jnp.maximum(square, 0))
 
     # the rotation before, then this one
@@ -294,12 +298,13 @@ def _turned(
     # the residual itself: `phibar` is its norm as the preconditioner measures it
     share = cs * phibar / jnp.where(new_beta > 0, new_beta, 1)
     r = plus(times(sn**2, s.r), s.r2, -share)
-    size = space.inner(r, r)
+    (size,) = space.settled(r, space.inner(r, r))
     finite = jnp.isfinite(alpha) & jnp.isfinite(square)
     small = size <= system.target
     singular = root <= nothing * largest
     # the residual, and what rounding makes of it: that of a singular system grows
-    score = jnp.sqrt(size) + eps * largest * space.scaled_norm(x)
+    (far,) = space.settled(x, space.scaled_norm(x))
+    score = jnp.sqrt(size) + eps * largest * far
     better = step & finite & ~singular & (score < s.score)
     lower = step & (move.rayleigh < s.curvature)
     reasons = (
@@ -350,3 +355,6 @@ def _turned(
 
 def _int(number: Int[Array, ""]) -> Int[Array, ""]:
     return number.astype(jnp.int32)
+
+
+_run_flat = flat(_run)

@@ -79,12 +79,9 @@ class AbstractPointOperator(AbstractOperator):
         Args:
             other: See `AbstractOperator.__matmul__`.
         """
-        x = self.x
-        # one real array: as fast as `hvp` itself but for these questions
-        if type(other) is ARRAY and type(x) is ARRAY and self.selected is None:
-            same = other.dtype == x.dtype and other.shape == x.shape
-            if same and x.dtype.kind == "f" and not in_trace():
-                return hvp(self.f, x, other, *self.args)
+        # real arrays alone: nearly as fast as `hvp` itself
+        if self.selected is None and not in_trace() and _is_like(other, self.x):
+            return hvp(self.f, self.x, other, *self.args)
         return super().__matmul__(other)
 
     def mv(self, v: Vector) -> Vector:
@@ -280,6 +277,22 @@ def program_text(operator: AbstractPointOperator) -> str:
     for constant in closed.consts:
         digest.update(np.asarray(constant).tobytes())
     return f"JAX {jax.__version__}\n{text}\nconstants {digest.hexdigest()}"
+
+
+def _is_like(v: PyTree, x: Point) -> bool:
+    """Whether a vector has the structure of a point of real arrays, and their types."""
+    if type(x) is type(v) is ARRAY:  # one array need not be flattened
+        leaves, others = (x,), (v,)
+    else:
+        leaves, tree = jax.tree.flatten(x)
+        others, other_tree = jax.tree.flatten(v)
+        arrays = {*map(type, leaves), *map(type, others)} == {ARRAY}
+        if tree != other_tree or not arrays:
+            return False
+    for a, b in zip(leaves, others, strict=True):
+        if a.dtype != b.dtype or a.dtype.kind != "f" or a.shape != b.shape:
+            return False
+    return True
 
 
 def _product(operator: AbstractPointOperator, v: PyTree, *, batched: bool) -> PyTree:

@@ -1,7 +1,7 @@
 """Batches of data: where they come from, and how a short one is filled."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -21,9 +21,10 @@ class Source:
         batches: The batches, or a function that returns an iterator.
         reduction: Whether the loss is a mean or a sum over the examples of a batch.
         show: Whether to show a progress bar for each pass.
+        kept: What was made of all batches, for the next pass.
     """
 
-    __slots__ = ("batches", "reduction", "show")
+    __slots__ = ("_leaves", "batches", "kept", "reduction", "show")
 
     def __init__(self, batches: Batches, reduction: Reduction, show: bool) -> None:
         # an iterator is its own iterator, and empty in the second pass
@@ -44,6 +45,18 @@ class Source:
         self.batches = batches
         self.reduction: Reduction = reduction
         self.show = show
+        self.kept: Any = None
+        self._leaves: Sequence[Any] = ()
+
+    def keep(self, leaves: Sequence[Any], made: Any) -> None:
+        """Keep what was made of some arrays."""
+        self._leaves, self.kept = leaves, made
+
+    def is_kept(self, leaves: Sequence[Any]) -> bool:
+        """Whether something was made of these very arrays."""
+        before = self._leaves
+        same = len(before) == len(leaves)
+        return same and all(a is b for a, b in zip(before, leaves, strict=True))
 
     def first_batch(self) -> PyTree:
         """Return the first batch that has examples.

@@ -5,6 +5,7 @@ for their real and imaginary parts: the inner product is $\mathrm{Re}(\bar u^T v
 """
 
 import contextlib
+import functools
 import itertools
 from typing import Any, TypeAlias
 
@@ -67,23 +68,16 @@ def inner(u: Vector, v: Vector) -> Scalar:
 
 
 def norm(v: Vector) -> Scalar:
-    """Return the Euclidean norm of a vector, whatever its size."""
-    square = inner(v, v)
+    """Return the Euclidean norm of a vector, whatever its size.
+
+    Over a power of two near its largest entry nothing overflows and no digit is lost.
+    It reads the vector twice: a branch for what overflows would be ten kernels to
+    compile, at each of the many places.
+    """
     if not jax.tree.leaves(v):
-        return square
-    limits = jnp.finfo(square.dtype)
-    safe = (square > limits.tiny / limits.eps) & (square <= limits.max)
-    return jax.lax.cond(safe, _root, _of_scaled, square, v)
-
-
-def _root(square: Scalar, v: Vector) -> Scalar:
-    del v
-    return jnp.sqrt(square)
-
-
-def _of_scaled(square: Scalar, v: Vector) -> Scalar:
-    del square
-    return scaled_norm(v)
+        return inner(v, v)
+    (unit,) = settled(v, power_of_size(v))
+    return unit * plain_norm(times(1 / unit, widened(v)))
 
 
 def plain_norm(v: Vector) -> Scalar:
@@ -91,14 +85,9 @@ def plain_norm(v: Vector) -> Scalar:
     return jnp.sqrt(inner(v, v))
 
 
-def norm_of_each(v: Vector) -> Scalar:
-    """As `norm`, for `vmap`: JAX has no batch of branches on what is split by type."""
-    return (scaled_norm if any(map(is_explicit, jax.tree.leaves(v))) else norm)(v)
-
-
 def scaled_norm(v: Vector) -> Scalar:
     """As `norm`, and reads the vector twice."""
-    size = _largest(v)
+    (size,) = settled(v, _largest(v))
     unit = jnp.where(jnp.isfinite(size) & (size > 0), size, 1)
     return unit * plain_norm([a / unit.astype(a.dtype) for a in parts(widened(v))])
 
@@ -113,6 +102,21 @@ def power_of_size(v: Vector) -> Scalar:
     sensible = jnp.isfinite(largest) & (largest > 0)
     power = _power_below(jnp.where(sensible, largest, 1))
     return jnp.clip(power, least, 1 / least)
+
+
+def settled(v: Vector, *numbers: Scalar) -> tuple[Scalar, ...]:
+    """Return numbers that a program computes once.
+
+    A sum over many leaves would be computed anew in each kernel that reads it, once for
+    each leaf: the compiler's work grew with the square of their number. Branches that
+    differ keep it apart; a barrier is gone before kernels are made.
+    """
+    if len(jax.tree.leaves(v)) <= 2:
+        return numbers
+    same, other = lambda *a: a, lambda *a: tuple(x + x for x in a)
+    # twice what is infinite or NaN is the same
+    finite = functools.reduce(jnp.logical_or, map(jnp.isfinite, numbers))
+    return jax.lax.cond(finite, same, other, *numbers)
 
 
 def _largest(v: Vector) -> Scalar:

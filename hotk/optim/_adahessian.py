@@ -21,6 +21,7 @@ from ._moments import (
     with_gradient,
     zero_unless_accepted,
 )
+from ._rate import scale_by_rate
 from ._step import transformation
 
 
@@ -148,6 +149,4 @@ def adahessian(
     inner = scale_by_adahessian(
         b1=b1, b2=b2, eps=eps, power=power, every=every, seed=seed
     )
-    return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

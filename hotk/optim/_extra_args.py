@@ -25,6 +25,7 @@ from ._parameters import (
     parts_like,
     within_flatten,
 )
+from ._whole import compiled
 
 
 def with_params(
@@ -36,6 +37,10 @@ def with_params(
     makes one vector of them, and the objective needs them all, as they are. Put it
     around them. It also hides those that have no gradient, `None`, or that a filter
     does not select, so that `inner` may be anything: weight decay, a line search, adam.
+
+    Where all is made of arrays on one device, but for `value_fn=`, an update outside of
+    `jax.jit` is one program: `optax.MultiSteps` and `optax.apply_if_finite`, which by
+    themselves compile in each update, then compile once.
 
     Args:
         inner: Any transformation.
@@ -63,6 +68,12 @@ def with_params(
         >>> optax.apply_updates(p, step)["w"].round(5).tolist()
         [3.0, 3.0]
     """
+    return compiled(_with_params(inner, where))
+
+
+def _with_params(
+    inner: optax.GradientTransformation, where: Where
+) -> optax.GradientTransformationExtraArgs:
     given = _with_keywords(inner)
 
     def init(params: optax.Params) -> optax.OptState:
@@ -160,7 +171,7 @@ def restricted(
     transform: optax.GradientTransformationExtraArgs, where: Where
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation of some leaves; without a filter the same one."""
-    return transform if where is None else with_params(transform, where)
+    return transform if where is None else _with_params(transform, where)
 
 
 class _TrainState(Protocol):

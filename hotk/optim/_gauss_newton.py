@@ -15,6 +15,7 @@ from hotk.linop import Identity, Reason, cg, space
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
 from ._local import Local, Numbers, Outcome, is_finite
+from ._rate import scale_by_rate
 from ._step import those_given, transformation, with_keywords
 
 
@@ -205,9 +206,7 @@ def levenberg_marquardt(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
 
 
 class NaturalGradientState(NamedTuple):
@@ -361,6 +360,4 @@ def natural_gradient(
     inner = scale_by_natural_gradient(
         damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
     )
-    return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -1,5 +1,7 @@
 """`scale_by_line_search`: the length of a step, by values alone."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +13,7 @@ from hotk._core import Point, Scalar, Tangent
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome, is_finite
+from ._rate import scale_by_rate
 from ._step import transformation
 
 
@@ -38,6 +41,21 @@ class _Search(NamedTuple):
     evaluations: Int[Array, ""]
     growing: Bool[Array, ""]
     running: Bool[Array, ""]
+    doubtful: Bool[Array, ""]
+
+
+class _Rounds(NamedTuple):
+    """The search, and the slopes that it asks for: at its start, and where in doubt.
+
+    Value and slope stand in the program once each, in two loops, one in the other:
+    each copy of a large objective would take the compiler as long again.
+    """
+
+    begun: Bool[Array, ""]
+    start: Scalar
+    slope: Scalar
+    agreed: Bool[Array, ""]
+    search: _Search
 
 
 def scale_by_line_search(
@@ -93,7 +111,14 @@ def scale_by_line_search(
         "grow": grow,
         "max_evaluations": max_evaluations,
     }
-    return transformation("scale_by_line_search", _first, _line_search, numbers)
+    return _searching(numbers, uphill=False)
+
+
+def _searching(
+    numbers: Mapping[str, Any], *, uphill: bool
+) -> optax.GradientTransformationExtraArgs:
+    name = "scale_by_line_search"
+    return transformation(name, _first, _line_search, numbers, uphill=uphill)
 
 
 def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
@@ -104,71 +129,104 @@ def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
 
 
 def _line_search(
-    local: Local, step: Tangent, state: LineSearchState, numbers: Numbers
+    local: Local,
+    step: Tangent,
+    state: LineSearchState,
+    numbers: Numbers,
+    *,
+    uphill: bool,
 ) -> tuple[Any, LineSearchState]:
     del state
+    step = space.times(-1, step) if uphill else step
     dtype = space.scalar_dtype(step)
     c1, shrink, grow = (
         numbers[k].astype(dtype) for k in ("decrease", "shrink", "grow")
     )
-    start, slope = (a.astype(dtype) for a in local.value_and_slope(step))
     one, none = jnp.ones((), dtype), jnp.zeros((), int)
+    no, nothing = jnp.zeros((), bool), jnp.zeros((), dtype)
     value = lambda t: local.at(_moved(local.x, step, t)).astype(dtype)
-    rounding = jnp.finfo(dtype).eps * jnp.abs(start)
 
-    def good(t: Scalar, y: Scalar) -> Bool[Array, ""]:
+    def value_and_slope(begun: Bool[Array, ""]) -> tuple[Scalar, Scalar]:
+        # at the point itself before the search, then at its first trial
+        point = _moved(local.x, step, begun.astype(dtype))
+        y, slope = Local(local.f, point, local.mode).value_and_slope(step)
+        return y.astype(dtype), slope.astype(dtype)
+
+    def noticed(begun: Bool[Array, ""]) -> tuple[Scalar, Scalar]:
+        if local.known is None:
+            return value_and_slope(begun)
+        y, slope = (a.astype(dtype) for a in local.value_and_slope(step))
+        return jax.lax.cond(begun, value_and_slope, lambda begun: (y, slope), begun)
+
+    def good(r: _Rounds, t: Scalar, y: Scalar) -> Bool[Array, ""]:
         # a decrease that is lost in rounding cannot be asked for
-        asked = c1 * t * slope
-        enough = y <= start + jnp.where(-asked > rounding, asked, 0)
+        asked, rounding = c1 * t * r.slope, jnp.finfo(dtype).eps * jnp.abs(r.start)
+        enough = y <= r.start + jnp.where(-asked > rounding, asked, 0)
         return enough & jnp.isfinite(y)
 
-    def shrunk(t: Scalar, y: Scalar) -> Scalar:
-        curvature = y - start - t * slope  # of the parabola, over t squared
-        best = -slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
+    def shrunk(r: _Rounds, t: Scalar, y: Scalar) -> Scalar:
+        curvature = y - r.start - t * r.slope  # of the parabola, over t squared
+        best = -r.slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
         convex = jnp.isfinite(y) & (curvature > 0)
         factor = jnp.where(convex, jnp.clip(best, 0.1, shrink), shrink)
         # a step of rounded curvature may be too long by many powers of ten
         return t * jnp.where(jnp.isfinite(y), factor, shrink**7)
 
-    def next_length(s: _Search) -> _Search:
-        t = jnp.where(s.growing, grow * s.t, shrunk(s.t, s.y))
+    def trial(r: _Rounds, s: _Search) -> _Search:
+        first = s.evaluations == 0
+        t = jnp.where(s.growing, grow * s.t, shrunk(r, s.t, s.y))
+        t = jnp.where(first, one, t)
         y = value(t)
-        better = good(t, y) & (y < s.y)
-        passed = s.growing & ~better  # the one before was the best
+        enough = good(r, t, y)
+        straight = enough & (y - r.start <= r.slope)  # no positive curvature along it
+        better = enough & (y < s.y)
+        passed = s.growing & ~better & ~first  # the one before was the best
+        # f sums many terms, each with a rounding of its own: its noise is many
+        noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(r.start)
+        below = (-r.slope <= noise) & (jnp.abs(y - r.start) <= noise)
+        running = jnp.where(s.growing, better, ~enough)
         return _Search(
             t=jnp.where(passed, s.t, t),
             y=jnp.where(passed, s.y, y),
             evaluations=s.evaluations + 1,
-            growing=s.growing & better,
-            running=jnp.where(s.growing, better, ~good(t, y)),
+            growing=jnp.where(first, straight, s.growing & better),
+            running=(r.slope < 0) & jnp.where(first, straight | ~enough, running),
+            doubtful=first & (r.slope < 0) & ~enough & below,
         )
 
-    y = value(one)
-    # f sums many terms, each with a rounding of its own: its noise is many roundings
-    noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(start)
-    below = (-slope <= noise) & (jnp.abs(y - start) <= noise)
-    doubtful = (slope < 0) & ~good(one, y) & below
-    moved = Local(local.f, _moved(local.x, step, one), local.mode)
-    last = jax.lax.cond(
-        doubtful,
-        lambda: moved.value_and_slope(step)[1].astype(dtype),
-        lambda: jnp.zeros((), dtype),
+    def one_round(r: _Rounds) -> _Rounds:
+        y, slope = noticed(r.begun)
+        agreed = r.begun & (-(r.slope + slope) / 2 >= -c1 * r.slope)
+        r = r._replace(
+            start=jnp.where(r.begun, r.start, y),
+            slope=jnp.where(r.begun, r.slope, slope),
+            agreed=agreed,
+        )
+        search = r.search._replace(running=r.search.running & ~agreed, doubtful=no)
+        more = lambda s: (
+            s.running
+            & ~s.doubtful
+            & (s.evaluations < jnp.maximum(numbers["max_evaluations"], 1))
+        )
+        search = jax.lax.while_loop(more, lambda s: trial(r, s), search)
+        return r._replace(begun=~no, search=search)
+
+    begin = _Search(one, nothing, none, no, ~no, no)
+    end = jax.lax.while_loop(
+        lambda r: ~r.begun | r.search.doubtful,
+        one_round,
+        _Rounds(no, nothing, nothing, no, begin),
     )
-    agreed = doubtful & (-(slope + last) / 2 >= -c1 * slope)
-    straight = good(one, y) & (y - start <= slope)  # no positive curvature along it
-    running = (slope < 0) & ~agreed & (straight | ~good(one, y))
-    begin = _Search(one, y, none + 1, straight, running)
-    go_on = lambda s: s.running & (s.evaluations < numbers["max_evaluations"])
-    end = jax.lax.while_loop(go_on, next_length, begin)
-    found = (agreed | good(end.t, end.y)) & (slope < 0) & jnp.isfinite(start)
-    length = jnp.where(found, end.t, 0)
+    start, slope, agreed, search = end.start, end.slope, end.agreed, end.search
+    found = (agreed | good(end, search.t, search.y)) & (slope < 0) & jnp.isfinite(start)
+    length = jnp.where(found, search.t, 0)
     outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)
     outcome = Outcome.where(is_finite(start, slope), outcome, Outcome.not_finite)
-    actual = jnp.where(found, start - end.y, 0)
+    actual = jnp.where(found, start - search.y, 0)
     scaled = space.choose(found, space.times(length, step), space.zeros(step))
     return scaled, LineSearchState(
-        length, end.evaluations, -length * slope, actual, outcome
+        length, search.evaluations, -length * slope, actual, outcome
     )
 
 
@@ -184,5 +242,9 @@ def with_line_search(
 ) -> optax.GradientTransformationExtraArgs:
     """Chain a direction with a learning rate, or else with a line search."""
     if learning_rate is None:
-        return optax.chain(inner, optax.scale(-1.0), scale_by_line_search())
-    return optax.chain(inner, optax.scale_by_learning_rate(learning_rate))
+        # The search turns the sign itself: outside of a trace `optax.scale` would be a
+        # call, and a program, for each leaf.
+        usual = inspect.signature(scale_by_line_search).parameters.values()
+        search = _searching({p.name: p.default for p in usual}, uphill=True)
+        return optax.chain(inner, optax.identity(), search)
+    return optax.chain(inner, scale_by_rate(learning_rate))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import AbstractOperator, space
-from hotk.mode import Forward, Nested
+from hotk.mode import Forward, Nested, Reverse
 
 
 Numbers: TypeAlias = Mapping[str, Array]
@@ -70,10 +70,17 @@ class Local:
         f: The function; it returns `(y, aux)`.
         x: The point: a tree of arrays.
         mode: How second derivatives are taken.
+        known: Its value and gradient there, if the loop around the steps has them.
     """
 
-    def __init__(self, f: Callable[..., Any], x: Point, mode: Nested) -> None:
-        self.f, self.x, self.mode = f, x, mode
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        x: Point,
+        mode: Nested,
+        known: tuple[Scalar, Gradient] | None = None,
+    ) -> None:
+        self.f, self.x, self.mode, self.known = f, x, mode, known
 
     def at(self, x: Point) -> Scalar:
         """Return the value at another point."""
@@ -84,6 +91,17 @@ class Local:
 
         What it returns belongs to the trace that it is called in.
         """
+        if isinstance(self.mode.outer, Forward) and isinstance(
+            self.mode.inner, Reverse
+        ):
+            # The derivative of the gradient itself: that of a product along zero is the
+            # same program with one more transformation to trace and to compile.
+            def slope(x: Point) -> tuple[Any, Any]:
+                y, gradient, _ = self.mode.inner.gradient(self.f, x)
+                return gradient, y
+
+            gradient, product, y = jax.linearize(slope, self.x, has_aux=True)
+            return Linearization(y, gradient, LinearizedHessian(product, self.x))
 
         def along(v: Tangent) -> tuple[Any, Any]:
             y, gradient, product, _ = self.mode.product(self.f, self.x, v)
@@ -99,6 +117,8 @@ class Local:
 
     def value_and_slope(self, v: Tangent) -> tuple[Any, Any]:
         """Return the value, and the derivative along a direction."""
+        if self.known is not None:
+            return self.known[0], space.inner(self.known[1], v)
         if isinstance(self.mode.inner, Forward):
             y, slope, _ = self.mode.inner.along(self.f, self.x, v)
             return y, slope
@@ -107,10 +127,15 @@ class Local:
 
 
 def is_finite(*trees: PyTree) -> Bool[Array, ""]:
-    """Whether all numbers in these trees are finite."""
-    leaves = jax.tree.leaves(trees)
+    """Whether all numbers in these trees are finite.
+
+    What is not finite, less itself, is NaN. One sum of that is one kernel; a logical
+    one becomes a tree of reductions, each a kernel to compile.
+    """
+    leaves = [a for a in jax.tree.leaves(trees) if jnp.issubdtype(a.dtype, jnp.inexact)]
+    sums = [jnp.sum(a - a) for a in leaves]
     return functools.reduce(
-        jnp.logical_and, [jnp.all(jnp.isfinite(a)) for a in leaves], jnp.array(True)
+        jnp.logical_and, [jnp.isfinite(a) for a in sums], jnp.array(True)
     )
 
 

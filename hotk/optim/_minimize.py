@@ -25,13 +25,14 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.capture import Closure, Skeleton
 from hotk.linop import space
 from hotk.mode import Nested
 
+from ._flat import Known, is_better_flat, on_flat, stepping
 from ._local import is_finite
 from ._parameters import refuse_complex_parameters
 from ._step import BoundFormula, called, run
+from ._whole import Transform
 
 
 class Stop(eqx.Enumeration):
@@ -144,112 +145,93 @@ class _Iterate(NamedTuple):
     taken: Int[Array, ""]
 
 
-class _Transform(NamedTuple):
-    """What a program of `minimize` knows of a transformation.
-
-    Attributes:
-        skeleton: Its update without the arrays that it captured: a transformation that
-            is made anew has an equal one. The transformation itself if it is opaque.
-        takes_more: Whether an update takes keywords.
-    """
-
-    skeleton: Skeleton | optax.GradientTransformation
-    takes_more: bool
-
-    @staticmethod
-    def of(
-        transform: optax.GradientTransformation,
-    ) -> tuple["_Transform", tuple[Any, ...]]:
-        """Split a transformation into what is static and what it captured."""
-        takes_more = isinstance(transform, optax.GradientTransformationExtraArgs)
-        closure = Closure.of(transform.update)
-        if closure.skeleton.opaque is not None:
-            return _Transform(transform, takes_more), ()
-        return _Transform(closure.skeleton, takes_more), closure.leaves
-
-    def update(self, captured: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return the update, with what it captured."""
-        if isinstance(self.skeleton, Skeleton):
-            return self.skeleton.function(captured)
-        return self.skeleton.update
-
-
 def _chunk(
     f: Callable[..., Any],
     x: Point,
     c: tuple[optax.OptState, _Limits, tuple[Any, ...]],
     mode: Nested,
     *,
-    transform: "_Transform",
+    transform: Transform,
     length: int,
+    flat: bool,
 ) -> _Iterate:
     """Make at most `length` steps, or less until one of the reasons to stop."""
     state, limits, captured = c
     update = transform.update(captured)
     dtype = space.scalar_dtype(x)
     value_fn = lambda x: f(x)[0]
+    as_tree = (lambda v: space.unflattened(v, x)) if flat else lambda v: v
+    as_vector = space.flattened if flat else lambda v: v
+    of_vector = on_flat(f, x) if flat else f
+    nothing = jnp.zeros((), dtype)
 
-    def evaluated(x: Point) -> tuple[Any, Any]:
-        y, gradient, _ = mode.inner.gradient(f, x)
-        return jnp.asarray(y), gradient
-
-    def begun() -> _Iterate:
-        y, gradient = evaluated(x)
-        size = space.norm(gradient)
-        finite = is_finite(y, size)
-        reason = Stop.where(size <= limits.tol, Stop.converged, Stop.most_steps)
-        return _Iterate(
-            x=x,
-            y=y.astype(dtype),
-            gradient=gradient,
-            size=size,
-            state=state,
-            steps=limits.steps,
-            done=(size <= limits.tol) | ~finite | (limits.still >= 10),
-            reason=Stop.where(finite, reason, Stop.not_finite),
-            still=limits.still,
-            curvature=limits.curvature,
-            start=y.astype(dtype),
-            values=jnp.full(length, jnp.nan, dtype),
-            taken=jnp.zeros((), int),
-        )
+    def stepped(s: _Iterate) -> tuple[Point, optax.OptState]:
+        params, gradient = as_tree(s.x), as_tree(s.gradient)
+        more: dict[str, Any] = {}
+        if transform.takes_more:
+            more = {"value": s.y, "grad": gradient, "value_fn": value_fn}
+        with stepping(Known(value_fn, params, s.y, gradient, flat)):
+            updates, after = update(gradient, s.state, params, **more)
+        return as_vector(optax.apply_updates(params, updates)), after
 
     def step(s: _Iterate) -> _Iterate:
-        known: dict[str, Any] = {}
-        if transform.takes_more:
-            known = {"value": s.y, "grad": s.gradient, "value_fn": value_fn}
-        updates, after = update(s.gradient, s.state, s.x, **known)
-        moved = optax.apply_updates(s.x, updates)
-        y, gradient = evaluated(moved)
+        # The start is evaluated by the same loop: the function stands in it once.
+        begins = s.taken < 0
+        moved, after = jax.lax.cond(begins, lambda s: (s.x, s.state), stepped, s)
+        y, gradient, _ = mode.inner.gradient(of_vector, moved)
+        y = jnp.asarray(y)
         size = space.norm(gradient)
         finite = is_finite(moved, y, size)
-        equal = jax.tree.map(lambda a, b: jnp.all(a == b), moved, s.x)
-        same = jax.tree.reduce(jnp.logical_and, equal, jnp.ones((), bool))
+        # a sum, as in `is_finite`
+        others = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=dtype), moved, s.x)
+        same = jax.tree.reduce(jnp.add, others, nothing) == 0
         still = jnp.where(same, s.still + 1, 0)
+        still = jnp.where(begins, s.still, still)
         small = size <= limits.tol
-        reason = Stop.where(still >= 10, Stop.stuck, Stop.most_steps)
+        stuck = still >= 10
+        reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
         reason = Stop.where(small, Stop.converged, reason)
         reason = Stop.where(finite, reason, Stop.not_finite)
-        choose = lambda new, old: space.choose(finite, new, old)
+        kept = finite | begins
+        choose = lambda new, old: space.choose(kept, new, old)
+        y = y.astype(dtype)
+        bent = _smallest_curvature(after, dtype)
+        place = jnp.where(begins, length, s.taken)
         return _Iterate(
             x=choose(moved, s.x),
-            y=choose(y.astype(dtype), s.y),
+            y=choose(y, s.y),
             gradient=choose(gradient, s.gradient),
             size=choose(size, s.size),
             state=after,
-            steps=s.steps + 1,
-            done=~finite | small | (still >= 10),
+            steps=s.steps + jnp.where(begins, 0, 1),
+            done=~finite | small | stuck,
             reason=reason,
             still=still,
-            curvature=jnp.minimum(s.curvature, _smallest_curvature(after, dtype)),
-            start=s.start,
-            values=s.values.at[s.taken].set(y.astype(dtype)),
+            curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
+            start=jnp.where(begins, y, s.start),
+            values=s.values.at[place].set(y, mode="drop"),
             taken=s.taken + 1,
         )
 
     go_on = lambda s: ~s.done & (s.taken < length) & (s.steps < limits.most)
+    begin = _Iterate(
+        x=as_vector(x),
+        y=nothing,
+        gradient=space.zeros(as_vector(x)),
+        size=nothing,
+        state=state,
+        steps=limits.steps,
+        done=jnp.zeros((), bool),
+        reason=Stop.most_steps,
+        still=limits.still,
+        curvature=limits.curvature,
+        start=nothing,
+        values=jnp.full(length, jnp.nan, dtype),
+        taken=-jnp.ones((), int),
+    )
+    end = jax.lax.while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
     # The gradient is not handed out: it would be one more tree of results a chunk.
-    return jax.lax.while_loop(go_on, step, begun())._replace(gradient=None)
+    return end._replace(x=as_tree(end.x), gradient=None)
 
 
 def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
@@ -338,8 +320,9 @@ def minimize(
     refuse_complex_parameters(call, moving)
     traced = in_trace()
     length = max(max_steps, 1) if traced else 64
-    split, captured = _Transform.of(transform)
-    bound = BoundFormula(_chunk, (("transform", split), ("length", length)))
+    split, captured = Transform.of(transform)
+    choices = {"transform": split, "length": length, "flat": is_better_flat(moving)}
+    bound = BoundFormula(_chunk, tuple(choices.items()))
     default = float(jnp.finfo(dtype).eps) ** 0.5
     limits = _Limits(
         tol=jnp.asarray(default if tol is None else tol, dtype),

@@ -25,6 +25,7 @@ from ._moments import (
     with_gradient,
     zero_unless_accepted,
 )
+from ._rate import scale_by_rate
 from ._step import transformation, with_keywords
 
 
@@ -231,7 +232,7 @@ def sophia(
         optax.chain(
             inner,
             optax.add_decayed_weights(weight_decay, mask),
-            optax.scale_by_learning_rate(learning_rate),
+            scale_by_rate(learning_rate),
         ),
         where,
     )

@@ -21,6 +21,7 @@ from hotk._core import (
     Function,
     HotkError,
     Point,
+    Scalar,
     Selection,
     StructureError,
     Where,
@@ -40,6 +41,7 @@ from hotk.mode import (
 )
 from hotk.prepared import operator
 
+from ._flat import is_better_flat, known as within_loop, on_flat
 from ._local import Local, Numbers, is_finite
 from ._parameters import (
     AllParameters,
@@ -99,22 +101,27 @@ def run(
 def _step(
     f: Callable[..., Any],
     x: Point,
-    c: tuple[list[Array], optax.OptState, Numbers],
+    c: tuple[list[Array], optax.OptState, Numbers, tuple[Scalar, list[Array]] | None],
     mode: Nested,
     *,
     formula: Formula,
+    flat: bool,
     **choices: Any,
 ) -> tuple[list[Array], optax.OptState]:
-    """Make one step: from `(gradient, state, numbers)` to `(step, state)`."""
-    gradient, state, numbers = c
-    gradient = jax.tree.structure(x).unflatten(gradient)
+    """Make one step: from `(gradient, state, numbers, known)` to `(step, state)`."""
+    updates, state, numbers, known = c
+    gradient = like = jax.tree.structure(x).unflatten(updates)
+    slope = None if known is None else jax.tree.structure(x).unflatten(known[1])
+    if flat:
+        f, x, gradient = on_flat(f, x), space.flattened(x), space.flattened(gradient)
+        slope = None if slope is None else space.flattened(slope)
     with space.mesh_of(x):
-        local = Local(f, x, mode)
+        local = Local(f, x, mode, None if known is None else (known[0], slope))
         step, made = formula(local, gradient, state, numbers, **choices)
     state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
     step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)
-    zero = space.zeros(step)
-    return jax.tree.leaves(space.choose(is_finite(step), step, zero)), state
+    step = space.choose(is_finite(step), step, space.zeros(step))
+    return jax.tree.leaves(space.unflattened(step, like) if flat else step), state
 
 
 def transformation(
@@ -133,7 +140,8 @@ def transformation(
         init: From the parameters and the numbers to the first state.
         formula: `formula(local, gradient, state, numbers, **choices)` returns the
             scaled gradient, and the next state. It is traced: `local` is the objective
-            at the parameters, the rest are arrays. The state keeps its structure; its
+            at the parameters, the rest are arrays. All leaves may be one flat vector,
+            there and in the gradient. The state keeps its structure; its
             dtypes are restored here. A step that is not finite becomes zero here, so a
             formula says in its state what happened: a field `outcome`, an `Outcome`. A
             field `curvature`, the smallest that was met, feeds
@@ -144,7 +152,8 @@ def transformation(
         like_params: Fields of the state that have the structure of the parameters.
         **choices: What chooses the program, by name.
     """
-    bound = BoundFormula(_step, (("formula", formula), *choices.items()))
+    fixed = ("formula", formula), *choices.items()
+    bound = [BoundFormula(_step, (("flat", yes), *fixed)) for yes in (False, True)]
     arrays = {key: _number(name, key, value) for key, value in numbers.items()}
 
     def first(params: optax.Params) -> optax.OptState:
@@ -166,7 +175,7 @@ def transformation(
     ) -> tuple[Any, Any]:
         call = f"{name}(...).update(updates, state, params, value_fn=...)"
         value_fn = obj_fn if value_fn is None else value_fn
-        known = all_parameters(full_params)
+        known, loop = all_parameters(full_params), within_loop()
         if known is not None and params is not None:
             parts_like(call, params, updates)
             params = with_hidden(params, known.full)
@@ -187,9 +196,14 @@ def transformation(
         refuse_other_leaves(call, part, [getattr(state, key) for key in like_params])
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         where = None if moves == could else Selection(moves)
-        c = (gradient, state, arrays)
+        flat = not like_params and is_better_flat(part, gradient)
+        at = None if loop is None else loop.values_at(made_of, params)
+        if at is not None:
+            slopes = parts_like(call, params, at[1])
+            at = at[0], [jnp.asarray(slopes[i]) for i in moving]
+        c = (gradient, state, arrays, at)
         with called(call), explained_for_nnx(params):
-            made, state = run(f, params, c, order=bound, where=where)
+            made, state = run(f, params, c, order=bound[flat], where=where)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state

@@ -15,6 +15,7 @@ from hotk.linop import AbstractOperator, Reason, space, steihaug
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
 from ._local import Local, Numbers
+from ._rate import scale_by_rate
 from ._step import those_given, transformation
 from ._subproblem import eigenmodel, in_region, with_cubic
 
@@ -234,9 +235,7 @@ def trust_region(
         max_steps=max_steps,
         max_rejections=max_rejections,
     )
-    return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
 
 
 def scale_by_cubic_newton(
@@ -345,6 +344,4 @@ def cubic_newton(
     inner = scale_by_cubic_newton(
         weight=weight, accept=accept, max_rejections=max_rejections
     )
-    return restricted(
-        optax.chain(inner, optax.scale_by_learning_rate(learning_rate)), where
-    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

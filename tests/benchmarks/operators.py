@@ -1,9 +1,10 @@
-"""Operators at a point: eigenvalues, steps of Lanczos, many directions, memory."""
+"""Operators at a point: calls, eigenvalues, steps of Lanczos, batches, memory."""
 
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from matfree.decomp import tridiag_sym
 from matfree.eig import eigh_partial as matfree_eigh
 
@@ -135,8 +136,50 @@ def diagonal_memory() -> Iterator[Row]:
     )
 
 
+def at_small_sizes() -> Iterator[Row]:
+    """Compare operators of four numbers with the operators of hotk themselves."""
+    a, u = jnp.linspace(0.1, 1.0, 4), jnp.ones(4)
+    p, w = {"a": a, "b": jnp.array(2.0)}, {"a": u, "b": jnp.array(1.0)}
+    of_array = lambda x: jnp.sum(jnp.cosh(x))
+    of_dict = lambda p: jnp.sum(jnp.cosh(p["a"])) * p["b"] ** 2
+    for name, f, x, v in (("one array", of_array, a, u), ("a dict", of_dict, p, w)):
+        H = hotk.HessianOperator(f, x)
+        product = lambda f=f, x=x, v=v: hotk.hvp(f, x, v)
+        hessian = lambda f=f, x=x: hotk.hessian(f, x)
+        made = compare(lambda f=f, x=x: hotk.HessianOperator(f, x), product, rounds=15)
+        what = f"HessianOperator(f, x), {name} of n=4, microseconds"
+        yield Row(what, made.ours * 1e6, 15)
+        ratio = compare(lambda H=H: H.matrix(), hessian, rounds=15)
+        yield of_ratio(f"H.matrix() / hessian, {name} of n=4", ratio, 3)
+        ratio = compare(lambda H=H, v=v: H @ v, product, rounds=15)
+        yield of_ratio(f"H @ v / hvp, {name} of n=4", ratio, 2)
+        ratio = compare(lambda H=H, x=x: H.at(x), product, rounds=15)
+        yield of_ratio(f"H.at(x) / hvp, {name} of n=4", ratio)
+
+
+def in_batches() -> Iterator[Row]:
+    """Compare passes over a list of batches with a loop written by hand."""
+    loss = lambda w, rows: jnp.mean(jnp.logaddexp(0.0, rows @ w))
+    by_hand = hvp_by_hand(loss)
+    w = jnp.ones(20) / 20
+    for count, rows in ((5, 64), (50, 64), (50, 2048)):
+        data = np.random.default_rng(0).normal(size=(count, rows, 20))
+        for name, convert in (("NumPy", np.float32), ("JAX", jnp.asarray)):
+            batches = [convert(batch) for batch in data]
+            H = hotk.HessianOperator.over(loss, w, batches)
+
+            def hand(batches=batches):
+                return sum(by_hand(w, w, batch) for batch in batches) / len(batches)
+
+            ratio = compare(lambda H=H: H @ w, hand, rounds=15)
+            what = f"product over {count} batches of {rows} rows, {name} / by hand"
+            yield of_ratio(what, ratio, 1.5)
+
+
 def measure() -> Iterator[Row]:
     """Measure all of it."""
+    yield from at_small_sizes()
+    yield from in_batches()
     yield from lanczos_steps()
     yield from eigenpairs()
     yield from many_directions()

@@ -121,16 +121,9 @@ def recurrent(steps: int = 200, batch: int = 32, width: int = 64) -> Subject:
     return Subject(f, x)
 
 
-def transformer(length: int = 32, batch: int = 4, width: int = 64) -> Subject:
-    """Make one block of a transformer: attention, layer norms and a wide layer."""
-    inputs, heads = normal(0, batch, length, width), 4
-    x = {
-        "qkv": normal(1, width, 3 * width) / 8,
-        "join": normal(2, width, width) / 8,
-        "up": normal(3, width, 4 * width) / 8,
-        "down": normal(4, 4 * width, width) / 16,
-        "scales": jnp.ones((2, width)),
-    }
+def block(h: jax.Array, p: dict[str, jax.Array], heads: int = 4) -> jax.Array:
+    """Apply one block of a transformer: attention, layer norms and a wide layer."""
+    batch, length, width = h.shape
 
     def norm(h, scale):
         centered = h - h.mean(axis=-1, keepdims=True)
@@ -140,17 +133,51 @@ def transformer(length: int = 32, batch: int = 4, width: int = 64) -> Subject:
             * jax.lax.rsqrt(jnp.mean(centered**2, axis=-1, keepdims=True) + 1e-5)
         )
 
+    inputs, h = h, norm(h, p["scales"][0])
+    split = (h @ p["qkv"]).reshape(batch, length, 3, heads, width // heads)
+    q, k, v = jnp.moveaxis(split, 2, 0)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(width // heads)
+    mask = jnp.tril(jnp.ones((length, length), bool))
+    weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, width)
+    h = inputs + mixed @ p["join"]
+    wide = jax.nn.gelu(norm(h, p["scales"][1]) @ p["up"])
+    return h + wide @ p["down"]
+
+
+def block_parameters(seed: int, width: int) -> dict[str, jax.Array]:
+    """Draw the parameters of a block."""
+    size = np.sqrt(width)
+    return {
+        "qkv": normal(seed + 1, width, 3 * width) / size,
+        "join": normal(seed + 2, width, width) / size,
+        "up": normal(seed + 3, width, 4 * width) / size,
+        "down": normal(seed + 4, 4 * width, width) / size / 2,
+        "scales": jnp.ones((2, width)),
+    }
+
+
+def transformer(length: int = 32, batch: int = 4, width: int = 64) -> Subject:
+    """Make one block of a transformer."""
+    inputs = normal(0, batch, length, width)
+    f = lambda x: jnp.mean(block(inputs, x) ** 2)
+    return Subject(f, block_parameters(0, width))
+
+
+def language_model(blocks: int = 4, width: int = 256, words: int = 1000) -> Subject:
+    """Make a transformer with 3.4e6 parameters, which predicts the next word."""
+    text = jax.random.randint(jax.random.key(0), (2, 33), 0, words)
+    x = {
+        "words": normal(1, words, width),
+        "blocks": [block_parameters(10 * i + 10, width) for i in range(blocks)],
+    }
+
     def f(x):
-        h = norm(inputs, x["scales"][0])
-        split = (h @ x["qkv"]).reshape(batch, length, 3, heads, width // heads)
-        q, k, v = jnp.moveaxis(split, 2, 0)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(width // heads)
-        mask = jnp.tril(jnp.ones((length, length), bool))
-        weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, width)
-        h = inputs + mixed @ x["join"]
-        wide = jax.nn.gelu(norm(h, x["scales"][1]) @ x["up"])
-        return jnp.mean((h + wide @ x["down"]) ** 2)
+        h = x["words"][text[:, :-1]]
+        for p in x["blocks"]:
+            h = block(h, p)
+        logits = jax.nn.log_softmax(h @ x["words"].T / np.sqrt(width))
+        return -jnp.mean(jnp.take_along_axis(logits, text[:, 1:, None], -1))
 
     return Subject(f, x)
 

@@ -31,9 +31,9 @@ def cut(size):
     return [DATA[i : i + size] for i in range(0, 100, size)]
 
 
-def dense():
+def dense(w=W):
     """Return the Hessian of the mean over all rows, by hand."""
-    t = np.tanh(DATA @ np.asarray(W))
+    t = np.tanh(DATA @ np.asarray(w))
     second = 2 * (1 - t**2) * (1 - 3 * t**2)
     return (DATA * second[:, None]).T @ DATA / 100
 
@@ -295,3 +295,55 @@ def test_a_tuple_of_arrays_is_one_batch():
     batch = np.ones((3, 2)), np.ones(3)
     with pytest.raises(TypeError, match="one batch"):
         hotk.HessianOperator.over(loss, jnp.zeros(2), batch)
+
+
+# ----- Batches that fit in memory together
+
+
+@pytest.mark.usefixtures("default_settings")
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_batches_of_a_list_are_one_program(kind):
+    w = jnp.ones(5)
+    lists = [[kind(a) for a in cut(size)] for size in (20, 16, 13)]
+    assert [len(batches) for batches in lists] == [5, 7, 8]
+    exact = dense(np.ones(5)) @ np.ones(5)
+    for batches in lists:
+        H = hotk.HessianOperator.over(mean_loss, w, batches)
+        np.testing.assert_allclose(H @ w, exact, rtol=2e-5, atol=1e-6)
+    # of as many rows, another number of them is no other program
+    few, more = ([kind(DATA[:20])] * count for count in (5, 7))
+    hotk.HessianOperator.over(mean_loss, w, few) @ w
+    with compiles() as count:
+        H = hotk.HessianOperator.over(mean_loss, w, more)
+        product = H @ w
+    assert count() <= (kind is jnp.asarray)  # the arrays of JAX are put together
+    np.testing.assert_allclose(product, (H.matrix() @ w), rtol=2e-5, atol=1e-6)
+
+
+def test_a_list_is_read_again_in_each_pass(as_user):
+    data = DATA.copy()
+    written = [data[i : i + 20] for i in range(0, 100, 20)]
+    H = hotk.HessianOperator.over(mean_loss, W, written)
+    close(H @ V, jnp.asarray(dense() @ np.asarray(V)))
+    data[3] = 7.0
+    with pytest.raises(ValueError, match="not the same when it is evaluated twice"):
+        H @ V
+    replaced = [jnp.asarray(a) for a in cut(20)]
+    H = hotk.HessianOperator.over(mean_loss, W, replaced)
+    replaced[1] = replaced[1] + 1.0
+    with pytest.raises(ValueError, match="not the same when it is evaluated twice"):
+        H @ V
+
+
+def test_what_does_not_fit_together_comes_batch_by_batch(monkeypatch):
+    monkeypatch.setattr("hotk.linop._stacked._FITS", 100)
+    close(
+        hotk.HessianOperator.over(mean_loss, W, cut(20)) @ V,
+        jnp.asarray(dense() @ np.asarray(V)),
+    )
+    mixed = [{"rows": DATA[i : i + 20], "scale": 2.0} for i in range(0, 100, 20)]
+    loss = lambda w, batch: batch["scale"] * mean_loss(w, batch["rows"])
+    close(
+        hotk.HessianOperator.over(loss, W, mixed) @ V,
+        jnp.asarray(2 * dense() @ np.asarray(V)),
+    )

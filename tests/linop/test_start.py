@@ -214,9 +214,12 @@ def test_as_few_vectors_as_are_asked_for(monkeypatch):
 
 
 def test_an_eigenvector_of_a_near_operator_saves_products():
-    power = next(POWERS)
-    near, H = make(power, LARGE), make(power, LARGE, 1.01)
-    v0 = jax.tree.map(lambda a: a[-1], near.eigh(1).vectors)
+    d = jnp.linspace(1.0, 2.0, LARGE) ** 4
+    near, H = (
+        hotk.HessianOperator(lambda x, c=c: d @ x**2 + c * (B @ x) ** 2, B)
+        for c in (0.0, 1e-3)
+    )
+    v0 = near.eigh(1).vectors[-1]
     exact = np.linalg.eigvalsh(H.matrix())[-1]
     run = lambda H, v: H.eigh(1, v0=v, window=3, max_restarts=0)
     warm, cold = run(H, v0), run(H, jnp.linspace(-1.0, 1.0, LARGE))
@@ -226,3 +229,84 @@ def test_an_eigenvector_of_a_near_operator_saves_products():
     np.testing.assert_allclose(jax.jit(run)(H, v0).values, warm.values, rtol=1e-4)
     with pytest.raises(hotk.StructureError, match="v0"):
         H.eigh(1, v0=jnp.ones(3))
+
+
+# ----- Many leaves
+
+
+def leafy():
+    """A definite operator on real, complex and half-precision leaves."""
+    d = np.linspace(1.0, 4.0, 150)
+    x = {
+        "r": jnp.ones((10, 10)),
+        "z": jnp.ones(20, jnp.complex128),
+        "s": jnp.ones(30, jnp.float32),
+    }
+
+    def f(x):
+        single = x["s"].astype(jnp.float64)
+        pairs = jnp.sum(d[100:120] * (x["z"].real ** 2 + 2 * x["z"].imag ** 2))
+        rest = jnp.sum(d[:100] * x["r"].ravel() ** 2) + jnp.sum(d[120:] * single**2)
+        return (pairs + rest) / 2 + (jnp.sum(x["r"]) + jnp.sum(x["z"].imag)) ** 2
+
+    return hotk.HessianOperator(f, x)
+
+
+SYSTEMS = {
+    "cg": lambda H, b: hotk.linop.cg(H, b, x0=b),
+    "minres": lambda H, b: hotk.linop.minres(H, b),
+    "steihaug": lambda H, b: hotk.linop.steihaug(H, b, 0.7),
+    "preconditioned": lambda H, b: hotk.linop.cg(H, b, preconditioner=hotk.Identity()),
+}
+
+
+@pytest.mark.parametrize("run", SYSTEMS.values(), ids=SYSTEMS)
+def test_flat_vectors_change_nothing(run):
+    H = leafy()
+    b = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size)).reshape(a.shape), H.like)
+    b = jax.tree.map(lambda a, like: a.astype(like.dtype), b, H.like)
+    flat, inside = run(H, b), jax.jit(run)(H, b)
+    assert jax.tree.structure(flat.x) == jax.tree.structure(H.like)
+    for a, c in zip(jax.tree.leaves(flat), jax.tree.leaves(inside), strict=True):
+        assert (a.shape, a.dtype) == (c.shape, c.dtype)
+    np.testing.assert_allclose(H.flat(flat.x), H.flat(inside.x), rtol=1e-2, atol=1e-4)
+    assert flat.converged == inside.converged
+    if flat.converged:
+        exact = np.linalg.solve(H.matrix(), H.flat(b))
+        np.testing.assert_allclose(H.flat(flat.x), exact, rtol=1e-3, atol=1e-4)
+
+
+def test_eigenvectors_of_flat_vectors_are_trees():
+    H = leafy()
+    pairs = H.eigh(3, "SA")
+    assert (pairs.method == Method.lanczos).item()
+    a = np.asarray(H.matrix(), float)
+    np.testing.assert_allclose(pairs.values, np.linalg.eigvalsh(a)[:3], rtol=1e-6)
+    assert pairs.vectors["z"].shape == (3, 20)
+    assert pairs.vectors["z"].dtype == jnp.complex128
+    assert pairs.vectors["s"].dtype == jnp.float32
+    for i in range(3):
+        v = np.asarray(H.flat(jax.tree.map(lambda leaf, i=i: leaf[i], pairs.vectors)))
+        np.testing.assert_allclose(a @ v, pairs.values[i] * v, atol=1e-5)
+
+
+def test_another_function_on_the_same_leaves_compiles_its_product_alone():
+    leafy().eigh(2, "SA")
+    H = leafy()
+    other = hotk.HessianOperator(
+        lambda x: jnp.sum(x["r"] ** 2) + jnp.sum(jnp.abs(x["z"]) ** 4), H.x
+    )
+    with compiles() as count:
+        other.eigh(2, "SA")
+    assert count() == 1
+
+
+def test_the_text_of_a_solver_grows_with_the_leaves_and_not_with_their_square():
+    def size(count):
+        x = [jnp.ones(3 + i, jnp.float32) for i in range(count)]
+        H = hotk.HessianOperator(lambda x: sum(jnp.sum(a**4) for a in x), x)
+        run = jax.jit(lambda H: hotk.linop.cg(H, H.x))
+        return len(run.lower(H).compile().as_text())
+
+    sizes = [size(count) for count in (4, 16, 32)]
+    assert sizes[2] < 2.5 * sizes[1] < 2.5 * 5 * sizes[0]

@@ -349,6 +349,17 @@ LOOPS = {
     # `lax.cond` of functions that are new each time
     "MultiSteps": _wrapped(accumulating, plain_loops.accumulated, compiles=True),
     "apply_if_finite": _wrapped(finite_only, plain_loops.as_it_is, compiles=True),
+    # one program (tests/optim/test_start.py), but with a model as a keyword
+    "MultiSteps in with_params": _wrapped(
+        lambda method: hotk.optim.with_params(accumulating(method)),
+        plain_loops.accumulated,
+        compiles=True,
+    ),
+    "apply_if_finite in with_params": _wrapped(
+        lambda method: hotk.optim.with_params(finite_only(method)),
+        plain_loops.as_it_is,
+        compiles=True,
+    ),
     "chain": _wrapped(chain, plain_loops.chained),
     "inject_hyperparams": _wrapped(injecting, plain_loops.injected),
     "schedule": _wrapped(scheduled, plain_loops.injected),

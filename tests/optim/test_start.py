@@ -1,0 +1,217 @@
+"""First steps: what is compiled, how often the objective stands in it, its memory."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hotk import optim
+from hotk.linop import space
+from hotk.optim._flat import Known, stepping
+from tests.counting import compiles
+from tests.helpers import close
+
+
+LEAVES = {
+    "a": jnp.linspace(0.1, 1.0, 6).reshape(2, 3),
+    "b": jnp.array(0.5),
+    "c": [jnp.linspace(-1.0, 1.0, 4), jnp.ones((1, 2))],
+}
+N = 13
+C = np.cos(np.arange(N * N).reshape(N, N) ** 2) / 3
+
+
+def flat(p):
+    return jnp.concatenate([jnp.ravel(a) for a in jax.tree.leaves(p)])
+
+
+def of_leaves(p):
+    x = flat(p)
+    return jnp.sum(jnp.cosh(x)) + jnp.sum((C @ x) ** 2) / 2
+
+
+# ----- Flat vectors
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_a_step_on_many_leaves_is_the_newton_step(compiled):
+    transform = optim.newton_cg(1.0, max_tol=1e-10)
+    x = np.asarray(flat(LEAVES))
+    hessian = np.diag(np.cosh(x)) + C.T @ C
+    exact = -np.linalg.solve(hessian, np.sinh(x) + C.T @ (C @ x))
+    update = lambda g, p: transform.update(g, transform.init(p), p, value_fn=of_leaves)[
+        0
+    ]
+    g = jax.grad(of_leaves)(LEAVES)
+    step = (jax.jit(update) if compiled else update)(g, LEAVES)
+    assert jax.tree.structure(step) == jax.tree.structure(LEAVES)
+    np.testing.assert_allclose(flat(step), exact, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [optim.newton_cg, optim.trust_region, optim.cubic_newton],
+    ids=["newton_cg", "trust_region", "cubic_newton"],
+)
+def test_a_minimum_of_many_leaves(make):
+    found = optim.minimize(of_leaves, LEAVES, make())
+    assert found.converged
+    close(flat(found.x), np.zeros(N), atol=1e-7)
+    assert found.x["c"][1].shape == (1, 2)
+    again = optim.minimize(of_leaves, found.x, make())
+    assert int(again.steps) == 0
+    assert again.history.shape == (1,)
+
+
+def test_leaves_of_several_dtypes_keep_them():
+    p = {"s": jnp.ones(3, jnp.float32), "d": jnp.ones(2)}
+    f = lambda p: jnp.sum(jnp.cosh(p["s"].astype(float))) + jnp.sum(jnp.cosh(p["d"]))
+    found = optim.minimize(f, p, optim.newton_cg(), tol=1e-6)
+    assert found.converged
+    assert found.x["s"].dtype == jnp.float32
+    close(found.x["d"], np.zeros(2), atol=1e-5)
+
+
+# ----- Copies of the objective
+
+
+def sorts(transform):
+    """Count how often an objective, which sorts once, stands in the loop."""
+    f = lambda x: jnp.sum(jnp.cosh(jnp.sort(x)))
+    run = jax.jit(lambda x: optim.minimize(f, x, transform).x)
+    return run.lower(jnp.ones(4)).compile().as_text().count(" sort(")
+
+
+@pytest.mark.parametrize(
+    ("transform", "most"),
+    [
+        (optax.sgd(0.1), 1),  # value and gradient
+        (optim.newton_cg(1.0), 2),  # the linearization
+        (optim.newton_cg(), 4),  # a trial of the line search, and a slope in doubt
+        (optim.trust_region(), 4),
+    ],
+    ids=["sgd", "newton_cg(1.0)", "newton_cg", "trust_region"],
+)
+def test_the_objective_stands_in_the_program_once_for_each_use(transform, most):
+    assert sorts(transform) <= most
+
+
+# ----- Hyperparameters
+
+
+NUMBERS = {
+    "a rate": lambda a: optim.newton_cg(1.0 - a),
+    "a damping": lambda a: optim.newton_cg(damping=a),
+    "a radius and a rate": lambda a: optim.trust_region(1.0 - a, radius=1.0 + a),
+    "of a chain": lambda a: optax.chain(
+        optim.newton_cg(1.0, damping=a), optim.scale_by_line_search(decrease=a)
+    ),
+    "sophia": lambda a: optim.sophia(a, gamma=a),
+}
+
+
+@pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
+def test_another_number_compiles_nothing(make):
+    f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.linspace(0.1, 1.0, 4)
+    run = lambda t: optim.minimize(f, x, t, max_steps=3)
+    run(make(1e-3))
+    with compiles() as count:
+        run(make(2e-3))
+    assert count() == 0
+
+
+def test_a_transformation_made_inline_compiles_nothing_under_vmap():
+    f = lambda x: jnp.sum(jnp.cosh(x))
+    starts = jnp.linspace(0.1, 1.0, 8).reshape(2, 4)
+    make = partial(optim.trust_region, radius=0.5)
+    run = jax.vmap(lambda x: optim.minimize(f, x, make(accept=0.1), max_steps=3).x)
+    run(starts)
+    run(starts)
+    with compiles() as count:
+        run(starts)
+    assert count() == 0
+
+
+@pytest.mark.usefixtures("default_settings")
+def test_wrappers_that_branch_compile_once_within_with_params():
+    f = lambda p: jnp.sum(jnp.cosh(p["a"])) + jnp.sum(p["b"] ** 2)
+    p = {"a": jnp.ones(3), "b": jnp.array([2.0])}
+    wrappers = (
+        lambda t: optax.MultiSteps(t, 2),
+        lambda t: optax.apply_if_finite(t, 3),
+    )
+    for wrap in wrappers:
+        make = lambda wrap=wrap: optim.with_params(
+            wrap(optim.newton_cg(1.0, max_tol=1e-7))
+        )
+        transform, q = make(), p
+        state, steps = transform.init(q), []
+        for i in range(4):
+            g = jax.grad(f)(q)
+            with compiles() as count:
+                # made anew as well, with a new closure of the same code
+                step, state = make().update(g, state, q, value_fn=lambda p: f(p))
+            assert count() <= (i == 0)
+            steps.append(step)
+        # MultiSteps hands on the mean of two
+        first = steps[isinstance(state, optax.MultiStepsState)]
+        np.testing.assert_allclose(first["a"], -np.tanh(np.ones(3)), rtol=1e-5)
+
+
+# ----- Memory
+
+
+@pytest.mark.usefixtures("default_settings")
+@pytest.mark.parametrize("as_one", [False, True], ids=["leaves", "flat"])
+def test_a_step_of_newton_cg_takes_eight_vectors_besides_its_product(as_one):
+    keys = jax.random.split(jax.random.key(0), 6)
+    x = [jax.random.normal(k, (64, 64)) / 8 for k in keys]
+    data = jax.random.normal(jax.random.key(1), (8, 64))
+
+    def f(p):
+        z = data
+        for w in p:
+            z = jnp.tanh(z @ w)
+        return jnp.mean(z**2)
+
+    g = jax.grad(f)(x)
+    transform = optim.scale_by_newton_cg()
+
+    def step(x, g):
+        with stepping(Known(f, x, jnp.zeros(()), g, as_one)):
+            return transform.update(g, transform.init(x), x, value_fn=lambda p: f(p))
+
+    def bytes_of(program):
+        memory = jax.jit(program).lower(x, g).compile().memory_analysis()
+        return memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+    product = lambda x, v: jax.jvp(jax.grad(f), (x,), (v,))[1]
+    vector = sum(a.size for a in x) * 4
+    more = bytes_of(step) - bytes_of(product)
+    assert more <= (8 if as_one else 5) * vector
+
+
+# ----- Norms
+
+
+@pytest.mark.usefixtures("default_settings")
+@pytest.mark.parametrize("size", [0.0, 1e-37, 1e-30, 1.0, 1e30, np.inf, np.nan])
+def test_a_norm_neither_overflows_nor_vanishes(size):
+    v = {"a": np.float32(size) * jnp.array([3.0, -4.0]), "b": jnp.zeros(2)}
+    exact = 5 * np.float64(np.float32(size))
+    found = jax.jit(space.norm)(v)
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=2e-45)
+
+
+def test_errors_within_with_params_are_those_of_the_optimizer():
+    def update(updates, state, params=None):
+        raise KeyError("mine")
+
+    inner = optax.GradientTransformation(lambda p: (), update)
+    transform = optim.with_params(inner)
+    x = jnp.ones(2)
+    with pytest.raises(KeyError, match="mine"):
+        transform.update(x, transform.init(x), x)
