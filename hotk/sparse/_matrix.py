@@ -21,7 +21,7 @@ from hotk.dense import unflattened
 from ._arithmetic import added, multiplied, scaled
 from ._blocks import block, indexed
 from ._conversion import summed
-from ._factorization import Factorization, solve
+from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._vectors import apply, check_one
@@ -31,8 +31,8 @@ def _as_values(values: npt.ArrayLike | Array) -> Any:
     if isinstance(values, (np.ndarray, np.generic, list, tuple)):
         # A copy: JAX may use the memory of a NumPy array, which the user may change.
         values = jnp.asarray(np.array(values))
-        if not jnp.issubdtype(values.dtype, jnp.inexact):
-            values = values.astype(float)
+    if isinstance(values, jax.Array) and values.dtype.kind in "iub":
+        values = values.astype(float)
     return values
 
 
@@ -128,7 +128,7 @@ class SparseMatrix(AbstractForms):
         Args:
             other: A tree with the structure and shapes of `pattern.input`; one flat
                 array of as many numbers; an array of shape `(n, k)`, whose columns are
-                such flat arrays; or a `SparseMatrix`.
+                such flat arrays; or a `SparseMatrix`, or one of SciPy.
 
         Returns:
             A tree like `pattern.output`, a flat array, an array of shape `(m, k)`, or
@@ -137,6 +137,8 @@ class SparseMatrix(AbstractForms):
         Raises:
             StructureError: If the vector does not fit.
         """
+        if hasattr(other, "tocoo"):  # of SciPy, which is not imported to find that out
+            other = SparseMatrix.from_scipy(other)
         if isinstance(other, SparseMatrix):
             return SparseMatrix(*multiplied(self, other))
         return apply(self.pattern, self.values, other, "A @ v")
@@ -175,7 +177,9 @@ class SparseMatrix(AbstractForms):
             return NotImplemented
         return SparseMatrix(*added(self, found))
 
-    __radd__ = __add__
+    def __radd__(self, other: object) -> "SparseMatrix":
+        """Return the sum with another sparse matrix; zero begins `sum(matrices)`."""
+        return self if isinstance(other, int) and other == 0 else self + other
 
     def __sub__(self, other: object) -> "SparseMatrix":
         """Return the difference of two sparse matrices."""
@@ -221,7 +225,8 @@ class SparseMatrix(AbstractForms):
 
         Raises:
             StructureError: If the matrix is not square, or `b` does not fit.
-            RuntimeError: If the matrix is singular.
+            RuntimeError: If the matrix is singular; inside of `jit` it is a
+                `jax.errors.JaxRuntimeError`.
         """
         return solve(self.pattern, self.values, b)
 
@@ -233,6 +238,7 @@ class SparseMatrix(AbstractForms):
 
         Raises:
             TypeError: If the values are traced: use `solve` inside of `jit`.
+            ValueError: If an entry is NaN or infinite.
             RuntimeError: If the matrix is singular.
         """
         return Factorization(self.pattern, self.values)
@@ -247,7 +253,12 @@ class SparseMatrix(AbstractForms):
             NotPositiveDefiniteError: If the matrix is not positive definite.
             ValueError: If it is not known to be symmetric.
         """
-        found = self.factorize()
+        try:
+            found = self.factorize()
+        except RuntimeError as error:
+            if not self.symmetric:
+                raise
+            raise not_definite("a pivot of zero", 0.0) from error
         found.check_definite()
         return found
 
