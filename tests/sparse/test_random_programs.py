@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sparse.random_programs import TOGETHER, errors, missing
+from tests.sparse.random_programs import FURTHER, TOGETHER, errors, missing
 
 
 @pytest.mark.thinned(12)
@@ -15,3 +15,11 @@ def test_no_entry_is_missing(group):
 @pytest.mark.parametrize("group", range(60, 80))
 def test_every_entry_is_that_of_jax(group):
     assert max(errors(group * TOGETHER)) < 1e-12
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("group", range(20))
+def test_further_operations(group):
+    first = FURTHER + group * TOGETHER
+    assert not missing(first)
+    assert max(errors(first)) < 1e-10
