@@ -111,7 +111,7 @@ class Factorization:
             NotPositiveDefiniteError: If a pivot is not positive by more than rounding,
                 or lies off the diagonal.
         """
-        smallest = float(self.pivots.real.min(initial=np.inf))
+        smallest = float(np.real(self.pivots).min(initial=np.inf))
         got = f"a smallest pivot of {smallest:.6g}"
         try:
             definite = self.inertia()[0] == self.shape[0]

@@ -189,8 +189,9 @@ def _corrected(
     if isinstance(scores, Tracer):
         return _solved(jnp, kind, bread, scores, shares, eps)
     # Outside of a transformation on the host: nothing to compile, double precision.
-    on_host = [np.asarray(a, float) for a in (bread, scores, shares)]
-    return jnp.asarray(_solved(np, kind, *on_host, eps).astype(scores.dtype))
+    basis, rows, parts = (np.asarray(a, float) for a in (bread, scores, shares))
+    found = _solved(np, kind, basis, rows, parts, eps)
+    return jnp.asarray(found.astype(scores.dtype))
 
 
 def _solved(
