@@ -24,6 +24,7 @@ from ._conversion import summed
 from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
+from ._symmetry import symmetric_if_seen
 from ._vectors import apply, check_one
 
 
@@ -233,6 +234,8 @@ class SparseMatrix(AbstractForms):
     def factorize(self) -> Factorization:
         """Factorize the matrix once, for many right-hand sides.
 
+        A matrix that is symmetric up to rounding, as `J @ J.T`, need not be called so.
+
         Returns:
             A `hotk.sparse.Factorization`.
 
@@ -241,7 +244,8 @@ class SparseMatrix(AbstractForms):
             ValueError: If an entry is NaN or infinite.
             RuntimeError: If the matrix is singular.
         """
-        return Factorization(self.pattern, self.values)
+        pattern = symmetric_if_seen(self.pattern, self.values)
+        return Factorization(pattern, self.values)
 
     def cholesky(self) -> Factorization:
         """Factorize a positive definite matrix.
@@ -251,12 +255,12 @@ class SparseMatrix(AbstractForms):
 
         Raises:
             NotPositiveDefiniteError: If the matrix is not positive definite.
-            ValueError: If it is not known to be symmetric.
+            ValueError: If it is not symmetric.
         """
         try:
             found = self.factorize()
         except RuntimeError as error:
-            if not self.symmetric:
+            if not symmetric_if_seen(self.pattern, self.values).symmetric:
                 raise
             raise not_definite("a pivot of zero", 0.0) from error
         found.check_definite()

@@ -13,12 +13,15 @@ from hotk._core import (
     AbstractReport,
     Function,
     NotStationaryWarning,
+    OutputError,
     Point,
     RealNumber,
     Scalar,
     Tracer,
     Vector,
     Where,
+    describe_tree,
+    message,
     split_point,
 )
 from hotk.estimate import Estimate
@@ -106,6 +109,16 @@ def influence(
         A = curvature
     A = A + jnp.asarray(damping, space.scalar_dtype(like)) * Identity()
     value = target(x)
+    if not eqx.is_inexact_array(value) or jnp.iscomplexobj(value):
+        raise OutputError(
+            message(
+                _INFLUENCE,
+                "`target(x)` must return a real array.",
+                expected="a floating array, such as the losses of test examples",
+                got=describe_tree(value),
+                fix="Join several by `jnp.concatenate`, or call it once for each.",
+            )
+        )
     slopes = jacobian(target, x, where=examples.where)
     lead = lambda a: a.reshape(value.size, *a.shape[value.ndim :])
     rows = jax.tree.structure(like).unflatten(

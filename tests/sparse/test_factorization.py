@@ -163,3 +163,19 @@ def test_an_empty_matrix():
     )
     assert A.solve(np.zeros(0)).shape == (0,)
     assert A.factorize().inertia() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_a_matrix_and_its_transpose_are_seen_to_be_symmetric(dtype):
+    J, j = scattered(np.random.default_rng(4), 9, 6, 40, dtype)
+    weights = np.linspace(1e-3, 3.0, 9).astype(dtype)
+    gram = J.T @ hotk.sparse.diagonal(weights) @ J + hotk.sparse.identity(6, dtype)
+    assert not gram.symmetric
+    factors = gram.cholesky()
+    assert factors.inertia() == (6, 0, 0)
+    dense = j.T @ np.diag(weights) @ j + np.eye(6)
+    logdet = np.linalg.slogdet(dense.astype(float))[1]
+    np.testing.assert_allclose(factors.logdet(), logdet, rtol=1e-4)
+    other = gram + 1e-2 * hotk.SparseMatrix.from_coo([1.0], [0], [1], (6, 6))
+    with pytest.raises(ValueError, match="symmetric"):
+        other.cholesky()

@@ -110,6 +110,8 @@ def test_what_is_refused():
     total = lambda b: jnp.sum(losses(b, X, Y))
     with pytest.raises(hotk.OutputError, match="one number for each example"):
         hotk.statistics.influence(total, B, target=lambda b: b)
+    with pytest.raises(hotk.OutputError, match="must return a real array"):
+        hotk.statistics.influence(losses, B, X, Y, target=lambda b: {"b": b})
 
 
 def test_leave_one_out_of_captured_data():
