@@ -85,7 +85,8 @@ def influence(
     Raises:
         NotPositiveDefiniteError: If a factorization meets a curvature that is not
             positive definite.
-        OutputError: If the losses are not one number for each example.
+        OutputError: If the losses are not one number for each example, or the target is
+            no real array.
         DtypeError: If a parameter is complex.
 
     Example:

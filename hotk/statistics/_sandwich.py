@@ -81,8 +81,10 @@ def sandwich(
         OutputError: If the losses are not one number for each example.
         StructureError: If the arrays of `data` have no common first axis.
         DtypeError: If a parameter is complex.
+        TypeError: If `clusters` is traced.
         ValueError: If there is no such kind, the loss of an example depends on others,
-            or an example alone determines a parameter, for `"HC2"` and `"HC3"`.
+            there is one cluster only, or an example alone determines a parameter, for
+            `"HC2"` and `"HC3"`.
 
     Example:
         >>> t = jnp.arange(6.0)

@@ -330,6 +330,20 @@ def mixed(rng, a):
     return jnp.where(noise > 0, flat * noise, flat**2)
 
 
+def checkpointed(rng, a):
+    """Indices that are computed in the program of the derivative."""
+    flat = a.reshape(-1)
+    factor, first, turned = (int(k) for k in rng.integers(1, 5, 3))
+
+    def f(y):
+        i = jnp.arange(6)
+        at = (factor * i + first) % y.size
+        table = jnp.ravel(at.reshape(2, 3), order="F" if turned % 2 else "C")
+        return y[at] * jnp.where(table > first, y[table], 1.0)
+
+    return jax.checkpoint(f)(flat)
+
+
 def mapped(rng, a):
     a = _rows(rng, a)
     at = jnp.asarray(rng.integers(0, a.shape[1], (a.shape[0], 2)))
@@ -348,5 +362,5 @@ MORE = (
     *(scattered_in_modes, scattered_rows, sorted_, cumulated, segments, looped),
     *(scanned_by_index, register, register_of_parts, nested, chosen, convolved),
     *(convolved_with_itself, products, transformed, windows, sliced_at, stretched),
-    *(solved, mixed, mapped),
+    *(solved, mixed, checkpointed, mapped),
 )

@@ -41,6 +41,15 @@ def _shift_register(x):
     return jnp.sum(lax.scan(step, x[:3], x[3:])[1])
 
 
+@jax.checkpoint
+def _at_computed_places(x):
+    """The places are computed again in the program of the derivative."""
+    i = jnp.arange(6)
+    at = lax.select(i < 3, (2 * i + 1) % N, abs(3 * i - 20) << 1)
+    turned = jnp.ravel(i.reshape(2, 3) * 2, order="F")
+    return jnp.sum(x[at] ** 2 * x[turned] * x[N - 1 - i // 2])
+
+
 def _masked_after_scatter(x):
     y = jnp.zeros(40).at[PLACES].add(x)
     return jnp.sum(jnp.where(y > 0, y**2, jnp.sin(y)) * jnp.roll(y, 1))
@@ -220,6 +229,7 @@ PROGRAMS = {
     "checkpoint": lambda x: jnp.sum(
         jax.checkpoint(lambda y: jnp.sin(y) * jnp.roll(y, 1))(x)
     ),
+    "checkpoint of computed places": _at_computed_places,
     "custom_jvp": lambda x: jnp.sum(_clipped(x[1:] * x[:-1])),
     "custom_vjp": lambda x: jnp.sum(_cubed(x[1:] * x[:-1])),
     "norm": jnp.linalg.norm,
