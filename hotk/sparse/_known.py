@@ -68,7 +68,7 @@ def evaluated(equation: JaxprEqn, operands: Sequence[Any]) -> list[np.ndarray]:
     """Evaluate an operation whose operands are known and whose results are integers."""
     by_numpy, parameters = _BY_NUMPY.get(equation.primitive.name), equation.params
     if isinstance(by_numpy, np.ufunc):
-        # A product has the dtype of its result as a parameter: of its operands, if none.
+        # A product has the dtype of its result as a parameter, mostly none.
         by_numpy = None if parameters.get("out_dtype") else by_numpy
         parameters = {}
     kinds = [np.asarray(a).dtype.kind for a in operands]
