@@ -78,7 +78,7 @@ class Examples(NamedTuple):
 
         Raises:
             OutputError: If there is not one number for each example.
-            StructureError: If the arrays of `data` have no common first axis.
+            StructureError: If the arrays of `data` have no common first axis, or no rows.
             DtypeError: If a parameter is complex.
         """
         selected = selection(call, x, where)
@@ -117,6 +117,8 @@ class Examples(NamedTuple):
         return lambda x, *data: jnp.sum(losses(x, *data))
 
     def _check_rows(self) -> None:
+        if not self.number:
+            raise StructureError(f"`{self.call}`: there are no examples.")
         arrays = [leaf for leaf in jax.tree.leaves(self.data) if np.ndim(leaf) > 0]
         if any(len(leaf) != self.number for leaf in arrays):
             raise StructureError(

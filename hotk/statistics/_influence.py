@@ -209,7 +209,7 @@ def leave_one_out(
     Raises:
         NotPositiveDefiniteError: If the Hessian of the sum is not positive definite.
         OutputError: If the losses are not one number for each example.
-        StructureError: If the arrays of `data` have no common first axis.
+        StructureError: If the arrays of `data` have no common first axis, or no rows.
         DtypeError: If a parameter is complex.
         ValueError: If the loss of an example depends on others, or without an example
             the others do not determine the parameters.

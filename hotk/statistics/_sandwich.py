@@ -79,7 +79,7 @@ def sandwich(
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite.
         OutputError: If the losses are not one number for each example.
-        StructureError: If the arrays of `data` have no common first axis.
+        StructureError: If the arrays of `data` have no common first axis, or no rows.
         DtypeError: If a parameter is complex.
         TypeError: If `clusters` is traced.
         ValueError: If there is no such kind, the loss of an example depends on others,

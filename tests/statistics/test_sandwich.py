@@ -125,6 +125,12 @@ def test_what_is_refused(as_user):
         sandwich(losses, exact, alone, Y, kind="HC3")
 
 
+def test_no_examples():
+    for call in (hotk.statistics.sandwich, hotk.statistics.leave_one_out):
+        with pytest.raises(hotk.StructureError, match="there are no examples"):
+            call(losses, jnp.asarray(B), X[:0], Y[:0])
+
+
 def test_clusters_that_tell_nothing():
     with pytest.raises(ValueError, match="all examples are in one cluster"):
         hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, clusters=np.zeros(N))
