@@ -78,7 +78,8 @@ class Examples(NamedTuple):
 
         Raises:
             OutputError: If there is not one number for each example.
-            StructureError: If the arrays of `data` have no common first axis, or no rows.
+            StructureError: If the arrays of `data` have no common first axis, or none
+                has a row.
             DtypeError: If a parameter is complex.
         """
         selected = selection(call, x, where)
