@@ -8,10 +8,8 @@ from jaxtyping import Array, Float, Real
 
 from hotk._core import StructureError, describe, extra, message
 from hotk.linop import AbstractOperator, Index
-from hotk.sparse import Pattern, SparseMatrix
 
 from ._axes import axes, colorbar
-from ._patterns import pattern_image
 
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ def blocks(
 
 
 def sparsity(
-    operator: Matrix | SparseMatrix | Pattern,
+    operator: Matrix,
     index: Index | None = None,
     *,
     tol: float = 0.0,
@@ -173,13 +171,12 @@ def sparsity(
 ) -> "Axes":
     """Draw the sparsity pattern of a matrix: which entries are not zero at this point.
 
-    Of an operator or an array this is the pattern of the values: an entry that is zero
-    at this point may be nonzero at another. A sparse matrix has its pattern, of any
-    size and shape; a cell of the image may stand for several entries then.
+    This is the pattern of the values: an entry that is zero at this point may be
+    nonzero at another.
 
     Args:
-        operator: An operator, whose dense matrix is computed (`n` products); a real
-            array of shape `(n, n)`; a `hotk.SparseMatrix`, or its pattern.
+        operator: An operator, whose dense matrix is computed (`n` products), or a real
+            array of shape `(n, n)`.
         index: The ranges of the leaves in an array. An operator has its own.
         tol: Entries up to this share of the largest absolute value count as zero.
         ax: The matplotlib axes to draw on; new ones if left out.
@@ -199,11 +196,7 @@ def sparsity(
         >>> H = hotk.HessianOperator(f, jnp.ones(10))
         >>> hotk.plot.sparsity(H).get_xlabel()
         '28 of 100 entries (28 %)'
-        >>> hotk.plot.sparsity(hotk.sparsity(f, jnp.ones(100_000))).get_xlabel()
-        '299998 of 10000000000 entries (0.003 %)'
     """
-    if isinstance(operator, (SparseMatrix, Pattern)):
-        return pattern_image(operator, ax)
     entries, index = _entries("sparsity(operator)", operator, index)
     nonzero = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
     # No comparison with NaN is true.

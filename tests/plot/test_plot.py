@@ -359,20 +359,3 @@ def test_infinite_entries_are_part_of_a_pattern():
     array = np.array([[np.inf, 0.0], [np.nan, 2.0]])
     seen = hotk.plot.sparsity(array).images[0].get_array()
     np.testing.assert_array_equal(seen, [[True, False], [True, True]])
-
-
-def test_sparsity_of_sparse_matrices():
-    J = hotk.sparse_jacobian(lambda x: x[1:] * x[:-1], jnp.ones(5))
-    for matrix in (J, J.pattern):
-        ax = hotk.plot.sparsity(matrix)
-        drawn = np.asarray(ax.images[0].get_array())
-        np.testing.assert_array_equal(drawn, np.asarray(J.todense()) != 0)
-        assert ax.get_xlabel() == "8 of 20 entries (40 %)"
-    corner = hotk.SparseMatrix.from_coo([1.0, 2.0], [0, 99_999], [1, 4_999])
-    drawn = np.asarray(hotk.plot.sparsity(corner).images[0].get_array())
-    assert drawn.shape == (400, 400)
-    assert drawn[0, 0]
-    assert drawn[-1, -1]
-    assert drawn.sum() == 2
-    empty = hotk.sparse.Pattern([], [], (0, 3))
-    assert hotk.plot.sparsity(empty).get_xlabel() == "0 of 0 entries (0 %)"
