@@ -39,12 +39,23 @@ def _split(
     return np.split(array, np.cumsum(sizes)[:-1], axis)
 
 
+def _reshape(
+    array: np.ndarray,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+    **_: object,
+) -> np.ndarray:
+    # in another order of axes, as `jnp.ravel(a, order="F")` writes it
+    ordered = array if dimensions is None else np.transpose(array, dimensions)
+    return ordered.reshape(new_sizes)
+
+
 # Operations that only move numbers, by NumPy: it and JAX do the same with any content.
 MOVES: dict[str, Callable[..., Arrays]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda *arrays, dimension, **_: np.concatenate(arrays, dimension),
     "copy": lambda array, **_: array,
-    "reshape": lambda array, new_sizes, **_: array.reshape(new_sizes),
+    "reshape": _reshape,
     "rev": lambda array, dimensions, **_: np.flip(array, dimensions),
     "slice": _slice,
     "split": _split,

@@ -13,7 +13,7 @@ from hotk.dense import promoted
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._products import sparse_product
-from ._vectors import check_one
+from ._vectors import check_one, is_one_axis
 
 
 def added(a: AbstractForms, b: AbstractForms) -> tuple[Inexact[Array, " nnz"], Pattern]:
@@ -25,8 +25,7 @@ def added(a: AbstractForms, b: AbstractForms) -> tuple[Inexact[Array, " nnz"], P
     left, right = a.values.astype(dtype), b.values.astype(dtype)
     if p == q:
         return left + right, p
-    union, at_left, at_right = p.derived(("sum", q.digest), lambda: _union(p, q))
-    # the trees of the sum are those of the first matrix that has any but a flat array
+    union, at_left, at_right = p.derived(("sum", q.content), lambda: _union(p, q))
     if at_left is not None:
         left = (
             jnp.zeros((*left.shape[:-1], union.nnz), dtype)
@@ -100,12 +99,16 @@ def _union(
     keys = [each.rows.astype(np.int64) * n + each.cols for each in (p, q)]
     key = np.union1d(*keys)
     rows, cols = np.divmod(key, n)
+    # A matrix of flat arrays, as from SciPy, takes the trees of the other one.
+    of_output, of_input = (
+        p if not is_one_axis(tree) else q for tree in (p.output, p.input)
+    )
     pattern = Pattern(
         rows,
         cols,
         p.shape,
-        output=p.output,
-        input=p.input,
+        output=of_output.output,
+        input=of_input.input,
         symmetric=p.symmetric and q.symmetric,
     )
     places = [

@@ -52,17 +52,19 @@ def block(
 def subtree(tree: PyTree, index: Index, path: object) -> PyTree:
     """Return the part of a tree at a path of its index."""
     part = index[path]
-    numbers = leaf_numbers(tree, part)
     leaves, structure = jax.tree.flatten(tree)
-    keys = tree_flatten_with_path(tree)[0][numbers[0]][0]
+    numbers = leaf_numbers(tree, part)
+    # leaves without entries lie within the range of any leaf beside them
+    first = next((i for i in numbers if leaves[i].size), numbers[0])
+    keys = tree_flatten_with_path(tree)[0][first][0]
     start = 0
     for _ in range(_depth(keys, path)):
         for child in structure.children():
-            if start <= numbers[0] < start + child.num_leaves:
+            if start <= first < start + child.num_leaves:
                 structure = child
                 break
             start += child.num_leaves
-    return structure.unflatten(leaves[i] for i in numbers)
+    return structure.unflatten(leaves[start : start + structure.num_leaves])
 
 
 def _depth(keys: tuple[Any, ...], path: object) -> int:

@@ -77,11 +77,13 @@ class Kinds(NamedTuple):
 
     Attributes:
         sums: Which ones only add up: `c + ...`, where no step reads `c`.
-        passes: After how many passes the carry no longer changes.
+        passes: After how many passes the carry no longer changes, at most.
+        ends: Whether that is certain.
     """
 
     sums: list[bool]
     passes: int
+    ends: bool
 
 
 def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
@@ -111,7 +113,8 @@ def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
     while reach.any() and passes <= count:
         reach = (reach.astype(int) @ uses.astype(int)) > 0
         passes += 1
-    return Kinds(sums, _MOST_PASSES if reach.any() else passes)
+    ends = not reach.any()
+    return Kinds(sums, passes if ends else _MOST_PASSES, ends)
 
 
 def _trial_inputs(loop: Loop, linear: list[bool], place: int | None) -> list[Any]:

@@ -102,7 +102,8 @@ def written(a: Array) -> Array:
         return lax.optimization_barrier(a)  # a branch would wait for the host
     first = jnp.real(lax.index_in_dim(a.reshape(-1), 0, keepdims=False))
     never = (first != first) & (first == first)
-    return lax.cond(never, lambda a: 2 * a, lambda a: a, a)
+    other = jnp.logical_not if a.dtype == bool else lambda a: 2 * a
+    return lax.cond(never, other, lambda a: a, a)
 
 
 def _window(a: Array, shape: Shape, base: int, steps: Sequence[int]) -> Array | None:

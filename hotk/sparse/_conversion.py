@@ -22,7 +22,7 @@ def summed(
     symmetric: bool,
 ) -> tuple[Inexact[Array, " nnz"], Pattern]:
     """Sort entries by row, then column, and add those of one position."""
-    rows, cols = (np.asarray(each).astype(np.int64) for each in (rows, cols))
+    rows, cols = (_positions(each) for each in (rows, cols))
     if not rows.shape == cols.shape == values.shape or rows.ndim != 1:
         raise StructureError(
             "`SparseMatrix.from_coo(values, rows, cols)`: they must be three lists of "
@@ -52,6 +52,16 @@ def summed(
             values, jnp.asarray(place), pattern.nnz, indices_are_sorted=True
         )
     return values, pattern
+
+
+def _positions(given: npt.ArrayLike) -> np.ndarray:
+    positions = np.asarray(given)
+    if positions.size and positions.dtype.kind not in "iu":
+        raise TypeError(
+            f"`SparseMatrix.from_coo(values, rows, cols)`: {describe(given)} are no "
+            "integers."
+        )
+    return positions.astype(np.int64)
 
 
 def on_host(values: Array, call: str) -> np.ndarray:

@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import NotPositiveDefiniteError, StructureError, extra, message
+from hotk._core import (
+    NotPositiveDefiniteError,
+    StructureError,
+    Tracer,
+    extra,
+    message,
+)
 from hotk.dense import promoted, unflattened
 
 from ._conversion import in_csc, on_host
@@ -44,7 +50,9 @@ class Factorization:
         _check_square(pattern, "A.factorize()")
         data = on_host(values, "A.factorize()")
         self.shape, self._pattern = pattern.shape, pattern
-        self._lu = _factors(pattern, data)
+        if not np.isfinite(data).all():
+            raise ValueError("`A.factorize()`: an entry is NaN or infinite.")
+        self._lu = _factors(pattern, data, "A.factorize()")
         self.pivots = np.array(self._lu.U.diagonal())
 
     def solve(self, b: PyTree) -> Any:
@@ -65,8 +73,8 @@ class Factorization:
         """Count the positive, zero and negative eigenvalues of a symmetric matrix.
 
         Returns:
-            The numbers of positive, zero and negative ones; a pivot of at most `n eps`
-            times the largest counts as zero.
+            The numbers of positive, zero and negative ones; a pivot counts as zero if
+            it is at most `n eps` times the numbers that it is the difference of.
 
         Raises:
             ValueError: If the matrix is not known to be symmetric, or needs pivots off
@@ -84,7 +92,9 @@ class Factorization:
                 "eigenvalues. `hotk.linop.inertia` computes all eigenvalues."
             )
         sizes = np.abs(self.pivots)
-        limit = np.finfo(sizes.dtype).eps * sizes.size * sizes.max(initial=0.0)
+        # Not of the largest pivot: variables may have units of their own.
+        terms = abs(self._lu.L).multiply(abs(self._lu.U).T).sum(axis=1)
+        limit = np.finfo(sizes.dtype).eps * sizes.size * np.asarray(terms).reshape(-1)
         zero = sizes <= limit
         positive = int(((self.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
@@ -101,30 +111,36 @@ class Factorization:
             NotPositiveDefiniteError: If a pivot is not positive by more than rounding,
                 or lies off the diagonal.
         """
+        smallest = float(np.real(self.pivots).min(initial=np.inf))
+        got = f"a smallest pivot of {smallest:.6g}"
         try:
             definite = self.inertia()[0] == self.shape[0]
         except ValueError:
             if not self._pattern.symmetric or np.iscomplexobj(self.pivots):
                 raise
-            definite = False
+            definite, got = False, "a pivot off the diagonal"
         if not definite:
-            smallest = float(self.pivots.min(initial=np.inf))
-            raise NotPositiveDefiniteError(
-                message(
-                    "A.cholesky()",
-                    "the matrix is not positive definite.",
-                    expected="positive pivots on the diagonal",
-                    got=f"a smallest pivot of {smallest:.6g}",
-                    fix="Add a multiple of `hotk.sparse.identity(A)`.",
-                ),
-                smallest,
-            )
+            raise not_definite(got, smallest)
 
     def __repr__(self) -> str:
         """Show the shape and the entries of the factors."""
         return (
             f"Factorization({self.shape[0]} x {self.shape[1]}, {self._lu.nnz} entries)"
         )
+
+
+def not_definite(got: str, smallest: float) -> NotPositiveDefiniteError:
+    """Return what `cholesky` raises."""
+    return NotPositiveDefiniteError(
+        message(
+            "A.cholesky()",
+            "the matrix is not positive definite.",
+            expected="positive pivots on the diagonal",
+            got=got,
+            fix="Add a multiple of `hotk.sparse.identity(A)`.",
+        ),
+        smallest,
+    )
 
 
 def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
@@ -136,8 +152,16 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
     values, flat = values.astype(dtype), flat.astype(dtype)
 
     def host(values: Array, b: Array, turned: bool) -> np.ndarray:
-        lu = _factors(pattern, np.array(values))
-        return _solved(lu, np.asarray(b), "T" if turned else "N").astype(dtype)
+        data, right = np.array(values), np.asarray(b)
+        if not np.isfinite(data).all():
+            return np.full(right.shape, np.nan, dtype)  # as JAX's dense solver does
+        lu = _factors(pattern, data, "A.solve(b)")
+        return _solved(lu, right, "T" if turned else "N").astype(dtype)
+
+    if not isinstance(values, Tracer) and not isinstance(flat, Tracer):
+        # A callback of JAX would hide what is raised behind an error of its own.
+        found = jnp.asarray(host(values, flat, False))
+        return found if tree is None else unflattened(found, pattern.input)
 
     def solver(turned: bool) -> Any:
         return lambda _, b: jax.pure_callback(
@@ -157,23 +181,33 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
     return found if tree is None else unflattened(found, pattern.input)
 
 
-def _factors(pattern: Pattern, data: np.ndarray) -> Any:
-    splu = extra("scipy.sparse.linalg").splu
+def _factors(pattern: Pattern, data: np.ndarray, call: str) -> Any:
     # SuperLU knows four dtypes
     if data.dtype.char not in "fdFD":
         data = data.astype(np.float32)
     matrix = in_csc(pattern, data)
-    if not pattern.symmetric:
-        return splu(matrix)
+    try:
+        found = _on_diagonal(matrix, data) if pattern.symmetric else None
+        return found or extra("scipy.sparse.linalg").splu(matrix)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"`{call}`: the matrix is singular. Add a multiple of "
+            "`hotk.sparse.identity(A)`."
+        ) from error
+
+
+def _on_diagonal(matrix: Any, data: np.ndarray) -> Any:
+    """Return factors with pivots on the diagonal, `None` if they are not stable."""
     options = {"SymmetricMode": True}
+    splu = extra("scipy.sparse.linalg").splu
     try:
         lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
     except RuntimeError:  # a zero on the diagonal: only other pivots are left
-        return splu(matrix)
+        return None
     largest = float(np.abs(lu.U.data).max(initial=0.0))
     # Tiny pivots of an indefinite matrix lose the digits of the others.
     stable = largest <= _MOST_GROWTH * float(np.abs(data).max(initial=0.0))
-    return lu if stable else splu(matrix)
+    return lu if stable else None
 
 
 def _solved(lu: Any, b: np.ndarray, trans: str) -> np.ndarray:

@@ -40,7 +40,8 @@ def _gather(
             strict=True,
         ),
         {d: sizes[d] for d in windowed},
-        clipped=_clips(parameters["mode"]),
+        # XLA clips what JAX promises it, as of `x[i]`, to lie inside.
+        clipped=not _drops(parameters["mode"]),
     )
     offsets = sorted(numbers.offset_dims)
     shape, _ = result_type(equation)
@@ -49,6 +50,10 @@ def _gather(
 
 def _clips(mode: Any) -> bool:
     return "clip" in str(mode).lower()
+
+
+def _drops(mode: Any) -> bool:
+    return any(word in str(mode).lower() for word in ("fill", "one_hot"))
 
 
 def _windows(

@@ -66,14 +66,18 @@ def _kind(aval: ShapedArray) -> str:
 
 def evaluated(equation: JaxprEqn, operands: Sequence[Any]) -> list[np.ndarray]:
     """Evaluate an operation whose operands are known and whose results are integers."""
-    by_numpy = _BY_NUMPY.get(equation.primitive.name)
+    by_numpy, parameters = _BY_NUMPY.get(equation.primitive.name), equation.params
+    if isinstance(by_numpy, np.ufunc):
+        # A product has the dtype of its result as a parameter, mostly none.
+        by_numpy = None if parameters.get("out_dtype") else by_numpy
+        parameters = {}
     kinds = [np.asarray(a).dtype.kind for a in operands]
     if by_numpy is None or not set(kinds) <= set("iub"):
         with jax.ensure_compile_time_eval():
             return [np.asarray(a) for a in bound(equation, operands)]
     arrays = [np.asarray(a) for a in operands]
     with np.errstate(over="ignore"):  # integers wrap around, as those of JAX
-        results = by_numpy(*arrays, **equation.params)
+        results = by_numpy(*arrays, **parameters)
     several = results if isinstance(results, list) else [results]
     types = [v.aval for v in equation.outvars]
     return [

@@ -21,9 +21,10 @@ from hotk.dense import unflattened
 from ._arithmetic import added, multiplied, scaled
 from ._blocks import block, indexed
 from ._conversion import summed
-from ._factorization import Factorization, solve
+from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
+from ._symmetry import symmetric_if_seen
 from ._vectors import apply, check_one
 
 
@@ -31,8 +32,8 @@ def _as_values(values: npt.ArrayLike | Array) -> Any:
     if isinstance(values, (np.ndarray, np.generic, list, tuple)):
         # A copy: JAX may use the memory of a NumPy array, which the user may change.
         values = jnp.asarray(np.array(values))
-        if not jnp.issubdtype(values.dtype, jnp.inexact):
-            values = values.astype(float)
+    if isinstance(values, jax.Array) and values.dtype.kind in "iub":
+        values = values.astype(float)
     return values
 
 
@@ -128,7 +129,7 @@ class SparseMatrix(AbstractForms):
         Args:
             other: A tree with the structure and shapes of `pattern.input`; one flat
                 array of as many numbers; an array of shape `(n, k)`, whose columns are
-                such flat arrays; or a `SparseMatrix`.
+                such flat arrays; or a `SparseMatrix`, or one of SciPy.
 
         Returns:
             A tree like `pattern.output`, a flat array, an array of shape `(m, k)`, or
@@ -137,6 +138,8 @@ class SparseMatrix(AbstractForms):
         Raises:
             StructureError: If the vector does not fit.
         """
+        if hasattr(other, "tocoo"):  # of SciPy, which is not imported to find that out
+            other = SparseMatrix.from_scipy(other)
         if isinstance(other, SparseMatrix):
             return SparseMatrix(*multiplied(self, other))
         return apply(self.pattern, self.values, other, "A @ v")
@@ -175,7 +178,9 @@ class SparseMatrix(AbstractForms):
             return NotImplemented
         return SparseMatrix(*added(self, found))
 
-    __radd__ = __add__
+    def __radd__(self, other: object) -> "SparseMatrix":
+        """Return the sum with another sparse matrix; zero begins `sum(matrices)`."""
+        return self if isinstance(other, int) and other == 0 else self + other
 
     def __sub__(self, other: object) -> "SparseMatrix":
         """Return the difference of two sparse matrices."""
@@ -221,21 +226,26 @@ class SparseMatrix(AbstractForms):
 
         Raises:
             StructureError: If the matrix is not square, or `b` does not fit.
-            RuntimeError: If the matrix is singular.
+            RuntimeError: If the matrix is singular; inside of `jit` it is a
+                `jax.errors.JaxRuntimeError`.
         """
         return solve(self.pattern, self.values, b)
 
     def factorize(self) -> Factorization:
         """Factorize the matrix once, for many right-hand sides.
 
+        A matrix that is symmetric up to rounding, as `J @ J.T`, need not be called so.
+
         Returns:
             A `hotk.sparse.Factorization`.
 
         Raises:
             TypeError: If the values are traced: use `solve` inside of `jit`.
+            ValueError: If an entry is NaN or infinite.
             RuntimeError: If the matrix is singular.
         """
-        return Factorization(self.pattern, self.values)
+        pattern = symmetric_if_seen(self.pattern, self.values)
+        return Factorization(pattern, self.values)
 
     def cholesky(self) -> Factorization:
         """Factorize a positive definite matrix.
@@ -245,9 +255,14 @@ class SparseMatrix(AbstractForms):
 
         Raises:
             NotPositiveDefiniteError: If the matrix is not positive definite.
-            ValueError: If it is not known to be symmetric.
+            ValueError: If it is not symmetric.
         """
-        found = self.factorize()
+        try:
+            found = self.factorize()
+        except RuntimeError as error:
+            if not symmetric_if_seen(self.pattern, self.values).symmetric:
+                raise
+            raise not_definite("a pivot of zero", 0.0) from error
         found.check_definite()
         return found
 

@@ -146,9 +146,8 @@ class Pattern:
     @property
     def is_of_one_space(self) -> bool:
         """Whether output and input are the same: structure, shapes and dtypes."""
-        return self.derived("space", lambda: (_same_types(self._output, self._input),))[
-            0
-        ]
+        output, input = map(_types_as_key, (self._output, self._input))
+        return output == input
 
     @property
     def row_index(self) -> Index:
@@ -198,6 +197,15 @@ class Pattern:
         """A hash of the positions and the shape."""
         return self.derived("digest", lambda: _digest(self))
 
+    @property
+    def content(self) -> tuple[Hashable, ...]:
+        """All that equal patterns have in common, to key what is derived from two."""
+        trees = (self._output, self._input)
+        return self.derived(
+            "content",
+            lambda: (self.digest, self.symmetric, *map(_types_as_key, trees)),
+        )
+
     def __eq__(self, other: object) -> bool:
         """Whether positions, shape, trees and symmetry are the same."""
         if self is other:
@@ -207,10 +215,7 @@ class Pattern:
         return (
             self.shape == other.shape
             and self.nnz == other.nnz
-            and self.symmetric == other.symmetric
-            and self.digest == other.digest
-            and _same_types(self._output, other._output)
-            and _same_types(self._input, other._input)
+            and self.content == other.content
         )
 
     def __hash__(self) -> int:
@@ -263,6 +268,11 @@ def _indices(given: npt.ArrayLike) -> Int32[np.ndarray, " nnz"]:
         return given  # those of another pattern
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"`Pattern(rows, cols)`: {describe(given)} are no integers.")
+    if given.size and given.max() > np.iinfo(np.int32).max:
+        raise StructureError(
+            f"`Pattern(rows, cols)`: an entry stands at {given.max()}; rows and "
+            "columns are numbered by 32 bits."
+        )
     indices = np.array(given, np.int32)
     indices.setflags(write=False)
     return indices
@@ -275,11 +285,9 @@ def _types(tree: PyTree, size: int | None = None) -> PyTree:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
 
 
-def _same_types(a: PyTree, b: PyTree) -> bool:
-    return jax.tree.structure(a) == jax.tree.structure(b) and all(
-        p.shape == q.shape and p.dtype == q.dtype
-        for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    )
+def _types_as_key(tree: PyTree) -> Hashable:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def _check(pattern: Pattern) -> None:
@@ -309,6 +317,9 @@ def _check(pattern: Pattern) -> None:
                     f"({rows[k]}, {cols[k]}) before ({rows[k + 1]}, {cols[k + 1]}), "
                     f"entries {k} and {k + 1}"
                 )
+    if pattern.symmetric and not problem and not _is_mirrored(rows, cols, m, n):
+        problem = "`symmetric=True`, and an entry has no mirror image."
+        got = f"{rows.size} entries; give both halves"
     if problem:
         raise StructureError(
             message(
@@ -320,6 +331,16 @@ def _check(pattern: Pattern) -> None:
                 "position.",
             )
         )
+
+
+def _is_mirrored(rows: np.ndarray, cols: np.ndarray, m: int, n: int) -> bool:
+    """Whether the positions of a pattern are those of its transpose."""
+    below, above = rows > cols, rows < cols
+    if m != n or below.sum() != above.sum():
+        return False
+    lower = rows[below].astype(np.int64) * n + cols[below]  # ascending, as they stand
+    upper = cols[above].astype(np.int64) * n + rows[above]
+    return np.array_equal(lower, np.sort(upper))
 
 
 def _bandwidth(pattern: Pattern) -> int:

@@ -30,7 +30,7 @@ def sparse_product(a: Pattern, b: Pattern) -> tuple[Pattern, Int32[np.ndarray, "
     belong to: the entry of the first matrix, that of the second, and that of the
     product.
     """
-    return a.derived(("product", b.digest), lambda: _sparse_product(a, b))
+    return a.derived(("product", b.content), lambda: _sparse_product(a, b))
 
 
 def _sparse_product(a: Pattern, b: Pattern) -> tuple[Pattern, Int32[np.ndarray, "3 k"]]:

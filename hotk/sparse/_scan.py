@@ -49,7 +49,8 @@ def _at_once(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
     """Run the body once, with a leading axis of steps on all that changes.
 
     The carry of each step is that of the step before, moved by one; from the first
-    carry on it is put in until it does not change: as often as it reaches back.
+    carry on it is put in until it does not change: as often as it reaches back. That
+    it has the entries of the pass before does not tell: their values may differ.
     """
     linear = linear_parts(loop, context)
     kinds = carry_kinds(loop, linear, context)
@@ -65,14 +66,22 @@ def _at_once(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
     ]
     moving = [i for i in range(len(state)) if linear[i] and not kinds.sums[i]]
     results: list[Operand] = []
+    first: dict[int, Linear] = {}
     for step in range(kinds.passes + 1):
         inputs = [*loop.constants, *state, *loop.rows]
         results = context.run(body, inputs, context)
+        added_now = {i: _moved_on(loop, i, results[i]) for i in moving}
+        first = first or added_now
+        if not moving or (kinds.ends and step == kinds.passes):
+            break
         after = list(state)
-        for i in moving:
-            after[i] = _advanced(loop, i, results[i])
-        if not moving or (
-            step and all(same_entries(state[i], after[i]) for i in moving)
+        for i, part in added_now.items():
+            after[i] = added(_entered(loop, i), part, loop.types[i].dtype)
+        same = step and all(same_entries(state[i], after[i]) for i in moving)
+        if (
+            same
+            and not kinds.ends
+            and _is_gone(loop, body, state, first, step, context)
         ):
             break
         state = after
@@ -107,11 +116,11 @@ def _entered(loop: Loop, i: int) -> Linear:
     return moved(carry, whole, lambda rows: rows + first)
 
 
-def _advanced(loop: Loop, i: int, result: Operand) -> Linear:
-    """Return the carry of all steps, given what the steps return."""
-    entered = _entered(loop, i)
+def _moved_on(loop: Loop, i: int, result: Operand) -> Linear:
+    """Return the carry of all steps but the first, given what the steps return."""
+    whole = (loop.length, *loop.types[i].shape)
     if not isinstance(result, Linear):
-        return entered
+        return zero(whole)
     count = size_of(loop.types[i].shape)
     shift = -1 if loop.reverse else 1
 
@@ -119,7 +128,31 @@ def _advanced(loop: Loop, i: int, result: Operand) -> Linear:
         step = rows // count + shift
         return np.where((step >= 0) & (step < loop.length), rows + shift * count, -1)
 
-    return added(entered, moved(result, entered.shape, to), loop.types[i].dtype)
+    return moved(result, whole, to)
+
+
+def _is_gone(
+    loop: Loop,
+    body: ClosedJaxpr,
+    state: list[Operand],
+    parts: dict[int, Linear],
+    passes: int,
+    context: Context,
+) -> bool:
+    """Whether nothing of some parts of the carry is left after so many steps more.
+
+    It is asked of their patterns alone: of what enters now, nothing enters later.
+    """
+    without = lambda a: zero(a.shape) if isinstance(a, Linear) else a
+    held = [list(map(without, each)) for each in (loop.constants, state, loop.rows)]
+    for _ in range(passes):
+        carry = list(held[1])
+        for i, part in parts.items():
+            pieces = (Piece(None, p.rows, p.columns) for p in part.pieces)
+            carry[i] = Linear(part.shape, tuple(pieces))
+        results = context.run(body, [*held[0], *carry, *held[2]], context)
+        parts = {i: _moved_on(loop, i, results[i]) for i in parts}
+    return not any(part.pieces for part in parts.values())
 
 
 def _finished(

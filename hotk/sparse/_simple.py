@@ -1,10 +1,12 @@
 """`identity` and `diagonal`: sparse matrices with entries on the diagonal alone."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from hotk._core import is_inexact
 from hotk.dense import flattened
@@ -36,7 +38,13 @@ def identity(like: PyTree, dtype: DTypeLike = float) -> SparseMatrix:
         n = int(like)
         pattern = Pattern(np.arange(n), np.arange(n), (n, n), symmetric=True)
         return SparseMatrix(jnp.ones(n, dtype), pattern)
-    return diagonal(jax.tree.map(lambda a: jnp.ones_like(jnp.asarray(a)), like))
+    return diagonal(jax.tree.map(_ones_like, like))
+
+
+def _ones_like(a: Any) -> Array:
+    ones = jnp.ones_like(jnp.asarray(a))
+    # its real part multiplies real parts, its imaginary part imaginary parts
+    return jax.lax.complex(ones.real, ones.real) if jnp.iscomplexobj(ones) else ones
 
 
 def diagonal(entries: PyTree) -> SparseMatrix:

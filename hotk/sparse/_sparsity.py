@@ -136,4 +136,6 @@ def sparsity(
 
 def _as_array(leaf: object) -> object:
     is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-    return jnp.zeros(leaf.shape, leaf.dtype) if is_shape else leaf
+    if not is_shape:
+        return leaf
+    return jnp.zeros(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))

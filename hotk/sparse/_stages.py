@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk.dense import dimension, is_complex
+from hotk.prepared import check_bytes
 
 from ._assemble import Entries
 from ._compressed import coloring_worth, compressed_values
@@ -124,6 +125,8 @@ def sparsity_pattern(task: Task) -> Pattern:
 
 def _everywhere(task: Task) -> Entries:
     m, n = dimension(task.output), dimension(task.input)
+    instead = "`hotk.hvp`, `hotk.jvp` or a `hotk.HessianOperator`, which need no matrix"
+    check_bytes("the pattern of all entries", n, 8 * m * n, instead)
     return Entries(None, np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
 
 

@@ -29,6 +29,10 @@ from hotk.second import hessian
 from ._parameters import refuse_complex
 
 
+# All losses at several fits are computed in parts of so many.
+_MOST_LOSSES = 1_000_000
+
+
 class Examples(NamedTuple):
     """A function that returns the losses of examples, and where it is evaluated.
 
@@ -74,7 +78,8 @@ class Examples(NamedTuple):
 
         Raises:
             OutputError: If there is not one number for each example.
-            StructureError: If the arrays of `data` have no common first axis.
+            StructureError: If the arrays of `data` have no common first axis, or none
+                has a row.
             DtypeError: If a parameter is complex.
         """
         selected = selection(call, x, where)
@@ -113,6 +118,8 @@ class Examples(NamedTuple):
         return lambda x, *data: jnp.sum(losses(x, *data))
 
     def _check_rows(self) -> None:
+        if not self.number:
+            raise StructureError(f"`{self.call}`: there are no examples.")
         arrays = [leaf for leaf in jax.tree.leaves(self.data) if np.ndim(leaf) > 0]
         if any(len(leaf) != self.number for leaf in arrays):
             raise StructureError(
@@ -156,6 +163,26 @@ class Examples(NamedTuple):
 
         return jax.vmap(lambda row, *more: of_one(one, row, *more))(rows, *more)
 
+    def own_losses(
+        self, at: Callable[[PyTree], Point], fits: PyTree
+    ) -> Float[Array, " N"]:
+        """Return the loss of each example at parameters of its own.
+
+        Args:
+            at: From parameters to the point.
+            fits: The parameters, with the examples in the first axis.
+        """
+        if self.by_rows:
+            return self.each(lambda one, row, p: one(at(p), row), fits)
+        count = self.number
+        of_all = jax.vmap(lambda p: self.losses(at(p), *self.data))
+        step = max(_MOST_LOSSES // max(count, 1), 1)
+        parts = []
+        for low in range(0, count, step):
+            some = jax.tree.map(lambda a, low=low: a[low : low + step], fits)
+            parts.append(jnp.diagonal(of_all(some), low))
+        return jnp.concatenate(parts)
+
     def scores(self) -> Float[Array, "N n"]:
         """Return the gradients of the losses, one flat vector a row."""
         x, where = self.x, self.where
@@ -191,3 +218,26 @@ def _as_matrices(tree: PyTree, like: Vector, count: int) -> Inexact[Array, "N n 
         flat = [b.reshape(count, row.size, c.size).astype(dtype) for b, c in pairs]
         lines.append(jnp.concatenate(flat, axis=2))
     return jnp.concatenate(lines, axis=1)
+
+
+def refuse_decisive(call: str, left: np.ndarray, eps: float, consequence: str) -> None:
+    """Refuse examples without which the others determine no parameters.
+
+    Args:
+        call: The call, for messages.
+        left: For each example, or cluster, what the others leave of the curvature in
+            each direction.
+        eps: The relative size of rounding of what it was computed from.
+        consequence: What it means here.
+
+    Raises:
+        ValueError: If nothing is left but rounding.
+    """
+    if not left.size or np.min(left) > 10 * left.shape[-1] * eps:
+        return
+    worst = np.unravel_index(np.argmin(left), left.shape)
+    raise ValueError(
+        f"`{call}`: without example or cluster {worst[0]} the parameters are not "
+        f"determined (its share of the curvature is {1 - left[worst]:.6g} in some "
+        f"direction), {consequence}"
+    )

@@ -1,20 +1,27 @@
 """Influence of single examples: on a function of the parameters, and on the fit."""
 
+import warnings
 from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import (
     AbstractReport,
     Function,
+    NotStationaryWarning,
+    OutputError,
     Point,
     RealNumber,
     Scalar,
+    Tracer,
     Vector,
     Where,
+    describe_tree,
+    message,
     split_point,
 )
 from hotk.estimate import Estimate
@@ -22,7 +29,8 @@ from hotk.first import jacobian, jvp
 from hotk.linop import AbstractOperator, HessianOperator, Identity, space
 
 from ._definite import inverse_root
-from ._examples import Examples
+from ._examples import Examples, refuse_decisive
+from ._normal import SMALL_SHIFT
 from ._parameters import check_space
 
 
@@ -77,7 +85,8 @@ def influence(
     Raises:
         NotPositiveDefiniteError: If a factorization meets a curvature that is not
             positive definite.
-        OutputError: If the losses are not one number for each example.
+        OutputError: If the losses are not one number for each example, or the target is
+            no real array.
         DtypeError: If a parameter is complex.
 
     Example:
@@ -101,6 +110,16 @@ def influence(
         A = curvature
     A = A + jnp.asarray(damping, space.scalar_dtype(like)) * Identity()
     value = target(x)
+    if not eqx.is_inexact_array(value) or jnp.iscomplexobj(value):
+        raise OutputError(
+            message(
+                _INFLUENCE,
+                "`target(x)` must return a real array.",
+                expected="a floating array, such as the losses of test examples",
+                got=describe_tree(value),
+                fix="Join several by `jnp.concatenate`, or call it once for each.",
+            )
+        )
     slopes = jacobian(target, x, where=examples.where)
     lead = lambda a: a.reshape(value.size, *a.shape[value.ndim :])
     rows = jax.tree.structure(like).unflatten(
@@ -169,29 +188,31 @@ def leave_one_out(
 ) -> LeaveOneOut:
     r"""Approximate the fits without one example each by one Newton step.
 
-    Without example i the sum of the losses has the gradient $-\nabla \ell_i$ at its
-    minimum and the Hessian $H - H_i$, so its minimum is near $x + (H - H_i)^{-1} \nabla
-    \ell_i$ [1]. It is exact for linear least squares. The Hessians of all examples are
-    stored, `N n^2` numbers.
+    Without example i the sum of the losses has the gradient $g - \nabla \ell_i$ and the
+    Hessian $H - H_i$, so its minimum is near $x + (H - H_i)^{-1} (\nabla \ell_i - g)$
+    [1]; g is zero at the minimum of the whole sum. It is exact for linear least
+    squares. The Hessians of all examples are stored, `N n^2` numbers.
 
     Args:
         losses: `losses(x, *data)`, which returns one number for each example, whose
             *sum* was minimized. A loss depends on its own row of the data alone. A
             penalty is divided among them.
         x: The minimum: any pytree.
-        *data: Arrays with the examples in their first axis.
+        *data: Arrays with the examples in their first axis. For data that the function
+            captures instead, all losses are computed for each of the fits.
         where: Which leaves of `x` are parameters; see `hotk.Where`.
 
     Returns:
-        A `LeaveOneOut`: parameters, losses and leverages.
+        A `LeaveOneOut`: parameters, losses and leverages. A `hotk.NotStationaryWarning`
+        tells if `x` is no minimum.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian of the sum is not positive definite.
         OutputError: If the losses are not one number for each example.
-        StructureError: If the arrays of `data` have no common first axis.
+        StructureError: If the arrays of `data` have no common first axis, or no rows.
         DtypeError: If a parameter is complex.
-        TypeError: If there is no array in `data`.
-        ValueError: If the loss of an example depends on others.
+        ValueError: If the loss of an example depends on others, or without an example
+            the others do not determine the parameters.
 
     Example:
         >>> X, y = jnp.arange(4.0), jnp.array([0.0, 1.0, 2.0, 5.0])
@@ -207,24 +228,43 @@ def leave_one_out(
             Statistical Society B 82(4), 965-996.
     """
     examples = Examples.of(_LEAVE, losses, x, data, where)
-    if not examples.by_rows:
-        raise TypeError(
-            f"`{_LEAVE}`: give the data as arguments, as in "
-            "`leave_one_out(losses, x, X, y)`: a row is evaluated without the others."
-        )
     like = examples.parameters
     H = HessianOperator(examples.total(), x, *data, where=examples.where)
     root = inverse_root(_LEAVE, H.matrix(), like, _HINT).root
     scores = jnp.matmul(examples.scores(), root, precision="highest")
+    total = jnp.sum(scores, axis=0)
     shares = jnp.einsum(
         "ia,gij,jb->gab", root, examples.hessians(), root, precision="highest"
     )
     eye = jnp.eye(H.size, dtype=root.dtype)
-    steps = jnp.linalg.solve(eye[None] - shares, scores[..., None])[..., 0]
+    if not isinstance(shares, Tracer):
+        left = 1 - np.linalg.eigvalsh(np.asarray(shares, float))
+        eps = float(jnp.finfo(shares.dtype).eps)
+        refuse_decisive(_LEAVE, left, eps, "so there is no fit without it.")
+    own = (scores - total[None])[..., None]
+    steps = jnp.linalg.solve(eye[None] - shares, own)[..., 0]
     steps = jnp.matmul(steps, root.T, precision="highest")
+    _warn_of_a_slope(total, scores)
     center = space.flattened(like)
-    left = jax.vmap(lambda s: space.unflattened(center + s, like))(steps)
+    fits = jax.vmap(lambda s: space.unflattened(center + s, like))(steps)
     rest = split_point(x, examples.selected)[1]
-    at = lambda one, row, p: one(eqx.combine(p, rest), row)
-    of_each = examples.each(at, left)
-    return LeaveOneOut(left, of_each, jnp.trace(shares, axis1=1, axis2=2))
+    of_each = examples.own_losses(lambda p: eqx.combine(p, rest), fits)
+    return LeaveOneOut(fits, of_each, jnp.trace(shares, axis1=1, axis2=2))
+
+
+def _warn_of_a_slope(total: Float[Array, " n"], scores: Float[Array, "N n"]) -> None:
+    """Tell if the sum of the losses is not at its minimum.
+
+    The root of the sum of the squares of all scores is what their sum varies by.
+    """
+    if isinstance(total, Tracer):
+        return
+    sizes = np.linalg.norm(np.asarray(scores, float))
+    shift = np.linalg.norm(np.asarray(total, float)) / (sizes or 1.0)
+    if shift > SMALL_SHIFT:
+        warnings.warn(
+            f"`{_LEAVE}`: the point is not the minimum of the sum of the losses: that "
+            f"of the quadratic there is {shift:.2g} standard errors away.",
+            NotStationaryWarning,
+            3,
+        )

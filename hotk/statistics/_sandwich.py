@@ -19,7 +19,7 @@ from hotk.linop import AbstractOperator, HessianOperator, space
 
 from ._covariance import DenseCovariance, standard_errors
 from ._definite import inverse_root
-from ._examples import Examples
+from ._examples import Examples, refuse_decisive
 from ._normal import NormalApproximation, shift_text
 from ._parameters import check_space
 
@@ -67,6 +67,7 @@ def sandwich(
             Jacobian.
         kind: `"HC0"`, `"HC1"`, `"HC2"` or `"HC3"`.
         clusters: A label for each example; those of one cluster may be correlated.
+            There must be two clusters at least; dozens are needed to trust the errors.
         curvature: An operator in place of the Hessian of the sum of the losses, such as
             the expected information, `FisherOperator`.
         where: Which leaves of `x` are parameters; see `hotk.Where`.
@@ -78,10 +79,12 @@ def sandwich(
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite.
         OutputError: If the losses are not one number for each example.
-        StructureError: If the arrays of `data` have no common first axis.
+        StructureError: If the arrays of `data` have no common first axis, or no rows.
         DtypeError: If a parameter is complex.
+        TypeError: If `clusters` is traced.
         ValueError: If there is no such kind, the loss of an example depends on others,
-            or an example alone determines a parameter, for `"HC2"` and `"HC3"`.
+            there is one cluster only, or an example alone determines a parameter, for
+            `"HC2"` and `"HC3"`.
 
     Example:
         >>> t = jnp.arange(6.0)
@@ -147,13 +150,26 @@ def _groups(clusters: Any, count: int) -> np.ndarray | None:
     """Return for each example the number of its cluster."""
     if clusters is None:
         return None
+    if isinstance(clusters, Tracer):
+        raise TypeError(
+            f"`{_CALL}`: the number of clusters decides the shapes of arrays, and of "
+            "traced labels it is not known. Let the function in `jit` capture them."
+        )
     labels = np.asarray(clusters)
     if labels.shape != (count,):
         raise ValueError(
             f"`{_CALL}`: `clusters` has shape {labels.shape}, and there are {count} "
             "examples: give one label for each."
         )
-    return np.unique(labels, return_inverse=True)[1]
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError(f"`{_CALL}`: a label in `clusters` is NaN.")
+    groups = np.unique(labels, return_inverse=True)[1]
+    if groups.max() == 0:
+        raise ValueError(
+            f"`{_CALL}`: all examples are in one cluster. The scores of a fit add up "
+            "to zero, so it takes more than one cluster to see how they vary."
+        )
+    return groups
 
 
 def _summed(a: Array, groups: np.ndarray | None) -> Array:
@@ -171,14 +187,18 @@ def _corrected(
     """Return the scores in the basis in which the Hessian is one, corrected."""
     if shares is None:
         return jnp.matmul(scores, bread, precision="highest")
+    eps = float(jnp.finfo(scores.dtype).eps)
     if isinstance(scores, Tracer):
-        return _solved(jnp, kind, bread, scores, shares)
+        return _solved(jnp, kind, bread, scores, shares, eps)
     # Outside of a transformation on the host: nothing to compile, double precision.
-    on_host = [np.asarray(a, float) for a in (bread, scores, shares)]
-    return jnp.asarray(_solved(np, kind, *on_host).astype(scores.dtype))
+    basis, rows, parts = (np.asarray(a, float) for a in (bread, scores, shares))
+    found = _solved(np, kind, basis, rows, parts, eps)
+    return jnp.asarray(found.astype(scores.dtype))
 
 
-def _solved(numpy: Any, kind: Kind, bread: Any, scores: Any, shares: Any) -> Any:
+def _solved(
+    numpy: Any, kind: Kind, bread: Any, scores: Any, shares: Any, eps: float
+) -> Any:
     """Return the corrected scores, by the functions of NumPy or those of JAX.
 
     Raises:
@@ -186,13 +206,8 @@ def _solved(numpy: Any, kind: Kind, bread: Any, scores: Any, shares: Any) -> Any
     """
     values, vectors = numpy.linalg.eigh(bread.T[None] @ shares @ bread[None])
     left = 1 - values
-    if numpy is np and not np.min(left) > 0:
-        worst = np.unravel_index(np.argmin(left), left.shape)
-        raise ValueError(
-            f"`{_CALL}`: without example or cluster {worst[0]} the parameters are not "
-            f"determined (its share of the curvature is {values[worst]:.6g} in some "
-            f"direction), so there is no {kind}. Use HC0 or HC1."
-        )
+    if numpy is np:
+        refuse_decisive(_CALL, left, eps, f"so there is no {kind}. Use HC0 or HC1.")
     power = -0.5 if kind == "HC2" else -1.0
     along = (scores @ bread)[:, None, :] @ vectors * (left**power)[:, None, :]
     return (along @ numpy.swapaxes(vectors, 1, 2))[:, 0]

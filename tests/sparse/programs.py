@@ -13,6 +13,7 @@ A = jnp.asarray(_rng.normal(size=(4, 4)))
 LOWER = jnp.asarray(np.tril(_rng.normal(size=(3, 3))) + 3 * np.eye(3))
 KERNEL = jnp.asarray(_rng.normal(size=(3, 2, 3)))
 PAIRS = jnp.asarray(_rng.integers(0, 4, (6, 2)))
+PLACES = jnp.asarray(_rng.permutation(40)[:N])
 
 
 def point(seed):
@@ -38,6 +39,33 @@ def _two_carries(x):
 def _shift_register(x):
     step = lambda c, u: (jnp.concatenate([c[1:], u[None]]), jnp.prod(c) * u)
     return jnp.sum(lax.scan(step, x[:3], x[3:])[1])
+
+
+@jax.checkpoint
+def _at_computed_places(x):
+    """The places are computed again in the program of the derivative."""
+    i = jnp.arange(6)
+    at = lax.select(i < 3, (2 * i + 1) % N, abs(3 * i - 20) << 1)
+    turned = jnp.ravel(i.reshape(2, 3) * 2, order="F")
+    return jnp.sum(x[at] ** 2 * x[turned] * x[N - 1 - i // 2])
+
+
+def _masked_after_scatter(x):
+    y = jnp.zeros(40).at[PLACES].add(x)
+    return jnp.sum(jnp.where(y > 0, y**2, jnp.sin(y)) * jnp.roll(y, 1))
+
+
+def _long_register(x):
+    """A carry of numbers that all depend on the same ones, from two steps on."""
+
+    def step(c, u):
+        c = 1.5 * jnp.concatenate([c[1:], jnp.zeros(1)])
+        for i in range(12):
+            c = c.at[i % 4].add(0.1 * i * u * x[0])
+        return c, c
+
+    c, cs = lax.scan(step, x[0] * jnp.ones(4), jnp.arange(1.0, 7.0))
+    return jnp.sum(c**2) + jnp.sum(cs**3)
 
 
 def _rollout(x):
@@ -186,6 +214,7 @@ PROGRAMS = {
     "repeat": lambda x: jnp.sum(jnp.repeat(x[:8], 3) * x**2),
     "scan with two carries": _two_carries,
     "scan with a shift register": _shift_register,
+    "scan with a long register": _long_register,
     "scan that remembers": _rollout,
     "scan backwards": _reversed_scan,
     "scan that adds up": _running_sum,
@@ -200,12 +229,15 @@ PROGRAMS = {
     "checkpoint": lambda x: jnp.sum(
         jax.checkpoint(lambda y: jnp.sin(y) * jnp.roll(y, 1))(x)
     ),
+    "checkpoint of computed places": _at_computed_places,
     "custom_jvp": lambda x: jnp.sum(_clipped(x[1:] * x[:-1])),
     "custom_vjp": lambda x: jnp.sum(_cubed(x[1:] * x[:-1])),
     "norm": jnp.linalg.norm,
     "logsumexp": jax.nn.logsumexp,
     "linear": jnp.sum,
     "constant": lambda x: 3.0 + 0 * jnp.sum(x),
+    "masked where it is scattered": _masked_after_scatter,
+    "read outside": lambda x: jnp.sum(x.at[jnp.array([2, 30])].get(mode="clip") ** 3),
     "single entries": lambda x: x[3] ** 3 * x[4],
     "complex": lambda x: jnp.sum(jnp.abs(lax.complex(x[:-1], x[1:])) ** 4),
     "where": lambda x: jnp.sum(jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1)), 0)),
@@ -250,6 +282,7 @@ CONSERVATIVE = {
     "determinant",
     "grouped convolution",
     "where",
+    "masked where it is scattered",
     "clip",
     "cond",
     "interpolation",

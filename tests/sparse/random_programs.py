@@ -1,7 +1,8 @@
 """Random programs with sparse derivatives, drawn operation by operation.
 
 `python -m tests.sparse.random_programs 10000` compares as many with `jax.hessian` and
-`jax.jacobian`, and prints those of which an entry is wrong or missing.
+`jax.jacobian`, and prints those of which an entry is wrong or missing; with a further
+number they begin at that seed. Those from a million on have more kinds of operations.
 """
 
 import sys
@@ -13,9 +14,11 @@ import numpy as np
 from jax import lax
 
 import hotk
+from tests.sparse.more_operations import MORE
 
 
 N = 12
+FURTHER = 1_000_000  # programs with these seeds draw from more operations
 TOGETHER = 4  # programs that are compiled as one
 
 
@@ -144,16 +147,18 @@ OPERATIONS = (
 
 def program(seed):
     """Return a function of twelve numbers that gives a few, drawn by a seed."""
+    operations = (*OPERATIONS, *MORE, *MORE) if seed >= FURTHER else OPERATIONS
 
     def f(x):
         rng = np.random.default_rng(seed)
         a = x
         for _ in range(rng.integers(2, 6)):
-            a = jnp.tanh(OPERATIONS[rng.integers(len(OPERATIONS))](rng, a))
+            a = jnp.tanh(operations[rng.integers(len(operations))](rng, a))
+            a = a.reshape(-1)[:60] if a.size > 60 and seed >= FURTHER else a
             a = a if a.size else x
             a = a if a.ndim else a[None]
             if rng.random() < 0.3:
-                b = OPERATIONS[rng.integers(len(OPERATIONS))](rng, x).reshape(-1)
+                b = operations[rng.integers(len(operations))](rng, x).reshape(-1)
                 k = min(a.size, b.size)
                 a = a.reshape(-1)[:k] * b[:k] if k else a
         return a
@@ -205,8 +210,9 @@ def _error(matrix, exact):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     jax.config.update("jax_enable_x64", True)
-    count, wrong = int(sys.argv[1]), 0
-    for first in range(0, count, TOGETHER):
+    count, begin = (int(word) for word in [*sys.argv[1:], 0][:2])
+    wrong = 0
+    for first in range(begin, begin + count, TOGETHER):
         lacking = missing(first)
         # Values are compiled, which takes longer: those of every tenth group.
         found = errors(first) if first % (10 * TOGETHER) == 0 else (0.0, 0.0)

@@ -105,3 +105,59 @@ def test_identities_of_trees():
     tree = {"a": jnp.ones(2), "b": jnp.ones((), jnp.float32)}
     close(hotk.sparse.identity(tree) @ tree, jax.tree.map(np.asarray, tree))
     assert hotk.sparse.identity(3, np.float32).dtype == np.float32
+
+
+def test_what_is_derived_of_two_patterns_depends_on_all_of_them():
+    """Symmetry and trees of the second one too: a sum is no sum of another pair."""
+    one = hotk.sparse.identity(2)
+    rows, cols = [0, 0, 1, 1], [0, 1, 0, 1]
+    symmetric = hotk.SparseMatrix.from_coo(
+        [1.0, 2, 2, 3], rows, cols, (2, 2), symmetric=True
+    )
+    other = hotk.SparseMatrix.from_coo([1.0, 2, 5, 3], rows, cols, (2, 2))
+    assert (one + symmetric).symmetric
+    sum_ = one + other
+    assert not sum_.symmetric
+    close(sum_.T.todense(), np.array([[2.0, 5.0], [2.0, 4.0]]))
+
+    tree = {"a": jnp.array([1.0]), "b": jnp.array([2.0])}
+    in_trees, in_arrays = hotk.sparse.diagonal(tree), hotk.sparse.diagonal(np.ones(2))
+    assert in_trees.pattern.digest == in_arrays.pattern.digest
+    assert (other @ in_trees).pattern.input.keys() == tree.keys()
+    close((other @ in_arrays) @ np.ones(2), np.array([3.0, 8.0]))
+    assert (other @ in_arrays).pattern.input.shape == (2,)
+
+
+def test_a_sum_has_the_trees_of_the_matrix_that_has_some():
+    tree = {"a": jnp.array([1.0]), "b": jnp.array([2.0])}
+    D = hotk.sparse.diagonal(tree)
+    for total in (D + hotk.sparse.identity(2), hotk.sparse.identity(2) + D):
+        close((total @ tree)["b"], np.array([6.0]))
+
+
+def test_matrices_of_scipy_and_sums_from_zero():
+    A, a = scattered(RNG, 4, 4, 8)
+    close((A @ scipy.sparse.csr_array(a)).todense(), a @ a, rtol=1e-12)
+    close(sum([A, A]).todense(), 2 * a)
+
+
+def test_the_identity_of_complex_numbers():
+    z = jnp.array([1.0 + 2.0j, -3.0j])
+    close(hotk.sparse.identity(z) @ z, np.asarray(z))
+
+
+def test_integers_become_floating():
+    for values in ([1, 2], np.array([1, 2]), jnp.array([1, 2])):
+        A = hotk.SparseMatrix.from_coo(values, [0, 1], [0, 1])
+        assert A.dtype == jnp.asarray(1.0).dtype
+    with pytest.raises(TypeError, match="no integers"):
+        hotk.SparseMatrix.from_coo([1.0], [0.5], [0])
+
+
+def test_a_symmetric_matrix_has_both_halves():
+    with pytest.raises(hotk.StructureError, match="give both halves"):
+        hotk.SparseMatrix.from_coo([1.0, 2.0], [0, 0], [0, 1], (2, 2), symmetric=True)
+    with pytest.raises(hotk.StructureError, match="mirror image"):
+        hotk.sparse.Pattern([0], [0], (1, 2), symmetric=True)
+    with pytest.raises(hotk.StructureError, match="32 bits"):
+        hotk.SparseMatrix.from_coo([1.0], [3 * 10**9], [0])

@@ -109,3 +109,73 @@ def test_what_cannot_be_factorized():
         B.factorize().inertia()
     with pytest.raises(TypeError, match="needs numbers"):
         jax.jit(lambda A: A.factorize().pivots)(B)
+
+
+SINGULAR = {
+    "zero": ([0.0], [0], [0], 1),
+    "no entry": (np.zeros(0), [], [], 1),
+    "ones": (np.ones(4), [0, 0, 1, 1], [0, 1, 0, 1], 2),
+    "an empty row": ([1.0], [0], [0], 2),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_singular_matrices_say_so(name):
+    values, rows, cols, n = SINGULAR[name]
+    rows, cols = np.asarray(rows, int), np.asarray(cols, int)
+    A = hotk.SparseMatrix.from_coo(values, rows, cols, (n, n), symmetric=True)
+    for call in (A.factorize, lambda: A.solve(np.ones(n))):
+        with pytest.raises(RuntimeError, match="the matrix is singular") as caught:
+            call()
+        assert caught.type is RuntimeError
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="a pivot of zero"):
+        A.cholesky()
+    with pytest.raises(RuntimeError, match="the matrix is singular"):
+        jax.block_until_ready(jax.jit(lambda A: A.solve(jnp.ones(n)))(A))
+
+
+def test_numbers_that_are_none():
+    """Solutions are those of JAX's dense solver; factors say what is wrong."""
+    A = hotk.sparse.diagonal(jnp.array([1.0, jnp.nan]))
+    for solve in (A.solve, jax.jit(lambda b: A.solve(b))):
+        assert np.isnan(solve(np.ones(2))).all()
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        hotk.sparse.diagonal(jnp.array([1.0, jnp.inf])).factorize()
+
+
+def test_definiteness_does_not_depend_on_units():
+    """Variables of which one is measured in nanometres, the other in light years."""
+    scale = np.array([1e-9, 1.0, 1e16])
+    dense = scale[:, None] * (np.eye(3) + 0.5) * scale
+    rows, cols = np.nonzero(dense)
+    A = hotk.SparseMatrix.from_coo(dense[rows, cols], rows, cols, symmetric=True)
+    assert A.cholesky().inertia() == (3, 0, 0)
+    path = [1.0, -1, -1, 2, -1, -1, 1]  # the Laplacian of a path: ones are in its null
+    rows, cols = [0, 0, 1, 1, 1, 2, 2], [0, 1, 0, 1, 2, 1, 2]
+    flat = hotk.SparseMatrix.from_coo(np.array(path) / 3, rows, cols, symmetric=True)
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        flat.cholesky()
+
+
+def test_an_empty_matrix():
+    A = hotk.SparseMatrix(
+        np.zeros(0), hotk.sparse.Pattern([], [], (0, 0), symmetric=True)
+    )
+    assert A.solve(np.zeros(0)).shape == (0,)
+    assert A.factorize().inertia() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_a_matrix_and_its_transpose_are_seen_to_be_symmetric(dtype):
+    J, j = scattered(np.random.default_rng(4), 9, 6, 40, dtype)
+    weights = np.linspace(1e-3, 3.0, 9).astype(dtype)
+    gram = J.T @ hotk.sparse.diagonal(weights) @ J + hotk.sparse.identity(6, dtype)
+    assert not gram.symmetric
+    factors = gram.cholesky()
+    assert factors.inertia() == (6, 0, 0)
+    dense = j.T @ np.diag(weights) @ j + np.eye(6)
+    logdet = np.linalg.slogdet(dense.astype(float))[1]
+    np.testing.assert_allclose(factors.logdet(), logdet, rtol=1e-4)
+    other = gram + 1e-2 * hotk.SparseMatrix.from_coo([1.0], [0], [1], (6, 6))
+    with pytest.raises(ValueError, match="symmetric"):
+        other.cholesky()

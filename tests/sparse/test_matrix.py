@@ -260,3 +260,13 @@ def test_it_shows_well():
     assert repr(A) == "SparseMatrix(4 x 4, 4 entries of f64, 25 %, 64 B)"
     assert "25 %" in A._repr_html_()
     assert jax.eval_shape(lambda: hotk.sparse.identity(4)).shape == (4, 4)
+
+
+def test_blocks_beside_leaves_without_entries():
+    x = {"a": jnp.ones(2), "b": jnp.zeros((0, 3)), "c": {"p": jnp.ones(3), "q": []}}
+    x["d"] = jnp.zeros(0)
+    f = lambda x: jnp.sum(x["a"]) ** 2 * jnp.sum(x["c"]["p"] ** 3)
+    H = hotk.sparse_hessian(f, x)
+    close(H.block("a", "c").todense(), np.full((2, 3), 12.0))
+    assert H.block("a", "c").pattern.input["p"].shape == (3,)
+    assert H.block("b", "c/p").shape == (0, 3)

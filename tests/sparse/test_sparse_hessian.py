@@ -7,6 +7,7 @@ import pytest
 
 import hotk
 from tests.counting import compiles, traces
+from tests.helpers import close
 from tests.sparse.test_programs import dense
 
 
@@ -251,3 +252,18 @@ def test_a_loop_of_unknown_length():
 
     J = hotk.sparse_jacobian(f, X)
     assert np.allclose(dense(J), jax.jacfwd(f)(X))
+
+
+def test_what_is_read_outside_of_an_array():
+    """XLA clips an index of which JAX promises that it lies inside, as in `x[i]`."""
+    places = jnp.array([1, 20, -30])
+    for mode in (None, "clip", "fill"):
+        f = lambda x, mode=mode: x.at[places].get(mode=mode, fill_value=0.0) ** 2
+        x = jnp.arange(1.0, 13.0)
+        found = hotk.sparse_jacobian(f, x, mode=hotk.Forward()).todense()
+        close(found, np.asarray(jax.jacfwd(f)(x)))
+
+
+def test_shapes_of_another_width_warn_of_nothing(default_settings):
+    shape = jax.ShapeDtypeStruct((3,), np.float64)
+    assert hotk.sparsity(lambda x: jnp.sum(x**2), shape).nnz == 3

@@ -104,3 +104,9 @@ def test_an_operation_that_is_not_known_depends_on_all():
     for seed in range(2):
         x = point(seed)
         assert np.allclose(dense(hotk.sparse_hessian(f, x)), jax.hessian(f)(x))
+
+
+def test_a_pattern_that_is_all_dense_is_refused_with_its_bytes():
+    at_the_largest = lambda x: x[jnp.argmax(x)] ** 3
+    with pytest.raises(hotk.TooLargeError, match=r"n = 1000000 .*does not fit"):
+        hotk.sparsity(at_the_largest, jnp.ones(1_000_000))

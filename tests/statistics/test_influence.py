@@ -1,5 +1,7 @@
 """`influence` and `leave_one_out` against fits without the example."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,8 +107,41 @@ def test_under_jit():
 
 
 def test_what_is_refused():
-    with pytest.raises(TypeError, match="give the data as arguments"):
-        hotk.statistics.leave_one_out(lambda b: losses(b, X, Y), B)
     total = lambda b: jnp.sum(losses(b, X, Y))
     with pytest.raises(hotk.OutputError, match="one number for each example"):
         hotk.statistics.influence(total, B, target=lambda b: b)
+    with pytest.raises(hotk.OutputError, match="must return a real array"):
+        hotk.statistics.influence(losses, B, X, Y, target=lambda b: {"b": b})
+
+
+def test_leave_one_out_of_captured_data():
+    found = hotk.statistics.leave_one_out(lambda b: losses(b, X, Y), B)
+    again = np.linalg.lstsq(X[without(7)], Y[without(7)])[0]
+    close(found.parameters[7], again)
+    close(found.losses[7], (X[7] @ again - Y[7]) ** 2 / 2)
+
+
+def test_many_fits_in_parts(monkeypatch):
+    monkeypatch.setattr("hotk.statistics._examples._MOST_LOSSES", 7 * N)
+    found = hotk.statistics.leave_one_out(lambda b: losses(b, X, Y), B)
+    hat = np.diag(X @ np.linalg.inv(X.T @ X) @ X.T)
+    close(found.losses, ((Y - X @ np.asarray(B)) / (1 - hat)) ** 2 / 2)
+
+
+def test_leave_one_out_from_a_point_that_is_no_minimum():
+    """A Newton step of what is left: exact for least squares from anywhere."""
+    with pytest.warns(hotk.NotStationaryWarning, match="standard errors away"):
+        found = hotk.statistics.leave_one_out(losses, B + 1.0, X, Y)
+    close(found.parameters[3], np.linalg.lstsq(X[without(3)], Y[without(3)])[0])
+
+
+@pytest.mark.parametrize("kind", ["HC2", "HC3", None])
+def test_an_example_that_alone_determines_a_parameter(kind):
+    """One has a dummy variable of its own: rounding leaves it 1e-16 of leverage."""
+    dummy = np.column_stack([np.ones(8), np.eye(8)[2], np.arange(8) / 3])
+    y = np.random.default_rng(1).normal(size=8)
+    b = jnp.asarray(np.linalg.lstsq(dummy, y)[0])
+    sandwich = functools.partial(hotk.statistics.sandwich, kind=kind)
+    call = hotk.statistics.leave_one_out if kind is None else sandwich
+    with pytest.raises(ValueError, match="without example or cluster 2"):
+        call(losses, b, dummy, y)

@@ -123,3 +123,22 @@ def test_what_is_refused(as_user):
     exact = jnp.asarray(np.linalg.lstsq(alone, Y)[0])
     with pytest.raises(ValueError, match="without example or cluster 3"):
         sandwich(losses, exact, alone, Y, kind="HC3")
+
+
+def test_no_examples():
+    for call in (hotk.statistics.sandwich, hotk.statistics.leave_one_out):
+        with pytest.raises(hotk.StructureError, match="there are no examples"):
+            call(losses, jnp.asarray(B), X[:0], Y[:0])
+
+
+def test_clusters_that_tell_nothing():
+    with pytest.raises(ValueError, match="all examples are in one cluster"):
+        hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, clusters=np.zeros(N))
+    labels = np.where(np.arange(N) < 2, np.nan, np.arange(N) % 4)
+    with pytest.raises(ValueError, match="is NaN"):
+        hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, clusters=labels)
+    of_labels = lambda c: (
+        hotk.statistics.sandwich(losses, jnp.asarray(B), X, Y, clusters=c).covariance
+    )
+    with pytest.raises(TypeError, match="capture them"):
+        jax.jit(of_labels)(jnp.arange(N) % 4)
