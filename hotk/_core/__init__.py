@@ -48,6 +48,7 @@ from ._compat import (
     jit_like as jit_like,
     jit_options as jit_options,
     mapped_aval as mapped_aval,
+    needed_for as needed_for,
     new_primitive as new_primitive,
     shape_of as shape_of,
     signature_count as signature_count,
