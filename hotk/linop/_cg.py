@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop
+from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
 from hotk.prepared import jitted
 
 from . import space
@@ -80,6 +80,7 @@ class State(NamedTuple):
     reason: Reason
 
 
+@names_ours
 def cg(
     operator: AbstractLinearMap,
     b: PyTree,
@@ -133,6 +134,7 @@ def cg(
     return loop(operator, _run, *inputs, None)
 
 
+@names_ours
 def steihaug(
     operator: AbstractLinearMap,
     g: PyTree,
