@@ -14,9 +14,11 @@ _JAX = os.path.dirname(os.path.abspath(jax.__file__))
 _HOTK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LOSSES = os.path.join(_HOTK, "curvature")
 _OWN_FUNCTIONS = {
+    "_ndtri": "ndtri",
     "_slogdet_lu": "slogdet",
     "log_ndtr": "log_ndtr",
     "logaddexp": "logaddexp",
+    "zeta": "zeta",
 }
 
 

@@ -69,6 +69,11 @@ EXACT = {
         [0.3, 1e-3, 50.0, -2.0],
     ),
     "erf_inv": (lax.erf_inv, mpmath.erfinv, [0.3, -0.8, 0.99]),
+    "ndtri": (
+        special.ndtri,
+        lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1),
+        [0.02, 0.3, 0.9],
+    ),
     "power": (lambda x: x**1.7, lambda x: x ** mpmath.mpf(1.7), [0.3, 1e-3, 7.0]),
     "power of a base": (lambda x: 1.7**x, lambda x: mpmath.mpf(1.7) ** x, [0.3, -7.0]),
     "power of itself": (lambda x: x**x, lambda x: x**x, [0.3, 7.0]),
@@ -105,6 +110,8 @@ def found(f, points, order):
 @pytest.mark.parametrize("name", EXACT)
 def test_coefficients_to_order_twelve(name):
     f, exact, points = EXACT[name]
+    if name == "ndtri" and "custom_jvp" not in str(jax.make_jaxpr(f)(0.3)):
+        pytest.skip("this JAX differentiates its approximation of the function")
     expected = known(exact, points, 12)
     np.testing.assert_allclose(found(f, points, 12), expected, rtol=1e-12)
 
@@ -177,7 +184,6 @@ FUNCTIONS = {
     "log_softmax": lambda x: jax.nn.log_softmax(jnp.stack([x, x * x]))[0],
     "logsumexp": lambda x: special.logsumexp(jnp.stack([x, x * x])),
     "mish": jax.nn.mish,
-    "ndtri": special.ndtri,
     "sinc": jnp.sinc,
     "xlogy": lambda x: special.xlogy(x, x + 1),
     "zeta": lambda x: special.zeta(3.0, x),

@@ -137,16 +137,18 @@ def _polygamma(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
 
 def _zeta(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
     s, q = inputs
-    if s.moves:
-        return None
     first = bound(equation, [s.primal, q.primal])[0]
+    if s.moves or q.primal.shape != first.shape:
+        return None
     exponent = widened(jnp.broadcast_to(s.primal, first.shape))
     zetas = _zetas(exponent + 1, widened(q.primal), q.order)
     factor = jnp.ones_like(exponent)
     rows = [first]
     for j in range(1, q.order + 1):
         factor = -factor * (exponent + (j - 1)) / j
-        rows.append((factor * zetas[j - 1]).astype(first.dtype))
+        term = (factor * zetas[j - 1]).astype(first.dtype)
+        # The sums go on where the function itself has no value.
+        rows.append(jnp.where(jnp.isnan(first), first, term))
     return [composed(q, jnp.stack(rows))]
 
 

@@ -1,10 +1,10 @@
 """Rules for functions whose own derivative rules would be applied order after order."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from hotk._core import JaxprEqn, Leaf, bound
@@ -53,18 +53,23 @@ def _cbrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     return [as_series(y)]
 
 
-def _erf_inv(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
-    r"""Solve $y' = \frac{\sqrt\pi}{2} e^{y^2} x'$."""
-    (x,) = inputs
-    first = bound(equation, [x.primal])[0]
-    half = float(np.sqrt(np.pi)) / 2
-    exponential = _Exponential(half * jnp.exp(first * first))
+def _quantile(factor: float, rate: float) -> Rule:
+    r"""Return the rule that solves $y' = a\,e^{c y^2} x'$, as inverses of erf do."""
 
-    def slope(y: list[Coefficient]) -> Coefficient:
-        k = len(y) - 1
-        return exponential.terms[0] if k == 0 else exponential.next(square(y, k))
+    def rule(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
+        (x,) = inputs
+        first = bound(equation, [x.primal])[0]
+        exponential = _Exponential(factor * jnp.exp(rate * first * first))
 
-    return [as_series(from_slope(x, first, slope))]
+        def slope(y: list[Coefficient]) -> Coefficient:
+            k = len(y) - 1
+            if k == 0:
+                return exponential.terms[0]
+            return exponential.next(scaled(rate, square(y, k)))
+
+        return [as_series(from_slope(x, first, slope))]
+
+    return rule
 
 
 def _log_ndtr(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
@@ -134,7 +139,8 @@ def _constant_power(x: Series, value: Array, first: Array, exponent: Leaf) -> Se
 SPECIAL: dict[str, Rule] = {
     "tan": _tan,
     "cbrt": _cbrt,
-    "erf_inv": _erf_inv,
+    "erf_inv": _quantile(math.sqrt(math.pi) / 2, 1.0),
+    "ndtri": _quantile(math.sqrt(2 * math.pi), 0.5),
     "pow": _pow,
     "logaddexp": _logaddexp,
     "log_ndtr": _log_ndtr,
