@@ -7,6 +7,7 @@ and the sums of all orders share their powers.
 """
 
 import itertools
+import math
 from typing import TypeAlias
 
 import jax
@@ -21,6 +22,7 @@ from ._series import Series
 
 
 Real: TypeAlias = Float[Array, "..."]
+Order: TypeAlias = Real | int
 
 _TERMS = 10  # of a sum, before the formula of Euler and Maclaurin for the others
 _BERNOULLI = (  # B_2k / (2k)!
@@ -37,25 +39,31 @@ _BERNOULLI = (  # B_2k / (2k)!
 )
 
 
-def _powers(a: Real, s: Real, count: int) -> Real:
+def _powers(a: Real, s: Order, count: int) -> Real:
     """Return the powers of a number above zero with exponents -s, -s - 1, ..."""
     inverse = 1 / a
-    powers = [jax.lax.pow(a, jnp.broadcast_to(-s, a.shape))]
+    # Of a known whole number in a few products: `pow` is most of the time else.
+    if isinstance(s, int):
+        powers = [inverse**s]
+    else:
+        powers = [jax.lax.pow(a, jnp.broadcast_to(-s, a.shape))]
     for _ in range(count - 1):
         powers.append(powers[-1] * inverse)
     return jnp.stack(powers)
 
 
-def _orders(s: Real, count: int) -> Real:
-    """Return s, s + 1, ... along a first axis."""
-    return s[None] + jnp.arange(count).astype(s.dtype).reshape(-1, *(1,) * s.ndim)
+def _orders(s: Order, count: int, like: Real) -> Real:
+    """Return s, s + 1, ... along a first axis, for numbers like these."""
+    first = jnp.full_like(like, s) if isinstance(s, int) else s
+    steps = jnp.arange(count).astype(like.dtype).reshape(-1, *(1,) * like.ndim)
+    return first[None] + steps
 
 
-def _sums(s: Real, q: Real, count: int) -> Real:
+def _sums(s: Order, q: Real, count: int) -> Real:
     """Return Hurwitz's zeta functions of s, s + 1, ... at a number above zero."""
     ends = jnp.arange(_TERMS + 1).astype(q.dtype).reshape(-1, *(1,) * q.ndim)
     rows = _powers(q[None] + ends, s, count)
-    orders, end = _orders(s, count)[:, None], q[None] + _TERMS
+    orders, end = _orders(s, count, q[0])[:, None], q[None] + _TERMS
     term = orders / end
     rest = end / (orders - 1) + 1 / 2 + _BERNOULLI[0] * term
     for k, pair in enumerate(itertools.pairwise(_BERNOULLI), 1):
@@ -65,7 +73,7 @@ def _sums(s: Real, q: Real, count: int) -> Real:
     return jnp.sum(rows[:, :_TERMS], axis=1) + rows[:, _TERMS] * rest
 
 
-def _zetas(s: Real, x: Real, count: int) -> Real:
+def _zetas(s: Order, x: Real, count: int) -> Real:
     r"""Return Hurwitz's zeta functions of s, s + 1, ... at a real number.
 
     Below zero the sum over all integers n of $(x + n)^{-s}$ is reflected. It depends on
@@ -85,22 +93,25 @@ def _zetas(s: Real, x: Real, count: int) -> Real:
     above, up, down = jnp.moveaxis(_sums(s, q, count), 1, 0)
     up = up + _powers(p, s, count)
     down = down + _powers(1 - p, s, count)
-    odd = _orders(s, count) % 2
+    odd = _orders(s, count, x) % 2
     sign = jnp.where(odd == 0, 1.0, jnp.where(odd == 1, -1.0, jnp.nan)).astype(x.dtype)
     whole = jnp.where((x < near)[None], sign, 1) * (up + sign * down)
     return jnp.where(below[None], whole - sign * above, above)
 
 
-def _polygamma_terms(m: Real, x: Real, order: int) -> Real:
+def _polygamma_terms(m: Order, x: Real, order: int) -> Real:
     r"""Return the coefficients 1 to K of a polygamma function at a number.
 
     They are $(-1)^{m + j + 1} \frac{(m + j)!}{j!} \zeta(m + j + 1, x)$.
     """
-    m, wide = widened(m), widened(x)
-    s = m + 2
-    zetas = _zetas(s, wide, order)
-    factor = jnp.exp(jax.lax.lgamma(m + 1))
-    factor = jnp.where(m % 2 == 0, -factor, factor)
+    wide = widened(x)
+    if isinstance(m, int):
+        factor = jnp.full_like(wide, (-1) ** (m + 1) * math.factorial(m))
+    else:
+        m = widened(m)
+        factor = jnp.exp(jax.lax.lgamma(m + 1))
+        factor = jnp.where(m % 2 == 0, -factor, factor)
+    zetas = _zetas(m + 2, wide, order)
     terms = []
     for j in range(1, order + 1):
         factor = -factor * (m + j) / j
@@ -113,15 +124,15 @@ def _lgamma(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     first, slope = bound(equation, [x.primal])[0], jax.lax.digamma(x.primal)
     rows = [first[None], slope[None]]
     if x.order > 1:
-        further = _polygamma_terms(jnp.zeros_like(x.primal), x.primal, x.order - 1)
-        rows.append(further / _orders(jnp.full_like(x.primal, 2), x.order - 1))
+        further = _polygamma_terms(0, x.primal, x.order - 1)
+        rows.append(further / _orders(2, x.order - 1, x.primal))
     return [composed(x, jnp.concatenate(rows))]
 
 
 def _digamma(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     first = bound(equation, [x.primal])[0]
-    terms = _polygamma_terms(jnp.zeros_like(x.primal), x.primal, x.order)
+    terms = _polygamma_terms(0, x.primal, x.order)
     return [composed(x, jnp.concatenate([first[None], terms]))]
 
 
