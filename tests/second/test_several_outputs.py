@@ -120,6 +120,15 @@ def test_other_keywords():
     close(only["pair"]["b"], known(X, held)["pair"]["b"])
 
 
+def test_a_function_that_returns_a_vector_and_then_a_scalar():
+    x, v = np.array([0.5, 2.0]), np.array([1.0, -1.0])
+    total = False
+    g = lambda x: jnp.sum(x**3) if total else x**3
+    for total in (False, True, False):
+        expected = 6 * x * v
+        close(hotk.hvp(g, x, v), expected if total else np.diag(expected))
+
+
 def test_a_loop_and_a_rule_choose_their_modes():
     def loop(x):
         step = lambda c: (c[0] + 1, c[1] * x)
