@@ -83,10 +83,10 @@ hotk.gradient(lambda p: p["n"] * jnp.sum(p["x"] ** 2), {"x": jnp.ones(2), "n": 3
     ),
     (
         "A loss that is not a scalar",
-        "`gradient` and `hvp` need a function that returns one real number.",
+        "`gradient` and `quadratic_form` need a function that returns one real number.",
         """
 residual = lambda w: rows @ w - targets
-hotk.hvp(residual, w, w)
+hotk.quadratic_form(residual, w, w)
 hotk.gradient(lambda w: (jnp.sum(residual(w) ** 2), "aux"), w)
 hotk.gradient(lambda w: (jnp.sum(residual(w) ** 2), w), w)
 hotk.gradient(lambda w: (jnp.sum(residual(w) ** 2), w), w, has_aux=True)[1]

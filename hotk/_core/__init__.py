@@ -48,6 +48,7 @@ from ._compat import (
     jit_like as jit_like,
     jit_options as jit_options,
     mapped_aval as mapped_aval,
+    needed_for as needed_for,
     new_primitive as new_primitive,
     shape_of as shape_of,
     signature_count as signature_count,
@@ -118,6 +119,7 @@ from ._interpret import (
     run_watched as run_watched,
     run_watched_scan as run_watched_scan,
 )
+from ._keywords import names_ours as names_ours
 from ._leaked import tracers_inside as tracers_inside
 from ._moved import (
     SHORT as SHORT,

@@ -260,6 +260,17 @@ def used_inputs(closed: ClosedJaxpr) -> list[bool]:
     return list(_partial_eval.dce_jaxpr(closed.jaxpr, outputs)[1])
 
 
+def needed_for(closed: ClosedJaxpr, outputs: Sequence[bool]) -> ClosedJaxpr:
+    """Return a program for some of its outputs, without what they do not need.
+
+    Args:
+        closed: The program.
+        outputs: For each of its outputs whether to keep it.
+    """
+    jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(outputs), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
 @contextlib.contextmanager
 def as_written(equation: JaxprEqn) -> Iterator[None]:
     """Set the line and the settings that an equation was traced under."""

@@ -137,8 +137,8 @@ class ChangingValueWarning(UserWarning):
 
 
 # `Auto` does not try another mode after one of these. A warning is raised here only if
-# the user's filters make it an error. Explicit axes that do not fit are no missing mode:
-# another that happens to work may take a hundred times as long.
+# the user's filters make it an error. Explicit axes that do not fit are no missing
+# mode: another that happens to work may take a hundred times as long.
 PASSED_ON = (
     HotkError,
     ShardingTypeError,

@@ -13,7 +13,13 @@ from ._primitives import CUSTOM, TRAITS
 _JAX = os.path.dirname(os.path.abspath(jax.__file__))
 _HOTK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LOSSES = os.path.join(_HOTK, "curvature")
-_OWN_FUNCTIONS = {"_slogdet_lu": "slogdet"}
+_OWN_FUNCTIONS = {
+    "_ndtri": "ndtri",
+    "_slogdet_lu": "slogdet",
+    "log_ndtr": "log_ndtr",
+    "logaddexp": "logaddexp",
+    "zeta": "zeta",
+}
 
 
 def check_forward(closed: ClosedJaxpr) -> None:

@@ -1,5 +1,6 @@
 """Gauss-Newton and Fisher matrices, and the Hessians of common losses."""
 
+from ._cox import CoxLoss as CoxLoss
 from ._fisher import (
     EmpiricalFisher as EmpiricalFisher,
     Fisher as Fisher,

@@ -26,6 +26,7 @@ from hotk._core import (
 )
 from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
 
+from ._cox import CoxLoss
 from ._losses import AbstractLoss
 
 
@@ -66,7 +67,7 @@ class GaussNewton(eqx.Module):
             *args: Further arguments of the model.
         """
         z = linearized(self.model, x, args)
-        if isinstance(self.loss, AbstractLoss):
+        if isinstance(self.loss, (AbstractLoss, CoxLoss)):
             loss = self.loss
             return with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
         return self.loss(z)

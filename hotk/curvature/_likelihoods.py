@@ -42,6 +42,7 @@ class GammaLoss(AbstractLikelihood):
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     shape: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+    convex = True
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
@@ -96,6 +97,7 @@ class NegativeBinomialLoss(AbstractLikelihood):
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     size: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+    convex = True
 
     def _logits(self, z: Outputs) -> Outputs:
         return z - jnp.log(_number(self.size, z))
@@ -219,6 +221,7 @@ class OrdinalCrossEntropy(AbstractLikelihood):
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
     thresholds: Num[Array, " thresholds"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+    convex = True
 
     def _bounds(self, z: Outputs, classes: Targets) -> tuple[Outputs, Outputs]:
         """Return the two thresholds of each class, minus the score."""

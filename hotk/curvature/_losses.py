@@ -63,10 +63,14 @@ class AbstractLoss(eqx.Module):
     Attributes:
         targets: What the outputs are compared with.
         reduction: `"mean"` or `"sum"` over the examples.
+        convex: Whether $\ell$ is convex in the outputs, for all targets that it takes:
+            then a Gauss-Newton matrix is known to be positive semidefinite. `False`
+            unless a class says so.
     """
 
     targets: eqx.AbstractVar[Targets]
     reduction: eqx.AbstractVar[Literal["mean", "sum"]]
+    convex = False
 
     def __check_init__(self) -> None:
         """Refuse another reduction."""
@@ -191,6 +195,7 @@ class SquaredError(AbstractLikelihood):
     """
 
     natural = True
+    convex = True
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -230,6 +235,7 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     """
 
     natural = True
+    convex = True
 
     targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -281,6 +287,7 @@ class SigmoidCrossEntropy(AbstractLikelihood):
     """
 
     natural = True
+    convex = True
 
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -319,6 +326,7 @@ class PoissonLoss(AbstractLikelihood):
     """
 
     natural = True
+    convex = True
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -361,6 +369,7 @@ class HuberLoss(AbstractLoss):
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     delta: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
+    convex = True
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""

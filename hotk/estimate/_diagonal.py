@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import RandomKey, Vector, WhileLoop
+from hotk._core import RandomKey, Vector, WhileLoop, names_ours
 from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
@@ -24,6 +24,7 @@ from ._probes import (
 )
 
 
+@names_ours
 def diagonal(
     operator: AbstractOperator,
     key: RandomKey,

@@ -3,13 +3,21 @@
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import NotPositiveDefiniteError, RandomKey, Scalar, Tracer, message
+from hotk._core import (
+    NotPositiveDefiniteError,
+    RandomKey,
+    Scalar,
+    Tracer,
+    message,
+    names_ours,
+)
 from hotk.linop import AbstractOperator
 
 from ._estimate import Estimate
 from ._spectrum import Spectrum, spectrum
 
 
+@names_ours
 def logdet(
     operator: AbstractOperator,
     key: RandomKey,

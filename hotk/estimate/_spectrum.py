@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
-from hotk._core import AbstractReport, RandomKey
+from hotk._core import AbstractReport, RandomKey, names_ours
 from hotk.linop import AbstractOperator, spectrum_of
 from hotk.prepared import jitted
 
@@ -223,6 +223,7 @@ def _quantile(
     return nodes[jnp.minimum(number, nodes.size - 1)]
 
 
+@names_ours
 def spectrum(
     operator: AbstractOperator,
     key: RandomKey,

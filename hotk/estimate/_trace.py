@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import RandomKey, Scalar, WhileLoop
+from hotk._core import RandomKey, Scalar, WhileLoop, names_ours
 from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
@@ -17,6 +17,7 @@ from ._leave_out import error_of, left_out, without_one
 from ._probes import check_arguments, draw_probes, gram, orthonormal, products, units
 
 
+@names_ours
 def trace(
     operator: AbstractOperator,
     key: RandomKey,

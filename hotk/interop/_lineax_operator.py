@@ -1,5 +1,6 @@
 """`as_lineax`: an operator for lineax's solvers."""
 
+import functools
 from typing import TYPE_CHECKING
 
 import jax
@@ -17,12 +18,15 @@ _CALL = "as_lineax(operator)"
 
 
 def as_lineax(
-    operator: AbstractOperator, *, positive_semidefinite: bool = False
+    operator: AbstractOperator, *, positive_semidefinite: bool | None = None
 ) -> "lineax.FunctionLinearOperator":
     r"""Convert a linear operator to a `lineax.FunctionLinearOperator`.
 
-    It maps $v \mapsto A v$ on the same trees, and has lineax's symmetric tag if the
-    operator is symmetric. Operators of one function at different points share one
+    It maps $v \mapsto A v$ on the same trees. It has lineax's symmetric tag if the
+    operator is symmetric, and its tag for positive semidefinite ones if the operator is
+    known to be one (`operator.positive_semidefinite`): Fisher matrices, Gauss-Newton
+    matrices of convex losses of `hotk.curvature`, and sums of them with damping.
+    Operators of one function at different points share one
     compiled program. lineax does not check tags: its conjugate gradients report success
     on a matrix that is indefinite or contains NaN, where `operator.solve` reports a
     failure. The conversion computes nothing.
@@ -30,10 +34,12 @@ def as_lineax(
     Args:
         operator: A `hotk.AbstractOperator` of a known space, without complex leaves.
         positive_semidefinite: Whether to add the tag of that name, which `lineax.CG`
-            requires. It is not checked.
+            and `lineax.Cholesky` require. It is not checked. What is known of the
+            operator if left out.
 
     Returns:
-        The `lineax.FunctionLinearOperator`, for `lineax.linear_solve`.
+        The `lineax.FunctionLinearOperator`, for `lineax.linear_solve`. Without the tag
+        the error of `lineax.CG` names this keyword.
 
     Raises:
         ImportError: If lineax is not installed.
@@ -71,6 +77,8 @@ def as_lineax(
                 fix="Use `operator.solve(b)` or `as_scipy(operator)`.",
             )
         )
+    if positive_semidefinite is None:
+        positive_semidefinite = operator.symmetric and operator.positive_semidefinite
     if positive_semidefinite and not operator.symmetric:
         raise ValueError(
             f"`{_CALL}`: the operator is not known to be symmetric, so it cannot be "
@@ -82,9 +90,41 @@ def as_lineax(
     # lineax's closure conversion traces the product to a new program at every point.
     # A tree whose leaves are the point (`test_another_point_needs_no_compile`).
     product = jax.tree_util.Partial(_product, operator)
-    return lineax.FunctionLinearOperator(
-        product, structure, tags, closure_convert=False
-    )
+    return _operator_class()(product, structure, tags, closure_convert=False)
+
+
+class _Unknown(int):
+    """`False`, for a question that lineax asks before it refuses an operator.
+
+    Where it needs definiteness it joins two answers by `|`, and raises if both are
+    false; elsewhere it takes them one by one. Its own message does not say how an
+    operator of hotk gets a tag (`test_the_error_of_cg_names_the_keyword`).
+    """
+
+    def __or__(self, other: int) -> int:
+        if other:
+            return other
+        raise ValueError(
+            "this solver of lineax needs an operator that is tagged as positive "
+            "semidefinite, and hotk does not know whether this one is. If it is, "
+            f"write `{_CALL[:-1]}, positive_semidefinite=True)`. If it may be "
+            "indefinite, use `operator.solve(b)`."
+        )
+
+
+@functools.cache
+def _operator_class() -> "type[lineax.FunctionLinearOperator]":
+    """Return the class of operators; lineax may be missing where hotk is imported."""
+    lineax = extra("lineax")
+
+    class HotkLinearOperator(lineax.FunctionLinearOperator):
+        """A `lineax.FunctionLinearOperator` that was made of an operator of hotk."""
+
+    @lineax.is_positive_semidefinite.register(HotkLinearOperator)
+    def _(operator: HotkLinearOperator) -> int:
+        return lineax.positive_semidefinite_tag in operator.tags or _Unknown(0)
+
+    return HotkLinearOperator
 
 
 def _product(operator: AbstractOperator, v: Vector) -> Vector:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop
+from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
 from hotk.prepared import jitted
 
 from . import space
@@ -82,6 +82,7 @@ class State(NamedTuple):
     reason: Reason
 
 
+@names_ours
 def cg(
     operator: AbstractLinearMap,
     b: PyTree,
@@ -135,6 +136,7 @@ def cg(
     return loop(operator, _chosen(inputs), *inputs, None)
 
 
+@names_ours
 def steihaug(
     operator: AbstractLinearMap,
     g: PyTree,

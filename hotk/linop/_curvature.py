@@ -12,6 +12,7 @@ from hotk.capture import Closure
 from hotk.curvature import (
     AbstractLikelihood,
     AbstractLoss,
+    CoxLoss,
     EmpiricalFisher,
     Fisher,
     GaussNewton,
@@ -19,7 +20,7 @@ from hotk.curvature import (
 )
 
 from ._batches import DataOperator
-from ._frozen import Selected, freeze
+from ._frozen import Selected, WithStatics, freeze
 from ._hessian import AbstractHessian, HessianOperator
 from ._source import Batches, Reduction
 
@@ -54,6 +55,15 @@ class GGNOperator(AbstractHessian):
     x: Point
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether the loss is one of `hotk.curvature` that is convex."""
+        f = self.f.skeleton.function(self.f.leaves)
+        while isinstance(f, WithStatics):
+            f = f.f
+        loss = f.loss if isinstance(f, GaussNewton) else None
+        return isinstance(loss, (AbstractLoss, CoxLoss)) and loss.convex
 
     def __init__(
         self,
@@ -180,6 +190,11 @@ class FisherOperator(AbstractHessian):
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be positive semidefinite: always `True`."""
+        return True
+
     def __init__(
         self,
         model: Function,
@@ -232,6 +247,11 @@ class SampledFisherOperator(AbstractHessian):
     x: Point
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be positive semidefinite: always `True`."""
+        return True
 
     def __init__(
         self,
@@ -288,6 +308,11 @@ class EmpiricalFisherOperator(AbstractHessian):
     x: Point
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be positive semidefinite: always `True`."""
+        return True
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import AbstractReport, RandomKey, Vector
+from hotk._core import AbstractReport, RandomKey, Vector, describe, names_ours
 
 from . import _direct, space
 from ._driver import compiled, nondifferentiable
@@ -78,6 +78,7 @@ class Eigenpairs(AbstractReport):
         return [f"{counts}, {search}", f"by {Method[self.method]}"]
 
 
+@names_ours
 def eigh(
     operator: AbstractLinearMap,
     k: int = 6,
@@ -144,7 +145,7 @@ def eigh(
         StructureError: If `v0` is not a vector of the space.
         ValueError: If `k` is not between 1 and the dimension, `which` is not one of the
             four, or `progress=True` inside of a transformation.
-        TypeError: If the operator is not symmetric.
+        TypeError: If the operator is not symmetric, or `k` is not an integer.
         ModeError: If a derivative is taken by the operator.
 
     Example:
@@ -166,6 +167,11 @@ def eigh(
     n = space.dimension(like)
     if not operator.symmetric:
         raise TypeError("`eigh(A, k)`: the operator is not known to be symmetric.")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise TypeError(
+            f"`eigh(A, k)`: k is {describe(k)}. It is the number of eigenvalues, an "
+            "integer, as in `H.eigh(2)`; `which` says from which end."
+        )
     if not 1 <= k <= n:
         raise ValueError(f"`eigh(A, k)`: k = {k} is not between 1 and n = {n}.")
     if which not in _WHICH:

@@ -14,7 +14,7 @@ from . import _dense, space
 from ._linear_map import AbstractLinearMap
 from ._solution import Solution
 from ._solve import cholesky, solve
-from ._vectors import space_of
+from ._vectors import is_known_positive, space_of
 
 
 InverseMethod: TypeAlias = Literal["cholesky", "solve"]
@@ -49,6 +49,11 @@ class Damped(AbstractLinearMap):
     def on_host(self) -> bool:
         """Whether a product runs on the host."""
         return self.inner.on_host
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether the map is known to be, and the number is not negative."""
+        return self.inner.positive_semidefinite and is_known_positive(self.damping)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""
@@ -139,6 +144,11 @@ class AbstractInverse(AbstractLinearMap):
     def on_host(self) -> bool:
         """Whether a product runs on the host: one with a factor does not."""
         return self.damped is not None and self.damped.on_host
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be: a factor exists of no other matrix."""
+        return self.damped is None or self.damped.positive_semidefinite
 
     def __repr__(self) -> str:
         """Show the space and the method."""

@@ -44,6 +44,11 @@ class AbstractLinearMap(eqx.Module):
     def symmetric(self) -> bool:
         """Whether the map is symmetric."""
 
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be positive semidefinite; nothing is computed."""
+        return False
+
     @abc.abstractmethod
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""

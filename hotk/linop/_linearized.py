@@ -58,6 +58,11 @@ class Linearized(AbstractOperator):
     product: Callable[[Vector], Vector] | None
 
     @property
+    def positive_semidefinite(self) -> bool:
+        """Whether the operator is known to be positive semidefinite."""
+        return self.operator.positive_semidefinite
+
+    @property
     def plan(self) -> Plan:
         """`"store"` if the linearization is stored, `"recompute"` if not."""
         return "recompute" if self.product is None else "store"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop
+from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
 from hotk.prepared import jitted
 
 from . import space
@@ -97,6 +97,7 @@ class State(NamedTuple):
     reason: Reason
 
 
+@names_ours
 def minres(
     operator: AbstractLinearMap,
     b: PyTree,

@@ -16,7 +16,7 @@ from ._entries import Entries, Part
 from ._inverse import AbstractInverse, InverseMethod, inverse_fields
 from ._linear_map import check_same_space, common_like
 from ._numerics import AbstractNumerics
-from ._vectors import space_of
+from ._vectors import is_known_positive, space_of
 from .space import flattened, unflattened
 
 
@@ -196,6 +196,11 @@ class Sum(AbstractOperator):
         return " + ".join(map(repr, self.terms))
 
     @property
+    def positive_semidefinite(self) -> bool:
+        """Whether all terms are known to be positive semidefinite."""
+        return all(term.positive_semidefinite for term in self.terms)
+
+    @property
     def on_host(self) -> bool:
         """Whether a product with any term runs on the host."""
         return any(term.on_host for term in self.terms)
@@ -279,6 +284,11 @@ class Scaled(AbstractOperator):
         """Whether the operator is symmetric."""
         return self.inner.symmetric
 
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether the operator is known to be, and the number is not negative."""
+        return self.inner.positive_semidefinite and is_known_positive(self.factor)
+
     def __repr__(self) -> str:
         """Show the number and the operator."""
         return f"{number_name(self.factor)} * ({self.inner!r})"
@@ -318,6 +328,11 @@ class Restricted(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the operator on the whole space is symmetric."""
         return self.inner.symmetric
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether the operator on the whole space is known to be."""
+        return self.inner.positive_semidefinite
 
     def __repr__(self) -> str:
         """Show the operator and the number of entries."""

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from hotk._core import (
     ARRAY,
     Gradient,
+    OutputError,
     Point,
     Scalar,
     Selection,
@@ -81,7 +82,10 @@ class AbstractPointOperator(AbstractOperator):
         """
         # real arrays alone: nearly as fast as `hvp` itself
         if self.selected is None and not in_trace() and _is_like(other, self.x):
-            return hvp(self.f, self.x, other, *self.args)
+            product = hvp(self.f, self.x, other, *self.args)
+            if not _is_like(product, self.x):
+                raise _several_outputs(self)
+            return product
         return super().__matmul__(other)
 
     def mv(self, v: Vector) -> Vector:
@@ -307,7 +311,26 @@ def _hvp(operator: AbstractPointOperator, v: PyTree, batched: bool) -> PyTree:
     direction = operator.direction(v, batched=batched)
     f, x, args, where = operator.f, operator.x, operator.args, operator.where
     product = hvp(f, x, direction, *args, batched=batched, where=where)
+    # Of several outputs it has a product for each.
+    same = jax.tree.structure(product) == jax.tree.structure(v)
+    if not same or [np.shape(a) for a in jax.tree.leaves(product)] != [
+        np.shape(a) for a in jax.tree.leaves(v)
+    ]:
+        raise _several_outputs(operator)
     return operator.conjugate(product)
+
+
+def _several_outputs(operator: AbstractPointOperator) -> OutputError:
+    return OutputError(
+        message(
+            f"{type(operator).__name__}(f, x)",
+            f"`{operator.f.skeleton.name}` must return one real number.",
+            expected="a floating-point scalar, f32[]",
+            got="several outputs",
+            fix="Reduce them with `jnp.sum` or with weights. For each output use "
+            "`hotk.hvp(f, x, v)` or `hotk.hessian(f, x)`.",
+        )
+    )
 
 
 _traced_product = jitted(_hvp, static_argnums=2)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import Vector, describe_tree
 
 from ._operator import AbstractOperator
+from ._vectors import is_known_positive
 
 
 @final
@@ -33,6 +34,11 @@ class Identity(AbstractOperator):
     @property
     def symmetric(self) -> bool:
         """Whether the map is symmetric: always `True`."""
+        return True
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is known to be positive semidefinite: always `True`."""
         return True
 
     def mv(self, v: Vector) -> Vector:
@@ -74,6 +80,11 @@ class Diagonal(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the map is symmetric: always `True`."""
         return True
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether no entry is negative; not known of entries that are traced."""
+        return all(map(is_known_positive, jax.tree.leaves(self.entries)))
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, entry by entry."""

@@ -16,6 +16,7 @@ from hotk._core import (
     WhileLoop,
     in_trace,
     message,
+    names_ours,
     number_name,
 )
 
@@ -27,6 +28,7 @@ from ._minres import minres
 from ._solution import Reason, Solution, is_known_as
 
 
+@names_ours
 def solve(
     operator: AbstractLinearMap,
     b: PyTree,

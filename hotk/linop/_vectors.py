@@ -1,6 +1,10 @@
-"""Which space an operator acts on."""
+"""Which space an operator acts on, and what is known of its numbers."""
 
-from hotk._core import Vector, describe
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Num
+
+from hotk._core import Tracer, Vector, describe
 
 
 def space_of(operator: object) -> Vector:
@@ -37,3 +41,11 @@ def space_of(operator: object) -> Vector:
             "and no matrix. Add it to another one, as in `H + 0.1 * hotk.Identity()`."
         )
     return like
+
+
+def is_known_positive(numbers: Num[Array, "..."]) -> bool:
+    """Whether none of some numbers is negative, which is not known of tracers."""
+    if isinstance(numbers, Tracer):
+        return False
+    parts = [numbers.real, numbers.imag] if jnp.iscomplexobj(numbers) else [numbers]
+    return all(bool(np.all(np.asarray(part) >= 0)) for part in parts)

@@ -4,7 +4,8 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-from jaxtyping import PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     FunctionWithAux,
@@ -69,8 +70,23 @@ class Nested(AbstractCurvature):
 
     def product(
         self, f: FunctionWithAux, x: Point, v: Tangent, block: int | None = None
+    ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """Return `y`, the gradient, the Hessian times `v`, and `aux`.
+
+        For a function with several outputs these are the Jacobian, and a product for
+        each output.
+        """
+        try:
+            return self._product_of_one(_OneNumber(f), x, v, block)
+        # Its shape is seen where it is traced anyway: to ask for it before would trace
+        # each function once more.
+        except _SeveralNumbersError:
+            return self._products(f, x, v, block)
+
+    def _product_of_one(
+        self, f: FunctionWithAux, x: Point, v: Tangent, block: int | None
     ) -> tuple[Scalar, Gradient, Tangent, PyTree]:
-        """Return `y`, the gradient, the Hessian of a real scalar `f` times `v`, `aux`.
+        """Return the results for a real scalar `f`.
 
         No tangent is pushed through the value: it travels as an auxiliary output.
         """
@@ -80,6 +96,28 @@ class Nested(AbstractCurvature):
             return y, self.outer.gradient(f, x, block)[1], product, aux
         gradient, product, (y, aux) = self._through_gradient(f, x, v)
         return y, gradient, product, aux
+
+    def _products(
+        self, f: FunctionWithAux, x: Point, v: Tangent, block: int | None
+    ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """Return the results for a function with several outputs."""
+
+        def jacobian(x: Point) -> tuple[PyTree, PyTree]:
+            y, j, aux = self.inner.jacobian(f, x)
+            return j, (y, aux)
+
+        if isinstance(self.inner, Reverse) and isinstance(self.outer, Forward):
+            j, products, (y, aux) = self.outer.along(jacobian, x, v)
+            return y, j, products, aux
+
+        def slope(x: Point) -> tuple[PyTree, PyTree]:
+            if isinstance(self.inner, Forward):
+                return self._slope(f, v)(x)
+            j, (y, aux) = jacobian(x)
+            return jax.tree.map(lambda a, row: _along(a, row, v), y, j), (y, aux)
+
+        _, products, (y, aux) = self.outer.jacobian(slope, x, block)
+        return y, self.outer.jacobian(f, x, block)[1], products, aux
 
     def _slope(self, f: FunctionWithAux, v: Tangent) -> FunctionWithAux:
         def slope(x: Point) -> tuple[PyTree, PyTree]:
@@ -158,6 +196,30 @@ class Nested(AbstractCurvature):
         """Say the nesting in words."""
         names = {Forward: "forward", Reverse: "reverse"}
         return f"{names[type(self.outer)]} over {names[type(self.inner)]}"
+
+
+class _SeveralNumbersError(Exception):
+    """A function does not return one real number."""
+
+
+class _OneNumber:
+    """A function that must return one real number, with auxiliary output."""
+
+    def __init__(self, f: FunctionWithAux) -> None:
+        self.f = f
+
+    def __call__(self, x: Point) -> tuple[Scalar, PyTree]:
+        """Evaluate it."""
+        y, aux = self.f(x)
+        if not isinstance(y, jax.Array) or y.ndim or is_complex(y):
+            raise _SeveralNumbersError
+        return y, aux
+
+
+def _along(y: Array, row: PyTree, v: Tangent) -> Array:
+    """Return the derivatives of an output along `v`, from its Jacobian."""
+    at = lambda j, t: jnp.sum(j * t[(None,) * y.ndim], axis=(*range(y.ndim, j.ndim),))
+    return sum(jax.tree.leaves(jax.tree.map(at, row, v)), start=jnp.zeros_like(y))
 
 
 FORWARD_OVER_REVERSE = Nested(Forward(), Reverse())

@@ -22,7 +22,8 @@ from ._line_search import (
     scale_by_line_search as scale_by_line_search,
 )
 from ._local import Outcome as Outcome
-from ._minimize import Minimum as Minimum, Stop as Stop, minimize as minimize
+from ._minimize import minimize as minimize
+from ._minimum import Minimum as Minimum, Stop as Stop
 from ._moments import DiagonalState as DiagonalState
 from ._newton import (
     NewtonState as NewtonState,

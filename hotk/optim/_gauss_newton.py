@@ -116,6 +116,7 @@ def _levenberg_marquardt(
     local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
 ) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
+    gradient = _as_stated(gradient, near.gradient)
     size = space.norm(gradient)
     dtype = size.dtype
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
@@ -164,6 +165,22 @@ def _levenberg_marquardt(
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
     )
+
+
+def _as_stated(gradient: Gradient, own: Gradient) -> Gradient:
+    """Return a gradient in the scale of the objective whose curvature is known.
+
+    With `residual_fn=` that is half the sum of squares. Gradients of their mean are
+    less by a factor; the steps would be as well, and seem to have converged.
+    """
+    size, along = space.inner(own, own), space.inner(own, gradient)
+    scale = along / jnp.where(size > 0, size, 1)
+    # Another direction is that of a clipped gradient, or rounding at the minimum.
+    rest = space.norm(space.plus(gradient, own, -scale))
+    parallel = (scale > 0) & (rest <= 1e-3 * space.norm(gradient))
+    other = parallel & (jnp.abs(scale - 1) > 1e-3)
+    factor = jnp.where(other, 1 / jnp.where(scale > 0, scale, 1), 1)
+    return space.times(factor, gradient)
 
 
 def levenberg_marquardt(

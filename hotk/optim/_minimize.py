@@ -1,8 +1,7 @@
 """`minimize`: the loop around a transformation."""
 
 from collections.abc import Callable
-from math import inf
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +11,6 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int
 
 from hotk._core import (
-    AbstractReport,
     Gradient,
     Point,
     Scalar,
@@ -21,6 +19,7 @@ from hotk._core import (
     bar,
     describe,
     in_trace,
+    names_ours,
     nothing_inexact,
     selection,
     split_point,
@@ -30,67 +29,10 @@ from hotk.mode import Nested
 
 from ._flat import Known, is_better_flat, on_flat, stepping
 from ._local import is_finite
+from ._minimum import Minimum, Stop
 from ._parameters import refuse_complex_parameters
 from ._step import BoundFormula, called, run
 from ._whole import Transform
-
-
-class Stop(eqx.Enumeration):
-    """Why a minimization stopped."""
-
-    converged = "the gradient is below the tolerance"
-    most_steps = "the largest number of steps was reached"
-    not_finite = "a number that is not finite was met: `x` is the point before it"
-    stuck = "no step changed the point any more"
-
-
-@final
-class Minimum(AbstractReport):
-    """What `minimize` found.
-
-    Attributes:
-        x: The point, with the structure and dtypes of the start.
-        value: f there.
-        gradient_norm: The Euclidean norm of the gradient there.
-        steps: How many updates were made.
-        reason: Why it stopped, a member of `hotk.optim.Stop`.
-        history: f at the start and after each step: `steps + 1` numbers; within a
-            transformation `max_steps + 1`, NaN behind the last.
-        smallest_curvature: The smallest of the fields `curvature` in the states of the
-            transformation along the way; infinity if it has none.
-        state: The last state of the transformation.
-    """
-
-    x: Point
-    value: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
-    steps: Int[Array, ""]
-    reason: Stop
-    history: Float[Array, " k"]
-    smallest_curvature: Float[Array, ""]
-    state: optax.OptState
-
-    @property
-    def converged(self) -> Bool[Array, ""]:
-        """Whether the gradient is below the tolerance."""
-        return self.reason == Stop.converged
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        if self.steps.ndim:
-            return [
-                ("runs", str(self.steps.size)),
-                ("converged", str(int(self.converged.sum()))),
-                ("most steps", str(int(self.steps.max()))),
-                ("largest gradient norm", f"{float(self.gradient_norm.max()):.3g}"),
-            ]
-        curvature = float(self.smallest_curvature)
-        return [
-            ("stopped", Stop[self.reason]),
-            ("steps", str(int(self.steps))),
-            ("value", f"{float(self.value):.6g}"),
-            ("gradient norm", f"{float(self.gradient_norm):.3g}"),
-            ("smallest curvature met", f"{curvature:.3g}" if curvature < inf else "-"),
-        ]
 
 
 class _Limits(NamedTuple):
@@ -98,6 +40,8 @@ class _Limits(NamedTuple):
 
     Attributes:
         tol: The largest norm of a gradient that is small.
+        xtol: The largest relative length of a step that is small.
+        rtol: The largest relative change of point and value that is small.
         most: The most steps of all chunks.
         steps: How many there were.
         still: How many of the last ones changed nothing.
@@ -105,6 +49,8 @@ class _Limits(NamedTuple):
     """
 
     tol: Scalar
+    xtol: Scalar
+    rtol: Scalar
     most: Int[Array, ""]
     steps: Int[Array, ""]
     still: Int[Array, ""]
@@ -154,6 +100,7 @@ def _chunk(
     transform: Transform,
     length: int,
     flat: bool,
+    by_steps: bool,
 ) -> _Iterate:
     """Make at most `length` steps, or less until one of the reasons to stop."""
     state, limits, captured = c
@@ -190,6 +137,9 @@ def _chunk(
         small = size <= limits.tol
         stuck = still >= 10
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
+        ends = small
+        if by_steps:  # else they would be compiled for nothing
+            reason, ends = _by_steps(s, moved, y, same, small, limits, reason)
         reason = Stop.where(small, Stop.converged, reason)
         reason = Stop.where(finite, reason, Stop.not_finite)
         kept = finite | begins
@@ -204,7 +154,7 @@ def _chunk(
             size=choose(size, s.size),
             state=after,
             steps=s.steps + jnp.where(begins, 0, 1),
-            done=~finite | small | stuck,
+            done=~finite | ends | stuck,
             reason=reason,
             still=still,
             curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
@@ -234,6 +184,26 @@ def _chunk(
     return end._replace(x=as_tree(end.x), gradient=None)
 
 
+def _by_steps(
+    s: _Iterate,
+    moved: Point,
+    y: Scalar,
+    same: Bool[Array, ""],
+    small: Bool[Array, ""],
+    limits: _Limits,
+    reason: Stop,
+) -> tuple[Stop, Bool[Array, ""]]:
+    """Return the reason to stop, given the length of a step that was taken."""
+    step, reach = space.norm(space.minus(moved, s.x)), space.norm(moved)
+    is_short = ~same & (step <= limits.xtol * (limits.xtol + reach))
+    y = y.astype(s.y.dtype)
+    is_flat = jnp.abs(y - s.y) <= limits.rtol * jnp.abs(y)
+    is_close = ~same & (step <= limits.rtol * reach) & is_flat
+    reason = Stop.where(is_close, Stop.small_change, reason)
+    reason = Stop.where(is_short, Stop.small_step, reason)
+    return reason, small | is_short | is_close
+
+
 def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
     """Return the least of the fields `curvature` in a state, infinity if there is none.
 
@@ -248,12 +218,16 @@ def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
     return least
 
 
+@names_ours
 def minimize(
     f: Callable[..., Any],
     x0: Point,
     transform: optax.GradientTransformation,
     *,
     tol: ArrayLike | None = None,
+    gtol: ArrayLike | None = None,
+    xtol: ArrayLike = 0.0,
+    rtol: ArrayLike = 0.0,
     max_steps: int = 1000,
     args: tuple[Any, ...] = (),
     progress: bool = False,
@@ -276,6 +250,12 @@ def minimize(
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
             or take the mean.
+        gtol: The same as `tol`, by the name that SciPy has for it.
+        xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
+            this number, as `scipy.optimize.least_squares` does. Not if left out.
+        rtol: Stop as well after a step s with $\|s\| \le t \|x\|$ whose change of f is
+            at most $t |f|$, as optimistix does. It does not depend on the scale of f: a
+            sum and a mean stop at the same point. Not if left out.
         max_steps: The most updates.
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.
@@ -289,7 +269,8 @@ def minimize(
     Raises:
         OutputError: If `f` returns anything but one real number.
         DtypeError: If a parameter is complex, or none of them is floating.
-        TypeError: If `transform` is not a transformation, or `args` not a tuple.
+        TypeError: If `transform` is not a transformation, `args` is not a tuple, or
+            both `tol` and `gtol` are given.
         ValueError: If `max_steps` is negative.
 
     Example:
@@ -309,6 +290,9 @@ def minimize(
             f"`{call}`: expected an optax transformation, got {describe(transform)}. "
             "Call the factory, as in `hotk.optim.newton_cg()`."
         )
+    if tol is not None and gtol is not None:
+        raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
+    tol = gtol if tol is None else tol
     if not isinstance(args, tuple):
         raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
     selected = selection(call, x0, where)
@@ -321,11 +305,21 @@ def minimize(
     traced = in_trace()
     length = max(max_steps, 1) if traced else 64
     split, captured = Transform.of(transform)
-    choices = {"transform": split, "length": length, "flat": is_better_flat(moving)}
+    choices = {
+        "transform": split,
+        "length": length,
+        "flat": is_better_flat(moving),
+        # of Python, so that a tolerance that is traced is used
+        "by_steps": not all(
+            isinstance(t, (int, float)) and t == 0 for t in (xtol, rtol)
+        ),
+    }
     bound = BoundFormula(_chunk, tuple(choices.items()))
     default = float(jnp.finfo(dtype).eps) ** 0.5
     limits = _Limits(
         tol=jnp.asarray(default if tol is None else tol, dtype),
+        xtol=jnp.asarray(xtol, dtype),
+        rtol=jnp.asarray(rtol, dtype),
         most=jnp.asarray(max_steps),
         steps=jnp.zeros((), int),
         still=jnp.zeros((), int),

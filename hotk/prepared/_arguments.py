@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -14,6 +14,7 @@ from hotk.capture import static
 from ._info import Info
 from ._options import Definition
 from ._prepared import Prepared
+from ._weights import weighted_sum
 
 
 MISSING = object()
@@ -39,12 +40,15 @@ class ArgumentOrder:
         is_single: Whether the point is the argument itself, or a tuple of several.
         total: How many arguments there are by position.
         has_kwargs: Whether keyword arguments follow as a dict.
+        weighted: How weights of the outputs, which come last, are used: `""` if there
+            are none, `"value"`, or `"pair"` if the function returns `(value, aux)`.
     """
 
     positions: tuple[int, ...]
     is_single: bool
     total: int
     has_kwargs: bool
+    weighted: Literal["", "value", "pair"] = ""
 
     def split(self, arguments: Sequence[PyTree]) -> tuple[Point, tuple[PyTree, ...]]:
         """Return what is differentiated, and the others in their order."""
@@ -66,6 +70,8 @@ class ArgumentOrder:
 class Rearranged(eqx.Module):
     """A function whose differentiated arguments come first, as one.
 
+    With weights it is the sum of its outputs, each times its weight.
+
     Attributes:
         func: The function. Messages find its name by this attribute.
         order: Where its arguments stand.
@@ -76,8 +82,13 @@ class Rearranged(eqx.Module):
 
     def __call__(self, point: Point, *others: PyTree) -> PyTree:
         """Call the function with its arguments in their places."""
-        kwargs = others[-1] if self.order.has_kwargs else {}
-        return self.func(*self.order.join(point, others), **kwargs)
+        weighted = self.order.weighted
+        given = others[:-1] if weighted else others
+        kwargs = given[-1] if self.order.has_kwargs else {}
+        result = self.func(*self.order.join(point, given), **kwargs)
+        if not weighted:
+            return result
+        return weighted_sum(self.func, result, others[-1], weighted == "pair")
 
 
 class Arguments(NamedTuple):
@@ -102,6 +113,7 @@ def arguments_of(
     x: Point,
     rest: tuple[PyTree, ...],
     named: dict[str, PyTree],
+    has_aux: bool = False,
 ) -> Arguments:
     """Sort the arguments of a call.
 
@@ -110,7 +122,8 @@ def arguments_of(
         f: The function.
         x: The first argument, `MISSING` if there is none.
         rest: What follows it.
-        named: The direction, if it is given by name, `argnums` and `kwargs`.
+        named: The direction, if it is given by name, `argnums`, `kwargs`, `weights`.
+        has_aux: Whether the function returns `(value, aux)`.
 
     Raises:
         TypeError: If an argument is missing, or there is no such keyword.
@@ -118,6 +131,7 @@ def arguments_of(
     """
     call, takes = definition.call(), definition.takes
     argnums, kwargs = named.pop("argnums", None), named.pop("kwargs", None)
+    weights = named.pop("weights", None) if definition.weighted else None
     if takes and takes in named:
         rest = (named.pop(takes), *rest)
     for name in named:
@@ -142,7 +156,7 @@ def arguments_of(
                 fix=f"Write `{call}`: an operator takes function and point at once.",
             )
         )
-    if argnums is None and kwargs is None:
+    if argnums is None and kwargs is None and weights is None:
         return Arguments(f, x, rest, None)
     names = [*kwargs] if isinstance(kwargs, Mapping) else []
     named_all = all(isinstance(name, str) for name in names)
@@ -158,10 +172,14 @@ def arguments_of(
         )
     given = (x, *rest[ahead:])
     order = _order(call, argnums, len(given), kwargs is not None)
+    if weights is not None:
+        weighted = "pair" if has_aux else "value"
+        order = dataclasses.replace(order, weighted=weighted)
     if order == ArgumentOrder((0,), True, len(given), False):
         return Arguments(f, x, rest, None)  # the same program as without `argnums`
     point, others = order.split(given)
     tail = () if kwargs is None else (dict(kwargs),)
+    tail += () if weights is None else (weights,)
     return Arguments(
         Rearranged(f, order), point, (*rest[:ahead], *others, *tail), order
     )
@@ -208,7 +226,11 @@ class PreparedInOrder(eqx.Module):
     ahead: int = eqx.field(static=True)
 
     def __call__(
-        self, x: PyTree, *rest: PyTree, kwargs: Mapping[str, PyTree] | None = None
+        self,
+        x: PyTree,
+        *rest: PyTree,
+        kwargs: Mapping[str, PyTree] | None = None,
+        weights: PyTree = None,
     ) -> PyTree:
         """Evaluate the operator.
 
@@ -216,6 +238,7 @@ class PreparedInOrder(eqx.Module):
             x: The first argument of the function.
             *rest: The direction, if the operator takes one, and further arguments.
             kwargs: The keyword arguments of the function, if it was prepared with some.
+            weights: The weights of the outputs, if it was prepared with some.
         """
         given = (x, *rest[self.ahead :])
         if len(given) != self.order.total:
@@ -225,6 +248,7 @@ class PreparedInOrder(eqx.Module):
             )
         point, others = self.order.split(given)
         tail = () if kwargs is None else (dict(kwargs),)
+        tail += () if weights is None else (weights,)
         return self.prepared(point, *rest[: self.ahead], *others, *tail)
 
     def bind(self, f: Function) -> "PreparedInOrder":
@@ -243,4 +267,5 @@ class PreparedInOrder(eqx.Module):
 
     def __repr__(self) -> str:
         """Show the operator, and which arguments are differentiated."""
-        return f"{self.prepared!r}, argnums={self.order.positions}"
+        weights = ", weights=" if self.order.weighted else ""
+        return f"{self.prepared!r}, argnums={self.order.positions}{weights}"

@@ -194,7 +194,8 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
         f: The function, for messages.
         y: Its value, or a tree of `jax.ShapeDtypeStruct`s.
         want: `scalar` for one real number, `single` for one that may have an axis of
-            length one, `real` or `inexact` for a tree of such arrays.
+            length one, `inexact` for a tree of floating or complex arrays, `outputs`
+            for such a tree, of which a single number is to be real.
     """
     where = f"`{function_name(f)}`{function_place(f)}"
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
@@ -209,8 +210,8 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
                     "as the second output with `has_aux=True`.",
                 )
             )
-    if want in ("scalar", "single"):
-        _check_scalar(call, where, y, ((), (1,)) if want == "single" else ((),))
+    if want in ("scalar", "single") or (want == "outputs" and _is_one_number(y)):
+        _check_scalar(call, where, y, ((),) if want == "scalar" else ((), (1,)))
         return
     if y is None:
         raise OutputError(
@@ -233,6 +234,22 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
                     fix="Cast the result to a float, or return it with `has_aux=True`.",
                 )
             )
+
+
+def _is_one_number(y: PyTree) -> bool:
+    is_leaf = jax.tree.structure(y) == jax.tree.structure(0)
+    return is_leaf and np.shape(y) in ((), (1,))
+
+
+def as_one_number(y: PyTree, want: str) -> PyTree:
+    """Drop the axis of a single number, for operators that take it for a scalar.
+
+    Args:
+        y: What `f` returned.
+        want: See `check_output`.
+    """
+    drops = want == "single" or (want == "outputs" and _is_one_number(y))
+    return jnp.reshape(y, ()) if drops else y
 
 
 def _check_scalar(

@@ -12,6 +12,7 @@ from hotk.mode import FORWARD_OVER_FORWARD, Nested
 from hotk.primitive import with_forward_rules
 
 from ._call import Call
+from ._checks import as_one_number
 from ._plan import Plan
 from .warnings import warn_if_zero_hessian
 
@@ -52,7 +53,7 @@ def derive(
     # A point of 64 bits keeps them where `jax_enable_x64` is off; constants of its
     # dtype do not. It is on for the derivative, and as the user has it for `f`.
     deriving, running = settings_for(jax.tree.leaves(point))
-    is_single = call.options.definition.wants == "single"
+    wants = call.options.definition.wants
 
     def f(moving: Point) -> tuple[PyTree, PyTree]:
         with running():
@@ -63,7 +64,7 @@ def derive(
             else:
                 y, aux = evaluation(call, captured, x, given)
             # The program of `f` is that of all operators: its value is as `f` made it.
-            return (jnp.reshape(y, ()) if is_single else y), aux
+            return as_one_number(y, wants), aux
 
     if plan.derive_rules:
         f = with_forward_rules(f, by_body=plan.by_body)

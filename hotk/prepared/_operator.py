@@ -86,7 +86,7 @@ class Operator:
         # that is known is found and run by `key_and_arrays`, a guard and
         # `unkeyed_setting` alone (`a_direct_call_is_four_python_calls`).
         if x is MISSING or len(rest) < self._least_rest or named:
-            f, x, rest, _ = arguments_of(self.definition, f, x, rest, named)
+            f, x, rest, _ = arguments_of(self.definition, f, x, rest, named, has_aux)
         choices = block_size is not None or order is not None or where is not None
         options = self._default_options
         if options is None or mode is not AUTO or has_aux or batched or choices:
@@ -180,12 +180,13 @@ class Operator:
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
                 called with another signature.
-            **named: The direction, if it is given by name; `argnums` and `kwargs`.
+            **named: The direction, if it is given by name; `argnums`, `kwargs` and
+                `weights`.
 
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
-        given = arguments_of(self.definition, f, x, rest, named)
+        given = arguments_of(self.definition, f, x, rest, named, has_aux)
         f, x, rest, places = given
         options = self._options(mode, has_aux, batched, block_size, order, x, where)
         again = self if where is None else functools.partial(self, where=where)
@@ -365,6 +366,7 @@ def operator(
             choice=choice if "order" in keywords else None,
             curved=curved or (lambda order: Nested in modes),
             static_arrays=static_arrays,
+            weighted="weights" in keywords,
         )
         made = Operator(definition, function)
         return cast("TypedOperator[Parameters, Results]", made)

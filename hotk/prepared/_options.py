@@ -25,7 +25,8 @@ class Definition:
         takes: What follows the point: `"v"`, a direction; `"u"`, a cotangent; `"vs"`, a
             tuple of directions; `"c"`, arrays of any shape; or `""`, nothing.
         wants: What `f` must return: `"scalar"`, one real number; `"single"`, the same
-            or with one axis of length one; `"inexact"`, a tree.
+            or with one axis of length one; `"inexact"`, a tree; `"outputs"`, a tree, or
+            one real number as for `"single"`.
         formula: The operator for a function of one argument. It returns its results,
             then `aux`; the value of `f`, if it is among them, comes first.
         value: Whether the value is among the results.
@@ -38,6 +39,7 @@ class Definition:
             second order or higher.
         static_arrays: Which arrays are always static by content: `ALL_INTEGERS` if the
             structure of the result is that of the indices in `f`.
+        weighted: Whether it takes `weights` of the outputs.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class Definition:
         "takes",
         "value",
         "wants",
+        "weighted",
     )
 
     def __init__(
@@ -68,6 +71,7 @@ class Definition:
         choice: type | None,
         curved: Callable[..., bool],
         static_arrays: StaticArrays,
+        weighted: bool = False,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -80,6 +84,7 @@ class Definition:
         self.choice = choice
         self.curved = curved
         self.static_arrays = static_arrays
+        self.weighted = weighted
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""

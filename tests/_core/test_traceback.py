@@ -13,11 +13,12 @@ import hotk
 
 X = jnp.ones(3)
 HOTK = os.path.dirname(hotk.__file__) + os.sep
+Opaque = type("Opaque", (), {"__call__": lambda self, x: x})
 WRONG = {
-    "a vector": lambda: hotk.hvp(lambda x: x, X, X),
+    "a vector": lambda: hotk.quadratic_form(lambda x: x, X, X),
     "a shape": lambda: hotk.hvp(lambda x: jnp.sum(x**2), X, jnp.ones(4)),
-    "prepared": lambda: hotk.hvp.prepare(lambda x: x, X, X),
-    "opaque": lambda: hotk.hvp(type("F", (), {"__call__": lambda s, x: x})(), X, X),
+    "prepared": lambda: hotk.quadratic_form.prepare(lambda x: x, X, X),
+    "opaque": lambda: hotk.quadratic_form(Opaque(), X, X),
 }
 
 

@@ -1,5 +1,6 @@
 """An operator as lineax's."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -60,6 +61,59 @@ def test_tags_are_those_asked_for():
     assert lineax.is_symmetric(as_lineax(H))
     assert not lineax.is_positive_semidefinite(as_lineax(H))
     assert lineax.is_positive_semidefinite(as_lineax(H, positive_semidefinite=True))
+
+
+def least_squares(loss):
+    return hotk.GGNOperator(lambda w: jnp.asarray(A) @ w, loss, jnp.asarray(X))
+
+
+def test_what_is_known_to_be_positive_semidefinite_is_tagged():
+    squares = hotk.curvature.SquaredError(jnp.asarray(B), reduction="sum")
+    G = least_squares(squares)
+    damped = as_lineax(G + 0.5 * hotk.Identity())
+    assert lineax.is_positive_semidefinite(damped)
+    got = lineax.linear_solve(damped, jnp.asarray(B), CG).value
+    matrix = A.T @ A + 0.5 * np.eye(8)
+    close(got, np.linalg.solve(matrix, B), rtol=1e-8)
+    F = hotk.FisherOperator(lambda w: jnp.asarray(A) @ w, squares, jnp.asarray(X))
+    ones = jnp.ones(8)
+    known = (G, F, 2 * G, G + F, G.inverse(0.1), G.linearize(), hotk.Diagonal(ones))
+    for operator in (*known, G.restrict(np.arange(8) < 3)):
+        assert operator.positive_semidefinite
+        assert lineax.is_positive_semidefinite(as_lineax(operator))
+        tagged = as_lineax(operator, positive_semidefinite=False)
+        assert not lineax.is_positive_semidefinite(tagged)
+    student = least_squares(hotk.curvature.StudentTLoss(jnp.asarray(B)))
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.asarray(X))
+    function = least_squares(lambda z: jnp.sum(z**2))
+    unknown = (H, student, function, -1.0 * G, G - hotk.Identity(), G @ G)
+    for operator in (*unknown, hotk.Diagonal(-ones), G + H):
+        assert not operator.positive_semidefinite
+        assert not lineax.is_positive_semidefinite(as_lineax(operator))
+
+
+def test_a_factor_that_is_traced_is_not_known():
+    G = least_squares(hotk.curvature.SquaredError(jnp.asarray(B)))
+    known = []
+
+    @jax.jit
+    def f(damping):
+        known.append((G + damping * hotk.Identity()).positive_semidefinite)
+        return damping
+
+    f(1.0)
+    assert known == [False]
+
+
+@pytest.mark.usefixtures("as_user")
+def test_the_error_of_cg_names_the_keyword():
+    operator = as_lineax(hotk.HessianOperator(lambda x: jnp.sum(x**4), X))
+    for solver in (CG, lineax.Cholesky()):
+        with pytest.raises(ValueError, match=r"positive_semidefinite=True"):
+            lineax.linear_solve(operator, jnp.asarray(B), solver)
+    # no error where lineax only asks, to choose a solver
+    got = lineax.linear_solve(operator, jnp.asarray(B)).value
+    close(got, B / (12 * X**2), rtol=1e-8)
 
 
 def test_another_point_needs_no_compile():

@@ -380,3 +380,20 @@ def test_both_solvers_together_take_no_more_steps_than_allowed(steps):
     whole = operator(symmetric(values)).solve(jnp.ones(30), tol=1e-9)
     assert not whole.definite
     assert whole.reason == hotk.linop.Reason.converged
+
+
+@pytest.mark.parametrize("most", [1, 10])
+def test_no_more_products_are_counted_than_were_allowed(most):
+    """Also where minimal residuals go on from conjugate gradients."""
+    spread = jnp.asarray(np.linspace(-3.0, 5.0, 60))
+    H = hotk.HessianOperator(lambda x: jnp.sum(spread * x**2) / 2, jnp.ones(60))
+    b = jnp.asarray(np.random.default_rng(0).normal(size=60))
+    limits = {"max_steps": most, "tol": 1e-10}
+    found = [
+        H.solve(b, **limits),
+        H.solve(b, x0=b, **limits),
+        H.solve(jnp.stack([b, -b]), batched=True, **limits),
+        jax.jit(lambda b: H.solve(b, **limits))(b),
+    ]
+    for solution in found:
+        assert (np.asarray(solution.iterations) <= most).all()

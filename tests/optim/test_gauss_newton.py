@@ -63,6 +63,21 @@ def test_residuals_and_models_are_keywords():
         transform.update(g, state, w)
 
 
+@pytest.mark.parametrize("scale", [2.0, 1e-3, 1.0 / len(X)])
+def test_a_step_does_not_depend_on_how_the_loss_is_stated(scale):
+    """The gradient is that of a mean, or of a sum without the half."""
+    r = lambda w: model(w) - Y
+    w = jnp.array([0.3, -0.2, 0.1])
+    jacobian = np.asarray(jax.jacobian(model)(w))
+    g = jacobian.T @ np.asarray(r(w))
+    expected = -np.linalg.solve(jacobian.T @ jacobian, g)
+    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_tol=1e-12)
+    got, _ = transform.update(
+        jnp.asarray(scale * g), transform.init(w), w, residual_fn=r
+    )
+    close(got, expected, rtol=1e-6)
+
+
 @pytest.mark.exhaustive
 def test_the_natural_gradient_is_that_of_the_dense_fisher_matrix():
     logits = lambda w: X @ w

@@ -67,6 +67,70 @@ def test_reasons_to_stop():
         hotk.optim.minimize(rosenbrock, START, transform, max_steps=-1)
 
 
+def steps_until(stops, most=200):
+    """Return the number of steps of x - 0.1 f'(x) for f = (x - 2)^2 + 1, from zero."""
+    x = 0.0
+    for k in range(1, most):
+        before, x = x, x - 0.2 * (x - 2)
+        if stops(before, x):
+            return k
+    return most
+
+
+def test_tolerances_by_the_names_of_scipy_and_optimistix():
+    f = lambda x: jnp.sum((x - 2.0) ** 2) + 1.0
+    value = lambda x: (x - 2.0) ** 2 + 1.0
+    sgd = optax.sgd(0.1)
+    find = lambda **options: hotk.optim.minimize(f, jnp.zeros(()), sgd, **options)
+    found = find(gtol=1e-3)
+    assert int(found.steps) == steps_until(lambda _, x: abs(2 * (x - 2)) <= 1e-3)
+    assert found.reason == hotk.optim.Stop.converged
+    found = find(xtol=1e-3)
+    t = 1e-3
+    short = lambda a, b: abs(b - a) <= t * (t + abs(b))
+    assert int(found.steps) == steps_until(short)
+    assert found.reason == hotk.optim.Stop.small_step
+    assert found.converged
+    found = find(rtol=1e-3)
+    close_by = lambda a, b: (
+        abs(b - a) <= t * abs(b) and abs(value(b) - value(a)) <= t * value(b)
+    )
+    assert int(found.steps) == steps_until(close_by)
+    assert found.reason == hotk.optim.Stop.small_change
+    assert found.converged
+    traced = jax.jit(lambda rtol: find(rtol=rtol))(1e-3)
+    assert int(traced.steps) == steps_until(close_by)
+    with pytest.raises(TypeError, match="give one of them"):
+        find(tol=1e-3, gtol=1e-3)
+
+
+def test_a_relative_tolerance_does_not_depend_on_the_scale_of_a_loss():
+    t = jnp.linspace(0.0, 3.0, 40)
+    y = 2 * jnp.exp(-1.3 * t) + 0.1 * jnp.cos(40 * t)
+    r = lambda w: w[0] * jnp.exp(-w[1] * t) - y
+    known = scipy.optimize.least_squares(
+        lambda w: np.asarray(r(w)), [1.0, 0.3], xtol=1e-12, ftol=1e-12, gtol=1e-12
+    )
+    for scale in (1.0, 1e-9 / 40):
+        f = hotk.curvature.GaussNewton(r, lambda z, c=scale: c * jnp.sum(z**2))
+        found = hotk.optim.minimize(
+            f,
+            jnp.array([1.0, 0.3]),
+            hotk.optim.levenberg_marquardt(),
+            gtol=0.0,
+            rtol=1e-6,
+        )
+        assert found.converged
+        close(found.x, known.x, rtol=1e-6)
+
+
+def test_a_step_that_was_refused_is_not_a_short_one():
+    found = hotk.optim.minimize(
+        rosenbrock, START, hotk.optim.trust_region(), xtol=1e-12, rtol=1e-12
+    )
+    close(found.x, np.ones(3), atol=1e-6)
+
+
 def test_a_fresh_objective_over_other_data_is_not_compiled():
     transform = hotk.optim.newton_cg()
 

@@ -97,7 +97,7 @@ def test_a_failure_at_a_new_shape_keeps_the_known_one():
 def test_a_refused_output_leaves_nothing_behind():
     entries = hotk.cache_info().entries
     with pytest.raises(hotk.OutputError):
-        hotk.hvp(lambda x: x**3, X, V)
+        hotk.quadratic_form(lambda x: x**3, X, V)
     assert hotk.cache_info().entries == entries
 
 

@@ -235,15 +235,14 @@ def test_a_direction_that_does_not_match_is_refused():
 @pytest.mark.parametrize(
     "f",
     [
-        lambda x: x,
-        lambda x: jnp.sum(x)[None, None],
         lambda x: jnp.sum(x) > 0,
         lambda x: jax.lax.complex(x[0], x[1]),
-        lambda x: (jnp.sum(x), x),
+        lambda x: (jnp.sum(x), x > 0),
+        lambda x: None,
     ],
-    ids=["vector", "(1, 1)", "bool", "complex", "pair"],
+    ids=["bool", "complex", "pair", "nothing"],
 )
-def test_anything_but_one_real_number_is_refused(f):
+def test_anything_but_floating_numbers_is_refused(f):
     with pytest.raises(hotk.OutputError):
         hotk.hvp(f, X, V)
 

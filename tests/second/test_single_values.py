@@ -63,9 +63,9 @@ def test_one_that_is_linear_in_pieces_is_told_of():
 @pytest.mark.parametrize("shape", [(1, 1), (2,)], ids=str)
 def test_other_shapes_are_refused(shape):
     f = lambda x: jnp.sum(x**3) * jnp.ones(shape)
-    for call in (hotk.hvp, hotk.quadratic_form):
-        with pytest.raises(hotk.OutputError, match="one real number"):
-            call(f, X, V)
+    with pytest.raises(hotk.OutputError, match="one real number"):
+        hotk.quadratic_form(f, X, V)
+    assert hotk.hvp(f, X, V).shape == (*shape, 3)  # a product for each
     with pytest.raises(hotk.OutputError, match="one real number"):
         hotk.gradient(network, X)  # as `jax.grad`
     with pytest.raises(TypeError):

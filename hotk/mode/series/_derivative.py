@@ -16,6 +16,7 @@ from hotk._core import (
     called_program,
     evaluate,
     is_inexact,
+    needed_for,
     traits_of,
 )
 
@@ -31,15 +32,20 @@ def by_derivative(
 ) -> list[Series]:
     """Evaluate the derivative of an operation on series that are one order lower."""
     closed, moving = _derivative(equation, inputs)
+    count = len(equation.outvars)
+    # Without the values, whose series the same rule would give one order lower: and so
+    # on to order zero (`test_equations_grow_with_the_square_of_the_order`).
+    slopes_alone = [i >= count for i in range(len(closed.jaxpr.outvars))]
     lower = frame.order - 1
     along = [inputs[i].derivative().cut(lower) for i in moving]
-    outputs = run(closed, [*(s.cut(lower) for s in inputs), *along])
-    values, slopes = _split(equation, outputs)
+    point = [s.cut(lower) for s in inputs]
+    found = iter(run(needed_for(closed, slopes_alone), [*point, *along]))
+    values = bound(equation, [s.primal for s in inputs])
     return [
-        frame.constant(y.primal)
-        if s is None
-        else _integrated(y.primal, [s.primal, *s.terms])
-        for y, s in zip(values, slopes, strict=True)
+        _integrated(y, [slope.primal, *slope.terms])
+        if is_inexact(variable.aval) and (slope := next(found))
+        else frame.constant(y)
+        for y, variable in zip(values, equation.outvars, strict=True)
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 
 from hotk._core import JaxprEqn, Leaf, bound
@@ -15,7 +16,7 @@ Rule: TypeAlias = Callable[[JaxprEqn, list[Series]], list[Series] | None]
 Slope: TypeAlias = Callable[[list[Any]], Coefficient]
 
 
-def _from_slope(x: Series, first: Leaf, slope: Slope) -> list[Any]:
+def from_slope(x: Series, first: Leaf, slope: Slope) -> list[Any]:
     r"""Solve $y' = w\,x'$ where `slope(y)` returns the next coefficient of w.
 
     Args:
@@ -32,11 +33,12 @@ def _from_slope(x: Series, first: Leaf, slope: Slope) -> list[Any]:
     return y
 
 
-def _series(coefficients: Sequence[Coefficient]) -> Series:
+def as_series(coefficients: Sequence[Coefficient]) -> Series:
+    """Return the series of these coefficients, the value first."""
     return Series(coefficients[0], tuple(coefficients[1:]))
 
 
-def _square(y: list[Coefficient], k: int) -> Any:
+def square(y: Sequence[Coefficient], k: int) -> Any:
     """Return the k-th coefficient of a square, each product once."""
     pairs = [scaled(2, times(y[j], y[k - j])) for j in range((k + 1) // 2)]
     middle = [times(y[k // 2], y[k // 2])] if k % 2 == 0 else []
@@ -46,38 +48,47 @@ def _square(y: list[Coefficient], k: int) -> Any:
 def _exp(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     first = bound(equation, [x.primal])[0]
-    return [_series(_from_slope(x, first, lambda y: y[-1]))]
+    return [as_series(from_slope(x, first, lambda y: y[-1]))]
 
 
 def _expm1(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    y = _from_slope(x, jnp.exp(x.primal), lambda y: y[-1])
-    return [_series([bound(equation, [x.primal])[0], *y[1:]])]
+    y = from_slope(x, jnp.exp(x.primal), lambda y: y[-1])
+    return [as_series([bound(equation, [x.primal])[0], *y[1:]])]
 
 
 def _tanh(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
 
     def slope(y: list[Coefficient]) -> Coefficient:
-        square = _square(y, len(y) - 1)
+        squared = square(y, len(y) - 1)
         if len(y) == 1:
-            return 1 - square
-        return None if square is None else -square
+            return 1 - squared
+        return None if squared is None else -squared
 
-    return [_series(_from_slope(x, bound(equation, [x.primal])[0], slope))]
+    return [as_series(from_slope(x, bound(equation, [x.primal])[0], slope))]
 
 
 def _logistic(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
-    first = bound(equation, [x.primal])[0]
+    return [logistic(x, bound(equation, [x.primal])[0])]
+
+
+def logistic(x: Series, first: Leaf) -> Series:
+    """Return the series of the logistic function.
+
+    Args:
+        x: The argument.
+        first: The value.
+    """
 
     def slope(y: list[Coefficient]) -> Coefficient:
         if len(y) == 1:
-            return first * bound(equation, [-x.primal])[0]
-        square = _square(y, len(y) - 1)
-        return total([y[-1], None if square is None else -square])
+            return first * jax.lax.logistic(-x.primal)
+        squared = square(y, len(y) - 1)
+        return total([y[-1], None if squared is None else -squared])
 
-    return [_series(_from_slope(x, first, slope))]
+    return as_series(from_slope(x, first, slope))
 
 
 def _turning(sign: int) -> Rule:
@@ -94,7 +105,7 @@ def _turning(sign: int) -> Rule:
             down = total(times(d, s[k - j]) for j, d in enumerate(steps, 1))
             s.append(up)
             c.append(scaled(sign, down))
-        return [_series(s if name.startswith("sin") else c)]
+        return [as_series(s if name.startswith("sin") else c)]
 
     return rule
 
@@ -102,12 +113,23 @@ def _turning(sign: int) -> Rule:
 def _log(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     (x,) = inputs
     base = x.primal + 1 if equation.primitive.name == "log1p" else x.primal
-    y: list[Coefficient] = [bound(equation, [x.primal])[0]]
+    return [logarithm(x, base, bound(equation, [x.primal])[0])]
+
+
+def logarithm(x: Series, base: Leaf, first: Leaf) -> Series:
+    """Return the series of a logarithm.
+
+    Args:
+        x: The argument, of which the value does not count.
+        base: The number whose logarithm is the value.
+        first: The value.
+    """
+    y: list[Coefficient] = [first]
     for k in range(1, x.order + 1):
         parts = (times(scaled(-j / k, y[j]), x[k - j]) for j in range(1, k))
         right = total([x[k], *parts])
         y.append(None if right is None else right / base)
-    return [_series(y)]
+    return as_series(y)
 
 
 def _divided(a: Callable[[int], Coefficient], b: Series, order: int) -> list[Any]:
@@ -124,7 +146,7 @@ def _divided(a: Callable[[int], Coefficient], b: Series, order: int) -> list[Any
 def _div(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     a, b = inputs
     quotient = _divided(lambda k: a[k], b, b.order)
-    return [_series([bound(equation, [a.primal, b.primal])[0], *quotient[1:]])]
+    return [as_series([bound(equation, [a.primal, b.primal])[0], *quotient[1:]])]
 
 
 def _sqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
@@ -133,10 +155,10 @@ def _sqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
     y: list[Coefficient] = [first]
     twice = 2 * first
     for k in range(1, x.order + 1):
-        inner = _square([None, *y[1:], None], k)
+        inner = square([None, *y[1:], None], k)
         right = total([x[k], None if inner is None else -inner])
         y.append(None if right is None else right / twice)
-    return [_series(y)]
+    return [as_series(y)]
 
 
 def _power_series(x: Series, first: Leaf, exponent: float) -> Series:
@@ -149,7 +171,7 @@ def _power_series(x: Series, first: Leaf, exponent: float) -> Series:
         )
         right = total(parts)
         y.append(None if right is None else scaled(1 / k, right) / x.primal)
-    return _series(y)
+    return as_series(y)
 
 
 def _integer_pow(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
@@ -159,7 +181,7 @@ def _integer_pow(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
         power = _whole_power(x, -exponent)
         one = jnp.ones_like(x.primal)
         inverse = _divided(lambda k: one if k == 0 else None, power, x.order)
-        return [_series([bound(equation, [x.primal])[0], *inverse[1:]])]
+        return [as_series([bound(equation, [x.primal])[0], *inverse[1:]])]
     return [_whole_power(x, exponent)]
 
 
@@ -178,7 +200,7 @@ def _whole_power(x: Series, n: int) -> Series:
         return product(times, x, _whole_power(x, n - 1))
     half = _whole_power(x, n // 2)
     y = [half.primal, *half.terms]
-    return _series([_square(y, k) for k in range(x.order + 1)])
+    return as_series([square(y, k) for k in range(x.order + 1)])
 
 
 def _rsqrt(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
@@ -209,7 +231,7 @@ def _slogdet(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
             inner = [times(m[j - 1], c[k - j - 1], jnp.matmul) for j in range(1, k)]
             right = total([m[k - 1], *inner])
             c.append(None if right is None else -right)
-    return [Series(sign, (None,) * last), _series(y)]
+    return [Series(sign, (None,) * last), as_series(y)]
 
 
 ELEMENTARY: dict[str, Rule] = {

@@ -17,8 +17,14 @@ from hotk._core import (
     traits_of,
 )
 
+from ._bessel import BESSEL
 from ._elementary import ELEMENTARY
+from ._gamma import GAMMA
 from ._series import Coefficient, Series, constant, product, times
+from ._special import SPECIAL
+
+
+RULES = {**ELEMENTARY, **BESSEL, **GAMMA, **SPECIAL}
 
 
 def rule_for(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
@@ -28,14 +34,14 @@ def rule_for(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
         return _linear(equation, inputs, places)
     if traits_of(equation).bilinear:
         return [_bilinear(equation, *inputs)]
-    rule = ELEMENTARY.get(operation_name(equation))
+    rule = RULES.get(operation_name(equation))
     return None if rule is None else rule(equation, inputs)
 
 
 def has_rule(equation: JaxprEqn, inputs: list[Series]) -> bool:
     """Whether there is a rule for an operation."""
     linear = linear_places(equation, inputs) is not None
-    known = operation_name(equation) in ELEMENTARY
+    known = operation_name(equation) in RULES
     return linear or known or traits_of(equation).bilinear
 
 

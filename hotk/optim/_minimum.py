@@ -1,0 +1,73 @@
+"""`Minimum`: what a minimization found, and `Stop`: why it stopped."""
+
+import functools
+from math import inf
+from typing import final
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from hotk._core import AbstractReport, Point
+
+
+class Stop(eqx.Enumeration):
+    """Why a minimization stopped."""
+
+    converged = "the gradient is below the tolerance"
+    most_steps = "the largest number of steps was reached"
+    not_finite = "a number that is not finite was met: `x` is the point before it"
+    small_step = "the step is below the tolerance"
+    small_change = "step and value changed by less than the tolerance"
+    stuck = "no step changed the point any more"
+
+
+@final
+class Minimum(AbstractReport):
+    """What `minimize` found.
+
+    Attributes:
+        x: The point, with the structure and dtypes of the start.
+        value: f there.
+        gradient_norm: The Euclidean norm of the gradient there.
+        steps: How many updates were made.
+        reason: Why it stopped, a member of `hotk.optim.Stop`.
+        history: f at the start and after each step: `steps + 1` numbers; within a
+            transformation `max_steps + 1`, NaN behind the last.
+        smallest_curvature: The smallest of the fields `curvature` in the states of the
+            transformation along the way; infinity if it has none.
+        state: The last state of the transformation.
+    """
+
+    x: Point
+    value: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    steps: Int[Array, ""]
+    reason: Stop
+    history: Float[Array, " k"]
+    smallest_curvature: Float[Array, ""]
+    state: optax.OptState
+
+    @property
+    def converged(self) -> Bool[Array, ""]:
+        """Whether the gradient is below the tolerance, or the step as it was asked."""
+        reasons = (Stop.converged, Stop.small_step, Stop.small_change)
+        return functools.reduce(jnp.logical_or, [self.reason == r for r in reasons])
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        if self.steps.ndim:
+            return [
+                ("runs", str(self.steps.size)),
+                ("converged", str(int(self.converged.sum()))),
+                ("most steps", str(int(self.steps.max()))),
+                ("largest gradient norm", f"{float(self.gradient_norm.max()):.3g}"),
+            ]
+        curvature = float(self.smallest_curvature)
+        return [
+            ("stopped", Stop[self.reason]),
+            ("steps", str(int(self.steps))),
+            ("value", f"{float(self.value):.6g}"),
+            ("gradient norm", f"{float(self.gradient_norm):.3g}"),
+            ("smallest curvature met", f"{curvature:.3g}" if curvature < inf else "-"),
+        ]

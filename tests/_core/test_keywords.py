@@ -1,0 +1,82 @@
+"""Keywords of SciPy and others: they get an error that names ours."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hotk
+from hotk._core import _keywords
+
+
+pytestmark = pytest.mark.usefixtures("as_user")
+
+H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.array([1.0, 2.0]))
+B, KEY = jnp.ones(2), jax.random.key(0)
+NEWTON = hotk.optim.newton_cg()
+
+
+def minimize(**named):
+    return hotk.optim.minimize(lambda x: x @ x, B, NEWTON, **named)
+
+
+CALLS = {
+    "solve": (H.solve, (B,)),
+    "cg": (hotk.linop.cg, (H, B)),
+    "minres": (hotk.linop.minres, (H, B)),
+    "steihaug": (hotk.linop.steihaug, (H, B, 1.0)),
+    "eigh": (H.eigh, (1,)),
+    "trace": (hotk.estimate.trace, (H, KEY)),
+    "diagonal": (hotk.estimate.diagonal, (H, KEY)),
+    "logdet": (hotk.estimate.logdet, (H, KEY)),
+    "spectrum": (hotk.estimate.spectrum, (H, KEY)),
+    "minimize": (minimize, ()),
+}
+# What a user of SciPy, lineax, matfree or optimistix writes, and what it is called.
+OURS = [
+    *(
+        (name, "maxiter", "max_steps")
+        for name in ("solve", "cg", "minres", "steihaug", "minimize")
+    ),
+    *((name, "rtol", "tol") for name in ("solve", "cg", "minres", "steihaug", "eigh")),
+    *((name, "atol", "tol") for name in ("solve", "cg", "minimize")),
+    *((name, "M", "preconditioner") for name in ("solve", "cg")),
+    *((name, "num_samples", "samples") for name in ("trace", "diagonal", "spectrum")),
+    ("eigh", "maxiter", "max_restarts"),
+    ("eigh", "ncv", "max_basis"),
+    ("eigh", "seed", "key"),
+    ("logdet", "num_matvecs", "steps"),
+    ("minimize", "ftol", "rtol"),
+    ("minimize", "disp", "progress"),
+    ("minimize", "method", "transform"),
+    ("minimize", "options", "max_steps"),
+]
+
+
+@pytest.mark.thinned(8)
+@pytest.mark.parametrize(("name", "theirs", "ours"), OURS)
+def test_an_error_names_ours(name, theirs, ours):
+    function, arguments = CALLS[name]
+    with pytest.raises(TypeError) as error:
+        function(*arguments, **{theirs: 1})
+    text = str(error.value)
+    assert text.startswith(f"`{name}(...)`: there is no keyword `{theirs}`.")
+    assert f"Write `{ours}=`." in text
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_unknown_keyword_gets_the_list(name):
+    function, arguments = CALLS[name]
+    with pytest.raises(TypeError, match=r"there is no keyword `sigma`(.|\n)*There are"):
+        function(*arguments, sigma=1)
+
+
+def test_no_name_in_the_table_is_one_of_ours():
+    """Else a function that has it, and one that calls it otherwise, would disagree."""
+    both = {name for name, ours in _keywords._OURS.items() if name in ours}
+    assert not both
+
+
+@pytest.mark.parametrize("k", [2.0, "LA", True, None])
+def test_the_number_of_eigenvalues_is_an_integer(k):
+    with pytest.raises(TypeError, match="It is the number of eigenvalues"):
+        H.eigh(k)
