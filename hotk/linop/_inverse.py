@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, describe_tree
+from hotk.sparse import SparseMatrix, identity
 
 from . import _dense, space
 from ._linear_map import AbstractLinearMap
@@ -49,6 +50,13 @@ class Damped(AbstractLinearMap):
     def on_host(self) -> bool:
         """Whether a product runs on the host."""
         return self.inner.on_host
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the matrix if that of the inner map is sparse."""
+        matrix = self.inner.sparse_or_none(like)
+        if matrix is None:
+            return None
+        return matrix + identity(matrix) * self.damping.astype(matrix.dtype)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""

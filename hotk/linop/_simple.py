@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import Vector, describe_tree
+from hotk.sparse import SparseMatrix, diagonal
 
 from ._operator import AbstractOperator
 
@@ -34,6 +35,10 @@ class Identity(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the map is symmetric: always `True`."""
         return True
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix:
+        """Return the identity matrix."""
+        return diagonal(jax.tree.map(jnp.ones_like, like))
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector: the vector itself."""
@@ -74,6 +79,11 @@ class Diagonal(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the map is symmetric: always `True`."""
         return True
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix:
+        """Return the diagonal matrix."""
+        del like
+        return diagonal(self.entries)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, entry by entry."""

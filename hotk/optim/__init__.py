@@ -4,6 +4,10 @@ from ._adahessian import (
     adahessian as adahessian,
     scale_by_adahessian as scale_by_adahessian,
 )
+from ._cubic_newton import (
+    cubic_newton as cubic_newton,
+    scale_by_cubic_newton as scale_by_cubic_newton,
+)
 from ._extra_args import (
     apply_gradients as apply_gradients,
     strip_extra_args as strip_extra_args,
@@ -21,6 +25,7 @@ from ._line_search import (
     LineSearchState as LineSearchState,
     scale_by_line_search as scale_by_line_search,
 )
+from ._linear_solver import LinearSolver as LinearSolver
 from ._local import Outcome as Outcome
 from ._minimize import Minimum as Minimum, Stop as Stop, minimize as minimize
 from ._moments import DiagonalState as DiagonalState
@@ -36,8 +41,6 @@ from ._newton_cg import (
 )
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._trust_region import (
-    cubic_newton as cubic_newton,
-    scale_by_cubic_newton as scale_by_cubic_newton,
     scale_by_trust_region as scale_by_trust_region,
     trust_region as trust_region,
 )

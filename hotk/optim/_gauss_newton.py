@@ -14,8 +14,16 @@ from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._linear_solver import (
+    CgOrSparse,
+    LinearSolver,
+    check_choice,
+    first_solver,
+    sparse_system,
+)
 from ._local import Local, Numbers, Outcome, is_finite
 from ._rate import scale_by_rate
+from ._sparse_steps import damped_proposal
 from ._step import those_given, transformation, with_keywords
 
 
@@ -52,6 +60,7 @@ def scale_by_levenberg_marquardt(
     max_tol: ArrayLike = 1e-3,
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
+    linear_solver: CgOrSparse = "auto",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -61,7 +70,9 @@ def scale_by_levenberg_marquardt(
     multiplied with $\max(1/3, 1 - (2 \rho - 1)^3)$ [1] (Algorithm 3.16); where not,
     with 4, where [1] has 2, 4, 8, and so on. An update tries larger $\lambda$ by itself
     until a step is taken. The systems are solved by conjugate gradients: no matrix is
-    formed.
+    formed. From 2000 parameters on G is a sparse matrix, if the program shows that it
+    is sparse and factors take less work than n products: it is factorized on the host
+    by SciPy's SuperLU.
 
     Args:
         damping: Of the first $\lambda$, without a unit.
@@ -70,6 +81,8 @@ def scale_by_levenberg_marquardt(
             gradient's norm if that is less.
         max_steps: The most products of one system; 2 n if left out.
         max_rejections: After so many trials the step is zero.
+        linear_solver: `"cg"`; `"sparse"`, which looks for a sparse matrix whatever the
+            size, and iterates only if none is cheap; or `"auto"`, as above.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
@@ -79,6 +92,7 @@ def scale_by_levenberg_marquardt(
         increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
+        ValueError: If there is no such solver.
         TypeError: If there is no function, or `params` is missing, in an update.
 
     Example:
@@ -101,19 +115,28 @@ def scale_by_levenberg_marquardt(
         "max_rejections": max_rejections,
         **those_given(max_steps=max_steps),
     }
+    check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     return transformation(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(
-            params, jnp.zeros_like(numbers["damping"])
+            params,
+            jnp.zeros_like(numbers["damping"]),
+            first_solver(linear_solver, LinearSolver.cg),
         ),
         _levenberg_marquardt,
         numbers,
         _of_residuals,
+        linear_solver=linear_solver,
     )
 
 
 def _levenberg_marquardt(
-    local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    *,
+    linear_solver: CgOrSparse,
 ) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
     size = space.norm(gradient)
@@ -130,7 +153,7 @@ def _levenberg_marquardt(
     begun = state.control > 0
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
-    def propose(damping: Scalar) -> Trial:
+    def by_iteration(damping: Scalar) -> Trial:
         damped = near.hessian + damping * Identity()
         found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
         s = space.times(-1, space.widened(found.x))
@@ -145,6 +168,11 @@ def _levenberg_marquardt(
             found.curvature - damping,
             damping,
         )
+
+    matrix = sparse_system(local, linear_solver, instead_of_products=True)
+    solver, propose = LinearSolver.cg, by_iteration
+    if matrix is not None:
+        solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
 
     def adapt(damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
@@ -163,6 +191,7 @@ def _levenberg_marquardt(
         adapt,
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
+        solver=solver,
     )
 
 
@@ -174,6 +203,7 @@ def levenberg_marquardt(
     max_tol: ArrayLike = 1e-3,
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
+    linear_solver: CgOrSparse = "auto",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -185,6 +215,7 @@ def levenberg_marquardt(
         max_tol: The largest relative residual of a system.
         max_steps: The most products of one system.
         max_rejections: After so many trials the step is zero.
+        linear_solver: `"auto"`, `"cg"` or `"sparse"`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -205,6 +236,7 @@ def levenberg_marquardt(
         max_tol=max_tol,
         max_steps=max_steps,
         max_rejections=max_rejections,
+        linear_solver=linear_solver,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
 
