@@ -11,3 +11,7 @@ from ._scipy_problem import (
     ScipyProblem as ScipyProblem,
     scipy_problem as scipy_problem,
 )
+from ._scipy_residuals import (
+    ScipyResiduals as ScipyResiduals,
+    scipy_residuals as scipy_residuals,
+)

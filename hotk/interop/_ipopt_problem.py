@@ -22,15 +22,19 @@ from hotk._core import (
 from hotk.first import value_and_gradient, value_and_jacobian
 from hotk.prepared import Prepared, check_bytes
 from hotk.second import hessian
+from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._coordinates import Coordinates
 from ._evaluation import LastEvaluation
 from ._freeze import freeze
 from ._lagrangian import Lagrangian
 from ._layout import Layout, as_flat, warn_of_low_precision
+from ._sparse_derivatives import WithValue, in_lower_half
 
 
 _CALL = "ipopt_problem(f, x0)"
+# With fewer variables dense matrices are as fast.
+_LARGE = 200
 _ALTERNATIVE = "`scipy_problem` with the method `trust-constr`, which needs products"
 
 
@@ -39,13 +43,15 @@ def ipopt_problem(
     x0: Point,
     *args: PyTree,
     constraints: Function | None = None,
+    sparse: bool | None = None,
 ) -> "IpoptProblem":
     r"""Prepare a constrained problem and its derivatives for IPOPT.
 
     The problem is to minimize $f(x)$ where $c_l \le g(x) \le c_u$ and $l \le x \le
     u$. IPOPT gets exact derivatives: $\nabla f$, the Jacobian of $g$, and the lower
-    triangle of the Hessian of $\sigma f + \lambda \cdot g$, both dense [1]. The Hessian
-    costs about $n$ gradients of that sum at most, and $n^2$ numbers. Vectors are flat
+    triangle of the Hessian of $\sigma f + \lambda \cdot g$ [1]. From 200 variables on
+    both are sparse, by `hotk.sparse_jacobian` and `hotk.sparse_hessian`, and cost a few
+    evaluations; a dense Hessian costs about $n$ gradients of that sum. Vectors are flat
     and in float64, as those of `scipy_problem`: variables of lower precision keep
     their dtype, and a `PrecisionWarning` says so.
 
@@ -58,6 +64,8 @@ def ipopt_problem(
         *args: Further arguments of `f` and of `constraints`, held fixed.
         constraints: Function `g(x, *args)` that returns a tree of real floating-point
             arrays; each number in them is one constraint.
+        sparse: Whether IPOPT gets sparse derivatives; if left out, from 200 variables
+            on.
 
     Returns:
         An `IpoptProblem`: call its `solve`, or pass it as `problem_obj` to
@@ -88,7 +96,7 @@ def ipopt_problem(
             line-search algorithm for large-scale nonlinear programming. Mathematical
             Programming 106(1), 25-57. https://doi.org/10.1007/s10107-004-0559-y
     """
-    return IpoptProblem(f, x0, *args, constraints=constraints)
+    return IpoptProblem(f, x0, *args, constraints=constraints, sparse=sparse)
 
 
 @final
@@ -109,6 +117,7 @@ class IpoptProblem:
         *args: Further arguments of `f` and of `constraints`, held fixed.
         constraints: Function `g(x, *args)` that returns a tree of real floating-point
             arrays.
+        sparse: Whether IPOPT gets sparse derivatives.
 
     Example:
         >>> from hotk.interop import IpoptProblem
@@ -127,12 +136,14 @@ class IpoptProblem:
         x0: Point,
         *args: PyTree,
         constraints: Function | None = None,
+        sparse: bool | None = None,
     ) -> None:
         """Prepare the first derivatives; the Hessian follows when it is asked for."""
         self._name = function_name(f)
         self._coordinates = coordinates = Coordinates(_CALL, x0)
         self._last = LastEvaluation(coordinates)
         self._like = like = coordinates.parts(coordinates.start)
+        self._sparse = coordinates.layout.size >= _LARGE if sparse is None else sparse
         objective = coordinates.embed(f, args)
         self._objective = value_and_gradient.prepare(objective, like)
         prepared, g, outputs = [self._objective], None, []
@@ -140,7 +151,11 @@ class IpoptProblem:
             g = coordinates.embed(constraints, args)
             outputs = jax.tree.leaves(jax.eval_shape(g, like))
             _check_outputs(outputs)
-            self._constraints = value_and_jacobian.prepare(g, like)
+            self._constraints = (
+                sparse_jacobian.prepare(WithValue(g), like, has_aux=True)
+                if self._sparse
+                else value_and_jacobian.prepare(g, like)
+            )
             prepared.append(self._constraints)
         self._outputs = Layout(outputs)
         self.n, self.m = coordinates.layout.size, self._outputs.size
@@ -210,11 +225,14 @@ class IpoptProblem:
         return self._last.at(z).get("constraints", self._evaluate_constraints)[1].copy()
 
     def jacobianstructure(self) -> tuple[Integer[np.ndarray, "nonzeros"], ...]:
-        """Return which entries of the Jacobian are given: all, row by row.
+        """Return which entries of the Jacobian are given, row by row; all if dense.
 
         Returns:
             Their row indices and their column indices.
         """
+        if self._sparse and self.m:
+            matrix, _ = self._constraints(self._like)
+            return np.array(matrix.rows), np.array(matrix.cols)
         rows, columns = np.indices((self.m, self.n))
         return rows.ravel(), columns.ravel()
 
@@ -236,11 +254,14 @@ class IpoptProblem:
         """
         multipliers = as_flat(_CALL, "lagrange", lagrange, self.m)
         weights = self._weights(obj_factor, multipliers)
+        if self._sparse:
+            matrix = self._hessian(self._last.at(z).parts, *weights)
+            return np.asarray(matrix.values, np.float64)[in_lower_half(matrix)]
         blocks = self._hessian(self._last.at(z).parts, *weights)
         return self._coordinates.layout.dense(blocks)[self.hessianstructure()]
 
     def hessianstructure(self) -> tuple[Integer[np.ndarray, "nonzeros"], ...]:
-        """Return which entries of the Hessian are given: the lower triangle.
+        """Return which entries of the Hessian are given, of its lower triangle.
 
         Returns:
             Their row indices and their column indices, row by row.
@@ -248,6 +269,10 @@ class IpoptProblem:
         Raises:
             TooLargeError: If the dense Hessian would exceed `hotk.memory_budget()`.
         """
+        if self._sparse:
+            matrix = self._hessian(self._like, *self._weights())
+            lower = in_lower_half(matrix)
+            return matrix.rows[lower], matrix.cols[lower]
         # cyipopt asks for the structure first: what cannot fit raises before IPOPT runs
         # (`test_a_dense_hessian_that_cannot_fit_is_refused_at_once`).
         bytes_needed = 8 * self.n**2
@@ -314,6 +339,10 @@ class IpoptProblem:
         # cyipopt asks for both even if there are no constraints.
         if not self.m:
             return np.zeros(0), np.zeros(0)
+        if self._sparse:
+            matrix, values = self._constraints(parts)
+            joined = self._outputs.join(jax.tree.leaves(values))
+            return joined, np.asarray(matrix.values, np.float64)
         values, blocks = self._constraints(parts)
         # One list of blocks for each array of constraints: the output's structure
         # stands outside, that of the variables inside.
@@ -335,7 +364,8 @@ class IpoptProblem:
     # Prepared at first use: with `hessian_approximation` IPOPT never asks for it.
     @functools.cached_property
     def _hessian(self) -> Prepared:
-        return hessian.prepare(self._lagrangian, self._like, *self._weights())
+        of = sparse_hessian if self._sparse else hessian
+        return of.prepare(self._lagrangian, self._like, *self._weights())
 
 
 def _check_outputs(outputs: list[jax.ShapeDtypeStruct]) -> None:

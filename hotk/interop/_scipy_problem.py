@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,13 @@ from hotk._core import Function, Leaf, Point, function_name
 from hotk.first import value_and_gradient
 from hotk.prepared import Prepared
 from hotk.second import hessian, hvp
+from hotk.sparse import hessian_if_sparse, sparse_hessian
 
 from ._coordinates import Coordinates
 from ._evaluation import LastEvaluation
 from ._freeze import freeze
 from ._layout import warn_of_low_precision
+from ._sparse_derivatives import for_scipy
 
 
 _CALL = "scipy_problem(f, x0)"
@@ -25,6 +27,8 @@ _CALL = "scipy_problem(f, x0)"
 # method that is not listed, as one of the user, gets the gradient and the product.
 _DENSE_HESSIAN = ("dogleg", "trust-exact")
 _GRADIENT_ONLY = ("cg", "bfgs", "l-bfgs-b", "tnc", "slsqp")
+# With fewer variables products are as fast as a sparse matrix.
+_LARGE = 2000
 _VALUES_ONLY = ("nelder-mead", "powell", "cobyla", "cobyqa")
 
 Bounds: TypeAlias = scipy.optimize.Bounds | Sequence[Sequence[float | None]]
@@ -206,6 +210,22 @@ class ScipyProblem:
         blocks = self._hessian(self._last.at(z).parts)
         return self._coordinates.layout.dense(blocks[0] if self._has_aux else blocks)
 
+    def sparse_hess(self, z: npt.ArrayLike) -> Any:
+        """Return the Hessian as a sparse matrix, as `trust-constr` takes it for `hess`.
+
+        Args:
+            z: The point, of shape `(n,)`.
+
+        Returns:
+            A `scipy.sparse.csr_array`, by `hotk.sparse_hessian`; a dense array if more
+            than a tenth of all entries are in the pattern.
+
+        Raises:
+            TooLargeError: If it is dense and would exceed `hotk.memory_budget()`.
+        """
+        matrix = self._sparse_hessian(self._last.at(z).parts)
+        return for_scipy(matrix[0] if self._has_aux else matrix)
+
     def minimize(
         self,
         method: str | Callable[..., object] = "trust-ncg",
@@ -223,7 +243,8 @@ class ScipyProblem:
         Args:
             method: One of SciPy's methods, or a function, as SciPy takes it.
                 `"dogleg"` and `"trust-exact"` get the dense Hessian, the other methods
-                of second order its products.
+                of second order its products. From 2000 variables on
+                `"trust-constr"` gets a sparse Hessian if the program shows one.
             tol: The tolerance of the method.
             bounds: Bounds of the flat vector, as SciPy takes them.
             constraints: Constraints on the flat vector, as SciPy takes them.
@@ -238,11 +259,13 @@ class ScipyProblem:
                 `hotk.memory_budget()`.
         """
         name = method.lower() if isinstance(method, str) else ""
-        derivatives: dict[str, Callable[..., np.ndarray]] = {}
+        derivatives: dict[str, Callable[..., Any]] = {}
         if name not in _VALUES_ONLY:
             derivatives["jac"] = self.jac
         if name in _DENSE_HESSIAN:
             derivatives["hess"] = self.hess
+        elif name == "trust-constr" and self._is_sparse:
+            derivatives["hess"] = self.sparse_hess
         elif name not in (*_VALUES_ONLY, *_GRADIENT_ONLY):
             derivatives["hessp"] = self.hessp
         result = scipy.optimize.minimize(
@@ -271,7 +294,16 @@ class ScipyProblem:
         y, aux = y if self._has_aux else (y, None)
         return float(y), self._coordinates.layout.join(gradient), aux
 
-    # Prepared at first use: most methods need one of the two, some none.
+    @functools.cached_property
+    def _is_sparse(self) -> bool:
+        """Whether the Hessian of many variables is sparse; it is asked once."""
+        if self.n < _LARGE:
+            return False
+        f = self._function
+        value = (lambda parts: f(parts)[0]) if self._has_aux else f
+        return hessian_if_sparse(value, self._last.at(self.x0).parts) is not None
+
+    # Prepared at first use: most methods need one of the three, some none.
     @functools.cached_property
     def _hvp(self) -> Prepared:
         like, aux = self._like, self._has_aux
@@ -281,3 +313,7 @@ class ScipyProblem:
     @functools.cached_property
     def _hessian(self) -> Prepared:
         return hessian.prepare(self._function, self._like, has_aux=self._has_aux)
+
+    @functools.cached_property
+    def _sparse_hessian(self) -> Prepared:
+        return sparse_hessian.prepare(self._function, self._like, has_aux=self._has_aux)

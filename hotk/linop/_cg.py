@@ -332,7 +332,7 @@ def _begun(
         p=space.choose(goes_on, z, s.x),
         norms=(zero, zero, rz),
         limit=size * system.growth,
-        phase=_int(jnp.where(goes_on, _STEP, _CHECK if verify else _DONE)),
+        phase=jnp.where(goes_on, _STEP, _CHECK if verify else _DONE).astype(jnp.int32),
         reason=Reason.where(jnp.isfinite(size), reason, Reason.not_finite),
     )
 
@@ -383,7 +383,7 @@ def _turned(
         steps=steps,
         curvature=jnp.where(lower, rayleigh, s.curvature),
         direction=space.choose(bad, s.p, s.direction),
-        phase=_int(jnp.where(step, after, _DONE)),
+        phase=jnp.where(step, after, _DONE).astype(jnp.int32),
         reason=reason,
     )
     if verify:  # then it is the solution that is multiplied
@@ -393,10 +393,6 @@ def _turned(
     begun = _begun(s, z, system, has_start, verify)
     begins = s.phase == _START
     return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
-
-
-def _int(number: Int[Array, ""]) -> Int[Array, ""]:
-    return number.astype(jnp.int32)
 
 
 _run_flat = flat(_run)

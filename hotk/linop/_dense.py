@@ -20,6 +20,7 @@ from hotk.prepared import check_bytes, jitted
 from . import space
 from ._entries import Entries, Part
 from ._linear_map import AbstractLinearMap
+from ._sparse import dense_of, diagonal_of, sparse_if_large
 from ._vectors import space_of
 from .space import flattened, unflattened
 
@@ -63,6 +64,9 @@ def matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n"
     """Return the matrix of an operator."""
     n = space.dimension(space_of(operator))
     _check_size(operator, "H.matrix()", n, n)
+    sparse = sparse_if_large(operator) if block is None else None
+    if sparse is not None:
+        return dense_of(sparse)
     return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)
 
 
@@ -149,6 +153,9 @@ def diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:
     like = space_of(operator)
     if operator.on_host:
         return unflattened(jnp.diag(matrix(operator, block)), like)
+    sparse = sparse_if_large(operator) if block is None else None
+    if sparse is not None:
+        return diagonal_of(sparse)
     return _diagonal(operator, block)
 
 

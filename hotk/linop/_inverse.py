@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, describe_tree
+from hotk.sparse import SparseMatrix, identity
 
 from . import _dense, space
 from ._linear_map import AbstractLinearMap
@@ -54,6 +55,13 @@ class Damped(AbstractLinearMap):
     def positive_semidefinite(self) -> bool:
         """Whether the map is known to be, and the number is not negative."""
         return self.inner.positive_semidefinite and is_known_positive(self.damping)
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the matrix if that of the inner map is sparse."""
+        matrix = self.inner.sparse_or_none(like)
+        if matrix is None:
+            return None
+        return matrix + identity(matrix) * self.damping.astype(matrix.dtype)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""

@@ -12,6 +12,7 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import StructureError, Vector, describe_tree, message
 from hotk.dense import as_vector, is_flat
 from hotk.prepared import jitted
+from hotk.sparse import SparseMatrix
 
 from .space import unflattened
 
@@ -64,6 +65,15 @@ class AbstractLinearMap(eqx.Module):
     @abc.abstractmethod
     def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix."""
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the matrix if it is known to be sparse, found without products.
+
+        Args:
+            like: A vector of the space.
+        """
+        del like
+        return None
 
     def __copy__(self: M) -> M:
         """Return itself: nothing in it can change."""

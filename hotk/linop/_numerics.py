@@ -1,6 +1,6 @@
 """`AbstractNumerics`: what is computed from a linear map, as methods of it."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector
 from hotk.dense import Index
+from hotk.sparse import Factorization
 
 from . import _dense, space
 from ._eigh import Eigenpairs, eigh
@@ -131,7 +132,8 @@ class AbstractNumerics(AbstractLinearMap):
     def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
         """Return the matrix, in the order of `index`.
 
-        It takes `n` products, several at once.
+        It takes `n` products, several at once; from 2000 rows on a few gradients if
+        the program shows that the matrix is sparse.
 
         Args:
             block_size: The number of columns at once; chosen from the program if left
@@ -176,7 +178,8 @@ class AbstractNumerics(AbstractLinearMap):
         """Return the exact diagonal of the matrix as a vector of the space.
 
         It takes `n` products, `block_size` at once, or a single one if the program
-        shows that the matrix is diagonal. For an estimate from fewer products see
+        shows that the matrix is diagonal; from 2000 rows on a few gradients if it shows
+        that the matrix is sparse. For an estimate from fewer products see
         `hotk.estimate.diagonal`.
 
         Args:
@@ -196,12 +199,12 @@ class AbstractNumerics(AbstractLinearMap):
 
     # `Any`: the keywords of the functions, which check them
     def solve(self, b: PyTree, **options: Any) -> Solution:
-        """Solve `A x = b` by conjugate gradients or minimal residuals.
+        """Solve `A x = b` by conjugate gradients, minimal residuals or sparse factors.
 
         Args:
             b: The right-hand side: a vector of the space.
             **options: The keywords of `hotk.linop.solve`: `batched`, `x0`,
-                `preconditioner`, `tol`, `max_steps`.
+                `preconditioner`, `tol`, `max_steps`, `method`.
         """
         return solve(self, b, **options)
 
@@ -217,13 +220,28 @@ class AbstractNumerics(AbstractLinearMap):
         """
         return eigh(self, k, which, **options)
 
-    def cholesky(self, damping: RealNumber = 0.0) -> Float[Array, "n n"]:
+    @overload
+    def cholesky(
+        self, damping: RealNumber = ..., method: Literal["dense"] = ...
+    ) -> Float[Array, "n n"]: ...
+
+    @overload
+    def cholesky(
+        self, damping: RealNumber = ..., *, method: Literal["sparse"]
+    ) -> Factorization: ...
+
+    def cholesky(
+        self,
+        damping: RealNumber = 0.0,
+        method: Literal["dense", "sparse"] = "dense",
+    ) -> Float[Array, "n n"] | Factorization:
         """Compute the Cholesky factor of the matrix; see `hotk.linop.cholesky`.
 
         Args:
             damping: A number that is added to the diagonal.
+            method: `"dense"`, or `"sparse"` for a `hotk.sparse.Factorization`.
         """
-        return cholesky(self, damping)
+        return cholesky(self, damping, method=method)
 
     def inertia(self) -> Inertia:
         """Count the eigenvalues of each sign; see `hotk.linop.inertia`."""

@@ -1,6 +1,7 @@
 """`AbstractOperator`: a linear map of a space of trees into itself, and arithmetic."""
 
 import functools
+import operator
 from typing import Any, final
 
 import jax
@@ -10,6 +11,7 @@ from jaxtyping import Array, Num, PyTree
 
 from hotk._core import RealNumber, Vector, number_name
 from hotk.dense import is_flat
+from hotk.sparse import SparseMatrix
 
 from . import space
 from ._entries import Entries, Part
@@ -205,6 +207,13 @@ class Sum(AbstractOperator):
         """Whether a product with any term runs on the host."""
         return any(term.on_host for term in self.terms)
 
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the sum of the matrices if all are sparse."""
+        found = [term.sparse_or_none(like) for term in self.terms]
+        matrices = [matrix for matrix in found if matrix is not None]
+        every = len(matrices) == len(found)
+        return functools.reduce(operator.add, matrices) if every else None
+
     def mv(self, v: Vector) -> Vector:
         """Return the sum of the products."""
         return functools.reduce(space.plus, (term.mv(v) for term in self.terms))
@@ -297,6 +306,11 @@ class Scaled(AbstractOperator):
     def on_host(self) -> bool:
         """Whether a product with the operator runs on the host."""
         return self.inner.on_host
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the multiple of the matrix if it is sparse."""
+        matrix = self.inner.sparse_or_none(like)
+        return None if matrix is None else matrix * self.factor.astype(matrix.dtype)
 
     def mv(self, v: Vector) -> Vector:
         """Return the multiple of the product."""

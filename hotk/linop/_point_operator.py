@@ -30,6 +30,7 @@ from hotk.capture import Closure, pickled, unpickled
 from hotk.first import value_and_gradient
 from hotk.prepared import jitted
 from hotk.second import hvp
+from hotk.sparse import SparseMatrix, hessian_if_sparse, sparse_hessian
 
 from . import space
 from ._entries import Entries, Part
@@ -110,6 +111,34 @@ class AbstractPointOperator(AbstractOperator):
         if block_size is not None:
             return super().many(vectors, block_size)
         return _product(self, vectors, batched=True)
+
+    def sparse(self) -> SparseMatrix:
+        """Return the matrix as a sparse one, by `hotk.sparse_hessian`.
+
+        Pattern and values are found together in a few gradients, if the matrix is
+        sparse; a dense one takes all products and has an entry everywhere.
+
+        Returns:
+            A symmetric `hotk.SparseMatrix`, whose rows and columns are in the order of
+            `index`.
+
+        Raises:
+            DtypeError: If a differentiated leaf is complex.
+            TooLargeError: If the matrix is dense and exceeds `hotk.memory_budget()`.
+
+        Example:
+            >>> f = lambda x: jnp.sum((x[1:] - x[:-1]) ** 2) / 2
+            >>> A = hotk.HessianOperator(f, jnp.ones(1000)).sparse()
+            >>> A.nnz, A.diagonal()[:3].tolist()
+            (2998, [1.0, 2.0, 2.0])
+        """
+        found = sparse_hessian(self.f, self.x, *self.args, where=self.where)
+        return found.symmetrized()
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix | None:
+        """Return the matrix if it is sparse; the answer is found once for a program."""
+        del like
+        return hessian_if_sparse(self.f, self.x, *self.args, where=self.where)
 
     def restrict(self, part: Part) -> AbstractOperator:
         """Return the operator on some entries; see `AbstractOperator.restrict`.

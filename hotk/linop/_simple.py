@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import Vector, describe_tree
+from hotk.sparse import SparseMatrix, diagonal
 
 from ._operator import AbstractOperator
 from ._vectors import is_known_positive
@@ -40,6 +41,10 @@ class Identity(AbstractOperator):
     def positive_semidefinite(self) -> bool:
         """Whether it is known to be positive semidefinite: always `True`."""
         return True
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix:
+        """Return the identity matrix."""
+        return diagonal(jax.tree.map(jnp.ones_like, like))
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector: the vector itself."""
@@ -85,6 +90,11 @@ class Diagonal(AbstractOperator):
     def positive_semidefinite(self) -> bool:
         """Whether no entry is negative; not known of entries that are traced."""
         return all(map(is_known_positive, jax.tree.leaves(self.entries)))
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix:
+        """Return the diagonal matrix."""
+        del like
+        return diagonal(self.entries)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, entry by entry."""

@@ -44,6 +44,7 @@ class Method(eqx.Enumeration):
     steihaug = "truncated conjugate gradients"
     lanczos = "Lanczos iteration"
     direct = "LAPACK, from the matrix"
+    sparse = "SuperLU, from the sparse matrix"
 
 
 @final

@@ -1,7 +1,7 @@
 """Systems with an operator: a solver chosen by definiteness, and factorizations."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from hotk._core import (
     names_ours,
     number_name,
 )
+from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
 from . import _direct, space
 from ._cg import cg
@@ -26,6 +27,17 @@ from ._driver import compiled, nondifferentiable
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
 from ._solution import Reason, Solution, is_known_as
+from ._sparse import (
+    FEW_PRODUCTS,
+    inertia_by_factors,
+    is_banded,
+    solve_by_factors,
+    sparse_if_large,
+    sparse_of,
+)
+
+
+SolveMethod: TypeAlias = Literal["iterative", "sparse"]
 
 
 @names_ours
@@ -38,6 +50,7 @@ def solve(
     preconditioner: AbstractLinearMap | None = None,
     tol: RealNumber = 1e-5,
     max_steps: int | Int[Array, ""] | None = None,
+    method: SolveMethod | None = None,
 ) -> Solution:
     """Solve `A x = b` by conjugate gradients; by minimal residuals if it is indefinite.
 
@@ -45,6 +58,10 @@ def solve(
     Minimal residuals then go on from the point reached. `method` and `definite` of the
     solution tell which was used, and `curvature` and `direction` are those that
     conjugate gradients met.
+
+    A sparse matrix of 2000 rows or more is factorized where conjugate gradients need
+    more than 100 products, or at once where factors are cheaper than those. Whether it
+    is sparse is found once for a function, and not inside of a transformation.
 
     Args:
         operator: A symmetric operator.
@@ -55,14 +72,20 @@ def solve(
         tol: Stop when the residual is below `tol` times the norm of `b`.
         max_steps: Stop after this number of products, of the two together; `10 n` if
             left out.
+        method: `"iterative"`, or `"sparse"` for factors of the sparse matrix by SciPy's
+            SuperLU, on the host. `iterations` is zero then, `curvature` that along `x`
+            or a negative pivot, and a singular system is left to minimal residuals.
+            Chosen as above if left out; an iterative one if any of `batched`, `x0`,
+            `preconditioner` and `max_steps` is given.
 
     Returns:
         A `Solution`, with a leading axis if `batched`.
 
     Raises:
         StructureError: If `b` or `x0` is not a vector of the space.
-        TypeError: If the operator is not symmetric.
-        ValueError: If `max_steps` is not positive.
+        TypeError: If the operator is not symmetric, or has no sparse matrix.
+        ValueError: If `max_steps` is not positive, there is no such method, or the
+            method takes no `x0`, `preconditioner` or `max_steps`.
         ModeError: If a derivative is taken by the operator or a vector.
 
     Example:
@@ -72,6 +95,28 @@ def solve(
         ([1.0, -1.0], False)
     """
     options = {"preconditioner": preconditioner, "tol": tol, "max_steps": max_steps}
+    iteration = any(a is not None for a in (x0, preconditioner, max_steps))
+    if method == "sparse":
+        if iteration:
+            raise ValueError(
+                "`solve(A, b)`: `x0`, `preconditioner` and `max_steps` are for an "
+                'iteration, and method "sparse" is none.'
+            )
+        matrix = sparse_of("solve(A, b)", operator)
+        if batched:
+            b = jax.tree.map(jnp.asarray, b)
+            return solve_by_factors(operator, matrix, b, tol, batched=True)
+        return _or_least_squares(
+            operator, b, tol, solve_by_factors(operator, matrix, b, tol)
+        )
+    if method not in (None, "iterative"):
+        raise ValueError(
+            f"`solve(A, b)`: method {method!r} is neither 'iterative' nor 'sparse'."
+        )
+    if method is None and not (batched or iteration):
+        matrix = sparse_if_large(operator)
+        if matrix is not None and is_worth_factors(matrix.pattern):
+            return _sparse(operator, matrix, b, tol)
     if batched:
         b, x0, tol = jax.tree.map(jnp.asarray, (b, x0, tol))
         inputs = (operator, b, x0, preconditioner, tol, max_steps)
@@ -106,6 +151,49 @@ def solve(
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
     indefinite = is_known_as(by_cg.reason, Reason.negative_curvature)
     return go_on(by_cg) if indefinite and int(by_cg.iterations) < most else by_cg
+
+
+def _sparse(
+    operator: AbstractLinearMap, matrix: SparseMatrix, b: PyTree, tol: RealNumber
+) -> Solution:
+    """Solve by factors, after few steps of an iteration that may be cheaper."""
+    if is_banded(matrix):
+        found = solve_by_factors(operator, matrix, b, tol)
+        return _or_least_squares(operator, b, tol, found)
+    by_cg = cg(operator, b, tol=tol, max_steps=FEW_PRODUCTS)
+    stopped = (Reason.most_steps, Reason.negative_curvature, Reason.stagnated)
+    if not any(is_known_as(by_cg.reason, reason) for reason in stopped):
+        return by_cg
+    found = solve_by_factors(operator, matrix, b, tol)
+    found = _or_least_squares(operator, b, tol, found)
+    lower = by_cg.curvature < found.curvature
+    return dataclasses.replace(
+        found,
+        iterations=by_cg.iterations + found.iterations,
+        curvature=jnp.where(lower, by_cg.curvature, found.curvature),
+        direction=space.choose(lower, by_cg.direction, found.direction),
+    )
+
+
+def _or_least_squares(
+    operator: AbstractLinearMap, b: PyTree, tol: RealNumber, found: Solution
+) -> Solution:
+    """Return a solution, or that by minimal residuals if there are no factors."""
+
+    def by_minres(found: Solution) -> Solution:
+        other = minres(operator, b, tol=tol)
+        lower = other.curvature < found.curvature
+        return dataclasses.replace(
+            other,
+            curvature=jnp.where(lower, other.curvature, found.curvature),
+            direction=space.choose(lower, other.direction, found.direction),
+        )
+
+    if isinstance(found.residual, Tracer) or in_trace():
+        singular = found.reason == Reason.not_finite
+        return jax.lax.cond(singular, by_minres, lambda found: found, found)
+    singular = is_known_as(found.reason, Reason.not_finite)
+    return by_minres(found) if singular else found
 
 
 def _one_by_one(
@@ -165,7 +253,9 @@ def inertia(operator: AbstractLinearMap) -> Inertia:
     """Count the positive, zero and negative eigenvalues of a symmetric operator.
 
     It forms the matrix and computes all eigenvalues: `n^2` numbers and about `n^3`
-    operations. All three counts are zero if the matrix is not finite.
+    operations. Of a sparse matrix of 2000 rows or more it factorizes instead, where
+    that shows them, and counts a pivot of at most `n eps` times the largest as zero.
+    All three counts are zero if the matrix is not finite.
 
     Args:
         operator: A symmetric operator.
@@ -181,6 +271,9 @@ def inertia(operator: AbstractLinearMap) -> Inertia:
         >>> hotk.linop.inertia(H)
         Inertia(positive: 1, zero: 1, negative: 1)
     """
+    counts = inertia_by_factors(operator)
+    if counts is not None:
+        return Inertia(*map(jnp.asarray, counts))
     a = operator.matrix()
     if _direct.is_on_host(a):
         return Inertia(*map(jnp.asarray, _signs(np, _direct.eigenvalues(a))))
@@ -194,9 +287,28 @@ def _signs(xp: Any, values: Float[Array | np.ndarray, " n"]) -> tuple[Any, ...]:
     return tuple(xp.sum(sign, dtype=int) for sign in signs)
 
 
+@overload
 def cholesky(
-    operator: AbstractLinearMap, damping: RealNumber = 0.0
-) -> Float[Array, "n n"]:
+    operator: AbstractLinearMap,
+    damping: RealNumber = ...,
+    method: Literal["dense"] = ...,
+) -> Float[Array, "n n"]: ...
+
+
+@overload
+def cholesky(
+    operator: AbstractLinearMap,
+    damping: RealNumber = ...,
+    *,
+    method: Literal["sparse"],
+) -> Factorization: ...
+
+
+def cholesky(
+    operator: AbstractLinearMap,
+    damping: RealNumber = 0.0,
+    method: Literal["dense", "sparse"] = "dense",
+) -> Float[Array, "n n"] | Factorization:
     r"""Compute the Cholesky factor of the matrix, $A + \lambda I = L L^T$.
 
     It forms the matrix. Outside of a transformation it also computes all eigenvalues,
@@ -206,21 +318,34 @@ def cholesky(
     Args:
         operator: A symmetric operator.
         damping: The number $\lambda$ that is added to the diagonal.
+        method: `"dense"`, or `"sparse"` for a factorization of the sparse matrix, which
+            forms no dense one.
 
     Returns:
-        The lower triangle `L`, in the order of `index`.
+        The lower triangle `L`, in the order of `index`; with `method="sparse"` a
+        `hotk.sparse.Factorization`, with `solve`, `inertia` and `logdet`.
 
     Raises:
         NotPositiveDefiniteError: If the smallest eigenvalue, damping included, is not
             positive by more than rounding. Inside of a transformation no error is
             possible, and the factor is NaN.
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
+        TypeError: If the operator has no sparse matrix, or is traced.
+        ValueError: If there is no such method.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: 2 * x[0] ** 2 + x[1] ** 2, jnp.ones(2))
         >>> hotk.linop.cholesky(H, damping=2.0).tolist()[1]
         [0.0, 2.0]
     """
+    if method == "sparse":
+        matrix = sparse_of("cholesky(A)", operator)
+        shift = damping * identity(matrix)
+        return (matrix + shift).symmetrized().cholesky()
+    if method != "dense":
+        raise ValueError(
+            f"`cholesky(A)`: method {method!r} is neither 'dense' nor 'sparse'."
+        )
     a = operator.matrix()
     if isinstance(a, Tracer) or isinstance(damping, Tracer):
         return _factor(a, damping)

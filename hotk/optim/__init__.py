@@ -4,27 +4,34 @@ from ._adahessian import (
     adahessian as adahessian,
     scale_by_adahessian as scale_by_adahessian,
 )
+from ._cubic_newton import (
+    cubic_newton as cubic_newton,
+    scale_by_cubic_newton as scale_by_cubic_newton,
+)
 from ._extra_args import (
     apply_gradients as apply_gradients,
     strip_extra_args as strip_extra_args,
     with_params as with_params,
 )
 from ._gauss_newton import (
-    NaturalGradientState as NaturalGradientState,
     levenberg_marquardt as levenberg_marquardt,
-    natural_gradient as natural_gradient,
     scale_by_levenberg_marquardt as scale_by_levenberg_marquardt,
-    scale_by_natural_gradient as scale_by_natural_gradient,
 )
 from ._globalized import GlobalizedState as GlobalizedState
 from ._line_search import (
     LineSearchState as LineSearchState,
     scale_by_line_search as scale_by_line_search,
 )
+from ._linear_solver import LinearSolver as LinearSolver
 from ._local import Outcome as Outcome
 from ._minimize import minimize as minimize
 from ._minimum import Minimum as Minimum, Stop as Stop
 from ._moments import DiagonalState as DiagonalState
+from ._natural_gradient import (
+    NaturalGradientState as NaturalGradientState,
+    natural_gradient as natural_gradient,
+    scale_by_natural_gradient as scale_by_natural_gradient,
+)
 from ._newton import (
     NewtonState as NewtonState,
     newton as newton,
@@ -37,8 +44,6 @@ from ._newton_cg import (
 )
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._trust_region import (
-    cubic_newton as cubic_newton,
-    scale_by_cubic_newton as scale_by_cubic_newton,
     scale_by_trust_region as scale_by_trust_region,
     trust_region as trust_region,
 )

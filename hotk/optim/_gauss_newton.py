@@ -1,21 +1,29 @@
-"""`levenberg_marquardt` and `natural_gradient`: steps with a curvature of the model."""
+"""`levenberg_marquardt`: steps with the Gauss-Newton matrix of a model."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Int, PyTree
+from jaxtyping import ArrayLike, PyTree
 
 from hotk._core import Function, Gradient, Scalar, Where
-from hotk.curvature import Fisher, GaussNewton, SampledFisher
+from hotk.curvature import GaussNewton
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
-from ._local import Local, Numbers, Outcome, is_finite
+from ._linear_solver import (
+    CgOrSparse,
+    LinearSolver,
+    check_choice,
+    first_solver,
+    sparse_system,
+)
+from ._local import Local, Numbers
 from ._rate import scale_by_rate
+from ._sparse_steps import damped_proposal
 from ._step import those_given, transformation, with_keywords
 
 
@@ -28,17 +36,23 @@ def _of_residuals(
 ) -> Function | None:
     """Return half the sum of squares of `residual_fn`, or the loss of a model."""
     del state
-    residuals, model = with_keywords(extra.get("residual_fn"), extra), _model(extra)
+    residuals, model = with_keywords(extra.get("residual_fn"), extra), model_of(extra)
     if residuals is not None:
         return GaussNewton(residuals, _half_square)
-    return value_fn if model is None else GaussNewton(model, _loss(extra))
+    return value_fn if model is None else GaussNewton(model, loss_of(extra))
 
 
-def _model(extra: Mapping[str, Any]) -> Function | None:
+def model_of(extra: Mapping[str, Any]) -> Function | None:
+    """Return the model among the keywords of an update, `None` if there is none."""
     return with_keywords(extra.get("model_fn"), extra)
 
 
-def _loss(extra: Mapping[str, Any]) -> Any:
+def loss_of(extra: Mapping[str, Any]) -> Any:
+    """Return the loss among the keywords of an update.
+
+    Raises:
+        TypeError: If there is none.
+    """
     loss = extra.get("loss_fn")
     if loss is None:
         raise TypeError("`model_fn` goes with `loss_fn`: the loss of what it returns.")
@@ -52,6 +66,7 @@ def scale_by_levenberg_marquardt(
     max_tol: ArrayLike = 1e-3,
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
+    linear_solver: CgOrSparse = "auto",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -61,7 +76,9 @@ def scale_by_levenberg_marquardt(
     multiplied with $\max(1/3, 1 - (2 \rho - 1)^3)$ [1] (Algorithm 3.16); where not,
     with 4, where [1] has 2, 4, 8, and so on. An update tries larger $\lambda$ by itself
     until a step is taken. The systems are solved by conjugate gradients: no matrix is
-    formed.
+    formed. From 2000 parameters on G is a sparse matrix, if the program shows that it
+    is sparse and factors take less work than n products: it is factorized on the host
+    by SciPy's SuperLU.
 
     Args:
         damping: Of the first $\lambda$, without a unit.
@@ -70,6 +87,8 @@ def scale_by_levenberg_marquardt(
             gradient's norm if that is less.
         max_steps: The most products of one system; 2 n if left out.
         max_rejections: After so many trials the step is zero.
+        linear_solver: `"cg"`; `"sparse"`, which looks for a sparse matrix whatever the
+            size, and iterates only if none is cheap; or `"auto"`, as above.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
@@ -79,6 +98,7 @@ def scale_by_levenberg_marquardt(
         increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
+        ValueError: If there is no such solver.
         TypeError: If there is no function, or `params` is missing, in an update.
 
     Example:
@@ -101,19 +121,28 @@ def scale_by_levenberg_marquardt(
         "max_rejections": max_rejections,
         **those_given(max_steps=max_steps),
     }
+    check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     return transformation(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(
-            params, jnp.zeros_like(numbers["damping"])
+            params,
+            jnp.zeros_like(numbers["damping"]),
+            first_solver(linear_solver, LinearSolver.cg),
         ),
         _levenberg_marquardt,
         numbers,
         _of_residuals,
+        linear_solver=linear_solver,
     )
 
 
 def _levenberg_marquardt(
-    local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    *,
+    linear_solver: CgOrSparse,
 ) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
     gradient = _as_stated(gradient, near.gradient)
@@ -131,7 +160,7 @@ def _levenberg_marquardt(
     begun = state.control > 0
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
-    def propose(damping: Scalar) -> Trial:
+    def by_iteration(damping: Scalar) -> Trial:
         damped = near.hessian + damping * Identity()
         found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
         s = space.times(-1, space.widened(found.x))
@@ -146,6 +175,11 @@ def _levenberg_marquardt(
             found.curvature - damping,
             damping,
         )
+
+    matrix = sparse_system(local, linear_solver, instead_of_products=True)
+    solver, propose = LinearSolver.cg, by_iteration
+    if matrix is not None:
+        solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
 
     def adapt(damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
@@ -164,6 +198,7 @@ def _levenberg_marquardt(
         adapt,
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
+        solver=solver,
     )
 
 
@@ -191,6 +226,7 @@ def levenberg_marquardt(
     max_tol: ArrayLike = 1e-3,
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
+    linear_solver: CgOrSparse = "auto",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -202,6 +238,7 @@ def levenberg_marquardt(
         max_tol: The largest relative residual of a system.
         max_steps: The most products of one system.
         max_rejections: After so many trials the step is zero.
+        linear_solver: `"auto"`, `"cg"` or `"sparse"`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -222,159 +259,6 @@ def levenberg_marquardt(
         max_tol=max_tol,
         max_steps=max_steps,
         max_rejections=max_rejections,
-    )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
-
-
-class NaturalGradientState(NamedTuple):
-    """What the last step of `scale_by_natural_gradient` was.
-
-    Attributes:
-        count: Updates so far; with the seed it makes the random key.
-        iterations: Products with the Fisher matrix.
-        curvature: The smallest curvature that was met, damping included.
-        residual: The norm of `F p - g` over that of the gradient g.
-        outcome: An `Outcome`.
-    """
-
-    # A field of this name, as in the states of optax, hides the method of a tuple.
-    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
-    iterations: Int[Array, ""]
-    curvature: Scalar
-    residual: Scalar
-    outcome: Outcome
-
-
-def scale_by_natural_gradient(
-    *,
-    damping: ArrayLike = 1e-3,
-    tol: ArrayLike = 1e-3,
-    max_steps: ArrayLike | None = None,
-    samples: int | None = None,
-    seed: ArrayLike = 0,
-) -> optax.GradientTransformationExtraArgs:
-    r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
-
-    F is the exact Fisher matrix of `loss_fn`'s distribution of targets [1] (section
-    5), or with `samples` an estimate from that many targets drawn for each example. The
-    system is solved by conjugate gradients: no matrix is formed. Departing from [1],
-    the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
-
-    Args:
-        damping: $\lambda$.
-        tol: The relative residual of the system.
-        max_steps: The most products; 2 n if left out.
-        samples: Targets to draw for each example; the exact matrix if left out.
-        seed: Of the targets; the count of updates is folded in.
-
-    Returns:
-        A transformation from the gradient to p. Its update takes `model_fn=`, from the
-        parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
-        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. Where
-        negative curvature is met, which no Fisher matrix has, p is the gradient.
-
-    Raises:
-        TypeError: If there is no function, or `params` is missing, in an update.
-
-    Example:
-        >>> X = jnp.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0, 1.0]))
-        >>> model = lambda w: X @ w
-        >>> transform = hotk.optim.natural_gradient(1.0)
-        >>> w = jnp.zeros(2)
-        >>> g = jax.grad(lambda w: loss(model(w)))(w)
-        >>> step, _ = transform.update(
-        ...     g, transform.init(w), w, model_fn=model, loss_fn=loss
-        ... )
-        >>> bool(loss(model(w + step)) < loss(model(w)))
-        True
-
-    References:
-        [1] Martens (2020). New insights and perspectives on the natural gradient
-            method. JMLR 21(146), 1-76.
-    """
-    numbers = {
-        "damping": damping,
-        "tol": tol,
-        "seed": seed,
-        **those_given(max_steps=max_steps),
-    }
-
-    def compose(
-        value_fn: Function | None, extra: Mapping[str, Any], state: NaturalGradientState
-    ) -> Function | None:
-        model = _model(extra)
-        if model is None:
-            return value_fn
-        if samples is None:
-            return Fisher(model, _loss(extra))
-        start = jax.random.key(jnp.asarray(seed, jnp.uint32))
-        key = jax.random.fold_in(start, state.count)
-        return SampledFisher(model, _loss(extra), key, samples)
-
-    return transformation(
-        "natural_gradient", _natural_first, _natural_gradient, numbers, compose
-    )
-
-
-def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
-    del numbers
-    zero = jnp.zeros((), space.scalar_dtype(params))
-    none = jnp.zeros((), int)
-    return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
-
-
-def _natural_gradient(
-    local: Local, gradient: Gradient, state: NaturalGradientState, numbers: Numbers
-) -> tuple[Any, NaturalGradientState]:
-    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    hessian = local.linearized().hessian
-    damped = hessian + numbers["damping"] * Identity()
-    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
-    usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
-    bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
-    outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
-    outcome = Outcome.where(usual, outcome, Outcome.not_finite)
-    step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
-    step = space.choose(usual, step, space.zeros(step))
-    return step, NaturalGradientState(
-        state.count + 1, found.iterations, found.curvature, found.relative, outcome
-    )
-
-
-def natural_gradient(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    damping: ArrayLike = 1e-3,
-    tol: ArrayLike = 1e-3,
-    max_steps: ArrayLike | None = None,
-    samples: int | None = None,
-    seed: ArrayLike = 0,
-    where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
-    """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
-
-    Args:
-        learning_rate: A number or a schedule.
-        damping: As for `scale_by_natural_gradient`, and so are all others.
-        tol: The relative residual of the system.
-        max_steps: The most products.
-        samples: Targets to draw for each example; the exact matrix if left out.
-        seed: Of the targets.
-        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
-
-    Returns:
-        A transformation for `optax.apply_updates`.
-
-    Example:
-        >>> loss = hotk.curvature.SquaredError(jnp.ones(2), reduction="sum")
-        >>> f = hotk.curvature.Fisher(lambda w: 2 * w, loss)
-        >>> transform = hotk.optim.natural_gradient(1.0, damping=0.0)
-        >>> found = hotk.optim.minimize(f, jnp.zeros(2), transform, max_steps=3)
-        >>> found.x.round(4).tolist()
-        [0.5, 0.5]
-    """
-    inner = scale_by_natural_gradient(
-        damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
+        linear_solver=linear_solver,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

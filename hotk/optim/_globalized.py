@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int
 from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import space
 
+from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome, is_finite
 
 
@@ -20,7 +21,7 @@ class Trial(NamedTuple):
         step: The step s, to be added to the point.
         model: What the model changes by, negative.
         bounded: Whether s is as long as the region allows.
-        iterations: Products with the Hessian that it took.
+        iterations: Products with the Hessian that it took, or factorizations.
         curvature: The smallest curvature seen.
         damping: What is added to the Hessian, so that $(H + \lambda I) s = -g$.
     """
@@ -39,14 +40,16 @@ class GlobalizedState(NamedTuple):
     Attributes:
         control: The radius of the region, or the weight of the regularizer, for the
             next step.
-        iterations: Products with the Hessian, of all trials.
+        iterations: Products with the Hessian, of all trials; or factorizations of it
+            where it is sparse.
         curvature: The smallest curvature seen; of the exact subproblems the smallest
-            eigenvalue.
+            eigenvalue, or a Rayleigh quotient close to it.
         damping: What was added to the Hessian.
         predicted: The decrease of the model.
         actual: The decrease of the objective.
         rejections: How many trials were rejected.
         outcome: An `Outcome`.
+        solver: How its systems were solved, a `LinearSolver`.
     """
 
     control: Scalar
@@ -57,6 +60,7 @@ class GlobalizedState(NamedTuple):
     actual: Scalar
     rejections: Int[Array, ""]
     outcome: Outcome
+    solver: LinearSolver
 
 
 class _Trials(NamedTuple):
@@ -68,12 +72,16 @@ class _Trials(NamedTuple):
     state: GlobalizedState
 
 
-def initial_state(params: Point, control: Scalar) -> GlobalizedState:
+def initial_state(
+    params: Point, control: Scalar, solver: LinearSolver
+) -> GlobalizedState:
     """Return the state before any step."""
     zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
     none = jnp.zeros((), int)
     start = control.astype(zero.dtype)
-    return GlobalizedState(start, none, zero, zero, zero, zero, none, Outcome.accepted)
+    return GlobalizedState(
+        start, none, zero, zero, zero, zero, none, Outcome.accepted, solver
+    )
 
 
 def globalized_step(
@@ -86,6 +94,7 @@ def globalized_step(
     *,
     accept: ArrayLike,
     max_rejections: ArrayLike,
+    solver: LinearSolver,
 ) -> tuple[Any, GlobalizedState]:
     r"""Try steps until the objective decreases as it should.
 
@@ -105,6 +114,7 @@ def globalized_step(
             trial to the next one; the ratio of a trial that is rejected is -infinity.
         accept: The smallest ratio of a step that is taken.
         max_rejections: After so many the step is zero.
+        solver: How the trials solve their systems.
 
     References:
         [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
@@ -152,7 +162,7 @@ def globalized_step(
         taken=jnp.zeros((), bool),
         doubtful=jnp.zeros((), bool),
         trials=jnp.zeros((), int),
-        state=initial_state(gradient, control),
+        state=initial_state(gradient, control, solver),
     )
     worthwhile = finite & (size > 0)
     more = lambda s: ~(s.taken | s.doubtful) & (s.trials <= max_rejections)

@@ -28,10 +28,11 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._flat import Known, is_better_flat, on_flat, stepping
+from ._linear_solver import asks_for_sparse
 from ._local import is_finite
 from ._minimum import Minimum, Stop
 from ._parameters import refuse_complex_parameters
-from ._step import BoundFormula, called, run
+from ._step import BoundFormula, called, run, run_with_indices
 from ._whole import Transform
 
 
@@ -326,12 +327,13 @@ def minimize(
         curvature=jnp.asarray(jnp.inf, dtype),
     )
     state = transform.init(moving)
+    make = run_with_indices if asks_for_sparse(state) else run
     values: list[float] = []
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
             with called(call):
-                end: _Iterate = run(
+                end: _Iterate = make(
                     f,
                     point,
                     (state, limits, captured),

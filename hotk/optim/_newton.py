@@ -1,4 +1,4 @@
-"""`newton`: dense Newton steps with a modified Cholesky factorization."""
+"""`newton`: Newton steps with a modified factorization, dense or sparse."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,15 @@ from hotk.linop import space
 
 from ._extra_args import restricted
 from ._line_search import with_line_search
+from ._linear_solver import (
+    DenseOrSparse,
+    LinearSolver,
+    check_choice,
+    first_solver,
+    sparse_system,
+)
 from ._local import Local, Numbers, Outcome, is_finite
+from ._sparse_steps import newton_step
 from ._step import transformation
 
 
@@ -23,11 +31,13 @@ class NewtonState(NamedTuple):
         damping: What was added to the diagonal, `damping` included.
         attempts: Factorizations that it took.
         outcome: An `Outcome`.
+        solver: How the system was solved, a `LinearSolver`.
     """
 
     damping: Scalar
     attempts: Int[Array, ""]
     outcome: Outcome
+    solver: LinearSolver
 
 
 class _Factorization(NamedTuple):
@@ -37,9 +47,12 @@ class _Factorization(NamedTuple):
 
 
 def scale_by_newton(
-    *, damping: ArrayLike = 0.0, least: ArrayLike = 1e-3
+    *,
+    damping: ArrayLike = 0.0,
+    least: ArrayLike = 1e-3,
+    linear_solver: DenseOrSparse = "auto",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Solve $(H + \tau I)\,p = g$ with the whole Hessian, for small problems.
+    r"""Solve $(H + \tau I)\,p = g$ with the whole Hessian: small, or sparse.
 
     $\tau$ is `damping` where a Cholesky factorization exists. Else it starts at
     $\beta - \min_i H_{ii}$, or $\beta$ if no diagonal entry is negative, and is doubled
@@ -47,15 +60,23 @@ def scale_by_newton(
     $\beta$ is `least` times the largest entry of the diagonal, which makes it free of
     the scale of f, where [1] has a fixed number.
 
+    From 2000 parameters on the Hessian is a sparse matrix, if the program shows that it
+    is sparse: it takes a few gradients, and is factorized on the host by SciPy's
+    SuperLU. Captured integers, such as indices, are known with
+    `linear_solver="sparse"` alone: they decide the pattern, and others compile anew.
+
     Args:
         damping: Added to the diagonal in any case.
         least: $\beta$ over the largest diagonal entry.
+        linear_solver: `"dense"`; `"sparse"`, which looks for a sparse matrix whatever
+            the size, and is dense only if none is cheaper; `"auto"`, as above.
 
     Returns:
         A transformation from the gradient to p. Its update takes `value_fn=`. Where a
-        number is not finite, p is zero. Memory: $n^2$ numbers.
+        number is not finite, p is zero. Memory: $n^2$ numbers, if not sparse.
 
     Raises:
+        ValueError: If there is no such solver.
         TypeError: If `value_fn` or `params` is missing in an update.
 
     Example:
@@ -70,20 +91,36 @@ def scale_by_newton(
     References:
         [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 3.4.
     """
+    check_choice("newton", linear_solver, ("auto", "dense", "sparse"))
     numbers = {"damping": damping, "least": least}
-    return transformation("newton", _first, _newton, numbers)
 
+    def first(params: optax.Params, numbers: Numbers) -> NewtonState:
+        dtype = space.scalar_dtype(jax.tree.leaves(params))
+        solver = first_solver(linear_solver, LinearSolver.dense)
+        damping, none = numbers["damping"].astype(dtype), jnp.zeros((), int)
+        return NewtonState(damping, none, Outcome.accepted, solver)
 
-def _first(params: optax.Params, numbers: Numbers) -> NewtonState:
-    dtype = space.scalar_dtype(jax.tree.leaves(params))
-    none = jnp.zeros((), int)
-    return NewtonState(numbers["damping"].astype(dtype), none, Outcome.accepted)
+    return transformation(
+        "newton", first, _newton, numbers, linear_solver=linear_solver
+    )
 
 
 def _newton(
-    local: Local, gradient: Gradient, state: NewtonState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: NewtonState,
+    numbers: Numbers,
+    *,
+    linear_solver: DenseOrSparse,
 ) -> tuple[Any, NewtonState]:
     del state
+    matrix = sparse_system(local, linear_solver)
+    if matrix is not None:
+        g = space.flattened(space.widened(gradient))
+        damping, least = numbers["damping"], numbers["least"]
+        p, tau, attempts = newton_step(matrix, g, damping, least)
+        finite = is_finite(matrix.values, g)
+        return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.sparse)
     hessian = local.linearized().hessian
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
@@ -108,6 +145,19 @@ def _newton(
     start = _Factorization(given, factor(given), jnp.ones((), int))
     tau, lower, attempts = jax.lax.while_loop(indefinite, more_damped, start)
     p = jax.scipy.linalg.cho_solve((lower, True), g)
+    return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.dense)
+
+
+def _ended(
+    gradient: Gradient,
+    g: Float[Array, " n"],
+    p: Float[Array, " n"],
+    finite: Bool[Array, ""],
+    tau: Scalar,
+    attempts: Int[Array, ""],
+    solver: LinearSolver,
+) -> tuple[Any, NewtonState]:
+    """Return the step, zero where it is none, and what became of it."""
     step = space.unflattened(p, space.widened(gradient))
     descends = finite & (g @ p > 0)
     outcome = Outcome.where(descends, Outcome.accepted, Outcome.not_finite)
@@ -115,7 +165,7 @@ def _newton(
     outcome = Outcome.where(still, Outcome.stationary, outcome)
     step = space.choose(descends, step, space.zeros(step))
     dtype = space.scalar_dtype(gradient)
-    return step, NewtonState(tau.astype(dtype), attempts, outcome)
+    return step, NewtonState(tau.astype(dtype), attempts, outcome, solver)
 
 
 def newton(
@@ -123,6 +173,7 @@ def newton(
     *,
     damping: ArrayLike = 0.0,
     least: ArrayLike = 1e-3,
+    linear_solver: DenseOrSparse = "auto",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Newton steps: `scale_by_newton` with a step length.
@@ -132,6 +183,7 @@ def newton(
             length of each step (`hotk.optim.scale_by_line_search`).
         damping: As for `scale_by_newton`.
         least: As for `scale_by_newton`.
+        linear_solver: As for `scale_by_newton`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -143,5 +195,5 @@ def newton(
         >>> found.x.round(3).tolist()
         [1.0, 1.0]
     """
-    inner = scale_by_newton(damping=damping, least=least)
+    inner = scale_by_newton(damping=damping, least=least, linear_solver=linear_solver)
     return restricted(with_line_search(inner, learning_rate), where)

@@ -32,6 +32,7 @@ from hotk._core import (
     message,
     split_point,
 )
+from hotk.capture import StaticArrays
 from hotk.linop import space
 from hotk.mode import (
     AUTO,
@@ -42,6 +43,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 from ._flat import is_better_flat, known as within_loop, on_flat
+from ._linear_solver import needs_indices
 from ._local import Local, Numbers, is_finite
 from ._parameters import (
     AllParameters,
@@ -75,15 +77,7 @@ def _never(order: BoundFormula) -> bool:
     return False
 
 
-@operator(
-    takes="c",
-    candidates=second_order_candidates,
-    modes=(Nested,),
-    choice=BoundFormula,
-    curved=_never,
-    name="optim",
-)
-def run(
+def _run(
     f: Callable[..., Any],
     x: Point,
     c: PyTree,
@@ -96,6 +90,20 @@ def run(
     """Run a formula: found by the code of `f`, compiled once."""
     assert isinstance(mode, Nested)
     return order.formula(f, x, c, mode, **dict(order.choices)), None
+
+
+_operator = functools.partial(
+    operator,
+    takes="c",
+    candidates=second_order_candidates,
+    modes=(Nested,),
+    choice=BoundFormula,
+    curved=_never,
+    name="optim",
+)
+run = _operator()(_run)
+# The pattern of a sparse matrix depends on the content of indices.
+run_with_indices = _operator(static_arrays=StaticArrays.ALL_INTEGERS)(_run)
 
 
 def _step(
@@ -150,7 +158,8 @@ def transformation(
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
         like_params: Fields of the state that have the structure of the parameters.
-        **choices: What chooses the program, by name.
+        **choices: What chooses the program, by name. With
+            `linear_solver="sparse"` captured integers are static by content.
     """
     fixed = ("formula", formula), *choices.items()
     bound = [BoundFormula(_step, (("flat", yes), *fixed)) for yes in (False, True)]
@@ -203,7 +212,9 @@ def transformation(
             at = at[0], [jnp.asarray(slopes[i]) for i in moving]
         c = (gradient, state, arrays, at)
         with called(call), explained_for_nnx(params):
-            made, state = run(f, params, c, order=bound[flat], where=where)
+            by_content = needs_indices(choices.get("linear_solver"))
+            make = run_with_indices if by_content else run
+            made, state = make(f, params, c, order=bound[flat], where=where)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state

@@ -1,4 +1,4 @@
-"""`trust_region` and `cubic_newton`: steps that the objective has to agree with."""
+"""`trust_region`: steps in a region where a model is trusted."""
 
 import functools
 from collections.abc import Callable
@@ -14,10 +14,19 @@ from hotk.linop import AbstractOperator, Reason, space, steihaug
 
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._linear_solver import (
+    DenseOrSparse,
+    LinearSolver,
+    check_choice,
+    first_solver,
+    sparse_system,
+)
 from ._local import Local, Numbers
 from ._rate import scale_by_rate
+from ._secular import Region
+from ._sparse_steps import proposal
 from ._step import those_given, transformation
-from ._subproblem import eigenmodel, in_region, with_cubic
+from ._subproblem import eigenmodel, in_region
 
 
 def scale_by_trust_region(
@@ -27,6 +36,7 @@ def scale_by_trust_region(
     accept: ArrayLike = 0.15,
     max_tol: ArrayLike = 0.1,
     subproblem: Literal["steihaug", "exact"] = "steihaug",
+    linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
 ) -> optax.GradientTransformationExtraArgs:
@@ -34,7 +44,8 @@ def scale_by_trust_region(
 
     The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$: by
     truncated conjugate gradients [2], to a residual of $\min(\eta, \sqrt{\|g\|})$, or
-    exactly in the eigenvectors of H [3] (section 7.3), where n is small. It is taken
+    exactly, where n is small in the eigenvectors of H [3] (section 7.3), and where H is
+    sparse by factors of $H + \lambda I$ [3] (Algorithm 7.3.4). It is taken
     if the decrease of f is more than `accept` of the model's. The radius shrinks to a
     quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it is above 3/4
     and s at the boundary [1] (Algorithm 4.1). Departing from it, an update tries
@@ -51,6 +62,8 @@ def scale_by_trust_region(
         accept: The least ratio for a step.
         max_tol: $\eta$.
         subproblem: `"steihaug"` or `"exact"`.
+        linear_solver: For the exact subproblem `"dense"`, `"sparse"`, or `"auto"`, as
+            for `scale_by_newton`.
         max_steps: The most products of one trial; 2 n if left out, as rounding makes n
             too few.
         max_rejections: After so many trials the step is zero.
@@ -61,7 +74,7 @@ def scale_by_trust_region(
         f never increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such subproblem.
+        ValueError: If there is no such subproblem or solver.
         TypeError: If `value_fn` or `params` is missing in an update.
 
     Example:
@@ -86,6 +99,8 @@ def scale_by_trust_region(
             f"`trust_region`: subproblem {subproblem!r} is neither 'steihaug' nor "
             "'exact'."
         )
+    check_choice("trust_region", linear_solver, ("auto", "dense", "sparse"))
+    exact = subproblem == "exact"
     numbers = {
         "radius": 0.0 if radius is None else radius,
         "max_radius": max_radius,
@@ -96,10 +111,16 @@ def scale_by_trust_region(
     }
     return transformation(
         "trust_region",
-        lambda params, numbers: initial_state(params, numbers["radius"]),
+        lambda params, numbers: initial_state(
+            params,
+            numbers["radius"],
+            first_solver(linear_solver, LinearSolver.dense)
+            if exact
+            else LinearSolver.cg,
+        ),
         _trust_region,
         numbers,
-        exact=subproblem == "exact",
+        linear_solver=linear_solver if exact else None,
     )
 
 
@@ -109,7 +130,7 @@ def _trust_region(
     state: GlobalizedState,
     numbers: Numbers,
     *,
-    exact: bool,
+    linear_solver: DenseOrSparse | None,
 ) -> tuple[Any, GlobalizedState]:
     dtype = space.scalar_dtype(gradient)
     largest = numbers["max_radius"].astype(dtype)
@@ -121,9 +142,16 @@ def _trust_region(
         return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
 
     near = local.linearized()
-    if exact:
-        propose = _in_eigenvectors(near.hessian, gradient)
+    matrix = None if linear_solver is None else sparse_system(local, linear_solver)
+    if matrix is not None:
+        solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Region)
+    elif linear_solver is not None:
+        solver, propose = (
+            LinearSolver.dense,
+            _in_eigenvectors(near.hessian, gradient),
+        )
     else:
+        solver = LinearSolver.cg
         tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         propose = functools.partial(_truncated, near.hessian, gradient, tol, steps)
@@ -141,6 +169,7 @@ def _trust_region(
         adapt,
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
+        solver=solver,
     )
 
 
@@ -198,6 +227,7 @@ def trust_region(
     accept: ArrayLike = 0.15,
     max_tol: ArrayLike = 0.1,
     subproblem: Literal["steihaug", "exact"] = "steihaug",
+    linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
     where: Where = None,
@@ -212,6 +242,7 @@ def trust_region(
         accept: The least ratio for a step.
         max_tol: The largest relative residual of the subproblem.
         subproblem: `"steihaug"` or `"exact"`.
+        linear_solver: Of the exact subproblem.
         max_steps: The most products of one trial.
         max_rejections: After so many trials the step is zero.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
@@ -232,116 +263,8 @@ def trust_region(
         accept=accept,
         max_tol=max_tol,
         subproblem=subproblem,
+        linear_solver=linear_solver,
         max_steps=max_steps,
         max_rejections=max_rejections,
-    )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
-
-
-def scale_by_cubic_newton(
-    *, weight: ArrayLike = 1.0, accept: ArrayLike = 0.1, max_rejections: ArrayLike = 40
-) -> optax.GradientTransformationExtraArgs:
-    r"""Minimize a quadratic model plus a cubic term whose weight adapts.
-
-    The step s minimizes $g^T s + s^T H s / 2 + \sigma \|s\|^3 / 3$ exactly, in the
-    eigenvectors of H, for a small n [1] (Algorithm 2.1). It is taken if the
-    decrease of f is more than `accept` of the model's. The weight $\sigma$ is divided
-    by 3 where the ratio is above 0.9, and doubled where the step is rejected; an update
-    tries larger weights by itself until a step is taken.
-
-    Args:
-        weight: The first $\sigma$.
-        accept: The least ratio for a step.
-        max_rejections: After so many trials the step is zero.
-
-    Returns:
-        A transformation from the gradient to -s, as `scale_by_trust_region`; `control`
-        in its state is the weight.
-
-    Raises:
-        TypeError: If `value_fn` or `params` is missing in an update.
-
-    Example:
-        >>> f = lambda x: jnp.sum(x**4 - x**2)
-        >>> transform = hotk.optim.scale_by_cubic_newton()
-        >>> x = jnp.array([0.1, -0.2])
-        >>> p, _ = transform.update(
-        ...     jax.grad(f)(x), transform.init(x), x, value_fn=f
-        ... )
-        >>> bool(f(x - p) < f(x))
-        True
-
-    References:
-        [1] Cartis, Gould and Toint (2011). Adaptive cubic regularisation methods for
-            unconstrained optimization. Part I. Math. Program. 127, 245-295.
-    """
-    return transformation(
-        "cubic_newton",
-        lambda params, numbers: initial_state(params, numbers["weight"]),
-        _cubic,
-        {"weight": weight, "accept": accept, "max_rejections": max_rejections},
-    )
-
-
-def _cubic(
-    local: Local, gradient: Gradient, state: GlobalizedState, numbers: Numbers
-) -> tuple[Any, GlobalizedState]:
-    near = local.linearized()
-    found = eigenmodel(near.hessian, gradient)
-    products = jnp.asarray(len(found.values))
-
-    def propose(weight: Scalar) -> Trial:
-        weight = weight.astype(found.values.dtype)
-        s, shift = with_cubic(found, weight)
-        model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
-        bounded = jnp.zeros((), bool)
-        return Trial(found.step(s), model, bounded, products, found.values[0], shift)
-
-    def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        del trial
-        least = jnp.finfo(weight.dtype).eps
-        lighter = jnp.where(ratio > 0.9, jnp.maximum(weight / 3, least), weight)
-        return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
-
-    return globalized_step(
-        local,
-        near,
-        gradient,
-        state.control,
-        propose,
-        adapt,
-        accept=numbers["accept"],
-        max_rejections=numbers["max_rejections"],
-    )
-
-
-def cubic_newton(
-    learning_rate: optax.ScalarOrSchedule = 1.0,
-    *,
-    weight: ArrayLike = 1.0,
-    accept: ArrayLike = 0.1,
-    max_rejections: ArrayLike = 40,
-    where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
-    """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
-
-    Args:
-        learning_rate: A factor of the step, or a schedule.
-        weight: As for `scale_by_cubic_newton`.
-        accept: As for `scale_by_cubic_newton`.
-        max_rejections: As for `scale_by_cubic_newton`.
-        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
-
-    Returns:
-        A transformation for `optax.apply_updates`.
-
-    Example:
-        >>> f = lambda x: jnp.sum(x**4 - x**2)
-        >>> found = hotk.optim.minimize(f, jnp.ones(2), hotk.optim.cubic_newton())
-        >>> print(f"{found.x[0]:.4f}, {found.x[1]:.4f}")
-        0.7071, 0.7071
-    """
-    inner = scale_by_cubic_newton(
-        weight=weight, accept=accept, max_rejections=max_rejections
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

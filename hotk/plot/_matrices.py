@@ -8,8 +8,10 @@ from jaxtyping import Array, Float, Real
 
 from hotk._core import StructureError, describe, extra, message
 from hotk.linop import AbstractOperator, Index
+from hotk.sparse import Pattern, SparseMatrix
 
 from ._axes import axes, colorbar
+from ._patterns import draw_pattern
 
 
 if TYPE_CHECKING:
@@ -163,7 +165,7 @@ def blocks(
 
 
 def sparsity(
-    operator: Matrix,
+    operator: Matrix | Pattern | SparseMatrix,
     index: Index | None = None,
     *,
     tol: float = 0.0,
@@ -172,12 +174,14 @@ def sparsity(
     """Draw the sparsity pattern of a matrix: which entries are not zero at this point.
 
     This is the pattern of the values: an entry that is zero at this point may be
-    nonzero at another.
+    nonzero at another. A `hotk.sparse.Pattern`, as of `hotk.sparsity`, holds at all
+    points. It and a `hotk.SparseMatrix` may have any number of rows: where there are
+    more than 400, a pixel is the darker the more of its entries are there.
 
     Args:
-        operator: An operator, whose dense matrix is computed (`n` products), or a real
-            array of shape `(n, n)`.
-        index: The ranges of the leaves in an array. An operator has its own.
+        operator: A pattern or a sparse matrix; an operator, whose dense matrix is
+            computed (`n` products); or a real array of shape `(n, n)`.
+        index: The ranges of the leaves in an array. All others have their own.
         tol: Entries up to this share of the largest absolute value count as zero.
         ax: The matplotlib axes to draw on; new ones if left out.
 
@@ -196,7 +200,11 @@ def sparsity(
         >>> H = hotk.HessianOperator(f, jnp.ones(10))
         >>> hotk.plot.sparsity(H).get_xlabel()
         '28 of 100 entries (28 %)'
+        >>> hotk.plot.sparsity(hotk.sparsity(f, jnp.ones(10))).get_xlabel()
+        '28 of 100 entries (28 %)'
     """
+    if isinstance(operator, (Pattern, SparseMatrix)):
+        return draw_pattern(operator, tol, ax)
     entries, index = _entries("sparsity(operator)", operator, index)
     nonzero = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
     # No comparison with NaN is true.

@@ -2,8 +2,17 @@
 
 from ._coloring import Coloring as Coloring, color as color
 from ._factorization import Factorization as Factorization
+from ._fill import (
+    factorization_work as factorization_work,
+    is_worth_factors as is_worth_factors,
+)
+from ._if_sparse import (
+    hessian_if_sparse as hessian_if_sparse,
+    traced_hessian_if_sparse as traced_hessian_if_sparse,
+)
 from ._matrix import SparseMatrix as SparseMatrix
 from ._pattern import Pattern as Pattern
+from ._shifted import Shifted as Shifted
 from ._simple import diagonal as diagonal, identity as identity
 from ._sparse_ggn import sparse_ggn as sparse_ggn
 from ._sparse_hessian import sparse_hessian as sparse_hessian

@@ -64,7 +64,7 @@ def _positions(given: npt.ArrayLike) -> np.ndarray:
     return positions.astype(np.int64)
 
 
-def on_host(values: Array, call: str) -> np.ndarray:
+def on_host(values: Array | np.ndarray, call: str) -> np.ndarray:
     """Return values as an array of NumPy.
 
     Raises:

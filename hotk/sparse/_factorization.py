@@ -7,23 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import (
-    NotPositiveDefiniteError,
-    StructureError,
-    Tracer,
-    extra,
-    message,
-)
+from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
 from hotk.dense import promoted, unflattened
 
-from ._conversion import in_csc, on_host
+from ._conversion import on_host
 from ._pattern import Pattern
 from ._products import product
+from ._superlu import factors
 from ._vectors import check_one, flat_side
-
-
-# Pivots on the diagonal are as stable as a growth of the entries by this shows.
-_MOST_GROWTH = 1e6
 
 
 @final
@@ -44,16 +35,16 @@ class Factorization:
         ([1.0, 0.5], (2, 0, 0))
     """
 
-    __slots__ = ("_lu", "_pattern", "pivots", "shape")
+    __slots__ = ("_factors", "_pattern", "pivots", "shape")
 
-    def __init__(self, pattern: Pattern, values: Array) -> None:
+    def __init__(self, pattern: Pattern, values: Array | np.ndarray) -> None:
         _check_square(pattern, "A.factorize()")
         data = on_host(values, "A.factorize()")
         self.shape, self._pattern = pattern.shape, pattern
         if not np.isfinite(data).all():
             raise ValueError("`A.factorize()`: an entry is NaN or infinite.")
-        self._lu = _factors(pattern, data, "A.factorize()")
-        self.pivots = np.array(self._lu.U.diagonal())
+        self._factors = factors(pattern, data, "A.factorize()")
+        self.pivots = self._factors.pivots
 
     def solve(self, b: PyTree) -> Any:
         """Solve `A x = b`.
@@ -66,8 +57,19 @@ class Factorization:
             The solution, in the form of `b`.
         """
         flat, tree = flat_side(self._pattern.output, b, "F.solve(b)")
-        found = jnp.asarray(_solved(self._lu, np.asarray(flat), "N"))
+        found = jnp.asarray(self._factors.solve(np.asarray(flat)))
         return found if tree is None else unflattened(found, self._pattern.input)
+
+    def solve_flat(self, b: np.ndarray) -> np.ndarray:
+        """Solve `A x = b` by NumPy alone, as within a callback of JAX.
+
+        Args:
+            b: A flat array of NumPy, or one of shape `(n, k)`.
+
+        Returns:
+            The solution, an array of NumPy.
+        """
+        return self._factors.solve(b)
 
     def inertia(self) -> tuple[int, int, int]:
         """Count the positive, zero and negative eigenvalues of a symmetric matrix.
@@ -80,12 +82,8 @@ class Factorization:
             ValueError: If the matrix is not known to be symmetric, or needs pivots off
                 its diagonal, whose signs say nothing.
         """
-        if not self._pattern.symmetric or np.iscomplexobj(self.pivots):
-            raise ValueError(
-                "`F.inertia()`: the matrix is not known to be real and symmetric; make "
-                "it with `symmetric=True` if it is."
-            )
-        if not np.array_equal(self._lu.perm_r, self._lu.perm_c):
+        self._check_symmetric("F.inertia()")
+        if not self._factors.on_diagonal:
             raise ValueError(
                 "`F.inertia()`: this indefinite matrix cannot be factorized with "
                 "pivots on its diagonal, so their signs are not those of its "
@@ -93,8 +91,7 @@ class Factorization:
             )
         sizes = np.abs(self.pivots)
         # Not of the largest pivot: variables may have units of their own.
-        terms = abs(self._lu.L).multiply(abs(self._lu.U).T).sum(axis=1)
-        limit = np.finfo(sizes.dtype).eps * sizes.size * np.asarray(terms).reshape(-1)
+        limit = np.finfo(sizes.dtype).eps * sizes.size * self._factors.terms
         zero = sizes <= limit
         positive = int(((self.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
@@ -104,29 +101,61 @@ class Factorization:
         # the diagonal of L is one, and permutations change the sign alone
         return float(np.log(np.abs(self.pivots)).sum())
 
+    def is_definite(self) -> bool:
+        """Whether the matrix is positive definite, by more than rounding.
+
+        Raises:
+            ValueError: If the matrix is not known to be real and symmetric.
+        """
+        self._check_symmetric("F.is_definite()")
+        # with a pivot off the diagonal it is not
+        return self._factors.on_diagonal and self.inertia()[0] == self.shape[0]
+
+    def negative_curvature(self) -> tuple[float, Inexact[np.ndarray, " n"]]:
+        r"""Return a direction along which the quadratic form is not positive.
+
+        Returns:
+            The curvature $p^T A p / p^T p$ and the direction p, a flat array. Both are
+            zero if the factorization shows none: the matrix is positive definite, or
+            its pivots do not stand on the diagonal.
+
+        Raises:
+            ValueError: If the matrix is not known to be real and symmetric.
+        """
+        self._check_symmetric("F.negative_curvature()")
+        least = int(np.argmin(self.pivots)) if self.pivots.size else 0
+        known = self._factors.on_diagonal and bool(self.pivots.size)
+        if not known or self.pivots[least] > 0:
+            return 0.0, np.zeros_like(self.pivots)
+        p = self._factors.direction(least)
+        return float(self.pivots[least]) / float(p @ p), p
+
     def check_definite(self) -> None:
         """Refuse a matrix that is not positive definite.
 
         Raises:
             NotPositiveDefiniteError: If a pivot is not positive by more than rounding,
                 or lies off the diagonal.
+            ValueError: If the matrix is not known to be real and symmetric.
         """
-        smallest = float(np.real(self.pivots).min(initial=np.inf))
-        got = f"a smallest pivot of {smallest:.6g}"
-        try:
-            definite = self.inertia()[0] == self.shape[0]
-        except ValueError:
-            if not self._pattern.symmetric or np.iscomplexobj(self.pivots):
-                raise
-            definite, got = False, "a pivot off the diagonal"
-        if not definite:
+        if not self.is_definite():
+            smallest = float(np.real(self.pivots).min(initial=np.inf))
+            got = f"a smallest pivot of {smallest:.6g}"
+            if not self._factors.on_diagonal:
+                got = "a pivot off the diagonal"
             raise not_definite(got, smallest)
+
+    def _check_symmetric(self, call: str) -> None:
+        if not self._pattern.symmetric or np.iscomplexobj(self.pivots):
+            raise ValueError(
+                f"`{call}`: the matrix is not known to be real and symmetric; make it "
+                "with `symmetric=True` if it is."
+            )
 
     def __repr__(self) -> str:
         """Show the shape and the entries of the factors."""
-        return (
-            f"Factorization({self.shape[0]} x {self.shape[1]}, {self._lu.nnz} entries)"
-        )
+        m, n = self.shape
+        return f"Factorization({m} x {n}, {self._factors.nnz} entries)"
 
 
 def not_definite(got: str, smallest: float) -> NotPositiveDefiniteError:
@@ -155,8 +184,8 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
         data, right = np.array(values), np.asarray(b)
         if not np.isfinite(data).all():
             return np.full(right.shape, np.nan, dtype)  # as JAX's dense solver does
-        lu = _factors(pattern, data, "A.solve(b)")
-        return _solved(lu, right, "T" if turned else "N").astype(dtype)
+        found = factors(pattern, data, "A.solve(b)")
+        return found.solve(right, "T" if turned else "N").astype(dtype)
 
     if not isinstance(values, Tracer) and not isinstance(flat, Tracer):
         # A callback of JAX would hide what is raised behind an error of its own.
@@ -179,44 +208,6 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
         transpose_solve=solver(True),
     )
     return found if tree is None else unflattened(found, pattern.input)
-
-
-def _factors(pattern: Pattern, data: np.ndarray, call: str) -> Any:
-    # SuperLU knows four dtypes
-    if data.dtype.char not in "fdFD":
-        data = data.astype(np.float32)
-    matrix = in_csc(pattern, data)
-    try:
-        found = _on_diagonal(matrix, data) if pattern.symmetric else None
-        return found or extra("scipy.sparse.linalg").splu(matrix)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"`{call}`: the matrix is singular. Add a multiple of "
-            "`hotk.sparse.identity(A)`."
-        ) from error
-
-
-def _on_diagonal(matrix: Any, data: np.ndarray) -> Any:
-    """Return factors with pivots on the diagonal, `None` if they are not stable."""
-    options = {"SymmetricMode": True}
-    splu = extra("scipy.sparse.linalg").splu
-    try:
-        lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-    except RuntimeError:  # a zero on the diagonal: only other pivots are left
-        return None
-    largest = float(np.abs(lu.U.data).max(initial=0.0))
-    # Tiny pivots of an indefinite matrix lose the digits of the others.
-    stable = largest <= _MOST_GROWTH * float(np.abs(data).max(initial=0.0))
-    return lu if stable else None
-
-
-def _solved(lu: Any, b: np.ndarray, trans: str) -> np.ndarray:
-    if np.iscomplexobj(b) and not np.iscomplexobj(lu.U.data):
-        parts = [
-            lu.solve(np.ascontiguousarray(p), trans) for p in (np.real(b), np.imag(b))
-        ]
-        return parts[0] + 1j * parts[1]
-    return lu.solve(b.astype(lu.U.dtype), trans)
 
 
 def _check_square(pattern: Pattern, call: str) -> None:

@@ -209,6 +209,19 @@ class SparseMatrix(AbstractForms):
         values = scaled(self.values, divisor, divide=True)
         return NotImplemented if values is None else SparseMatrix(values, self.pattern)
 
+    def symmetrized(self) -> "SparseMatrix":
+        """Return the mean of the matrix and its transpose, known to be symmetric.
+
+        Returns:
+            A matrix whose pattern says `symmetric`; itself if it does already.
+        """
+        if self.symmetric:
+            return self
+        mean = (self + self.T) / 2
+        trees = {"output": self.pattern.output, "input": self.pattern.input}
+        pattern = Pattern(mean.rows, mean.cols, **trees, symmetric=True)
+        return SparseMatrix(mean.values, pattern)
+
     # ----- Solutions
 
     def solve(self, b: PyTree) -> Any:

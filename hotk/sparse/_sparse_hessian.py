@@ -101,17 +101,17 @@ def sparse_hessian(
         tree = jax.tree.structure(x)
         return [tree.flatten_up_to(row) for row in tree.flatten_up_to(rows)]
 
-    task = _task(f, x, mode)
+    task = hessian_task(f, x, mode)
     results: Any = sparse_matrix(task, dense), task.linear.aux[1]
     return results
 
 
 def hessian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
     """Return the pattern of the Hessian."""
-    return sparsity_pattern(_task(f, x, mode))
+    return sparsity_pattern(hessian_task(f, x, mode))
 
 
-def _task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
+def hessian_task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
     """Linearize the gradient: the program of Hessian-vector products."""
     assert isinstance(mode, Nested)
 

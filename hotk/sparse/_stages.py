@@ -28,11 +28,13 @@ class Task(NamedTuple):
         linear: The program of its products.
         symmetric: Whether it is symmetric: its lower half is taken alone, and mirrored.
         transposed: Whether the program is that of the transpose.
+        most: How many entries the algebra may make.
     """
 
     linear: LinearProgram
     symmetric: bool = False
     transposed: bool = False
+    most: int = MOST
 
     @property
     def output(self) -> PyTree:
@@ -49,7 +51,7 @@ class Task(NamedTuple):
         linear = self.linear
         directions = min(dimension(linear.inputs), dimension(linear.outputs))
         worth = entries_worth(linear.program.jaxpr, directions) if valued else MOST
-        budget = Budget(worth)
+        budget = Budget(min(worth, self.most))
         return entries(
             linear,
             budget,
@@ -79,16 +81,18 @@ def sparse_matrix(
         dense: Computes it by products along all directions: for each leaf of what it
             gives, for each leaf of what it multiplies an array of both shapes.
     """
+    found = by_algebra(task)
+    if found is None:
+        found = _compressed(task)
+    return _matrix(task, _all_entries(task, dense())) if found is None else found
+
+
+def by_algebra(task: Task) -> SparseMatrix | None:
+    """Compute a matrix by the algebra, if that is the cheapest way."""
     try:
-        found = task.entries(valued=True)
-        return _matrix(task, found)
+        return _matrix(task, task.entries(valued=True))
     except TooDense:
-        pass
-    compressed = _compressed(task)
-    if compressed is not None:
-        return compressed
-    found = _all_entries(task, dense())
-    return _matrix(task, found)
+        return None
 
 
 def _matrix(task: Task, found: Entries) -> SparseMatrix:

@@ -67,7 +67,7 @@ def as_inexact(v: Any) -> Inexact[Array, "..."]:
     return v if jnp.issubdtype(v.dtype, jnp.inexact) else v.astype(float)
 
 
-def check_one(values: Array) -> None:
+def check_one(values: Array | np.ndarray) -> None:
     """Refuse a batch of matrices outside of `vmap`.
 
     Raises:

@@ -95,6 +95,35 @@ OPTIMIZERS = {
         newton,
         "convex",
     ),
+    "newton, sparse": Optimizer(
+        partial(hotk.optim.newton, linear_solver="sparse"),
+        partial(hotk.optim.newton, linear_solver="sparse"),
+        newton,
+        "any",
+    ),
+    "trust_region, sparse": Optimizer(
+        partial(hotk.optim.trust_region, subproblem="exact", linear_solver="sparse"),
+        partial(
+            hotk.optim.trust_region,
+            radius=100.0,
+            subproblem="exact",
+            linear_solver="sparse",
+        ),
+        newton,
+        "any",
+    ),
+    "cubic_newton, sparse": Optimizer(
+        partial(hotk.optim.cubic_newton, linear_solver="sparse"),
+        partial(hotk.optim.cubic_newton, weight=1e-9, linear_solver="sparse"),
+        newton,
+        "any",
+    ),
+    "levenberg_marquardt, sparse": Optimizer(
+        partial(hotk.optim.levenberg_marquardt, linear_solver="sparse"),
+        partial(hotk.optim.levenberg_marquardt, damping=1e-12, linear_solver="sparse"),
+        newton,
+        "convex",
+    ),
     "natural_gradient": Optimizer(
         partial(hotk.optim.natural_gradient, 1.0),
         partial(hotk.optim.natural_gradient, damping=0.0, tol=1e-12),

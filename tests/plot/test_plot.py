@@ -145,6 +145,42 @@ def test_sparsity_counts_what_is_not_zero(operator, ax):
     np.testing.assert_array_equal(ax.images[0].get_array(), abs(HESSIAN) > 6)
 
 
+def test_patterns_and_sparse_matrices_with_a_pixel_for_each_entry(ax):
+    dense = np.array([[1.0, 0, 0], [0.5, 0, np.nan]])
+    rows, cols = [0, 0, 1, 1], [0, 1, 0, 2]
+    A = hotk.SparseMatrix.from_coo([1.0, 0.0, 0.5, np.nan], rows, cols, (2, 3))
+    assert hotk.plot.sparsity(A, ax=ax) is ax
+    np.testing.assert_array_equal(ax.images[0].get_array(), dense != 0)
+    assert ax.get_xlabel() == "3 of 6 entries (50 %)"
+    image = hotk.plot.sparsity(A, tol=0.6).images[0]
+    np.testing.assert_array_equal(image.get_array(), [[1, 0, 0], [0, 0, 1]])
+    image = hotk.plot.sparsity(A.pattern).images[0]
+    np.testing.assert_array_equal(image.get_array(), [[1, 1, 0], [1, 0, 1]])
+    tree = hotk.sparsity(energy, POINT)
+    ax = hotk.plot.sparsity(tree)
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b/c"]
+    np.testing.assert_allclose(ax.get_yticks(), [1, 3])
+    empty = hotk.sparse.Pattern([], [], (0, 0))
+    assert hotk.plot.sparsity(empty).get_xlabel() == "0 of 0 entries (0 %)"
+
+
+def test_a_pattern_of_many_rows_is_counted_pixel_by_pixel():
+    """A diagonal, an arrow's last row, and 250 rows for each pixel."""
+    n = 100_000
+    rows = np.concatenate([np.arange(n), np.full(n - 1, n - 1)])
+    cols = np.concatenate([np.arange(n), np.arange(n - 1)])
+    order = np.lexsort((cols, rows))
+    pattern = hotk.sparse.Pattern(rows[order], cols[order], (n, n))
+    ax = hotk.plot.sparsity(pattern)
+    image = np.asarray(ax.images[0].get_array())
+    assert image.shape == (400, 400)
+    np.testing.assert_allclose(image.sum() * 250**2, pattern.nnz)
+    np.testing.assert_allclose(np.diag(image)[:-1], 1 / 250)
+    np.testing.assert_allclose(image[-1, :-1], 1 / 250)
+    assert np.count_nonzero(image) == 2 * 400 - 1
+    assert ax.get_ylim() == (n - 0.5, -0.5)
+
+
 @pytest.mark.parametrize("draw", ["matrix", "blocks", "sparsity"])
 def test_what_is_no_matrix_is_refused(draw):
     tree = hotk.hessian(energy, POINT)

@@ -1,5 +1,7 @@
 """`sparse_hessian`, `sparse_jacobian`, `sparse_ggn` and `sparsity` as operators."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,6 +212,20 @@ def test_gauss_newton_of_residuals():
     assert np.allclose(dense(G), J.T @ J)
     assert G.nnz == 13
     assert G.symmetric
+
+
+def test_gauss_newton_prepared():
+    model = lambda x, c: {"u": c * (x["u"][1:] - x["u"][:-1] ** 2), "n": x["n"] * 1.0}
+    loss = lambda r: jnp.sum(r["u"] ** 2) / 2
+    point = {"u": X, "n": 3}
+    prepared = hotk.sparse_ggn.prepare(model, loss, point, 2.0)
+    other = {"u": 2 * X, "n": 3}
+    with compiles() as count:
+        G = prepared(other, 5.0)
+    assert count() == 0
+    J = jax.jacobian(lambda u: 5.0 * (u[1:] - u[:-1] ** 2))(2 * X)
+    assert np.allclose(dense(G), J.T @ J)
+    assert pickle.loads(pickle.dumps(hotk.sparse_ggn)) is hotk.sparse_ggn
 
 
 def test_sparsity_of_both_kinds():

@@ -1,0 +1,65 @@
+"""Sparse Jacobians and Hessians of functions of flat vectors, for SciPy and IPOPT."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from hotk._core import Function, Leaf, Scalar
+from hotk.sparse import SparseMatrix
+
+
+# With a larger part of all entries a dense array is what solvers are faster with.
+_DENSEST = 0.1
+
+
+@final
+class WithValue(eqx.Module):
+    """A function that returns its value twice: once to differentiate, once as it is.
+
+    Attributes:
+        func: The function.
+    """
+
+    func: Function
+
+    def __call__(self, parts: Sequence[Leaf]) -> tuple[PyTree, PyTree]:
+        """Return the value and the value."""
+        y = self.func(parts)
+        return y, y
+
+
+@final
+class Weighted(eqx.Module):
+    r"""The sum $w \cdot r(x)$ of the numbers that a function returns.
+
+    Attributes:
+        func: The function.
+    """
+
+    func: Function
+
+    def __call__(self, parts: Sequence[Leaf], weights: Sequence[Array]) -> Scalar:
+        """Return the weighted sum."""
+        leaves = jax.tree.leaves(self.func(parts))
+        pairs = zip(weights, leaves, strict=True)
+        terms = [jnp.sum(w.astype(a.dtype) * a) for w, a in pairs]
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*terms)
+        return sum([term.astype(dtype) for term in terms], start=jnp.zeros((), dtype))
+
+
+def for_scipy(matrix: SparseMatrix) -> Any:
+    """Return a matrix in float64: sparse, or an array if many entries are there."""
+    if matrix.pattern.density > _DENSEST:
+        return np.asarray(matrix.todense(), np.float64)
+    return matrix.to_scipy("csr").astype(np.float64)
+
+
+def in_lower_half(matrix: SparseMatrix) -> np.ndarray:
+    """Return which entries of a symmetric matrix are on or below the diagonal."""
+    return np.flatnonzero(matrix.rows >= matrix.cols)

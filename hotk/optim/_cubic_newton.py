@@ -1,0 +1,172 @@
+"""`cubic_newton`: steps of a model with a cubic term whose weight adapts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jaxtyping import ArrayLike
+
+from hotk._core import Gradient, Scalar, Where
+from hotk.linop import AbstractOperator
+
+from ._extra_args import restricted
+from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._linear_solver import (
+    DenseOrSparse,
+    LinearSolver,
+    check_choice,
+    first_solver,
+    sparse_system,
+)
+from ._local import Local, Numbers
+from ._rate import scale_by_rate
+from ._secular import Cubic
+from ._sparse_steps import proposal
+from ._step import transformation
+from ._subproblem import eigenmodel, with_cubic
+
+
+def scale_by_cubic_newton(
+    *,
+    weight: ArrayLike = 1.0,
+    accept: ArrayLike = 0.1,
+    max_rejections: ArrayLike = 40,
+    linear_solver: DenseOrSparse = "auto",
+) -> optax.GradientTransformationExtraArgs:
+    r"""Minimize a quadratic model plus a cubic term whose weight adapts.
+
+    The step s minimizes $g^T s + s^T H s / 2 + \sigma \|s\|^3 / 3$ exactly, in the
+    eigenvectors of H for a small n [1] (Algorithm 2.1), and by factors of
+    $H + \lambda I$ where H is sparse. It is taken if the
+    decrease of f is more than `accept` of the model's. The weight $\sigma$ is divided
+    by 3 where the ratio is above 0.9, and doubled where the step is rejected; an update
+    tries larger weights by itself until a step is taken.
+
+    Args:
+        weight: The first $\sigma$.
+        accept: The least ratio for a step.
+        max_rejections: After so many trials the step is zero.
+        linear_solver: `"dense"`, `"sparse"`, or `"auto"`, as for `scale_by_newton`.
+
+    Returns:
+        A transformation from the gradient to -s, as `scale_by_trust_region`; `control`
+        in its state is the weight.
+
+    Raises:
+        ValueError: If there is no such solver.
+        TypeError: If `value_fn` or `params` is missing in an update.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4 - x**2)
+        >>> transform = hotk.optim.scale_by_cubic_newton()
+        >>> x = jnp.array([0.1, -0.2])
+        >>> p, _ = transform.update(
+        ...     jax.grad(f)(x), transform.init(x), x, value_fn=f
+        ... )
+        >>> bool(f(x - p) < f(x))
+        True
+
+    References:
+        [1] Cartis, Gould and Toint (2011). Adaptive cubic regularisation methods for
+            unconstrained optimization. Part I. Math. Program. 127, 245-295.
+    """
+    check_choice("cubic_newton", linear_solver, ("auto", "dense", "sparse"))
+    return transformation(
+        "cubic_newton",
+        lambda params, numbers: initial_state(
+            params,
+            numbers["weight"],
+            first_solver(linear_solver, LinearSolver.dense),
+        ),
+        _cubic,
+        {"weight": weight, "accept": accept, "max_rejections": max_rejections},
+        linear_solver=linear_solver,
+    )
+
+
+def _cubic(
+    local: Local,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    *,
+    linear_solver: DenseOrSparse,
+) -> tuple[Any, GlobalizedState]:
+    near = local.linearized()
+    matrix = sparse_system(local, linear_solver)
+    if matrix is not None:
+        solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Cubic)
+    else:
+        solver, propose = LinearSolver.dense, _with_cubic(near.hessian, gradient)
+
+    def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
+        del trial
+        least = jnp.finfo(weight.dtype).eps
+        lighter = jnp.where(ratio > 0.9, jnp.maximum(weight / 3, least), weight)
+        return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
+
+    return globalized_step(
+        local,
+        near,
+        gradient,
+        state.control,
+        propose,
+        adapt,
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+        solver=solver,
+    )
+
+
+def _with_cubic(
+    hessian: AbstractOperator, gradient: Gradient
+) -> Callable[[Scalar], Trial]:
+    found = eigenmodel(hessian, gradient)
+    products = jnp.asarray(len(found.values))
+
+    def propose(weight: Scalar) -> Trial:
+        weight = weight.astype(found.values.dtype)
+        s, shift = with_cubic(found, weight)
+        model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
+        bounded = jnp.zeros((), bool)
+        return Trial(found.step(s), model, bounded, products, found.values[0], shift)
+
+    return propose
+
+
+def cubic_newton(
+    learning_rate: optax.ScalarOrSchedule = 1.0,
+    *,
+    weight: ArrayLike = 1.0,
+    accept: ArrayLike = 0.1,
+    max_rejections: ArrayLike = 40,
+    linear_solver: DenseOrSparse = "auto",
+    where: Where = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
+
+    Args:
+        learning_rate: A factor of the step, or a schedule.
+        weight: As for `scale_by_cubic_newton`.
+        accept: As for `scale_by_cubic_newton`.
+        max_rejections: As for `scale_by_cubic_newton`.
+        linear_solver: As for `scale_by_cubic_newton`.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> f = lambda x: jnp.sum(x**4 - x**2)
+        >>> found = hotk.optim.minimize(f, jnp.ones(2), hotk.optim.cubic_newton())
+        >>> print(f"{found.x[0]:.4f}, {found.x[1]:.4f}")
+        0.7071, 0.7071
+    """
+    inner = scale_by_cubic_newton(
+        weight=weight,
+        accept=accept,
+        max_rejections=max_rejections,
+        linear_solver=linear_solver,
+    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

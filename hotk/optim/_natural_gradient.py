@@ -1,0 +1,173 @@
+"""`natural_gradient`: steps with the Fisher matrix of a model."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, ArrayLike, Int
+
+from hotk._core import Function, Gradient, Scalar, Where
+from hotk.curvature import Fisher, SampledFisher
+from hotk.linop import Identity, Reason, cg, space
+
+from ._extra_args import restricted
+from ._gauss_newton import loss_of, model_of
+from ._local import Local, Numbers, Outcome, is_finite
+from ._rate import scale_by_rate
+from ._step import those_given, transformation
+
+
+class NaturalGradientState(NamedTuple):
+    """What the last step of `scale_by_natural_gradient` was.
+
+    Attributes:
+        count: Updates so far; with the seed it makes the random key.
+        iterations: Products with the Fisher matrix.
+        curvature: The smallest curvature that was met, damping included.
+        residual: The norm of `F p - g` over that of the gradient g.
+        outcome: An `Outcome`.
+    """
+
+    # A field of this name, as in the states of optax, hides the method of a tuple.
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    iterations: Int[Array, ""]
+    curvature: Scalar
+    residual: Scalar
+    outcome: Outcome
+
+
+def scale_by_natural_gradient(
+    *,
+    damping: ArrayLike = 1e-3,
+    tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
+    samples: int | None = None,
+    seed: ArrayLike = 0,
+) -> optax.GradientTransformationExtraArgs:
+    r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
+
+    F is the exact Fisher matrix of `loss_fn`'s distribution of targets [1] (section
+    5), or with `samples` an estimate from that many targets drawn for each example. The
+    system is solved by conjugate gradients: no matrix is formed. Departing from [1],
+    the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
+
+    Args:
+        damping: $\lambda$.
+        tol: The relative residual of the system.
+        max_steps: The most products; 2 n if left out.
+        samples: Targets to draw for each example; the exact matrix if left out.
+        seed: Of the targets; the count of updates is folded in.
+
+    Returns:
+        A transformation from the gradient to p. Its update takes `model_fn=`, from the
+        parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
+        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. Where
+        negative curvature is met, which no Fisher matrix has, p is the gradient.
+
+    Raises:
+        TypeError: If there is no function, or `params` is missing, in an update.
+
+    Example:
+        >>> X = jnp.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+        >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0, 1.0]))
+        >>> model = lambda w: X @ w
+        >>> transform = hotk.optim.natural_gradient(1.0)
+        >>> w = jnp.zeros(2)
+        >>> g = jax.grad(lambda w: loss(model(w)))(w)
+        >>> step, _ = transform.update(
+        ...     g, transform.init(w), w, model_fn=model, loss_fn=loss
+        ... )
+        >>> bool(loss(model(w + step)) < loss(model(w)))
+        True
+
+    References:
+        [1] Martens (2020). New insights and perspectives on the natural gradient
+            method. JMLR 21(146), 1-76.
+    """
+    numbers = {
+        "damping": damping,
+        "tol": tol,
+        "seed": seed,
+        **those_given(max_steps=max_steps),
+    }
+
+    def compose(
+        value_fn: Function | None, extra: Mapping[str, Any], state: NaturalGradientState
+    ) -> Function | None:
+        model = model_of(extra)
+        if model is None:
+            return value_fn
+        if samples is None:
+            return Fisher(model, loss_of(extra))
+        start = jax.random.key(jnp.asarray(seed, jnp.uint32))
+        key = jax.random.fold_in(start, state.count)
+        return SampledFisher(model, loss_of(extra), key, samples)
+
+    return transformation(
+        "natural_gradient", _natural_first, _natural_gradient, numbers, compose
+    )
+
+
+def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
+    del numbers
+    zero = jnp.zeros((), space.scalar_dtype(params))
+    none = jnp.zeros((), int)
+    return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
+
+
+def _natural_gradient(
+    local: Local, gradient: Gradient, state: NaturalGradientState, numbers: Numbers
+) -> tuple[Any, NaturalGradientState]:
+    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+    hessian = local.linearized().hessian
+    damped = hessian + numbers["damping"] * Identity()
+    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
+    usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
+    bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
+    outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
+    outcome = Outcome.where(usual, outcome, Outcome.not_finite)
+    step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
+    step = space.choose(usual, step, space.zeros(step))
+    return step, NaturalGradientState(
+        state.count + 1, found.iterations, found.curvature, found.relative, outcome
+    )
+
+
+def natural_gradient(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    damping: ArrayLike = 1e-3,
+    tol: ArrayLike = 1e-3,
+    max_steps: ArrayLike | None = None,
+    samples: int | None = None,
+    seed: ArrayLike = 0,
+    where: Where = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
+
+    Args:
+        learning_rate: A number or a schedule.
+        damping: As for `scale_by_natural_gradient`, and so are all others.
+        tol: The relative residual of the system.
+        max_steps: The most products.
+        samples: Targets to draw for each example; the exact matrix if left out.
+        seed: Of the targets.
+        where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
+
+    Returns:
+        A transformation for `optax.apply_updates`.
+
+    Example:
+        >>> loss = hotk.curvature.SquaredError(jnp.ones(2), reduction="sum")
+        >>> f = hotk.curvature.Fisher(lambda w: 2 * w, loss)
+        >>> transform = hotk.optim.natural_gradient(1.0, damping=0.0)
+        >>> found = hotk.optim.minimize(f, jnp.zeros(2), transform, max_steps=3)
+        >>> found.x.round(4).tolist()
+        [0.5, 0.5]
+    """
+    inner = scale_by_natural_gradient(
+        damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
+    )
+    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

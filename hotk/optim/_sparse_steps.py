@@ -1,0 +1,134 @@
+"""Steps by factors of a sparse Hessian: computed on the host, within a trace."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array, Float
+
+from hotk._core import Gradient, Scalar
+from hotk.linop import space
+from hotk.sparse import Shifted, SparseMatrix
+
+from ._globalized import Trial
+from ._secular import Cubic, Region, minimizer
+
+
+Results: TypeAlias = tuple[tuple[np.ndarray, ...], int]
+"""A vector and numbers; then how many factorizations there were."""
+
+
+def newton_step(
+    matrix: SparseMatrix, g: Float[Array, " n"], damping: Scalar, least: Scalar
+) -> tuple[Array, Array, Array]:
+    r"""Solve $(H + \tau I) p = g$ for the first $\tau$ that makes it definite.
+
+    Returns:
+        The step, $\tau$, and how many factorizations it took.
+    """
+
+    def compute(shifted: Shifted, g: np.ndarray, tau: float, least: float) -> Results:
+        diagonal = shifted.diagonal
+        beta = least * float(abs(diagonal).max(initial=0.0)) or least
+        lowest = float(diagonal.min(initial=0.0))
+        factors, attempts = shifted.definite(tau), 1
+        while factors is None and attempts < 100:
+            tau = max(2 * tau, beta, beta - lowest)
+            factors, attempts = shifted.definite(tau), attempts + 1
+        p = np.full_like(g, np.nan) if factors is None else factors.solve(g)
+        return (p, np.asarray(tau)), attempts
+
+    p, tau, count = _on_host(compute, 1, matrix, g, damping, least)
+    # What is not finite is not damped, as by the dense solver.
+    return p, jnp.where(jnp.isfinite(tau), tau, damping.astype(tau.dtype)), count
+
+
+def proposal(
+    matrix: SparseMatrix, gradient: Gradient, where: type[Region | Cubic]
+) -> Callable[[Any], Trial]:
+    """Return a function from a radius, or a weight, to the minimizer of the model."""
+    like = space.widened(gradient)
+
+    def compute(shifted: Shifted, g: np.ndarray, control: float) -> Results:
+        kind = where(control)
+        s, shift, lowest, count = minimizer(shifted, g, kind)
+        model = float(g @ s + s @ (shifted.matrix @ s) / 2)
+        size = float(np.linalg.norm(s))
+        cubic = isinstance(kind, Cubic)
+        model += control * size**3 / 3 if cubic else 0.0
+        bounded = 0.0 if cubic else float(size >= 0.99 * control)
+        numbers = (s, model, bounded, lowest, shift)
+        return tuple(map(np.asarray, numbers)), count
+
+    def propose(control: Scalar) -> Trial:
+        flat = space.flattened(like)
+        s, model, bounded, lowest, shift, count = _on_host(
+            compute, 4, matrix, flat, control
+        )
+        step = space.unflattened(s, like)
+        return Trial(step, model, bounded > 0, count, lowest, shift)
+
+    return propose
+
+
+def damped_proposal(matrix: SparseMatrix, gradient: Gradient) -> Callable[[Any], Trial]:
+    """Return a function from a damping to the step with it, zero if it is too small."""
+    like = space.widened(gradient)
+
+    def compute(shifted: Shifted, g: np.ndarray, damping: float) -> Results:
+        factors = shifted.definite(damping)
+        s = np.zeros_like(g) if factors is None else -factors.solve(g)
+        form, square = float(s @ (shifted.matrix @ s)), float(s @ s)
+        # Of a matrix without factors it is known that some curvature is as low.
+        curvature = form / square if square > 0 else -damping
+        numbers = (s, float(g @ s) + form / 2, curvature)
+        return tuple(map(np.asarray, numbers)), 1
+
+    def propose(damping: Scalar) -> Trial:
+        flat = space.flattened(like)
+        s, model, curvature, count = _on_host(compute, 2, matrix, flat, damping)
+        bounded = jnp.zeros((), bool)
+        step = space.unflattened(s, like)
+        return Trial(step, model, bounded, count, curvature, damping)
+
+    return propose
+
+
+def _on_host(
+    compute: Callable[..., Results],
+    floats: int,
+    matrix: SparseMatrix,
+    g: Float[Array, " n"],
+    *numbers: Scalar,
+) -> tuple[Array, ...]:
+    """Compute a vector, some floating numbers and a count, on the host.
+
+    Where what goes in is not finite, or the vector is zero, nothing is factorized: what
+    comes out is NaN, or zero.
+    """
+    dtype = np.dtype(g.dtype)
+
+    def host(
+        values: npt.ArrayLike, g: npt.ArrayLike, *numbers: npt.ArrayLike
+    ) -> tuple[np.ndarray, ...]:
+        v, right = np.asarray(values, np.float64), np.asarray(g, np.float64)
+        given = [float(np.asarray(number)) for number in numbers]
+        finite = np.isfinite(v).all() and np.isfinite([*right, *given]).all()
+        if finite and right.any():
+            results, count = compute(Shifted(matrix.pattern, v), right, *given)
+        else:
+            none = 0.0 if finite else np.nan
+            results = (np.full(right.shape, none), *[np.asarray(none)] * floats)
+            count = 1
+        return *(a.astype(dtype) for a in results), np.asarray(count, np.int32)
+
+    types = (
+        jax.ShapeDtypeStruct(g.shape, dtype),
+        *[jax.ShapeDtypeStruct((), dtype)] * floats,
+        jax.ShapeDtypeStruct((), np.dtype("int32")),
+    )
+    arguments = (matrix.values, g, *[jnp.asarray(n, dtype) for n in numbers])
+    return jax.pure_callback(host, types, *arguments, vmap_method="sequential")

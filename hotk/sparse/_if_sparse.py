@@ -1,0 +1,110 @@
+"""`hessian_if_sparse`: the sparse matrix, or the answer that it is dense."""
+
+from typing import Any, final
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from hotk._core import Function, FunctionWithAux, Point, Where
+from hotk.capture import StaticArrays
+from hotk.dense import dimension, is_complex
+from hotk.mode import AUTO, Auto, Nested, second_order_candidates
+from hotk.prepared import operator
+
+from ._matrix import SparseMatrix
+from ._sparse_hessian import hessian_task
+from ._stages import by_algebra
+
+
+# With a larger part of all entries the dense matrix is faster, and hardly larger.
+_DENSEST = 0.1
+# The algebra may make so many entries for each row on its way. With more, networks of
+# some thousand weights took half a second until they were known to be dense.
+_MOST_IN_A_ROW = 256
+
+
+def hessian_if_sparse(
+    f: Function, x: Point, *args: PyTree, where: Where = None
+) -> SparseMatrix | None:
+    """Compute the Hessian as `hotk.sparse_hessian` does, unless it is dense.
+
+    Only the algebra is tried, and no coloring. The answer is part of the compiled
+    program: for functions of the same code and captured structure it is found once.
+    Captured integers and those in `args` are known by their content, as for
+    `hotk.sparse_hessian`.
+
+    Args:
+        f: Function `f(x, *args)` that returns a real scalar.
+        x: Point: any pytree.
+        *args: Further arguments of `f`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
+
+    Returns:
+        The matrix, known to be symmetric. `None` if more than a tenth of all entries
+        would be in its pattern, if all products with the Hessian are cheaper than the
+        way to it, or if a leaf is complex.
+
+    Example:
+        >>> hotk.sparse.hessian_if_sparse(lambda x: jnp.sum(x) ** 4, jnp.ones(50))
+        >>> hotk.sparse.hessian_if_sparse(lambda x: jnp.sum(x**4), jnp.ones(50)).nnz
+        50
+    """
+    result: Any = _if_sparse(f, x, *args, where=where)
+    return result.matrix
+
+
+@final
+class _Answer(eqx.Module):
+    matrix: SparseMatrix | None
+
+
+@operator(
+    candidates=second_order_candidates,
+    modes=(Nested,),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+    name="sparse_hessian",
+)
+def _if_sparse(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    mode: Nested | Auto = AUTO,
+    where: Where = None,
+):
+    assert isinstance(mode, Nested)
+    return _Answer(traced_hessian_if_sparse(f, x, mode)), ()
+
+
+def traced_hessian_if_sparse(
+    f: FunctionWithAux, x: Point, mode: Nested, *, however_dense: bool = False
+) -> SparseMatrix | None:
+    """Compute the Hessian within a trace, unless it is dense.
+
+    Args:
+        f: A function of one argument that returns a real scalar and an auxiliary
+            output.
+        x: The point: a tree of floating arrays.
+        mode: How second derivatives are taken.
+        however_dense: Whether a pattern with many entries is accepted too.
+
+    Returns:
+        The matrix, known to be symmetric, or `None`; see `hessian_if_sparse`.
+
+    Example:
+        >>> f = lambda x: (jnp.sum(x**4), None)
+        >>> found = hotk.sparse.traced_hessian_if_sparse
+        >>> mode = hotk.Nested(hotk.Forward(), hotk.Reverse())
+        >>> jax.jit(lambda x: found(f, x, mode))(jnp.ones(50)).nnz
+        50
+    """
+    if is_complex(x):
+        return None
+    # The pattern of what is cheaper by a coloring takes seconds to find: one who wants
+    # no answer but a cheap one does not wait for it.
+    n, task = dimension(x), hessian_task(f, x, mode)
+    if not however_dense:
+        task = task._replace(most=_MOST_IN_A_ROW * n)
+    found = by_algebra(task)
+    if found is None or (found.nnz > _DENSEST * n**2 and not however_dense):
+        return None
+    return found.symmetrized()

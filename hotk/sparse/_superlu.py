@@ -1,0 +1,218 @@
+"""Factors of a sparse matrix by SuperLU; the order of the pivots is kept for others."""
+
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from jaxtyping import Int32
+
+from hotk._core import extra
+
+from ._conversion import in_csc
+from ._fill import full_rows
+from ._pattern import Pattern
+
+
+# Pivots on the diagonal are as stable as a growth of the entries by this shows.
+_MOST_GROWTH = 1e6
+
+
+@final
+class Factors:
+    """The factors of a matrix, of its rows and columns in some order.
+
+    Attributes:
+        pivots: The diagonal of U.
+        on_diagonal: Whether all pivots stand on the diagonal of the matrix.
+        largest: The largest absolute value in U.
+        nnz: The number of entries in both.
+    """
+
+    __slots__ = ("_lu", "_order", "largest", "nnz", "on_diagonal", "pivots")
+
+    def __init__(self, lu: Any, order: np.ndarray | None = None) -> None:
+        upper = lu.U  # made anew at each access
+        self._lu, self._order, self.nnz = lu, order, lu.nnz
+        self.pivots = np.array(upper.diagonal())
+        self.largest = float(np.abs(upper.data).max(initial=0.0))
+        self.on_diagonal = bool(np.array_equal(lu.perm_r, lu.perm_c))
+
+    @property
+    def terms(self) -> np.ndarray:
+        """The sum of absolute values that each pivot is the difference of."""
+        lower, upper = abs(self._lu.L), abs(self._lu.U)
+        return np.asarray(lower.multiply(upper.T).sum(axis=1)).reshape(-1)
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether all pivots of a symmetric matrix are positive."""
+        return self.on_diagonal and bool(np.all(self.pivots > 0))
+
+    @property
+    def order(self) -> np.ndarray:
+        """Which row of the matrix each pivot of a symmetric matrix stands in."""
+        first = np.argsort(self._lu.perm_r)
+        return first if self._order is None else self._order[first]
+
+    def solve(self, b: np.ndarray, trans: str = "N") -> np.ndarray:
+        """Solve a system with the matrix, or with its transpose (`"T"`)."""
+        if np.iscomplexobj(b) and not np.iscomplexobj(self.pivots):
+            parts = [self.solve(part, trans) for part in (np.real(b), np.imag(b))]
+            return parts[0] + 1j * parts[1]
+        b = np.ascontiguousarray(b, dtype=self.pivots.dtype)
+        if self._order is None:
+            return self._lu.solve(b, trans)
+        x = np.empty_like(b)
+        x[self._order] = self._lu.solve(b[self._order], trans)
+        return x
+
+    def direction(self, k: int) -> np.ndarray:
+        """Return a vector along which the quadratic form is the k-th pivot.
+
+        With A = L D L' it is the solution of L' p = e_k, of a symmetric matrix whose
+        pivots stand on its diagonal.
+        """
+        triangular = extra("scipy.sparse.linalg").spsolve_triangular
+        upper = self._lu.L.T.tocsr()
+        unit = np.zeros(self.pivots.size, self.pivots.dtype)
+        unit[k] = 1
+        p = np.empty_like(unit)
+        p[self.order] = triangular(upper, unit, lower=False, unit_diagonal=True)
+        return p
+
+
+class Ordered(NamedTuple):
+    """A symmetric pattern with its diagonal, in an order with few entries in L.
+
+    SuperLU analyses a matrix anew for each factorization; given one in this order, it
+    needs to look for none.
+
+    Attributes:
+        order: Which row of the matrix each row of the ordered one is.
+        source: Which entry of the matrix each entry is; after the last if it has none,
+            as on the diagonal.
+        rows: Row of each entry, column after column.
+        starts: Where each column starts.
+        diagonal: Which entries are on the diagonal, row after row.
+    """
+
+    order: Int32[np.ndarray, " n"]
+    source: Int32[np.ndarray, " nnz"]
+    rows: Int32[np.ndarray, " nnz"]
+    starts: Int32[np.ndarray, " n+1"]
+    diagonal: Int32[np.ndarray, " n"]
+
+    def matrix(self, values: np.ndarray, shift: float = 0.0) -> Any:
+        """Return the matrix of these values plus a multiple of the identity."""
+        data = np.append(values, values.dtype.type(0))[self.source]
+        data[self.diagonal] += shift
+        parts = (data, self.rows, self.starts)
+        return extra("scipy.sparse").csc_array(parts, shape=(self.order.size,) * 2)
+
+
+def factors(pattern: Pattern, values: np.ndarray, call: str) -> Factors:
+    """Factorize a square matrix; a symmetric one with pivots on its diagonal.
+
+    Args:
+        pattern: Its pattern.
+        values: Its entries.
+        call: The call, for the message.
+
+    Raises:
+        RuntimeError: If it is singular.
+    """
+    # SuperLU knows four dtypes
+    if values.dtype.char not in "fdFD":
+        values = values.astype(np.float32)
+    if pattern.symmetric:
+        try:
+            found = symmetric_factors(pattern, values)
+        except RuntimeError:  # a zero on the diagonal: only other pivots are left
+            found = None
+        # Tiny pivots of an indefinite matrix lose the digits of the others.
+        limit = _MOST_GROWTH * float(np.abs(values).max(initial=0.0))
+        if found is not None and found.largest <= limit:
+            return found
+    try:
+        return Factors(extra("scipy.sparse.linalg").splu(in_csc(pattern, values)))
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"`{call}`: the matrix is singular. Add a multiple of "
+            "`hotk.sparse.identity(A)`."
+        ) from error
+
+
+def symmetric_factors(
+    pattern: Pattern, values: np.ndarray, shift: float = 0.0
+) -> Factors:
+    """Factorize a symmetric matrix with pivots on its diagonal, however small.
+
+    Args:
+        pattern: Its pattern.
+        values: Its entries, in one of the four dtypes that SuperLU knows.
+        shift: A number that is added to the diagonal.
+
+    Raises:
+        RuntimeError: If a pivot is zero.
+    """
+    ordered = pattern.derived("ordered", lambda: _ordered(pattern))
+    lu = extra("scipy.sparse.linalg").splu(
+        ordered.matrix(values, shift),
+        permc_spec="NATURAL",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+    return Factors(lu, ordered.order)
+
+
+def _ordered(pattern: Pattern) -> Ordered:
+    """Find an order of minimum degree, the fullest rows last."""
+    full = full_rows(pattern)
+    others = np.flatnonzero(~full)
+    place = np.cumsum(~full) - 1
+    among = ~full[pattern.rows] & ~full[pattern.cols]
+    rows, cols = place[pattern.rows[among]], place[pattern.cols[among]]
+    first = _minimum_degree(rows, cols, others.size)
+    order = np.concatenate([others[first], np.flatnonzero(full)])
+    return _in_order(pattern.rows, pattern.cols, order)
+
+
+def _minimum_degree(rows: np.ndarray, cols: np.ndarray, n: int) -> np.ndarray:
+    if not n:
+        return np.arange(0)
+    # SuperLU tells its order only with factors. Those of an incomplete factorization
+    # that drops all it may are cheap, and exist if the diagonal is dominant.
+    plain = _in_order(rows, cols, np.arange(n))
+    largest = 1.0 + np.bincount(rows, minlength=n).max(initial=0)
+    incomplete = extra("scipy.sparse.linalg").spilu(
+        plain.matrix(np.full(rows.size, -1.0), 2 * largest),
+        drop_tol=1.0,
+        fill_factor=1.0,
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+    return np.argsort(incomplete.perm_c)
+
+
+def _in_order(rows: np.ndarray, cols: np.ndarray, order: np.ndarray) -> Ordered:
+    """Bring the rows and columns of a symmetric pattern in an order."""
+    n, nnz = order.size, rows.size
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    missing = np.ones(n, bool)
+    missing[rows[rows == cols]] = False
+    added = np.flatnonzero(missing)
+    rows = place[np.concatenate([rows, added])]
+    cols = place[np.concatenate([cols, added])]
+    source = np.concatenate([np.arange(nnz), np.full(added.size, nnz)])
+    by_column = np.lexsort((rows, cols))
+    rows, cols = rows[by_column], cols[by_column]
+    starts = np.zeros(n + 1, np.int32)
+    np.cumsum(np.bincount(cols, minlength=n), out=starts[1:])
+    return Ordered(
+        np.asarray(order, np.int32),
+        source[by_column].astype(np.int32),
+        rows.astype(np.int32),
+        starts,
+        np.flatnonzero(rows == cols).astype(np.int32),
+    )
