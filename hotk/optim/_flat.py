@@ -83,7 +83,9 @@ def is_better_flat(params: Point, *others: PyTree) -> bool:
     if in_trace():
         loop = known()
         return loop is not None and loop.flat
-    return all(len(a.devices()) == 1 for a in leaves if isinstance(a, jax.Array))
+    arrays = [a for a in leaves if isinstance(a, jax.Array)]
+    # One that was deleted is named by the program that meets it.
+    return all(a.is_deleted() or len(a.devices()) == 1 for a in arrays)
 
 
 def on_flat(f: Function, like: Point) -> Callable[[Float[Array, " n"]], Any]:

@@ -114,7 +114,7 @@ OPTIMIZERS = {
     ),
     "cubic_newton, sparse": Optimizer(
         partial(hotk.optim.cubic_newton, linear_solver="sparse"),
-        partial(hotk.optim.cubic_newton, weight=1e-9, linear_solver="sparse"),
+        partial(hotk.optim.cubic_newton, weight=1e-12, linear_solver="sparse"),
         newton,
         "any",
     ),

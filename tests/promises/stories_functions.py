@@ -671,7 +671,9 @@ def a_function_under_a_transformation_captures_another_array():
     yield from through(
         lambda a, n: lambda x: jnp.sum(jnp.vectorize(lambda y: a * n * y**3)(x))
     )
-    yield from through(lambda a, n: jax.value_and_grad(lambda x: cubic(a * n, x)))
+    yield from through(
+        lambda a, n: lambda x: jax.value_and_grad(lambda y: cubic(a * n, y))(x)[0]
+    )
     yield from through(
         lambda a, n: (
             lambda x: jax.lax.scan(

@@ -73,7 +73,10 @@ def scattered_in_modes(rng, a):
     if kind in ("set", "multiply"):
         at = jnp.asarray(rng.permutation(9)[: flat.size])  # once each
     update = getattr(target.at[at], kind)
-    return update(flat, mode=mode, unique_indices=kind in ("set", "multiply"))
+    unique = kind in ("set", "multiply")
+    if unique and mode == "clip":
+        mode = "drop"  # clipped, two indices may become one
+    return update(flat, mode=mode, unique_indices=unique)
 
 
 def scattered_rows(rng, a):
