@@ -1,11 +1,13 @@
-"""`LastEvaluation`: the results at the point that a solver asked for last."""
+"""What problems for solvers share: flat vectors, and results at the last one."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
+from jaxtyping import Float
 
-from hotk._core import Leaf
+from hotk._core import Function, Leaf, Point, function_name
 
 from ._coordinates import Coordinates
 
@@ -55,3 +57,34 @@ class LastEvaluation:
             return last
         self._last = Evaluation(content, self._coordinates.parts(vector))
         return self._last
+
+
+class AbstractProblem:
+    """A function of a tree at flat vectors, for a solver.
+
+    Attributes:
+        n: The number of variables.
+    """
+
+    def __init__(self, call: str, f: Function, x0: Point) -> None:
+        self._name = function_name(f)
+        self._coordinates = Coordinates(call, x0)
+        self._last = LastEvaluation(self._coordinates)
+        self._like = self._coordinates.parts(self._coordinates.start)
+        self.n = self._coordinates.layout.size
+
+    @property
+    def x0(self) -> Float[np.ndarray, "n"]:
+        """The starting point, as a new flat vector."""
+        return self._coordinates.start.copy()
+
+    def unravel(self, z: npt.ArrayLike) -> Point:
+        """Return a flat vector as a tree like `x0`.
+
+        Args:
+            z: The vector, of shape `(n,)`.
+
+        Returns:
+            JAX arrays in the dtypes of `x0`, and what is not differentiated.
+        """
+        return self._coordinates.tree(self._coordinates.vector("z", z))

@@ -16,7 +16,6 @@ from hotk._core import (
     Point,
     describe_tree,
     extra,
-    function_name,
     message,
 )
 from hotk.first import value_and_gradient, value_and_jacobian
@@ -24,8 +23,7 @@ from hotk.prepared import Prepared, check_bytes
 from hotk.second import hessian
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
-from ._coordinates import Coordinates
-from ._evaluation import LastEvaluation
+from ._evaluation import AbstractProblem
 from ._freeze import freeze
 from ._lagrangian import Lagrangian
 from ._layout import Layout, as_flat, warn_of_low_precision
@@ -100,7 +98,7 @@ def ipopt_problem(
 
 
 @final
-class IpoptProblem:
+class IpoptProblem(AbstractProblem):
     """A constrained problem and its derivatives at flat NumPy vectors, for cyipopt.
 
     `ipopt_problem` makes one, and says what the callbacks compute. Their names are
@@ -139,10 +137,8 @@ class IpoptProblem:
         sparse: bool | None = None,
     ) -> None:
         """Prepare the first derivatives; the Hessian follows when it is asked for."""
-        self._name = function_name(f)
-        self._coordinates = coordinates = Coordinates(_CALL, x0)
-        self._last = LastEvaluation(coordinates)
-        self._like = like = coordinates.parts(coordinates.start)
+        super().__init__(_CALL, f, x0)
+        coordinates, like = self._coordinates, self._like
         self._sparse = coordinates.layout.size >= _LARGE if sparse is None else sparse
         objective = coordinates.embed(f, args)
         self._objective = value_and_gradient.prepare(objective, like)
@@ -158,27 +154,11 @@ class IpoptProblem:
             )
             prepared.append(self._constraints)
         self._outputs = Layout(outputs)
-        self.n, self.m = coordinates.layout.size, self._outputs.size
+        self.m = self._outputs.size
         self._lagrangian = freeze(
             Lagrangian(objective, g), prepared, like, *self._weights()
         )
         warn_of_low_precision(_CALL, coordinates.layout, level=4)
-
-    @property
-    def x0(self) -> Float[np.ndarray, "n"]:
-        """The starting point, as a new flat vector."""
-        return self._coordinates.start.copy()
-
-    def unravel(self, z: npt.ArrayLike) -> Point:
-        """Return a flat vector as a tree like `x0`.
-
-        Args:
-            z: The vector, of shape `(n,)`.
-
-        Returns:
-            JAX arrays in the dtypes of `x0`, and what is not differentiated.
-        """
-        return self._coordinates.tree(self._coordinates.vector("z", z))
 
     def objective(self, z: npt.ArrayLike) -> float:
         """Return the value of the objective.

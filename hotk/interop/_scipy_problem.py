@@ -9,14 +9,13 @@ import numpy.typing as npt
 import scipy.optimize
 from jaxtyping import Float, PyTree
 
-from hotk._core import Function, Leaf, Point, function_name
+from hotk._core import Function, Leaf, Point
 from hotk.first import value_and_gradient
 from hotk.prepared import Prepared
 from hotk.second import hessian, hvp
 from hotk.sparse import hessian_if_sparse, sparse_hessian
 
-from ._coordinates import Coordinates
-from ._evaluation import LastEvaluation
+from ._evaluation import AbstractProblem
 from ._freeze import freeze
 from ._layout import warn_of_low_precision
 from ._sparse_derivatives import for_scipy
@@ -88,7 +87,7 @@ def scipy_problem(
 
 
 @final
-class ScipyProblem:
+class ScipyProblem(AbstractProblem):
     """A function and its derivatives at flat NumPy vectors, as callbacks for SciPy.
 
     `scipy_problem` makes one, and says what the callbacks compute. They take a vector
@@ -117,34 +116,14 @@ class ScipyProblem:
         self, f: Function, x0: Point, *args: PyTree, has_aux: bool = False
     ) -> None:
         """Prepare value and gradient; the Hessian follows when it is asked for."""
-        self._name = function_name(f)
-        self._coordinates = Coordinates(_CALL, x0)
-        self._last = LastEvaluation(self._coordinates)
+        super().__init__(_CALL, f, x0)
         self._has_aux = has_aux
-        self.n = self._coordinates.layout.size
-        self._like = self._coordinates.parts(self._coordinates.start)
         embedded = self._coordinates.embed(f, args)
         self._value_and_gradient = value_and_gradient.prepare(
             embedded, self._like, has_aux=has_aux
         )
         self._function = freeze(embedded, [self._value_and_gradient], self._like)
         warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
-
-    @property
-    def x0(self) -> Float[np.ndarray, "n"]:
-        """The starting point, as a new flat vector."""
-        return self._coordinates.start.copy()
-
-    def unravel(self, z: npt.ArrayLike) -> Point:
-        """Return a flat vector as a tree like `x0`.
-
-        Args:
-            z: The vector, of shape `(n,)`.
-
-        Returns:
-            JAX arrays in the dtypes of `x0`, and what is not differentiated.
-        """
-        return self._coordinates.tree(self._coordinates.vector("z", z))
 
     def fun(self, z: npt.ArrayLike) -> float:
         """Return the value of the function.

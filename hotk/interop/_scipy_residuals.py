@@ -9,12 +9,11 @@ import numpy.typing as npt
 import scipy.optimize
 from jaxtyping import Float, PyTree
 
-from hotk._core import Function, Leaf, Point, function_name
+from hotk._core import Function, Leaf, Point
 from hotk.prepared import Prepared
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
-from ._coordinates import Coordinates
-from ._evaluation import LastEvaluation
+from ._evaluation import AbstractProblem
 from ._freeze import freeze
 from ._layout import Layout, as_flat, warn_of_low_precision
 from ._sparse_derivatives import Weighted, WithValue, for_scipy
@@ -60,7 +59,7 @@ def scipy_residuals(r: Function, x0: Point, *args: PyTree) -> "ScipyResiduals":
 
 
 @final
-class ScipyResiduals:
+class ScipyResiduals(AbstractProblem):
     """A vector function and its sparse derivatives at flat vectors, for SciPy.
 
     `scipy_residuals` makes one, and says what the callbacks compute.
@@ -87,35 +86,16 @@ class ScipyResiduals:
 
     def __init__(self, r: Function, x0: Point, *args: PyTree) -> None:
         """Prepare values and Jacobian; Hessians follow when one is asked for."""
-        self._name = function_name(r)
-        self._coordinates = Coordinates(_CALL, x0)
-        self._last = LastEvaluation(self._coordinates)
-        self._like = self._coordinates.parts(self._coordinates.start)
+        super().__init__(_CALL, r, x0)
         embedded = self._coordinates.embed(r, args)
         outputs = jax.tree.leaves(jax.eval_shape(embedded, self._like))
         self._outputs = Layout(outputs)
-        self.n, self.m = self._coordinates.layout.size, self._outputs.size
+        self.m = self._outputs.size
         self._jacobian = sparse_jacobian.prepare(
             WithValue(embedded), self._like, has_aux=True
         )
         self._function = freeze(embedded, [self._jacobian], self._like)
         warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
-
-    @property
-    def x0(self) -> Float[np.ndarray, "n"]:
-        """The starting point, as a new flat vector."""
-        return self._coordinates.start.copy()
-
-    def unravel(self, z: npt.ArrayLike) -> Point:
-        """Return a flat vector as a tree like `x0`.
-
-        Args:
-            z: The vector, of shape `(n,)`.
-
-        Returns:
-            JAX arrays in the dtypes of `x0`, and what is not differentiated.
-        """
-        return self._coordinates.tree(self._coordinates.vector("z", z))
 
     def fun(self, z: npt.ArrayLike) -> Float[np.ndarray, "m"]:
         """Return the values of the function, leaf after leaf.

@@ -1,6 +1,5 @@
 """Operators whose matrix is sparse: the matrix, and systems by its factors."""
 
-import functools
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import RealNumber, Tracer
-from hotk.prepared import jitted
+from hotk.prepared import STORE, jitted
 from hotk.sparse import (
     Factorization,
     SparseMatrix,
@@ -33,6 +32,7 @@ LEAST = 2000
 # integers: with the labels of another batch the question would take a trace again
 # (tests/linop/test_sparse.py). An answer that is kept in error costs time alone.
 _FOUND_DENSE: dict[Hashable, None] = {}
+STORE.others.append(_FOUND_DENSE)
 _MOST_FOUND = 256
 # Where factors take no more work than so many products, there is no better way.
 FEW_PRODUCTS = 100
@@ -103,57 +103,75 @@ def solve_by_factors(
         tol: The largest residual over the norm of `b` that counts as converged.
         batched: Whether `b` has a leading axis, one right-hand side each.
     """
-    if batched:
-        one = functools.partial(solve_by_factors, operator, matrix, tol=tol)
-        found = [one(space.take(b, i)) for i in range(len(jax.tree.leaves(b)[0]))]
-        return jax.tree.map(lambda *rows: jnp.stack(rows), *found)
-    b, _, limits = check_system("solve(A, b)", operator, b, None, tol, None)
-    matrix, b = nondifferentiable("solve(A, b)", (matrix, b))
-    flat = space.flattened(b)
-    x, curvature, direction = _on_host(matrix, flat)
-    x = x.astype(flat.dtype)
-    r = flat - matrix.astype(flat.dtype) @ x
-    finite = jnp.all(jnp.isfinite(x))
-    end = End(
-        space.unflattened(x, b),
-        space.unflattened(r, b),
-        jnp.zeros((), jnp.int32),
-        curvature.astype(limits.tol.dtype),
-        space.unflattened(direction.astype(flat.dtype), b),
-        Reason.where(finite, Reason.converged, Reason.not_finite),
+    one = b if batched else jax.tree.map(lambda a: jnp.asarray(a)[None], b)
+    count = len(jax.tree.leaves(one)[0])
+    rights = [space.take(one, i) for i in range(count)]
+    systems = [
+        check_system("solve(A, b)", operator, right, None, tol, None)
+        for right in rights
+    ]
+    matrix, rights = nondifferentiable(
+        "solve(A, b)", (matrix, [right for right, _, _ in systems])
     )
-    unit = jnp.ones_like(limits.tol)
-    return finished(b, end, limits.tol, Method.sparse, operator.like, unit)
+    flat = jnp.stack([space.flattened(right) for right in rights])
+    found = _on_host(matrix, flat)
+    solutions = []
+    for i, (right, (_, _, limits)) in enumerate(zip(rights, systems, strict=True)):
+        x, curvature, direction = (a[i] for a in found)
+        x = x.astype(flat.dtype)
+        r = flat[i] - matrix.astype(flat.dtype) @ x
+        finite = jnp.all(jnp.isfinite(x))
+        end = End(
+            space.unflattened(x, right),
+            space.unflattened(r, right),
+            jnp.zeros((), jnp.int32),
+            curvature.astype(limits.tol.dtype),
+            space.unflattened(direction.astype(flat.dtype), right),
+            Reason.where(finite, Reason.converged, Reason.not_finite),
+        )
+        unit = jnp.ones_like(limits.tol)
+        solutions.append(
+            finished(right, end, limits.tol, Method.sparse, operator.like, unit)
+        )
+    if not batched:
+        return solutions[0]
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *solutions)
 
 
 def _on_host(
-    matrix: SparseMatrix, b: Float[Array, " n"]
-) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, " n"]]:
-    """Return the solution, the smallest curvature known, and its direction if bad."""
+    matrix: SparseMatrix, b: Float[Array, "k n"]
+) -> tuple[Float[Array, "k n"], Float[Array, " k"], Float[Array, "k n"]]:
+    """Return solutions, the smallest curvatures known, and their directions if bad.
+
+    The matrix is factorized once for all right-hand sides.
+    """
     pattern, dtype = matrix.pattern, np.dtype(space.wide(matrix.dtype))
 
     def host(values: npt.ArrayLike, b: npt.ArrayLike) -> tuple[np.ndarray, ...]:
         # In double precision: it costs the host hardly more, and saves the digits.
-        right = np.asarray(b, np.float64)
-        none, zero = np.zeros(right.shape, dtype), np.zeros((), dtype)
+        rights = np.asarray(b, np.float64)
+        none, zeros = np.zeros(rights.shape, dtype), np.zeros(len(rights), dtype)
         try:
             factors = Factorization(pattern, np.asarray(values, np.float64))
-            x = factors.solve_flat(right)
+            x = factors.solve_flat(rights.T).T
         except (RuntimeError, ValueError):  # singular, or not finite
-            return np.full_like(none, np.nan), zero, none
+            return np.full_like(none, np.nan), zeros, none
         if factors.is_definite():
-            size = float(x @ x)
-            curvature, p = float(right @ x) / size if size > 0 else np.inf, none
-        else:
-            curvature, p = factors.negative_curvature()
-        return x.astype(dtype), np.asarray(curvature, dtype), p.astype(dtype)
+            sizes = np.sum(x * x, axis=1)
+            along = np.sum(rights * x, axis=1)
+            safe = np.where(sizes > 0, sizes, 1)
+            curvatures = np.where(sizes > 0, along / safe, np.inf)
+            return x.astype(dtype), curvatures.astype(dtype), none
+        curvature, p = factors.negative_curvature()
+        alike = np.full_like(zeros, curvature), np.broadcast_to(p, x.shape)
+        return x.astype(dtype), alike[0], alike[1].astype(dtype)
 
     arguments: Any = matrix.values, b
     if not any(isinstance(a, Tracer) for a in arguments):
         x, curvature, p = map(jnp.asarray, host(*arguments))
         return x, curvature, p
-    vector = jax.ShapeDtypeStruct(b.shape, dtype)
-    types = vector, jax.ShapeDtypeStruct((), dtype), vector
+    vectors = jax.ShapeDtypeStruct(b.shape, dtype)
+    types = vectors, jax.ShapeDtypeStruct(b.shape[:1], dtype), vectors
     return jax.pure_callback(host, types, *arguments, vmap_method="sequential")
 
 

@@ -101,6 +101,30 @@ def test_a_definite_system():
     assert many.converged.tolist() == [True, True]
 
 
+def test_several_right_hand_sides_share_the_factors(monkeypatch):
+    made = []
+
+    class Counted(_sparse.Factorization):
+        def __init__(self, *args):
+            made.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr(_sparse, "Factorization", Counted)
+    rights = np.stack([np.cos(k * T) for k in range(4)])
+    H, K = hotk.HessianOperator(springs, jnp.zeros(N)), stiffness().toarray()
+    several = lambda b: H.solve(b, method="sparse", batched=True)
+    for solve_all in (several, jax.jit(several)):
+        made.clear()
+        found = solve_all(rights)
+        jax.block_until_ready(found.x)
+        assert len(made) == 1
+        expected = np.linalg.solve(K, rights.T).T
+        close(found.x, expected, rtol=1e-8)
+        np.testing.assert_allclose(
+            found.curvature, np.sum(rights * expected, 1) / np.sum(expected**2, 1)
+        )
+
+
 def test_an_indefinite_system_says_so():
     c = 0.1
     f = lambda x: springs(x) - c * jnp.sum(x**2)
@@ -229,6 +253,9 @@ def test_other_labels_are_no_other_question():
         found = second.solve(T)
     assert count() == 0
     close(second @ found.x, T.copy(), atol=1e-4)
+    assert _sparse._FOUND_DENSE
+    hotk.clear_cache()
+    assert not _sparse._FOUND_DENSE
 
 
 def test_what_cannot_be_is_refused():

@@ -39,12 +39,11 @@ def by_derivative(
     lower = frame.order - 1
     along = [inputs[i].derivative().cut(lower) for i in moving]
     point = [s.cut(lower) for s in inputs]
-    found = iter(run(needed_for(closed, slopes_alone), [*point, *along]))
+    found = run(needed_for(closed, slopes_alone), [*point, *along])
+    slopes = ([s.primal, *s.terms] for s in found)
     values = bound(equation, [s.primal for s in inputs])
     return [
-        _integrated(y, [slope.primal, *slope.terms])
-        if is_inexact(variable.aval) and (slope := next(found))
-        else frame.constant(y)
+        _integrated(y, next(slopes)) if is_inexact(variable.aval) else frame.constant(y)
         for y, variable in zip(values, equation.outvars, strict=True)
     ]
 
