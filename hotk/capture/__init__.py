@@ -27,9 +27,9 @@ from ._pickled import pickled as pickled, unpickled as unpickled
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._rule_key import rule_key as rule_key
 from ._signature import (
-    Leaf as SignatureLeaf,
     Row as Row,
     Signature as Signature,
+    SignatureLeaf as SignatureLeaf,
     aval_of as aval_of,
     sharding_of as sharding_of,
 )

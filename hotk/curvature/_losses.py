@@ -86,7 +86,7 @@ class AbstractLoss(eqx.Module):
         total = jnp.sum(self.each(z))  # first, as it refuses outputs of another shape
         return self.factor(z) * total
 
-    def factor(self, z: Outputs) -> float | Float[Array, ""]:
+    def factor(self, z: Outputs) -> RealNumber:
         """Return the factor c: 1/N for the mean over N examples, 1 for the sum.
 
         Args:

@@ -43,7 +43,9 @@ def for_any_batch(f: Function, batch: str) -> Prepared | PreparedInOrder:
     others = given[ahead:end]
     paths, _ = jax.tree_util.tree_flatten_with_path(others)
     sizes = {
-        leaf_name("args", path): leaf.shape[0] for path, leaf in paths if _has_axis(leaf)
+        leaf_name("args", path): leaf.shape[0]
+        for path, leaf in paths
+        if _has_axis(leaf)
     }
     if len({*sizes.values()}) != 1:
         rows = ", ".join(f"{name}: {size}" for name, size in sizes.items())

@@ -103,7 +103,7 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
         arguments, keywords = tree.unflatten(own)
         return plain(request.call(held, arguments, keywords), _result)
 
-    run.__name__ = run.__qualname__ = request.name.strip("<>") or "program"
+    run.__name__ = run.__qualname__ = request.name.rpartition(".")[2].strip("<>")
     write = jax.export.export(jax.jit(run), platforms=platforms)
     try:
         return bytes(write(*ahead, *shapes, **named).serialize())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import final
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import PreparationError, describe, extra, leaf_name, message
@@ -103,7 +104,7 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
             message(
                 f"hotk.load({os.fspath(source)!r})" if named else "hotk.load(data)",
                 "there is no program in it that this version of JAX can read.",
-                expected="what `hotk.export` has written, with this JAX or an older one",
+                expected="what `hotk.export` has written, with an equal or older JAX",
                 got=f"{len(data)} bytes, and {type(error).__name__} in reading them",
                 fix="Export again, with the JAX of the process that loads it.",
             )
@@ -139,7 +140,7 @@ def _check(
         if found.ndim == expected.ndim and found.dtype == expected.dtype:
             continue
         root = "args" if path[0].idx == 0 else "named"
-        wide = expected.dtype.itemsize == 8 and not jax.config.jax_enable_x64
+        wide = expected.dtype.itemsize == 8 and jnp.result_type(float) == "float32"
         raise PreparationError(
             message(
                 call,

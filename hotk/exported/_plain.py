@@ -1,6 +1,7 @@
 """Trees of dicts, lists and tuples alone, which a process without hotk can make."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey
@@ -33,7 +34,7 @@ def plain(tree: PyTree, leaf: Callable[[object], object]) -> PyTree:
     return dict(zip(names, children, strict=True))
 
 
-def _name(key: object) -> str | None:
+def _name(key: Any) -> str | None:
     if isinstance(key, GetAttrKey):
         return key.name
     return key.key if isinstance(key, DictKey) and isinstance(key.key, str) else None

@@ -1,11 +1,11 @@
 """Operators that are traced and compiled once: direct calls and `Prepared`."""
 
+from ._arguments import PreparedInOrder as PreparedInOrder
 from ._arranged import (
     Arranged as Arranged,
     Arrangement as Arrangement,
     arranged as arranged,
 )
-from ._arguments import PreparedInOrder as PreparedInOrder
 from ._budget import (
     check_budget as check_budget,
     check_bytes as check_bytes,

@@ -115,7 +115,9 @@ def _prepare_symbolic(
     made: list[Prepared] = []
 
     def trace(tracers: dict[int, Tracer]) -> None:
-        point, others = tree.unflatten([tracers.get(i, a) for i, a in enumerate(leaves)])
+        point, others = tree.unflatten(
+            [tracers.get(i, a) for i, a in enumerate(leaves)]
+        )
         made.append(prepare(operator, options, f, point, others, on_mismatch))
 
     jax.eval_shape(trace, shapes)
