@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from hotk._core import Tracer, Vector
+from hotk._core import Tracer, Vector, is_divided_by_type
 
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
@@ -38,7 +38,7 @@ def dimension(v: Vector) -> int:
 
 def is_explicit(a: Array) -> bool:
     """Whether the type of an array says how it is split among devices."""
-    return any(axis is not None for axis in jax.typeof(a).sharding.spec)
+    return is_divided_by_type(a)
 
 
 def gathered(a: Array) -> Array:

@@ -16,6 +16,7 @@ from hotk.dense import (
     unit,
 )
 from hotk.prepared import check_bytes, jitted
+from hotk.primitive import divided_as
 
 from . import space
 from ._entries import Entries, Part
@@ -176,4 +177,5 @@ def _diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:
     size = choose_block(push, like_parts) if block is None else block
     pieces = split_rows(over_basis(entry, n, size), like_parts)
     pairs = zip(pieces, like_parts, strict=True)
-    return space.whole([piece.astype(a.dtype) for piece, a in pairs], like)
+    whole = space.whole([piece.astype(a.dtype) for piece, a in pairs], like)
+    return divided_as(whole, like)
