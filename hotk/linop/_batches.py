@@ -18,6 +18,7 @@ from hotk._core import (
     message,
     number_name,
 )
+from hotk.dense import By
 
 from . import space
 from ._entries import Part
@@ -181,8 +182,22 @@ class DataOperator(AbstractOperator):
             raise _loss_changed(before, after)
         return result
 
-    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
-        """Return the matrix: one pass over the data. See `AbstractOperator.matrix`."""
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Inexact[Array, "n n"]:
+        """Return the matrix: one pass over the data. See `AbstractOperator.matrix`.
+
+        Raises:
+            StructureError: If `split` is given: each batch may be divided instead.
+        """
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.matrix(
+                self, block_size, split=split, mesh_axis=mesh_axis
+            )
         return self._sum_with_check(lambda h, v: (h.matrix(block_size), h.value))
 
     def block(

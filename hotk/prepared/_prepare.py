@@ -28,6 +28,7 @@ from hotk.capture import (
     Skeleton,
     dict_orders,
     in_orders,
+    sharding_of,
 )
 
 from ._call import Call
@@ -166,7 +167,10 @@ def _find_or_make(
                 check_nodes=False,
             )
             types = types_of(call.captured, call.inputs.arrays)
-            return closure, call, find_program(call, types)
+            given = (*call.captured, *call.inputs.arrays)
+            placed = tuple(map(sharding_of, given))
+            placed = placed if any(placed) else ()
+            return closure, call, find_program(call, types, placed)
         except (Fallback, Opaque):
             continue
     return _prepare_opaque(options, f, x, rest)

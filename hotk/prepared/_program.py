@@ -21,7 +21,7 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.capture import Opaque, TracedProgram, aval_of
-from hotk.dense import recorded_blocks
+from hotk.dense import Block, recorded_blocks
 from hotk.mode import AbstractMode, Facts
 from hotk.primitive import check_linear
 
@@ -188,7 +188,7 @@ class Program:
         self.tree = tree
         self.flat = flat_count(tree, types)
         self.plan = plan
-        self.block: int | None = plan.block
+        self.block: Block = plan.block
         self.facts = facts
         self.types = types
         self.compiled: jax.stages.Compiled | None = None
