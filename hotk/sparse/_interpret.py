@@ -12,16 +12,25 @@ from hotk._core import (
     Var,
     as_written,
     bound,
-    traits_of,
 )
 
-from . import _bilinear, _control, _elementwise, _indexing, _reductions, _structure
+from . import (
+    _bilinear,
+    _control,
+    _elementwise,
+    _indexing,
+    _pooling,
+    _reductions,
+    _structure,
+)
 from ._by_matrix import by_matrix
+from ._carried_values import while_by_pattern
 from ._coefficients import is_concrete
 from ._context import Context, Operand, Rule, result_type
 from ._known import evaluated, is_integral
 from ._merge import merged
 from ._pieces import Budget, Linear
+from ._positions import size_of
 from ._scan import scan
 from ._sums import coalesced
 
@@ -30,10 +39,12 @@ RULES: dict[str, Rule] = {
     **_elementwise.RULES,
     **_structure.RULES,
     **_reductions.RULES,
+    **_pooling.RULES,
     **_indexing.RULES,
     **_bilinear.RULES,
     **_control.RULES,
     "scan": scan,
+    "while": while_by_pattern,
 }
 
 
@@ -91,7 +102,7 @@ def _step(
     if not any(isinstance(operand, Linear) for operand in operands):
         return independent(equation, operands)
     rule = RULES.get(equation.primitive.name)
-    if rule is None and traits_of(equation).is_inlined:
+    if rule is None:
         rule = _control.call
     results = None if rule is None else rule(equation, operands, context)
     if results is None:
@@ -107,7 +118,8 @@ def _step(
 def _settled(a: Linear, dtype: np.dtype, context: Context) -> Linear:
     """Merge the pieces of an array where there are many, or where they repeat."""
     budget, entries = context.budget, a.entries
-    repeats = entries > budget.many and a.pieces[0].values is None
+    most = min(budget.many, max(2 * size_of(a.shape) * context.columns, _LONG))
+    repeats = entries > most and a.pieces[0].values is None
     if not repeats and len(a.pieces) <= min(_FEW + entries // _LONG, _MOST):
         return a
     fewer = merged(a, dtype)

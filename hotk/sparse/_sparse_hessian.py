@@ -21,11 +21,13 @@ from hotk.mode import (
     AUTO,
     AbstractMode,
     Auto,
+    Forward,
     Nested,
     second_order_candidates,
 )
 from hotk.prepared import check_budget, operator
 
+from ._forward_gradient import forward_gradient
 from ._linear_program import linear_program
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
@@ -116,7 +118,9 @@ def hessian_task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
     assert isinstance(mode, Nested)
 
     def gradient(x: Point) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-        y, g, aux = mode.inner.gradient(f, x)
+        inner = mode.inner
+        forward = isinstance(inner, Forward)
+        y, g, aux = forward_gradient(f, x, inner) if forward else inner.gradient(f, x)
         return g, (y, aux)
 
     # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.
