@@ -8,10 +8,11 @@ from hotk._core import JaxprEqn, Program, bound, traits_of
 
 from ._coefficients import Coefficient, taken
 from ._context import Context, Operand, operand_type, result_type
-from ._examples import Examples, examples, first_of_each
+from ._examples import Examples, examples
 from ._merge import added
 from ._pieces import Linear, Piece, TooDense, repeated, with_values, zero
 from ._positions import Positions, Shape, size_of
+from ._sums import distinct
 
 
 # Numbers of a matrix that is computed for an operation without a rule.
@@ -132,12 +133,15 @@ def _multiplied(
 
 def _all(a: Linear, total: Linear, group: Examples, context: Context) -> Linear:
     """Let every entry of a result depend on every entry of its example."""
-    pieces = [
-        Piece(None, *first_of_each(p.all_rows(), p.columns, group, context.columns))
+    count = context.columns
+    keys = [
+        group.first(p.all_rows().reshape(-1)) * count + p.columns.reshape(-1)
         for p in a.pieces
         if p.size
     ]
-    once = Linear(a.shape, tuple(pieces))
-    offsets = group.offsets
-    made = repeated(once, total.shape, group.first, offsets, context.budget)
+    once = distinct(np.concatenate(keys), size_of(total.shape) * count)
+    # Each column once for each example, at the first entry of the result.
+    firsts = Linear(total.shape, (Piece(None, *np.divmod(once, count)),))
+    stay = lambda rows: rows
+    made = repeated(firsts, total.shape, stay, group.offsets, context.budget)
     return Linear(total.shape, (*total.pieces, *made.pieces))

@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hotk._core import JaxprEqn
 
 from ._context import operand_type, result_type
@@ -129,19 +127,3 @@ def _at_indices(equation: JaxprEqn, k: int) -> Pairs:
         if of_array[d] == of_windows[e]:  # a whole window begins at the first entry
             pairs.append((d, int(e)))
     return pairs if gathers else [(e, d) for d, e in pairs]
-
-
-def first_of_each(
-    rows: Positions, columns: Positions, of: Examples, count: int
-) -> tuple[Positions, Positions]:
-    """Return one entry for each example and each column that occur together.
-
-    Args:
-        rows: The positions of entries in the operand.
-        columns: The entries of `v` that they multiply.
-        of: The examples.
-        count: The number of entries of `v`.
-    """
-    keys = of.first(rows.reshape(-1)) * count + columns.reshape(-1)
-    _, at = np.unique(keys, return_index=True)
-    return rows.reshape(-1)[at], columns.reshape(-1)[at]

@@ -26,10 +26,10 @@ from . import (
 from ._by_matrix import by_matrix
 from ._carried_values import while_by_pattern
 from ._coefficients import is_concrete
-from ._context import Context, Operand, Rule, result_type
+from ._context import AbstractWatch, Context, Operand, Rule, result_type
 from ._known import evaluated, is_integral
 from ._merge import merged
-from ._pieces import Budget, Linear
+from ._pieces import Budget, Linear, TooDense
 from ._positions import size_of
 from ._scan import scan
 from ._sums import coalesced
@@ -54,7 +54,11 @@ _FEW, _LONG, _MOST = 8, 2000, 64
 
 
 def evaluate_linear(
-    program: ClosedJaxpr, arguments: Sequence[Operand], budget: Budget, columns: int
+    program: ClosedJaxpr,
+    arguments: Sequence[Operand],
+    budget: Budget,
+    columns: int,
+    watch: AbstractWatch | None = None,
 ) -> list[Operand]:
     """Run a program on arrays that are linear in `v`.
 
@@ -63,11 +67,12 @@ def evaluate_linear(
         arguments: For each input a `Linear`, or an array that does not depend on `v`.
         budget: What entries are paid from.
         columns: The number of entries of `v`.
+        watch: What looks at each operation.
 
     Raises:
         TooDense: If the budget does not suffice.
     """
-    return _run(program, arguments, Context(budget, columns, _run))
+    return _run(program, arguments, Context(budget, columns, _run, watch))
 
 
 def _run(
@@ -88,12 +93,28 @@ def _run(
     for i, equation in enumerate(jaxpr.eqns):
         operands = [read(atom) for atom in equation.invars]
         with as_written(equation):
-            results = _step(equation, operands, context)
+            results = _watched(equation, operands, context)
         values.update(zip(equation.outvars, results, strict=True))
         for v in (*equation.invars, *equation.outvars):
             if isinstance(v, Var) and last.get(v, i) == i:
                 values.pop(v, None)
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _watched(
+    equation: JaxprEqn, operands: list[Operand], context: Context
+) -> Sequence[Operand]:
+    """Evaluate an operation, and show it to what watches the program."""
+    watch = context.watch
+    if watch is None or traits_of(equation).program is not None:
+        return _step(equation, operands, context)
+    try:
+        results = _step(equation, operands, context)
+    except TooDense:
+        watch.gave_up(equation, size_of(result_type(equation)[0]))
+        raise
+    watch.saw(equation, operands, results)
+    return results
 
 
 def _step(
