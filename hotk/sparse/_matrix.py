@@ -69,6 +69,13 @@ class SparseMatrix(AbstractForms):
                 f"entries and `values` the shape {shape}."
             )
 
+    def __hash__(self) -> int:
+        """Return the hash of the pattern, so that `jax.jit(A.solve)` knows its function.
+
+        Matrices that are equal have equal patterns. Arrays have no hash.
+        """
+        return hash(self.pattern)
+
     @staticmethod
     def from_coo(
         values: npt.ArrayLike | Array,
