@@ -12,6 +12,7 @@ from hotk._core import (
     Var,
     as_written,
     bound,
+    traits_of,
 )
 
 from . import (

@@ -70,10 +70,7 @@ class SparseMatrix(AbstractForms):
             )
 
     def __hash__(self) -> int:
-        """Return the hash of the pattern, so that `jax.jit(A.solve)` knows its function.
-
-        Matrices that are equal have equal patterns. Arrays have no hash.
-        """
+        """Return the hash of the pattern, as arrays have none: `jax.jit(A.solve)`."""
         return hash(self.pattern)
 
     @staticmethod
