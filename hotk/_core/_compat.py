@@ -305,7 +305,7 @@ def program_of_sparse(equation: JaxprEqn) -> ClosedJaxpr | None:
     run = getattr(module, f"_{name}_impl", None)
     if run is None:
         return None
-    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    types = [shape_of(v.aval) for v in equation.invars]
     return jax.make_jaxpr(lambda *a: run(*a, **equation.params))(*types)
 
 

@@ -36,7 +36,7 @@ class Budget:
 
     def __init__(self, entries: int) -> None:
         self.left = entries
-        self.many = 400_000
+        self.many = 4_000_000
 
     def spend(self, entries: int) -> None:
         """Count entries.

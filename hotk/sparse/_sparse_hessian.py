@@ -1,5 +1,7 @@
 """`sparse_hessian`: the second derivatives that are not zero."""
 
+from typing import Any
+
 import jax
 from jaxtyping import PyTree
 
@@ -93,7 +95,8 @@ def sparse_hessian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    return _sparse(f, x, mode)[2:]
+    results: Any = _sparse(f, x, mode)[2:]
+    return results
 
 
 @operator(

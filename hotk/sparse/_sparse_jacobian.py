@@ -1,5 +1,7 @@
 """`sparse_jacobian`: the first derivatives that are not zero."""
 
+from typing import Any
+
 import jax
 from jaxtyping import Array, PyTree
 
@@ -78,7 +80,8 @@ def sparse_jacobian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    return _sparse(f, x, mode)[1:]
+    results: Any = _sparse(f, x, mode)[1:]
+    return results
 
 
 @operator(

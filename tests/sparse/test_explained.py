@@ -65,6 +65,6 @@ def test_the_operation_that_the_algebra_gives_up_with(monkeypatch):
 def test_options_are_those_of_a_pattern():
     f = lambda x, k: (jnp.sum(x[k] ** 2), k)
     found = hotk.sparsity(f, jnp.ones(9), jnp.arange(3), has_aux=True, explain=True)
-    assert found[0].pattern.nnz == 3
+    assert found.pattern.nnz == 3
     with pytest.raises(ValueError, match="must be"):
         hotk.sparsity(f, jnp.ones(9), of="gradient", explain=True)
