@@ -53,6 +53,7 @@ from ._compat import (
     mapped_aval as mapped_aval,
     needed_for as needed_for,
     new_primitive as new_primitive,
+    program_of_sparse as program_of_sparse,
     shape_of as shape_of,
     signature_count as signature_count,
     source_line as source_line,
