@@ -9,7 +9,6 @@ from ._cubic_newton import (
     scale_by_cubic_newton as scale_by_cubic_newton,
 )
 from ._extra_args import (
-    apply_gradients as apply_gradients,
     strip_extra_args as strip_extra_args,
     with_params as with_params,
 )
@@ -43,6 +42,7 @@ from ._newton_cg import (
     scale_by_newton_cg as scale_by_newton_cg,
 )
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
+from ._train_state import apply_gradients as apply_gradients
 from ._trust_region import (
     scale_by_trust_region as scale_by_trust_region,
     trust_region as trust_region,
