@@ -40,6 +40,7 @@ from ._compat import (
     Var as Var,
     ad as ad,
     as_written as as_written,
+    compiled_quickly as compiled_quickly,
     divided_alike as divided_alike,
     equations as equations,
     has_jit_options as has_jit_options,
@@ -103,6 +104,7 @@ from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )
+from ._from_host import from_host as from_host
 from ._inexact import (
     is_inexact as is_inexact,
     is_inexact_or_shape as is_inexact_or_shape,

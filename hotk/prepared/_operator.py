@@ -339,6 +339,7 @@ def operator(
     curved: Callable[..., bool] | None = None,
     static_arrays: StaticArrays = StaticArrays.NONE,
     name: str = "",
+    iterates: bool = False,
 ) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of its formula for a function of one argument.
 
@@ -358,6 +359,7 @@ def operator(
             piecewise linear; by default whether two derivatives are nested.
         static_arrays: Which arrays are always static by content; see `Definition`.
         name: The public name, if it is not that of the formula.
+        iterates: Whether its programs are loops; see `Definition`.
     """
 
     def make(
@@ -378,6 +380,7 @@ def operator(
             curved=curved or (lambda order: Nested in modes),
             static_arrays=static_arrays,
             weighted="weights" in keywords,
+            iterates=iterates,
         )
         made = Operator(definition, function)
         return cast("TypedOperator[Parameters, Results]", made)

@@ -41,6 +41,8 @@ class Definition:
         static_arrays: Which arrays are always static by content: `ALL_INTEGERS` if the
             structure of the result is that of the indices in `f`.
         weighted: Whether it takes `weights` of the outputs.
+        iterates: Whether its programs are loops of many small operations, for which the
+            compiler takes longer than for the function.
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class Definition:
         "curved",
         "divides",
         "formula",
+        "iterates",
         "modes",
         "name",
         "sized",
@@ -75,6 +78,7 @@ class Definition:
         curved: Callable[..., bool],
         static_arrays: StaticArrays,
         weighted: bool = False,
+        iterates: bool = False,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -89,6 +93,7 @@ class Definition:
         self.curved = curved
         self.static_arrays = static_arrays
         self.weighted = weighted
+        self.iterates = iterates
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""
