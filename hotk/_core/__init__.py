@@ -5,6 +5,7 @@ from ._axes import (
     in_front as in_front,
     is_divided_by_type as is_divided_by_type,
     manual_axes as manual_axes,
+    typed_as as typed_as,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
     varying_along as varying_along,
