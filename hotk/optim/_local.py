@@ -60,7 +60,7 @@ class Linearization(NamedTuple):
 
     value: Scalar
     gradient: Gradient
-    hessian: LinearizedHessian
+    hessian: AbstractOperator
 
 
 class Local:
@@ -85,6 +85,10 @@ class Local:
     def at(self, x: Point) -> Scalar:
         """Return the value at another point."""
         return self.f(x)[0]
+
+    def value(self) -> Scalar:
+        """Return the value."""
+        return self.at(self.x) if self.known is None else self.known[0]
 
     def linearized(self) -> Linearization:
         """Return value, gradient and Hessian, with one linearization for all products.

@@ -16,6 +16,7 @@ from ._extra_args import restricted
 from ._gauss_newton import loss_of, model_of
 from ._local import Local, Numbers, Outcome, is_finite
 from ._rate import scale_by_rate
+from ._samples import SampleSystem, System, check_system_choice, sample_system
 from ._step import those_given, transformation
 
 
@@ -24,7 +25,8 @@ class NaturalGradientState(NamedTuple):
 
     Attributes:
         count: Updates so far; with the seed it makes the random key.
-        iterations: Products with the Fisher matrix.
+        iterations: Products with the Fisher matrix; 1 for a factorization in the space
+            of the samples.
         curvature: The smallest curvature that was met, damping included.
         residual: The norm of `F p - g` over that of the gradient g.
         outcome: An `Outcome`.
@@ -45,6 +47,7 @@ def scale_by_natural_gradient(
     max_steps: ArrayLike | None = None,
     samples: int | None = None,
     seed: ArrayLike = 0,
+    system: System = "auto",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -53,20 +56,30 @@ def scale_by_natural_gradient(
     system is solved by conjugate gradients: no matrix is formed. Departing from [1],
     the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
 
+    With few samples the system can be solved in their space [2] (6): where the model
+    tells which outputs belong to which example, F is $A^T A$ with a row for each output,
+    or with `samples` for each target that is drawn. One Cholesky factor of $A A^T +
+    \lambda I$ gives the step; $\lambda$ grows tenfold until there is one.
+
     Args:
         damping: $\lambda$.
         tol: The relative residual of the system.
         max_steps: The most products; 2 n if left out.
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets; the count of updates is folded in.
+        system: `"samples"`, `"parameters"`, or `"auto"`, as for
+            `scale_by_levenberg_marquardt`. In the space of the samples `tol` and
+            `max_steps` do not count.
 
     Returns:
         A transformation from the gradient to p. Its update takes `model_fn=`, from the
         parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
-        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. Where
+        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. With
+        `examples=` the model is that of one example, `model_fn(params, example)`. Where
         negative curvature is met, which no Fisher matrix has, p is the gradient.
 
     Raises:
+        ValueError: If there is no such system.
         TypeError: If there is no function, or `params` is missing, in an update.
 
     Example:
@@ -85,7 +98,10 @@ def scale_by_natural_gradient(
     References:
         [1] Martens (2020). New insights and perspectives on the natural gradient
             method. JMLR 21(146), 1-76.
+        [2] Ren and Goldfarb (2019). Efficient subsampled Gauss-Newton and natural
+            gradient methods for training neural networks. arXiv:1906.02353.
     """
+    check_system_choice("natural_gradient", system)
     numbers = {
         "damping": damping,
         "tol": tol,
@@ -106,7 +122,12 @@ def scale_by_natural_gradient(
         return SampledFisher(model, loss_of(extra), key, samples)
 
     return transformation(
-        "natural_gradient", _natural_first, _natural_gradient, numbers, compose
+        "natural_gradient",
+        _natural_first,
+        _natural_gradient,
+        numbers,
+        compose,
+        system=system,
     )
 
 
@@ -118,8 +139,16 @@ def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientSta
 
 
 def _natural_gradient(
-    local: Local, gradient: Gradient, state: NaturalGradientState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: NaturalGradientState,
+    numbers: Numbers,
+    *,
+    system: System,
 ) -> tuple[Any, NaturalGradientState]:
+    in_samples = sample_system("natural_gradient", local, system)
+    if in_samples is not None:
+        return _by_factor(in_samples, gradient, state, numbers)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     hessian = local.linearized().hessian
     damped = hessian + numbers["damping"] * Identity()
@@ -135,6 +164,30 @@ def _natural_gradient(
     )
 
 
+def _by_factor(
+    system: SampleSystem,
+    gradient: Gradient,
+    state: NaturalGradientState,
+    numbers: Numbers,
+) -> tuple[Any, NaturalGradientState]:
+    damped = system.damped_as_needed(numbers["damping"])
+    p, damping = damped.solve(gradient), damped.damping
+    g = space.widened(gradient)
+    image = space.plus(system.curvature.back(system.curvature.along(p)), p, damping)
+    size, square = space.norm(g), space.inner(p, p)
+    usual = is_finite(gradient, p)
+    curvature = space.inner(p, image) / jnp.where(square > 0, square, 1)
+    outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
+    step = space.choose(usual, space.narrowed(p, gradient), space.zeros(gradient))
+    return step, NaturalGradientState(
+        state.count + 1,
+        jnp.ones((), int),
+        curvature,
+        space.norm(space.minus(image, g)) / jnp.where(size > 0, size, 1),
+        outcome,
+    )
+
+
 def natural_gradient(
     learning_rate: optax.ScalarOrSchedule,
     *,
@@ -143,6 +196,7 @@ def natural_gradient(
     max_steps: ArrayLike | None = None,
     samples: int | None = None,
     seed: ArrayLike = 0,
+    system: System = "auto",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
@@ -154,6 +208,7 @@ def natural_gradient(
         max_steps: The most products.
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets.
+        system: `"auto"`, `"parameters"` or `"samples"`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -168,6 +223,11 @@ def natural_gradient(
         [0.5, 0.5]
     """
     inner = scale_by_natural_gradient(
-        damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
+        damping=damping,
+        tol=tol,
+        max_steps=max_steps,
+        samples=samples,
+        seed=seed,
+        system=system,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
