@@ -42,6 +42,7 @@ from ._newton_cg import (
     newton_cg as newton_cg,
     scale_by_newton_cg as scale_by_newton_cg,
 )
+from ._preconditioner import PreconditionerState as PreconditionerState
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._trust_region import (
     scale_by_trust_region as scale_by_trust_region,

@@ -22,6 +22,14 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers
+from ._preconditioner import (
+    Known,
+    Preconditioner,
+    Preconditioning,
+    first_preconditioner,
+    preconditioner_at,
+    preconditioning,
+)
 from ._rate import scale_by_rate
 from ._samples import System, check_system_choice, sample_system
 from ._sparse_steps import damped_proposal
@@ -82,6 +90,8 @@ def scale_by_levenberg_marquardt(
     linear_solver: CgOrSparse = "auto",
     system: System = "auto",
     max_acceleration: ArrayLike = 0.75,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -119,6 +129,10 @@ def scale_by_levenberg_marquardt(
         max_acceleration: Of a sum of squares, in the space of the samples: the longest
             geodesic acceleration, twice its length over that of the step [3]; zero for
             none.
+        preconditioner: For conjugate gradients a function of the curvature at a point
+            and a random key, as for `scale_by_newton_cg`.
+        update_every: How many updates one such operator serves; its inverse with the
+            damping of each of them is the preconditioner.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
@@ -133,8 +147,9 @@ def scale_by_levenberg_marquardt(
 
     Raises:
         ValueError: If there is no such solver or system.
-        TypeError: If there is no function, or `params` is missing, in an update; or
-            with `system="samples"` the function is not one of single examples.
+        TypeError: If there is no function, or `params` is missing, in an update.
+        StructureError: If with `system="samples"` the function of an update is not one
+            of single examples.
 
     Example:
         >>> r = lambda x: jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
@@ -163,16 +178,18 @@ def scale_by_levenberg_marquardt(
     }
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     check_system_choice("levenberg_marquardt", system)
+    split = preconditioning("levenberg_marquardt", preconditioner, update_every)
     return transformation(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(
             params,
             jnp.zeros_like(numbers["damping"]),
             first_solver(linear_solver, LinearSolver.cg),
-        ),
+        )._replace(preconditioner=first_preconditioner(*split, params)),
         _levenberg_marquardt,
         numbers,
         _of_residuals,
+        preconditioner=split,
         linear_solver=linear_solver,
         system=system,
     )
@@ -186,6 +203,7 @@ def _levenberg_marquardt(
     *,
     linear_solver: CgOrSparse,
     system: System,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
@@ -204,9 +222,26 @@ def _levenberg_marquardt(
     begun = state.control > 0
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
+    known = Known(None, state.preconditioner)
+    if samples is None:
+        known = preconditioner_at(
+            "levenberg_marquardt",
+            preconditioning,
+            numbers,
+            state.preconditioner,
+            near.hessian,
+        )
+
     def by_iteration(damping: Scalar) -> Trial:
         damped = near.hessian + damping * Identity()
-        found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
+        found = cg(
+            damped,
+            gradient,
+            preconditioner=known.inverse(damping),
+            tol=tol,
+            max_steps=steps,
+            verify=False,
+        )
         s = space.times(-1, space.widened(found.x))
         # of the undamped model
         model = found.model - damping * space.inner(s, s) / 2
@@ -237,7 +272,7 @@ def _levenberg_marquardt(
         tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
         return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
 
-    return globalized_step(
+    step, after = globalized_step(
         local,
         near,
         gradient,
@@ -248,6 +283,7 @@ def _levenberg_marquardt(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
+    return step, after._replace(preconditioner=known.state)
 
 
 def _as_stated(gradient: Gradient, own: Gradient) -> Gradient:
@@ -277,6 +313,8 @@ def levenberg_marquardt(
     linear_solver: CgOrSparse = "auto",
     system: System = "auto",
     max_acceleration: ArrayLike = 0.75,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -291,6 +329,8 @@ def levenberg_marquardt(
         linear_solver: `"auto"`, `"cg"` or `"sparse"`.
         system: `"auto"`, `"parameters"` or `"samples"`.
         max_acceleration: The longest geodesic acceleration; zero for none.
+        preconditioner: A function of the curvature and a random key.
+        update_every: How many updates one operator that it returns serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -314,5 +354,7 @@ def levenberg_marquardt(
         linear_solver=linear_solver,
         system=system,
         max_acceleration=max_acceleration,
+        preconditioner=preconditioner,
+        update_every=update_every,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -48,6 +48,16 @@ class LinearizedHessian(AbstractOperator):
         """Return the product with one vector."""
         return self.product(v)
 
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors, `block_size` of them at once.
+
+        A linear program is no argument of a jitted function, as that of other operators
+        is.
+        """
+        if block_size is None:
+            return jax.vmap(self.product)(vectors)
+        return jax.lax.map(self.product, vectors, batch_size=block_size)
+
 
 class Linearization(NamedTuple):
     """A function near a point.

@@ -15,6 +15,14 @@ from hotk.linop import Identity, Reason, cg, space
 from ._extra_args import restricted
 from ._gauss_newton import loss_of, model_of
 from ._local import Local, Numbers, Outcome, is_finite
+from ._preconditioner import (
+    Preconditioner,
+    PreconditionerState,
+    Preconditioning,
+    first_preconditioner,
+    preconditioner_at,
+    preconditioning,
+)
 from ._rate import scale_by_rate
 from ._samples import SampleSystem, System, check_system_choice, sample_system
 from ._step import those_given, transformation
@@ -30,6 +38,7 @@ class NaturalGradientState(NamedTuple):
         curvature: The smallest curvature that was met, damping included.
         residual: The norm of `F p - g` over that of the gradient g.
         outcome: An `Outcome`.
+        preconditioner: What is kept of the preconditioner, `None` without one.
     """
 
     # A field of this name, as in the states of optax, hides the method of a tuple.
@@ -38,6 +47,7 @@ class NaturalGradientState(NamedTuple):
     curvature: Scalar
     residual: Scalar
     outcome: Outcome
+    preconditioner: PreconditionerState | None = None
 
 
 def scale_by_natural_gradient(
@@ -48,6 +58,8 @@ def scale_by_natural_gradient(
     samples: int | None = None,
     seed: ArrayLike = 0,
     system: System = "auto",
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -70,6 +82,9 @@ def scale_by_natural_gradient(
         system: `"samples"`, `"parameters"`, or `"auto"`, as for
             `scale_by_levenberg_marquardt`. In the space of the samples `tol` and
             `max_steps` do not count.
+        preconditioner: For conjugate gradients a function of the Fisher matrix at a
+            point and a random key, as for `scale_by_newton_cg`.
+        update_every: How many updates one operator that it returns serves.
 
     Returns:
         A transformation from the gradient to p. Its update takes `model_fn=`, from the
@@ -121,21 +136,28 @@ def scale_by_natural_gradient(
         key = jax.random.fold_in(start, state.count)
         return SampledFisher(model, loss_of(extra), key, samples)
 
+    split = preconditioning("natural_gradient", preconditioner, update_every)
     return transformation(
         "natural_gradient",
-        _natural_first,
+        lambda params, numbers: _natural_first(
+            params, first_preconditioner(*split, params)
+        ),
         _natural_gradient,
         numbers,
         compose,
+        preconditioner=split,
         system=system,
     )
 
 
-def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
-    del numbers
+def _natural_first(
+    params: optax.Params, preconditioner: PreconditionerState | None
+) -> NaturalGradientState:
     zero = jnp.zeros((), space.scalar_dtype(params))
     none = jnp.zeros((), int)
-    return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
+    return NaturalGradientState(
+        none, none, zero, zero, Outcome.accepted, preconditioner
+    )
 
 
 def _natural_gradient(
@@ -145,14 +167,25 @@ def _natural_gradient(
     numbers: Numbers,
     *,
     system: System,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, NaturalGradientState]:
     in_samples = sample_system("natural_gradient", local, system)
     if in_samples is not None:
         return _by_factor(in_samples, gradient, state, numbers)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     hessian = local.linearized().hessian
+    known = preconditioner_at(
+        "natural_gradient", preconditioning, numbers, state.preconditioner, hessian
+    )
     damped = hessian + numbers["damping"] * Identity()
-    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
+    found = cg(
+        damped,
+        gradient,
+        preconditioner=known.inverse(numbers["damping"]),
+        tol=numbers["tol"],
+        max_steps=steps,
+        verify=False,
+    )
     usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
     bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
     outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
@@ -160,7 +193,12 @@ def _natural_gradient(
     step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
     step = space.choose(usual, step, space.zeros(step))
     return step, NaturalGradientState(
-        state.count + 1, found.iterations, found.curvature, found.relative, outcome
+        state.count + 1,
+        found.iterations,
+        found.curvature,
+        found.relative,
+        outcome,
+        known.state,
     )
 
 
@@ -185,6 +223,7 @@ def _by_factor(
         curvature,
         space.norm(space.minus(image, g)) / jnp.where(size > 0, size, 1),
         outcome,
+        state.preconditioner,
     )
 
 
@@ -197,6 +236,8 @@ def natural_gradient(
     samples: int | None = None,
     seed: ArrayLike = 0,
     system: System = "auto",
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
@@ -209,6 +250,8 @@ def natural_gradient(
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets.
         system: `"auto"`, `"parameters"` or `"samples"`.
+        preconditioner: A function of the Fisher matrix and a random key.
+        update_every: How many updates one operator that it returns serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -229,5 +272,7 @@ def natural_gradient(
         samples=samples,
         seed=seed,
         system=system,
+        preconditioner=preconditioner,
+        update_every=update_every,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

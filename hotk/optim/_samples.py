@@ -14,7 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from hotk._core import ClosedJaxpr, Gradient, Point, Scalar, Tangent, message
+from hotk._core import (
+    ClosedJaxpr,
+    Gradient,
+    Point,
+    Scalar,
+    StructureError,
+    Tangent,
+    message,
+)
 from hotk.curvature import RowsProgram, SampleRows, rows_program
 from hotk.linop import AbstractOperator, space
 from hotk.sparse import work
@@ -262,13 +270,13 @@ def sample_system(call: str, local: Local, system: System) -> SampleSystem | Non
         which takes less work.
 
     Raises:
-        TypeError: If it is `"samples"` and the objective has no rows.
+        StructureError: If it is `"samples"` and the objective has no rows.
     """
     if system == "parameters":
         return None
     found = rows_program(local.at, local.x)
     if found is None and system == "samples":
-        raise TypeError(
+        raise StructureError(
             message(
                 f"{call}(system='samples')",
                 "the objective does not tell which residuals belong to which example.",
