@@ -77,9 +77,7 @@ class GaussNewton(eqx.Module):
             roots = lambda z: (
                 roots_of_squares(loss.slope(z, loss.targets), loss.factor(z))
                 if squares
-                else roots_of(
-                    z, loss.gradient(z), lambda u: loss.hessian_product(z, u)
-                )
+                else roots_of(z, loss.gradient(z), lambda u: loss.hessian_product(z, u))
             )
             return with_rows(value, self.model, x, args, roots, squares=squares)
         return self.loss(z)

@@ -154,9 +154,7 @@ class PerExample(eqx.Module):
             jax.vmap(lambda e, u, model=model: of_one(model, e, u))(
                 tree, directions[end - count : end]
             )
-            for (model, tree), count, end in zip(
-                self.parts, counts, ends, strict=True
-            )
+            for (model, tree), count, end in zip(self.parts, counts, ends, strict=True)
         ]
         if len(trees) == 1:
             return trees[0]

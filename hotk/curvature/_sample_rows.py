@@ -188,7 +188,8 @@ def with_rows(
     except Unrecognized:
         key = object()
     mark = _Mark(key, bare, count, shapes[0] is not None, squares)
-    return apply_ruled(mark, [value, *constants, *leaves])[0]
+    marked = apply_ruled(mark, [value, *constants, *leaves])[0]
+    return jnp.asarray(marked)
 
 
 class RowsProgram(NamedTuple):

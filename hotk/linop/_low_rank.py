@@ -87,7 +87,7 @@ class LowRank(AbstractOperator):
         return space.narrowed(space.unflattened(product, wide), v)
 
     def inverse_or_none(self, damping: RealNumber) -> "LowRank":
-        r"""Return $(A + \lambda I)^{-1}$, in which no eigenvalue is too small to invert.
+        r"""Return $(A + \lambda I)^{-1}$, its smallest eigenvalues raised to rounding.
 
         Args:
             damping: The number $\lambda$.
@@ -167,7 +167,7 @@ def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
     shift = jnp.maximum(shift, jnp.finfo(dtype).tiny)
     root = jnp.sqrt(jnp.maximum(values + shift, shift))
     basis, sizes, _ = jnp.linalg.svd(
-        ((y + shift * omega) @ vectors) / root, full_matrices=False
+        ((y + shift * omega) @ vectors) / root[None], full_matrices=False
     )
     found = jnp.maximum(sizes**2 - shift, 0)
     return LowRank(basis, found, found[-1], like)

@@ -109,9 +109,8 @@ class AbstractOperator(AbstractNumerics):
             damping: The number $\lambda$.
             method: `"cholesky"`, by a factor of the matrix, which must be positive
                 definite; `"solve"`, by an iteration for each product, which raises when
-                it runs if it does not converge. A factor up to n = 2048 if left out;
-                but operators whose inverse is known in closed form, such as `Diagonal`
-                and `LowRank`, return that.
+                it runs if it does not converge. If left out the closed form of
+                `Diagonal`, `LowRank` and `LeafBlocks`, else a factor up to n = 2048.
             tol: The relative tolerance of an iteration; about 1e-8 in double precision.
             max_steps: The most products of an iteration; `10 n` if left out.
 
@@ -125,20 +124,10 @@ class AbstractOperator(AbstractNumerics):
             >>> print((H.inverse() @ jnp.array([3.0, 4.0])).round(2))
             [1.5 2. ]
         """
-        if method is None and tol is None and max_steps is None:
-            found = self.inverse_or_none(damping)
-            if found is not None:
-                return found
+        found = self.inverse_or_none(damping) if method is None else None
+        if isinstance(found, AbstractOperator):
+            return found
         return Inverse(*inverse_fields(self, damping, method, tol, max_steps))
-
-    def inverse_or_none(self, damping: RealNumber) -> "AbstractOperator | None":
-        r"""Return $(A + \lambda I)^{-1}$ if it is known in closed form.
-
-        Args:
-            damping: The number $\lambda$.
-        """
-        del damping
-        return None
 
     # ----- Arithmetic
 

@@ -102,7 +102,7 @@ class Diagonal(AbstractOperator):
         return jax.tree.map(_entrywise, self.entries, v)
 
     def inverse_or_none(self, damping: RealNumber) -> "Diagonal | None":
-        r"""Return $1 / (d + \lambda)$ entry by entry; `None` if it is complex or singular.
+        r"""Return $1 / (d + \lambda)$; `None` if it is complex or known to be singular.
 
         Args:
             damping: The number $\lambda$.

@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from hotk._core import Gradient, Point, Scalar, Tangent
+from hotk._core import (
+    ClosedJaxpr,
+    Gradient,
+    Point,
+    Scalar,
+    Tangent,
+    jaxpr_as_fun,
+)
 from hotk.linop import AbstractOperator, space
 from hotk.mode import Forward, Nested, Reverse
 
@@ -48,15 +55,17 @@ class LinearizedHessian(AbstractOperator):
         """Return the product with one vector."""
         return self.product(v)
 
-    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
-        """Return the products with several vectors, `block_size` of them at once.
+    def as_argument(self) -> "LinearizedHessian":
+        """Return the same as a tree of arrays: what jitted functions take."""
+        closed = jax.make_jaxpr(self.product)(self.point)
+        tree = jax.tree.structure(self.point)
 
-        A linear program is no argument of a jitted function, as that of other operators
-        is.
-        """
-        if block_size is None:
-            return jax.vmap(self.product)(vectors)
-        return jax.lax.map(self.product, vectors, batch_size=block_size)
+        def run(constants: list[Array], v: Tangent) -> Tangent:
+            program = ClosedJaxpr(closed.jaxpr, constants)
+            return tree.unflatten(jaxpr_as_fun(program)(*jax.tree.leaves(v)))
+
+        product = jax.tree_util.Partial(run, list(closed.consts))
+        return LinearizedHessian(product, self.point)
 
 
 class Linearization(NamedTuple):

@@ -69,9 +69,9 @@ def scale_by_natural_gradient(
     the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
 
     With few samples the system can be solved in their space [2] (6): where the model
-    tells which outputs belong to which example, F is $A^T A$ with a row for each output,
-    or with `samples` for each target that is drawn. One Cholesky factor of $A A^T +
-    \lambda I$ gives the step; $\lambda$ grows tenfold until there is one.
+    tells which outputs belong to which example, F is $A^T A$ with a row for each
+    output, or with `samples` for each target that is drawn. One Cholesky factor of $A
+    A^T + \lambda I$ gives the step; $\lambda$ grows tenfold until there is one.
 
     Args:
         damping: $\lambda$.

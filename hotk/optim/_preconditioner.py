@@ -10,7 +10,6 @@ from jaxtyping import Array, Int
 
 from hotk._core import (
     Point,
-    RandomKey,
     Scalar,
     StructureError,
     describe,
@@ -22,8 +21,8 @@ from hotk.linop import AbstractOperator, space
 from ._local import LinearizedHessian, Numbers
 
 
-Preconditioner: TypeAlias = Callable[[AbstractOperator, RandomKey], AbstractOperator]
-"""From a curvature and a key to an operator near it, whose inverse is cheap."""
+Preconditioner: TypeAlias = Callable[..., AbstractOperator]
+"""From a curvature A and a key to an operator near it: `preconditioner(A, key=key)`."""
 
 
 class PreconditionerState(NamedTuple):
@@ -58,7 +57,7 @@ class Preconditioning(NamedTuple):
 
     def shapes(self, captured: tuple[Any, ...], x: Point) -> Any:
         """Return the operator that is made at a point, with shapes for arrays."""
-        nothing = LinearizedHessian(lambda v: v, x)
+        nothing = LinearizedHessian(lambda v: v, x).as_argument()
         key = jax.random.key(0)
         return jax.eval_shape(lambda k: self.function(captured)(nothing, k), key)
 
@@ -73,7 +72,7 @@ class Preconditioning(NamedTuple):
         name: str,
         captured: tuple[Any, ...],
         state: PreconditionerState,
-        curvature: AbstractOperator,
+        curvature: LinearizedHessian,
     ) -> tuple[AbstractOperator, PreconditionerState]:
         """Return the operator of an update, made anew in every k-th of them.
 
@@ -102,7 +101,7 @@ class Preconditioning(NamedTuple):
         key = jax.random.fold_in(jax.random.key(0), state.age)
 
         def make() -> tuple[Array, ...]:
-            made = self.function(captured)(curvature, key)
+            made = self.function(captured)(curvature.as_argument(), key)
             return tuple(
                 a.astype(b.dtype)
                 for a, b in zip(jax.tree.leaves(made), state.arrays, strict=True)
@@ -139,14 +138,16 @@ def preconditioning(
         ValueError: If the number of updates is not positive.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"`{name}`: update_every is {every!r}, not a positive integer.")
+        raise ValueError(
+            f"`{name}`: update_every is {every!r}, not a positive integer."
+        )
     if function is None:
         return None, ()
     if isinstance(function, AbstractOperator) or not callable(function):
         raise TypeError(
             message(
                 f"{name}(preconditioner=...)",
-                "an optimizer makes its preconditioner from the curvature of each point.",
+                "an optimizer makes its preconditioner from the curvature of a point.",
                 expected="a function of an operator and a random key",
                 got=describe(function),
                 fix="Write `functools.partial(hotk.linop.nystrom, rank=50)`, or "
@@ -176,5 +177,6 @@ def preconditioner_at(
     """Return the preconditioner of an update; see `Preconditioning.at`."""
     if choice is None or state is None:
         return Known(None, None)
+    assert isinstance(curvature, LinearizedHessian)  # as `Local.linearized` makes it
     captured: Any = numbers["captured"]
     return Known(*choice.at(name, captured, state, curvature))

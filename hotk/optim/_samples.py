@@ -1,7 +1,7 @@
 r"""Gauss-Newton systems in the space of the samples: $(A A^T + \lambda I)\,c = w$.
 
-With the rows A of a curvature $A^T A$ and a gradient $g = A^T w$ the damped step is $p =
-(A^T A + \lambda I)^{-1} g = A^T (A A^T + \lambda I)^{-1} w$: a system of as many
+With the rows A of a curvature $A^T A$ and a gradient $g = A^T w$ the damped step is $p
+= (A^T A + \lambda I)^{-1} g = A^T (A A^T + \lambda I)^{-1} w$: a system of as many
 equations as there are rows, in place of parameters. This form has nothing that cancels.
 Only what no row can tell of a gradient, as of one with weight decay, is solved for as
 $(g - A^T c) / \lambda$, where two terms of size $|g| / \lambda$ do cancel.
@@ -218,9 +218,7 @@ class SampleSystem:
         """Return value, gradient and curvature, as `Local.linearized` does."""
         return Linearization(value, self.gradient, self.curvature)
 
-    def proposal(
-        self, gradient: Gradient, most: ArrayLike
-    ) -> Callable[[Any], Trial]:
+    def proposal(self, gradient: Gradient, most: ArrayLike) -> Callable[[Any], Trial]:
         """Return a function from a damping to the step with it.
 
         Args:

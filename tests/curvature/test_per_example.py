@@ -1,4 +1,4 @@
-"""Rows of Jacobians by gradients of single examples, and what curvatures tell of them."""
+"""Rows of Jacobians by gradients of single examples, and curvatures by rows."""
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,7 @@ def dense(name):
         z = lambda ab: jnp.append(batch(ab)[:, 0], jnp.sum(ab[1] ** 2))
         outer = lambda z: jnp.sum(z**2) / 2
     size = z(ab).size
-    j = jnp.concatenate(
-        [a.reshape(size, -1) for a in jax.jacobian(z)(ab)], axis=1
-    )
+    j = jnp.concatenate([a.reshape(size, -1) for a in jax.jacobian(z)(ab)], axis=1)
     h = jax.hessian(outer)(z(ab)).reshape(size, size)
     return np.asarray(j.T @ h @ j), np.asarray(j.T @ jax.grad(outer)(z(ab)).reshape(-1))
 
@@ -92,7 +90,9 @@ def test_rows_of_a_function_have_its_curvature_for_their_gram_matrix(name):
     program = rows_program(g, moving)
     rows, weights, again = program.compute()
     flat = lambda t: np.concatenate([np.ravel(t["a"]), np.ravel(t["b"])])
-    a = np.stack([flat(jax.tree.map(lambda r, i=i: r[i], rows)) for i in range(program.number)])
+    a = np.stack(
+        [flat(jax.tree.map(lambda r, i=i: r[i], rows)) for i in range(program.number)]
+    )
     if name in ("sampled", "empirical"):
         hessian = jax.hessian(g)(moving)
         matrix = np.block(

@@ -129,9 +129,7 @@ def test_single_precision_does_not_cancel():
         hotk.curvature.SquaredError(jnp.zeros(len(X), jnp.float32), reduction="sum"),
     )
     transform = hotk.optim.scale_by_natural_gradient(damping=damping, system="samples")
-    step, _ = transform.update(
-        jax.grad(f)(p), transform.init(p), p, value_fn=f
-    )
+    step, _ = transform.update(jax.grad(f)(p), transform.init(p), p, value_fn=f)
     assert step["a"].dtype == jnp.float32
     error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
     assert error < 3e-3, error
@@ -155,9 +153,12 @@ def test_several_kinds_of_residuals_filters_and_flat_steps():
     parts = (residual, lambda p, x: 0.1 * jnp.sum(logits(p, x) ** 2))
     f = hotk.curvature.LeastSquares(parts, (X, X[:2]))
     plain = lambda p: (
-        jnp.sum(residuals(p) ** 2)
-        + jnp.sum(jax.vmap(lambda x: parts[1](p, x))(X[:2]) ** 2)
-    ) / 2
+        (
+            jnp.sum(residuals(p) ** 2)
+            + jnp.sum(jax.vmap(lambda x: parts[1](p, x))(X[:2]) ** 2)
+        )
+        / 2
+    )
     close(f(P), plain(P))
     for where in (None, lambda leaf: leaf.shape == (8, 3)):
         transform = hotk.optim.levenberg_marquardt(system="samples", where=where)
