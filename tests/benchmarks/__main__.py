@@ -1,6 +1,7 @@
 """All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
 
-But for the corpus, which has a table of its own: `python -m tests.benchmarks.everyday`.
+But for the corpus and for second-order methods in double precision, which have tables of
+their own: `python -m tests.benchmarks.everyday`, `python -m tests.benchmarks.second_order`.
 """
 
 from tests.benchmarks import (
