@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Function, Gradient, Scalar, Where
+from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import Fisher, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
@@ -25,7 +25,7 @@ from ._preconditioner import (
 )
 from ._rate import scale_by_rate
 from ._samples import SampleSystem, System, check_system_choice, sample_system
-from ._step import those_given, transformation
+from ._step import of_steps, those_given, transformation
 
 
 class NaturalGradientState(NamedTuple):
@@ -50,6 +50,7 @@ class NaturalGradientState(NamedTuple):
     preconditioner: PreconditionerState | None = None
 
 
+@of_steps
 def scale_by_natural_gradient(
     *,
     damping: ArrayLike = 1e-3,
@@ -153,8 +154,8 @@ def scale_by_natural_gradient(
 def _natural_first(
     params: optax.Params, preconditioner: PreconditionerState | None
 ) -> NaturalGradientState:
-    zero = jnp.zeros((), space.scalar_dtype(params))
-    none = jnp.zeros((), int)
+    zero = from_host(0, space.scalar_dtype(params))
+    none = from_host(0, int)
     return NaturalGradientState(
         none, none, zero, zero, Outcome.accepted, preconditioner
     )
@@ -227,6 +228,7 @@ def _by_factor(
     )
 
 
+@of_steps
 def natural_gradient(
     learning_rate: optax.ScalarOrSchedule,
     *,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Gradient, Scalar, Tangent, Where
+from hotk._core import Gradient, Scalar, Tangent, Where, from_host
 from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._extra_args import restricted
@@ -21,7 +21,7 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
-from ._step import those_given, transformation
+from ._step import of_steps, those_given, transformation
 
 
 class NewtonCGState(NamedTuple):
@@ -42,6 +42,7 @@ class NewtonCGState(NamedTuple):
     preconditioner: PreconditionerState | None = None
 
 
+@of_steps
 def scale_by_newton_cg(
     *,
     damping: ArrayLike = 0.0,
@@ -114,8 +115,7 @@ def _first(
     params: optax.Params, preconditioner: PreconditionerState | None
 ) -> NewtonCGState:
     dtype = space.scalar_dtype(jax.tree.leaves(params))
-    nothing = jnp.zeros((), dtype)
-    none = jnp.zeros((), int)
+    nothing, none = from_host(0, dtype), from_host(0, int)
     return NewtonCGState(none, nothing, nothing, Outcome.accepted, preconditioner)
 
 
@@ -172,6 +172,7 @@ def _along_curvature(gradient: Gradient, found: Solution) -> Tangent:
     return space.plus(found.x, unit, sign * far)
 
 
+@of_steps
 def newton_cg(
     learning_rate: optax.ScalarOrSchedule | None = None,
     *,

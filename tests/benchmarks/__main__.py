@@ -2,12 +2,18 @@
 
 But for the corpus and for second-order methods in double precision, which have tables of
 their own: `python -m tests.benchmarks.everyday`, `python -m tests.benchmarks.second_order`.
+With `--gpu` the table of a GPU, and nothing where there is none.
 """
+
+import sys
+
+import jax
 
 from tests.benchmarks import (
     accuracy,
     calls,
     first_call,
+    gpu,
     hessians,
     imports,
     minimizers,
@@ -22,20 +28,28 @@ from tests.benchmarks import (
 from tests.benchmarks.table import run
 
 
+EVERYWHERE = (
+    calls.measure,
+    products.measure,
+    hessians.measure,
+    operators.measure,
+    accuracy.measure,
+    rules.measure,
+    taylor.measure,
+    minimizers.measure,
+    training.measure,
+    usages.measure,
+    statistics.measure,
+    first_call.measure,
+    imports.measure,
+)
+
+
 if __name__ == "__main__":
-    run(
-        str(__doc__),
-        calls.measure,
-        products.measure,
-        hessians.measure,
-        operators.measure,
-        accuracy.measure,
-        rules.measure,
-        taylor.measure,
-        minimizers.measure,
-        training.measure,
-        usages.measure,
-        statistics.measure,
-        first_call.measure,
-        imports.measure,
-    )
+    if "--gpu" not in sys.argv:
+        run(str(__doc__), *EVERYWHERE)
+    elif jax.default_backend() == "gpu":
+        sys.argv.remove("--gpu")
+        run(str(gpu.__doc__), gpu.measure)
+    else:
+        print(f"no GPU: JAX runs on {jax.default_backend()}")
