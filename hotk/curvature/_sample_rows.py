@@ -210,8 +210,20 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
     """Find the rows of the curvature of a function, `None` if it does not tell them.
 
     Args:
-        f: The function.
+        f: A function of one argument: a `LeastSquares`, or a Gauss-Newton or Fisher
+            function of a `PerExample` and a loss of this module; or one with the same
+            value.
         x: The point: a tree of floating arrays.
+
+    Returns:
+        The program of the rows; nothing is computed yet.
+
+    Example:
+        >>> r = lambda w, e: w @ e - 1.0
+        >>> f = hotk.curvature.LeastSquares(r, jnp.array([[1.0, 2.0]]))
+        >>> found = hotk.curvature.rows_program(f, jnp.zeros(2)).compute()
+        >>> found.rows.tolist(), found.weights.tolist()
+        ([[1.0, 2.0]], [-1.0])
     """
     leaves, tree = jax.tree.flatten(x)
     closed = jax.make_jaxpr(lambda leaves: f(tree.unflatten(leaves)))(leaves)

@@ -22,10 +22,10 @@ from hotk._core import (
     StructureError,
     Tangent,
     message,
+    work,
 )
 from hotk.curvature import RowsProgram, SampleRows, rows_program
 from hotk.linop import AbstractOperator, space
-from hotk.sparse import work
 
 from ._globalized import Trial
 from ._local import Linearization, Local

@@ -18,4 +18,3 @@ from ._sparse_ggn import sparse_ggn as sparse_ggn
 from ._sparse_hessian import sparse_hessian as sparse_hessian
 from ._sparse_jacobian import sparse_jacobian as sparse_jacobian
 from ._sparsity import sparsity as sparsity
-from ._work import work as work

@@ -39,7 +39,9 @@ def jacobi(A, key):
 
 
 def scaled(scale):
-    return lambda A, key: hotk.Diagonal(scale * A.diagonal())
+    return lambda A, key: hotk.Diagonal(
+        jax.tree.map(lambda d: scale * d, A.diagonal())
+    )
 
 
 def make(name, **options):
