@@ -188,3 +188,4 @@ from ._where import (
     selection as selection,
     split_point as split_point,
 )
+from ._work import work as work

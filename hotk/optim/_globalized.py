@@ -12,6 +12,7 @@ from hotk.linop import space
 
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome, is_finite
+from ._preconditioner import PreconditionerState
 
 
 class Trial(NamedTuple):
@@ -50,6 +51,7 @@ class GlobalizedState(NamedTuple):
         rejections: How many trials were rejected.
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
+        preconditioner: What is kept of the preconditioner, `None` without one.
     """
 
     control: Scalar
@@ -61,6 +63,7 @@ class GlobalizedState(NamedTuple):
     rejections: Int[Array, ""]
     outcome: Outcome
     solver: LinearSolver
+    preconditioner: PreconditionerState | None = None
 
 
 class _Trials(NamedTuple):
