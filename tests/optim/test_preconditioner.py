@@ -39,9 +39,7 @@ def jacobi(A, key):
 
 
 def scaled(scale):
-    return lambda A, key: hotk.Diagonal(
-        jax.tree.map(lambda d: scale * d, A.diagonal())
-    )
+    return lambda A, key: hotk.Diagonal(jax.tree.map(lambda d: scale * d, A.diagonal()))
 
 
 def make(name, **options):
