@@ -14,6 +14,7 @@ from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
+from ._kfac_operator import KFACOperator as KFACOperator
 from ._linearized import Linearized as Linearized
 from ._minres import minres as minres
 from ._operator import AbstractOperator as AbstractOperator
