@@ -139,7 +139,8 @@ def blocks_of(
     blocks = [_of_group(group, seen, names, options) for group in groups]
     run_one = lambda leaves, row: of_leaves(leaves, rows.one(row))[0]
     blocks += _of_rest(direct, run_one, leaves, rows.arrays, seen.vectors, names)
-    return tuple(sorted(blocks, key=lambda block: block.layout.parts[0].leaf))
+    first = lambda block: min(part.leaf for part in block.layout.parts)
+    return tuple(sorted(blocks, key=first))
 
 
 def _check_program(closed: ClosedJaxpr, shape: PyTree) -> None:
@@ -187,7 +188,10 @@ def _of_group(
     if group.product:
         terms = _terms(group, seen, options)
         layout = Layout(tuple(group.views), sites[0].sizes)
-        return KroneckerBlock(layout, origin, *nearest(terms))
+        A, G = nearest(terms)
+        if sites[0].sizes[0] == 1:
+            A, G = A.without_groups(), G.without_groups()
+        return KroneckerBlock(layout, origin, A, G)
     rows: Any = 0
     for site in sites:
         rows = rows + site_rows(site, seen.read.get(site.path), seen.back[site.path])

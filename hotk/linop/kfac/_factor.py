@@ -58,6 +58,11 @@ class Factor(eqx.Module):
         values, vectors = jnp.linalg.eigh(self.values)
         return jnp.maximum(values, 0), vectors
 
+    def without_groups(self) -> "Factor":
+        """Return the factor without the axis of its only group."""
+        axis = -2 if self.diagonal else -3
+        return Factor(jnp.squeeze(self.values, axis), self.diagonal)
+
     def times(self, number: Array) -> "Factor":
         """Return a multiple."""
         return Factor(self.values * number.astype(self.values.dtype), self.diagonal)

@@ -85,7 +85,8 @@ def grouped(
     for leaf, shape in enumerate(shapes):
         reason = reasons.get(leaf, ("used in several ways", ""))
         direct += _parts(leaf, shape, loose[leaf], reason)
-        direct += _parts(leaf, shape, ~(loose[leaf] | covered[leaf]), ("", ""))
+        unused = np.asarray(~(loose[leaf] | covered[leaf]))
+        direct += _parts(leaf, shape, unused, ("", ""))
     return kept, direct
 
 

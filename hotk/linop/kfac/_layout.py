@@ -34,7 +34,7 @@ class Layout:
     Attributes:
         parts: The entries: those of weights and perhaps of a bias.
         sizes: The numbers of groups, inputs without the bias, and outputs; `None` for
-            flat vectors.
+            flat vectors. Groups are an axis in front if there are several.
     """
 
     parts: tuple[Part, ...]
@@ -51,7 +51,8 @@ class Layout:
         if self.sizes is None:
             return pieces[0].reshape(*self.heads, -1)
         groups, _, outputs = self.sizes
-        pieces = [a.reshape(*self.heads, groups, -1, outputs) for a in pieces]
+        lead = self.heads if groups == 1 else (*self.heads, groups)
+        pieces = [a.reshape(*lead, -1, outputs) for a in pieces]
         return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-2)
 
     def put(self, totals: list[Any], y: Array, leaves: Sequence[Array]) -> None:

@@ -1,6 +1,6 @@
 """Structural operations of a program, applied to views."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import jax.numpy as jnp
@@ -34,25 +34,27 @@ def _reshape(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View] | N
 
 def _transpose(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View]:
     del numbers
-    return [view.transposed(equation.params["permutation"])]
+    return [view.transposed(_integers(equation.params["permutation"]))]
 
 
 def _broadcast(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View]:
     del numbers
-    return [view.spread(_shape(equation), equation.params["broadcast_dimensions"])]
+    axes = _integers(equation.params["broadcast_dimensions"])
+    return [view.spread(_shape(equation), axes)]
 
 
 def _slice(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View]:
     del numbers
     p = equation.params
     steps = p["strides"] or (1,) * len(view.shape)
-    return [view.sliced(p["start_indices"], p["limit_indices"], steps)]
+    bounds = (p["start_indices"], p["limit_indices"], steps)
+    return [view.sliced(*map(_integers, bounds))]
 
 
 def _dynamic_slice(
     view: View, equation: JaxprEqn, numbers: Numbers
 ) -> list[View] | None:
-    starts, sizes = [], equation.params["slice_sizes"]
+    starts, sizes = [], _integers(equation.params["slice_sizes"])
     for number, size, length in zip(numbers, sizes, view.shape, strict=True):
         if number is None and size != length:
             return None
@@ -63,14 +65,14 @@ def _dynamic_slice(
 
 def _rev(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View]:
     del numbers
-    return [view.reversed(equation.params["dimensions"])]
+    return [view.reversed(_integers(equation.params["dimensions"]))]
 
 
 def _split(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View]:
     del numbers
     axis, ones = equation.params["axis"], [1] * len(view.shape)
     parts, start = [], 0
-    for size in equation.params["sizes"]:
+    for size in _integers(equation.params["sizes"]):
         begin, end = [0] * len(ones), list(view.shape)
         begin[axis], end[axis] = start, start + size
         parts.append(view.sliced(begin, end, ones))
@@ -126,7 +128,12 @@ def structural(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View] |
 
 def _shape(equation: JaxprEqn) -> tuple[int, ...]:
     out: Any = equation.outvars[0].aval
-    return out.shape
+    return _integers(out.shape)
+
+
+def _integers(numbers: Iterable[Any]) -> tuple[int, ...]:
+    # those of NumPy print and compare otherwise
+    return tuple(map(int, numbers))
 
 
 def _listed(view: View | None) -> list[View] | None:
