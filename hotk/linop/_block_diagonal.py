@@ -1,6 +1,5 @@
 """Operators that are block diagonal in the parameters of a model."""
 
-import functools
 import html
 from typing import Any, Literal, TypeAlias, TypeVar, final
 
@@ -139,7 +138,7 @@ class AbstractBlockDiagonal(AbstractOperator):
     def eigenvalues(self) -> Float[Array, " n"]:
         """Return all eigenvalues, in ascending order; those of factors multiplied."""
         blocks = self.eigendecomposition().blocks
-        dtype = functools.reduce(jnp.promote_types, (b.dtype for b in blocks))
+        dtype = space.promoted(*(block.dtype for block in blocks))
         flat = [_values(block).reshape(-1).astype(dtype) for block in blocks]
         return jnp.sort(jnp.concatenate(flat))
 

@@ -22,6 +22,7 @@ from hotk._core import (
     placed_equations,
 )
 from hotk.curvature import AbstractLoss
+from hotk.dense import promoted
 
 from ._block import DenseBlock, DiagonalBlock, KroneckerBlock
 from ._factor import Factor
@@ -239,7 +240,7 @@ def _of_rest(
     blocks: list[AbstractBlock] = []
     for entries, _ in (d for d in direct if d.reason == ("", "")):
         leaf = leaves[entries.leaf]
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        wide = promoted(leaf.dtype, jnp.float32)
         zeros = jnp.zeros(entries.shape, wide)
         origin = Origin((names[entries.leaf],), (), ())
         blocks.append(DiagonalBlock(Layout((entries,)), origin, zeros))
