@@ -19,13 +19,13 @@ LABELS = jnp.zeros((BATCH, LENGTH), int)
 
 
 def check(model, loss, x, *args):
-    """Return the kinds of all blocks, after a look at products and inverses."""
-    options = {"estimate": "sampled", "key": KEY}
-    K = hotk.KFACOperator(model, loss, x, *args, **options)
-    v = jax.tree.map(jnp.ones_like, K.template)
-    restored = K.inverse(1.0, "eigh") @ hotk.linop.space.plus(K @ v, v)
-    for a in jax.tree.leaves(restored):
-        np.testing.assert_allclose(a, 1, atol=1e-4)
+    """Return all blocks, the kinds of products, and other kinds: nothing is compiled."""
+
+    def make(x, *args):
+        options = {"estimate": "sampled", "key": KEY}
+        return hotk.KFACOperator(model, loss, x, *args, **options)
+
+    K = eqx.filter_eval_shape(make, x, *args)
     kinds = sorted(block.kind for block in K.blocks)
     products = [kind for kind in kinds if "Kronecker" in kind]
     return K, products, [kind for kind in kinds if "Kronecker" not in kind]
