@@ -2,6 +2,7 @@
 
 from . import space as space
 from ._batches import DataOperator as DataOperator
+from ._block_diagonal import BlockDiagonal as BlockDiagonal
 from ._cg import cg as cg, steihaug as steihaug
 from ._curvature import (
     EmpiricalFisherOperator as EmpiricalFisherOperator,

@@ -1,7 +1,7 @@
 """Operators that are block diagonal in the parameters of a model."""
 
 import html
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, final
 
 import equinox as eqx
 import jax
@@ -33,8 +33,6 @@ from .kfac import AbstractBlock, EigenBlock
 BlockInverse: TypeAlias = Literal["pi", "eigh"] | InverseMethod
 """How a block diagonal operator is inverted; see `KFACOperator.inverse`."""
 
-O = TypeVar("O", bound="AbstractBlockDiagonal")
-
 _HEADER = ("parameter", "operation", "line", "block", "bytes")
 
 
@@ -61,11 +59,22 @@ class AbstractBlockDiagonal(AbstractOperator):
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, block by block."""
-        leaves, tree = jax.tree.flatten(v)
+        leaves = jax.tree.leaves(v)
+        cast = lambda block: [a.astype(block.dtype) for a in leaves]
+        each = [block.mv(block.layout.take(cast(block))) for block in self.blocks]
+        return self._together(each, v)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the diagonal, from those of the factors: no products are needed."""
+        del block_size
+        each = [block.diagonal_entries() for block in self.blocks]
+        return self._together(each, self.template)
+
+    def _together(self, each: list[Array], like: Vector) -> Vector:
+        leaves, tree = jax.tree.flatten(like)
         totals: list[Any] = [None] * len(leaves)
-        for block in self.blocks:
-            x = block.layout.take([a.astype(block.dtype) for a in leaves])
-            block.layout.put(totals, block.mv(x), leaves)
+        for block, y in zip(self.blocks, each, strict=True):
+            block.layout.put(totals, y, leaves)
         # a leaf without entries is in no block
         pairs = zip(totals, leaves, strict=True)
         return tree.unflatten([a if t is None else t for t, a in pairs])
@@ -161,7 +170,7 @@ class AbstractBlockDiagonal(AbstractOperator):
         blocks = self.eigendecomposition().blocks
         return BlockDiagonal(tuple(map(_root, blocks)), self.template)
 
-    def __mul__(self: O, factor: Any) -> Any:
+    def __mul__(self, factor: Any) -> Any:
         """Return a multiple; by a number known to be positive, block by block."""
         product = AbstractOperator.__mul__(self, factor)
         if product is NotImplemented or not is_known_positive(product.factor):

@@ -242,7 +242,7 @@ def _check_options(loss: object, options: Options, key: RandomKey | None) -> Non
     if estimate == "sampled" and not is_likelihood:
         raise TypeError(
             f"`{CALL}`: `{type(loss).__name__}` has no distribution of targets to "
-            "sample from. Use `estimate=\"exact\"`, or a likelihood of `hotk.curvature`."
+            'sample from. Use `estimate="exact"`, or a likelihood of `hotk.curvature`.'
         )
     if estimate == "sampled" and key is None:
         raise TypeError(
@@ -253,7 +253,7 @@ def _check_options(loss: object, options: Options, key: RandomKey | None) -> Non
         raise ValueError(f"`{CALL}`: `samples` is {samples}, not positive.")
     if estimate == "exact" and not is_likelihood and not loss.convex:
         raise ValueError(
-            f"`{CALL}`: the Hessian of `{type(loss).__name__}` may be indefinite, which "
+            f"`{CALL}`: the Hessian of `{type(loss).__name__}` may be indefinite, as "
             "no Kronecker factors are. Set `convex = True` in its class if it is "
             'convex, or use `estimate="empirical"`.'
         )

@@ -129,7 +129,10 @@ def input_factor(
 
 
 def _row_moments(
-    i: Num[Array, "*heads group N T"], rows: int, approximation: Approximation, dtype: jnp.dtype
+    i: Num[Array, "*heads group N T"],
+    rows: int,
+    approximation: Approximation,
+    dtype: jnp.dtype,
 ) -> Float[Array, "*heads group rows"]:
     """Return the mean squares of the indicator of each row of a table."""
     *heads, examples, times = i.shape

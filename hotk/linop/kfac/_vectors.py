@@ -55,7 +55,7 @@ def _roots(loss: AbstractLoss, z: Float[Array, "N *outputs"]) -> Vectors:
         raise TooLargeError(
             message(
                 "KFACOperator(model, loss, x, *args)",
-                f"the Hessian of the loss by {m} outputs, for each of {count} examples, "
+                f"the Hessian of the loss by {m} outputs for each of {count} examples "
                 "exceeds the memory budget.",
                 expected=f"at most {bytes_name(memory_budget())}",
                 got=bytes_name(size),

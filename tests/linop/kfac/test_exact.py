@@ -1,5 +1,7 @@
 """Where theory says that K-FAC is exact, it equals blocks of the dense matrix."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,7 +62,7 @@ def test_a_linear_model():
 def layers(seed, sizes):
     return [
         (normal(seed + i, a, b), normal(9 + seed + i, b))
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))
+        for i, (a, b) in enumerate(itertools.pairwise(sizes))
     ]
 
 

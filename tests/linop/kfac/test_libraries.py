@@ -19,7 +19,7 @@ LABELS = jnp.zeros((BATCH, LENGTH), int)
 
 
 def check(model, loss, x, *args):
-    """Return all blocks, the kinds of products, and other kinds: nothing is compiled."""
+    """Return the operator and the kinds of its blocks: nothing is compiled."""
 
     def make(x, *args):
         options = {"estimate": "sampled", "key": KEY}

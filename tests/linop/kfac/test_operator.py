@@ -54,7 +54,9 @@ def test_the_matrix_is_symmetric_and_positive_semidefinite(K, matrix):
     v = jax.tree.map(jnp.ones_like, P)
     close(K.flat(K @ v), jnp.asarray(matrix @ np.ones(K.size)))
     many = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), v)
-    close(jax.tree.map(lambda a: a[1], K.many(many)), K @ jax.tree.map(lambda a: 2 * a, v))
+    close(
+        jax.tree.map(lambda a: a[1], K.many(many)), K @ jax.tree.map(lambda a: 2 * a, v)
+    )
 
 
 def test_inverse_and_determinant_by_eigenvalues(K, matrix):
@@ -194,7 +196,10 @@ def test_points_with_parts_that_are_no_parameters():
     net = lambda p, x: p["act"](x @ p["w"]) * p["steps"]
     loss, x = SquaredError(jnp.zeros((4, 2))), normal(1, 4, 3)
     K = hotk.KFACOperator(net, loss, p, x)
-    close((K @ p)["w"], hotk.KFACOperator(lambda w, x: 3 * jnp.tanh(x @ w), loss, p["w"], x) @ p["w"])
+    close(
+        (K @ p)["w"],
+        hotk.KFACOperator(lambda w, x: 3 * jnp.tanh(x @ w), loss, p["w"], x) @ p["w"],
+    )
 
 
 def test_low_precision_has_factors_in_single_precision():
@@ -346,7 +351,8 @@ def test_sharded_data_and_parameters():
             return jnp.mean(h, axis=1) @ p["v"]
 
         draw = lambda k, *shape: jax.random.normal(jax.random.key(k), shape)
-        p = {"b": draw(0, 16), "s": draw(1, 16), "v": draw(2, 16, 3), "w": draw(3, 8, 16)}
+        p = {"b": draw(0, 16), "s": draw(1, 16), "v": draw(2, 16, 3)}
+        p["w"] = draw(3, 8, 16)
         x, y = draw(4, 16, 5, 8), jnp.arange(16) % 3
         q = {"b": put(p["b"]), "s": put(p["s"]), "v": put(p["v"], "d"),
              "w": put(p["w"], None, "d")}
