@@ -69,6 +69,7 @@ class EquinoxTransformer(eqx.Module):
         return jax.vmap(self.last)(h)
 
 
+@pytest.mark.exhaustive
 def test_an_equinox_transformer():
     model = lambda net, text: jax.vmap(net)(text)
     net, loss = EquinoxTransformer(KEY), SoftmaxCrossEntropy(LABELS)
@@ -97,6 +98,7 @@ class LinenTransformer(nn.Module):
         return nn.Dense(WORDS)(h)
 
 
+@pytest.mark.exhaustive
 def test_a_linen_transformer():
     net, loss = LinenTransformer(), SoftmaxCrossEntropy(LABELS)
     _, products, others = check(net.apply, loss, net.init(KEY, TEXT), TEXT)
@@ -176,6 +178,7 @@ class ConvolutionalNet(eqx.Module):
         return x
 
 
+@pytest.mark.exhaustive
 def test_a_convolutional_net_of_equinox():
     x = jax.random.normal(KEY, (BATCH, 3, 8, 8))
     model = lambda net, x: jax.vmap(net)(x)

@@ -87,6 +87,7 @@ def test_the_inverse_with_pi():
     np.testing.assert_allclose(block.G.values, G, atol=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_inverses_of_large_factors():
     """Halves of matrices, whose Cholesky factors are of their blocks."""
     from hotk.linop.kfac._factor import inverse
@@ -339,6 +340,7 @@ def test_too_many_outputs_for_exact_factors(as_user):
     assert before == hotk.memory_budget()
 
 
+@pytest.mark.exhaustive
 def test_sharded_data_and_parameters():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp, numpy as np, hotk
