@@ -122,7 +122,8 @@ class AbstractBlockDiagonal(AbstractOperator):
         more. Negative eigenvalues, which rounding makes, become zero.
 
         Example:
-            >>> model, loss = lambda w, x: x @ w, hotk.curvature.SquaredError(jnp.eye(3))
+            >>> loss = hotk.curvature.SquaredError(jnp.eye(3))
+            >>> model = lambda w, x: x @ w
             >>> w = jnp.ones((2, 3))
             >>> K = hotk.KFACOperator(model, loss, w, jnp.eye(3, 2))
             >>> E = K.eigendecomposition()

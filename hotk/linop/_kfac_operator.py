@@ -197,8 +197,8 @@ def _computed(
         return blocks, jnp.ones((), bool)
     apart = jnp.max(jnp.abs(both - jnp.concatenate(alone)), initial=0)
     size = jnp.max(jnp.abs(both), initial=0)
-    # Accelerators multiply single precision with ten bits, and another number of rows in
-    # another order. What mixes examples differs by much more.
+    # Accelerators multiply single precision with ten bits, and another number of rows
+    # in another order. What mixes examples differs by much more.
     tolerance = 1e-4 if both.dtype.itemsize > 4 else 2e-2
     mixed = apart > tolerance * size
     hidden = lambda a: jnp.where(mixed, jnp.nan, a)

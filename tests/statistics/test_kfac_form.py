@@ -114,7 +114,7 @@ def test_the_last_layer_is_a_choice_of_parameters(classifier):
 def test_other_operators_and_a_missing_prior_are_refused(as_user):
     potential, mode, loss = regression()
     G = hotk.GGNOperator(lambda w: linear(w, X), loss, mode)
-    with pytest.raises(TypeError, match="hotk.KFACOperator"):
+    with pytest.raises(TypeError, match=r"hotk\.KFACOperator"):
         hotk.laplace_approximation(
             potential, mode, form="kfac", curvature=G, prior_precision=1.0
         )
