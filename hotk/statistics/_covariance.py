@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Vector, describe_tree
+from hotk.dense import By
 from hotk.linop import AbstractOperator, BlockDiagonal, space
 from hotk.prepared import check_bytes
 
@@ -65,9 +66,18 @@ class AbstractCovariance(AbstractOperator):
         flat = space.flattened(v)
         return space.unflattened(self.root(self.root_transposed(flat)), self.like)
 
-    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Float[Array, "n n"]:
         """Return the matrix; see `AbstractOperator.matrix`."""
-        del block_size
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.matrix(
+                self, block_size, split=split, mesh_axis=mesh_axis
+            )
         n, dtype = self.size, self.dtype
         alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
         check_bytes("covariance", n, n * n * dtype.itemsize, alternatives)
@@ -111,9 +121,18 @@ class DenseCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return _product(rows, self.matrix_root)
 
-    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Float[Array, "n n"]:
         """Return the matrix."""
-        del block_size
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.matrix(
+                self, block_size, split=split, mesh_axis=mesh_axis
+            )
         return _product(self.matrix_root, self.matrix_root.T)
 
     def diagonal(self, block_size: int | None = None) -> Vector:
