@@ -111,7 +111,7 @@ def blocks_of(
     parameters = moving(x)
     paths, tree = jax.tree_util.tree_flatten_with_path(parameters)
     leaves = [leaf for _, leaf in paths]
-    names = [leaf_name("", path) for path, _ in paths]
+    names = [leaf_name("", path) or "x" for path, _ in paths]
 
     def of_leaves(leaves: Sequence[Array], args: tuple[PyTree, ...]) -> PyTree:
         return model(eqx.combine(tree.unflatten(leaves), x), *args)

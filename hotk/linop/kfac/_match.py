@@ -189,9 +189,9 @@ def match_scale(equation: JaxprEqn, view: View, side: int, place: Place) -> Site
 
 
 def _as_output(equation: JaxprEqn, view: View) -> View:
-    # An operation entry by entry repeats operands along axes of length 1.
+    # An operation entry by entry repeats a number, and operands along axes of length 1.
     shape = _shape(equation.outvars[0])
-    return view.spread(shape, range(len(shape)))
+    return view.spread(shape, range(len(view.shape)))
 
 
 MATCHES: dict[str, Callable[[JaxprEqn, View, int, Place], Site | None]] = {

@@ -100,7 +100,9 @@ def run(
             site = sites[here]
             (out,) = bound(equation, inputs)
             if site.kind is not Kind.BIAS:
-                read[here] = jnp.asarray(inputs[_other(site)])
+                other = jnp.asarray(inputs[1 - site.side])
+                scales = site.kind is Kind.SCALE  # perhaps by a number
+                read[here] = jnp.broadcast_to(other, site.shape) if scales else other
             return [out + taps[here]]
         if here not in inside:
             return bound(equation, inputs)
@@ -112,10 +114,6 @@ def run(
         return outputs
 
     return evaluate(closed, closed.consts, arguments, step), read
-
-
-def _other(site: Site) -> int:
-    return 1 - site.side
 
 
 def _prefixes(paths: Collection[Path]) -> set[Path]:

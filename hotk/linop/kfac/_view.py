@@ -155,8 +155,9 @@ class View:
         inverse = [order.index(k) for k in range(len(axes))]
         flips = tuple(slice(None, None, -1 if s < 0 else 1) for _, _, s in axes)
         whole = tuple(n for n, _ in self.axes)
-        index = (*slices, base)
-        return (*dims, previous), index, tuple(inverse), flips, whole
+        # a slice, as NumPy copies what is indexed by integers alone
+        index = (*slices, slice(base, base + 1))
+        return (*dims, previous), index, (*inverse, len(axes)), flips, whole
 
     def take(self, leaf: A) -> A:
         """Return the entries of a leaf, without the factor: axes of scans come first.

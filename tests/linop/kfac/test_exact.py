@@ -184,6 +184,27 @@ def test_biases_and_scales():
     assert kinds(K) == ["dense 3"] * 3
 
 
+def test_numbers_as_parameters():
+    model = lambda p, x: jnp.tanh(p["slope"] * x + p["shift"])
+    p = {"shift": normal(0), "slope": normal(1)}
+    K = check(model, SQUARES(4, 3), p, normal(2, 4, 3))
+    assert kinds(K) == ["dense 1", "dense 1"]
+
+
+def test_one_entry_that_is_used_twice_is_no_part_of_a_product():
+    """A bias of one number, read by another operation as well."""
+    model = lambda p, x: jnp.tanh(x @ p["w"] + p["b"]) * jnp.exp(p["b"])
+    p = {"b": normal(0, 1), "w": normal(1, 3, 1)}
+    K = check(model, SQUARES(1, 1), p, normal(2, 1, 3))
+    assert kinds(K) == ["dense 1", "dense 3"]
+
+
+def test_a_number_times_an_array():
+    model = lambda p, x: p * jnp.sum(x**2)
+    K = check(model, SQUARES(1, 3), normal(0, 1, 3), normal(2, 1, 3))
+    assert kinds(K) == ["dense 3"]
+
+
 def test_what_is_no_site_is_exact_where_it_is_dense():
     def model(p, x):
         w = p["g"] * p["v"] / jnp.linalg.norm(p["v"], axis=0)
