@@ -15,6 +15,7 @@ from tests.benchmarks import (
     gpu,
     hessians,
     imports,
+    kfac,
     minimizers,
     operators,
     products,
