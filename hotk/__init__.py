@@ -67,6 +67,7 @@ from hotk.linop import (
     GGNOperator as GGNOperator,
     HessianOperator as HessianOperator,
     Identity as Identity,
+    KFACOperator as KFACOperator,
     SampledFisherOperator as SampledFisherOperator,
 )
 from hotk.mode import (
