@@ -2,6 +2,7 @@
 
 from . import space as space
 from ._batches import DataOperator as DataOperator
+from ._block_diagonal import BlockDiagonal as BlockDiagonal
 from ._cg import cg as cg, steihaug as steihaug
 from ._curvature import (
     EmpiricalFisherOperator as EmpiricalFisherOperator,
@@ -12,6 +13,7 @@ from ._curvature import (
 from ._direct import spectrum_of as spectrum_of
 from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
+from ._frozen import freeze as freeze
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
 from ._kfac_operator import KFACOperator as KFACOperator
@@ -27,3 +29,4 @@ from ._solve import (
     solve as solve,
 )
 from ._vectors import space_of as space_of
+from .kfac import Blocks as Blocks
