@@ -28,6 +28,11 @@ from hotk.curvature import (
     sampled_fvp as sampled_fvp,
 )
 from hotk.estimate import Estimate as Estimate
+from hotk.exported import (
+    ExportedProgram as ExportedProgram,
+    export as export,
+    load as load,
+)
 from hotk.first import (
     derivative as derivative,
     divergence as divergence,

@@ -45,6 +45,10 @@ MAPPINGS = Path("/proc/self/maps")
 LEFT_OUT = []  # what a run was without, for `tests/mutation/test_flaws.py`
 
 
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="I/N", help="run the I-th of N parts")
+
+
 def pytest_report_header():
     """Say whether programs compiled by earlier runs are there."""
     folder = jax.config.jax_compilation_cache_dir
@@ -59,12 +63,16 @@ def pytest_xdist_auto_num_workers(config):
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Refuse names with an address in them: no two processes would agree on them."""
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
         raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))
     thinning.mark_exhaustive(items)
+    if part := config.option.part:
+        others = [item for item in items if not thinning.in_part(item, part)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if thinning.in_part(item, part)]
 
 
 def pytest_deselected(items):

@@ -33,7 +33,7 @@ FLOORS = [
     "linop",
     "estimate",
     "optim",
-    "statistics interop parallel export plot",
+    "statistics interop parallel exported plot",
 ]
 HEIGHT = {name: i for i, names in enumerate(FLOORS) for name in names.split()}
 # Those that users enter by themselves.

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.offenders import none
-from tests.thinning import kept, mark_exhaustive
+from tests.thinning import in_part, kept, mark_exhaustive
 
 
 class Item(SimpleNamespace):
@@ -77,6 +77,22 @@ def test_the_others_are_exhaustive_and_no_other_test_is():
     assert len(left) == 1 + 3
     assert thinned[0] in left
     assert not any("exhaustive" in item.markers for item in other)
+
+
+def test_each_test_is_in_one_part():
+    items = ids(name="abcdefghijklmnopqrstuvwxyz", nesting=["one", "two", "three"])
+    parts = [[item for item in items if in_part(item, f"{i}/3")] for i in (1, 2, 3)]
+    assert sum(map(len, parts)) == len(items)
+    assert {item.nodeid for part in parts for item in part} == {
+        item.nodeid for item in items
+    }
+    assert min(map(len, parts)) > len(items) / 6
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "a third"])
+def test_no_part_is_empty_by_mistake(part):
+    with pytest.raises(pytest.UsageError, match="expected i/n"):
+        in_part(ids(name="a")[0], part)
 
 
 def test_a_house_rule_says_how_to_mend_and_lists_all():

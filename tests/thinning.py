@@ -8,6 +8,8 @@ parameters may follow, each value of which stays at least once, be it more than 
     @pytest.mark.parametrize("nesting", NESTINGS)
     @pytest.mark.parametrize("name", FUNCTIONS)
     def test_a_claim(name, nesting): ...
+
+`--part 2/3` runs the second third of whatever is chosen. Each test is in one third.
 """
 
 import hashlib
@@ -30,6 +32,14 @@ def mark_exhaustive(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.exhaustive)
 
 
+def in_part(item: pytest.Item, part: str) -> bool:
+    """Whether a test is in the part "i/n", counted from 1."""
+    index, _, count = part.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise pytest.UsageError(f"--part: expected i/n with 1 <= i <= n, got {part!r}")
+    return int.from_bytes(_hash(item)[:8], "big") % int(count) == int(index) - 1
+
+
 def left_out(item: pytest.Item) -> bool:
     """Whether the default run is without a test, by a marker of its own."""
     return any(item.get_closest_marker(name) for name in ("exhaustive", "slow"))
@@ -40,7 +50,7 @@ def kept(items: list[pytest.Item], count: int, *parameters: str) -> list[pytest.
     values = {item: set(_values(item, parameters)) for item in items}
     missing = set().union(*values.values())
     # An order that has nothing to do with that of the values, and never changes.
-    mixed = {item: hashlib.sha256(item.nodeid.encode()).digest() for item in items}
+    mixed = {item: _hash(item) for item in items}
     chosen: list[pytest.Item] = []
     left = sorted(items, key=mixed.__getitem__)
     while missing:
@@ -55,6 +65,10 @@ def kept(items: list[pytest.Item], count: int, *parameters: str) -> list[pytest.
     for start, end in itertools.pairwise(ends):
         chosen.append(min(rest[start:end], key=mixed.__getitem__))
     return chosen
+
+
+def _hash(item: pytest.Item) -> bytes:
+    return hashlib.sha256(item.nodeid.encode()).digest()
 
 
 def _values(item: Any, parameters: tuple[str, ...]) -> Iterable[tuple[str, int | str]]:

@@ -3,6 +3,7 @@
 from ._axes import (
     has_types as has_types,
     in_front as in_front,
+    is_divided_by_type as is_divided_by_type,
     manual_axes as manual_axes,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
@@ -38,6 +39,8 @@ from ._compat import (
     Var as Var,
     ad as ad,
     as_written as as_written,
+    compiled_quickly as compiled_quickly,
+    divided_alike as divided_alike,
     equations as equations,
     has_jit_options as has_jit_options,
     in_trace as in_trace,
@@ -100,6 +103,7 @@ from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )
+from ._from_host import from_host as from_host
 from ._inexact import (
     is_inexact as is_inexact,
     is_inexact_or_shape as is_inexact_or_shape,

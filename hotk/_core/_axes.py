@@ -61,6 +61,11 @@ def manual_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
+def is_divided_by_type(array: Leaf) -> bool:
+    """Whether the type of an array says how it is divided among devices."""
+    return any(axis is not None for axis in jax.typeof(array).sharding.spec)
+
+
 def _varying(array: Leaf) -> frozenset[str]:
     kind = getattr(jax.typeof(array), "manual_axis_type", None)
     return frozenset(getattr(kind, "varying", None) or ())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
+import jaxlib
 from jax._src import (
     array as _array,
     config as _config,
@@ -21,6 +22,7 @@ from jax.extend import source_info_util as _lines
 # The rules of a primitive of our own: a function with several derivative rules is one.
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
+from jaxlib.mlir.dialects import sdy as _sdy
 from jaxtyping import Array
 
 
@@ -130,6 +132,26 @@ def setting_names() -> list[str]:
     pairs = zip(_config.trace_context_names(), before, inside, strict=True)
     names = [name if a == b else "WITHOUT_RULES" for name, a, b in pairs]
     return [*names, "jax_default_prng_impl"]
+
+
+# Of jaxlib 0.10 alone: what makes the code of a fusion there takes twice as long as
+# what was there before it. Later versions have neither its cost nor the option.
+_IS_OLD = jaxlib.__version__.startswith("0.10.")
+_QUICK = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
+
+
+def compiled_quickly(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile a program for the CPU in half the time; large arrays take a tenth longer.
+
+    The jitted function that it was lowered from runs what is compiled here. JAX has no
+    public way to that: a nested `jax.jit` refuses options of the compiler, and what
+    `Lowered.compile` makes with options is not what a call runs.
+    """
+    computation: Any = getattr(lowered, "_lowering", None)
+    options = getattr(computation, "_compiler_options_kvs", None)
+    if isinstance(options, tuple) and jax.default_backend() == "cpu":
+        computation._compiler_options_kvs = options + _QUICK
+    return lowered.compile()
 
 
 def with_weak_type(array: Array, weak: bool) -> Array:
@@ -289,6 +311,7 @@ def new_primitive(
     jvp: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
     transpose: Callable[..., Sequence[Any]],
     batch: Callable[..., tuple[Sequence[Any], Sequence[int | None]]],
+    lower: Callable[..., Sequence[Any]] | None = None,
 ) -> Primitive:
     """Make an operation of our own known to every transformation.
 
@@ -299,6 +322,7 @@ def new_primitive(
         jvp: From primals, tangents and parameters to both of the outputs.
         transpose: From cotangents, arrays and parameters to cotangents.
         batch: From arrays, their mapped axes and parameters to arrays and their axes.
+        lower: What it compiles to; by default what `run` does.
     """
     primitive = Primitive(name)
     primitive.multiple_results = True
@@ -307,5 +331,21 @@ def new_primitive(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
-    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    lower = mlir.lower_fun(run, multiple_results=True) if lower is None else lower
+    mlir.register_lowering(primitive, lower)
     return primitive
+
+
+def divided_alike(context: mlir.LoweringRuleContext, a: Any, like: Any) -> list[Any]:
+    """Lower to the first of two arrays, which XLA divides among devices alike.
+
+    `jax.experimental.shard_alike` does the same, up to jax 0.10. Its groups have the
+    numbers of a global counter, so that a program differs in text from one process to
+    the next and misses the persistent compilation cache; a channel has a number that is
+    new in each module.
+    """
+    if _config.use_shardy_partitioner.value:
+        group = context.module_context.new_channel()
+        _sdy.sharding_group(a, group)
+        _sdy.sharding_group(like, group)
+    return [a]

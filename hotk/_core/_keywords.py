@@ -29,7 +29,9 @@ _OURS: Final = {
         ("num_samples", "n_samples", "nsamples", "num_probes", "n_probes", "nv"),
         ("samples",),
     ),
-    **dict.fromkeys(("seed", "rng", "random_state", "rng_key", "prng_key"), ("key",)),
+    "seed": ("key",),
+    "key": ("seed",),
+    **dict.fromkeys(("rng", "random_state", "rng_key", "prng_key"), ("key", "seed")),
     "M": ("preconditioner",),
     "guess": ("x0",),
     "ncv": ("max_basis",),
@@ -38,7 +40,44 @@ _OURS: Final = {
     **dict.fromkeys(("chunk_size", "batch_size"), ("block_size",)),
     **dict.fromkeys(("method", "solver", "optimizer"), ("transform",)),
     "options": ("max_steps",),
-    **dict.fromkeys(("trust_radius", "Delta"), ("radius",)),
+    **dict.fromkeys(
+        ("trust_radius", "initial_trust_radius", "init_radius", "Delta"), ("radius",)
+    ),
+    "max_trust_radius": ("max_radius",),
+    "eta": ("accept", "max_tol"),
+    **dict.fromkeys(("cg_tol", "inner_tol", "forcing"), ("max_tol", "tol")),
+    **dict.fromkeys(("cg_maxiter", "cg_max_steps", "inner_maxiter"), ("max_steps",)),
+    **dict.fromkeys(("lr", "step_size", "stepsize"), ("learning_rate",)),
+    **dict.fromkeys(
+        ("lam", "lambda_", "lmbda", "ridge", "regularization", "init_damping"),
+        ("damping",),
+    ),
+    "beta1": ("b1",),
+    "beta2": ("b2",),
+    "rho": ("gamma",),
+    "hessian_power": ("power",),
+    **dict.fromkeys(
+        ("update_interval", "update_each", "hessian_update_interval"), ("every",)
+    ),
+    "clip_threshold": ("clip",),
+    "c1": ("decrease",),
+    **dict.fromkeys(
+        ("maxls", "max_linesearch_steps", "max_backtracking_steps"),
+        ("max_evaluations",),
+    ),
+}
+# Of a minimization as a whole, where a function makes its steps.
+_OF_MINIMIZE: Final = {
+    **dict.fromkeys(
+        ("maxiter", "max_iter", "max_iterations", "num_steps", "maxfev", "max_steps"),
+        "max_steps",
+    ),
+    **dict.fromkeys(("tol", "gtol", "eps", "tolerance", "atol"), "tol"),
+    **dict.fromkeys(("rtol", "ftol"), "rtol"),
+    "xtol": "xtol",
+    **dict.fromkeys(("disp", "verbose", "progress"), "progress"),
+    "args": "args",
+    "options": "max_steps",
 }
 _REMARKS: Final = {
     "atol": "It is relative where there is a right-hand side, absolute for a gradient.",
@@ -46,21 +85,42 @@ _REMARKS: Final = {
 }
 
 
-def names_ours(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def names_ours(
+    function: Callable[_P, _T], *, makes_steps: bool = False
+) -> Callable[_P, _T]:
     """Let an unknown keyword raise an error that says what it is called here.
 
     Args:
         function: A function with keywords, all of them named.
+        makes_steps: Whether it makes a transformation: keywords of a minimization are
+            those of `minimize`.
     """
     known = frozenset(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def checked(*args: _P.args, **named: _P.kwargs) -> _T:
         if not known.issuperset(named):
-            raise _unknown(function.__name__, known, next(iter(named.keys() - known)))
+            name, keyword = function.__name__, next(iter(named.keys() - known))
+            if makes_steps and keyword in _OF_MINIMIZE:
+                raise _of_minimize(name, keyword)
+            raise _unknown(name, known, keyword)
         return function(*args, **named)
 
     return checked
+
+
+def _of_minimize(name: str, keyword: str) -> TypeError:
+    ours = _OF_MINIMIZE[keyword]
+    call = f"hotk.optim.minimize(f, x0, hotk.optim.{name}(...), {ours}=...)"
+    return TypeError(
+        message(
+            f"{name}(...)",
+            f"there is no keyword `{keyword}`: it is of the whole minimization.",
+            expected=f"`{ours}` of `minimize`",
+            got=f"{keyword}=",
+            fix=f"Write `{call}`, or stop your own loop by it.",
+        )
+    )
 
 
 def _unknown(name: str, known: frozenset[str], keyword: str) -> TypeError:

@@ -107,7 +107,8 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
     (Traits(linear=slice(2)), "dynamic_update_slice"),
     (Traits(linear=slice(0, 3, 2)), "scatter-add"),
     (Traits(linear=slice(1, 2)), "triangular_solve"),
-    (Traits(linear=_FIRST, elementwise=True, fused=True), "div"),
+    # `hotk_alike` is its first operand, divided among devices as the second one is.
+    (Traits(linear=_FIRST, elementwise=True, fused=True), "div hotk_alike"),
     (
         Traits(linear=slice(1, None), elementwise=True, fused=True, kinked=True),
         "select_n",

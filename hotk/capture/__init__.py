@@ -29,6 +29,7 @@ from ._rule_key import rule_key as rule_key
 from ._signature import (
     Row as Row,
     Signature as Signature,
+    SignatureLeaf as SignatureLeaf,
     aval_of as aval_of,
     sharding_of as sharding_of,
 )

@@ -21,7 +21,7 @@ class Row(NamedTuple):
     called: str
 
 
-class Leaf(NamedTuple):
+class SignatureLeaf(NamedTuple):
     """What a signature keeps of one leaf.
 
     Attributes:
@@ -47,7 +47,7 @@ class Signature(NamedTuple):
 
     structure: PyTreeDef
     names: tuple[str, ...]
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SignatureLeaf, ...]
 
     @staticmethod
     def of(arguments: tuple[PyTree, ...], roots: tuple[str, ...]) -> "Signature":
@@ -102,7 +102,7 @@ def sharding_of(leaf: object) -> Sharding | None:
     return sharding if len(sharding.device_set) > 1 else None
 
 
-def _leaf(leaf: object, fixed: bool) -> Leaf:
+def _leaf(leaf: object, fixed: bool) -> SignatureLeaf:
     aval = None
     # `jax.typeof` of a shape is that of an array, but it is called with neither.
     if not (fixed or isinstance(leaf, jax.ShapeDtypeStruct)):
@@ -110,13 +110,15 @@ def _leaf(leaf: object, fixed: bool) -> Leaf:
         with contextlib.suppress(TypeError, OverflowError):
             aval = aval_of(leaf)
     if aval is None:
-        return Leaf(f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None)
+        return SignatureLeaf(
+            f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None
+        )
     shape, dtype, weak = aval
     sharding = sharding_of(leaf)
     text = describe(jax.ShapeDtypeStruct(shape, dtype)) + (" (weak)" if weak else "")
     if sharding is not None:
         text += f" {getattr(sharding, 'spec', sharding)}"
-    return Leaf(text, (shape, dtype, weak), sharding)
+    return SignatureLeaf(text, (shape, dtype, weak), sharding)
 
 
 def _value(leaf: object) -> Hashable:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import Function, Point, RandomKey, Scalar, message
+from hotk._core import Function, Point, RandomKey, RealNumber, Scalar, message
 
 from ._gauss_newton import linearized, with_curvature
 from ._losses import AbstractLikelihood, AbstractLoss
@@ -204,7 +204,7 @@ def _with_outer_products(
     z: Inexact[Array, "N *outputs"],
     gradient: Callable[[PyTree], PyTree],
     slopes: Inexact[Array, "samples N *outputs"],
-    factor: float,
+    factor: RealNumber,
 ) -> Scalar:
     """Return `value` with the curvature `factor sum_sn g_sn g_sn^T`."""
     axes = tuple(range(2, slopes.ndim))

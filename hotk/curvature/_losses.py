@@ -86,13 +86,20 @@ class AbstractLoss(eqx.Module):
         total = jnp.sum(self.each(z))  # first, as it refuses outputs of another shape
         return self.factor(z) * total
 
-    def factor(self, z: Outputs) -> float:
+    def factor(self, z: Outputs) -> RealNumber:
         """Return the factor c: 1/N for the mean over N examples, 1 for the sum.
 
         Args:
             z: The outputs, examples first.
         """
-        return 1 / len(z) if self.reduction == "mean" else 1.0
+        if self.reduction == "sum":
+            return 1.0
+        count = z.shape[0]
+        if isinstance(count, int):
+            return 1 / count
+        # A symbolic size, as of a program that is exported for any number of examples,
+        # is an integer of the program; its quotient would be of the default dtype.
+        return 1 / jnp.asarray(count).astype(jnp.finfo(z.dtype).dtype)
 
     def gradient(self, z: Outputs) -> Outputs:
         r"""Return the gradient by the outputs, $c\, \partial \ell / \partial z$.

@@ -12,10 +12,11 @@ from ._block import (
     is_fused as is_fused,
     recorded_blocks as recorded_blocks,
 )
-from ._columns import columns as columns
+from ._divided import columns as columns
 from ._entrywise import is_entrywise as is_entrywise
 from ._flat import (
     dimension as dimension,
+    divided_like as divided_like,
     flattened as flattened,
     gathered as gathered,
     is_explicit as is_explicit,
@@ -26,6 +27,12 @@ from ._flat import (
 )
 from ._index import Index as Index, leaf_numbers as leaf_numbers
 from ._sizes import Sizes as Sizes
+from ._split import (
+    Block as Block,
+    By as By,
+    Split as Split,
+    split_over as split_over,
+)
 from ._vectors import (
     as_vector as as_vector,
     cast_leaf as cast_leaf,

@@ -19,7 +19,7 @@ from ._block import choose_block
 _LOOPS = 4
 
 
-def columns(
+def whole_columns(
     push: Callable[[Tangent], PyTree], x: Point, block: int | None
 ) -> list[list[Array]]:
     """Push all unit directions of `x` through a linear map.

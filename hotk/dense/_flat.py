@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from hotk._core import Tracer, Vector
+from hotk._core import Tracer, Vector, is_divided_by_type
 
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
@@ -38,7 +38,7 @@ def dimension(v: Vector) -> int:
 
 def is_explicit(a: Array) -> bool:
     """Whether the type of an array says how it is split among devices."""
-    return any(axis is not None for axis in jax.typeof(a).sharding.spec)
+    return is_divided_by_type(a)
 
 
 def gathered(a: Array) -> Array:
@@ -48,6 +48,14 @@ def gathered(a: Array) -> Array:
     sharding: Any = jax.typeof(a).sharding if isinstance(a, Tracer) else a.sharding
     whole = PartitionSpec(*[None] * a.ndim)
     return jax.sharding.reshard(a, NamedSharding(sharding.mesh, whole))
+
+
+def divided_like(a: Array, like: Array) -> Array:
+    """Divide an array by its type as another one is, if that is."""
+    if not is_explicit(like):
+        return a
+    sharding: Any = jax.typeof(like).sharding
+    return jax.sharding.reshard(a, sharding)
 
 
 def parts(v: Vector) -> list[Array]:

@@ -1,10 +1,16 @@
 """Sizes of a program."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
+
+
+# What a symbolic size stands for where modes are compared: more than any number that
+# is written, and as many as another symbolic one.
+_SYMBOLIC = 1 << 40
 
 
 class Sizes(NamedTuple):
@@ -21,7 +27,9 @@ class Sizes(NamedTuple):
     @staticmethod
     def of(x: PyTree, y: PyTree) -> "Sizes":
         """Count the numbers of a point and a value, or of their shapes."""
-        leaves = jax.tree.leaves(x)
-        n = sum(int(np.size(leaf)) for leaf in leaves)
-        m = sum(int(np.prod(np.shape(leaf), dtype=int)) for leaf in jax.tree.leaves(y))
-        return Sizes(n, m)
+        return Sizes(_count(x), _count(y))
+
+
+def _count(tree: PyTree) -> int:
+    sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
+    return sum(size if isinstance(size, int) else _SYMBOLIC for size in sizes)

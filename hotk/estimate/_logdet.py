@@ -8,6 +8,7 @@ from hotk._core import (
     RandomKey,
     Scalar,
     Tracer,
+    from_host,
     message,
     names_ours,
 )
@@ -101,7 +102,7 @@ def logdet(
             ),
             smallest,
         )
-    return density.total(jnp.asarray(np.log(np.where(nodes > 0, nodes, 1))))
+    return density.total(from_host(np.log(np.where(nodes > 0, nodes, 1))))
 
 
 def _limit(density: Spectrum, largest: Scalar | float) -> Scalar | float:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
-from hotk._core import AbstractReport, RandomKey, names_ours
+from hotk._core import AbstractReport, RandomKey, from_host, names_ours
 from hotk.linop import AbstractOperator, spectrum_of
 from hotk.prepared import jitted
 
@@ -152,9 +152,9 @@ class Spectrum(AbstractReport):
 
 def _exact(values: Float[Array, " n"], samples: int) -> Spectrum:
     n = len(values)
-    nodes = jnp.asarray(np.tile(np.asarray(values), (samples, 1)))
-    weights = jnp.asarray(np.full((samples, n), 1 / n, values.dtype))
-    return Spectrum(nodes, weights, jnp.asarray(np.int32(n)), n, "exact")
+    nodes = from_host(np.tile(np.asarray(values), (samples, 1)))
+    weights = from_host(np.full((samples, n), 1 / n, values.dtype))
+    return Spectrum(nodes, weights, from_host(n, np.int32), n, "exact")
 
 
 def _integrals(

@@ -2,15 +2,26 @@
 
 from jaxtyping import PyTree
 
-from hotk._core import Argnums, Function, Keywords, Point, Where
+from hotk._core import (
+    Argnums,
+    Function,
+    FunctionWithAux,
+    Gradient,
+    Keywords,
+    Point,
+    Scalar,
+    Where,
+)
 from hotk.mode import (
     AUTO,
+    AbstractMode,
     Auto,
     Forward,
     Reverse,
     reverse_first,
 )
 from hotk.prepared import operator
+from hotk.primitive import divided_as
 
 
 @operator(value=True, candidates=reverse_first, modes=(Forward, Reverse))
@@ -64,8 +75,7 @@ def value_and_gradient(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
             SIAM.
     """
-    assert isinstance(mode, (Forward, Reverse))
-    return mode.gradient(f, x)
+    return _gradient(f, x, mode)
 
 
 @operator(candidates=reverse_first, modes=(Forward, Reverse))
@@ -116,5 +126,13 @@ def gradient(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
             SIAM.
     """
+    return _gradient(f, x, mode)[1:]
+
+
+def _gradient(
+    f: FunctionWithAux, x: Point, mode: AbstractMode
+) -> tuple[Scalar, Gradient, PyTree]:
+    """Return `y`, its gradient, divided among devices as `x` is, and `aux`."""
     assert isinstance(mode, (Forward, Reverse))
-    return mode.gradient(f, x)[1:]
+    y, gradient, aux = mode.gradient(f, x)
+    return y, divided_as(gradient, x), aux

@@ -4,7 +4,7 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import Argnums, Function, Keywords, Point, Where
-from hotk.dense import Sizes
+from hotk.dense import By, Sizes, Split
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -35,6 +35,8 @@ def value_and_jacobian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
+    split: By | Split | None = None,
+    mesh_axis: str | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian.
 
@@ -56,6 +58,11 @@ def value_and_jacobian(
         kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
+        split: `"columns"` or `"rows"`: divide work and result among the devices of
+            `mesh_axis`. A leaf without an axis whose length their number divides stays
+            whole on each.
+        mesh_axis: The axis of the mesh, for `split`; it may be left out if the mesh has
+            one axis.
 
     Returns:
         The pair `(y, jacobian)`. The Jacobian is a tree of trees as from
@@ -66,8 +73,9 @@ def value_and_jacobian(
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
         OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If `f` has no derivative in this mode.
-        TooLargeError: If the Jacobian would exceed the memory budget
-            (`hotk.memory_budget`); nothing is allocated then.
+        StructureError: If `split` is given and there is no mesh, or no such axis.
+        TooLargeError: If the Jacobian, or the part of one device, would exceed the
+            memory budget (`hotk.memory_budget`); nothing is allocated then.
 
     Example:
         >>> y, J = hotk.value_and_jacobian(lambda x: x**2, jnp.array([1.0, 2.0]))
@@ -78,7 +86,7 @@ def value_and_jacobian(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
             SIAM.
     """
-    return _dense(f, x, mode, block_size)
+    return _dense(f, x, mode, block_size, split)
 
 
 @operator(wants="inexact", candidates=_by_sizes, modes=(Forward, Reverse))
@@ -92,6 +100,8 @@ def jacobian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
+    split: By | Split | None = None,
+    mesh_axis: str | None = None,
 ) -> PyTree:
     r"""Compute the Jacobian $J_{ij} = \partial f_i / \partial x_j$.
 
@@ -113,6 +123,11 @@ def jacobian(
         kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns or rows at once. Chosen from the program if left
             out.
+        split: `"columns"` or `"rows"`: divide work and result among the devices of
+            `mesh_axis`. A leaf without an axis whose length their number divides stays
+            whole on each.
+        mesh_axis: The axis of the mesh, for `split`; it may be left out if the mesh has
+            one axis.
 
     Returns:
         The Jacobian, a tree of trees as from `jax.jacobian`: the structure of `y`, then
@@ -123,8 +138,9 @@ def jacobian(
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
         OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If `f` has no derivative in this mode.
-        TooLargeError: If the Jacobian would exceed the memory budget
-            (`hotk.memory_budget`); nothing is allocated then.
+        StructureError: If `split` is given and there is no mesh, or no such axis.
+        TooLargeError: If the Jacobian, or the part of one device, would exceed the
+            memory budget (`hotk.memory_budget`); nothing is allocated then.
 
     Example:
         >>> hotk.jacobian(lambda x: x**2, jnp.array([1.0, 2.0])).tolist()
@@ -134,15 +150,23 @@ def jacobian(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 3.
             SIAM.
     """
-    return _dense(f, x, mode, block_size)[1:]
+    return _dense(f, x, mode, block_size, split)[1:]
 
 
 def _dense(
-    f: Function, x: Point, mode: AbstractMode, block: int | None
+    f: Function,
+    x: Point,
+    mode: AbstractMode,
+    size: int | None,
+    split: By | Split | None,
 ) -> tuple[PyTree, PyTree, PyTree]:
     """Return `y`, its Jacobian, and `aux`."""
+    block = split if isinstance(split, Split) else size
     refuse_complex("jacobian(f, x)", x, "jvp")
-    check_budget("jacobian(f, x)", f, x, order=1)
+    check_budget("jacobian(f, x)", f, x, order=1, block=block)
+    if isinstance(block, Split):
+        y, _ = jax.eval_shape(f, x)
+        refuse_complex("jacobian(f, x, split=...)", y, "jacobian(f, x)", name="f(x)")
     assert isinstance(mode, (Forward, Reverse))
     y, jacobian, aux = mode.jacobian(f, x, block)
     structure = jax.tree.structure(y)

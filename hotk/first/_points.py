@@ -2,27 +2,29 @@
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from hotk._core import DtypeError, Point, StructureError, describe_tree, message
 from hotk.dense import is_complex
 
 
-def refuse_complex(call: str, x: Point, instead: str) -> None:
+def refuse_complex(call: str, x: PyTree, instead: str, name: str = "x") -> None:
     """Refuse complex leaves, for which a dense derivative is not one array.
 
     Args:
         call: The call, for messages.
         x: The point.
         instead: The operator to use for complex points.
+        name: What is refused.
     """
     if is_complex(x):
         raise DtypeError(
             message(
                 call,
-                "`x` has complex leaves.",
+                f"`{name}` has complex leaves.",
                 expected="real floating leaves",
                 got=describe_tree(x),
-                fix=f"Use `hotk.{instead}`, or split `x` into its two parts.",
+                fix=f"Use `hotk.{instead}`, or split `{name}` into its two parts.",
             )
         )
 

@@ -16,6 +16,7 @@ from hotk.mode import (
     reverse_first,
 )
 from hotk.prepared import operator
+from hotk.primitive import divided_as
 
 
 @operator(
@@ -159,7 +160,8 @@ def _pulled_back(
 ) -> tuple[PyTree, Gradient, PyTree]:
     """Return `y`, the product of `u` with the Jacobian of `f`, and `aux`."""
     if isinstance(mode, Reverse):
-        return mode.back(f, x, u)
+        y, product, aux = mode.back(f, x, u)
+        return y, divided_as(product, x), aux
 
     # Forward mode has no product with a cotangent: it is the gradient of <u, f(x)>,
     # whose real part is what a real `x` can see.
@@ -170,4 +172,4 @@ def _pulled_back(
 
     assert isinstance(mode, Forward)
     _, product, (y, aux) = mode.gradient(weighted, x)
-    return y, product, aux
+    return y, divided_as(product, x), aux

@@ -1,8 +1,7 @@
 """Operators that are block diagonal in the parameters of a model."""
 
-import functools
 import html
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, final
 
 import equinox as eqx
 import jax
@@ -34,8 +33,6 @@ from .kfac import AbstractBlock, EigenBlock
 BlockInverse: TypeAlias = Literal["pi", "eigh"] | InverseMethod
 """How a block diagonal operator is inverted; see `KFACOperator.inverse`."""
 
-O = TypeVar("O", bound="AbstractBlockDiagonal")
-
 _HEADER = ("parameter", "operation", "line", "block", "bytes")
 
 
@@ -62,14 +59,13 @@ class AbstractBlockDiagonal(AbstractOperator):
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, block by block."""
-        leaves, tree = jax.tree.flatten(v)
-        totals: list[Any] = [None] * len(leaves)
-        for block in self.blocks:
-            x = block.layout.take([a.astype(block.dtype) for a in leaves])
-            block.layout.put(totals, block.mv(x), leaves)
-        # a leaf without entries is in no block
-        pairs = zip(totals, leaves, strict=True)
-        return tree.unflatten([a if t is None else t for t, a in pairs])
+        return _product(self.blocks, v)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the diagonal, from those of the factors: no products are needed."""
+        del block_size
+        each = [block.diagonal_entries() for block in self.blocks]
+        return _together(self.blocks, each, self.template)
 
     def inverse(
         self,
@@ -126,12 +122,12 @@ class AbstractBlockDiagonal(AbstractOperator):
         more. Negative eigenvalues, which rounding makes, become zero.
 
         Example:
-            >>> loss = hotk.curvature.SquaredError(jnp.zeros((3, 1)))
-            >>> K = hotk.KFACOperator(lambda w, x: x @ w, loss, jnp.ones((2, 1)),
-            ...     jnp.eye(3, 2))
+            >>> loss = hotk.curvature.SquaredError(jnp.eye(3))
+            >>> model = lambda w, x: x @ w
+            >>> w = jnp.ones((2, 3))
+            >>> K = hotk.KFACOperator(model, loss, w, jnp.eye(3, 2))
             >>> E = K.eigendecomposition()
-            >>> bool(jnp.allclose((E.inverse(0.1) @ (K @ jnp.ones((2, 1))
-            ...     + 0.1 * jnp.ones((2, 1)))), 1))
+            >>> bool(jnp.allclose(E.inverse(0.1) @ (K @ w + 0.1 * w), w))
             True
         """
         return BlockDiagonal(_decomposed(self.blocks), self.template)
@@ -139,7 +135,7 @@ class AbstractBlockDiagonal(AbstractOperator):
     def eigenvalues(self) -> Float[Array, " n"]:
         """Return all eigenvalues, in ascending order; those of factors multiplied."""
         blocks = self.eigendecomposition().blocks
-        dtype = functools.reduce(jnp.promote_types, (b.dtype for b in blocks))
+        dtype = space.promoted(*(block.dtype for block in blocks))
         flat = [_values(block).reshape(-1).astype(dtype) for block in blocks]
         return jnp.sort(jnp.concatenate(flat))
 
@@ -162,7 +158,7 @@ class AbstractBlockDiagonal(AbstractOperator):
         blocks = self.eigendecomposition().blocks
         return BlockDiagonal(tuple(map(_root, blocks)), self.template)
 
-    def __mul__(self: O, factor: Any) -> Any:
+    def __mul__(self, factor: Any) -> Any:
         """Return a multiple; by a number known to be positive, block by block."""
         product = AbstractOperator.__mul__(self, factor)
         if product is NotImplemented or not is_known_positive(product.factor):
@@ -216,6 +212,12 @@ class BlockDiagonal(AbstractBlockDiagonal):
     Attributes:
         blocks: The blocks.
         template: A vector of the space.
+
+    Example:
+        >>> model, loss = lambda w, x: x @ w, hotk.curvature.SquaredError(jnp.eye(3))
+        >>> K = hotk.KFACOperator(model, loss, jnp.zeros((2, 3)), jnp.ones((3, 2)))
+        >>> type(K.inverse(0.1)).__name__
+        'BlockDiagonal'
     """
 
     blocks: tuple[AbstractBlock, ...]
@@ -225,6 +227,26 @@ class BlockDiagonal(AbstractBlockDiagonal):
     def positive_semidefinite(self) -> bool:
         """Whether it is known to be positive semidefinite: always `True`."""
         return True
+
+
+@jitted
+def _product(blocks: tuple[AbstractBlock, ...], v: Vector) -> Vector:
+    leaves = jax.tree.leaves(v)
+    cast = lambda block: [a.astype(block.dtype) for a in leaves]
+    each = [block.mv(block.layout.take(cast(block))) for block in blocks]
+    return _together(blocks, each, v)
+
+
+def _together(
+    blocks: tuple[AbstractBlock, ...], each: list[Array], like: Vector
+) -> Vector:
+    leaves, tree = jax.tree.flatten(like)
+    totals: list[Any] = [None] * len(leaves)
+    for block, y in zip(blocks, each, strict=True):
+        block.layout.put(totals, y, leaves)
+    # a leaf without entries is in no block
+    pairs = zip(totals, leaves, strict=True)
+    return tree.unflatten([a if t is None else t for t, a in pairs])
 
 
 @jitted(static_argnames="by_eigenvalues")

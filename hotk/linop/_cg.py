@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
+from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
 from hotk.prepared import jitted
 
 from . import space
@@ -186,7 +186,7 @@ def steihaug(
     call = "steihaug(A, g, radius)"
     b, x0, limits = check_system(call, operator, g, None, tol, max_steps)
     limits = limits._replace(verify=verify)
-    radius = jnp.asarray(radius, space.scalar_dtype(b))
+    radius = from_host(radius, space.scalar_dtype(b))
     b = space.times(-1, b)
     inputs = (operator, b, x0, preconditioner, limits)
     inputs = nondifferentiable(call, inputs)

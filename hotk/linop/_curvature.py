@@ -96,6 +96,7 @@ class GGNOperator(AbstractHessian):
         dtype: DTypeLike | None = None,
         progress: bool = False,
         where: Where = None,
+        processes: bool = False,
     ) -> DataOperator:
         r"""Make the Gauss-Newton matrix of a loss over a data set in batches.
 
@@ -115,6 +116,11 @@ class GGNOperator(AbstractHessian):
             dtype: The dtype in which batches are summed; at least `float32`.
             progress: Whether to show a progress bar for each pass; needs `tqdm`.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            processes: Whether each process of a run that `jax.distributed.initialize`
+                has begun gives batches of its own, any number of any sizes: the data
+                set is all of them together. Each process makes the same calls, with the
+                same `x` and vectors, and gets the same results; a pass takes one
+                all-reduce.
 
         Returns:
             An operator with `value` and `gradient`, which take one pass now.
@@ -145,6 +151,7 @@ class GGNOperator(AbstractHessian):
             dtype=dtype,
             progress=progress,
             where=where,
+            processes=processes,
         )
 
 

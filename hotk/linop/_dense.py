@@ -6,16 +6,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import Scalar, Vector
+from hotk._core import Scalar, StructureError, Vector, message
 from hotk.dense import (
+    By,
+    Split,
     choose_block,
     columns,
     is_entrywise,
     over_basis,
+    split_over,
     split_rows,
     unit,
 )
 from hotk.prepared import check_bytes, jitted
+from hotk.primitive import divided_as
 
 from . import space
 from ._entries import Entries, Part
@@ -60,14 +64,74 @@ def many(operator: AbstractLinearMap, vectors: PyTree, block: int | None) -> PyT
     return jax.lax.map(operator.mv, vectors, batch_size=block)
 
 
-def matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n"]:
-    """Return the matrix of an operator."""
+def matrix(
+    operator: AbstractLinearMap,
+    block: int | None,
+    by: By | None = None,
+    axis: str | None = None,
+) -> Float[Array, "n n"]:
+    """Return the matrix of an operator, divided among devices if that is asked for."""
     n = space.dimension(space_of(operator))
+    arrays = jax.tree.leaves(operator)
+    split = split_over("H.matrix()", by, axis, block, arrays)
+    if isinstance(split, Split):
+        _check_division(operator, n, split)
+        return _divided_matrix(operator, split)
     _check_size(operator, "H.matrix()", n, n)
     sparse = sparse_if_large(operator) if block is None else None
     if sparse is not None:
         return dense_of(sparse)
     return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)
+
+
+def _check_division(operator: AbstractLinearMap, n: int, split: Split) -> None:
+    """Refuse a matrix that cannot be divided, or whose parts do not fit."""
+    call = f"H.matrix(split={split.by!r})"
+    if operator.on_host:
+        raise StructureError(
+            message(
+                call,
+                "a matrix over batches of data is not divided among devices.",
+                expected="an operator of one function",
+                got="a sum over batches that the host reads",
+                fix="Place each batch on the mesh, and leave out `split`.",
+            )
+        )
+    if n % split.parts:
+        raise StructureError(
+            message(
+                call,
+                f"{n} {split.by} cannot be shared out evenly.",
+                expected=f"a multiple of {split.parts}, the devices of {split.axis!r}",
+                got=f"n = {n}",
+                fix="`hotk.hessian(f, x, split=...)` divides leaf by leaf.",
+            )
+        )
+    if split.by == "rows" and not operator.symmetric:
+        raise StructureError(
+            message(
+                call,
+                "the rows are products with the transpose, which is not known.",
+                expected="a symmetric operator",
+                got="one that is not known to be symmetric",
+                fix="Divide it by columns.",
+            )
+        )
+    _check_size(operator, call, n, n // split.parts)
+
+
+@jitted(static_argnames="split")
+def _divided_matrix(operator: AbstractLinearMap, split: Split) -> Float[Array, "n n"]:
+    like = operator.like
+    dtype = space.promoted(*[a.dtype for a in space.parts(like)])
+
+    def product(v: Float[Array, " n"]) -> Float[Array, " n"]:
+        return flattened(operator.mv(unflattened(v, like))).astype(dtype)
+
+    with space.mesh_of(like):
+        zero = jnp.zeros(space.dimension(like), dtype)
+        [[a]] = columns(product, zero, split)
+    return a.T if split.by == "rows" else a
 
 
 def _matrix_on_host(operator: AbstractLinearMap) -> Float[Array, "n n"]:
@@ -176,4 +240,5 @@ def _diagonal(operator: AbstractLinearMap, block: int | None) -> Vector:
     size = choose_block(push, like_parts) if block is None else block
     pieces = split_rows(over_basis(entry, n, size), like_parts)
     pairs = zip(pieces, like_parts, strict=True)
-    return space.whole([piece.astype(a.dtype) for piece, a in pairs], like)
+    whole = space.whole([piece.astype(a.dtype) for piece, a in pairs], like)
+    return divided_as(whole, like)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import Tracer, Vector, in_trace
+from hotk._core import Tracer, Vector, from_host, in_trace
 
 from . import space
 from ._linear_map import AbstractLinearMap
@@ -104,7 +104,7 @@ def on_device(a: npt.ArrayLike, dtype: DTypeLike, like: Vector) -> Array:
     first = jax.tree.leaves(like)[0]
     if isinstance(first, jax.Array) and first.committed:
         return jax.device_put(a, next(iter(first.devices())))
-    return jnp.asarray(a)
+    return from_host(a)
 
 
 def as_vectors(rows: Float[np.ndarray, "*k n"], like: Vector) -> PyTree:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import ModeError, RealNumber, Scalar, Tracer, Vector, message
+from hotk._core import ModeError, RealNumber, Scalar, Tracer, Vector, from_host, message
 from hotk.prepared import jitted
 
 from . import space
@@ -74,7 +74,7 @@ def check_system(
     # a larger Python number is no integer of JAX without 64 bits
     steps = min(steps, 2**31 - 1) if isinstance(steps, int) else steps
     dtype = space.scalar_dtype(b)
-    limits = Limits(jnp.asarray(tol, dtype), jnp.asarray(steps))
+    limits = Limits(from_host(tol, dtype), from_host(steps))
     return space.widened(b), start, limits
 
 

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import AbstractReport, RandomKey, Vector, describe, names_ours
+from hotk._core import (
+    AbstractReport,
+    RandomKey,
+    Vector,
+    describe,
+    from_host,
+    names_ours,
+)
 
 from . import _direct, space
 from ._driver import compiled, nondifferentiable
@@ -201,7 +208,7 @@ def eigh(
     operator, v0 = nondifferentiable("eigh(A, k)", (operator, v0), _DERIVATIVE)
     key = jax.random.key(0) if key is None else key
     v0 = random_start(key, space.widened(like)) if v0 is None else v0
-    limits = Limits(jnp.asarray(tol, dtype), jnp.asarray(max_restarts))
+    limits = Limits(from_host(tol, dtype), from_host(max_restarts))
     return _as_pairs(compiled(run, (operator, v0, key, limits, k, which, m)), like)
 
 

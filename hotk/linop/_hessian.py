@@ -13,6 +13,7 @@ from ._batches import DataOperator
 from ._frozen import Selected, freeze
 from ._linearized import Linearized, Plan, linearized
 from ._point_operator import AbstractPointOperator
+from ._processes import Processes
 from ._source import Batches, Reduction, Source
 
 
@@ -115,6 +116,7 @@ class HessianOperator(AbstractHessian):
         dtype: DTypeLike | None = None,
         progress: bool = False,
         where: Where = None,
+        processes: bool = False,
     ) -> DataOperator:
         r"""Make the Hessian of a loss over a data set that comes in batches.
 
@@ -136,6 +138,11 @@ class HessianOperator(AbstractHessian):
             dtype: The dtype in which batches are summed; at least `float32`.
             progress: Whether to show a progress bar for each pass; needs `tqdm`.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            processes: Whether each process of a run that `jax.distributed.initialize`
+                has begun gives batches of its own, any number of any sizes: the data
+                set is all of them together. Each process makes the same calls, with the
+                same `x` and vectors, and gets the same results; a pass takes one
+                all-reduce.
 
         Returns:
             An operator with `value` and `gradient`, which take one pass now.
@@ -145,7 +152,9 @@ class HessianOperator(AbstractHessian):
                 arrays, which is one batch.
             StructureError: If the arrays of a batch have no common first axis.
             ValueError: If there is no batch, or the loss is not the same when it is
-                evaluated twice: at once, or in a later pass.
+                evaluated twice: at once, or in a later pass. If processes differ in the
+                point or in a vector, or `jax.distributed` was not initialized.
+            RuntimeError: If another process fails, with its message.
 
         Example:
             >>> data = np.arange(10.0).reshape(5, 2)
@@ -155,7 +164,11 @@ class HessianOperator(AbstractHessian):
             >>> jnp.allclose(H.matrix(), data.T @ data / 5).item()
             True
         """
-        source = Source(batches, reduction, progress)
+        others = Processes() if processes else None
+        source = Source(batches, reduction, progress, others)
+
         # one closure for all batches: they share its program
-        of_first = HessianOperator(loss, x, source.first_batch(), where=where)
-        return DataOperator.of(of_first, source, dtype)
+        def of_first() -> HessianOperator:
+            return HessianOperator(loss, x, source.first_batch(), where=where)
+
+        return DataOperator.of(of_first, x, source, dtype)

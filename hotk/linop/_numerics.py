@@ -7,7 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector
-from hotk.dense import Index
+from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
 from . import _dense, space
@@ -129,7 +129,13 @@ class AbstractNumerics(AbstractLinearMap):
         """The rows of each leaf in the matrix, by its path: `H.index["w"]`."""
         return Index.of(space_of(self))
 
-    def matrix(self, block_size: int | None = None) -> Inexact[Array, "n n"]:
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Inexact[Array, "n n"]:
         """Return the matrix, in the order of `index`.
 
         It takes `n` products, several at once; from 2000 rows on a few gradients if
@@ -138,16 +144,25 @@ class AbstractNumerics(AbstractLinearMap):
         Args:
             block_size: The number of columns at once; chosen from the program if left
                 out.
+            split: `"columns"` or `"rows"`: divide work and result among the devices of
+                `mesh_axis`, whose number has to divide `n`.
+            mesh_axis: The axis of the mesh, for `split`; it may be left out if the mesh
+                has one axis.
 
         Returns:
             A real array of shape `(n, n)`, in the dtype that the dtypes of all leaves
             promote to. The matrix of a symmetric operator is symmetric to the last bit:
-            it is the mean of what was computed and its transpose.
+            it is the mean of what was computed and its transpose. With `split` it is
+            what was computed, which is symmetric up to rounding.
 
         Raises:
-            TooLargeError: If it would exceed `hotk.memory_budget()`.
+            TooLargeError: If it, or the part of one device, would exceed
+                `hotk.memory_budget()`.
+            StructureError: If `split` is given and there is no mesh, no such axis, or
+                its devices do not divide `n`; or rows of an operator that is not known
+                to be symmetric are asked for.
         """
-        return _dense.matrix(self, block_size)
+        return _dense.matrix(self, block_size, split, mesh_axis)
 
     def block(
         self, row: Part, column: Part, block_size: int | None = None

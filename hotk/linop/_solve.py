@@ -14,6 +14,7 @@ from hotk._core import (
     Tracer,
     Vector,
     WhileLoop,
+    from_host,
     in_trace,
     message,
     names_ours,
@@ -273,10 +274,10 @@ def inertia(operator: AbstractLinearMap) -> Inertia:
     """
     counts = inertia_by_factors(operator)
     if counts is not None:
-        return Inertia(*map(jnp.asarray, counts))
+        return Inertia(*map(from_host, counts))
     a = operator.matrix()
     if _direct.is_on_host(a):
-        return Inertia(*map(jnp.asarray, _signs(np, _direct.eigenvalues(a))))
+        return Inertia(*map(from_host, _signs(np, _direct.eigenvalues(a))))
     return Inertia(*_signs(jnp, jnp.linalg.eigvalsh(a)))
 
 

@@ -4,10 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
 from hotk._core import StructureError, message, progress
+
+from ._frozen import inputs_of
+from ._processes import Processes
 
 
 Reduction = Literal["mean", "sum"]
@@ -21,12 +25,28 @@ class Source:
         batches: The batches, or a function that returns an iterator.
         reduction: Whether the loss is a mean or a sum over the examples of a batch.
         show: Whether to show a progress bar for each pass.
+        shapes: Shapes and dtypes of the first batch, if there are other processes.
+        processes: Those that have batches of their own; `None` if all are here.
         kept: What was made of all batches, for the next pass.
     """
 
-    __slots__ = ("_leaves", "batches", "kept", "reduction", "show")
+    __slots__ = (
+        "_leaves",
+        "batches",
+        "kept",
+        "processes",
+        "reduction",
+        "shapes",
+        "show",
+    )
 
-    def __init__(self, batches: Batches, reduction: Reduction, show: bool) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        reduction: Reduction,
+        show: bool,
+        processes: Processes | None = None,
+    ) -> None:
         # an iterator is its own iterator, and empty in the second pass
         if not callable(batches) and iter(batches) is batches:
             raise TypeError(
@@ -45,6 +65,8 @@ class Source:
         self.batches = batches
         self.reduction: Reduction = reduction
         self.show = show
+        self.shapes: PyTree = None
+        self.processes = processes
         self.kept: Any = None
         self._leaves: Sequence[Any] = ()
 
@@ -68,6 +90,17 @@ class Source:
             if row_count(batch):
                 return batch
         raise no_batch()
+
+    def measure(self) -> int:
+        """Return the number of examples in a full batch.
+
+        Its shapes are kept: a process whose batches fail needs them to make zeros.
+        """
+        batch = self.first_batch()
+        if self.processes is not None:
+            shape = lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
+            self.shapes = jax.tree.map(shape, inputs_of(batch))
+        return row_count(batch)
 
     def __iter__(self) -> Iterator[PyTree]:
         """Begin a pass over the data."""

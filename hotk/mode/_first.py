@@ -13,7 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from hotk._core import Cotangent, FunctionWithAux, Gradient, Point, Scalar, Tangent
-from hotk.dense import columns, is_complex, over_basis, size_of, split_rows, unit
+from hotk.dense import (
+    Block,
+    Split,
+    columns,
+    divided_like,
+    is_complex,
+    over_basis,
+    size_of,
+    split_rows,
+    unit,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +93,7 @@ class Forward(AbstractMode):
         return y, treedef.unflatten(slopes), aux
 
     def jacobian(
-        self, f: FunctionWithAux, x: Point, block: int | None = None
+        self, f: FunctionWithAux, x: Point, block: Block = None
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian as a tree of trees, and `aux`, in n passes."""
         leaves, treedef = jax.tree.flatten(x)
@@ -137,19 +147,29 @@ class Reverse(AbstractMode):
         return y, pull(jnp.ones_like(y))[0], aux
 
     def jacobian(
-        self, f: FunctionWithAux, x: Point, block: int | None = None
+        self, f: FunctionWithAux, x: Point, block: Block = None
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian as a tree of trees, and `aux`, in m passes.
 
         A complex output takes two: for real `x` its derivative is `a - i b`, where `a`
         and `b` are the cotangents `1` and `i` pulled back.
         """
-        y, pull, aux = jax.vjp(f, x, has_aux=True)
+        y, back, aux = jax.vjp(f, x, has_aux=True)
         outputs, treedef = jax.tree.flatten(y)
         if not outputs:
             return y, jax.tree.map(lambda _: x, y), aux
 
+        def pull(u: Cotangent) -> tuple[Gradient]:
+            # along explicit axes of a mesh a cotangent is divided as the value is
+            return back(jax.tree.map(divided_like, u, y))
+
         def rows(scale: complex) -> list[list[Array]]:
+            if isinstance(block, Split):
+                found = columns(lambda u: pull(u)[0], y, block)
+                return [
+                    [_first_last(a, u) for a, u in zip(row, outputs, strict=True)]
+                    for row in found
+                ]
             pulled = over_basis(lambda i: pull(unit(y, i, scale))[0], size_of(y), block)
             return [split_rows(leaf, y) for leaf in jax.tree.leaves(pulled)]
 
@@ -165,6 +185,11 @@ class Reverse(AbstractMode):
         """Return `y`, its derivative by a scalar `x`, and `aux`, in m passes."""
         y, jacobian, aux = self.jacobian(f, x)
         return y, jax.tree.map(lambda _, j: jax.tree.leaves(j)[0], y, jacobian), aux
+
+
+def _first_last(a: Array, y: Array) -> Array:
+    """Put the axes of an output, which are the last ones, first."""
+    return jnp.moveaxis(a, range(a.ndim - y.ndim, a.ndim), range(y.ndim))
 
 
 def _complete(

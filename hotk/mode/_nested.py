@@ -16,7 +16,7 @@ from hotk._core import (
     Tangent,
     message,
 )
-from hotk.dense import columns, is_complex
+from hotk.dense import Block, columns, is_complex
 
 from ._curvature import AbstractCurvature
 from ._first import Forward, Reverse, real_inner
@@ -160,7 +160,7 @@ class Nested(AbstractCurvature):
         return y, second, aux
 
     def hessian(
-        self, f: FunctionWithAux, x: Point, block: int | None = None
+        self, f: FunctionWithAux, x: Point, block: Block = None
     ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
         """Return `y`, its Jacobian, its Hessian as `jax.hessian` does, and `aux`."""
         shape, _ = jax.eval_shape(f, x)
@@ -176,7 +176,7 @@ class Nested(AbstractCurvature):
         return y, j, hessian, aux
 
     def _scalar_hessian(
-        self, f: FunctionWithAux, x: Point, block: int | None
+        self, f: FunctionWithAux, x: Point, block: Block
     ) -> tuple[Scalar, Gradient, PyTree, PyTree]:
         y, gradient, aux = self.inner.gradient(f, x)
         treedef = jax.tree.structure(x)

@@ -22,9 +22,10 @@ from ._moments import (
     zero_unless_accepted,
 )
 from ._rate import scale_by_rate
-from ._step import transformation
+from ._step import of_steps, transformation
 
 
+@of_steps
 def scale_by_adahessian(
     *,
     b1: ArrayLike = 0.9,
@@ -113,6 +114,7 @@ def _adahessian(
 _ADAHESSIAN = ("b1", "b2", "eps", "power")
 
 
+@of_steps
 def adahessian(
     learning_rate: optax.ScalarOrSchedule,
     *,

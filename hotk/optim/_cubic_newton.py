@@ -23,10 +23,11 @@ from ._local import Local, Numbers
 from ._rate import scale_by_rate
 from ._secular import Cubic
 from ._sparse_steps import proposal
-from ._step import transformation
+from ._step import of_steps, transformation
 from ._subproblem import eigenmodel, with_cubic
 
 
+@of_steps
 def scale_by_cubic_newton(
     *,
     weight: ArrayLike = 1.0,
@@ -135,6 +136,7 @@ def _with_cubic(
     return propose
 
 
+@of_steps
 def cubic_newton(
     learning_rate: optax.ScalarOrSchedule = 1.0,
     *,

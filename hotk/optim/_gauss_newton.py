@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike, PyTree
 
-from hotk._core import Function, Gradient, Scalar, Where
+from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import GaussNewton
 from hotk.linop import Identity, Reason, cg, space
 
@@ -24,7 +24,7 @@ from ._linear_solver import (
 from ._local import Local, Numbers
 from ._rate import scale_by_rate
 from ._sparse_steps import damped_proposal
-from ._step import those_given, transformation, with_keywords
+from ._step import of_steps, those_given, transformation, with_keywords
 
 
 def _half_square(r: PyTree) -> Scalar:
@@ -59,6 +59,7 @@ def loss_of(extra: Mapping[str, Any]) -> Any:
     return loss
 
 
+@of_steps
 def scale_by_levenberg_marquardt(
     *,
     damping: ArrayLike = 1e-3,
@@ -126,7 +127,7 @@ def scale_by_levenberg_marquardt(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(
             params,
-            jnp.zeros_like(numbers["damping"]),
+            from_host(0.0),
             first_solver(linear_solver, LinearSolver.cg),
         ),
         _levenberg_marquardt,
@@ -218,6 +219,7 @@ def _as_stated(gradient: Gradient, own: Gradient) -> Gradient:
     return space.times(factor, gradient)
 
 
+@of_steps
 def levenberg_marquardt(
     learning_rate: optax.ScalarOrSchedule = 1.0,
     *,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from hotk._core import Gradient, Point, Scalar, Tangent
+from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
 from ._linear_solver import LinearSolver
@@ -76,9 +76,9 @@ def initial_state(
     params: Point, control: Scalar, solver: LinearSolver
 ) -> GlobalizedState:
     """Return the state before any step."""
-    zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
-    none = jnp.zeros((), int)
-    start = control.astype(zero.dtype)
+    zero = from_host(0, space.scalar_dtype(jax.tree.leaves(params)))
+    none = from_host(0, int)
+    start = from_host(control, zero.dtype)
     return GlobalizedState(
         start, none, zero, zero, zero, zero, none, Outcome.accepted, solver
     )

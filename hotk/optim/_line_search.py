@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from hotk._core import Point, Scalar, Tangent
+from hotk._core import Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome, is_finite
 from ._rate import scale_by_rate
-from ._step import transformation
+from ._step import of_steps, transformation
 
 
 class LineSearchState(NamedTuple):
@@ -58,6 +58,7 @@ class _Rounds(NamedTuple):
     search: _Search
 
 
+@of_steps
 def scale_by_line_search(
     *,
     decrease: ArrayLike = 1e-4,
@@ -123,8 +124,8 @@ def _searching(
 
 def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
     del numbers
-    zero = jnp.zeros((), space.scalar_dtype(jax.tree.leaves(params)))
-    none = jnp.zeros((), int)
+    zero = from_host(0, space.scalar_dtype(jax.tree.leaves(params)))
+    none = from_host(0, int)
     return LineSearchState(zero, none, zero, zero, Outcome.accepted)
 
 

@@ -18,6 +18,7 @@ from hotk._core import (
     Where,
     bar,
     describe,
+    from_host,
     in_trace,
     names_ours,
     nothing_inexact,
@@ -318,13 +319,13 @@ def minimize(
     bound = BoundFormula(_chunk, tuple(choices.items()))
     default = float(jnp.finfo(dtype).eps) ** 0.5
     limits = _Limits(
-        tol=jnp.asarray(default if tol is None else tol, dtype),
-        xtol=jnp.asarray(xtol, dtype),
-        rtol=jnp.asarray(rtol, dtype),
-        most=jnp.asarray(max_steps),
-        steps=jnp.zeros((), int),
-        still=jnp.zeros((), int),
-        curvature=jnp.asarray(jnp.inf, dtype),
+        tol=from_host(default if tol is None else tol, dtype),
+        xtol=from_host(xtol, dtype),
+        rtol=from_host(rtol, dtype),
+        most=from_host(max_steps),
+        steps=from_host(0, int),
+        still=from_host(0, int),
+        curvature=from_host(np.inf, dtype),
     )
     state = transform.init(moving)
     make = run_with_indices if asks_for_sparse(state) else run

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from hotk._core import Gradient, Point, Scalar, Tangent
+from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome, is_finite
@@ -47,10 +47,10 @@ def first_moments(params: Point, numbers: Numbers) -> DiagonalState:
     """Return the state before any update."""
     zero = jax.tree.map(jnp.zeros_like, space.widened(params))
     dtype = space.scalar_dtype(params)
-    key = jax.random.key_data(jax.random.key(numbers["seed"].astype(jnp.uint32)))
-    none = jnp.zeros((), int)
+    key = jax.random.key_data(jax.random.key(from_host(numbers["seed"], jnp.uint32)))
+    none = from_host(0, int)
     return DiagonalState(
-        none, zero, zero, none, key, jnp.zeros((), dtype), Outcome.accepted
+        none, zero, zero, none, key, from_host(0, dtype), Outcome.accepted
     )
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Function, Gradient, Scalar, Where
+from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import Fisher, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
@@ -16,7 +16,7 @@ from ._extra_args import restricted
 from ._gauss_newton import loss_of, model_of
 from ._local import Local, Numbers, Outcome, is_finite
 from ._rate import scale_by_rate
-from ._step import those_given, transformation
+from ._step import of_steps, those_given, transformation
 
 
 class NaturalGradientState(NamedTuple):
@@ -38,6 +38,7 @@ class NaturalGradientState(NamedTuple):
     outcome: Outcome
 
 
+@of_steps
 def scale_by_natural_gradient(
     *,
     damping: ArrayLike = 1e-3,
@@ -112,8 +113,8 @@ def scale_by_natural_gradient(
 
 def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
     del numbers
-    zero = jnp.zeros((), space.scalar_dtype(params))
-    none = jnp.zeros((), int)
+    zero = from_host(0, space.scalar_dtype(params))
+    none = from_host(0, int)
     return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
 
 
@@ -135,6 +136,7 @@ def _natural_gradient(
     )
 
 
+@of_steps
 def natural_gradient(
     learning_rate: optax.ScalarOrSchedule,
     *,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar, Where
+from hotk._core import Gradient, Scalar, Where, from_host
 from hotk.linop import space
 
 from ._extra_args import restricted
@@ -21,7 +21,7 @@ from ._linear_solver import (
 )
 from ._local import Local, Numbers, Outcome, is_finite
 from ._sparse_steps import newton_step
-from ._step import transformation
+from ._step import of_steps, transformation
 
 
 class NewtonState(NamedTuple):
@@ -46,6 +46,7 @@ class _Factorization(NamedTuple):
     attempts: Int[Array, ""]
 
 
+@of_steps
 def scale_by_newton(
     *,
     damping: ArrayLike = 0.0,
@@ -97,7 +98,7 @@ def scale_by_newton(
     def first(params: optax.Params, numbers: Numbers) -> NewtonState:
         dtype = space.scalar_dtype(jax.tree.leaves(params))
         solver = first_solver(linear_solver, LinearSolver.dense)
-        damping, none = numbers["damping"].astype(dtype), jnp.zeros((), int)
+        damping, none = from_host(numbers["damping"], dtype), from_host(0, int)
         return NewtonState(damping, none, Outcome.accepted, solver)
 
     return transformation(
@@ -168,6 +169,7 @@ def _ended(
     return step, NewtonState(tau.astype(dtype), attempts, outcome, solver)
 
 
+@of_steps
 def newton(
     learning_rate: optax.ScalarOrSchedule | None = None,
     *,

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Gradient, Scalar, Tangent, Where
+from hotk._core import Gradient, Scalar, Tangent, Where, from_host
 from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._extra_args import restricted
 from ._line_search import with_line_search
 from ._local import Local, Numbers, Outcome, is_finite
-from ._step import those_given, transformation
+from ._step import of_steps, those_given, transformation
 
 
 class NewtonCGState(NamedTuple):
@@ -32,6 +32,7 @@ class NewtonCGState(NamedTuple):
     outcome: Outcome
 
 
+@of_steps
 def scale_by_newton_cg(
     *,
     damping: ArrayLike = 0.0,
@@ -86,8 +87,8 @@ def scale_by_newton_cg(
 def _first(params: optax.Params, numbers: Numbers) -> NewtonCGState:
     del numbers
     dtype = space.scalar_dtype(jax.tree.leaves(params))
-    nothing = jnp.zeros((), dtype)
-    return NewtonCGState(jnp.zeros((), int), nothing, nothing, Outcome.accepted)
+    nothing = from_host(0, dtype)
+    return NewtonCGState(from_host(0, int), nothing, nothing, Outcome.accepted)
 
 
 def _newton_cg(
@@ -129,6 +130,7 @@ def _along_curvature(gradient: Gradient, found: Solution) -> Tangent:
     return space.plus(found.x, unit, sign * far)
 
 
+@of_steps
 def newton_cg(
     learning_rate: optax.ScalarOrSchedule | None = None,
     *,

@@ -1,7 +1,8 @@
 """`scale_by_rate`: a learning rate that is no part of the program."""
 
-import jax.numpy as jnp
 import optax
+
+from hotk._core import from_host
 
 
 def scale_by_rate(
@@ -14,4 +15,4 @@ def scale_by_rate(
     """
     if callable(learning_rate):
         return optax.scale_by_learning_rate(learning_rate)
-    return optax.scale(jnp.asarray(-learning_rate))
+    return optax.scale(from_host(-learning_rate))

@@ -26,7 +26,7 @@ from ._moments import (
     zero_unless_accepted,
 )
 from ._rate import scale_by_rate
-from ._step import transformation, with_keywords
+from ._step import of_steps, transformation, with_keywords
 
 
 def _of_squares(local: Local, gradient: Gradient, key: Array) -> PyTree:
@@ -73,6 +73,7 @@ def _drawn(
 _ESTIMATORS = {"hutchinson": of_signs, "gnb": _of_squares}
 
 
+@of_steps
 def scale_by_sophia(
     *,
     b1: ArrayLike = 0.965,
@@ -177,6 +178,7 @@ def _sophia(
 _SOPHIA = ("gamma", "eps", "clip")
 
 
+@of_steps
 def sophia(
     learning_rate: optax.ScalarOrSchedule,
     *,

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -28,8 +28,10 @@ from hotk._core import (
     configuration,
     describe,
     differentiated,
+    from_host,
     leaf_name,
     message,
+    names_ours,
     split_point,
 )
 from hotk.capture import StaticArrays
@@ -57,6 +59,8 @@ from ._parameters import (
 
 
 Formula = Callable[..., tuple[Any, Any]]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class BoundFormula(NamedTuple):
@@ -100,6 +104,7 @@ _operator = functools.partial(
     choice=BoundFormula,
     curved=_never,
     name="optim",
+    iterates=True,
 )
 run = _operator()(_run)
 # The pattern of a sparse matrix depends on the content of indices.
@@ -170,7 +175,7 @@ def transformation(
         _refuse_configuration(call, params, jax.tree.leaves(params))
         # Only what is differentiated has a state; the rest of a module may be anything.
         state = init(jax.tree.map(jnp.asarray, split_point(params)[0]), arrays)
-        return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well
+        return jax.tree.map(from_host, state)  # the items of enumerations as well
 
     def update(
         updates: optax.Updates,
@@ -288,6 +293,11 @@ _NNX = (
 )
 
 
+def of_steps(factory: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let an unknown keyword of an optimizer raise an error that names ours."""
+    return names_ours(factory, makes_steps=True)
+
+
 def those_given(**numbers: ArrayLike | None) -> dict[str, Any]:
     """Return those numbers that are given."""
     return {name: value for name, value in numbers.items() if value is not None}
@@ -295,7 +305,7 @@ def those_given(**numbers: ArrayLike | None) -> dict[str, Any]:
 
 def _number(name: str, key: str, value: ArrayLike) -> Array:
     try:
-        array = jnp.asarray(value)
+        array = from_host(value)
     except (TypeError, ValueError):
         array = None
     if array is None or array.shape != ():

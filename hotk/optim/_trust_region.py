@@ -25,10 +25,11 @@ from ._local import Local, Numbers
 from ._rate import scale_by_rate
 from ._secular import Region
 from ._sparse_steps import proposal
-from ._step import those_given, transformation
+from ._step import of_steps, those_given, transformation
 from ._subproblem import eigenmodel, in_region
 
 
+@of_steps
 def scale_by_trust_region(
     *,
     radius: ArrayLike | None = None,
@@ -219,6 +220,7 @@ def _in_eigenvectors(
     return propose
 
 
+@of_steps
 def trust_region(
     learning_rate: optax.ScalarOrSchedule = 1.0,
     *,

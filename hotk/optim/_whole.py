@@ -56,7 +56,7 @@ def compiled(
     compiles these again each time. Here the function is known by its code.
 
     It can be outside of a trace, if parameters, gradient, state and keywords are arrays
-    on one device, but for the objective. Other updates run as they are.
+    on one device, or functions such as the objective. Other updates run as they are.
     """
 
     def update(
@@ -66,7 +66,9 @@ def compiled(
         **extra: Any,
     ) -> tuple[optax.Updates, optax.OptState]:
         names = [name for name in ("value_fn", "obj_fn") if extra.get(name) is not None]
-        arrays = {name: a for name, a in extra.items() if name not in names}
+        rest = {name: a for name, a in extra.items() if name not in names}
+        split_functions, held = _functions_in(rest)
+        arrays = {name: a for name, a in rest.items() if name not in held}
         same = jax.tree.structure(params) == jax.tree.structure(updates)
         arguments = updates, state, params, arrays
         there = params is not None
@@ -74,8 +76,12 @@ def compiled(
         if len(names) <= 1 and same and whole and _is_one(arguments):
             split, captured = Transform.of(transform)
             f = extra[names[0]] if names else _no_objective
-            choices = ("transform", split), ("name", names[0] if names else None)
-            c = updates, state, captured, arrays
+            choices = (
+                ("transform", split),
+                ("name", names[0] if names else None),
+                ("functions", split_functions),
+            )
+            c = updates, state, captured, held, arrays
             try:
                 order = BoundFormula(_update, choices)
                 with called("with_params(...).update(updates, state, params)"):
@@ -88,6 +94,23 @@ def compiled(
         return transform.update(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(transform.init, update)
+
+
+def _functions_in(
+    keywords: Mapping[str, Any],
+) -> tuple[tuple[tuple[str, Skeleton], ...], dict[str, tuple[Any, ...]]]:
+    """Split models, losses and residuals into what is static and what they captured.
+
+    One that cannot be split stays among the keywords, and is no array there.
+    """
+    split, held = [], {}
+    for name, given in keywords.items():
+        if callable(given) and not isinstance(given, jax.Array):
+            closure = Closure.of(given)
+            if closure.skeleton.opaque is None:
+                split.append((name, closure.skeleton))
+                held[name] = closure.leaves
+    return tuple(split), held
 
 
 def _no_objective(x: Point) -> jax.Array:
@@ -106,13 +129,22 @@ def _is_one(trees: PyTree) -> bool:
 def _update(
     f: Callable[..., Any],
     x: Point,
-    c: tuple[optax.Updates, optax.OptState, tuple[Any, ...], Mapping[str, Any]],
+    c: tuple[
+        optax.Updates,
+        optax.OptState,
+        tuple[Any, ...],
+        Mapping[str, tuple[Any, ...]],
+        Mapping[str, Any],
+    ],
     mode: Nested,
     *,
     transform: Transform,
     name: str | None,
+    functions: tuple[tuple[str, Skeleton], ...],
 ) -> tuple[optax.Updates, optax.OptState]:
     del mode
-    updates, state, captured, arrays = c
-    objective = {} if name is None else {name: lambda x: f(x)[0]}
-    return transform.update(captured)(updates, state, x, **arrays, **objective)
+    updates, state, captured, held, arrays = c
+    given = {name: skeleton.function(held[name]) for name, skeleton in functions}
+    if name is not None:
+        given[name] = lambda x: f(x)[0]
+    return transform.update(captured)(updates, state, x, **arrays, **given)

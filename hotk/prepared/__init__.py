@@ -1,5 +1,6 @@
 """Operators that are traced and compiled once: direct calls and `Prepared`."""
 
+from ._arguments import PreparedInOrder as PreparedInOrder
 from ._arranged import (
     Arranged as Arranged,
     Arrangement as Arrangement,
@@ -17,6 +18,7 @@ from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
 from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options
+from ._prepare import prepare_again as prepare_again
 from ._prepared import Prepared as Prepared
 from ._store import (
     STORE as STORE,

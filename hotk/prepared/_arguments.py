@@ -251,6 +251,18 @@ class PreparedInOrder(eqx.Module):
         tail += () if weights is None else (weights,)
         return self.prepared(point, *rest[: self.ahead], *others, *tail)
 
+    @property
+    def arguments(self) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
+        """The arguments that it was prepared for, by position and by keyword."""
+        point, *rest = self.prepared.arguments
+        named: dict[str, PyTree] = {}
+        if self.order.weighted:
+            named["weights"] = rest.pop()
+        if self.order.has_kwargs:
+            named["kwargs"] = rest.pop()
+        first, *others = self.order.join(point, rest[self.ahead :])
+        return (first, *rest[: self.ahead], *others), named
+
     def bind(self, f: Function) -> "PreparedInOrder":
         """Give the same program the captured arrays of another function.
 

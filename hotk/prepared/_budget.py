@@ -1,10 +1,12 @@
 """The memory budget: a dense result that cannot fit is refused before it is made."""
 
+import math
 import os
 
 import jax
 
 from hotk._core import Function, Point, TooLargeError, bytes_name, message
+from hotk.dense import Block, Split
 
 from ._store import STORE
 
@@ -79,7 +81,9 @@ def _device_bytes() -> int:
         return 16 << 30
 
 
-def check_budget(call: str, f: Function, x: Point, order: int) -> None:
+def check_budget(
+    call: str, f: Function, x: Point, order: int, block: Block = None
+) -> None:
     """Refuse a dense derivative of this order that would exceed the budget.
 
     Args:
@@ -87,6 +91,7 @@ def check_budget(call: str, f: Function, x: Point, order: int) -> None:
         f: A function of one argument, with auxiliary output.
         x: The point.
         order: The order of the derivative.
+        block: How the result is divided: then the part of one device counts.
 
     Raises:
         TooLargeError: If it does not fit.
@@ -103,7 +108,14 @@ def check_budget(call: str, f: Function, x: Point, order: int) -> None:
         if order == 2
         else "`hotk.jvp(f, x, v)` or `hotk.vjp(f, x, u)` for products"
     )
-    check_bytes(call, n, m * rows * n ** (order - 1), instead)
+    needed = m * rows * n ** (order - 1)
+    if isinstance(block, Split):
+        divided = y if order == 1 and block.by == "rows" else x
+        needed = math.ceil(
+            needed * block.share(divided) / max(m if divided is y else n, 1)
+        )
+        instead = f"more devices than {block.parts}, or {instead}"
+    check_bytes(call, n, needed, instead)
 
 
 def check_bytes(call: str, n: int, needed: int, instead: str) -> None:

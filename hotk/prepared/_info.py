@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from hotk._core import bytes_name, equations, html_table, text_table
+from hotk.dense import Split
 from hotk.primitive import notes_of
 
 from ._program import Program
@@ -84,13 +85,14 @@ def info_of(program: Program) -> Info:
                 + memory.output_size_in_bytes
                 - memory.alias_size_in_bytes
             )
+    block = program.block if program.options.definition.sized else None
     jaxpr = program.traced.jaxpr.jaxpr if program.traced is not None else None
     return Info(
         program.options.definition.name,
         str(program.mode),
         program.why,
         () if jaxpr is None else notes_of(jaxpr),
-        program.block if program.options.definition.sized else None,
+        block.size if isinstance(block, Split) else block,
         0 if jaxpr is None else sum(1 for _ in equations(jaxpr)),
         float(cost.get("flops", 0.0)),
         float(cost.get("bytes accessed", 0.0)),

@@ -25,12 +25,14 @@ from hotk._core import (
     unkeyed_setting,
 )
 from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
+from hotk.dense import Block, Split
 from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._arguments import MISSING, PreparedInOrder, arguments_of
 from ._call import Call
 from ._deleted import note_deleted
 from ._direct import call_slowly
+from ._divide import divide
 from ._inputs import Inputs, sort_inputs
 from ._options import Candidates, Definition, Options
 from ._prepare import prepare
@@ -76,7 +78,7 @@ class Operator:
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
-        block_size: int | None = None,
+        block_size: Block = None,
         order: object = None,
         where: Where = None,
         **named: PyTree,
@@ -86,7 +88,12 @@ class Operator:
         # that is known is found and run by `key_and_arrays`, a guard and
         # `unkeyed_setting` alone (`a_direct_call_is_four_python_calls`).
         if x is MISSING or len(rest) < self._least_rest or named:
+            keywords = named.pop("split", None), named.pop("mesh_axis", None)
             f, x, rest, _ = arguments_of(self.definition, f, x, rest, named, has_aux)
+            given = (x, rest)
+            mode, block_size = divide(
+                self.definition, keywords, mode, block_size, f, given
+            )
         choices = block_size is not None or order is not None or where is not None
         options = self._default_options
         if options is None or mode is not AUTO or has_aux or batched or choices:
@@ -159,7 +166,7 @@ class Operator:
         mode: AbstractMode = AUTO,
         has_aux: bool = False,
         batched: bool = False,
-        block_size: int | None = None,
+        block_size: Block = None,
         order: object = None,
         where: Where = None,
         on_mismatch: str = "raise",
@@ -180,14 +187,18 @@ class Operator:
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
             on_mismatch: `"raise"`, `"retrace"` or `"cast"`: what to do when it is
                 called with another signature.
-            **named: The direction, if it is given by name; `argnums`, `kwargs` and
-                `weights`.
+            **named: The direction, if it is given by name; `argnums`, `kwargs`,
+                `weights`, `split` and `mesh_axis`.
 
         Returns:
             An immutable module, called as `prepared(x, [v], *args)`.
         """
+        keywords = named.pop("split", None), named.pop("mesh_axis", None)
         given = arguments_of(self.definition, f, x, rest, named, has_aux)
         f, x, rest, places = given
+        mode, block_size = divide(
+            self.definition, keywords, mode, block_size, f, (x, rest)
+        )
         options = self._options(mode, has_aux, batched, block_size, order, x, where)
         again = self if where is None else functools.partial(self, where=where)
         prepared = prepare(again, options, f, x, rest, on_mismatch)
@@ -200,7 +211,7 @@ class Operator:
         mode: AbstractMode,
         has_aux: bool,
         batched: bool,
-        block_size: int | None,
+        block_size: Block,
         order: object,
         x: Point = None,
         where: Where = None,
@@ -218,10 +229,9 @@ class Operator:
             known = self._known_options.setdefault(key, Options(self.definition, *key))
         return known
 
-    def _check_options(
-        self, mode: AbstractMode, batched: bool, block_size: int | None
-    ) -> None:
+    def _check_options(self, mode: AbstractMode, batched: bool, block: Block) -> None:
         definition = self.definition
+        block_size = block.size if isinstance(block, Split) else block
         if not isinstance(mode, (*definition.modes, Auto)):
             names = " or ".join(f"hotk.{m.__name__}(...)" for m in definition.modes)
             raise ModeError(
@@ -329,6 +339,7 @@ def operator(
     curved: Callable[..., bool] | None = None,
     static_arrays: StaticArrays = StaticArrays.NONE,
     name: str = "",
+    iterates: bool = False,
 ) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
     """Make an operator of its formula for a function of one argument.
 
@@ -348,6 +359,7 @@ def operator(
             piecewise linear; by default whether two derivatives are nested.
         static_arrays: Which arrays are always static by content; see `Definition`.
         name: The public name, if it is not that of the formula.
+        iterates: Whether its programs are loops; see `Definition`.
     """
 
     def make(
@@ -363,10 +375,12 @@ def operator(
             candidates=candidates,
             modes=modes,
             sized="block_size" in keywords,
+            divides="split" in keywords,
             choice=choice if "order" in keywords else None,
             curved=curved or (lambda order: Nested in modes),
             static_arrays=static_arrays,
             weighted="weights" in keywords,
+            iterates=iterates,
         )
         made = Operator(definition, function)
         return cast("TypedOperator[Parameters, Results]", made)

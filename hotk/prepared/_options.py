@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from hotk._core import Point
 from hotk.capture import StaticArrays
-from hotk.dense import Sizes
+from hotk.dense import Block, Sizes, Split
 from hotk.mode import AbstractMode, Facts
 
 
@@ -33,6 +33,7 @@ class Definition:
         candidates: From facts and sizes to the modes to try, best first.
         modes: The classes of mode that it accepts.
         sized: Whether it works in blocks.
+        divides: Whether it has a dense result, which may be divided among devices.
         choice: The class of its keyword `order`: `int`, another that hotk itself gives,
             or `None` if it has no such keyword.
         curved: From `order`, whether all results but the value are derivatives of
@@ -40,13 +41,17 @@ class Definition:
         static_arrays: Which arrays are always static by content: `ALL_INTEGERS` if the
             structure of the result is that of the indices in `f`.
         weighted: Whether it takes `weights` of the outputs.
+        iterates: Whether its programs are loops of many small operations, for which the
+            compiler takes longer than for the function.
     """
 
     __slots__ = (
         "candidates",
         "choice",
         "curved",
+        "divides",
         "formula",
+        "iterates",
         "modes",
         "name",
         "sized",
@@ -68,10 +73,12 @@ class Definition:
         candidates: Candidates,
         modes: tuple[type[AbstractMode], ...],
         sized: bool,
+        divides: bool = False,
         choice: type | None,
         curved: Callable[..., bool],
         static_arrays: StaticArrays,
         weighted: bool = False,
+        iterates: bool = False,
     ) -> None:
         self.name = name
         self.takes = takes
@@ -81,10 +88,12 @@ class Definition:
         self.candidates = candidates
         self.modes = modes
         self.sized = sized
+        self.divides = divides
         self.choice = choice
         self.curved = curved
         self.static_arrays = static_arrays
         self.weighted = weighted
+        self.iterates = iterates
 
     def call(self) -> str:
         """Write the call as it stands in messages: `hvp(f, x, v)`."""
@@ -109,7 +118,7 @@ class Options:
         mode: How the derivatives are taken.
         has_aux: Whether `f` returns `(value, aux)`.
         batched: Whether the direction is a batch of directions.
-        block_size: How many directions at once.
+        block_size: How many directions at once, and how the result is divided.
         order: The order of the derivative, or what else chooses the program.
         selected: For each leaf of the point whether `where` selects it; `None` for all.
     """
@@ -125,7 +134,7 @@ class Options:
         mode: AbstractMode,
         has_aux: bool,
         batched: bool,
-        block_size: int | None,
+        block_size: Block,
         order: object,
         selected: tuple[bool, ...] | None = None,
     ) -> None:
@@ -143,13 +152,15 @@ class Options:
         x: Point,
         v: PyTree,
         mode: AbstractMode,
-        block: int | None,
+        block: Block,
     ) -> PyTree:
         """Evaluate the formula, and arrange its results as the caller gets them."""
         formula = self.definition.formula
         keywords: dict[str, Any] = {"mode": mode}
         if self.definition.sized:
-            keywords["block_size"] = block
+            keywords["block_size"] = block.size if isinstance(block, Split) else block
+        if isinstance(block, Split):
+            keywords["split"] = block
         if self.definition.choice is not None:
             keywords["order"] = self.order
         if not self.definition.takes:

@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from hotk._core import ClosedJaxpr
 from hotk.capture import facts_of
+from hotk.dense import Block
 from hotk.mode import AbstractMode, Auto, Facts
 from hotk.primitive import NotTransposableError
 
@@ -28,7 +29,7 @@ class Plan(NamedTuple):
     Attributes:
         mode: The mode.
         why: The reason for it.
-        block: How many directions at once.
+        block: How many directions at once, and how the result is divided.
         derive_rules: Whether functions of `jax.custom_vjp` get the forward rule that
             they lack: the transpose of their reverse rule.
         by_body: Whether they get the derivative of their body instead.
@@ -37,7 +38,7 @@ class Plan(NamedTuple):
 
     mode: AbstractMode
     why: str
-    block: int | None
+    block: Block
     derive_rules: bool = False
     by_body: bool = False
     kinks: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from hotk._core import (
     Function,
     Leaf,
     Point,
+    PreparationError,
     Tangent,
     Tracer,
     function_name,
@@ -27,6 +28,7 @@ from hotk.capture import (
     Skeleton,
     dict_orders,
     in_orders,
+    sharding_of,
 )
 
 from ._call import Call
@@ -43,6 +45,7 @@ from ._store import STORE
 from ._traced import find_program
 
 
+_SHAPE = jax.ShapeDtypeStruct
 _ANSWERS = ("raise", "retrace", "cast")
 
 
@@ -67,6 +70,8 @@ def prepare(
             )
         )
     check_callable(options.definition.call(), f)
+    if any(map(_is_symbolic, jax.tree.leaves((x, rest)))):
+        return _prepare_symbolic(operator, options, f, x, rest, on_mismatch)
     typed = _typed_direction(options, x, rest)
     x, rest = in_orders(jax.tree.map(_as_jax, typed), dict_orders(typed))
     closure, call, program = _find_or_make(options, f, x, rest)
@@ -84,6 +89,57 @@ def prepare(
         operator,
         on_mismatch,
     )
+
+
+def prepare_again(prepared: Prepared, arguments: tuple[PyTree, ...]) -> Prepared:
+    """Prepare the same operator of the same function for other arguments."""
+    f = Closure(prepared.leaves, prepared.skeleton)
+    x, *rest = arguments
+    options, answer = prepared.program.options, prepared.on_mismatch
+    return prepare(prepared.operator, options, f, x, tuple(rest), answer)
+
+
+def _prepare_symbolic(
+    operator: Callable[..., PyTree],
+    options: Options,
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    on_mismatch: str,
+) -> Prepared:
+    """Make the `Prepared` for shapes with symbolic sizes, of which no array exists.
+
+    Tracers of these shapes stand for arrays, as in a `prepare` inside of `jax.jit`.
+    """
+    leaves, tree = jax.tree.flatten((x, rest))
+    shapes = {i: a for i, a in enumerate(leaves) if isinstance(a, _SHAPE)}
+    made: list[Prepared] = []
+
+    def trace(tracers: dict[int, Tracer]) -> None:
+        point, others = tree.unflatten(
+            [tracers.get(i, a) for i, a in enumerate(leaves)]
+        )
+        made.append(prepare(operator, options, f, point, others, on_mismatch))
+
+    jax.eval_shape(trace, shapes)
+    (prepared,) = made
+    if prepared.skeleton.opaque is not None:
+        raise PreparationError(
+            message(
+                f"{options.definition.name}.prepare(...)",
+                "an opaque function cannot be prepared for symbolic sizes.",
+                expected="a function whose captured arrays are found",
+                got=f"{function_name(f)}, which is traced at every call",
+                fix="`hotk.explain(f)` shows what is in the way; or prepare for sizes "
+                "that are numbers.",
+            )
+        )
+    return prepared
+
+
+def _is_symbolic(leaf: object) -> bool:
+    """Whether a leaf is a shape with a size that is not a number."""
+    return isinstance(leaf, _SHAPE) and not all(isinstance(n, int) for n in leaf.shape)
 
 
 def _find_or_make(
@@ -111,7 +167,10 @@ def _find_or_make(
                 check_nodes=False,
             )
             types = types_of(call.captured, call.inputs.arrays)
-            return closure, call, find_program(call, types)
+            given = (*call.captured, *call.inputs.arrays)
+            placed = tuple(map(sharding_of, given))
+            placed = placed if any(placed) else ()
+            return closure, call, find_program(call, types, placed)
         except (Fallback, Opaque):
             continue
     return _prepare_opaque(options, f, x, rest)
@@ -164,7 +223,9 @@ def _typed_like(x: Point, v: Tangent) -> Tangent:
 
 def _as_jax(leaf: object) -> Any:
     """Make a NumPy array or a shape what it is in every call: an array of JAX."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
+    if isinstance(leaf, _SHAPE):
+        if leaf.weak_type and leaf.dtype == jnp.result_type(leaf.dtype.type(0).item()):
+            return jnp.broadcast_to(leaf.dtype.type(0).item(), leaf.shape)
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     if not isinstance(leaf, (np.ndarray, np.generic)):
         return leaf

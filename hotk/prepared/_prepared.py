@@ -4,6 +4,7 @@ import html
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
+import jax
 from jax.tree_util import tree_flatten
 from jaxtyping import Array, PyTree
 
@@ -17,7 +18,7 @@ from hotk._core import (
     trace_context,
     varies_by_device,
 )
-from hotk.capture import Closure, Row, Signature, Skeleton
+from hotk.capture import Closure, Row, Signature, SignatureLeaf, Skeleton
 
 from ._call import Call
 from ._deleted import note_deleted
@@ -202,6 +203,16 @@ class Prepared(eqx.Module):
         )
 
     @property
+    def arguments(self) -> tuple[PyTree, ...]:
+        """The arguments prepared for, with `jax.ShapeDtypeStruct`s for the arrays."""
+        statics = self.statics.by_number
+        leaves = [
+            statics[i] if i in statics else _shape_of(leaf)
+            for i, leaf in enumerate(self.signature.leaves)
+        ]
+        return self.signature.structure.unflatten(leaves)
+
+    @property
     def info(self) -> Info:
         """Mode and why, equations, flops, bytes, and seconds to trace and compile."""
         return info_of(self.program)
@@ -223,7 +234,7 @@ class Prepared(eqx.Module):
                 expected="use in the process that prepared it",
                 got="`pickle`, or another process",
                 fix="Send the function and the arguments, and prepare it there; "
-                "or export it by `jax.export.export(jax.jit(prepared))(x, ...)`.",
+                "or write its program to a file by `hotk.export`.",
             )
         )
 
@@ -237,6 +248,11 @@ class Prepared(eqx.Module):
     def _repr_html_(self) -> str:
         text = html.escape(repr(self))
         return f"<p><code>{text}</code></p>{self.info._repr_html_()}"
+
+
+def _shape_of(leaf: SignatureLeaf) -> jax.ShapeDtypeStruct:
+    shape, dtype, weak = leaf.aval
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak, sharding=leaf.sharding)
 
 
 def _run_again(

@@ -1,5 +1,6 @@
 """`Program`: an operator for one structure and signature, traced and compiled once."""
 
+import math
 import threading
 import time
 from collections.abc import Hashable, Sequence
@@ -13,6 +14,7 @@ from hotk._core import (
     PyTreeDef,
     abandoned_if_failed,
     check_forward,
+    compiled_quickly,
     decisive_settings,
     in_trace,
     makes_keys,
@@ -21,7 +23,7 @@ from hotk._core import (
     tracers_inside,
 )
 from hotk.capture import Opaque, TracedProgram, aval_of
-from hotk.dense import recorded_blocks
+from hotk.dense import Block, recorded_blocks
 from hotk.mode import AbstractMode, Facts
 from hotk.primitive import check_linear
 
@@ -32,6 +34,9 @@ from ._plan import Plan
 from ._slot import IndirectJit, Mismatch
 
 
+# Numbers that go in: for steps on so few the compiler takes longer than the steps do.
+_SMALL = 1 << 17
+
 Types: TypeAlias = tuple[Hashable, ...]
 """How many arrays are captured, then shape, dtype and weak type of all that goes in."""
 
@@ -39,6 +44,11 @@ Types: TypeAlias = tuple[Hashable, ...]
 def types_of(captured: Sequence[Leaf], arrays: Sequence[Leaf]) -> Types:
     """Return the types of all that goes into a program."""
     return (len(captured), *map(aval_of, captured), *map(aval_of, arrays))
+
+
+def size_of(types: Types) -> int:
+    """Return how many numbers there are in all that goes in."""
+    return sum(math.prod(shape) for shape, *_ in types[1:])
 
 
 def flat_count(tree: PyTreeDef, types: Types) -> int:
@@ -188,7 +198,7 @@ class Program:
         self.tree = tree
         self.flat = flat_count(tree, types)
         self.plan = plan
-        self.block: int | None = plan.block
+        self.block: Block = plan.block
         self.facts = facts
         self.types = types
         self.compiled: jax.stages.Compiled | None = None
@@ -296,6 +306,7 @@ class Program:
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
-            self.compiled = lowered.compile()
+            quickly = self.options.definition.iterates and size_of(self.types) <= _SMALL
+            self.compiled = compiled_quickly(lowered) if quickly else lowered.compile()
             self.seconds["compile"] = time.perf_counter() - start
             return True

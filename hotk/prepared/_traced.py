@@ -1,9 +1,9 @@
 """Programs whose captured arrays are arguments: found, or traced and checked."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -50,6 +50,9 @@ from ._store import STORE
 from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 
 
+Placed: TypeAlias = tuple[Hashable, ...]
+"""The shardings of what goes into a program; empty if all is on single devices."""
+
 HOST_KEEPS = "a host callback keeps what it captured"
 
 
@@ -77,26 +80,35 @@ def call_traced(call: Call) -> PyTree:
     return runner.run(call, captured, arrays)
 
 
-def find_program(call: Call, types: Types) -> Program:
+def find_program(call: Call, types: Types, placed: Placed = ()) -> Program:
     """Return the program of a call for what goes into it, made if there is none.
 
     The size of a named axis, for one, is a number in the program: so each context has
     its own.
+
+    Args:
+        call: The call.
+        types: The types of what goes in.
+        placed: How arrays on several devices are divided, if the program is to be the
+            one that is compiled for them. JAX compiles a jitted function for each by
+            itself; but a `Prepared` is compiled once, and tells what that cost.
     """
     entry = STORE.entries.get(call.store_key)
-    key = types, trace_context()
+    key = types, (*trace_context(), *placed)
     program = None if entry is None else entry.programs.get(key)
     if program is None:
         what = _what_is_new(call, types)
-        program = own_program(call, types, trace_function(call))
+        program = own_program(call, types, trace_function(call), placed)
         STORE.missed(what)
     return program
 
 
-def own_program(call: Call, types: Types, traced: TracedFunction) -> Program:
+def own_program(
+    call: Call, types: Types, traced: TracedFunction, placed: Placed = ()
+) -> Program:
     """Return the program that is the function's own, made if there is none."""
     entry = STORE.entries.get(call.store_key)
-    key = types, trace_context()
+    key = types, (*trace_context(), *placed)
     program = None if entry is None else entry.programs.get(key)
     if program is None:
         program = make_program(call, traced, traced.primal, call.captured)
@@ -110,7 +122,7 @@ def _what_is_new(call: Call, types: Types) -> str:
     if entry is None:
         return f"{name}: {what_is_new(call)}"
     known = types in {other for other, _ in (*entry.programs, *entry.runners)}
-    what = "other settings or named axes" if known else "a new signature"
+    what = "other settings, axes or devices" if known else "a new signature"
     return f"{name}: {what}"
 
 

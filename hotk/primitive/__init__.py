@@ -1,10 +1,11 @@
-"""Two primitives that carry all derivative rules; `custom_vjp` with a forward rule."""
+"""Primitives of hotk: derivative rules, sums over devices, how results are divided."""
 
 from ._across import (
     shared as shared,
     shared_axes as shared_axes,
     summed as summed,
 )
+from ._alike import divided_as as divided_as
 from ._custom_vjp import (
     NotTransposableError as NotTransposableError,
     with_forward_rules as with_forward_rules,

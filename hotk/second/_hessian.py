@@ -1,8 +1,11 @@
 """`hessian`: all second derivatives, as arrays."""
 
-from jaxtyping import PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from hotk._core import Argnums, Function, Keywords, Point, Where
+from hotk.dense import By, Split
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -27,6 +30,8 @@ def value_gradient_and_hessian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
+    split: By | Split | None = None,
+    mesh_axis: str | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian of a function.
 
@@ -49,6 +54,11 @@ def value_gradient_and_hessian(
             tuple, as for `jax.grad`. The first by default.
         kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns at once. Chosen from the program if left out.
+        split: `"columns"` or `"rows"`: divide work and result among the devices of
+            `mesh_axis`. A leaf without an axis whose length their number divides stays
+            whole on each.
+        mesh_axis: The axis of the mesh, for `split`; it may be left out if the mesh has
+            one axis.
 
     Returns:
         The triple `(y, gradient, hessian)`. The Hessian has the structure of
@@ -60,8 +70,9 @@ def value_gradient_and_hessian(
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
         OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If `f` has no second derivative in this mode.
-        TooLargeError: If the Hessian would exceed the memory budget
-            (`hotk.memory_budget`); nothing is allocated then.
+        StructureError: If `split` is given and there is no mesh, or no such axis.
+        TooLargeError: If the Hessian, or the part of one device, would exceed the
+            memory budget (`hotk.memory_budget`); nothing is allocated then.
 
     Example:
         >>> f = lambda x: x[0] ** 2 * x[1]
@@ -73,7 +84,7 @@ def value_gradient_and_hessian(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7.
             SIAM.
     """
-    return _dense(f, x, mode, block_size)
+    return _dense(f, x, mode, block_size, split)
 
 
 @operator(wants="inexact", candidates=second_order_candidates, modes=(Nested,))
@@ -87,6 +98,8 @@ def hessian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
+    split: By | Split | None = None,
+    mesh_axis: str | None = None,
 ) -> PyTree:
     r"""Compute the Hessian $H_{ij} = \partial^2 f / \partial x_i \partial x_j$.
 
@@ -109,6 +122,11 @@ def hessian(
             tuple, as for `jax.grad`. The first by default.
         kwargs: Keyword arguments of `f`, held fixed.
         block_size: How many columns at once. Chosen from the program if left out.
+        split: `"columns"` or `"rows"`: divide work and result among the devices of
+            `mesh_axis`. A leaf without an axis whose length their number divides stays
+            whole on each.
+        mesh_axis: The axis of the mesh, for `split`; it may be left out if the mesh has
+            one axis.
 
     Returns:
         The Hessian, with the structure of `jax.hessian(f)(x)`: the structure of `y`,
@@ -119,8 +137,9 @@ def hessian(
         DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
         OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If `f` has no second derivative in this mode.
-        TooLargeError: If the Hessian would exceed the memory budget
-            (`hotk.memory_budget`); nothing is allocated then.
+        StructureError: If `split` is given and there is no mesh, or no such axis.
+        TooLargeError: If the Hessian, or the part of one device, would exceed the
+            memory budget (`hotk.memory_budget`); nothing is allocated then.
 
     Example:
         >>> hotk.hessian(lambda x: x[0] ** 2 * x[1], jnp.ones(2)).tolist()
@@ -130,14 +149,38 @@ def hessian(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7.
             SIAM.
     """
-    return _dense(f, x, mode, block_size)[2:]
+    return _dense(f, x, mode, block_size, split)[2:]
 
 
 def _dense(
-    f: Function, x: Point, mode: AbstractMode, block: int | None
+    f: Function,
+    x: Point,
+    mode: AbstractMode,
+    size: int | None,
+    split: By | Split | None,
 ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
     """Return `y`, its gradient, its Hessian, and `aux`."""
+    block = split if isinstance(split, Split) else size
     refuse_complex("hessian(f, x)", x, "hvp")
-    check_budget("hessian(f, x)", f, x, order=2)
+    check_budget("hessian(f, x)", f, x, order=2, block=block)
     assert isinstance(mode, Nested)
-    return mode.hessian(f, x, block)
+    y, gradient, hessian, aux = mode.hessian(f, x, block)
+    if isinstance(block, Split) and block.by == "rows":
+        hessian = jax.tree.map(lambda a, h: _turned(a, h, x), y, hessian)
+    return y, gradient, hessian, aux
+
+
+def _turned(y: Array, hessian: PyTree, x: Point) -> PyTree:
+    """Make rows of columns: a Hessian is symmetric, so no number leaves its device."""
+    points, structure = jax.tree.flatten(x)
+    table = [structure.flatten_up_to(row) for row in structure.flatten_up_to(hessian)]
+
+    def block(i: int, j: int) -> Array:
+        ahead, row, column = y.ndim, points[i].ndim, points[j].ndim
+        first, last = ahead + column, ahead + column + row
+        order = [*range(ahead), *range(first, last), *range(ahead, first)]
+        return jnp.transpose(table[j][i], order)
+
+    each = range(len(points))
+    rows = [structure.unflatten([block(i, j) for j in each]) for i in each]
+    return structure.unflatten(rows)

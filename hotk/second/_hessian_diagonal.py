@@ -13,6 +13,7 @@ from hotk.mode import (
     weak_like,
 )
 from hotk.prepared import operator
+from hotk.primitive import divided_as
 
 
 @operator(candidates=along_candidates, modes=(Nested, Taylor))
@@ -69,4 +70,4 @@ def hessian_diagonal(
     refuse_complex("hessian_diagonal(f, x)", x, "hvp")
     assert isinstance(mode, (Nested, Taylor))
     _, diagonal, aux = mode.diagonal(f, x, block_size)
-    return weak_like(diagonal, x), aux
+    return divided_as(weak_like(diagonal, x), x), aux

@@ -12,6 +12,7 @@ from hotk.mode import (
     second_order_candidates,
 )
 from hotk.prepared import check_bytes, operator
+from hotk.primitive import divided_as
 
 
 @operator(
@@ -189,10 +190,13 @@ def hvp(
 
 
 def _checked(results: tuple[PyTree, ...], x: Point) -> tuple[PyTree, ...]:
-    """Refuse products of several outputs by complex numbers, or of too many."""
-    y, _, product, _ = results
+    """Divide gradient and product among devices as `x` is.
+
+    Products of several outputs are refused by complex numbers, or if they are too many.
+    """
+    y, gradient, product, aux = results
     if jax.tree.structure(y) == jax.tree.structure(0) and not y.ndim:
-        return results
+        return y, divided_as(gradient, x), divided_as(product, x), aux
     refuse_complex("hvp(f, x, v)", x, "hvp(f, x, v, weights=u)")
     # Shapes so far: the operator is being traced.
     needed = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(product))

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Vector, describe_tree
-from hotk.linop import AbstractOperator, space
+from hotk.dense import By
+from hotk.linop import AbstractOperator, BlockDiagonal, space
 from hotk.prepared import check_bytes
 
 
@@ -65,9 +66,18 @@ class AbstractCovariance(AbstractOperator):
         flat = space.flattened(v)
         return space.unflattened(self.root(self.root_transposed(flat)), self.like)
 
-    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Float[Array, "n n"]:
         """Return the matrix; see `AbstractOperator.matrix`."""
-        del block_size
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.matrix(
+                self, block_size, split=split, mesh_axis=mesh_axis
+            )
         n, dtype = self.size, self.dtype
         alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
         check_bytes("covariance", n, n * n * dtype.itemsize, alternatives)
@@ -111,9 +121,18 @@ class DenseCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return _product(rows, self.matrix_root)
 
-    def matrix(self, block_size: int | None = None) -> Float[Array, "n n"]:
+    def matrix(
+        self,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
+    ) -> Float[Array, "n n"]:
         """Return the matrix."""
-        del block_size
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.matrix(
+                self, block_size, split=split, mesh_axis=mesh_axis
+            )
         return _product(self.matrix_root, self.matrix_root.T)
 
     def diagonal(self, block_size: int | None = None) -> Vector:
@@ -249,6 +268,52 @@ class LowRankCovariance(AbstractCovariance):
         weights = self.deviations**2 - self.rest**2
         variances = self.rest**2 + _product(weights, self.vectors**2)
         return space.unflattened(variances, self.like)
+
+
+@final
+class KroneckerCovariance(AbstractCovariance):
+    r"""A covariance $c\, R^2$ with a symmetric block diagonal root R.
+
+    Attributes:
+        template: A vector of the space.
+        block_root: The root R, by eigenvectors of Kronecker factors.
+        squared: The matrix $R^2$.
+        factor: The root of the number c.
+        log_det: The logarithm of the determinant.
+    """
+
+    template: Vector
+    block_root: BlockDiagonal
+    squared: BlockDiagonal
+    factor: Scalar
+    log_det: Scalar
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.size
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return self.log_det
+
+    def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root, which is symmetric."""
+        rows = noise.reshape(-1, noise.shape[-1])
+        of_row = lambda row: space.flattened(
+            self.block_root.mv(space.unflattened(row, self.template))
+        )
+        return (self.factor * jax.vmap(of_row)(rows)).reshape(noise.shape)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self.root(rows)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        return space.times(self.factor**2, self.squared.diagonal())
 
 
 def standard_errors(covariance: AbstractCovariance) -> Vector:

@@ -63,6 +63,62 @@ def test_an_error_names_ours(name, theirs, ours):
     assert f"Write `{ours}=`." in text
 
 
+# Of optimizers, with the names of SciPy, optax, jaxopt and torch.
+OF_OPTIMIZERS = [
+    ("trust_region", "initial_trust_radius", "radius"),
+    ("trust_region", "max_trust_radius", "max_radius"),
+    ("scale_by_trust_region", "eta", "accept"),
+    ("newton_cg", "eta", "max_tol"),
+    ("newton_cg", "cg_maxiter", "max_steps"),
+    ("newton", "ridge", "damping"),
+    ("levenberg_marquardt", "init_damping", "damping"),
+    ("scale_by_natural_gradient", "rng", "seed"),
+    ("sophia", "lr", "learning_rate"),
+    ("scale_by_sophia", "update_interval", "every"),
+    ("scale_by_adahessian", "beta2", "b2"),
+    ("scale_by_adahessian", "key", "seed"),
+    ("cubic_newton", "lr", "learning_rate"),
+    ("scale_by_line_search", "c1", "decrease"),
+]
+
+
+@pytest.mark.parametrize(("name", "theirs", "ours"), OF_OPTIMIZERS)
+def test_optimizers_name_ours(name, theirs, ours):
+    make = getattr(hotk.optim, name)
+    with pytest.raises(TypeError) as error:
+        make(**{theirs: 1})
+    assert f"`{name}(...)`: there is no keyword `{theirs}`." in str(error.value)
+    assert f"Write `{ours}=`." in str(error.value)
+    make(**{ours: 1})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("maxiter", "max_steps"), ("tol", "tol"), ("gtol", "tol"), ("disp", "progress")],
+)
+def test_optimizers_send_limits_of_a_minimization_to_it(theirs, ours):
+    with pytest.raises(TypeError) as error:
+        hotk.optim.newton_cg(**{theirs: 1})
+    text = str(error.value)
+    assert f"there is no keyword `{theirs}`: it is of the whole minimization" in text
+    assert f"hotk.optim.minimize(f, x0, hotk.optim.newton_cg(...), {ours}=...)" in text
+
+
+def test_every_optimizer_knows_unknown_keywords():
+    makers = [make for name, make in vars(hotk.optim).items() if name in _MAKERS]
+    assert len(makers) == len(_MAKERS)
+    for make in makers:
+        with pytest.raises(TypeError, match=r"there is no keyword `sigma`"):
+            make(sigma=1)
+
+
+_NAMES = (
+    *("newton_cg", "trust_region", "newton", "cubic_newton", "levenberg_marquardt"),
+    *("natural_gradient", "sophia", "adahessian"),
+)
+_MAKERS = {*_NAMES, *(f"scale_by_{name}" for name in _NAMES), "scale_by_line_search"}
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_an_unknown_keyword_gets_the_list(name):
     function, arguments = CALLS[name]

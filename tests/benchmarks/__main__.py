@@ -1,12 +1,18 @@
 """All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
 
 But for the corpus, which has a table of its own: `python -m tests.benchmarks.everyday`.
+With `--gpu` the table of a GPU, and nothing where there is none.
 """
+
+import sys
+
+import jax
 
 from tests.benchmarks import (
     accuracy,
     calls,
     first_call,
+    gpu,
     hessians,
     imports,
     minimizers,
@@ -21,20 +27,28 @@ from tests.benchmarks import (
 from tests.benchmarks.table import run
 
 
+EVERYWHERE = (
+    calls.measure,
+    products.measure,
+    hessians.measure,
+    operators.measure,
+    accuracy.measure,
+    rules.measure,
+    taylor.measure,
+    minimizers.measure,
+    training.measure,
+    usages.measure,
+    statistics.measure,
+    first_call.measure,
+    imports.measure,
+)
+
+
 if __name__ == "__main__":
-    run(
-        str(__doc__),
-        calls.measure,
-        products.measure,
-        hessians.measure,
-        operators.measure,
-        accuracy.measure,
-        rules.measure,
-        taylor.measure,
-        minimizers.measure,
-        training.measure,
-        usages.measure,
-        statistics.measure,
-        first_call.measure,
-        imports.measure,
-    )
+    if "--gpu" not in sys.argv:
+        run(str(__doc__), *EVERYWHERE)
+    elif jax.default_backend() == "gpu":
+        sys.argv.remove("--gpu")
+        run(str(gpu.__doc__), gpu.measure)
+    else:
+        print(f"no GPU: JAX runs on {jax.default_backend()}")

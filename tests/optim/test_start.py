@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+import hotk
 from hotk import optim
 from hotk.linop import space
 from hotk.optim._flat import Known, stepping
@@ -159,6 +160,40 @@ def test_wrappers_that_branch_compile_once_within_with_params():
         # MultiSteps hands on the mean of two
         first = steps[isinstance(state, optax.MultiStepsState)]
         np.testing.assert_allclose(first["a"], -np.tanh(np.ones(3)), rtol=1e-5)
+
+
+def test_models_and_residuals_compile_once_within_with_params():
+    p = {"a": jnp.array([0.5, 2.0]), "b": jnp.array([3.0])}
+    labels = {"a": "curved", "b": "plain"}
+
+    def residuals(y):
+        return lambda p: jnp.concatenate([p["a"], p["b"]]) ** 2 - y
+
+    def model(y):
+        loss = hotk.curvature.SquaredError(y, reduction="sum")
+        return {"model_fn": lambda p: residuals(0.0)(p), "loss_fn": loss}
+
+    for keywords in (lambda y: {"residual_fn": residuals(y)}, model):
+        state = None
+        for i in range(3):
+            inner = {
+                "curved": optim.levenberg_marquardt(1.0, damping=1e-9, max_tol=1e-9),
+                "plain": optax.sgd(0.1),
+            }
+            transform = optim.with_params(optax.partition(inner, labels))
+            state = transform.init(p)
+            y = np.array([1.0, 2.0, 3.0]) + i
+            r = np.array([0.5, 2.0, 3.0]) ** 2 - y
+            jacobian = np.diag([1.0, 4.0, 6.0])
+            g = jacobian @ r
+            slopes = {"a": jnp.asarray(g[:2]), "b": jnp.asarray(g[2:])}
+            given = keywords(jnp.asarray(y))
+            with compiles() as count:
+                step, state = transform.update(slopes, state, p, **given)
+            assert count() <= (i == 0)
+            exact = -np.linalg.solve(jacobian.T @ jacobian, g)[:2]
+            np.testing.assert_allclose(step["a"], exact, rtol=1e-3)
+            np.testing.assert_allclose(step["b"], -0.1 * g[2:], rtol=1e-6)
 
 
 # ----- Memory

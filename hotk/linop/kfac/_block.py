@@ -51,10 +51,16 @@ class KroneckerBlock(AbstractBlock):
         """Return `A x G`."""
         return self.G.columns(self.A.rows(x))
 
-    def inverse(self, damping: Float[Array, ""]) -> "KroneckerBlock":
-        r"""Return $(A + \pi \sqrt\lambda I)^{-1} \otimes (G + \sqrt\lambda / \pi I)^{-1}$.
+    def diagonal_entries(self) -> Array:
+        """Return the outer product of the diagonals of the factors."""
+        a, g = self.A.diagonal_values, self.G.diagonal_values
+        return a[..., :, None] * g[..., None, :]
 
-        The number $\pi$ is the root of the ratio of the mean eigenvalues of A and G.
+    def inverse(self, damping: Float[Array, ""]) -> "KroneckerBlock":
+        r"""Return the product of the inverses of both factors, damped.
+
+        It is $(A + \pi \sqrt\lambda I)^{-1} \otimes (G + \sqrt\lambda / \pi I)^{-1}$
+        with $\pi$ the root of the ratio of the mean eigenvalues of A and G.
         """
         tiny = jnp.finfo(self.A.values.dtype).tiny
         ratio = jnp.maximum(self.A.mean, tiny) / jnp.maximum(self.G.mean, tiny)
@@ -107,6 +113,10 @@ class DenseBlock(AbstractBlock):
         """Return the product with its entries."""
         return (self.matrix @ x[..., None])[..., 0]
 
+    def diagonal_entries(self) -> Array:
+        """Return the diagonal."""
+        return jnp.diagonal(self.matrix, axis1=-2, axis2=-1)
+
     def inverse(self, damping: Float[Array, ""]) -> "DenseBlock":
         """Return the inverse of the block plus a multiple of the identity."""
         matrix = inverse(shifted(self.matrix, damping))
@@ -120,9 +130,7 @@ class DenseBlock(AbstractBlock):
     def eigh(self) -> "EigenBlock":
         """Return the block by its eigenvalues."""
         values, vectors = Factor(self.matrix, False).eigh()
-        return EigenBlock(
-            self.layout, self.origin, vectors, None, values
-        )
+        return EigenBlock(self.layout, self.origin, vectors, None, values)
 
 
 @final
@@ -153,6 +161,10 @@ class DiagonalBlock(AbstractBlock):
     def mv(self, x: Array) -> Array:
         """Return the product with its entries."""
         return self.diagonal * x
+
+    def diagonal_entries(self) -> Array:
+        """Return the diagonal."""
+        return self.diagonal
 
     def inverse(self, damping: Float[Array, ""]) -> "DiagonalBlock":
         """Return the inverse of the block plus a multiple of the identity."""

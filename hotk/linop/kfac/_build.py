@@ -22,6 +22,7 @@ from hotk._core import (
     placed_equations,
 )
 from hotk.curvature import AbstractLoss
+from hotk.dense import promoted
 
 from ._block import DenseBlock, DiagonalBlock, KroneckerBlock
 from ._factor import Factor
@@ -130,7 +131,7 @@ def blocks_of(
     def perturbed(taps: Taps, row: PyTree) -> tuple[Array, Taps]:
         given = [*leaves, *jax.tree.leaves(rows.one(row))]
         (z,), read = run(closed, given, sites, taps)
-        return z[0], read
+        return jnp.asarray(z)[0], read
 
     vectors = lambda z: curvature_vectors(
         loss, z, options.estimate, key, options.samples
@@ -211,9 +212,7 @@ def _terms(
         a, g = joined(each)
         bias = None if group.bias is None else group.bias.factor
         rows = sites[0].sizes[1] if table else None
-        A = input_factor(
-            a, options.approximation, dtype=g.dtype, rows=rows, bias=bias
-        )
+        A = input_factor(a, options.approximation, dtype=g.dtype, rows=rows, bias=bias)
         G = output_factor(g, options.approximation)
         terms.append((G, A) if swapped else (A, G))
     return terms
@@ -239,7 +238,7 @@ def _of_rest(
     blocks: list[AbstractBlock] = []
     for entries, _ in (d for d in direct if d.reason == ("", "")):
         leaf = leaves[entries.leaf]
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        wide = promoted(leaf.dtype, jnp.float32)
         zeros = jnp.zeros(entries.shape, wide)
         origin = Origin((names[entries.leaf],), (), ())
         blocks.append(DiagonalBlock(Layout((entries,)), origin, zeros))

@@ -51,6 +51,14 @@ class EigenBlock(AbstractBlock):
         x = x if self.right is None else x @ jnp.swapaxes(self.right, -1, -2)
         return x if self.layout.sizes is not None else x[..., 0]
 
+    def diagonal_entries(self) -> Array:
+        """Return the diagonal, by the squares of the vectors."""
+        flat, d = self.layout.sizes is None, self.values
+        d = d[..., None] if flat else d
+        d = d if self.left is None else self.left**2 @ d
+        d = d if self.right is None else d @ jnp.swapaxes(self.right, -1, -2) ** 2
+        return d[..., 0] if flat else d
+
     def inverse(self, damping: Float[Array, ""]) -> "EigenBlock":
         """Return the inverse of the block plus a multiple of the identity."""
         return self.with_values(1 / (self.values + damping.astype(self.dtype)))

@@ -109,9 +109,7 @@ def _uses(jaxpr: Jaxpr) -> Counter:
     return Counter(a for a in [*atoms, *jaxpr.outvars] if not isinstance(a, Literal))
 
 
-def _step(
-    equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found
-) -> _Values:
+def _step(equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found) -> _Values:
     name, count = equation.primitive.name, len(equation.outvars)
     varies = any(v is Other.VARIES or isinstance(v, Output) for v in inputs)
     rest: _Values = [Other.VARIES if varies else Other.FIXED] * count
@@ -206,9 +204,7 @@ def _match(
     return site
 
 
-def _scan(
-    equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found
-) -> _Values:
+def _scan(equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found) -> _Values:
     """Walk the body of a scan; parameters are constants of it, or one slice a step."""
     parameters = equation.params
     body, length = parameters["jaxpr"].jaxpr, parameters["length"]

@@ -99,6 +99,10 @@ class AbstractBlock(eqx.Module):
         """Return the product with these entries, as its layout takes them."""
 
     @abc.abstractmethod
+    def diagonal_entries(self) -> Array:
+        """Return the diagonal, arranged as its entries are."""
+
+    @abc.abstractmethod
     def inverse(self: B, damping: Float[Array, ""]) -> B:
         """Return the inverse of the block plus a multiple of the identity."""
 

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from hotk.dense import promoted
+
 from ._factor import Factor
 from ._site import Kind, Site
 
@@ -66,7 +68,7 @@ def positions_of(site: Site, read: Array, back: Array) -> Positions:
     factor = site.view.factor
     if not width:
         return Positions(a, g * factor)
-    dtype = jnp.promote_types(a.dtype, g.dtype)
+    dtype = promoted(a.dtype, g.dtype)
     return Positions(a.astype(dtype) * factor, g.astype(dtype))
 
 
@@ -127,7 +129,10 @@ def input_factor(
 
 
 def _row_moments(
-    i: Num[Array, "*heads group N T"], rows: int, approximation: Approximation, dtype: jnp.dtype
+    i: Num[Array, "*heads group N T"],
+    rows: int,
+    approximation: Approximation,
+    dtype: jnp.dtype,
 ) -> Float[Array, "*heads group rows"]:
     """Return the mean squares of the indicator of each row of a table."""
     *heads, examples, times = i.shape

@@ -59,9 +59,7 @@ def signals(
         vectors: From the outputs to the vectors to pull back.
     """
     count = len(jax.tree.leaves(rows)[0])
-    zeros = {
-        s.path: jnp.zeros((count, *s.lengths, *s.shape), s.dtype) for s in sites
-    }
+    zeros = {s.path: jnp.zeros((count, *s.lengths, *s.shape), s.dtype) for s in sites}
     run = lambda taps: jax.vmap(model)(taps, rows)
     z, pull, read = jax.vjp(run, zeros, has_aux=True)
     u = vectors(z)

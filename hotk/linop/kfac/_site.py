@@ -35,10 +35,10 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass
 class Site:
-    """One use of entries of the parameters.
+    r"""One use of entries of the parameters.
 
     The gradient by a matrix of entries is a sum over positions of an outer product,
-    $\\sum_t a_t g_t^T$, of what the operation reads, `a`, and of the gradient `g` by
+    $\sum_t a_t g_t^T$, of what the operation reads, `a`, and of the gradient `g` by
     its output. Grouped operations have such a matrix for each group.
 
     Attributes:

@@ -27,7 +27,8 @@ def _convert(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View] | N
 
 def _reshape(view: View, equation: JaxprEqn, numbers: Numbers) -> list[View] | None:
     del numbers
-    if equation.params.get("dimensions") is not None:
+    transposes = equation.primitive.name == "reshape" and equation.params["dimensions"]
+    if transposes:
         return None
     return _listed(view.reshaped(_shape(equation)))
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from hotk._core import RandomKey, TooLargeError, bytes_name, message
 from hotk.curvature import AbstractLikelihood, AbstractLoss
+from hotk.dense import promoted
 from hotk.prepared import memory_budget
 
 
@@ -54,7 +55,7 @@ def _roots(loss: AbstractLoss, z: Float[Array, "N *outputs"]) -> Vectors:
         raise TooLargeError(
             message(
                 "KFACOperator(model, loss, x, *args)",
-                f"the Hessian of the loss by {m} outputs, for each of {count} examples, "
+                f"the Hessian of the loss by {m} outputs for each of {count} examples "
                 "exceeds the memory budget.",
                 expected=f"at most {bytes_name(memory_budget())}",
                 got=bytes_name(size),
@@ -69,6 +70,7 @@ def _roots(loss: AbstractLoss, z: Float[Array, "N *outputs"]) -> Vectors:
     units = jnp.eye(m, dtype=z.dtype).reshape(m, 1, *z.shape[1:])
     columns = jax.vmap(lambda u: product(z, jnp.broadcast_to(u, z.shape)))(units)
     h = columns.reshape(m, count, m).transpose(1, 2, 0)
+    h = h.astype(promoted(z.dtype, jnp.float32))  # LAPACK has no lower precision
     values, vectors = jnp.linalg.eigh(h)
     half = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
-    return half.transpose(2, 0, 1).reshape(m, *z.shape)
+    return half.transpose(2, 0, 1).reshape(m, *z.shape).astype(z.dtype)

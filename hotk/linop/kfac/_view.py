@@ -107,7 +107,7 @@ class View:
         return dataclasses.replace(self, factor=self.factor * factor)
 
     def in_scan(self, length: int, *, sliced: bool) -> "View":
-        """Return what the body of a scan sees of it: a slice, or all of it each time."""
+        """Return what the body of a scan sees: a slice, or all of it each time."""
         step = self.strides[0] if sliced else 0
         inside = self._with(self.shape[1:], self.strides[1:]) if sliced else self
         return dataclasses.replace(inside, scans=(*self.scans, (length, step)))

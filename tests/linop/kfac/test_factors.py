@@ -90,7 +90,7 @@ def test_sampled_factors_approach_the_exact_ones():
 
 
 def patches(x, size):
-    """Return the window at each place: (examples, places, height * width * channels)."""
+    """Return the window at each place, an array of (examples, places, numbers)."""
     n, rows, columns, _ = x.shape
     windows = [
         x[:, i : i + size, j : j + size].reshape(n, -1)

@@ -1,0 +1,31 @@
+"""Numbers of the host as arrays of JAX, without a program for each shape and dtype."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, DTypeLike
+
+from ._compat import ARRAY, in_trace
+
+
+_OF_HOST = (bool, int, float, complex, np.generic, np.ndarray)
+
+
+def from_host(number: ArrayLike, dtype: DTypeLike | None = None) -> Array:
+    """Return `jnp.asarray` of a number: that compiles a program, and this does not.
+
+    Args:
+        number: A number, or an array of NumPy, which is copied. Anything else is left
+            to `jnp.asarray`, but for one number in an array of JAX that gets another
+            dtype, which goes by the host.
+        dtype: The dtype of the result; a number of Python is weakly typed without it.
+    """
+    if in_trace():  # where it compiles nothing, and an array is a constant
+        return jnp.asarray(number, dtype)
+    if type(number) is ARRAY and dtype is not None and not number.committed:
+        number = np.asarray(number) if number.ndim == 0 else number
+    if not isinstance(number, _OF_HOST):
+        return jnp.asarray(number, dtype)
+    if dtype is None and not isinstance(number, np.ndarray):
+        return jax.device_put(number)
+    return jax.device_put(np.array(number, dtype))

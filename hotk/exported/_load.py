@@ -1,0 +1,154 @@
+"""`load`: a program from bytes, called as the function that it was exported from."""
+
+import os
+from pathlib import Path
+from typing import final
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import PreparationError, describe, extra, leaf_name, message
+
+from ._plain import plain
+
+
+@final
+class ExportedProgram:
+    """A program that `hotk.export` has written: called with arrays, in the same order.
+
+    It takes the arguments of the function that was exported, or the same with dicts,
+    lists and tuples in place of other nodes of trees, and returns dicts, lists and
+    tuples. It is a function for `jax.jit`, and is compiled at the first call for each
+    set of sizes. It has no derivatives, and `jax.vmap` of it raises.
+
+    Attributes:
+        exported: What `jax.export.deserialize` returns.
+        platforms: The platforms that it runs on.
+
+    Example:
+        >>> cube = hotk.gradient.prepare(lambda x: jnp.sum(x**3), jnp.ones(2))
+        >>> program = hotk.load(hotk.export(cube))
+        >>> program
+        <ExportedProgram gradient(f32[2]) for cpu, cuda, tpu>
+        >>> program(jnp.array([1.0, 2.0])).tolist()
+        [3.0, 12.0]
+    """
+
+    __slots__ = ("_run", "exported", "platforms")
+
+    def __init__(self, exported: jax.export.Exported) -> None:
+        """Wrap a program.
+
+        Args:
+            exported: What `jax.export.deserialize` returns.
+        """
+        self.exported = exported
+        self.platforms = tuple(exported.platforms)
+
+        def run(*args: PyTree, **named: PyTree) -> PyTree:
+            _check(exported, args, named)
+            return exported.call(*args, **named)
+
+        run.__name__ = exported.fun_name
+        self._run = jax.jit(run)
+
+    def __call__(self, *args: PyTree, **named: PyTree) -> PyTree:
+        """Run the program.
+
+        Args:
+            *args: The arguments, after a tuple of the captured arrays if these are
+                arguments of the program.
+            **named: `kwargs` and `weights`, if it was prepared with some.
+
+        Returns:
+            What the function returned, with dicts, lists and tuples in place of other
+            nodes of trees.
+
+        Raises:
+            PreparationError: If an argument has another structure, rank or dtype.
+        """
+        args, named = plain((args, named), _array)
+        return self._run(*args, **named)
+
+    def __repr__(self) -> str:
+        """Show the arguments and the platforms."""
+        inputs = ", ".join(map(describe, self.exported.in_avals))
+        where = ", ".join(self.platforms)
+        return f"<ExportedProgram {self.exported.fun_name}({inputs}) for {where}>"
+
+
+def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
+    """Return the program that `hotk.export` has written.
+
+    Args:
+        source: The bytes, or the path of the file that holds them.
+
+    Raises:
+        ImportError: If the package `flatbuffers` is missing (the extra `export`).
+        ValueError: If there is no program in the bytes.
+
+    Example:
+        >>> f = lambda x: jnp.sum(jnp.sin(x))
+        >>> data = hotk.export(lambda x: hotk.hessian_diagonal(f, x), jnp.ones(2))
+        >>> hotk.load(data)(jnp.zeros(2)).tolist()
+        [0.0, 0.0]
+    """
+    extra("flatbuffers", "export")
+    named = isinstance(source, (str, os.PathLike))
+    data = Path(source).read_bytes() if named else source
+    try:
+        return ExportedProgram(jax.export.deserialize(bytearray(data)))
+    except Exception as error:  # whatever reading other bytes as a table may raise
+        raise ValueError(
+            message(
+                f"hotk.load({os.fspath(source)!r})" if named else "hotk.load(data)",
+                "there is no program in it that this version of JAX can read.",
+                expected="what `hotk.export` has written, with an equal or older JAX",
+                got=f"{len(data)} bytes, and {type(error).__name__} in reading them",
+                fix="Export again, with the JAX of the process that loads it.",
+            )
+        ) from error
+
+
+def _array(leaf: object) -> object:
+    """Return arrays and numbers, and `None` for what is no argument of a program."""
+    numeric = hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
+    return leaf if numeric else None
+
+
+def _check(
+    exported: jax.export.Exported, args: tuple[PyTree, ...], named: dict[str, PyTree]
+) -> None:
+    """Raise if an argument is another than was exported; sizes are compared by JAX."""
+    call = f"hotk.load(...), called as {exported.fun_name}(...)"
+    fix = "Pass what was exported, or export again for these arguments."
+    structure = jax.tree.structure((args, named))
+    if structure != exported.in_tree:
+        raise PreparationError(
+            message(
+                call,
+                "the arguments have another structure than was exported.",
+                expected=str(exported.in_tree),
+                got=str(structure),
+                fix=fix,
+            )
+        )
+    paths, _ = jax.tree_util.tree_flatten_with_path((args, named))
+    for (path, leaf), expected in zip(paths, exported.in_avals, strict=True):
+        found = jax.typeof(leaf)
+        if found.ndim == expected.ndim and found.dtype == expected.dtype:
+            continue
+        root = "args" if path[0].idx == 0 else "named"
+        wide = expected.dtype.itemsize == 8 and jnp.result_type(float) == "float32"
+        raise PreparationError(
+            message(
+                call,
+                f"`{leaf_name(root, path[1:])}` is another array than was exported.",
+                expected=describe(expected),
+                got=describe(found),
+                fix='Set `jax.config.update("jax_enable_x64", True)` first.'
+                if wide
+                else fix,
+            )
+        )

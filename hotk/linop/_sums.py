@@ -1,0 +1,192 @@
+"""Sums of what operators of batches give, over all batches of a data set."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PyTree
+
+from hotk.prepared import jitted
+
+from . import space
+from ._frozen import arrays_of, inputs_of
+from ._of_batch import ONE_PROGRAM, OfBatch
+from ._point_operator import AbstractPointOperator, with_fields
+from ._source import Source, no_batch, padded, row_count
+from ._stacked import Stacked, stacked
+
+
+# So many numbers are moved to a device in the time of a call of JAX.
+_SMALL = 1 << 14
+
+
+class Adding:
+    """Adds what an operator of a batch gives to a sum.
+
+    Attributes:
+        operator: The operator of a batch, without its arrays.
+        of_batch: What to sum.
+        v: What that takes besides.
+        dtype: The dtype in which batches are summed.
+        shapes: The shapes and dtypes of what is summed, `None` if they are not known.
+    """
+
+    def __init__(
+        self,
+        operator: AbstractPointOperator,
+        of_batch: OfBatch,
+        v: PyTree,
+        dtype: DTypeLike | None,
+        shapes: PyTree = None,
+    ) -> None:
+        self.operator, self.of_batch, self.v = operator, of_batch, v
+        self.dtype, self.shapes = dtype, shapes
+
+    def __call__(self, total: PyTree, batch: PyTree, weight: float) -> PyTree:
+        """Add the result for a batch, times a weight; `None` is an empty sum."""
+        if self.of_batch not in ONE_PROGRAM:
+            h = with_fields(self.operator, args=(arrays_of(batch),))
+            part = self.of_batch(h, self.v)
+            return _plus(self._zero(part) if total is None else total, part, weight)
+        # One call of JAX for a batch: the rest of them would be most of the time.
+        inputs = self.operator, inputs_of(batch), self.v
+        if total is None:
+            total = self._begun(inputs)
+        return _added(total, weight, *inputs, self.of_batch)
+
+    def all(self, data: Stacked, count: float | None) -> PyTree | None:
+        """Return the sum over all batches by one call, over a number if it is given.
+
+        `None` if the sum is not one of those that have a program.
+        """
+        if self.of_batch not in ONE_PROGRAM:
+            return None
+        first = jax.tree.map(lambda a: a[0], data.batches) if self.shapes is None else 0
+        total = self._begun((self.operator, first, self.v))
+        return _added_all(total, data, count, self.operator, self.v, self.of_batch)
+
+    def zeros(self, batch: PyTree) -> PyTree:
+        """Return an empty sum, from the shapes of a batch."""
+        return self._begun((self.operator, batch, self.v))
+
+    def _begun(self, inputs: tuple[PyTree, ...]) -> PyTree:
+        shapes = self.shapes
+        if shapes is None:
+            shapes = _part.eval_shape(*inputs, self.of_batch)
+        return self._zero(shapes)
+
+    def _zero(self, part: PyTree) -> PyTree:
+        def zeros(a: Array | jax.ShapeDtypeStruct) -> Array | np.ndarray:
+            wide = space.wide(a.dtype)
+            wide = wide if self.dtype is None else space.promoted(wide, self.dtype)
+            # JAX takes 20 us to make zeros, and NumPy's have to be moved
+            small = math.prod(a.shape) <= _SMALL
+            return (np if small else jnp).zeros(a.shape, wide)
+
+        return jax.tree.map(zeros, part)
+
+
+@jitted(static_argnums=3)
+def _part(
+    operator: AbstractPointOperator, batch: PyTree, v: PyTree, of_batch: OfBatch
+) -> PyTree:
+    return of_batch(with_fields(operator, args=(batch,)), v)
+
+
+@jitted(static_argnums=5)
+def _added(
+    total: PyTree,
+    weight: float | Float[Array, ""],
+    operator: AbstractPointOperator,
+    batch: PyTree,
+    v: PyTree,
+    of_batch: OfBatch,
+) -> PyTree:
+    return _plus(total, _part(operator, batch, v, of_batch), weight)
+
+
+@jitted(static_argnums=5)
+def _added_all(
+    total: PyTree,
+    data: Stacked,
+    count: float | Float[Array, ""] | None,
+    operator: AbstractPointOperator,
+    v: PyTree,
+    of_batch: OfBatch,
+) -> PyTree:
+    def add(i: Int[Array, ""], total: PyTree) -> PyTree:
+        batch = jax.tree.map(lambda a: a[i], data.batches)
+        weight = jnp.asarray(data.weights)[i]
+        return _plus(total, _part(operator, batch, v, of_batch), weight)
+
+    total = jax.lax.fori_loop(0, data.number, add, jax.tree.map(jnp.asarray, total))
+    return total if count is None else _over(total, count)
+
+
+# Compiled, here and below, or each leaf would take calls of JAX of its own.
+@jitted
+def _plus(total: PyTree, part: PyTree, weight: float | Float[Array, ""]) -> PyTree:
+    weight = jnp.asarray(weight)
+    return jax.tree.map(
+        lambda t, a: t + weight.astype(t.dtype) * a.astype(t.dtype), total, part
+    )
+
+
+@jitted
+def _over(total: PyTree, count: float | Float[Array, ""]) -> PyTree:
+    count = jnp.asarray(count)
+    return jax.tree.map(lambda a: a / count.astype(_real_dtype(a)), total)
+
+
+def _real_dtype(a: Array) -> jnp.dtype:
+    return jnp.finfo(a.dtype).dtype
+
+
+def sum_over_batches(add: Adding, source: Source, full: int) -> tuple[PyTree, int]:
+    """Sum over the batches, each weighted by its number of examples.
+
+    Args:
+        add: Adds the result of a batch, times a weight, to a sum; `None` is empty.
+        source: The batches.
+        full: The number of examples in a full batch.
+
+    Returns:
+        The sum, or the mean if the losses are means, and the number of examples: of
+        all processes, if each has batches of its own.
+    """
+    mean, processes = source.reduction == "mean", source.processes
+    if processes is None:
+        return _sum_of_this_process(add, source, full, over_count=mean)
+    local = lambda: _sum_of_this_process(add, source, full, over_count=False)
+    zeros = lambda: add.zeros(source.shapes)
+    total, count = processes.sum(local, zeros, add.v)
+    return (_over(total, float(count)) if mean else total), count
+
+
+def _sum_of_this_process(
+    add: Adding, source: Source, full: int, *, over_count: bool
+) -> tuple[PyTree, int]:
+    """Sum over the batches that are here; `over_count` divides by their examples."""
+    total: PyTree = None
+    count = 0
+    mean = source.reduction == "mean"
+    data = stacked(source, full)
+    if data is not None:
+        total = add.all(data, float(data.examples) if over_count else None)
+        if total is not None:
+            return total, data.examples
+    for batch in source:
+        rows = row_count(batch)
+        if not rows:
+            continue
+        # The weights of padded batches are those of a mean; a sum over a full batch has
+        # more rows than the short one.
+        share = rows if mean else rows / max(rows, full)
+        for full_batch, weight in padded(batch, rows, full):
+            total = add(total, full_batch, float(share * weight))
+        count += rows
+    if total is None:
+        raise no_batch()
+    return (_over(total, float(count)) if over_count else total), count

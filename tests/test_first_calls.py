@@ -1,0 +1,104 @@
+"""What first calls compile: exact counts, each with nothing compiled before it."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk._core import compiled_quickly
+from hotk.prepared import _program
+from tests.counting import compiles
+
+
+# Programs of a first call at n = 4. A number of Python that becomes an array by
+# `jnp.asarray` outside of a trace is one more.
+CALLS = {
+    "hotk.hvp(f, x, v)": 1,
+    "hotk.HessianOperator(f, x).matrix()": 1,
+    "hotk.HessianOperator(f, x).eigh(2)": 1,
+    "hotk.HessianOperator(f, x).solve(v)": 1,
+    "hotk.HessianOperator(f, x).cholesky()": 1,
+    "hotk.HessianOperator(f, x).inertia()": 1,
+    "hotk.estimate.trace(hotk.HessianOperator(f, x), key)": 1,
+    "hotk.estimate.spectrum(hotk.HessianOperator(f, x), key)": 1,
+    "hotk.estimate.logdet(hotk.HessianOperator(f, x), key)": 2,  # and the mean
+    "minimize(f, x, hotk.optim.newton_cg())": 1,
+    "minimize(f, x, hotk.optim.newton_cg(0.5, damping=1e-3))": 1,
+    "minimize(f, x, hotk.optim.trust_region())": 1,
+    "minimize(f, x, hotk.optim.trust_region(subproblem='exact'))": 1,
+    "minimize(f, x, hotk.optim.newton())": 1,
+    "minimize(f, x, hotk.optim.cubic_newton())": 1,
+    "minimize(f, x, hotk.optim.sophia(0.1))": 4,  # and a random key, and zeros
+}
+CODE = """
+import json, jax, jax.numpy as jnp, hotk
+from hotk.optim import minimize
+from tests.counting import compiles
+key = jax.random.key(0)
+f = lambda x: jnp.sum(jnp.cosh(x))
+x, v = jnp.linspace(0.1, 1.0, 4), jnp.ones(4)
+counts = {}
+for call in CALLS:
+    jax.clear_caches(), hotk.clear_cache()
+    with compiles() as count:
+        eval(call)
+    counts[call] = count()
+print(json.dumps(counts))
+"""
+
+
+@pytest.fixture(scope="module")
+def counts():
+    code = f"CALLS = {list(CALLS)!r}\n{CODE}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("call", "programs"), CALLS.items())
+def test_a_first_call_compiles_so_many_programs(counts, call, programs):
+    assert counts[call] == programs
+
+
+# ----- Options of the compiler
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Count the programs that are compiled quickly."""
+    seen = []
+
+    def compiled(lowered):
+        seen.append(lowered)
+        return compiled_quickly(lowered)
+
+    monkeypatch.setattr(_program, "compiled_quickly", compiled)
+    return seen
+
+
+@pytest.mark.parametrize(("n", "programs"), [(3, 1), (1 << 17, 0)])
+def test_small_loops_of_optimizers_alone_are_compiled_quickly(quick, n, programs):
+    hotk.clear_cache()
+    f, x = lambda x: jnp.sum(jnp.cosh(x)) + n, jnp.ones(n)
+    hotk.hvp(f, x, x)
+    assert not quick
+    found = hotk.optim.minimize(f, x, hotk.optim.newton_cg(1.0), max_steps=8)
+    assert len(quick) == programs
+    np.testing.assert_allclose(found.x, np.zeros(n), atol=1e-6)
+
+
+def test_what_is_compiled_quickly_is_what_a_call_runs():
+    run = jax.jit(lambda x: jnp.sin(x) + 3)
+    x = jnp.linspace(0.0, 1.0, 7)
+    with compiles() as count:
+        compiled = compiled_quickly(run.lower(x))
+        result = run(x)
+    assert count() == 1
+    np.testing.assert_allclose(result, np.sin(np.asarray(x)) + 3, rtol=1e-6)
+    np.testing.assert_array_equal(compiled(x), result)
