@@ -13,7 +13,6 @@ from ._curvature import (
 from ._direct import spectrum_of as spectrum_of
 from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
-from ._frozen import freeze as freeze
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
 from ._kfac_operator import KFACOperator as KFACOperator
@@ -29,4 +28,3 @@ from ._solve import (
     solve as solve,
 )
 from ._vectors import space_of as space_of
-from .kfac import Blocks as Blocks

@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike, PyTree
 from hotk._core import Function, Point, StructureError, describe_tree, message
 from hotk.capture import Closure
 from hotk.curvature import AbstractLoss
-from hotk.linop import KFACOperator, freeze, space
+from hotk.linop import KFACOperator, space
 
 from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
@@ -155,10 +155,11 @@ def kfac(
             for a, g, yes in triples
         )
         of_part = lambda part, *args: model(eqx.combine(part, rest), *args)
-        frozen, part, inputs, _ = freeze(CALL, of_part, part, inputs, None)
-        step, made = kfac_step(
-            frozen, Closure.of(loss), part, inputs, gradient, state, arrays, choices
-        )
+        closure = Closure.of(of_part)
+        inputs = jax.tree.map(jnp.asarray, inputs)
+        part = jax.tree.map(jnp.asarray, part)
+        given = closure, Closure.of(loss), part, inputs, gradient, state, arrays
+        step, made = kfac_step(*given, choices)
         steps = treedef.flatten_up_to(step)
         for i, (_, g, yes) in enumerate(triples):
             if not yes:  # not selected, or without a gradient

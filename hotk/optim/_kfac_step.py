@@ -17,7 +17,7 @@ from hotk._core import (
 )
 from hotk.capture import Closure
 from hotk.curvature import AbstractLikelihood, AbstractLoss
-from hotk.linop import BlockDiagonal, Blocks, KFACOperator, space
+from hotk.linop import BlockDiagonal, KFACOperator, space
 from hotk.prepared import jitted
 
 from ._local import Numbers, Outcome, is_finite
@@ -51,8 +51,8 @@ class KFACState(NamedTuple):
     # A field of this name, as in the states of optax, hides the method of a tuple.
     count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
     damping: Scalar
-    factors: Blocks
-    inverses: Blocks
+    factors: PyTree
+    inverses: PyTree
     step: PyTree
     coefficients: Float[Array, " 2"]
     ratio: Scalar
@@ -68,9 +68,21 @@ class Choices(NamedTuple):
     momentum: bool
 
 
-@jitted(static_argnums=7)
 def kfac_step(
-    frozen: Closure,
+    of_model: Closure, of_loss: Closure, *given: PyTree
+) -> tuple[Tangent, KFACState]:
+    """Make a step as one program; see `_step` for the arguments."""
+    if of_model.skeleton.opaque is None and of_loss.skeleton.opaque is None:
+        return _compiled_step(of_model, of_loss, *given)
+    # It may have changed since the last update in what no key can tell.
+    *arrays, choices = given
+    run: Any = _step
+    anew = lambda *arrays: run(of_model, of_loss, *arrays, choices)
+    return jax.jit(anew)(*arrays)
+
+
+def _step(
+    of_model: Closure,
     of_loss: Closure,
     x: Point,
     inputs: tuple[PyTree, ...],
@@ -80,7 +92,7 @@ def kfac_step(
     choices: Choices,
 ) -> tuple[Tangent, KFACState]:
     """Return a step, and the state after it."""
-    model = frozen.skeleton.function(frozen.leaves)
+    model = of_model.skeleton.function(of_model.leaves)
     loss = of_loss.skeleton.function(of_loss.leaves)
     assert isinstance(loss, AbstractLoss)
     factors = _averaged(model, loss, x, inputs, state, numbers, choices)
@@ -118,6 +130,9 @@ def kfac_step(
     return step, made
 
 
+_compiled_step = jitted(static_argnums=7)(_step)
+
+
 def _averaged(
     model: Function,
     loss: AbstractLoss,
@@ -126,11 +141,11 @@ def _averaged(
     state: KFACState,
     numbers: Numbers,
     choices: Choices,
-) -> Blocks:
+) -> PyTree:
     """Return the averages of factors, with those of this batch if it is time to."""
     start = jax.random.key(numbers["seed"].astype(jnp.uint32))
 
-    def averaged() -> Blocks:
+    def averaged() -> PyTree:
         new = KFACOperator(
             model,
             loss,
@@ -163,7 +178,7 @@ def _chosen(yes: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, old)
 
 
-def damped_inverses(factors: Blocks, like: Point, shift: Scalar) -> Blocks:
+def damped_inverses(factors: PyTree, like: Point, shift: Scalar) -> PyTree:
     return BlockDiagonal(factors, like).inverse(shift).blocks
 
 
@@ -244,7 +259,7 @@ def _adapted(
     return made._replace(damping=damping, ratio=ratio)
 
 
-def _check_blocks(new: Blocks, old: Blocks) -> None:
+def _check_blocks(new: PyTree, old: PyTree) -> None:
     layouts = lambda blocks: [(type(block), block.layout) for block in blocks]
     shapes = lambda blocks: [jnp.shape(a) for a in jax.tree.leaves(blocks)]
     if layouts(new) == layouts(old) and shapes(new) == shapes(old):

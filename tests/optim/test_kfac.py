@@ -265,6 +265,20 @@ def test_what_is_not_finite_changes_nothing():
     jax.tree.map(lambda a, b: close(a, b, rtol=0), after.inverses, state.inverses)
 
 
+def test_an_opaque_model_is_read_in_each_update():
+    """Its scale comes from what it counts, which no key can tell."""
+    calls = iter(range(1, 100))
+    scale = lambda: float(next(calls) > 1_000_000) + 1
+    opaque = lambda p, x: scale() * model(p, x)
+    assert hotk.explain(opaque).opaque is not None
+    transform = made()
+    step, _ = updated(transform, transform.init(P), P)
+    given = {"model_fn": opaque, "loss_fn": classified(), "inputs": X}
+    for _ in range(2):
+        other, _ = transform.update(gradient(P), transform.init(P), P, **given)
+        jax.tree.map(lambda a, b: close(a, b, rtol=1e-9), step, other)
+
+
 def test_targets_are_drawn_anew_in_each_update():
     sampled = hotk.KFACOperator(
         model, classified(), P, X, estimate="sampled", key=jax.random.key(1)

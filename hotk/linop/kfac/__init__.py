@@ -7,11 +7,6 @@ from ._block import (
 )
 from ._build import CALL as CALL, Options as Options, blocks_of as blocks_of
 from ._eigen_block import EigenBlock as EigenBlock
-from ._layout import (
-    AbstractBlock as AbstractBlock,
-    Blocks as Blocks,
-    Layout as Layout,
-    Origin as Origin,
-)
+from ._layout import AbstractBlock as AbstractBlock, Layout as Layout, Origin as Origin
 from ._moments import Approximation as Approximation
 from ._vectors import Estimate as Estimate

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -118,7 +118,3 @@ class AbstractBlock(eqx.Module):
     def nbytes(self) -> int:
         """The number of bytes that it takes."""
         return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(self))
-
-
-Blocks: TypeAlias = tuple[AbstractBlock, ...]
-"""Blocks that cover all entries of the parameters."""
