@@ -17,6 +17,8 @@ from ._gauss_newton import (
     scale_by_levenberg_marquardt as scale_by_levenberg_marquardt,
 )
 from ._globalized import GlobalizedState as GlobalizedState
+from ._kfac import kfac as kfac
+from ._kfac_step import KFACState as KFACState
 from ._line_search import (
     LineSearchState as LineSearchState,
     scale_by_line_search as scale_by_line_search,
