@@ -2,6 +2,7 @@
 
 from typing import final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +72,7 @@ class KFACOperator(AbstractBlockDiagonal):
         blocks: The blocks: `KroneckerBlock` with the factors `A` and `G`, `DenseBlock`
             with `matrix`, `DiagonalBlock` with `diagonal`.
         template: The differentiated part of the point, whose values do not matter.
+        options: `approximation`, `estimate` and `samples`, as they were chosen.
 
     Example:
         >>> model = lambda p, x: jnp.tanh(x @ p["w"] + p["b"]) @ p["v"]
@@ -94,6 +96,7 @@ class KFACOperator(AbstractBlockDiagonal):
 
     blocks: tuple[AbstractBlock, ...]
     template: Vector
+    options: Options = eqx.field(static=True)
 
     def __init__(
         self,
@@ -162,6 +165,7 @@ class KFACOperator(AbstractBlockDiagonal):
         if not isinstance(mixed, Tracer) and bool(mixed):
             raise _depends_on_others()
         self.template = parameters
+        self.options = options
 
     @property
     def positive_semidefinite(self) -> bool:
