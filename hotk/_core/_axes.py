@@ -66,6 +66,14 @@ def is_divided_by_type(array: Leaf) -> bool:
     return any(axis is not None for axis in jax.typeof(array).sharding.spec)
 
 
+def typed_as(array: Leaf, like: Leaf) -> Any:
+    """Divide an array among devices as the type of another one says, if it does."""
+    if not is_divided_by_type(like):
+        return array
+    sharding: Any = jax.typeof(like).sharding
+    return jax.sharding.reshard(array, sharding)
+
+
 def _varying(array: Leaf) -> frozenset[str]:
     kind = getattr(jax.typeof(array), "manual_axis_type", None)
     return frozenset(getattr(kind, "varying", None) or ())

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -291,6 +292,21 @@ def needed_for(closed: ClosedJaxpr, outputs: Sequence[bool]) -> ClosedJaxpr:
     """
     jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(outputs), instantiate=True)
     return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def program_of_sparse(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the program of an operation of `jax.experimental.sparse`, if it is one.
+
+    Those that are linear have no program among their parameters. JAX compiles them from
+    functions of their modules, which it calls by this name and does not export.
+    """
+    name = equation.primitive.name
+    module = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
+    run = getattr(module, f"_{name}_impl", None)
+    if run is None:
+        return None
+    types = [shape_of(v.aval) for v in equation.invars]
+    return jax.make_jaxpr(lambda *a: run(*a, **equation.params))(*types)
 
 
 @contextlib.contextmanager

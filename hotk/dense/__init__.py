@@ -16,7 +16,6 @@ from ._divided import columns as columns
 from ._entrywise import is_entrywise as is_entrywise
 from ._flat import (
     dimension as dimension,
-    divided_like as divided_like,
     flattened as flattened,
     gathered as gathered,
     is_explicit as is_explicit,

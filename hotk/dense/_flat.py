@@ -50,14 +50,6 @@ def gathered(a: Array) -> Array:
     return jax.sharding.reshard(a, NamedSharding(sharding.mesh, whole))
 
 
-def divided_like(a: Array, like: Array) -> Array:
-    """Divide an array by its type as another one is, if that is."""
-    if not is_explicit(like):
-        return a
-    sharding: Any = jax.typeof(like).sharding
-    return jax.sharding.reshard(a, sharding)
-
-
 def parts(v: Vector) -> list[Array]:
     """List the real arrays of a vector: two for a complex leaf."""
     made = []

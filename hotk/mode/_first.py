@@ -12,12 +12,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from hotk._core import Cotangent, FunctionWithAux, Gradient, Point, Scalar, Tangent
+from hotk._core import (
+    Cotangent,
+    FunctionWithAux,
+    Gradient,
+    Point,
+    Scalar,
+    Tangent,
+    typed_as,
+)
 from hotk.dense import (
     Block,
     Split,
     columns,
-    divided_like,
     is_complex,
     over_basis,
     size_of,
@@ -161,7 +168,7 @@ class Reverse(AbstractMode):
 
         def pull(u: Cotangent) -> tuple[Gradient]:
             # along explicit axes of a mesh a cotangent is divided as the value is
-            return back(jax.tree.map(divided_like, u, y))
+            return back(jax.tree.map(typed_as, u, y))
 
         def rows(scale: complex) -> list[list[Array]]:
             if isinstance(block, Split):

@@ -144,7 +144,7 @@ def globalized_step(
         doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
         return _Trials(
-            step=space.choose(taken | doubtful, step, s.step),
+            step=step,  # the last one: no vector of an earlier one is kept
             control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
             doubtful=doubtful,

@@ -23,15 +23,16 @@ from hotk._core import (
     is_divided_by_type,
     manual_axes,
     new_primitive,
+    typed_as,
 )
 
 
 def divided_as(result: PyTree, x: Point) -> PyTree:
     """Ask that leaves of a tree be divided among devices as those of a point.
 
-    Where the types of arrays say how they are divided, and inside of `shard_map`, there
-    is nothing to ask. Leaves of another shape are left alone, as those of a derivative
-    of several outputs are.
+    Where its type says how the point is divided, the leaves get that type. Inside of
+    `shard_map` there is nothing to ask. Leaves of another shape are left alone, as
+    those of a derivative of several outputs are.
 
     Args:
         result: A tree like the point, or one of other arrays.
@@ -48,10 +49,11 @@ def divided_as(result: PyTree, x: Point) -> PyTree:
 
 
 def _divided_as(a: Leaf, like: Leaf) -> Leaf:
-    same = jnp.ndim(a) and jnp.shape(a) == jnp.shape(like)
-    if not same or is_divided_by_type(a) or is_divided_by_type(like):
+    if not jnp.ndim(a) or jnp.shape(a) != jnp.shape(like):
         return a
-    return _PRIMITIVE.bind(a, like)[0]
+    if is_divided_by_type(like):
+        return typed_as(a, like)
+    return a if is_divided_by_type(a) else _PRIMITIVE.bind(a, like)[0]
 
 
 def _run(a: Leaf, like: Leaf) -> Arrays:
