@@ -22,6 +22,7 @@ from hotk._core import (
     JaxprEqn,
     Leaf,
     Point,
+    RealNumber,
     Scalar,
     Unrecognized,
     bound,
@@ -67,7 +68,9 @@ class Roots(NamedTuple):
     weights: Inexact[Array, "N S"] | None
 
 
-def roots_of_squares(r: Inexact[Array, "N *outputs"], factor: float = 1.0) -> Roots:
+def roots_of_squares(
+    r: Inexact[Array, "N *outputs"], factor: RealNumber = 1.0
+) -> Roots:
     """Return the roots of half the sum of squares, times a factor.
 
     Args:

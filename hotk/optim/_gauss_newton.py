@@ -27,6 +27,7 @@ from ._preconditioner import (
     Preconditioner,
     Preconditioning,
     first_preconditioner,
+    only_for_iterations,
     preconditioner_at,
     preconditioning,
 )
@@ -131,7 +132,8 @@ def scale_by_levenberg_marquardt(
             geodesic acceleration, twice its length over that of the step [3]; zero for
             none.
         preconditioner: For conjugate gradients a function of the curvature at a point
-            and a random key, as for `scale_by_newton_cg`.
+            and a random key, as for `scale_by_newton_cg`. With one, systems are those
+            of the parameters, solved by iteration.
         update_every: How many updates one such operator serves; its inverse with the
             damping of each of them is the preconditioner.
 
@@ -180,6 +182,9 @@ def scale_by_levenberg_marquardt(
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     check_system_choice("levenberg_marquardt", system)
     split = preconditioning("levenberg_marquardt", preconditioner, update_every)
+    if preconditioner is not None:
+        only_for_iterations("levenberg_marquardt", system, linear_solver)
+        system, linear_solver = "parameters", "cg"
     return transformation(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(

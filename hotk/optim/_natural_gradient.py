@@ -20,6 +20,7 @@ from ._preconditioner import (
     PreconditionerState,
     Preconditioning,
     first_preconditioner,
+    only_for_iterations,
     preconditioner_at,
     preconditioning,
 )
@@ -84,7 +85,8 @@ def scale_by_natural_gradient(
             `scale_by_levenberg_marquardt`. In the space of the samples `tol` and
             `max_steps` do not count.
         preconditioner: For conjugate gradients a function of the Fisher matrix at a
-            point and a random key, as for `scale_by_newton_cg`.
+            point and a random key, as for `scale_by_newton_cg`. With one, systems are
+            those of the parameters.
         update_every: How many updates one operator that it returns serves.
 
     Returns:
@@ -138,6 +140,9 @@ def scale_by_natural_gradient(
         return SampledFisher(model, loss_of(extra), key, samples)
 
     split = preconditioning("natural_gradient", preconditioner, update_every)
+    if preconditioner is not None:
+        only_for_iterations("natural_gradient", system)
+        system = "parameters"
     return transformation(
         "natural_gradient",
         lambda params, numbers: _natural_first(

@@ -160,6 +160,24 @@ def preconditioning(
     return Preconditioning(closure.skeleton, every), closure.leaves
 
 
+def only_for_iterations(name: str, *choices: str) -> None:
+    """Refuse a preconditioner beside a solver that does not iterate.
+
+    Args:
+        name: The optimizer, for messages.
+        *choices: What was chosen of systems and solvers.
+
+    Raises:
+        ValueError: If one of them is by factors.
+    """
+    for choice in choices:
+        if choice in ("samples", "sparse"):
+            raise ValueError(
+                f"`{name}`: a preconditioner is for conjugate gradients, and "
+                f"{choice!r} solves by factors. Leave out one of them."
+            )
+
+
 def first_preconditioner(
     choice: Preconditioning | None, captured: tuple[Any, ...], params: optax.Params
 ) -> PreconditionerState | None:

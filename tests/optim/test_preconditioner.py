@@ -125,6 +125,9 @@ def test_what_is_no_function_is_refused():
         hotk.optim.newton_cg(preconditioner=hotk.Diagonal(jnp.ones(2)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="update_every"):
         hotk.optim.newton_cg(preconditioner=NYSTROM, update_every=0)
+    for choice in ({"system": "samples"}, {"linear_solver": "sparse"}):
+        with pytest.raises(ValueError, match="by factors"):
+            make("levenberg_marquardt", preconditioner=NYSTROM, **choice)
     transform = make("newton_cg", preconditioner=NYSTROM)
     state = transform.init({"w": jnp.zeros((11, 2)), "c": jnp.zeros(1)})
     with pytest.raises(hotk.StructureError, match="other parameters"):
