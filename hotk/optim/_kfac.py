@@ -33,14 +33,14 @@ def kfac(
     r"""Minimize by Kronecker-factored approximate curvature: K-FAC.
 
     A step is $\alpha d + \mu p$, where $p$ is the last step and $d = -(K + \lambda
-    I)^{-1} g$, with the Kronecker factors $K$ of the model averaged over updates [1,
-    sections 5 and 6.3]. The coefficients minimize the quadratic model $g^T s +
+    I)^{-1} g$, with the Kronecker factors $K$ of the model averaged over updates [1]
+    (sections 5 and 6.3). The coefficients minimize the quadratic model $g^T s +
     \tfrac12 s^T (G + \lambda I) s$ over the plane of $d$ and $p$, with the exact
-    Gauss-Newton or Fisher matrix $G$ of the batch [1, section 7]: so there is no
-    learning rate. In every fifth update $\lambda$ is compared with what it achieved
-    [1, section 6.5]: it becomes $0.95^5$ times as large if the objective changed by
-    more than three quarters of what the model says, and grows by as much for less than
-    a quarter.
+    Gauss-Newton or Fisher matrix $G$ of the batch [1] (section 7): so there is no
+    learning rate. In every fifth update $\lambda$ is compared with what it achieved [1]
+    (section 6.5): it becomes $0.95^5$ times as large if the objective changed by more
+    than three quarters of what the model says, and grows by as much for less than a
+    quarter.
 
     An update takes the time of about five gradients, and that of the inverses, which is
     cubic in the widths of the layers, in each `inverses_every`-th one.
