@@ -67,6 +67,7 @@ from hotk.linop import (
     GGNOperator as GGNOperator,
     HessianOperator as HessianOperator,
     Identity as Identity,
+    KFACOperator as KFACOperator,
     SampledFisherOperator as SampledFisherOperator,
 )
 from hotk.mode import (
@@ -112,6 +113,8 @@ from hotk.sparse import (
     sparse_hessian as sparse_hessian,
     sparse_jacobian as sparse_jacobian,
     sparsity as sparsity,
+    value_and_sparse_jacobian as value_and_sparse_jacobian,
+    value_gradient_and_sparse_hessian as value_gradient_and_sparse_hessian,
 )
 from hotk.statistics import (
     laplace_approximation as laplace_approximation,

@@ -54,6 +54,7 @@ from ._compat import (
     mapped_aval as mapped_aval,
     needed_for as needed_for,
     new_primitive as new_primitive,
+    program_of_sparse as program_of_sparse,
     shape_of as shape_of,
     signature_count as signature_count,
     source_line as source_line,
@@ -187,3 +188,4 @@ from ._where import (
     selection as selection,
     split_point as split_point,
 )
+from ._work import work as work

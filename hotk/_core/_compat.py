@@ -3,11 +3,11 @@
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
-import jaxlib
 from jax._src import (
     array as _array,
     config as _config,
@@ -23,6 +23,7 @@ from jax.extend import source_info_util as _lines
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
 from jaxlib.mlir.dialects import sdy as _sdy
+from jaxlib.version import __version__ as _jaxlib_version
 from jaxtyping import Array
 
 
@@ -136,7 +137,7 @@ def setting_names() -> list[str]:
 
 # Of jaxlib 0.10 alone: what makes the code of a fusion there takes twice as long as
 # what was there before it. Later versions have neither its cost nor the option.
-_IS_OLD = jaxlib.__version__.startswith("0.10.")
+_IS_OLD = _jaxlib_version.startswith("0.10.")
 _QUICK = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
 
 
@@ -291,6 +292,21 @@ def needed_for(closed: ClosedJaxpr, outputs: Sequence[bool]) -> ClosedJaxpr:
     """
     jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(outputs), instantiate=True)
     return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def program_of_sparse(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the program of an operation of `jax.experimental.sparse`, if it is one.
+
+    Those that are linear have no program among their parameters. JAX compiles them from
+    functions of their modules, which it calls by this name and does not export.
+    """
+    name = equation.primitive.name
+    module = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
+    run = getattr(module, f"_{name}_impl", None)
+    if run is None:
+        return None
+    types = [shape_of(v.aval) for v in equation.invars]
+    return jax.make_jaxpr(lambda *a: run(*a, **equation.params))(*types)
 
 
 @contextlib.contextmanager

@@ -55,6 +55,8 @@ def has_users_rule(equation: JaxprEqn) -> bool:
     the derivatives of what they belong to; of an unknown operation nothing is known.
     """
     name = equation.primitive.name
+    if name == "hotk_ruled":
+        return equation.params["function"].users_rule
     if name not in CUSTOM:
         return name not in TRAITS
     for inner in inner_jaxprs(equation.params.values()):

@@ -7,6 +7,7 @@ from ._fisher import (
     SampledFisher as SampledFisher,
 )
 from ._gauss_newton import GaussNewton as GaussNewton
+from ._least_squares import LeastSquares as LeastSquares
 from ._likelihoods import (
     GammaLoss as GammaLoss,
     NegativeBinomialLoss as NegativeBinomialLoss,
@@ -22,9 +23,15 @@ from ._losses import (
     SoftmaxCrossEntropy as SoftmaxCrossEntropy,
     SquaredError as SquaredError,
 )
+from ._per_example import PerExample as PerExample
 from ._products import (
     empirical_fvp as empirical_fvp,
     fvp as fvp,
     ggnvp as ggnvp,
     sampled_fvp as sampled_fvp,
+)
+from ._sample_rows import (
+    RowsProgram as RowsProgram,
+    SampleRows as SampleRows,
+    rows_program as rows_program,
 )

@@ -12,6 +12,7 @@ from hotk._core import Function, Point, RandomKey, RealNumber, Scalar, message
 
 from ._gauss_newton import linearized, with_curvature
 from ._losses import AbstractLikelihood, AbstractLoss
+from ._sample_rows import Roots, roots_of, with_rows
 
 
 def _check_likelihood(name: str, loss: object) -> None:
@@ -100,7 +101,10 @@ class Fisher(eqx.Module):
         """
         z = linearized(self.model, x, args)
         loss = self.loss
-        return with_curvature(loss(z), z, loss.gradient, loss.fisher_product)
+        value = with_curvature(loss(z), z, loss.gradient, loss.fisher_product)
+        product = loss.fisher_product
+        roots = lambda z: roots_of(z, loss.gradient(z), lambda u: product(z, u))
+        return with_rows(value, self.model, x, args, roots)
 
 
 @final
@@ -148,11 +152,13 @@ class SampledFisher(eqx.Module):
         z = linearized(self.model, x, args)
         loss = self.loss
         # the targets are drawn from the outputs, but are not a function of them
-        fixed = jax.lax.stop_gradient(z)
         keys = jax.random.split(self.key, self.samples)
-        slopes = jax.vmap(lambda k: loss.slope(fixed, loss.sample(k, fixed)))(keys)
+        drawn = lambda z: jax.vmap(lambda k: loss.slope(z, loss.sample(k, z)))(keys)
+        slopes = drawn(jax.lax.stop_gradient(z))
         factor = loss.factor(z) / self.samples
-        return _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
+        value = _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
+        outer = lambda z: Roots(factor**0.5 * jnp.moveaxis(drawn(z), 0, 1), None)
+        return with_rows(value, self.model, x, args, outer)
 
 
 @final
@@ -196,7 +202,16 @@ class EmpiricalFisher(eqx.Module):
         z = linearized(self.model, x, args)
         loss = self.loss
         slopes = loss.slope(jax.lax.stop_gradient(z), loss.targets)[None]
-        return _with_outer_products(loss(z), z, loss.gradient, slopes, loss.factor(z))
+        factor = loss.factor(z)
+        value = _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
+
+        def outer(z: Array) -> Roots:
+            # the gradient of the loss is c times the slopes
+            root = jnp.asarray(factor, z.dtype) ** 0.5
+            weights = jnp.full((len(z), 1), root)
+            return Roots(root * loss.slope(z, loss.targets)[:, None], weights)
+
+        return with_rows(value, self.model, x, args, outer)
 
 
 def _with_outer_products(

@@ -27,7 +27,8 @@ from hotk._core import (
 from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
 
 from ._cox import CoxLoss
-from ._losses import AbstractLoss
+from ._losses import AbstractLoss, SquaredError
+from ._sample_rows import roots_of, roots_of_squares, with_rows
 
 
 @final
@@ -69,7 +70,16 @@ class GaussNewton(eqx.Module):
         z = linearized(self.model, x, args)
         if isinstance(self.loss, (AbstractLoss, CoxLoss)):
             loss = self.loss
-            return with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
+            value = with_curvature(loss(z), z, loss.gradient, loss.hessian_product)
+            if not (isinstance(loss, AbstractLoss) and loss.convex):
+                return value
+            squares = isinstance(loss, SquaredError)
+            roots = lambda z: (
+                roots_of_squares(loss.slope(z, loss.targets), loss.factor(z))
+                if squares
+                else roots_of(z, loss.gradient(z), lambda u: loss.hessian_product(z, u))
+            )
+            return with_rows(value, self.model, x, args, roots, squares=squares)
         return self.loss(z)
 
 

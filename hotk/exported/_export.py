@@ -52,6 +52,9 @@ def export(
             `hotk.Closure.of(f).leaves`.
         path: A file that the bytes are written to as well.
 
+    Returns:
+        The bytes of the program, for `hotk.load`.
+
     Raises:
         ImportError: If the package `flatbuffers` is missing (the extra `export`).
         TypeError: If there is no function with arguments.

@@ -84,6 +84,9 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
     Args:
         source: The bytes, or the path of the file that holds them.
 
+    Returns:
+        The program, called as the function that was exported.
+
     Raises:
         ImportError: If the package `flatbuffers` is missing (the extra `export`).
         ValueError: If there is no program in the bytes.

@@ -2,6 +2,7 @@
 
 from . import space as space
 from ._batches import DataOperator as DataOperator
+from ._block_diagonal import BlockDiagonal as BlockDiagonal
 from ._cg import cg as cg, steihaug as steihaug
 from ._curvature import (
     EmpiricalFisherOperator as EmpiricalFisherOperator,
@@ -14,7 +15,10 @@ from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
+from ._kfac_operator import KFACOperator as KFACOperator
+from ._leaf_blocks import LeafBlocks as LeafBlocks
 from ._linearized import Linearized as Linearized
+from ._low_rank import LowRank as LowRank, nystrom as nystrom
 from ._minres import minres as minres
 from ._operator import AbstractOperator as AbstractOperator
 from ._simple import Diagonal as Diagonal, Identity as Identity

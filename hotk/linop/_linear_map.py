@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import StructureError, Vector, describe_tree, message
+from hotk._core import RealNumber, StructureError, Vector, describe_tree, message
 from hotk.dense import as_vector, is_flat
 from hotk.prepared import jitted
 from hotk.sparse import SparseMatrix
@@ -73,6 +73,15 @@ class AbstractLinearMap(eqx.Module):
             like: A vector of the space.
         """
         del like
+        return None
+
+    def inverse_or_none(self, damping: RealNumber) -> "AbstractLinearMap | None":
+        r"""Return $(A + \lambda I)^{-1}$ if it is known in closed form.
+
+        Args:
+            damping: The number $\lambda$.
+        """
+        del damping
         return None
 
     def __copy__(self: M) -> M:

@@ -109,7 +109,8 @@ class AbstractOperator(AbstractNumerics):
             damping: The number $\lambda$.
             method: `"cholesky"`, by a factor of the matrix, which must be positive
                 definite; `"solve"`, by an iteration for each product, which raises when
-                it runs if it does not converge. A factor up to n = 2048 if left out.
+                it runs if it does not converge. If left out the closed form of
+                `Diagonal`, `LowRank` and `LeafBlocks`, else a factor up to n = 2048.
             tol: The relative tolerance of an iteration; about 1e-8 in double precision.
             max_steps: The most products of an iteration; `10 n` if left out.
 
@@ -123,6 +124,9 @@ class AbstractOperator(AbstractNumerics):
             >>> print((H.inverse() @ jnp.array([3.0, 4.0])).round(2))
             [1.5 2. ]
         """
+        found = self.inverse_or_none(damping) if method is None else None
+        if isinstance(found, AbstractOperator):
+            return found
         return Inverse(*inverse_fields(self, damping, method, tol, max_steps))
 
     # ----- Arithmetic

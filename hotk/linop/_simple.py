@@ -5,9 +5,10 @@ from typing import final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import Vector, describe_tree
+from hotk._core import RealNumber, Tracer, Vector, describe_tree
 from hotk.sparse import SparseMatrix, diagonal
 
 from ._operator import AbstractOperator
@@ -99,6 +100,22 @@ class Diagonal(AbstractOperator):
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, entry by entry."""
         return jax.tree.map(_entrywise, self.entries, v)
+
+    def inverse_or_none(self, damping: RealNumber) -> "Diagonal | None":
+        r"""Return $1 / (d + \lambda)$; `None` if it is complex or known to be singular.
+
+        Args:
+            damping: The number $\lambda$.
+        """
+        entries = jax.tree.leaves(self.entries)
+        shifted = [d + jnp.asarray(damping, d.dtype) for d in entries]
+        known = [np.asarray(d) for d in shifted if not isinstance(d, Tracer)]
+        if any(np.iscomplexobj(d) or not d.all() for d in known):
+            return None
+        if any(map(jnp.iscomplexobj, shifted)):
+            return None
+        tree = jax.tree.structure(self.entries)
+        return Diagonal(tree.unflatten([1 / d for d in shifted]))
 
 
 def _entrywise(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:

@@ -9,7 +9,6 @@ from ._cubic_newton import (
     scale_by_cubic_newton as scale_by_cubic_newton,
 )
 from ._extra_args import (
-    apply_gradients as apply_gradients,
     strip_extra_args as strip_extra_args,
     with_params as with_params,
 )
@@ -18,6 +17,8 @@ from ._gauss_newton import (
     scale_by_levenberg_marquardt as scale_by_levenberg_marquardt,
 )
 from ._globalized import GlobalizedState as GlobalizedState
+from ._kfac import kfac as kfac
+from ._kfac_step import KFACState as KFACState
 from ._line_search import (
     LineSearchState as LineSearchState,
     scale_by_line_search as scale_by_line_search,
@@ -42,7 +43,9 @@ from ._newton_cg import (
     newton_cg as newton_cg,
     scale_by_newton_cg as scale_by_newton_cg,
 )
+from ._preconditioner import PreconditionerState as PreconditionerState
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
+from ._train_state import apply_gradients as apply_gradients
 from ._trust_region import (
     scale_by_trust_region as scale_by_trust_region,
     trust_region as trust_region,

@@ -1,6 +1,6 @@
 """What wrappers and training loops keep from a transformation, or hand it too much."""
 
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -74,7 +74,7 @@ def with_params(
 def _with_params(
     inner: optax.GradientTransformation, where: Where
 ) -> optax.GradientTransformationExtraArgs:
-    given = _with_keywords(inner)
+    given = taking_keywords(inner)
 
     def init(params: optax.Params) -> optax.OptState:
         flags = _selection("init(params)", params, where)
@@ -128,9 +128,10 @@ def _with_params(
 _CALL = "with_params(...).update(updates, state, params)"
 
 
-def _with_keywords(
+def taking_keywords(
     inner: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
+    """Return a transformation that may be given keywords, read or not."""
     # It passes keywords on, but is of no type of which optax knows that.
     if isinstance(inner, optax.MultiSteps):
         return optax.GradientTransformationExtraArgs(inner.init, inner.update)
@@ -174,71 +175,6 @@ def restricted(
     return transform if where is None else _with_params(transform, where)
 
 
-class _TrainState(Protocol):
-    """A `flax.training.train_state.TrainState`, or a class like it."""
-
-    @property
-    def tx(self) -> optax.GradientTransformation: ...
-    def replace(self, **fields: Any) -> Self: ...
-    def apply_gradients(self, *, grads: Any, **fields: Any) -> Self: ...
-
-
-State = TypeVar("State", bound=_TrainState)
-
-
-def apply_gradients(state: State, *, grads: optax.Updates, **keywords: Any) -> State:
-    """Call `state.apply_gradients` with further keywords for the transformation.
-
-    A `TrainState` of flax calls `tx.update(grads, opt_state, params)`, without the
-    objective that second-order optimizers need.
-
-    Args:
-        state: A `flax.training.train_state.TrainState`, or a class like it.
-        grads: The gradient with respect to `state.params`.
-        **keywords: Those of the update: `value_fn=`, `model_fn=` and so on. Those that
-            name a field of the state, such as `batch_stats=`, replace it.
-
-    Returns:
-        The state after the step.
-
-    Example:
-        >>> from dataclasses import dataclass, replace
-        >>> @dataclass
-        ... class TrainState:  # as that of flax
-        ...     params: jax.Array
-        ...     opt_state: tuple
-        ...     tx: optax.GradientTransformation
-        ...     def replace(self, **fields):
-        ...         return replace(self, **fields)
-        ...     def apply_gradients(self, *, grads, **fields):
-        ...         step, s = self.tx.update(grads, self.opt_state, self.params)
-        ...         p = optax.apply_updates(self.params, step)
-        ...         return self.replace(params=p, opt_state=s, **fields)
-        >>> f = lambda p: jnp.sum((p - 2.0) ** 2)
-        >>> p, transform = jnp.zeros(2), hotk.optim.newton_cg(1.0)
-        >>> state = TrainState(p, transform.init(p), transform)
-        >>> grads = jax.grad(f)(state.params)
-        >>> state = hotk.optim.apply_gradients(state, grads=grads, value_fn=f)
-        >>> state.params.tolist()
-        [2.0, 2.0]
-    """
-    transform = state.tx
-    names = getattr(type(state), "__dataclass_fields__", {})
-    fields = {name: keywords[name] for name in keywords if name in names}
-    extra = {name: keywords[name] for name in keywords if name not in names}
-
-    def update(
-        updates: optax.Updates,
-        state: optax.OptState,
-        params: optax.Params | None = None,
-    ) -> tuple[optax.Updates, optax.OptState]:
-        return _with_keywords(transform).update(updates, state, params, **extra)
-
-    # The transformation is a static field: another one would be another program.
-    bound = state.replace(tx=optax.GradientTransformation(transform.init, update))
-    return bound.apply_gradients(grads=grads, **fields).replace(tx=transform)
-
-
 _OPTAX = ("value", "grad", "value_fn")
 
 
@@ -273,7 +209,7 @@ def strip_extra_args(
         >>> bool(f(w + step) < f(w))
         True
     """
-    inner = _with_keywords(inner)
+    inner = taking_keywords(inner)
 
     def update(
         updates: optax.Updates,

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import ArrayLike
 
 from hotk._core import Function, Gradient, Scalar, Where, from_host
-from hotk.curvature import GaussNewton
+from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
@@ -22,13 +22,19 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers
+from ._preconditioner import (
+    Known,
+    Preconditioner,
+    Preconditioning,
+    first_preconditioner,
+    only_for_iterations,
+    preconditioner_at,
+    preconditioning,
+)
 from ._rate import scale_by_rate
+from ._samples import System, check_system_choice, sample_system
 from ._sparse_steps import damped_proposal
 from ._step import of_steps, those_given, transformation, with_keywords
-
-
-def _half_square(r: PyTree) -> Scalar:
-    return jnp.asarray(sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2)
 
 
 def _of_residuals(
@@ -36,15 +42,31 @@ def _of_residuals(
 ) -> Function | None:
     """Return half the sum of squares of `residual_fn`, or the loss of a model."""
     del state
-    residuals, model = with_keywords(extra.get("residual_fn"), extra), model_of(extra)
+    residuals, examples = _of_keyword("residual_fn", extra), extra.get("examples")
     if residuals is not None:
-        return GaussNewton(residuals, _half_square)
+        return LeastSquares(residuals, examples)
+    model = model_of(extra)
     return value_fn if model is None else GaussNewton(model, loss_of(extra))
 
 
 def model_of(extra: Mapping[str, Any]) -> Function | None:
-    """Return the model among the keywords of an update, `None` if there is none."""
-    return with_keywords(extra.get("model_fn"), extra)
+    """Return the model among the keywords of an update, `None` if there is none.
+
+    With `examples` it is a model of one of them, made one of all.
+    """
+    model, examples = _of_keyword("model_fn", extra), extra.get("examples")
+    if model is None or examples is None:
+        return model
+    return PerExample(model, examples)
+
+
+def _of_keyword(name: str, extra: Mapping[str, Any]) -> Any:
+    """Return a function, or a tuple of them, given the keywords that it takes."""
+    functions = extra.get(name)
+    others = {key: value for key, value in extra.items() if key != "examples"}
+    if isinstance(functions, (tuple, list)):
+        return tuple(with_keywords(f, others) for f in functions)
+    return with_keywords(functions, others)
 
 
 def loss_of(extra: Mapping[str, Any]) -> Any:
@@ -68,6 +90,10 @@ def scale_by_levenberg_marquardt(
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
     linear_solver: CgOrSparse = "auto",
+    system: System = "auto",
+    max_acceleration: ArrayLike = 0.75,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -81,6 +107,13 @@ def scale_by_levenberg_marquardt(
     is sparse and factors take less work than n products: it is factorized on the host
     by SciPy's SuperLU.
 
+    With fewer residuals than parameters the same step is $-J^T (J J^T + \lambda
+    I)^{-1} r$, a system of the size of the residuals [2] (6). Where the objective tells
+    which residuals belong to which example, the rows of J cost one gradient of each,
+    and a trial is one Cholesky factorization. To the step of a sum of squares the same
+    factor gives a second-order correction, the geodesic acceleration [3]: on networks
+    for differential equations it halves the steps.
+
     Args:
         damping: Of the first $\lambda$, without a unit.
         accept: The least ratio for a step; zero in [1].
@@ -89,18 +122,37 @@ def scale_by_levenberg_marquardt(
         max_steps: The most products of one system; 2 n if left out.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"cg"`; `"sparse"`, which looks for a sparse matrix whatever the
-            size, and iterates only if none is cheap; or `"auto"`, as above.
+            size, and iterates only if none is cheap; or `"auto"`, as above. For systems
+            in the parameters.
+        system: `"samples"`, for systems of the size of the residuals; `"parameters"`;
+            or `"auto"`: samples where these are fewer and take less work than a hundred
+            products, counted in multiplications. That they rarely do with many outputs
+            an example, as those of a classifier.
+        max_acceleration: Of a sum of squares, in the space of the samples: the longest
+            geodesic acceleration, twice its length over that of the step [3]; zero for
+            none.
+        preconditioner: For conjugate gradients a function of the curvature at a point
+            and a random key, as for `scale_by_newton_cg`. With one, systems are those
+            of the parameters, solved by iteration.
+        update_every: How many updates one such operator serves; its inverse with the
+            damping of each of them is the preconditioner.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
         `residual_fn=`, for the objective $\|r(x)\|^2 / 2$; `model_fn=` and `loss_fn=`,
-        for `loss_fn(model_fn(x))`; or `value_fn=hotk.curvature.GaussNewton(model,
-        loss)`. In its state `control` is $\lambda$. f never
-        increases by more than its rounding, $\varepsilon^{2/3} |f|$.
+        for `loss_fn(model_fn(x))`; or `value_fn=`, a `hotk.curvature.LeastSquares` or
+        `hotk.curvature.GaussNewton(model, loss)`. With `examples=`, a tree of arrays
+        with one leading axis, the functions are those of one example,
+        `residual_fn(x, example)` and `model_fn(x, example)`; several of them are a
+        tuple, with a tuple of trees. In its state `control` is $\lambda$, and
+        `iterations` counts products or factorizations. f never increases by more than
+        its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such solver.
+        ValueError: If there is no such solver or system.
         TypeError: If there is no function, or `params` is missing, in an update.
+        StructureError: If with `system="samples"` the function of an update is not one
+            of single examples.
 
     Example:
         >>> r = lambda x: jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
@@ -114,26 +166,38 @@ def scale_by_levenberg_marquardt(
     References:
         [1] Madsen, Nielsen and Tingleff (2004). Methods for non-linear least squares
             problems, 2nd ed. Technical University of Denmark. Section 3.2.
+        [2] Ren and Goldfarb (2019). Efficient subsampled Gauss-Newton and natural
+            gradient methods for training neural networks. arXiv:1906.02353.
+        [3] Transtrum and Sethna (2012). Improvements to the Levenberg-Marquardt
+            algorithm for nonlinear least-squares minimization. arXiv:1201.5885.
     """
     numbers = {
         "damping": damping,
         "accept": accept,
         "max_tol": max_tol,
         "max_rejections": max_rejections,
+        "max_acceleration": max_acceleration,
         **those_given(max_steps=max_steps),
     }
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
+    check_system_choice("levenberg_marquardt", system)
+    split = preconditioning("levenberg_marquardt", preconditioner, update_every)
+    if preconditioner is not None:
+        only_for_iterations("levenberg_marquardt", system, linear_solver)
+        system, linear_solver = "parameters", "cg"
     return transformation(
         "levenberg_marquardt",
         lambda params, numbers: initial_state(
             params,
             from_host(0.0),
             first_solver(linear_solver, LinearSolver.cg),
-        ),
+        )._replace(preconditioner=first_preconditioner(*split, params)),
         _levenberg_marquardt,
         numbers,
         _of_residuals,
+        preconditioner=split,
         linear_solver=linear_solver,
+        system=system,
     )
 
 
@@ -144,8 +208,11 @@ def _levenberg_marquardt(
     numbers: Numbers,
     *,
     linear_solver: CgOrSparse,
+    system: System,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
-    near = local.linearized()
+    samples = sample_system("levenberg_marquardt", local, system)
+    near = local.linearized() if samples is None else samples.linearized(local.value())
     gradient = _as_stated(gradient, near.gradient)
     size = space.norm(gradient)
     dtype = size.dtype
@@ -161,9 +228,26 @@ def _levenberg_marquardt(
     begun = state.control > 0
     control = jax.lax.cond(begun, lambda: state.control, begin)
 
+    known = Known(None, state.preconditioner)
+    if samples is None:
+        known = preconditioner_at(
+            "levenberg_marquardt",
+            preconditioning,
+            numbers,
+            state.preconditioner,
+            near.hessian,
+        )
+
     def by_iteration(damping: Scalar) -> Trial:
         damped = near.hessian + damping * Identity()
-        found = cg(damped, gradient, tol=tol, max_steps=steps, verify=False)
+        found = cg(
+            damped,
+            gradient,
+            preconditioner=known.inverse(damping),
+            tol=tol,
+            max_steps=steps,
+            verify=False,
+        )
         s = space.times(-1, space.widened(found.x))
         # of the undamped model
         model = found.model - damping * space.inner(s, s) / 2
@@ -177,10 +261,14 @@ def _levenberg_marquardt(
             damping,
         )
 
-    matrix = sparse_system(local, linear_solver, instead_of_products=True)
     solver, propose = LinearSolver.cg, by_iteration
-    if matrix is not None:
-        solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
+    if samples is not None:
+        most = numbers["max_acceleration"]
+        solver, propose = LinearSolver.samples, samples.proposal(gradient, most)
+    else:
+        matrix = sparse_system(local, linear_solver, instead_of_products=True)
+        if matrix is not None:
+            solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
 
     def adapt(damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
@@ -190,7 +278,7 @@ def _levenberg_marquardt(
         tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
         return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
 
-    return globalized_step(
+    step, after = globalized_step(
         local,
         near,
         gradient,
@@ -201,6 +289,7 @@ def _levenberg_marquardt(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
+    return step, after._replace(preconditioner=known.state)
 
 
 def _as_stated(gradient: Gradient, own: Gradient) -> Gradient:
@@ -229,6 +318,10 @@ def levenberg_marquardt(
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 30,
     linear_solver: CgOrSparse = "auto",
+    system: System = "auto",
+    max_acceleration: ArrayLike = 0.75,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -241,6 +334,10 @@ def levenberg_marquardt(
         max_steps: The most products of one system.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"auto"`, `"cg"` or `"sparse"`.
+        system: `"auto"`, `"parameters"` or `"samples"`.
+        max_acceleration: The longest geodesic acceleration; zero for none.
+        preconditioner: A function of the curvature and a random key.
+        update_every: How many updates one operator that it returns serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -262,5 +359,9 @@ def levenberg_marquardt(
         max_steps=max_steps,
         max_rejections=max_rejections,
         linear_solver=linear_solver,
+        system=system,
+        max_acceleration=max_acceleration,
+        preconditioner=preconditioner,
+        update_every=update_every,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

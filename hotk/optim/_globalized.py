@@ -12,6 +12,7 @@ from hotk.linop import space
 
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome, is_finite
+from ._preconditioner import PreconditionerState
 
 
 class Trial(NamedTuple):
@@ -50,6 +51,7 @@ class GlobalizedState(NamedTuple):
         rejections: How many trials were rejected.
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
+        preconditioner: What is kept of the preconditioner, `None` without one.
     """
 
     control: Scalar
@@ -61,6 +63,7 @@ class GlobalizedState(NamedTuple):
     rejections: Int[Array, ""]
     outcome: Outcome
     solver: LinearSolver
+    preconditioner: PreconditionerState | None = None
 
 
 class _Trials(NamedTuple):
@@ -141,7 +144,7 @@ def globalized_step(
         doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
         return _Trials(
-            step=space.choose(taken | doubtful, step, s.step),
+            step=step,  # the last one: no vector of an earlier one is kept
             control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
             doubtful=doubtful,

@@ -28,6 +28,7 @@ class LinearSolver(eqx.Enumeration):
     dense = "from the whole matrix"
     cg = "by conjugate gradients"
     sparse = "by factors of the sparse matrix"
+    samples = "by factors in the space of the samples"
 
 
 def may_be_sparse(choice: str | None, params: PyTree) -> bool:

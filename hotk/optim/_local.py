@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from hotk._core import Gradient, Point, Scalar, Tangent
+from hotk._core import (
+    ClosedJaxpr,
+    Gradient,
+    Point,
+    Scalar,
+    Tangent,
+    jaxpr_as_fun,
+)
 from hotk.linop import AbstractOperator, space
 from hotk.mode import Forward, Nested, Reverse
 
@@ -48,6 +55,18 @@ class LinearizedHessian(AbstractOperator):
         """Return the product with one vector."""
         return self.product(v)
 
+    def as_argument(self) -> "LinearizedHessian":
+        """Return the same as a tree of arrays: what jitted functions take."""
+        closed = jax.make_jaxpr(self.product)(self.point)
+        tree = jax.tree.structure(self.point)
+
+        def run(constants: list[Array], v: Tangent) -> Tangent:
+            program = ClosedJaxpr(closed.jaxpr, constants)
+            return tree.unflatten(jaxpr_as_fun(program)(*jax.tree.leaves(v)))
+
+        product = jax.tree_util.Partial(run, list(closed.consts))
+        return LinearizedHessian(product, self.point)
+
 
 class Linearization(NamedTuple):
     """A function near a point.
@@ -60,7 +79,7 @@ class Linearization(NamedTuple):
 
     value: Scalar
     gradient: Gradient
-    hessian: LinearizedHessian
+    hessian: AbstractOperator
 
 
 class Local:
@@ -85,6 +104,10 @@ class Local:
     def at(self, x: Point) -> Scalar:
         """Return the value at another point."""
         return self.f(x)[0]
+
+    def value(self) -> Scalar:
+        """Return the value."""
+        return self.at(self.x) if self.known is None else self.known[0]
 
     def linearized(self) -> Linearization:
         """Return value, gradient and Hessian, with one linearization for all products.

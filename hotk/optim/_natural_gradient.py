@@ -15,7 +15,17 @@ from hotk.linop import Identity, Reason, cg, space
 from ._extra_args import restricted
 from ._gauss_newton import loss_of, model_of
 from ._local import Local, Numbers, Outcome, is_finite
+from ._preconditioner import (
+    Preconditioner,
+    PreconditionerState,
+    Preconditioning,
+    first_preconditioner,
+    only_for_iterations,
+    preconditioner_at,
+    preconditioning,
+)
 from ._rate import scale_by_rate
+from ._samples import SampleSystem, System, check_system_choice, sample_system
 from ._step import of_steps, those_given, transformation
 
 
@@ -24,10 +34,12 @@ class NaturalGradientState(NamedTuple):
 
     Attributes:
         count: Updates so far; with the seed it makes the random key.
-        iterations: Products with the Fisher matrix.
+        iterations: Products with the Fisher matrix; 1 for a factorization in the space
+            of the samples.
         curvature: The smallest curvature that was met, damping included.
         residual: The norm of `F p - g` over that of the gradient g.
         outcome: An `Outcome`.
+        preconditioner: What is kept of the preconditioner, `None` without one.
     """
 
     # A field of this name, as in the states of optax, hides the method of a tuple.
@@ -36,6 +48,7 @@ class NaturalGradientState(NamedTuple):
     curvature: Scalar
     residual: Scalar
     outcome: Outcome
+    preconditioner: PreconditionerState | None = None
 
 
 @of_steps
@@ -46,6 +59,9 @@ def scale_by_natural_gradient(
     max_steps: ArrayLike | None = None,
     samples: int | None = None,
     seed: ArrayLike = 0,
+    system: System = "auto",
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -54,20 +70,34 @@ def scale_by_natural_gradient(
     system is solved by conjugate gradients: no matrix is formed. Departing from [1],
     the damping does not adapt: inject it as a hyperparameter, which may be a schedule.
 
+    With few samples the system can be solved in their space [2] (6): where the model
+    tells which outputs belong to which example, F is $A^T A$ with a row for each
+    output, or with `samples` for each target that is drawn. One Cholesky factor of $A
+    A^T + \lambda I$ gives the step; $\lambda$ grows tenfold until there is one.
+
     Args:
         damping: $\lambda$.
         tol: The relative residual of the system.
         max_steps: The most products; 2 n if left out.
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets; the count of updates is folded in.
+        system: `"samples"`, `"parameters"`, or `"auto"`, as for
+            `scale_by_levenberg_marquardt`. In the space of the samples `tol` and
+            `max_steps` do not count.
+        preconditioner: For conjugate gradients a function of the Fisher matrix at a
+            point and a random key, as for `scale_by_newton_cg`. With one, systems are
+            those of the parameters.
+        update_every: How many updates one operator that it returns serves.
 
     Returns:
         A transformation from the gradient to p. Its update takes `model_fn=`, from the
         parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
-        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. Where
+        `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. With
+        `examples=` the model is that of one example, `model_fn(params, example)`. Where
         negative curvature is met, which no Fisher matrix has, p is the gradient.
 
     Raises:
+        ValueError: If there is no such system.
         TypeError: If there is no function, or `params` is missing, in an update.
 
     Example:
@@ -86,7 +116,10 @@ def scale_by_natural_gradient(
     References:
         [1] Martens (2020). New insights and perspectives on the natural gradient
             method. JMLR 21(146), 1-76.
+        [2] Ren and Goldfarb (2019). Efficient subsampled Gauss-Newton and natural
+            gradient methods for training neural networks. arXiv:1906.02353.
     """
+    check_system_choice("natural_gradient", system)
     numbers = {
         "damping": damping,
         "tol": tol,
@@ -106,25 +139,59 @@ def scale_by_natural_gradient(
         key = jax.random.fold_in(start, state.count)
         return SampledFisher(model, loss_of(extra), key, samples)
 
+    split = preconditioning("natural_gradient", preconditioner, update_every)
+    if preconditioner is not None:
+        only_for_iterations("natural_gradient", system)
+        system = "parameters"
     return transformation(
-        "natural_gradient", _natural_first, _natural_gradient, numbers, compose
+        "natural_gradient",
+        lambda params, numbers: _natural_first(
+            params, first_preconditioner(*split, params)
+        ),
+        _natural_gradient,
+        numbers,
+        compose,
+        preconditioner=split,
+        system=system,
     )
 
 
-def _natural_first(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
-    del numbers
+def _natural_first(
+    params: optax.Params, preconditioner: PreconditionerState | None
+) -> NaturalGradientState:
     zero = from_host(0, space.scalar_dtype(params))
     none = from_host(0, int)
-    return NaturalGradientState(none, none, zero, zero, Outcome.accepted)
+    return NaturalGradientState(
+        none, none, zero, zero, Outcome.accepted, preconditioner
+    )
 
 
 def _natural_gradient(
-    local: Local, gradient: Gradient, state: NaturalGradientState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: NaturalGradientState,
+    numbers: Numbers,
+    *,
+    system: System,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, NaturalGradientState]:
+    in_samples = sample_system("natural_gradient", local, system)
+    if in_samples is not None:
+        return _by_factor(in_samples, gradient, state, numbers)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     hessian = local.linearized().hessian
+    known = preconditioner_at(
+        "natural_gradient", preconditioning, numbers, state.preconditioner, hessian
+    )
     damped = hessian + numbers["damping"] * Identity()
-    found = cg(damped, gradient, tol=numbers["tol"], max_steps=steps, verify=False)
+    found = cg(
+        damped,
+        gradient,
+        preconditioner=known.inverse(numbers["damping"]),
+        tol=numbers["tol"],
+        max_steps=steps,
+        verify=False,
+    )
     usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
     bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
     outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
@@ -132,7 +199,37 @@ def _natural_gradient(
     step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
     step = space.choose(usual, step, space.zeros(step))
     return step, NaturalGradientState(
-        state.count + 1, found.iterations, found.curvature, found.relative, outcome
+        state.count + 1,
+        found.iterations,
+        found.curvature,
+        found.relative,
+        outcome,
+        known.state,
+    )
+
+
+def _by_factor(
+    system: SampleSystem,
+    gradient: Gradient,
+    state: NaturalGradientState,
+    numbers: Numbers,
+) -> tuple[Any, NaturalGradientState]:
+    damped = system.damped_as_needed(numbers["damping"])
+    p, damping = damped.solve(gradient), damped.damping
+    g = space.widened(gradient)
+    image = space.plus(system.curvature.back(system.curvature.along(p)), p, damping)
+    size, square = space.norm(g), space.inner(p, p)
+    usual = is_finite(gradient, p)
+    curvature = space.inner(p, image) / jnp.where(square > 0, square, 1)
+    outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
+    step = space.choose(usual, space.narrowed(p, gradient), space.zeros(gradient))
+    return step, NaturalGradientState(
+        state.count + 1,
+        jnp.ones((), int),
+        curvature,
+        space.norm(space.minus(image, g)) / jnp.where(size > 0, size, 1),
+        outcome,
+        state.preconditioner,
     )
 
 
@@ -145,6 +242,9 @@ def natural_gradient(
     max_steps: ArrayLike | None = None,
     samples: int | None = None,
     seed: ArrayLike = 0,
+    system: System = "auto",
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
@@ -156,6 +256,9 @@ def natural_gradient(
         max_steps: The most products.
         samples: Targets to draw for each example; the exact matrix if left out.
         seed: Of the targets.
+        system: `"auto"`, `"parameters"` or `"samples"`.
+        preconditioner: A function of the Fisher matrix and a random key.
+        update_every: How many updates one operator that it returns serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -170,6 +273,13 @@ def natural_gradient(
         [0.5, 0.5]
     """
     inner = scale_by_natural_gradient(
-        damping=damping, tol=tol, max_steps=max_steps, samples=samples, seed=seed
+        damping=damping,
+        tol=tol,
+        max_steps=max_steps,
+        samples=samples,
+        seed=seed,
+        system=system,
+        preconditioner=preconditioner,
+        update_every=update_every,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

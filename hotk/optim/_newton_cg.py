@@ -13,6 +13,14 @@ from hotk.linop import Identity, Reason, Solution, cg, space
 from ._extra_args import restricted
 from ._line_search import with_line_search
 from ._local import Local, Numbers, Outcome, is_finite
+from ._preconditioner import (
+    Preconditioner,
+    PreconditionerState,
+    Preconditioning,
+    first_preconditioner,
+    preconditioner_at,
+    preconditioning,
+)
 from ._step import of_steps, those_given, transformation
 
 
@@ -24,12 +32,14 @@ class NewtonCGState(NamedTuple):
         curvature: The smallest curvature that was met, `p' H p / p' p`.
         residual: The norm of `H p - g` over that of the gradient g.
         outcome: An `Outcome`.
+        preconditioner: What is kept of the preconditioner, `None` without one.
     """
 
     iterations: Int[Array, ""]
     curvature: Scalar
     residual: Scalar
     outcome: Outcome
+    preconditioner: PreconditionerState | None = None
 
 
 @of_steps
@@ -38,6 +48,8 @@ def scale_by_newton_cg(
     damping: ArrayLike = 0.0,
     max_tol: ArrayLike = 0.5,
     max_steps: ArrayLike | None = None,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
 
@@ -53,6 +65,12 @@ def scale_by_newton_cg(
         max_tol: $\eta$, the largest relative residual.
         max_steps: The most products of one step; 2 n at most if left out,
             as rounding makes n too few.
+        preconditioner: Function of the curvature at a point, an operator, and a random
+            key. It returns an operator near that curvature whose inverse is cheap:
+            `functools.partial(hotk.linop.nystrom, rank=50)`, or `lambda A, key:
+            hotk.linop.Diagonal(A.diagonal())`.
+        update_every: How many updates one such operator serves; its inverse with the
+            damping of each of them is the preconditioner.
 
     Returns:
         A transformation from the gradient to p. Its update takes `value_fn=` (or
@@ -60,7 +78,9 @@ def scale_by_newton_cg(
         no descent direction it is the gradient; where a number is not finite, zero.
 
     Raises:
-        TypeError: If `value_fn` or `params` is missing in an update.
+        TypeError: If `value_fn` or `params` is missing in an update, or the
+            preconditioner is no function.
+        ValueError: If `update_every` is not positive.
 
     Example:
         >>> f = lambda x: jnp.sum((x - 1.0) ** 2)
@@ -81,26 +101,48 @@ def scale_by_newton_cg(
         "max_tol": max_tol,
         **those_given(max_steps=max_steps),
     }
-    return transformation("newton_cg", _first, _newton_cg, numbers)
+    split = preconditioning("newton_cg", preconditioner, update_every)
+    return transformation(
+        "newton_cg",
+        lambda params, numbers: _first(params, first_preconditioner(*split, params)),
+        _newton_cg,
+        numbers,
+        preconditioner=split,
+    )
 
 
-def _first(params: optax.Params, numbers: Numbers) -> NewtonCGState:
-    del numbers
+def _first(
+    params: optax.Params, preconditioner: PreconditionerState | None
+) -> NewtonCGState:
     dtype = space.scalar_dtype(jax.tree.leaves(params))
-    nothing = from_host(0, dtype)
-    return NewtonCGState(from_host(0, int), nothing, nothing, Outcome.accepted)
+    nothing, none = from_host(0, dtype), from_host(0, int)
+    return NewtonCGState(none, nothing, nothing, Outcome.accepted, preconditioner)
 
 
 def _newton_cg(
-    local: Local, gradient: Gradient, state: NewtonCGState, numbers: Numbers
+    local: Local,
+    gradient: Gradient,
+    state: NewtonCGState,
+    numbers: Numbers,
+    *,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, NewtonCGState]:
-    del state
     near = local.linearized()
+    known = preconditioner_at(
+        "newton_cg", preconditioning, numbers, state.preconditioner, near.hessian
+    )
     operator = near.hessian + numbers["damping"] * Identity()
     size = space.norm(gradient)
     tol = jnp.minimum(numbers["max_tol"].astype(size.dtype), jnp.sqrt(size))
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    found = cg(operator, gradient, tol=tol, max_steps=steps, verify=False)
+    found = cg(
+        operator,
+        gradient,
+        preconditioner=known.inverse(numbers["damping"]),
+        tol=tol,
+        max_steps=steps,
+        verify=False,
+    )
     bent = found.reason == Reason.negative_curvature
     step = space.choose(bent, _along_curvature(gradient, found), found.x)
     slope = space.inner(gradient, step)
@@ -115,7 +157,7 @@ def _newton_cg(
     good = (outcome == Outcome.accepted) | (outcome == Outcome.steepest)
     step = space.choose(good, step, space.zeros(step))
     return step, NewtonCGState(
-        found.iterations, found.curvature, found.relative, outcome
+        found.iterations, found.curvature, found.relative, outcome, known.state
     )
 
 
@@ -137,6 +179,8 @@ def newton_cg(
     damping: ArrayLike = 0.0,
     max_tol: ArrayLike = 0.5,
     max_steps: ArrayLike | None = None,
+    preconditioner: Preconditioner | None = None,
+    update_every: int = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.
@@ -147,6 +191,8 @@ def newton_cg(
         damping: As for `scale_by_newton_cg`.
         max_tol: As for `scale_by_newton_cg`.
         max_steps: As for `scale_by_newton_cg`.
+        preconditioner: As for `scale_by_newton_cg`.
+        update_every: As for `scale_by_newton_cg`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -159,5 +205,11 @@ def newton_cg(
         >>> found.x.round(3).tolist()
         [1.0, 1.0]
     """
-    inner = scale_by_newton_cg(damping=damping, max_tol=max_tol, max_steps=max_steps)
+    inner = scale_by_newton_cg(
+        damping=damping,
+        max_tol=max_tol,
+        max_steps=max_steps,
+        preconditioner=preconditioner,
+        update_every=update_every,
+    )
     return restricted(with_line_search(inner, learning_rate), where)

@@ -56,6 +56,7 @@ from ._parameters import (
     refuse_other_leaves,
     with_hidden,
 )
+from ._preconditioner import Preconditioning
 
 
 Formula = Callable[..., tuple[Any, Any]]
@@ -144,6 +145,7 @@ def transformation(
     numbers: Mapping[str, Any],
     compose: Callable[[Any, Mapping[str, Any], Any], Any] | None = None,
     like_params: Sequence[str] = (),
+    preconditioner: tuple[Preconditioning | None, tuple[Any, ...]] = (None, ()),
     **choices: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """Make a transformation of optax from the formula of one step.
@@ -163,12 +165,21 @@ def transformation(
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
         like_params: Fields of the state that have the structure of the parameters.
+        preconditioner: What is static of a preconditioner, a choice of the formula, and
+            what it captured, a number by the name `captured`.
         **choices: What chooses the program, by name. With
             `linear_solver="sparse"` captured integers are static by content.
     """
+    preconditioning, captured = preconditioner
+    if preconditioning is not None:
+        choices = {**choices, "preconditioning": preconditioning}
     fixed = ("formula", formula), *choices.items()
     bound = [BoundFormula(_step, (("flat", yes), *fixed)) for yes in (False, True)]
-    arrays = {key: _number(name, key, value) for key, value in numbers.items()}
+    arrays: dict[str, Any] = {
+        key: _number(name, key, value) for key, value in numbers.items()
+    }
+    if preconditioning is not None:
+        arrays["captured"] = captured
 
     def first(params: optax.Params) -> optax.OptState:
         call = f"{name}(...).init(params)"
@@ -210,7 +221,9 @@ def transformation(
         refuse_other_leaves(call, part, [getattr(state, key) for key in like_params])
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         where = None if moves == could else Selection(moves)
-        flat = not like_params and is_better_flat(part, gradient)
+        # A preconditioner is an operator on the tree of the parameters.
+        as_tree = bool(like_params) or preconditioning is not None
+        flat = not as_tree and is_better_flat(part, gradient)
         at = None if loop is None else loop.values_at(made_of, params)
         if at is not None:
             slopes = parts_like(call, params, at[1])

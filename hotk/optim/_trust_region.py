@@ -1,7 +1,7 @@
 """`trust_region`: steps in a region where a model is trusted."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -139,10 +139,13 @@ def _trust_region(
     def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         length = space.norm(trial.step)
         length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
+        radius = jnp.where(radius > 0, radius, length)
         wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
         return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
 
     near = local.linearized()
+    begun = (state.control > 0) & jnp.isfinite(state.control)
+    radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     matrix = None if linear_solver is None else sparse_system(local, linear_solver)
     if matrix is not None:
         solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Region)
@@ -155,12 +158,11 @@ def _trust_region(
         solver = LinearSolver.cg
         tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-        propose = functools.partial(_truncated, near.hessian, gradient, tol, steps)
-    begun = (state.control > 0) & jnp.isfinite(state.control)
-    radius = jax.lax.cond(
-        begun, lambda: state.control, lambda: _along(near.hessian, gradient)
-    )
-    radius = jnp.minimum(radius, largest)
+        limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
+        propose = functools.partial(_truncated, near.hessian, gradient, limits, largest)
+    if solver is not LinearSolver.cg:
+        along = lambda: jnp.minimum(_along(near.hessian, gradient), largest)
+        radius = jax.lax.cond(begun, lambda: radius, along)
     return globalized_step(
         local,
         near,
@@ -187,17 +189,39 @@ def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
 def _truncated(
     hessian: AbstractOperator,
     gradient: Gradient,
-    tol: Scalar,
-    steps: ArrayLike,
+    limits: Mapping[str, Scalar],
+    largest: Scalar,
     radius: Scalar,
 ) -> Trial:
-    limits = {"tol": tol, "max_steps": steps, "verify": False}
-    found = steihaug(hessian, gradient, radius, **limits)
-    at_boundary = found.reason == Reason.boundary
-    bounded = at_boundary | (found.reason == Reason.negative_curvature)
+    """Propose the step by conjugate gradients, without a radius their first one.
+
+    In a region as large as the first step the others would add nothing to it. So its
+    product is the one that the radius would have cost, and the Hessian stands in the
+    program once.
+    """
+    first, size = radius <= 0, space.norm(gradient)
+    # finite, with a finite square: a step to this boundary is scaled below
+    huge = jnp.finfo(size.dtype).max ** 0.45
+    widest = jnp.minimum(largest, huge * jnp.minimum(size, 1))
+    steps = jnp.where(first, 1, limits["max_steps"])
+    found = steihaug(
+        hessian,
+        gradient,
+        jnp.where(first, widest, radius),
+        tol=limits["tol"],
+        max_steps=steps,
+        verify=False,
+    )
+    bounded = found.reason == Reason.boundary
+    bounded |= (found.reason == Reason.negative_curvature) | first
+    # Without positive curvature there is no such step: one of length one is tried.
+    bent = first & ~(found.curvature > 0)
+    length = jnp.minimum(largest, 1)
+    share = jnp.where(bent, length / jnp.where(widest > 0, widest, 1), 1)
+    model = length * (length * found.curvature / 2 - size)
     return Trial(
-        space.widened(found.x),
-        found.model,
+        space.times(share, space.widened(found.x)),
+        jnp.where(bent, model, found.model),
         bounded,
         found.iterations,
         found.curvature,

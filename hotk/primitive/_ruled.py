@@ -38,6 +38,9 @@ class AbstractRuled(abc.ABC):
         default_factory=dict, compare=False, repr=False, kw_only=True
     )
 
+    # Whether its tangents are a rule of the user, which may be that of nothing.
+    users_rule = True
+
     @abc.abstractmethod
     def run(self, arrays: Arrays) -> Arrays:
         """Evaluate the function."""

@@ -1,5 +1,6 @@
 """Sparse matrices: values on a fixed pattern, their products, sums and solutions."""
 
+from ._causes import Cause as Cause, SparsityExplanation as SparsityExplanation
 from ._coloring import Coloring as Coloring, color as color
 from ._factorization import Factorization as Factorization
 from ._fill import (
@@ -15,6 +16,12 @@ from ._pattern import Pattern as Pattern
 from ._shifted import Shifted as Shifted
 from ._simple import diagonal as diagonal, identity as identity
 from ._sparse_ggn import sparse_ggn as sparse_ggn
-from ._sparse_hessian import sparse_hessian as sparse_hessian
-from ._sparse_jacobian import sparse_jacobian as sparse_jacobian
+from ._sparse_hessian import (
+    sparse_hessian as sparse_hessian,
+    value_gradient_and_sparse_hessian as value_gradient_and_sparse_hessian,
+)
+from ._sparse_jacobian import (
+    sparse_jacobian as sparse_jacobian,
+    value_and_sparse_jacobian as value_and_sparse_jacobian,
+)
 from ._sparsity import sparsity as sparsity

@@ -97,8 +97,9 @@ def _convolution(
 ) -> list[Operand] | None:
     a, kernel = operands
     parameters = equation.params
-    groups = parameters["feature_group_count"], parameters["batch_group_count"]
-    if not isinstance(a, Linear) or isinstance(kernel, Linear) or groups != (1, 1):
+    if not isinstance(a, Linear) or isinstance(kernel, Linear):
+        return None
+    if parameters["batch_group_count"] != 1:
         return None
     numbers = parameters["dimension_numbers"]
     into, of, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
@@ -106,15 +107,19 @@ def _convolution(
     kernel_shape, _ = operand_type(equation, 1)
     own, steps = strides(kernel_shape), strides(shape)
     space = range(2, len(into))
-    lengths = [kernel_shape[of[0]], *(kernel_shape[of[i]] for i in space)]
+    # The features of a group make features of the same group.
+    features = kernel_shape[of[0]] // parameters["feature_group_count"]
+    lengths = [features, *(kernel_shape[of[i]] for i in space)]
     pieces: list[Piece] = []
     for piece in a.pieces:
         context.budget.spend(piece.size * size_of(lengths))
         index = unravel(piece.all_rows(), a.shape)
         # A piece for each entry of the kernel: each of them is a shift.
+        group, within = np.divmod(index[into[1]], kernel_shape[of[1]])
         for feature, *place in np.ndindex(*lengths):
-            rows = index[into[0]] * steps[out[0]] + feature * steps[out[1]]
-            at = index[into[1]] * own[of[1]] + feature * own[of[0]]
+            to_feature = group * features + feature
+            rows = index[into[0]] * steps[out[0]] + to_feature * steps[out[1]]
+            at = within * own[of[1]] + to_feature * own[of[0]]
             inside = np.ones(piece.shape, bool)
             for i, w in zip(space, place, strict=True):
                 p = i - 2

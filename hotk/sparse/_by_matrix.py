@@ -8,9 +8,11 @@ from hotk._core import JaxprEqn, Program, bound, traits_of
 
 from ._coefficients import Coefficient, taken
 from ._context import Context, Operand, operand_type, result_type
+from ._examples import Examples, examples
 from ._merge import added
-from ._pieces import Linear, TooDense, repeated, with_values, zero
+from ._pieces import Linear, Piece, TooDense, repeated, with_values, zero
 from ._positions import Positions, Shape, size_of
+from ._sums import distinct
 
 
 # Numbers of a matrix that is computed for an operation without a rule.
@@ -34,14 +36,19 @@ def by_matrix(
     for k, operand in enumerate(operands):
         if not isinstance(operand, Linear) or not operand.pieces:
             continue
-        axes = _independent_axes(equation, k)
+        groups = [examples(equation, k, j) for j in range(count)]
         if operand.pieces[0].values is None:
-            for j in range(count):
-                results[j] = _all(operand, results[j], axes, context)
+            for j, group in enumerate(groups):
+                results[j] = _all(operand, results[j], group, context)
             continue
+        # A direction is one of each example, so the examples of all results are those
+        # that are paired in each.
+        common = set.intersection(*(set(group.pairs) for group in groups))
+        groups = [group._replace(pairs=sorted(common)) for group in groups]
         for part, unit in _real_parts(operand, operand_type(equation, k)[1]):
-            for j, matrix in enumerate(_matrices(equation, operands, k, unit, axes)):
-                results[j] = _multiplied(part, matrix, results[j], axes, context)
+            matrices = _matrices(equation, operands, k, unit, groups[0])
+            for j, (group, matrix) in enumerate(zip(groups, matrices, strict=True)):
+                results[j] = _multiplied(part, matrix, results[j], group, context)
     return list(results)
 
 
@@ -65,25 +72,6 @@ def _refuse_nonlinear(equation: JaxprEqn, operands: list[Operand]) -> None:
         raise TooDense
 
 
-def _independent_axes(equation: JaxprEqn, k: int) -> int:
-    """Return along how many leading axes an operation treats examples one by one."""
-    name, parameters = equation.primitive.name, equation.params
-    rank = len(operand_type(equation, k)[0])
-    if name == "triangular_solve" and k == 1:
-        return rank - 2
-    if name == "fft":
-        return rank - len(parameters["fft_lengths"])
-    if name == "gather" and k == 0:
-        numbers = parameters["dimension_numbers"]
-        leading = tuple(range(len(numbers.operand_batching_dims)))
-        same = numbers.operand_batching_dims == leading
-        same = same and numbers.start_indices_batching_dims == leading
-        return (
-            len(leading) if same and not set(leading) & set(numbers.offset_dims) else 0
-        )
-    return 0
-
-
 def _real_parts(a: Linear, dtype: np.dtype) -> list[tuple[Linear, complex]]:
     """Split a complex array: an operation may be linear over real numbers only."""
     if not jnp.issubdtype(dtype, jnp.complexfloating):
@@ -96,18 +84,22 @@ def _real_parts(a: Linear, dtype: np.dtype) -> list[tuple[Linear, complex]]:
 
 
 def _matrices(
-    equation: JaxprEqn, operands: list[Operand], k: int, unit: complex, axes: int
+    equation: JaxprEqn,
+    operands: list[Operand],
+    k: int,
+    unit: complex,
+    group: Examples,
 ) -> list[jax.Array]:
     """Return for each result the matrix of an operation: `[input, *result]`."""
     shape, dtype = operand_type(equation, k)
     count = len(equation.outvars)
-    n = size_of(shape[axes:])
+    n = size_of(group.inner)
     results = sum(size_of(result_type(equation, j)[0]) for j in range(count))
     if n * results > _MOST_NUMBERS:
         raise TooDense
 
     def apply(direction: jax.Array) -> list[jax.Array]:
-        whole = jnp.broadcast_to(direction, shape)
+        whole = jnp.broadcast_to(group.stretched(direction), shape)
         inputs = [
             jnp.zeros(*operand_type(equation, i))
             if isinstance(operand, Linear)
@@ -117,7 +109,7 @@ def _matrices(
         inputs[k] = whole
         return bound(equation, inputs)
 
-    basis = jnp.eye(n, dtype=dtype).reshape(n, *shape[axes:])
+    basis = jnp.eye(n, dtype=dtype)
     try:
         return jax.vmap(apply)(basis * unit if unit != 1.0 else basis)
     except (NotImplementedError, TypeError, ValueError) as error:
@@ -125,29 +117,31 @@ def _matrices(
 
 
 def _multiplied(
-    a: Linear, matrix: jax.Array, total: Linear, axes: int, context: Context
+    a: Linear, matrix: jax.Array, total: Linear, group: Examples, context: Context
 ) -> Linear:
     """Add the product of a matrix, one for each example, with an array."""
-    examples = size_of(a.shape[:axes])
-    n, m = matrix.shape[0], size_of(total.shape[axes:])
-    offsets = np.arange(m, dtype=np.int64)
+    m, offsets = size_of(total.shape), group.offsets
 
     def factor(rows: Positions, copies: Shape) -> Coefficient:
-        apart = offsets.reshape((m,) + (1,) * (len(copies) - 1))
-        example, i = np.divmod(rows, n)
-        return taken(
-            matrix, np.broadcast_to((i * examples + example) * m + apart, copies)
-        )
+        apart = offsets.reshape(offsets.shape + (1,) * (len(copies) - offsets.ndim))
+        at = group.within(rows) * m + group.first(rows) + apart
+        return taken(matrix, np.broadcast_to(at, copies))
 
-    first = lambda rows: rows // n * m
-    made = repeated(a, total.shape, first, offsets, context.budget, factor)
+    made = repeated(a, total.shape, group.first, offsets, context.budget, factor)
     return added(total, made, matrix.dtype)
 
 
-def _all(a: Linear, total: Linear, axes: int, context: Context) -> Linear:
+def _all(a: Linear, total: Linear, group: Examples, context: Context) -> Linear:
     """Let every entry of a result depend on every entry of its example."""
-    n, m = size_of(a.shape[axes:]), size_of(total.shape[axes:])
-    offsets = np.arange(m, dtype=np.int64)
-    first = lambda rows: rows // max(n, 1) * m
-    made = repeated(a, total.shape, first, offsets, context.budget)
+    count = context.columns
+    keys = [
+        group.first(p.all_rows().reshape(-1)) * count + p.columns.reshape(-1)
+        for p in a.pieces
+        if p.size
+    ]
+    once = distinct(np.concatenate(keys), size_of(total.shape) * count)
+    # Each column once for each example, at the first entry of the result.
+    firsts = Linear(total.shape, (Piece(None, *np.divmod(once, count)),))
+    stay = lambda rows: rows
+    made = repeated(firsts, total.shape, stay, group.offsets, context.budget)
     return Linear(total.shape, (*total.pieces, *made.pieces))

@@ -94,7 +94,7 @@ def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
     for i, type_ in enumerate(loop.types):
         if not linear[i]:
             continue
-        trial = context._replace(budget=Budget(_TRIAL))
+        trial = context._replace(budget=Budget(_TRIAL), watch=None)
         results = context.run(loop.body, _trial_inputs(loop, linear, i), trial)
         for j, result in enumerate(results):
             pieces = result.pieces if isinstance(result, Linear) else ()

@@ -1,7 +1,7 @@
 """What the rules of the algebra are given besides an operation and its operands."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,21 @@ Operand: TypeAlias = Any
 """A `Linear`, or what does not depend on `v`: a traced or a known array."""
 
 
+class AbstractWatch(Protocol):
+    """What looks at the operations of a program, to explain its pattern."""
+
+    def saw(
+        self,
+        equation: JaxprEqn,
+        operands: Sequence["Operand"],
+        results: Sequence["Operand"],
+    ) -> None:
+        """Look at an operation that was evaluated."""
+
+    def gave_up(self, equation: JaxprEqn, numbers: int) -> None:
+        """Look at an operation that would take too many entries."""
+
+
 class Context(NamedTuple):
     """What a rule may use.
 
@@ -22,11 +37,13 @@ class Context(NamedTuple):
         budget: What entries are paid from.
         columns: The number of entries of `v`.
         run: Runs a program inside on operands.
+        watch: What looks at each operation, if something does.
     """
 
     budget: Budget
     columns: int
     run: Callable[[ClosedJaxpr, Sequence[Operand], "Context"], list[Operand]]
+    watch: AbstractWatch | None = None
 
 
 Rule: TypeAlias = Callable[[JaxprEqn, list[Operand], Context], Sequence[Operand] | None]

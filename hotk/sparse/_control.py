@@ -4,7 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import JaxprEqn, Program, called_program, equations, traits_of
+from hotk._core import (
+    JaxprEqn,
+    Program,
+    called_program,
+    equations,
+    program_of_sparse,
+    traits_of,
+)
 
 from ._coefficients import is_concrete, masked
 from ._context import Context, Operand, Rule, result_type
@@ -13,8 +20,12 @@ from ._pieces import Linear, with_values, zero
 
 
 def call(equation: JaxprEqn, operands: list[Operand], context: Context) -> list | None:
-    """Run the program of a call, a checkpoint or a function with rules."""
+    """Run the program of a call, a checkpoint or a function with rules.
+
+    Products of `jax.experimental.sparse` are such calls: their indices are known.
+    """
     program = called_program(equation)
+    program = program_of_sparse(equation) if program is None else program
     return None if program is None else context.run(program, operands, context)
 
 

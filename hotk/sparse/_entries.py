@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 from hotk.dense import promoted
 
 from ._assemble import Entries, assemble
+from ._context import AbstractWatch
 from ._interpret import evaluate_linear
 from ._linear_program import LinearProgram
 from ._pieces import Budget, Linear, Piece, TooDense, variable, with_values
@@ -22,6 +23,7 @@ def entries(
     valued: bool,
     symmetric: bool = False,
     transposed: bool = False,
+    watch: AbstractWatch | None = None,
 ) -> Entries:
     """Compute the matrix of a linear program.
 
@@ -31,6 +33,7 @@ def entries(
         valued: Whether values are asked for, or the pattern alone.
         symmetric: Whether to take the lower half alone, and mirror it.
         transposed: Whether the program is that of the transpose.
+        watch: What looks at each operation.
 
     Raises:
         TooDense: If the budget does not suffice.
@@ -41,7 +44,7 @@ def entries(
             raise TooDense
         arguments.append(variable(leaf.shape, columns, valued=valued))
         columns += leaf.size
-    results = evaluate_linear(linear.program, arguments, budget, columns)
+    results = evaluate_linear(linear.program, arguments, budget, columns, watch)
     outputs = jax.tree.leaves(linear.outputs)
     pieces: list[Piece] = []
     rows = 0

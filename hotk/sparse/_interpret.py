@@ -15,13 +15,23 @@ from hotk._core import (
     traits_of,
 )
 
-from . import _bilinear, _control, _elementwise, _indexing, _reductions, _structure
+from . import (
+    _bilinear,
+    _control,
+    _elementwise,
+    _indexing,
+    _pooling,
+    _reductions,
+    _structure,
+)
 from ._by_matrix import by_matrix
+from ._carried_values import while_by_pattern
 from ._coefficients import is_concrete
-from ._context import Context, Operand, Rule, result_type
+from ._context import AbstractWatch, Context, Operand, Rule, result_type
 from ._known import evaluated, is_integral
 from ._merge import merged
-from ._pieces import Budget, Linear
+from ._pieces import Budget, Linear, TooDense
+from ._positions import size_of
 from ._scan import scan
 from ._sums import coalesced
 
@@ -30,10 +40,12 @@ RULES: dict[str, Rule] = {
     **_elementwise.RULES,
     **_structure.RULES,
     **_reductions.RULES,
+    **_pooling.RULES,
     **_indexing.RULES,
     **_bilinear.RULES,
     **_control.RULES,
     "scan": scan,
+    "while": while_by_pattern,
 }
 
 
@@ -43,7 +55,11 @@ _FEW, _LONG, _MOST = 8, 2000, 64
 
 
 def evaluate_linear(
-    program: ClosedJaxpr, arguments: Sequence[Operand], budget: Budget, columns: int
+    program: ClosedJaxpr,
+    arguments: Sequence[Operand],
+    budget: Budget,
+    columns: int,
+    watch: AbstractWatch | None = None,
 ) -> list[Operand]:
     """Run a program on arrays that are linear in `v`.
 
@@ -52,11 +68,12 @@ def evaluate_linear(
         arguments: For each input a `Linear`, or an array that does not depend on `v`.
         budget: What entries are paid from.
         columns: The number of entries of `v`.
+        watch: What looks at each operation.
 
     Raises:
         TooDense: If the budget does not suffice.
     """
-    return _run(program, arguments, Context(budget, columns, _run))
+    return _run(program, arguments, Context(budget, columns, _run, watch))
 
 
 def _run(
@@ -77,12 +94,28 @@ def _run(
     for i, equation in enumerate(jaxpr.eqns):
         operands = [read(atom) for atom in equation.invars]
         with as_written(equation):
-            results = _step(equation, operands, context)
+            results = _watched(equation, operands, context)
         values.update(zip(equation.outvars, results, strict=True))
         for v in (*equation.invars, *equation.outvars):
             if isinstance(v, Var) and last.get(v, i) == i:
                 values.pop(v, None)
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _watched(
+    equation: JaxprEqn, operands: list[Operand], context: Context
+) -> Sequence[Operand]:
+    """Evaluate an operation, and show it to what watches the program."""
+    watch = context.watch
+    if watch is None or traits_of(equation).program is not None:
+        return _step(equation, operands, context)
+    try:
+        results = _step(equation, operands, context)
+    except TooDense:
+        watch.gave_up(equation, size_of(result_type(equation)[0]))
+        raise
+    watch.saw(equation, operands, results)
+    return results
 
 
 def _step(
@@ -91,7 +124,7 @@ def _step(
     if not any(isinstance(operand, Linear) for operand in operands):
         return independent(equation, operands)
     rule = RULES.get(equation.primitive.name)
-    if rule is None and traits_of(equation).is_inlined:
+    if rule is None:
         rule = _control.call
     results = None if rule is None else rule(equation, operands, context)
     if results is None:
@@ -107,7 +140,8 @@ def _step(
 def _settled(a: Linear, dtype: np.dtype, context: Context) -> Linear:
     """Merge the pieces of an array where there are many, or where they repeat."""
     budget, entries = context.budget, a.entries
-    repeats = entries > budget.many and a.pieces[0].values is None
+    most = min(budget.many, max(2 * size_of(a.shape) * context.columns, _LONG))
+    repeats = entries > most and a.pieces[0].values is None
     if not repeats and len(a.pieces) <= min(_FEW + entries // _LONG, _MOST):
         return a
     fewer = merged(a, dtype)

@@ -69,6 +69,10 @@ class SparseMatrix(AbstractForms):
                 f"entries and `values` the shape {shape}."
             )
 
+    def __hash__(self) -> int:
+        """Return the hash of the pattern, as arrays have none: `jax.jit(A.solve)`."""
+        return hash(self.pattern)
+
     @staticmethod
     def from_coo(
         values: npt.ArrayLike | Array,

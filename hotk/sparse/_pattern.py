@@ -11,14 +11,13 @@ import numpy.typing as npt
 from jaxtyping import Int32, PyTree
 
 from hotk._core import (
-    StructureError,
     bytes_name,
-    describe,
     extra,
     html_table,
-    message,
 )
 from hotk.dense import Index, dimension
+
+from ._checked import as_positions, check_positions
 
 
 Derived = TypeVar("Derived")
@@ -98,14 +97,14 @@ class Pattern:
                 )
             shape = (dimension(_types(output)), dimension(_types(input)))
         set_ = functools.partial(object.__setattr__, self)
-        set_("rows", _indices(rows))
-        set_("cols", _indices(cols))
+        set_("rows", as_positions(rows))
+        set_("cols", as_positions(cols))
         set_("shape", (int(shape[0]), int(shape[1])))
         set_("symmetric", bool(symmetric))
         set_("_output", _types(output, self.shape[0]))
         set_("_input", _types(input, self.shape[1]))
         set_("_derived", {})
-        _check(self)
+        check_positions(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse to change: programs are kept by the content of a pattern."""
@@ -261,23 +260,6 @@ class Pattern:
         return html_table(("Pattern", ""), self._facts())
 
 
-def _indices(given: npt.ArrayLike) -> Int32[np.ndarray, " nnz"]:
-    """Return read-only indices that nobody else can write into."""
-    given = np.asarray(given)
-    if given.dtype == np.int32 and not given.flags.writeable and given.base is None:
-        return given  # those of another pattern
-    if given.dtype.kind not in "iu" and given.size:
-        raise TypeError(f"`Pattern(rows, cols)`: {describe(given)} are no integers.")
-    if given.size and given.max() > np.iinfo(np.int32).max:
-        raise StructureError(
-            f"`Pattern(rows, cols)`: an entry stands at {given.max()}; rows and "
-            "columns are numbered by 32 bits."
-        )
-    indices = np.array(given, np.int32)
-    indices.setflags(write=False)
-    return indices
-
-
 def _types(tree: PyTree, size: int | None = None) -> PyTree:
     """Return the types of the leaves; without a tree, of one flat array."""
     if tree is None and size is not None:
@@ -288,59 +270,6 @@ def _types(tree: PyTree, size: int | None = None) -> PyTree:
 def _types_as_key(tree: PyTree) -> Hashable:
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-
-
-def _check(pattern: Pattern) -> None:
-    rows, cols, (m, n) = pattern.rows, pattern.cols, pattern.shape
-    sizes = dimension(pattern.output), dimension(pattern.input)
-    problem = got = ""
-    if rows.ndim != 1 or rows.shape != cols.shape:
-        problem = "`rows` and `cols` must be two lists of one length."
-        got = f"{describe(rows)} and {describe(cols)}"
-    elif sizes != (m, n):
-        problem = "the trees do not fit to the shape."
-        got = f"trees of {sizes[0]} and {sizes[1]} numbers"
-    elif rows.size:
-        if min(rows.min(), cols.min()) < 0 or rows.max() >= m or cols.max() >= n:
-            problem = "an entry stands outside of the matrix."
-            got = (
-                f"rows {rows.min()} to {rows.max()}, columns {cols.min()} to "
-                f"{cols.max()}"
-            )
-        else:
-            step = np.diff(rows)
-            wrong = np.flatnonzero((step < 0) | ((step == 0) & (np.diff(cols) <= 0)))
-            if wrong.size:
-                k = int(wrong[0])
-                problem = "entries must be sorted by row, then column, each once."
-                got = (
-                    f"({rows[k]}, {cols[k]}) before ({rows[k + 1]}, {cols[k + 1]}), "
-                    f"entries {k} and {k + 1}"
-                )
-    if pattern.symmetric and not problem and not _is_mirrored(rows, cols, m, n):
-        problem = "`symmetric=True`, and an entry has no mirror image."
-        got = f"{rows.size} entries; give both halves"
-    if problem:
-        raise StructureError(
-            message(
-                "Pattern(rows, cols, shape)",
-                problem,
-                expected=f"positions in {m} rows and {n} columns",
-                got=got,
-                fix="`hotk.SparseMatrix.from_coo` sorts entries and adds those of one "
-                "position.",
-            )
-        )
-
-
-def _is_mirrored(rows: np.ndarray, cols: np.ndarray, m: int, n: int) -> bool:
-    """Whether the positions of a pattern are those of its transpose."""
-    below, above = rows > cols, rows < cols
-    if m != n or below.sum() != above.sum():
-        return False
-    lower = rows[below].astype(np.int64) * n + cols[below]  # ascending, as they stand
-    upper = cols[above].astype(np.int64) * n + rows[above]
-    return np.array_equal(lower, np.sort(upper))
 
 
 def _bandwidth(pattern: Pattern) -> int:
@@ -383,6 +312,9 @@ def _transposed(pattern: Pattern) -> tuple[Pattern, Int32[np.ndarray, " nnz"]]:
 
 def _digest(pattern: Pattern) -> bytes:
     content = hashlib.blake2b(repr(pattern.shape).encode(), digest_size=16)
+    m, n = pattern.shape
+    if pattern.nnz == m * n:  # all entries: there is one such pattern
+        return content.digest()
     for positions in (pattern.rows, pattern.cols):
         content.update(positions.tobytes())
     return content.digest()

@@ -1,12 +1,16 @@
-"""The rule of `scan`: all steps at once, or one after the other."""
+"""The rule of `scan`: all steps at once, one after the other, or a loop of values."""
+
+import contextlib
 
 import jax
 import numpy as np
 
 from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts
 
+from ._carried_values import scan_by_pattern
 from ._carry import carry_kinds, held_parts, linear_parts
 from ._context import Context, Operand
+from ._fixed_carry import MOST_PASSES, fixed_carry
 from ._loop import Loop, shape_of
 from ._merge import added, same_entries
 from ._pieces import Linear, Piece, TooDense, kept, moved, zero
@@ -21,7 +25,7 @@ _MOST_UNROLLED = 64
 def scan(
     equation: JaxprEqn, operands: list[Operand], context: Context
 ) -> list[Operand] | None:
-    """Evaluate a loop: vectorized over time, or unrolled if it is short."""
+    """Evaluate a loop in the first way that serves; a later one takes more work."""
     constants, carries = scan_counts(equation.params)
     body = equation.params["jaxpr"]
     loop = Loop(
@@ -35,13 +39,34 @@ def scan(
     )
     if not loop.length:
         return None
+    ways = (_at_once, _soon_by_pattern, _one_by_one, _by_pattern)
     left = context.budget.left
-    try:
-        return _at_once(loop, equation, context)
-    except TooDense:
-        if loop.length > _MOST_UNROLLED:
-            raise
-    context.budget.left = left
+    for way in ways:
+        with contextlib.suppress(TooDense):
+            return way(loop, equation, context)
+        context.budget.left = left
+    raise TooDense
+
+
+def _soon_by_pattern(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
+    """Run the loop on values, where its carry has all of its entries at once."""
+    return _by_pattern(loop, equation, context, passes=1)
+
+
+def _by_pattern(
+    loop: Loop, equation: JaxprEqn, context: Context, passes: int = MOST_PASSES
+) -> list[Operand]:
+    """Run the loop on values; every step has the entries that any of them has."""
+    carry = fixed_carry(loop, context, passes)
+    if carry is None:
+        raise TooDense
+    return scan_by_pattern(loop, carry, equation, context)
+
+
+def _one_by_one(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
+    """Take the steps one after the other, each with entries of its own."""
+    if loop.length > _MOST_UNROLLED:
+        raise TooDense
     return one_by_one(loop, equation, context)
 
 

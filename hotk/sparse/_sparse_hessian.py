@@ -21,15 +21,18 @@ from hotk.mode import (
     AUTO,
     AbstractMode,
     Auto,
+    Forward,
     Nested,
     second_order_candidates,
 )
 from hotk.prepared import check_budget, operator
 
+from ._causes import SparsityExplanation
+from ._forward_gradient import forward_gradient
 from ._linear_program import linear_program
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._stages import Task, sparse_matrix, sparsity_pattern
+from ._stages import Task, explained_pattern, sparse_matrix, sparsity_pattern
 
 
 @operator(
@@ -92,6 +95,74 @@ def sparse_hessian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
+    results: Any = _sparse(f, x, mode)[2:]
+    return results
+
+
+@operator(
+    value=True,
+    candidates=second_order_candidates,
+    modes=(Nested,),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+)
+def value_gradient_and_sparse_hessian(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    mode: Nested | Auto = AUTO,
+    has_aux: bool = False,
+    where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
+) -> tuple[PyTree, ...]:
+    r"""Compute value, gradient and sparse Hessian of a function.
+
+    Computes $f(x)$, $\nabla f(x)$ and $H_{ij} = \partial^2 f / \partial x_i \partial
+    x_j$, as a step of Newton's method needs them. The Hessian is that of
+    `hotk.sparse_hessian`, which says how it is computed and what decides its pattern;
+    the gradient is an intermediate result of it and costs nothing more.
+
+    Args:
+        f: Function `f(x, *args)` that returns a real scalar, twice differentiable.
+        x: Point: any pytree. Floating leaves are differentiated; integers, strings and
+            functions pass through. Complex leaves are refused.
+        *args: Further arguments of `f`, held fixed; floating ones may change value
+            freely.
+        mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
+        has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
+
+    Returns:
+        The triple `(y, gradient, hessian)`: the gradient with the structure of `x`, the
+        Hessian as a `hotk.SparseMatrix`; `((y, aux), gradient, hessian)` with
+        `has_aux=True`.
+
+    Raises:
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything but one real floating-point number.
+        ModeError: If `f` has no second derivative in this mode.
+        TooLargeError: If the Hessian is dense and would exceed the memory budget
+            (`hotk.memory_budget`); nothing is allocated then.
+
+    Example:
+        >>> chain = lambda x: jnp.sum((x[1:] - x[:-1] ** 2) ** 2)
+        >>> y, g, H = hotk.value_gradient_and_sparse_hessian(chain, 2 * jnp.ones(3))
+        >>> y.item(), g.tolist(), (-H.solve(g)).tolist()
+        (8.0, [16.0, 12.0, -4.0], [0.0, 0.0, 2.0])
+
+    References:
+        Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
+    """
+    return _sparse(f, x, mode)
+
+
+def _sparse(
+    f: FunctionWithAux, x: Point, mode: AbstractMode
+) -> tuple[PyTree, PyTree, SparseMatrix, PyTree]:
+    """Return `y`, its gradient, its Hessian, and `aux`."""
     refuse_complex("sparse_hessian(f, x)", x, "hvp")
     assert isinstance(mode, Nested)
 
@@ -102,8 +173,15 @@ def sparse_hessian(
         return [tree.flatten_up_to(row) for row in tree.flatten_up_to(rows)]
 
     task = hessian_task(f, x, mode)
-    results: Any = sparse_matrix(task, dense), task.linear.aux[1]
-    return results
+    y, aux = task.linear.aux
+    return y, task.linear.value, sparse_matrix(task, dense), aux
+
+
+def explained_hessian(
+    f: FunctionWithAux, x: Point, mode: AbstractMode
+) -> SparsityExplanation:
+    """Return the pattern of the Hessian, and what makes rows of it dense."""
+    return explained_pattern(hessian_task(f, x, mode))
 
 
 def hessian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
@@ -116,7 +194,9 @@ def hessian_task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
     assert isinstance(mode, Nested)
 
     def gradient(x: Point) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-        y, g, aux = mode.inner.gradient(f, x)
+        inner = mode.inner
+        forward = isinstance(inner, Forward)
+        y, g, aux = forward_gradient(f, x, inner) if forward else inner.gradient(f, x)
         return g, (y, aux)
 
     # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.

@@ -18,10 +18,11 @@ from hotk.first import refuse_complex
 from hotk.mode import AUTO, AbstractMode, Auto, Forward, Reverse, forward_first
 from hotk.prepared import check_budget, operator
 
+from ._causes import SparsityExplanation
 from ._linear_program import linear_program
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._stages import Task, sparse_matrix, sparsity_pattern
+from ._stages import Task, explained_pattern, sparse_matrix, sparsity_pattern
 
 
 @operator(
@@ -79,6 +80,72 @@ def sparse_jacobian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
+    results: Any = _sparse(f, x, mode)[1:]
+    return results
+
+
+@operator(
+    wants="inexact",
+    value=True,
+    candidates=forward_first,
+    modes=(Forward, Reverse),
+    static_arrays=StaticArrays.ALL_INTEGERS,
+)
+def value_and_sparse_jacobian(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    mode: Forward | Reverse | Auto = AUTO,
+    has_aux: bool = False,
+    where: Where = None,
+    argnums: Argnums = None,
+    kwargs: Keywords = None,
+) -> tuple[PyTree, ...]:
+    r"""Compute the value of `f` and its Jacobian as a sparse matrix.
+
+    Computes $f(x)$ and $J_{ij} = \partial f_i / \partial x_j$, as a step of the
+    Gauss-Newton method needs them. The Jacobian is that of `hotk.sparse_jacobian`; what
+    it has in common with the value is computed once.
+
+    Args:
+        f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
+        x: Point: any pytree. Floating leaves are differentiated; integers, strings and
+            functions pass through. Complex leaves are refused.
+        *args: Further arguments of `f`, held fixed; floating ones may change value
+            freely.
+        mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if it exists.
+        has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`.
+        argnums: Which argument of `f` to differentiate, by position, or several as a
+            tuple, as for `jax.grad`. The first by default.
+        kwargs: Keyword arguments of `f`, held fixed.
+
+    Returns:
+        The pair `(y, jacobian)`, the Jacobian as a `hotk.SparseMatrix`;
+        `((y, aux), jacobian)` with `has_aux=True`.
+
+    Raises:
+        DtypeError: If nothing in `x` can be differentiated, or a leaf is complex.
+        OutputError: If `f` returns anything but floating or complex arrays.
+        ModeError: If `f` has no derivative in this mode.
+        TooLargeError: If the Jacobian is dense and would exceed the memory budget
+            (`hotk.memory_budget`); nothing is allocated then.
+
+    Example:
+        >>> y, J = hotk.value_and_sparse_jacobian(jnp.diff, jnp.array([1.0, 2.0, 4.0]))
+        >>> y.tolist(), J.nnz
+        ([1.0, 2.0], 4)
+
+    References:
+        Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
+    """
+    return _sparse(f, x, mode)
+
+
+def _sparse(
+    f: FunctionWithAux, x: Point, mode: AbstractMode
+) -> tuple[PyTree, SparseMatrix, PyTree]:
+    """Return `y`, its Jacobian, and `aux`."""
     refuse_complex("sparse_jacobian(f, x)", x, "jvp")
     assert isinstance(mode, (Forward, Reverse))
     task = _task(f, x, mode)
@@ -92,8 +159,14 @@ def sparse_jacobian(
             for row in jax.tree.structure(y).flatten_up_to(jacobian)
         ]
 
-    results: Any = sparse_matrix(task, dense), task.linear.aux
-    return results
+    return task.linear.value, sparse_matrix(task, dense), task.linear.aux
+
+
+def explained_jacobian(
+    f: FunctionWithAux, x: Point, mode: AbstractMode
+) -> SparsityExplanation:
+    """Return the pattern of the Jacobian, and what makes rows of it dense."""
+    return explained_pattern(_task(f, x, mode))
 
 
 def jacobian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:

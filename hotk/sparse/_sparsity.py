@@ -1,7 +1,7 @@
 """`sparsity`: the pattern of a Hessian or a Jacobian, without its values."""
 
 from collections.abc import Callable
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final, overload
 
 import equinox as eqx
 import jax
@@ -23,53 +23,69 @@ from hotk.mode import (
 )
 from hotk.prepared import operator
 
+from ._causes import SparsityExplanation
 from ._pattern import Pattern
-from ._sparse_hessian import hessian_pattern
-from ._sparse_jacobian import jacobian_pattern
+from ._sparse_hessian import explained_hessian, hessian_pattern
+from ._sparse_jacobian import explained_jacobian, jacobian_pattern
+
+
+Found = TypeVar("Found")
 
 
 @final
 class _Result(eqx.Module):
     """A pattern as what a compiled program returns: it has no leaf."""
 
-    pattern: Pattern = eqx.field(static=True)
+    found: Any = eqx.field(static=True)
 
 
 def _traced(
-    pattern: Callable[[FunctionWithAux, Point, AbstractMode], Pattern],
+    find: Callable[[FunctionWithAux, Point, AbstractMode], Found],
     f: FunctionWithAux,
     x: Point,
     mode: AbstractMode,
 ) -> _Result:
     """Find a pattern in a trace of its own: nothing of it is compiled."""
-    found: list[Pattern] = []
+    found: list[Found] = []
 
     def run(x: Point) -> tuple[()]:
-        found.append(pattern(f, x, mode))
+        found.append(find(f, x, mode))
         return ()
 
     jax.make_jaxpr(run)(x)
     return _Result(found[0])
 
 
-@operator(
+_second = operator(
     candidates=second_order_candidates,
     modes=(Nested,),
     static_arrays=StaticArrays.ALL_INTEGERS,
     name="sparsity",
 )
-def _of_hessian(f: Function, x: Point, *args: PyTree, mode: Nested | Auto = AUTO):
-    refuse_complex("sparsity(f, x)", x, "hvp")
-    return _traced(hessian_pattern, f, x, mode), ()
-
-
-@operator(
+_first = operator(
     wants="inexact",
     candidates=forward_first,
     modes=(Forward, Reverse),
     static_arrays=StaticArrays.ALL_INTEGERS,
     name="sparsity",
 )
+
+
+@_second
+def _of_hessian(f: Function, x: Point, *args: PyTree, mode: Nested | Auto = AUTO):
+    refuse_complex("sparsity(f, x)", x, "hvp")
+    return _traced(hessian_pattern, f, x, mode), ()
+
+
+@_second
+def _explained_hessian(
+    f: Function, x: Point, *args: PyTree, mode: Nested | Auto = AUTO
+):
+    refuse_complex("sparsity(f, x)", x, "hvp")
+    return _traced(explained_hessian, f, x, mode), ()
+
+
+@_first
 def _of_jacobian(
     f: Function, x: Point, *args: PyTree, mode: Forward | Reverse | Auto = AUTO
 ):
@@ -77,16 +93,62 @@ def _of_jacobian(
     return _traced(jacobian_pattern, f, x, mode), ()
 
 
+@_first
+def _explained_jacobian(
+    f: Function, x: Point, *args: PyTree, mode: Forward | Reverse | Auto = AUTO
+):
+    refuse_complex("sparsity(f, x)", x, "jvp")
+    return _traced(explained_jacobian, f, x, mode), ()
+
+
+# By what is asked for, and whether it is to be explained.
+_OPERATORS: dict[tuple[str, bool], Any] = {
+    ("hessian", False): _of_hessian,
+    ("hessian", True): _explained_hessian,
+    ("jacobian", False): _of_jacobian,
+    ("jacobian", True): _explained_jacobian,
+}
+
+
+@overload
+def sparsity(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    of: Literal["hessian", "jacobian"] = ...,
+    explain: Literal[True],
+    has_aux: bool = ...,
+    where: Where = ...,
+    argnums: Argnums = ...,
+    kwargs: Keywords = ...,
+) -> SparsityExplanation: ...
+
+
+@overload
+def sparsity(
+    f: Function,
+    x: Point,
+    *args: PyTree,
+    of: Literal["hessian", "jacobian"] = ...,
+    explain: Literal[False] = ...,
+    has_aux: bool = ...,
+    where: Where = ...,
+    argnums: Argnums = ...,
+    kwargs: Keywords = ...,
+) -> Pattern: ...
+
+
 def sparsity(
     f: Function,
     x: Point,
     *args: PyTree,
     of: Literal["hessian", "jacobian"] = "hessian",
+    explain: bool = False,
     has_aux: bool = False,
     where: Where = None,
     argnums: Argnums = None,
     kwargs: Keywords = None,
-) -> Pattern:
+) -> Pattern | SparsityExplanation:
     r"""Find the sparsity pattern of a Hessian or a Jacobian.
 
     It is the pattern of the program: no entry outside of it is other than zero at any
@@ -102,6 +164,8 @@ def sparsity(
             of integers. Leaves may be `jax.ShapeDtypeStruct`s.
         *args: Further arguments of `f`.
         of: `"hessian"` or `"jacobian"`.
+        explain: Whether to say as well which operations make rows of it dense, and in
+            which lines of the code of `f` they stand.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
         argnums: Which argument of `f` to differentiate, by position, or several as a
@@ -109,7 +173,8 @@ def sparsity(
         kwargs: Keyword arguments of `f`, held fixed.
 
     Returns:
-        A `hotk.sparse.Pattern`, with `rows`, `cols` and `shape`.
+        A `hotk.sparse.Pattern`, with `rows`, `cols` and `shape`; with `explain=True` a
+        `hotk.sparse.SparsityExplanation`, which holds it.
 
     Raises:
         ValueError: If `of` is neither of the two.
@@ -127,11 +192,11 @@ def sparsity(
             f'`sparsity(f, x)`: `of` must be "hessian" or "jacobian", not {of!r}.'
         )
     x = jax.tree.map(_as_array, x)
-    find: Any = _of_hessian if of == "hessian" else _of_jacobian
+    find = _OPERATORS[of, bool(explain)]
     named = {} if argnums is None else {"argnums": argnums}
     named |= {} if kwargs is None else {"kwargs": kwargs}
     result = find(f, x, *args, has_aux=has_aux, where=where, **named)
-    return (result[0] if has_aux else result).pattern
+    return (result[0] if has_aux else result).found
 
 
 def _as_array(leaf: object) -> object:

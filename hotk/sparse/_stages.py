@@ -12,6 +12,7 @@ from hotk.dense import dimension, is_complex
 from hotk.prepared import check_bytes
 
 from ._assemble import Entries
+from ._causes import SparsityExplanation, Watch
 from ._compressed import coloring_worth, compressed_values
 from ._entries import entries, real_dtype
 from ._linear_program import LinearProgram
@@ -19,6 +20,10 @@ from ._matrix import SparseMatrix
 from ._pattern import Pattern
 from ._pieces import Budget, TooDense
 from ._work import MOST, entries_worth
+
+
+# So many entries are looked for, for a coloring, whatever the size of a matrix.
+_FEW = 4_000_000
 
 
 class Task(NamedTuple):
@@ -104,6 +109,9 @@ def _compressed(task: Task) -> SparseMatrix | None:
     """Compute a matrix by a coloring of its pattern, if that takes fewer products."""
     if is_complex((task.input, task.output)):
         return None
+    # A quarter of a small matrix is too much for a coloring to be of use.
+    whole = dimension(task.input) * dimension(task.output)
+    task = task._replace(most=min(task.most, max(whole // 4, _FEW)))
     try:
         pattern = task.pattern(task.entries(valued=False))
     except TooDense:
@@ -127,11 +135,33 @@ def sparsity_pattern(task: Task) -> Pattern:
     return task.pattern(found)
 
 
+def explained_pattern(task: Task) -> SparsityExplanation:
+    """Return the pattern of a matrix, and what makes rows of it dense."""
+    watch = Watch(task.linear.inputs, "y" if task.transposed else "x")
+    try:
+        found = entries(
+            task.linear,
+            Budget(min(MOST, task.most)),
+            valued=False,
+            symmetric=task.symmetric,
+            transposed=task.transposed,
+            watch=watch,
+        )
+    except TooDense:
+        found = _everywhere(task)
+    return watch.explanation(task.pattern(found))
+
+
 def _everywhere(task: Task) -> Entries:
     m, n = dimension(task.output), dimension(task.input)
     instead = "`hotk.hvp`, `hotk.jvp` or a `hotk.HessianOperator`, which need no matrix"
     check_bytes("the pattern of all entries", n, 8 * m * n, instead)
-    return Entries(None, np.repeat(np.arange(m), n), np.tile(np.arange(n), m))
+    rows = np.repeat(np.arange(m, dtype=np.int32), n)
+    cols = np.empty(m * n, np.int32)
+    cols.reshape(m, n)[:] = np.arange(n)
+    rows.setflags(write=False)
+    cols.setflags(write=False)  # a pattern keeps what cannot change as it is
+    return Entries(None, rows, cols)
 
 
 def _all_entries(task: Task, blocks: Sequence[Sequence[Array]]) -> Entries:

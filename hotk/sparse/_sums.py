@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from ._coefficients import as_array, taken, written
 from ._pieces import Linear, Piece
-from ._positions import Positions
+from ._positions import Positions, size_of
 
 
 # Entries of one position are added in so many steps at most; more, as those of a number
@@ -15,6 +15,8 @@ from ._positions import Positions
 _MOST_TERMS = 32
 # So many of these sums are written one by one.
 _FEW_SUMS = 8
+# A table may have so many entries for each number that is looked up in it.
+_TABLE = 8
 # Fewer entries are added in one operation, which is slower and compiles faster.
 _SHORT = 2000
 
@@ -32,14 +34,27 @@ def coalesced(a: Linear, columns: int, dtype: np.dtype) -> Linear:
         return Linear(a.shape, ())
     rows = np.concatenate([p.all_rows().reshape(-1) for p in pieces])
     cols = np.concatenate([p.columns.reshape(-1) for p in pieces])
-    order, first, counts = sorted_positions(rows, cols, columns)
     if pieces[0].values is None:
-        at = order[first]
-        return Linear(a.shape, (Piece(None, rows[at], cols[at]),))
+        keys = distinct(rows * columns + cols, size_of(a.shape) * columns)
+        return Linear(a.shape, (Piece(None, *np.divmod(keys, columns)),))
+    order, first, counts = sorted_positions(rows, cols, columns)
     parts = Parts([as_array(p.values, p.shape, dtype).reshape(-1) for p in pieces])
     values, placed = summed(parts, order, first, counts)
     at = order[first][placed]
     return Linear(a.shape, (Piece(values, rows[at], cols[at]),))
+
+
+def distinct(keys: Positions, count: int) -> Positions:
+    """Return the different numbers among some below `count`, ascending.
+
+    Where most numbers are among them a table of all is faster than to sort, by ten.
+    """
+    if count > _TABLE * keys.size:
+        keys = np.sort(keys)  # which `np.unique` does by a table of hashes, slowly
+        return keys[np.append(True, keys[1:] != keys[:-1])] if keys.size else keys
+    table = np.zeros(count, bool)
+    table[keys] = True
+    return np.flatnonzero(table)
 
 
 def sorted_positions(

@@ -1,8 +1,6 @@
 """How much work a linear program is, counted in numbers that are computed."""
 
-import math
-
-from hotk._core import Jaxpr, JaxprEqn, Program, ShapedArray, inner_jaxprs, traits_of
+from hotk._core import Jaxpr, work
 
 
 # What multiplying one entry of a piece costs, in multiplications of a matrix product:
@@ -22,30 +20,3 @@ def entries_worth(jaxpr: Jaxpr, directions: int) -> int:
         directions: Along how many directions it would be run.
     """
     return min(max(directions * work(jaxpr) // _ENTRY, _FEW), MOST)
-
-
-def work(jaxpr: Jaxpr) -> int:
-    """Count the numbers that a program computes, with all terms of its products."""
-    return sum(map(_equation_work, jaxpr.eqns))
-
-
-def _equation_work(equation: JaxprEqn) -> int:
-    inside = sum(map(work, inner_jaxprs(equation.params.values())))
-    if inside:
-        scan = traits_of(equation).program is Program.SCAN
-        return inside * (equation.params["length"] if scan else 1)
-    results = sum(map(_size, equation.outvars))
-    if equation.primitive.name == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        aval = equation.invars[0].aval
-        assert isinstance(aval, ShapedArray)
-        return results * math.prod(aval.shape[d] for d in contracted)
-    if equation.primitive.name == "conv_general_dilated":
-        kernel = equation.invars[1]
-        return results * max(_size(kernel) // max(kernel.aval.shape[0], 1), 1)  # type: ignore[attr-defined]
-    return results
-
-
-def _size(variable: object) -> int:
-    aval = getattr(variable, "aval", None)
-    return aval.size if isinstance(aval, ShapedArray) else 0

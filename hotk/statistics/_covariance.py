@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Vector, describe_tree
 from hotk.dense import By
-from hotk.linop import AbstractOperator, space
+from hotk.linop import AbstractOperator, BlockDiagonal, space
 from hotk.prepared import check_bytes
 
 
@@ -268,6 +268,52 @@ class LowRankCovariance(AbstractCovariance):
         weights = self.deviations**2 - self.rest**2
         variances = self.rest**2 + _product(weights, self.vectors**2)
         return space.unflattened(variances, self.like)
+
+
+@final
+class KroneckerCovariance(AbstractCovariance):
+    r"""A covariance $c\, R^2$ with a symmetric block diagonal root R.
+
+    Attributes:
+        template: A vector of the space.
+        block_root: The root R, by eigenvectors of Kronecker factors.
+        squared: The matrix $R^2$.
+        factor: The root of the number c.
+        log_det: The logarithm of the determinant.
+    """
+
+    template: Vector
+    block_root: BlockDiagonal
+    squared: BlockDiagonal
+    factor: Scalar
+    log_det: Scalar
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.size
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return self.log_det
+
+    def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root, which is symmetric."""
+        rows = noise.reshape(-1, noise.shape[-1])
+        of_row = lambda row: space.flattened(
+            self.block_root.mv(space.unflattened(row, self.template))
+        )
+        return (self.factor * jax.vmap(of_row)(rows)).reshape(noise.shape)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self.root(rows)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        return space.times(self.factor**2, self.squared.diagonal())
 
 
 def standard_errors(covariance: AbstractCovariance) -> Vector:

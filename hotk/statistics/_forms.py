@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hotk._core import RandomKey, RealNumber, Tracer, Vector
-from hotk.linop import AbstractOperator, space
+from hotk._core import RandomKey, RealNumber, Tracer, Vector, message
+from hotk.linop import AbstractOperator, BlockDiagonal, KFACOperator, space
 
 from ._covariance import (
     AbstractCovariance,
     BlockCovariance,
     DenseCovariance,
     DiagonalCovariance,
+    KroneckerCovariance,
     LowRankCovariance,
 )
 from ._definite import inverse_root, refuse_not_positive
@@ -29,7 +30,8 @@ class Precision(NamedTuple):
         curvature: The operator.
         scale: A number that it is multiplied with.
         rank: The number of eigenpairs to compute.
-        rest: The precision in directions that these do not span.
+        rest: The precision in directions that these do not span, or that of a prior
+            that is added.
         key: A random key for the start of the iteration.
         hint: What to do where it is not positive definite.
     """
@@ -96,6 +98,32 @@ def lanczos(precision: Precision) -> LowRankCovariance:
     return LowRankCovariance(precision.like, vectors, deviations, other)
 
 
+def kfac(precision: Precision) -> KroneckerCovariance:
+    """Return the inverse of Kronecker factors plus the precision of a prior."""
+    K = precision.curvature
+    if not isinstance(K, (KFACOperator, BlockDiagonal)):
+        raise TypeError(
+            message(
+                precision.call,
+                '`form="kfac"` needs Kronecker factors.',
+                expected="`curvature=hotk.KFACOperator(model, loss, mode, inputs)`, "
+                "with a loss that is a sum over examples",
+                got=f"a {type(K).__name__}",
+                fix="Give that operator; the prior is added by `prior_precision=`.",
+            )
+        )
+    dtype = space.scalar_dtype(K.like)
+    scale = jnp.asarray(precision.scale, dtype)
+    damping = jnp.asarray(precision.rest, dtype) / scale
+    _check(precision, damping[None], "`prior_precision`")
+    # (s K + tau)^-1 = (K + tau / s)^-1 / s
+    inverse = K.eigendecomposition().inverse(damping)
+    assert isinstance(inverse, BlockDiagonal)
+    log_det = -K.logdet(damping) - K.size * jnp.log(scale)
+    factor = 1 / jnp.sqrt(scale)
+    return KroneckerCovariance(K.like, inverse.sqrt(), inverse, factor, log_det)
+
+
 def _check(precision: Precision, numbers: Array, what: str) -> None:
     if isinstance(numbers, Tracer):
         return
@@ -109,4 +137,5 @@ FORMS: dict[str, Callable[[Precision], AbstractCovariance]] = {
     "block": block,
     "diagonal": diagonal,
     "lanczos": lanczos,
+    "kfac": kfac,
 }

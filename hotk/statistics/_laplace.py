@@ -26,7 +26,7 @@ from ._normal import NormalApproximation, shift_text
 from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
 
 
-Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos"]
+Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos", "kfac"]
 
 _CALL = "laplace_approximation(potential, mode)"
 _HINT = (
@@ -69,13 +69,20 @@ def laplace_approximation(
       all other directions. It is exact for the prior $N(0, I / \tau)$ with that
       precision $\tau$ if the rest of the potential has at most that rank. It takes
       products alone, for many parameters.
+    - `"kfac"`: Kronecker factors for each layer, for networks. `curvature` is a
+      `hotk.KFACOperator` with a loss that is a *sum* over examples, or a mean with
+      `scale=N`, and `prior_precision` is added to it: $(s K + \tau I)^{-1}$, exactly,
+      by the eigenvectors of the factors [2].
+
+    For the last layer alone, the others held at their values, choose its parameters
+    with `where=`, in any form.
 
     Args:
         potential: `potential(parameters, *args)`, the negative logarithm of the
             posterior density or of the likelihood: one real number.
         mode: The minimum of the potential: any pytree, as from `hotk.optim.minimize`.
         *args: Further arguments of the potential.
-        form: `"full"`, `"block"`, `"diagonal"` or `"lanczos"`.
+        form: `"full"`, `"block"`, `"diagonal"`, `"lanczos"` or `"kfac"`.
         curvature: An operator in place of the Hessian of the potential, at the same
             point: the Gauss-Newton matrix of a model with the precision of the prior,
             `GGNOperator(model, loss, mode) + tau * Identity()`, or the expected
@@ -83,8 +90,9 @@ def laplace_approximation(
         scale: A number that potential and curvature are multiplied with: N if they are
             means over N observations.
         rank: The number of eigenpairs for `"lanczos"`.
-        prior_precision: The precision $\tau$ for `"lanczos"`; not added in any form,
-            as the potential has the prior already.
+        prior_precision: The precision $\tau$ of the prior $N(0, I / \tau)$ for
+            `"lanczos"` and `"kfac"`. Only `"kfac"` adds it, to factors of the model; in
+            all other forms the potential, or the curvature, has the prior already.
         key: A random key for the start of `"lanczos"`; a fixed one if left out.
         where: Which leaves of the mode are parameters; see `hotk.Where`. The others are
             held at their values.
@@ -119,13 +127,16 @@ def laplace_approximation(
     References:
         [1] Kass and Raftery (1995). Bayes factors. Journal of the American Statistical
             Association 90(430), 773-795.
+        [2] Ritter, Botev and Barber (2018). A scalable Laplace approximation for neural
+            networks. ICLR. Section 3.
     """
     if form not in FORMS:
         raise ValueError(f"`{_CALL}`: form {form!r} is not one of {list(FORMS)}.")
-    if form == "lanczos" and prior_precision is None:
+    if form in ("lanczos", "kfac") and prior_precision is None:
+        what = "the curvature in the directions that it does not find"
+        what = "the precision of the prior" if form == "kfac" else what
         raise ValueError(
-            f'`{_CALL}`: `form="lanczos"` needs `prior_precision=`, the curvature in '
-            "the directions that it does not find."
+            f'`{_CALL}`: `form="{form}"` needs `prior_precision=`, {what}.'
         )
     selected = selection(_CALL, mode, where)
     parameters = jax.tree.map(jnp.asarray, split_point(mode, selected)[0])

@@ -1,6 +1,7 @@
 """All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
 
-But for the corpus, which has a table of its own: `python -m tests.benchmarks.everyday`.
+But for the corpus and for second-order methods in double precision, which have tables
+of their own: `everyday` and `second_order`.
 With `--gpu` the table of a GPU, and nothing where there is none.
 """
 
@@ -32,6 +33,7 @@ EVERYWHERE = (
     products.measure,
     hessians.measure,
     operators.measure,
+    kfac.measure,
     accuracy.measure,
     rules.measure,
     taylor.measure,

@@ -1,8 +1,8 @@
 """Estimates at a split point, and at one of mixed precision: within their bars.
 
-`logdet` and `spectrum` are not tried at a split point: where the host stands in for
-more devices than it has cores, XLA's collectives in their loop may wait for each other
-forever.
+Where the host stands in for more devices than it has cores, `tests.devices` gives them
+threads enough, or collectives in the loops of `logdet` and `spectrum` might wait for
+each other forever.
 """
 
 import jax
@@ -73,6 +73,49 @@ CODE = """
 )
 def test_estimates_at_a_split_point(kind, inside):
     run_on_eight_devices(CODE.format(kind=kind, inside=inside))
+
+
+QUADRATURE = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from contextlib import nullcontext
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+    KIND, INSIDE = AxisType.{kind}, {inside}
+    values = np.linspace(1.0, 3.0, 48).astype("f")
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(KIND,))
+    put = lambda a: jax.device_put(a, NamedSharding(mesh, P("a")))
+    key = jax.random.key(0)
+
+    with jax.set_mesh(mesh) if INSIDE else nullcontext():
+        scale = {{"m": put(values[:32].reshape(16, 2)), "w": put(values[32:])}}
+        x = {{"m": put(np.ones((16, 2), "f")), "w": put(np.ones(16, "f"))}}
+        def f(x):
+            one = jnp.sum(scale["m"] * x["m"] ** 2) + jnp.sum(scale["w"] * x["w"] ** 2)
+            return one / 2 + jnp.sum(x["w"]) ** 2 / 8
+        H = hotk.HessianOperator(f, x)
+        matrix = np.diag(values.astype(float))
+        matrix[32:, 32:] += 1 / 4
+        exact = np.linalg.slogdet(matrix)[1]
+        found = hotk.estimate.logdet(H, key, steps=12)
+        assert abs(found.value - exact) <= 4 * found.error + 1e-3 * exact, found
+        spectrum = hotk.estimate.spectrum(H, key, steps=12)
+        largest = np.linalg.eigvalsh(matrix)[-1]
+        assert abs(spectrum.largest - largest) < 1e-3 * largest, spectrum
+        assert spectrum.smallest > 0.999, spectrum
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        ("Auto", False),
+        pytest.param("Explicit", True, marks=pytest.mark.exhaustive),
+    ],
+    ids=["Auto", "Explicit"],
+)
+def test_quadrature_at_a_split_point(kind, inside):
+    run_on_eight_devices(QUADRATURE.format(kind=kind, inside=inside))
 
 
 @pytest.mark.exhaustive

@@ -1,5 +1,8 @@
 """Every optimizer in every wrapper of optax, eager and jitted, on a quadratic."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -165,3 +168,69 @@ def test_accumulated_gradients_make_the_step_of_their_mean():
         jax.tree.map(jnp.zeros_like, g), state, START, value_fn=quadratic
     )
     close(second, jax.tree.map(np.asarray, newton(0.5)))
+
+
+# ----- `apply_gradients`
+
+
+@dataclasses.dataclass
+class State:
+    """As a `TrainState` of flax."""
+
+    params: jax.Array
+    opt_state: Any
+    tx: optax.GradientTransformation
+    count: int = 0
+
+    def replace(self, **fields):
+        return dataclasses.replace(self, **fields)
+
+    def apply_gradients(self, *, grads, **fields):
+        step, after = self.tx.update(grads, self.opt_state, self.params)
+        moved = optax.apply_updates(self.params, step)
+        return self.replace(params=moved, opt_state=after, **fields)
+
+
+def applied(**keywords):
+    p, transform = jnp.zeros(2), hotk.optim.newton_cg(1.0)
+    state = State(p, transform.init(p), transform)
+    grads = -2 * jnp.ones(2)
+    return hotk.optim.apply_gradients(state, grads=grads, **keywords)
+
+
+def squares(p, shift=1.0):
+    return jnp.sum((p - shift) ** 2)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"shift": 1.0},  # of the objective
+        {"count": 3},  # a field
+        {"scale": jnp.ones(2)},  # perhaps of a transformation of the user
+    ],
+    ids=["none", "of the objective", "a field", "a number"],
+)
+def test_keywords_that_somebody_takes_pass(keywords):
+    state = applied(value_fn=squares, **keywords)
+    np.testing.assert_allclose(state.params, np.ones(2), rtol=1e-6)
+    assert state.count == keywords.get("count", 0)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "fix"),
+    [
+        ({"value_fun": squares}, "Write `value_fn=`."),
+        ({"model_fun": squares}, "Write `model_fn=`."),
+        ({"valuefn": 1.0}, "Write `value_fn=`."),
+        ({"objective": squares}, "The objective is `value_fn=`."),
+    ],
+    ids=["value_fun", "model_fun", "no function", "another name"],
+)
+def test_keywords_that_nobody_takes_are_errors(keywords, fix):
+    [name] = keywords
+    with pytest.raises(TypeError) as error:
+        applied(value_fn=squares, **keywords)
+    assert f"no update takes the keyword `{name}`" in str(error.value)
+    assert str(error.value).endswith(fix)

@@ -1,0 +1,66 @@
+"""`LeastSquares`: half a sum of squares, with its Gauss-Newton matrix."""
+
+from typing import final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import Function, Point, Scalar
+
+from ._gauss_newton import GaussNewton
+from ._per_example import PerExample
+from ._sample_rows import roots_of_squares, with_rows
+
+
+@final
+class LeastSquares(eqx.Module):
+    r"""The function $\|r(x)\|^2 / 2$ whose Hessian is the Gauss-Newton matrix $J^T J$.
+
+    With examples r has the residuals of all of them, $r(x, e_1), \ldots, r(x, e_N)$.
+    An optimizer then knows the rows of J, and `hotk.optim.levenberg_marquardt` solves
+    systems of size N in place of n where these cost less.
+
+    Attributes:
+        residual_fn: Function `residual_fn(x, *args)` that returns a tree of residuals;
+            with examples `residual_fn(x, example, *args)`, which returns one array, or
+            a tuple of such functions.
+        examples: A tree of arrays with one leading axis, or a tuple of such trees;
+            `None` for a function of all residuals. See `PerExample`.
+
+    Example:
+        >>> t = jnp.array([0.0, 1.0, 2.0])
+        >>> y = jnp.array([1.0, 2.0, 4.0])
+        >>> r = lambda p, e: p["a"] * jnp.exp(p["b"] * e["t"]) - e["y"]
+        >>> f = hotk.curvature.LeastSquares(r, {"t": t, "y": y})
+        >>> p0 = {"a": jnp.array(1.5), "b": jnp.array(0.0)}
+        >>> transform = hotk.optim.levenberg_marquardt()
+        >>> found = hotk.optim.minimize(f, p0, transform, tol=1e-5)
+        >>> round(float(found.x["a"]), 3), round(float(found.x["b"]), 3)
+        (1.0, 0.693)
+
+    References:
+        Nocedal and Wright (2006). Numerical Optimization, 2nd ed. Section 10.3.
+    """
+
+    residual_fn: Function | tuple[Function, ...]
+    examples: PyTree = None
+
+    def __call__(self, x: Point, *args: PyTree) -> Scalar:
+        """Return half the sum of squares.
+
+        Args:
+            x: The point.
+            *args: Further arguments of the residuals.
+        """
+        if self.examples is None:
+            assert callable(self.residual_fn)
+            return GaussNewton(self.residual_fn, _half_square)(x, *args)
+        model = PerExample(self.residual_fn, self.examples)
+        value = GaussNewton(model, _half_square)(x, *args)
+        return with_rows(value, model, x, args, roots_of_squares, squares=True)
+
+
+def _half_square(r: PyTree) -> Scalar:
+    return jnp.asarray(sum(jnp.sum(a * a) for a in jax.tree.leaves(r)) / 2)

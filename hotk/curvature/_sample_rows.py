@@ -1,0 +1,284 @@
+r"""Rows whose Gram matrix is a curvature: $A^T A$, found in the program of a function.
+
+A loss of a model of single examples has the curvature $J^T H_L J$ with $H_L = U U^T$
+block by block, so $A = U^T J$ has few rows where there are few examples. An optimizer
+has a function only, which a wrapper, a filter or a loop may have changed: so the value
+carries an equation that does nothing, and has the program of the rows among its
+parameters. What is not the value of such an equation itself has none.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact, PyTree
+
+from hotk._core import (
+    Arrays,
+    ClosedJaxpr,
+    JaxprEqn,
+    Leaf,
+    Point,
+    RealNumber,
+    Scalar,
+    Unrecognized,
+    bound,
+    fingerprint,
+    inlined,
+    inlined_equations,
+    jaxpr_as_fun,
+    needed_for,
+    run_jaxpr,
+    run_replaced,
+    trace_once,
+)
+from hotk.primitive import AbstractRuled, apply_ruled
+
+from ._per_example import PerExample
+
+
+class SampleRows(NamedTuple):
+    r"""A curvature $A^T A$ by its rows.
+
+    Attributes:
+        rows: A: a tree like the point, each leaf with one leading axis.
+        weights: The w with $\nabla f = A^T w$, up to what no row can tell of the
+            gradient; `None` if there is none.
+        residuals: Of a sum of squares the function $x \mapsto w$, whose Jacobian is A;
+            `None` of other losses.
+    """
+
+    rows: PyTree[Float[Array, "m ..."]]
+    weights: Float[Array, " m"] | None
+    residuals: Callable[[Point], Float[Array, " m"]] | None
+
+
+class Roots(NamedTuple):
+    r"""Square roots of the curvature of a loss, example by example.
+
+    Attributes:
+        directions: The $u_{ns}$ with $H_n = \sum_s u_{ns} u_{ns}^T$.
+        weights: The $w_{ns}$ with $\nabla_{z_n} L = \sum_s w_{ns} u_{ns}$, or `None`.
+    """
+
+    directions: Inexact[Array, "N S *outputs"]
+    weights: Inexact[Array, "N S"] | None
+
+
+def roots_of_squares(
+    r: Inexact[Array, "N *outputs"], factor: RealNumber = 1.0
+) -> Roots:
+    """Return the roots of half the sum of squares, times a factor.
+
+    Args:
+        r: The residuals.
+        factor: The factor.
+    """
+    flat, root = r.reshape(len(r), -1), jnp.asarray(factor, r.dtype) ** 0.5
+    unit = root * jnp.eye(flat.shape[1], dtype=r.dtype).reshape(-1, *r.shape[1:])
+    return Roots(jnp.broadcast_to(unit, (len(r), *unit.shape)), root * flat)
+
+
+def roots_of(
+    z: Inexact[Array, "N *outputs"],
+    gradient: Inexact[Array, "N *outputs"],
+    product: Callable[[Array], Array],
+) -> Roots:
+    """Return the roots of a matrix that is positive semidefinite in each example.
+
+    Args:
+        z: The outputs.
+        gradient: The gradient of the loss by them.
+        product: From a direction to the product with the matrix.
+    """
+    count, shape = len(z), z.shape[1:]
+    unit = roots_of_squares(z).directions
+    columns = jax.vmap(product, in_axes=1, out_axes=1)(unit)
+    h = columns.reshape(count, unit.shape[1], -1)
+    q = gradient.reshape(count, -1)
+    if h.shape[1] == 1:  # eigenvalues of numbers are calls of LAPACK as well
+        values, vectors = h[:, :, 0], jnp.ones_like(h)
+    else:
+        values, vectors = jnp.linalg.eigh((h + h.swapaxes(1, 2)) / 2)
+    largest = jnp.max(values, axis=1, keepdims=True)
+    # what is zero but for rounding has no direction that can be trusted
+    real = values > h.shape[1] * jnp.finfo(h.dtype).eps * jnp.maximum(largest, 0)
+    root = jnp.sqrt(jnp.where(real, values, 0))
+    along = jnp.einsum("ncs,nc->ns", vectors, q)
+    weights = jnp.where(real, along / jnp.where(real, root, 1), 0)
+    directions = jnp.einsum("ncs,ns->nsc", vectors, root)
+    return Roots(directions.reshape(count, -1, *shape), weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mark(AbstractRuled):
+    """A number as it is, with the program of the rows that belong to it.
+
+    Attributes:
+        key: What the program is known by: marks are compared by value.
+        program: From its constants and the floating leaves of a point to weights and
+            rows.
+        constants: How many constants it has.
+        weighted: Whether there are weights.
+        squares: Whether the number is half the sum of their squares.
+    """
+
+    key: Hashable
+    program: ClosedJaxpr = dataclasses.field(compare=False, repr=False)
+    constants: int
+    weighted: bool
+    squares: bool
+
+    # No rule of a user: the derivative of the number is that of the number.
+    users_rule = False
+
+    def run(self, arrays: Arrays) -> Arrays:
+        """Return the number."""
+        return [arrays[0]]
+
+    def tangents(
+        self, outputs: Arrays, arrays: Arrays, along: list[Leaf | None]
+    ) -> list[Leaf | None]:
+        """Return the tangent of the number."""
+        return [along[0]]
+
+
+def with_rows(
+    value: Scalar,
+    model: object,
+    x: Point,
+    args: tuple[PyTree, ...],
+    roots: Callable[[Inexact[Array, "N *outputs"]], Roots],
+    *,
+    squares: bool = False,
+) -> Scalar:
+    """Return a value that tells the rows of its curvature, if they are known.
+
+    Args:
+        value: The value.
+        model: The model; one that is no `PerExample` has no rows.
+        x: The point.
+        args: Further arguments of the model.
+        roots: From the outputs to the roots of the curvature of the loss.
+        squares: Whether the value is half the sum of the squares of their weights.
+    """
+    if not isinstance(model, PerExample):
+        return value
+    moving, rest = eqx.partition(x, eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(moving)
+
+    def rows(leaves: Arrays) -> tuple[Array | None, list[Array]]:
+        at = eqx.combine(tree.unflatten(leaves), rest)
+        found = roots(model(at, *args))
+        pulled = model.pulled_back(found.directions, at, *args)
+        joined = lambda a: a.reshape(-1, *a.shape[2:])
+        weights = None if found.weights is None else found.weights.reshape(-1)
+        return weights, [joined(a) for a in jax.tree.leaves(pulled)]
+
+    try:
+        closed, shapes = trace_once(rows, leaves, kept=True)
+    except (TypeError, ValueError, NotImplementedError):
+        return value  # a model without a reverse mode has no rows
+    closed = inlined(closed)  # so that no program inside of it holds an array
+    constants, count = closed.consts, len(closed.consts)
+    run = lambda *a: run_jaxpr(closed, a[:count], a[count:])
+    bare = jax.make_jaxpr(run)(*constants, *leaves)
+    try:
+        key = fingerprint(bare, lift=False)[0]
+    except Unrecognized:
+        key = object()
+    mark = _Mark(key, bare, count, shapes[0] is not None, squares)
+    marked = apply_ruled(mark, [value, *constants, *leaves])[0]
+    return jnp.asarray(marked)
+
+
+class RowsProgram(NamedTuple):
+    """The rows of a function at a point, before they are computed.
+
+    Attributes:
+        number: How many rows there are.
+        programs: What runs: the part of the function before the mark, and the rows.
+        compute: Computes them.
+    """
+
+    number: int
+    programs: tuple[ClosedJaxpr, ClosedJaxpr]
+    compute: Callable[[], SampleRows]
+
+
+def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
+    """Find the rows of the curvature of a function, `None` if it does not tell them.
+
+    Args:
+        f: A function of one argument: a `LeastSquares`, or a Gauss-Newton or Fisher
+            function of a `PerExample` and a loss of this module; or one with the same
+            value.
+        x: The point: a tree of floating arrays.
+
+    Returns:
+        The program of the rows; nothing is computed yet.
+
+    Example:
+        >>> r = lambda w, e: w @ e - 1.0
+        >>> f = hotk.curvature.LeastSquares(r, jnp.array([[1.0, 2.0]]))
+        >>> found = hotk.curvature.rows_program(f, jnp.zeros(2)).compute()
+        >>> found.rows.tolist(), found.weights.tolist()
+        ([[1.0, 2.0]], [-1.0])
+    """
+    leaves, tree = jax.tree.flatten(x)
+    closed = jax.make_jaxpr(lambda leaves: f(tree.unflatten(leaves)))(leaves)
+    marks = [e for e, _ in inlined_equations(closed.jaxpr) if _mark_of(e) is not None]
+    if not marks:
+        return None
+    found: list[tuple[_Mark, bool]] = []
+
+    def inputs(*leaves: Leaf) -> list[Leaf]:
+        """Return what the equation of the value is given."""
+        met: list[tuple[_Mark, list[Leaf], Leaf]] = []
+
+        def handle(equation: JaxprEqn, given: list[Leaf]) -> list[Array]:
+            outputs, mark = bound(equation, given), _mark_of(equation)
+            if mark is not None:
+                met.append((mark, given[1:], outputs[0]))
+            return outputs
+
+        [y] = run_replaced(closed, leaves, {"hotk_ruled": handle})
+        of_value = [(mark, given) for mark, given, out in met if out is y]
+        found.extend((mark, True) for mark, _ in of_value)
+        return of_value[0][1] if of_value else []
+
+    before = jax.make_jaxpr(inputs)(*leaves)
+    if not found:  # something was added to the value, or it was scaled
+        return None
+    mark = found[0][0]
+    before = needed_for(before, [True] * len(before.jaxpr.outvars))
+
+    run = jaxpr_as_fun(before)
+
+    def compute() -> SampleRows:
+        inputs = run(*leaves)
+        split = lambda *leaves: run(*leaves)[mark.constants :]
+        _, pull = jax.vjp(split, *leaves)
+        results = jaxpr_as_fun(mark.program)(*inputs)
+        weights = results[0] if mark.weighted else None
+        of_point = jax.vmap(pull)(results[1:] if mark.weighted else results)
+        rows = tree.unflatten(of_point)
+        return SampleRows(rows, weights, residuals if mark.squares else None)
+
+    def residuals(x: Point) -> Float[Array, " m"]:
+        kept = [i == 0 for i in range(len(mark.program.out_avals))]
+        alone = needed_for(mark.program, kept)
+        return jaxpr_as_fun(alone)(*run(*jax.tree.leaves(x)))[0]
+
+    number = mark.program.out_avals[-1].shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return RowsProgram(number, (before, mark.program), compute)
+
+
+def _mark_of(equation: JaxprEqn) -> _Mark | None:
+    if equation.primitive.name != "hotk_ruled":
+        return None
+    function = equation.params["function"]
+    return function if isinstance(function, _Mark) else None

@@ -1,0 +1,129 @@
+"""`LeafBlocks`: one symmetric matrix for each leaf."""
+
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from hotk._core import RealNumber, StructureError, Vector, describe_tree, message
+
+from . import space
+from ._operator import AbstractOperator
+from ._vectors import space_of
+
+
+@final
+class LeafBlocks(AbstractOperator):
+    """The symmetric operator with one matrix for each leaf, and zeros between leaves.
+
+    Attributes:
+        blocks: A symmetric matrix for each leaf of the point that is differentiated, in
+            the order of `index`.
+        point: A vector of the space.
+
+    Raises:
+        StructureError: If the matrices do not have the sizes of the leaves.
+
+    Example:
+        >>> f = lambda p: jnp.sum(p["a"] ** 2) * jnp.sum(p["b"] ** 2)
+        >>> H = hotk.HessianOperator(f, {"a": jnp.ones(2), "b": jnp.ones(2)})
+        >>> D = hotk.linop.LeafBlocks.of(H)
+        >>> D.blocks[0].tolist()
+        [[4.0, 0.0], [0.0, 4.0]]
+        >>> x = D.inverse() @ {"a": jnp.array([4.0, 8.0]), "b": jnp.zeros(2)}
+        >>> x["a"].tolist()
+        [1.0, 2.0]
+    """
+
+    blocks: tuple[Float[Array, "m m"], ...] = eqx.field(converter=tuple)
+    point: Vector
+
+    def __check_init__(self) -> None:
+        """Refuse matrices of other sizes."""
+        sizes = [space.dimension(leaf) for leaf in space.parts(self.point)]
+        expected = [(m, m) for m in sizes]
+        got = [jnp.shape(block) for block in self.blocks]
+        if got != expected:
+            raise StructureError(
+                message(
+                    "LeafBlocks(blocks, point)",
+                    "the matrices do not have the sizes of the leaves.",
+                    expected=", ".join(map(str, expected)),
+                    got=", ".join(map(str, got)),
+                    fix="Give one square matrix for each leaf, in the order of "
+                    "`A.index`; or use `LeafBlocks.of(A)`.",
+                )
+            )
+
+    @staticmethod
+    def of(operator: AbstractOperator) -> "LeafBlocks":
+        """Return the diagonal blocks of a symmetric operator.
+
+        It takes as many products as there are parameters, and the memory of the blocks.
+
+        Args:
+            operator: A symmetric operator.
+
+        Raises:
+            TypeError: If it is not symmetric.
+        """
+        like = space_of(operator)
+        if not operator.symmetric:
+            raise TypeError(
+                "`LeafBlocks.of(A)`: the operator is not known to be symmetric."
+            )
+        paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(like)]
+        blocks: list[Any] = []
+        if len(paths) == 1:
+            blocks = [operator.matrix()]
+        else:
+            for i in range(len(paths)):
+                leaves = jax.tree.leaves(like)
+                chosen = [jnp.full(jnp.shape(a), i == j) for j, a in enumerate(leaves)]
+                mask = jax.tree.structure(like).unflatten(chosen)
+                blocks.append(operator.restrict(mask).matrix())
+        return LeafBlocks(tuple(blocks), like)
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space."""
+        return self.point
+
+    def __repr__(self) -> str:
+        """Show the space and the blocks."""
+        sizes = ", ".join(str(len(block)) for block in self.blocks)
+        return f"LeafBlocks({describe_tree(self.like)}, blocks of {sizes})"
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the map is symmetric: always `True`."""
+        return True
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector, block by block."""
+        leaves, tree = jax.tree.flatten(v)
+
+        def product(block: Array, leaf: Array) -> Array:
+            wide = space.widened(leaf)
+            image = space.unflattened(block @ space.flattened(wide), wide)
+            return space.narrowed(image, leaf)
+
+        return tree.unflatten(
+            [product(b, a) for b, a in zip(self.blocks, leaves, strict=True)]
+        )
+
+    def inverse_or_none(self, damping: RealNumber) -> "LeafBlocks":
+        r"""Return the inverses of the blocks, $(B + \lambda I)^{-1}$.
+
+        Args:
+            damping: The number $\lambda$.
+        """
+
+        def inverse(block: Array) -> Array:
+            unit = jnp.eye(len(block), dtype=block.dtype)
+            found = jnp.linalg.inv(block + damping * unit)
+            return (found + found.T) / 2
+
+        return LeafBlocks(tuple(map(inverse, self.blocks)), self.point)

@@ -1,0 +1,198 @@
+r"""`LowRank`: a few eigenvalues and one number for all others; `nystrom` finds them."""
+
+from typing import final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from hotk._core import (
+    NotPositiveDefiniteError,
+    RandomKey,
+    RealNumber,
+    Scalar,
+    Tracer,
+    Vector,
+    describe,
+    describe_tree,
+    message,
+    names_ours,
+)
+
+from . import space
+from ._operator import AbstractOperator
+from ._vectors import is_known_positive, space_of
+
+
+# Products at once: each needs the memory of a linearization.
+_AT_ONCE = 32
+
+
+@final
+class LowRank(AbstractOperator):
+    r"""The symmetric operator $U \Lambda U^T + \tau (I - U U^T)$.
+
+    Its inverse is one of these as well, without a factorization: `A.inverse(damping)`
+    is a preconditioner for `A + damping * Identity()` where A is one for another
+    operator.
+
+    Attributes:
+        basis: U, with orthonormal columns, flat in the order of `index`.
+        values: $\Lambda$, one number for each column.
+        tail: $\tau$, the eigenvalue of all that is orthogonal to the columns.
+        point: A vector of the space.
+
+    Example:
+        >>> A = hotk.linop.LowRank(
+        ...     jnp.eye(3)[:, :1], jnp.array([5.0]), jnp.array(1.0), jnp.zeros(3)
+        ... )
+        >>> (A @ jnp.ones(3)).tolist()
+        [5.0, 1.0, 1.0]
+        >>> (A.inverse(damping=1.0) @ jnp.array([6.0, 2.0, 2.0])).tolist()
+        [1.0, 1.0, 1.0]
+    """
+
+    basis: Float[Array, "n rank"]
+    values: Float[Array, " rank"]
+    tail: Scalar
+    point: Vector
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space."""
+        return self.point
+
+    def __repr__(self) -> str:
+        """Show the space and the rank."""
+        n, rank = self.basis.shape
+        return f"LowRank({describe_tree(self.like)}, n={n}, rank={rank})"
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the map is symmetric: always `True`."""
+        return True
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether no eigenvalue is negative; not known of those that are traced."""
+        return is_known_positive(self.values) and is_known_positive(self.tail)
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+        wide = space.widened(v)
+        flat = space.flattened(wide)
+        along = (self.values - self.tail) * (self.basis.T @ flat)
+        product = self.basis @ along + self.tail * flat
+        return space.narrowed(space.unflattened(product, wide), v)
+
+    def inverse_or_none(self, damping: RealNumber) -> "LowRank":
+        r"""Return $(A + \lambda I)^{-1}$, its smallest eigenvalues raised to rounding.
+
+        Args:
+            damping: The number $\lambda$.
+        """
+        values, tail = self.values + damping, self.tail + damping
+        largest = jnp.maximum(jnp.max(values, initial=0), tail)
+        least = jnp.finfo(values.dtype).eps * largest
+        least = jnp.maximum(least, jnp.finfo(values.dtype).tiny)
+        over = lambda a: 1 / jnp.maximum(a, least)
+        return LowRank(self.basis, over(values), over(tail), self.point)
+
+
+@names_ours
+def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
+    r"""Approximate a positive semidefinite operator by products with random vectors.
+
+    The randomized Nystrom approximation $(A \Omega) (\Omega^T A \Omega)^+ (A \Omega)^T$
+    with an orthonormal $\Omega$ of `rank` columns [1] (Algorithm 2.1), as $U \Lambda
+    U^T$. For what is orthogonal to U the smallest of these eigenvalues stands, so that
+    `.inverse(damping)` is the preconditioner of [1] (1.3) up to a factor. It takes
+    `rank` products and two vectors of memory for each. With $\lambda_{rank}$ near the
+    damping, conjugate gradients take a few tens of steps whatever the condition is.
+
+    Args:
+        operator: A positive semidefinite operator: of Gauss-Newton or Fisher, or the
+            Hessian of a convex function.
+        rank: How many products.
+        key: A random key.
+
+    Returns:
+        A `LowRank` operator. Its eigenvalues are not negative: inside of a
+        transformation, where no error is possible, those of an indefinite operator are
+        taken as zero.
+
+    Raises:
+        NotPositiveDefiniteError: If the operator is seen to be indefinite.
+        ValueError: If the rank is not between 1 and the dimension.
+        TypeError: If the operator is not symmetric.
+
+    Example:
+        >>> w = jnp.logspace(3, -3, 40)
+        >>> H = hotk.HessianOperator(lambda x: w @ x**2 / 2, jnp.ones(40))
+        >>> A = hotk.linop.nystrom(H, 20, jax.random.key(0))
+        >>> damped, b = H + 1e-1 * hotk.Identity(), jnp.ones(40)
+        >>> slow = hotk.linop.cg(damped, b)
+        >>> fast = hotk.linop.cg(damped, b, preconditioner=A.inverse(1e-1))
+        >>> int(fast.iterations) < int(slow.iterations) / 2
+        True
+
+    References:
+        [1] Frangella, Tropp and Udell (2023). Randomized Nystrom preconditioning. SIAM
+            J. Matrix Anal. Appl. 44(2), 718-752. arXiv:2110.02820.
+    """
+    like = space_of(operator)
+    n = space.dimension(like)
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
+        raise TypeError(f"`nystrom(A, rank, key)`: rank is {describe(rank)}.")
+    if not 1 <= rank <= n:
+        raise ValueError(
+            f"`nystrom(A, rank, key)`: rank = {rank} is not between 1 and n = {n}."
+        )
+    if not operator.symmetric:
+        raise TypeError(
+            "`nystrom(A, rank, key)`: the operator is not known to be symmetric."
+        )
+    wide = space.widened(like)
+    dtype = space.scalar_dtype(like)
+    omega = jnp.linalg.qr(jax.random.normal(key, (n, rank), dtype))[0]
+    rows = jax.vmap(lambda v: space.narrowed(space.unflattened(v, wide), like))(omega.T)
+    products = jax.vmap(lambda v: space.flattened(space.widened(v)))
+    y = products(operator.many(rows, min(rank, _AT_ONCE))).T
+    core = omega.T @ y
+    values, vectors = jnp.linalg.eigh((core + core.T) / 2)
+    _refuse_indefinite(operator, values)
+    # A shift by the rounding of y, taken away again at the end [1].
+    shift = n**0.5 * jnp.finfo(dtype).eps * jnp.linalg.norm(y)
+    shift = jnp.maximum(shift, jnp.finfo(dtype).tiny)
+    root = jnp.sqrt(jnp.maximum(values + shift, shift))
+    basis, sizes, _ = jnp.linalg.svd(
+        ((y + shift * omega) @ vectors) / root[None], full_matrices=False
+    )
+    found = jnp.maximum(sizes**2 - shift, 0)
+    return LowRank(basis, found, found[-1], like)
+
+
+def _refuse_indefinite(
+    operator: AbstractOperator, values: Float[Array, " rank"]
+) -> None:
+    if isinstance(values, Tracer):
+        return
+    lowest, size = float(values[0]), float(jnp.max(jnp.abs(values)))
+    # of random directions: rounding is far below
+    if operator.positive_semidefinite or lowest >= -1e-3 * size:
+        return
+    raise NotPositiveDefiniteError(
+        message(
+            "nystrom(A, rank, key)",
+            "the operator is not positive semidefinite.",
+            expected="no negative curvature: a Gauss-Newton or Fisher matrix, or the "
+            "Hessian of a convex function",
+            got=f"a curvature of {lowest:.6g} along a direction, where the largest is "
+            f"{size:.6g}",
+            fix="Take the Gauss-Newton matrix of the model, `hotk.GGNOperator(model, "
+            "loss, x)`, or precondition with its approximation; or add damping, as in "
+            f"`A + {-2 * lowest:.3g} * hotk.Identity()`.",
+        ),
+        lowest,
+    )

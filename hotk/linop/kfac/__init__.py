@@ -1,0 +1,12 @@
+"""Kronecker-factored curvature of any model, found in its program."""
+
+from ._block import (
+    DenseBlock as DenseBlock,
+    DiagonalBlock as DiagonalBlock,
+    KroneckerBlock as KroneckerBlock,
+)
+from ._build import CALL as CALL, Options as Options, blocks_of as blocks_of
+from ._eigen_block import EigenBlock as EigenBlock
+from ._layout import AbstractBlock as AbstractBlock, Layout as Layout, Origin as Origin
+from ._moments import Approximation as Approximation
+from ._vectors import Estimate as Estimate

@@ -1,0 +1,277 @@
+"""One step of `kfac`: averages of factors, a direction, and how far along it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from hotk._core import (
+    Function,
+    Gradient,
+    Point,
+    Scalar,
+    StructureError,
+    Tangent,
+    message,
+)
+from hotk.capture import Closure
+from hotk.curvature import AbstractLikelihood, AbstractLoss
+from hotk.linop import BlockDiagonal, KFACOperator, space
+from hotk.prepared import jitted
+
+from ._local import Numbers, Outcome, is_finite
+
+
+CALL = "kfac(K).update(updates, state, params, model_fn=, loss_fn=, inputs=)"
+
+# The damping is changed by `_CHANGE` to the power of the updates since the last change.
+_ADAPTED_EVERY = 5
+_CHANGE = 0.95
+_LEAST_DAMPING = 1e-10
+
+
+class KFACState(NamedTuple):
+    r"""What the last step of `kfac` was, and the averages that the next one needs.
+
+    Attributes:
+        count: Updates so far.
+        damping: $\lambda$, as it was adapted.
+        factors: The averages of the Kronecker factors, block by block.
+        inverses: The inverses of these, damped.
+        step: The last step.
+        coefficients: Those of the new direction and of the last step in it.
+        ratio: The change of the objective over that of the quadratic model, when it
+            was last computed.
+        curvature: The smallest curvature of the quadratic model, damping included,
+            along the two directions.
+        outcome: An `Outcome`.
+    """
+
+    # A field of this name, as in the states of optax, hides the method of a tuple.
+    count: Int[Array, ""]  # pyright: ignore[reportIncompatibleMethodOverride]
+    damping: Scalar
+    factors: PyTree
+    inverses: PyTree
+    step: PyTree
+    coefficients: Float[Array, " 2"]
+    ratio: Scalar
+    curvature: Scalar
+    outcome: Outcome
+
+
+class Choices(NamedTuple):
+    """What chooses the program of a step."""
+
+    factors: Any
+    adaptive: bool
+    momentum: bool
+
+
+def kfac_step(
+    of_model: Closure, of_loss: Closure, *given: PyTree
+) -> tuple[Tangent, KFACState]:
+    """Make a step as one program; see `_step` for the arguments."""
+    if of_model.skeleton.opaque is None and of_loss.skeleton.opaque is None:
+        return _compiled_step(of_model, of_loss, *given)
+    # It may have changed since the last update in what no key can tell.
+    *arrays, choices = given
+    run: Any = _step
+    anew = lambda *arrays: run(of_model, of_loss, *arrays, choices)
+    return jax.jit(anew)(*arrays)
+
+
+def _step(
+    of_model: Closure,
+    of_loss: Closure,
+    x: Point,
+    inputs: tuple[PyTree, ...],
+    gradient: Gradient,
+    state: KFACState,
+    numbers: Numbers,
+    choices: Choices,
+) -> tuple[Tangent, KFACState]:
+    """Return a step, and the state after it."""
+    model = of_model.skeleton.function(of_model.leaves)
+    loss = of_loss.skeleton.function(of_loss.leaves)
+    assert isinstance(loss, AbstractLoss)
+    factors = _averaged(model, loss, x, inputs, state, numbers, choices)
+    l2 = numbers["l2"].astype(state.damping.dtype)
+    shift = state.damping + l2
+    due = (state.count < 3) | _is_time(state.count, numbers["inverses_every"])
+    inverses = jax.lax.cond(
+        due,
+        lambda: damped_inverses(factors, x, shift),
+        lambda: state.inverses,
+    )
+    direction = space.times(-1, BlockDiagonal(inverses, x).mv(gradient))
+    directions = [direction, state.step] if choices.momentum else [direction]
+    values = _on_plane(model, loss, x, inputs, gradient, directions, shift)
+    z, coefficients, expected, lowest = values
+    moved = zip(coefficients, directions, strict=False)
+    step = space.zeros(x)
+    for c, p in moved:
+        step = space.plus(step, p, c)
+    usual = is_finite(gradient, step)
+    step = space.choose(usual, step, space.zeros(step))
+    made = KFACState(
+        state.count + 1,
+        jnp.where(usual, state.damping, 4 * state.damping),
+        _chosen(is_finite(factors), factors, state.factors),
+        _chosen(is_finite(inverses), inverses, state.inverses),
+        step,
+        jnp.where(usual, coefficients, 0),
+        state.ratio,
+        lowest,
+        Outcome.where(usual, Outcome.accepted, Outcome.not_finite),
+    )
+    if choices.adaptive:
+        made = _adapted(model, loss, x, inputs, z, expected, l2, made)
+    return step, made
+
+
+_compiled_step = jitted(static_argnums=7)(_step)
+
+
+def _averaged(
+    model: Function,
+    loss: AbstractLoss,
+    x: Point,
+    inputs: tuple[PyTree, ...],
+    state: KFACState,
+    numbers: Numbers,
+    choices: Choices,
+) -> PyTree:
+    """Return the averages of factors, with those of this batch if it is time to."""
+    start = jax.random.key(numbers["seed"].astype(jnp.uint32))
+
+    def averaged() -> PyTree:
+        new = KFACOperator(
+            model,
+            loss,
+            x,
+            *inputs,
+            **choices.factors._asdict(),
+            key=jax.random.fold_in(start, state.count),
+        ).blocks
+        _check_blocks(new, state.factors)
+        # those of the start are the first, so this is the one of number `count + 2`
+        weight = jnp.minimum(1 - 1 / (state.count + 2), numbers["decay"])
+        mix = lambda old, new: _mixed(weight, old, new)
+        leaves = map(mix, jax.tree.leaves(state.factors), jax.tree.leaves(new))
+        return jax.tree.unflatten(jax.tree.structure(state.factors), leaves)
+
+    due = _is_time(state.count, numbers["factors_every"])
+    return jax.lax.cond(due, averaged, lambda: state.factors)
+
+
+def _mixed(weight: Scalar, old: Array, new: Array) -> Array:
+    weight = weight.astype(old.dtype)
+    return weight * old + (1 - weight) * new.astype(old.dtype)
+
+
+def _is_time(count: Int[Array, ""], every: Array) -> Array:
+    return count % jnp.maximum(every.astype(int), 1) == 0
+
+
+def _chosen(yes: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, old)
+
+
+def damped_inverses(factors: PyTree, like: Point, shift: Scalar) -> PyTree:
+    return BlockDiagonal(factors, like).inverse(shift).blocks
+
+
+def _on_plane(
+    model: Function,
+    loss: AbstractLoss,
+    x: Point,
+    inputs: tuple[PyTree, ...],
+    gradient: Gradient,
+    directions: list[Tangent],
+    shift: Scalar,
+) -> tuple[Array, Float[Array, " 2"], Scalar, Scalar]:
+    """Minimize the quadratic model over a plane.
+
+    Returns:
+        The outputs of the model, the coefficients of the directions, the change of the
+        quadratic model, and its smallest curvature along the directions.
+    """
+    z, push = jax.linearize(lambda x: model(x, *inputs), x)
+    along = [push(p) for p in directions]
+    is_likelihood = isinstance(loss, AbstractLikelihood)
+    product = loss.fisher_product if is_likelihood else loss.hessian_product
+    curved = [product(z, u) for u in along]
+    dtype = shift.dtype
+    entry = lambda i, j: (
+        jnp.vdot(along[i], curved[j]).real.astype(dtype)
+        + shift * space.inner(directions[i], directions[j]).astype(dtype)
+    )
+    slopes = [space.inner(gradient, p).astype(dtype) for p in directions]
+    a, b = entry(0, 0), slopes[0]
+    # Where a direction is zero, as the last step is at first, its coefficient is too.
+    c = jnp.where(a > 0, -b / jnp.where(a > 0, a, 1), 0)
+    if len(directions) == 1:
+        first, second, lowest = c, jnp.zeros_like(c), a
+    else:
+        mixed, other = entry(0, 1), entry(1, 1)
+        d = slopes[1]
+        det = a * other - mixed**2
+        # parallel but for rounding: the last step tells nothing new
+        plane = det > 10 * jnp.finfo(dtype).eps * a * other
+        safe = jnp.where(plane, det, 1)
+        first = jnp.where(plane, (mixed * d - other * b) / safe, c)
+        second = jnp.where(plane, (mixed * b - a * d) / safe, 0)
+        lowest = jnp.where(other > 0, jnp.minimum(a, other), a)
+        b = b * first + d * second
+        expected = b / 2
+        return z, jnp.stack([first, second]), expected, lowest
+    return z, jnp.stack([first, second]), b * first / 2, lowest
+
+
+def _adapted(
+    model: Function,
+    loss: AbstractLoss,
+    x: Point,
+    inputs: tuple[PyTree, ...],
+    z: Array,
+    expected: Scalar,
+    l2: Scalar,
+    made: KFACState,
+) -> KFACState:
+    """Compare the damping with what it achieved, in every so many updates."""
+
+    def compared() -> tuple[Scalar, Scalar]:
+        dtype = made.damping.dtype
+        after = space.plus(x, made.step)
+        squares = space.inner(after, after) - space.inner(x, x)
+        change = loss(model(after, *inputs)) - loss(z)
+        change = change.astype(dtype) + l2 / 2 * squares.astype(dtype)
+        ratio = change / jnp.where(expected < 0, expected, -jnp.inf)
+        factor = _CHANGE**_ADAPTED_EVERY
+        good, bad = ratio > 0.75, ~(ratio >= 0.25)  # what is no number is bad
+        scale = jnp.where(good, factor, jnp.where(bad, 1 / factor, 1.0))
+        return jnp.maximum(made.damping * scale, _LEAST_DAMPING), ratio
+
+    due = _is_time(made.count, jnp.asarray(_ADAPTED_EVERY))
+    due = due & (made.outcome == Outcome.accepted)
+    damping, ratio = jax.lax.cond(due, compared, lambda: (made.damping, made.ratio))
+    return made._replace(damping=damping, ratio=ratio)
+
+
+def _check_blocks(new: PyTree, old: PyTree) -> None:
+    layouts = lambda blocks: [(type(block), block.layout) for block in blocks]
+    shapes = lambda blocks: [jnp.shape(a) for a in jax.tree.leaves(blocks)]
+    if layouts(new) == layouts(old) and shapes(new) == shapes(old):
+        return
+    kinds = lambda blocks: ", ".join(block.kind for block in blocks)
+    raise StructureError(
+        message(
+            CALL,
+            "the model uses its parameters otherwise than that of the curvature.",
+            expected=f"the blocks {kinds(old)}",
+            got=kinds(new),
+            fix="Give the model that the `KFACOperator` was made of, with inputs that "
+            "differ in the number of examples alone.",
+        )
+    )

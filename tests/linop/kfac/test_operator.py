@@ -1,0 +1,378 @@
+"""`KFACOperator` as an operator: products, inverses, determinants, transformations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hotk
+from hotk.curvature import HuberLoss, SoftmaxCrossEntropy, SquaredError
+from tests.devices import run_on_eight_devices
+from tests.helpers import close
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+P = {
+    "b": normal(0, 4),
+    "s": normal(1, 4),
+    "t": normal(2, 6, 4),
+    "unused": normal(5, 2),
+    "v": normal(3, 2, 2, 3),
+    "w": normal(4, 4, 4),
+}
+X, Y = jax.random.randint(jax.random.key(6), (5, 3), 0, 6), jnp.arange(5) % 3
+LOSS = SoftmaxCrossEntropy(Y)
+
+
+def model(p, x):
+    """Have blocks of each kind: a table, groups, a bias that joins, a scale."""
+    h = jnp.tanh(p["t"][x] @ p["w"] + p["b"]) * p["s"]
+    heads = h.reshape(*h.shape[:2], 2, 2)
+    return jnp.einsum("ntgd,gdo->ngo", heads, p["v"]).sum(1)
+
+
+@pytest.fixture(scope="module")
+def K():
+    with jax.numpy_rank_promotion("allow"):
+        return hotk.KFACOperator(model, LOSS, P, X)
+
+
+@pytest.fixture(scope="module")
+def matrix(K):
+    return np.asarray(K.matrix())
+
+
+def test_the_matrix_is_symmetric_and_positive_semidefinite(K, matrix):
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-14)
+    assert np.linalg.eigvalsh(matrix).min() > -1e-12
+    assert K.symmetric
+    assert K.positive_semidefinite
+    v = jax.tree.map(jnp.ones_like, P)
+    close(K.flat(K @ v), jnp.asarray(matrix @ np.ones(K.size)))
+    many = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), v)
+    close(
+        jax.tree.map(lambda a: a[1], K.many(many)), K @ jax.tree.map(lambda a: 2 * a, v)
+    )
+
+
+def test_inverse_and_determinant_by_eigenvalues(K, matrix):
+    damped = matrix + 0.1 * np.eye(len(matrix))
+    expected = np.linalg.inv(damped)
+    np.testing.assert_allclose(K.inverse(0.1, "eigh").matrix(), expected, atol=1e-11)
+    E = K.eigendecomposition()
+    np.testing.assert_allclose(E.matrix(), matrix, atol=1e-12)
+    np.testing.assert_allclose(E.inverse(0.1).matrix(), expected, atol=1e-11)
+    np.testing.assert_allclose(K.logdet(0.1), np.linalg.slogdet(damped)[1], rtol=1e-12)
+    np.testing.assert_allclose(K.eigenvalues(), np.linalg.eigvalsh(matrix), atol=1e-12)
+    root = E.inverse(0.1).sqrt().matrix()
+    np.testing.assert_allclose(root @ root, expected, atol=1e-11)
+
+
+def test_the_inverse_with_pi():
+    """By hand: equation in section 6.3 of Martens and Grosse."""
+    w, x = normal(0, 3, 2), normal(1, 5, 3)
+    loss = SquaredError(jnp.zeros((5, 2)))
+    K = hotk.KFACOperator(lambda w, x: x @ w, loss, w, x)
+    A, G = np.asarray(x.T @ x / 5), np.eye(2)
+    pi = np.sqrt((np.trace(A) / 3) / (np.trace(G) / 2))
+    left = np.linalg.inv(A + pi * np.sqrt(0.2) * np.eye(3))
+    right = np.linalg.inv(G + np.sqrt(0.2) / pi * np.eye(2))
+    close(K.inverse(0.2) @ w, jnp.asarray(left @ np.asarray(w) @ right))
+    [block] = K.blocks
+    np.testing.assert_allclose(block.A.values, A, atol=1e-14)
+    np.testing.assert_allclose(block.G.values, G, atol=1e-14)
+
+
+@pytest.mark.exhaustive
+def test_inverses_of_large_factors():
+    """Halves of matrices, whose Cholesky factors are of their blocks."""
+    from hotk.linop.kfac._factor import inverse
+
+    a = np.random.default_rng(0).normal(size=(2, 400, 700))
+    M = a @ a.swapaxes(-1, -2) / 700 + 0.1 * np.eye(400)
+    np.testing.assert_allclose(inverse(jnp.asarray(M)), np.linalg.inv(M), atol=1e-11)
+
+
+def test_other_methods_of_inverse(K, matrix, as_user):
+    damped = matrix + 0.5 * np.eye(len(matrix))
+    got = K.inverse(0.5, "cholesky").matrix()
+    np.testing.assert_allclose(got, np.linalg.inv(damped), atol=1e-9)
+    with pytest.raises(ValueError, match="not 'pi', 'eigh', 'cholesky' or 'solve'"):
+        K.inverse(0.5, "lu")
+    with pytest.raises(ValueError, match="negative"):
+        K.inverse(-1.0)
+
+
+def test_a_singular_factor_is_an_error_outside_of_transformations(K):
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="larger `damping`"):
+        K.inverse(0.0)
+    inside = jax.jit(lambda K, d: K.inverse(d) @ P)(K, 0.0)
+    assert not np.isfinite(inside["unused"]).any()
+
+
+def test_as_a_preconditioner():
+    """An ill-conditioned regression, whose Kronecker factors are exact."""
+    w, scale = normal(0, 20, 3), jnp.logspace(0, 3, 20)
+    x, loss = normal(1, 50, 20) * scale, SquaredError(jnp.zeros((50, 3)))
+    regression = lambda w, x: x @ w
+    G = hotk.GGNOperator(regression, loss, w, x) + 0.01 * hotk.Identity()
+    M = hotk.KFACOperator(regression, loss, w, x).inverse(0.01)
+    plain = hotk.linop.cg(G, w, tol=1e-8, max_steps=500)
+    found = hotk.linop.cg(G, w, tol=1e-8, max_steps=500, preconditioner=M)
+    assert bool(found.converged)
+    assert int(found.iterations) < int(plain.iterations) / 3
+
+
+def test_multiples_and_sums_are_those_of_matrices(K, matrix):
+    assert isinstance(2 * K, hotk.KFACOperator)
+    np.testing.assert_allclose((2 * K).matrix(), 2 * matrix, atol=1e-12)
+    np.testing.assert_allclose((K / 4).matrix(), matrix / 4, atol=1e-12)
+    np.testing.assert_allclose((-K).matrix(), -matrix, atol=1e-12)
+    np.testing.assert_allclose((K + 2 * K).matrix(), 3 * matrix, atol=1e-12)
+    assert not (-K).positive_semidefinite
+
+
+def test_moving_averages_are_arithmetic_on_arrays(K):
+    other = hotk.KFACOperator(model, LOSS, P, X[::-1])
+    mean = optax.incremental_update(other, K, 0.25)
+    for a, b, c in zip(mean.blocks, K.blocks, other.blocks, strict=True):
+        expected = jax.tree.map(lambda b, c: 0.75 * b + 0.25 * c, b, c)
+        close(jax.tree.leaves(a), jax.tree.leaves(expected))
+    assert isinstance(mean, hotk.KFACOperator)
+    assert bool(jnp.isfinite((mean.inverse(0.1) @ P)["w"]).all())
+
+
+def test_under_jit_and_in_a_scan(K):
+    @jax.jit
+    def product(p, x, y):
+        K = hotk.KFACOperator(model, SoftmaxCrossEntropy(y), p, x)
+        return K.inverse(0.1) @ p
+
+    close(product(P, X, Y), K.inverse(0.1) @ P)
+
+    def step(carry, x):
+        new = hotk.KFACOperator(model, LOSS, P, x)
+        return jax.tree.map(lambda a, b: a / 2 + b / 2, carry, new), None
+
+    last, _ = jax.lax.scan(step, K, jnp.stack([X, X]))
+    close(last @ P, K @ P)
+
+
+def test_a_fresh_lambda_over_new_data_compiles_nothing():
+    def of(x):
+        fresh = lambda p, x: jnp.tanh(x @ p) * 2.0
+        loss = SquaredError(jnp.zeros((4, 2)))
+        return hotk.KFACOperator(fresh, loss, jnp.ones((3, 2)), x)
+
+    of(normal(0, 4, 3))
+    before = hotk.cache_info().compiles
+    of(normal(1, 4, 3))
+    assert hotk.cache_info().compiles == before
+
+
+def test_captured_arrays_are_those_of_now():
+    scale = {"a": jnp.array(1.0)}
+    net = lambda w, x: scale["a"] * (x @ w)
+    loss, w, x = SquaredError(jnp.zeros((4, 2))), normal(0, 3, 2), normal(1, 4, 3)
+    before = hotk.KFACOperator(net, loss, w, x) @ w
+    scale["a"] = jnp.array(3.0)
+    close(hotk.KFACOperator(net, loss, w, x) @ w, 9 * before)
+
+
+def test_where():
+    K = hotk.KFACOperator(model, LOSS, P, X, where=lambda a: a.ndim > 2)
+    assert [block.kind for block in K.blocks] == ["2 of Kronecker 2 x 3"]
+    assert [k for k, a in K.template.items() if a is not None] == ["v"]
+    whole = hotk.KFACOperator(model, LOSS, P, X)
+    only = jax.tree.map(lambda a: a if a.ndim > 2 else jnp.zeros_like(a), P)
+    close((K @ P)["v"], (whole @ only)["v"])
+
+
+def test_points_with_parts_that_are_no_parameters():
+    p = {"w": normal(0, 3, 2), "steps": 3, "act": jnp.tanh, "table": jnp.arange(3)}
+    net = lambda p, x: p["act"](x @ p["w"]) * p["steps"]
+    loss, x = SquaredError(jnp.zeros((4, 2))), normal(1, 4, 3)
+    K = hotk.KFACOperator(net, loss, p, x)
+    close(
+        (K @ p)["w"],
+        hotk.KFACOperator(lambda w, x: 3 * jnp.tanh(x @ w), loss, p["w"], x) @ p["w"],
+    )
+
+
+def test_low_precision_has_factors_in_single_precision():
+    w, x = normal(0, 3, 2).astype(jnp.bfloat16), normal(1, 4, 3).astype(jnp.bfloat16)
+    loss = SquaredError(jnp.zeros((4, 2)))
+    K = hotk.KFACOperator(lambda w, x: x @ w, loss, w, x)
+    assert K.blocks[0].A.values.dtype == jnp.float32
+    assert (K @ w).dtype == jnp.bfloat16
+
+
+def test_what_it_shows(K):
+    text = repr(K)
+    header, columns, _, *rows = text.splitlines()
+    assert header.startswith("KFACOperator(dict of f64[4]")
+    assert columns.split() == ["parameter", "operation", "line", "block", "bytes"]
+    assert len(rows) == len(K.blocks)
+    assert "['w'] + ['b']" in text
+    assert "test_operator.py" in text
+    assert "zero 2" in text
+    assert "Kronecker diagonal 6 x 4" in text
+    assert "<table>" in K._repr_html_()
+    assert str(jax.eval_shape(lambda K: K, K)).startswith("KFACOperator")
+
+
+def test_numbers_and_random_keys_are_shared_by_examples():
+    def net(w, x, scale, key):
+        return x @ w * scale + 0.0 * jax.random.normal(key)
+
+    w, x = normal(0, 3, 2), normal(1, 4, 3)
+    loss = SquaredError(jnp.zeros((4, 2)))
+    got = hotk.KFACOperator(net, loss, w, x, 2.0, jax.random.key(0)) @ w
+    expected = x.T @ (x @ w)
+    close(got, expected)
+
+
+# ----- Bad input
+
+
+W, ROWS = normal(0, 3, 2), normal(1, 4, 3)
+SQUARES = SquaredError(jnp.zeros((4, 2)))
+linear = lambda w, x: x @ w
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "call"),
+    [
+        (TypeError, "a mean or a sum", lambda: (linear, jnp.sum, W, ROWS)),
+        (TypeError, "mean or a sum", lambda: (linear, hotk.curvature.CoxLoss, W, ROWS)),
+        (hotk.StructureError, "got:      no array", lambda: (linear, SQUARES, W)),
+        (
+            hotk.StructureError,
+            "first axis",
+            lambda: (lambda w, x, y: x @ w, SQUARES, W, ROWS, ROWS[:2]),
+        ),
+        (
+            hotk.StructureError,
+            "do not have the shape of the outputs",
+            lambda: (linear, SQUARES, W, ROWS[:3]),
+        ),
+        (
+            ValueError,
+            "batch normalization",
+            lambda: (lambda w, x: (x - x.mean(0)) @ w, SQUARES, W, ROWS),
+        ),
+        (
+            ValueError,
+            "depends on the other examples",
+            lambda: (
+                lambda w, x: x @ w * jax.random.normal(jax.random.key(0), (len(x), 1)),
+                SQUARES,
+                W,
+                ROWS,
+            ),
+        ),
+        (
+            hotk.OutputError,
+            "must return one array",
+            lambda: (lambda w, x: (x @ w, 1.0), SQUARES, W, ROWS),
+        ),
+        (
+            hotk.OutputError,
+            "must have one row",
+            lambda: (lambda w, x: (x @ w).sum(0), SQUARES, W, ROWS),
+        ),
+        (
+            hotk.DtypeError,
+            "complex",
+            lambda: (
+                lambda w, x: x @ w.real,
+                SQUARES,
+                jax.lax.complex(W, W),
+                ROWS,
+            ),
+        ),
+        (hotk.DtypeError, "no leaf", lambda: (linear, SQUARES, W.astype(int), ROWS)),
+    ],
+)
+def test_errors_say_what_to_do(as_user, error, text, call):
+    with pytest.raises(error, match=text):
+        hotk.KFACOperator(*call())
+
+
+def test_options_that_do_not_fit(as_user):
+    make = lambda loss=SQUARES, **o: hotk.KFACOperator(linear, loss, W, ROWS, **o)
+    with pytest.raises(TypeError, match=r"key=jax.random.key\(0\)"):
+        make(estimate="sampled")
+    with pytest.raises(ValueError, match="'expand' or 'reduce'"):
+        make(approximation="both")
+    with pytest.raises(ValueError, match="'exact', 'sampled' or 'empirical'"):
+        make(estimate="fisher")
+    with pytest.raises(ValueError, match="not positive"):
+        make(samples=0)
+    huber = HuberLoss(jnp.zeros((4, 2)))
+    with pytest.raises(TypeError, match="no distribution"):
+        make(huber, estimate="sampled", key=jax.random.key(0))
+    assert make(huber).blocks
+
+
+def test_a_model_across_devices(as_user):
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = jax.sharding.PartitionSpec()
+    net = jax.shard_map(linear, mesh=mesh, in_specs=spec, out_specs=spec)
+    with pytest.raises(hotk.ModeError, match="across devices"):
+        hotk.KFACOperator(net, SQUARES, W, ROWS)
+
+
+def test_examples_that_depend_on_each_other_give_nan_inside_of_jit():
+    net = lambda w, x: (x - x.mean(0)) @ w
+    inside = jax.jit(lambda w: hotk.KFACOperator(net, SQUARES, w, ROWS) @ w)(W)
+    assert jnp.isnan(inside).all()
+
+
+def test_too_many_outputs_for_exact_factors(as_user):
+    before = hotk.memory_budget()
+    w, x = normal(0, 3, 50), normal(1, 4, 3)
+    hotk.set_memory_budget(1000)
+    try:
+        with pytest.raises(hotk.TooLargeError, match='estimate="sampled"'):
+            hotk.KFACOperator(linear, SquaredError(jnp.zeros((4, 50))), w, x)
+    finally:
+        hotk.set_memory_budget(None)
+    assert before == hotk.memory_budget()
+
+
+@pytest.mark.exhaustive
+def test_sharded_data_and_parameters():
+    run_on_eight_devices("""
+        import jax, jax.numpy as jnp, numpy as np, hotk
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec
+        mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+        put = lambda a, *s: jax.device_put(a, NamedSharding(mesh, PartitionSpec(*s)))
+
+        def model(p, x):
+            h = jnp.tanh(x @ p["w"] + p["b"]) * p["s"]
+            return jnp.mean(h, axis=1) @ p["v"]
+
+        draw = lambda k, *shape: jax.random.normal(jax.random.key(k), shape)
+        p = {"b": draw(0, 16), "s": draw(1, 16), "v": draw(2, 16, 3)}
+        p["w"] = draw(3, 8, 16)
+        x, y = draw(4, 16, 5, 8), jnp.arange(16) % 3
+        q = {"b": put(p["b"]), "s": put(p["s"]), "v": put(p["v"], "d"),
+             "w": put(p["w"], None, "d")}
+        loss = hotk.curvature.SoftmaxCrossEntropy
+        for approximation in ("expand", "reduce"):
+            options = {"approximation": approximation}
+            K = hotk.KFACOperator(model, loss(y), p, x, **options)
+            S = hotk.KFACOperator(model, loss(put(y, "d")), q, put(x, "d"), **options)
+            pairs = zip(jax.tree.leaves(K.blocks), jax.tree.leaves(S.blocks))
+            for a, b in pairs:
+                np.testing.assert_allclose(a, b, atol=1e-5)
+            a, b = K.inverse(0.1) @ p, S.inverse(0.1) @ q
+            for a, b in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+        print("fine")
+    """)

@@ -1,0 +1,97 @@
+"""Operators near others, and their inverses, against dense ones by NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.linop import LeafBlocks, LowRank, nystrom
+from tests.helpers import close
+
+
+N = 30
+KEY = jax.random.key(0)
+Q = np.linalg.qr(np.asarray(jax.random.normal(KEY, (N, N))))[0]
+
+
+def quadratic(values):
+    """Return the Hessian with these eigenvalues, at a point with two leaves."""
+    a = jnp.asarray(Q @ np.diag(values) @ Q.T)
+    flat = lambda p: jnp.concatenate([p["a"].reshape(-1), p["b"]])
+    f = lambda p: flat(p) @ a @ flat(p) / 2
+    return hotk.HessianOperator(f, {"a": jnp.ones((5, 4)), "b": jnp.ones(10)}), a
+
+
+def test_low_rank_operators_and_their_inverses():
+    H, _ = quadratic(np.ones(N))
+    values = np.array([5.0, 3.0, 2.0])
+    A = LowRank(jnp.asarray(Q[:, :3]), jnp.asarray(values), jnp.asarray(0.5), H.like)
+    expected = Q @ np.diag([*values, *[0.5] * (N - 3)]) @ Q.T
+    close(A.matrix(), expected)
+    close(A.inverse(0.25).matrix(), np.linalg.inv(expected + 0.25 * np.eye(N)))
+    close(A.inverse(0.25, "cholesky").matrix(), A.inverse(0.25).matrix())
+    assert A.positive_semidefinite
+    assert repr(A) == "LowRank(dict of f64[5,4], f64[10], n=30, rank=3)"
+
+
+def test_nystrom_is_exact_at_full_rank_and_of_low_rank_operators():
+    H, a = quadratic(np.logspace(2, -2, N))
+    full = nystrom(H, N, KEY)
+    close(full.matrix(), a, rtol=1e-8, atol=1e-8)
+    few, b = quadratic([3.0, 2.0, 1.0] + [0.0] * (N - 3))
+    close(nystrom(few, 6, KEY).matrix(), b, atol=1e-6)
+    assert (np.asarray(nystrom(few, 6, KEY).values) >= 0).all()
+
+
+def test_nystrom_makes_conjugate_gradients_fast():
+    """As [Frangella, Tropp, Udell 2023] says: a condition of a small constant."""
+    damping = 1e-3
+    H, a = quadratic(np.concatenate([np.logspace(4, 0, 10), np.full(20, 1e-3)]))
+    b = jnp.ones(N)
+    damped = H + damping * hotk.Identity()
+    inverse = nystrom(H, 15, KEY).inverse(damping)
+    slow = damped.solve(b, tol=1e-8)
+    fast = damped.solve(b, tol=1e-8, preconditioner=inverse)
+    assert int(fast.iterations) <= 0.4 * int(slow.iterations)
+    close(H.flat(fast.x), np.linalg.solve(a + damping * np.eye(N), b), rtol=1e-4)
+    by_minres = hotk.linop.minres(damped, b, preconditioner=inverse, tol=1e-8)
+    assert int(by_minres.iterations) <= 0.4 * int(slow.iterations)
+
+
+def test_nystrom_refuses_what_it_cannot_take():
+    H, _ = quadratic(np.linspace(-1.0, 1.0, N))
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="GGNOperator"):
+        nystrom(H, 10, KEY)
+    inside = jax.jit(lambda H: nystrom(H, 10, KEY).values)(H)
+    assert (np.asarray(inside) >= 0).all()
+    for rank in (0, N + 1):
+        with pytest.raises(ValueError, match="rank"):
+            nystrom(H, rank, KEY)
+    with pytest.raises(TypeError, match="rank"):
+        nystrom(H, 2.5, KEY)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="symmetric"):
+        nystrom(H @ H, 3, KEY)
+
+
+def test_blocks_of_leaves():
+    H, a = quadratic(np.linspace(1.0, 4.0, N))
+    D = LeafBlocks.of(H)
+    expected = np.zeros((N, N))
+    for rows in (slice(20), slice(20, N)):
+        expected[rows, rows] = np.asarray(a)[rows, rows]
+    close(D.matrix(), expected)
+    close(D.inverse(0.5).matrix(), np.linalg.inv(expected + 0.5 * np.eye(N)))
+    single = hotk.HessianOperator(lambda x: x @ x, jnp.ones(3))
+    close(LeafBlocks.of(single).matrix(), 2 * np.eye(3))
+    with pytest.raises(hotk.StructureError, match="sizes of the leaves"):
+        LeafBlocks((jnp.eye(2),), H.like)
+
+
+def test_the_inverse_of_a_diagonal_is_one():
+    D = hotk.Diagonal({"a": jnp.array([1.0, 4.0]), "b": jnp.array(0.0)})
+    inverse = D.inverse(1.0)
+    assert isinstance(inverse, hotk.Diagonal)
+    close(inverse.matrix(), np.diag([0.5, 0.2, 1.0]))
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        D.inverse()

@@ -1,0 +1,134 @@
+"""Optimizers with a preconditioner: the same steps, from fewer products."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from tests.counting import compiles
+from tests.helpers import close
+
+
+KEY = jax.random.key(0)
+# Two leaves, so that steps could be flat; a condition of 1e6.
+X = jax.random.normal(KEY, (60, 20)) * jnp.logspace(0, -3, 20)[None]
+Y = (X[:, 0] > 0.1).astype(float)
+LOSS = hotk.curvature.SigmoidCrossEntropy(Y)
+P = {"w": jnp.zeros((10, 2)), "c": jnp.zeros(1)}
+NYSTROM = functools.partial(hotk.linop.nystrom, rank=12)
+
+
+def model(p):
+    return X @ p["w"].reshape(-1) + p["c"]
+
+
+def objective(p):
+    return LOSS(model(p))
+
+
+def flat(p):
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(p)])
+
+
+def jacobi(A, key):
+    del key
+    return hotk.Diagonal(A.diagonal())
+
+
+def scaled(scale):
+    return lambda A, key: hotk.Diagonal(jax.tree.map(lambda d: scale * d, A.diagonal()))
+
+
+def make(name, **options):
+    if name == "newton_cg":
+        return hotk.optim.scale_by_newton_cg(damping=1e-6, max_tol=1e-10, **options)
+    if name == "natural_gradient":
+        return hotk.optim.scale_by_natural_gradient(damping=1e-6, tol=1e-10, **options)
+    return hotk.optim.scale_by_levenberg_marquardt(
+        damping=1e-6, max_tol=1e-10, **options
+    )
+
+
+OF = {
+    "newton_cg": objective,
+    "natural_gradient": hotk.curvature.Fisher(model, LOSS),
+    "levenberg_marquardt": hotk.curvature.GaussNewton(model, LOSS),
+}
+
+
+@pytest.mark.parametrize("name", OF)
+@pytest.mark.parametrize("preconditioner", [NYSTROM, jacobi])
+def test_steps_solve_the_same_system_from_fewer_products(name, preconditioner):
+    g = jax.grad(objective)(P)
+    plain, other = make(name), make(name, preconditioner=preconditioner)
+    state = plain.update(g, plain.init(P), P, value_fn=OF[name])[1]
+    near, after = other.update(g, other.init(P), P, value_fn=OF[name])
+    # a linear model: all three matrices are the Hessian
+    tree = jax.tree.structure(P)
+    whole = lambda v: tree.unflatten([v[:1], v[1:].reshape(10, 2)])
+    hessian = np.asarray(jax.hessian(lambda v: objective(whole(v)))(jnp.zeros(21)))
+    damping = getattr(after, "damping", 1e-6)
+    expected = np.linalg.solve(hessian + float(damping) * np.eye(21), flat(g))
+    close(flat(near), expected, rtol=1e-4, atol=1e-5)
+    assert state.preconditioner is None
+    assert int(after.preconditioner.age) == 1
+    assert int(after.iterations) < 0.9 * int(state.iterations)
+
+
+def test_one_operator_serves_several_updates():
+    transform = make("newton_cg", preconditioner=NYSTROM, update_every=3)
+    state, p, seen = transform.init(P), P, []
+    for _ in range(4):
+        g = jax.grad(objective)(p)
+        step, state = transform.update(g, state, p, value_fn=objective)
+        p = jax.tree.map(lambda a, s: a - 0.5 * s, p, step)
+        seen.append(np.asarray(state.preconditioner.arrays[1]))
+    assert (seen[0] == seen[1]).all()
+    assert (seen[1] == seen[2]).all()
+    assert (seen[2] != seen[3]).any()
+
+
+def test_a_preconditioner_that_is_made_anew_compiles_nothing():
+    g = jax.grad(objective)(P)
+    for k in range(3):
+        with compiles() as counted:
+            scale = jnp.asarray(1.0 + k)
+            near = scaled(scale)
+            transform = make("newton_cg", preconditioner=near)
+            transform.update(g, transform.init(P), P, value_fn=objective)
+    assert counted() == 0
+
+
+def ridge(p):
+    return objective(p) + 1e-3 * sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
+
+
+def test_it_runs_in_the_loop_and_with_a_filter():
+    transform = hotk.optim.newton_cg(preconditioner=NYSTROM)
+    ridge = lambda p: (
+        objective(p) + 1e-3 * sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
+    )
+    found = hotk.optim.minimize(ridge, P, transform, tol=1e-8)
+    plain = hotk.optim.minimize(ridge, P, hotk.optim.newton_cg(), tol=1e-8)
+    close(flat(found.x), flat(plain.x), rtol=1e-5, atol=1e-6)
+    some = hotk.optim.newton_cg(preconditioner=NYSTROM, where=lambda a: a.ndim == 2)
+    found = hotk.optim.minimize(ridge, P, some, max_steps=3)
+    assert not found.x["c"].any()
+    assert found.x["w"].any()
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="a function of an operator"):
+        hotk.optim.newton_cg(preconditioner=hotk.Diagonal(jnp.ones(2)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="update_every"):
+        hotk.optim.newton_cg(preconditioner=NYSTROM, update_every=0)
+    for choice in ({"system": "samples"}, {"linear_solver": "sparse"}):
+        with pytest.raises(ValueError, match="by factors"):
+            make("levenberg_marquardt", preconditioner=NYSTROM, **choice)
+    transform = make("newton_cg", preconditioner=NYSTROM)
+    state = transform.init({"w": jnp.zeros((11, 2)), "c": jnp.zeros(1)})
+    with pytest.raises(hotk.StructureError, match="other parameters"):
+        transform.update(jax.grad(objective)(P), state, P, value_fn=objective)

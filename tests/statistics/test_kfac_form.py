@@ -1,0 +1,123 @@
+"""`laplace_approximation(..., form="kfac")`: Kronecker factors and a prior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.curvature import SoftmaxCrossEntropy, SquaredError
+from tests.helpers import close
+
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(40, 3)))
+Y = jnp.asarray(RNG.normal(size=(40, 2)))
+TAU = 0.7
+
+
+def linear(w, x):
+    return x @ w
+
+
+def regression():
+    """Return a potential of a sum of squares with a prior, and its minimum."""
+    loss = SquaredError(Y, reduction="sum")
+    potential = lambda w: loss(linear(w, X)) + TAU / 2 * jnp.sum(w**2)
+    mode = np.linalg.solve(X.T @ X + TAU * np.eye(3), X.T @ Y)
+    return potential, jnp.asarray(mode), loss
+
+
+def test_it_is_exact_for_a_linear_regression():
+    potential, mode, loss = regression()
+    K = hotk.KFACOperator(linear, loss, mode, X)
+    options = {"form": "kfac", "curvature": K, "prior_precision": TAU}
+    found = hotk.laplace_approximation(potential, mode, **options)
+    expected = np.kron(np.linalg.inv(X.T @ X + TAU * np.eye(3)), np.eye(2))
+    close(found.covariance, jnp.asarray(expected))
+    errors = np.sqrt(np.diag(expected)).reshape(3, 2)
+    close(found.standard_errors, jnp.asarray(errors))
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det)
+    full = hotk.laplace_approximation(potential, mode)
+    close(found.covariance, full.covariance)
+    close(found.log_evidence, full.log_evidence)
+    drawn = found.sample(jax.random.key(0), (20_000,)).reshape(-1, 6)
+    close(np.cov(drawn.T), expected, atol=0.003, rtol=0)
+
+
+def test_a_mean_over_examples_is_scaled():
+    potential, mode, _ = regression()
+    K = hotk.KFACOperator(linear, SquaredError(Y), mode, X)
+    options = {"form": "kfac", "curvature": K, "prior_precision": TAU}
+    mean = lambda w: potential(w) / 40
+    found = hotk.laplace_approximation(mean, mode, scale=40, **options)
+    expected = np.kron(np.linalg.inv(X.T @ X + TAU * np.eye(3)), np.eye(2))
+    close(found.covariance, jnp.asarray(expected))
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det)
+
+
+def network(p, x):
+    return jnp.tanh(x @ p["w"] + p["b"][None]) @ p["v"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    labels = jnp.asarray(RNG.integers(0, 3, 40))
+    loss = SoftmaxCrossEntropy(labels, reduction="sum")
+    p = {
+        "b": jnp.zeros(4),
+        "v": jnp.asarray(RNG.normal(size=(4, 3))),
+        "w": jnp.asarray(RNG.normal(size=(3, 4))),
+    }
+    square = lambda p: sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
+    potential = lambda p: loss(network(p, X)) + square(p) / 2
+    options = {"max_steps": 200, "tol": 1e-4}
+    found = hotk.optim.minimize(potential, p, hotk.optim.trust_region(), **options)
+    return potential, found.x, loss
+
+
+def variances(fit, at):
+    """Return the variances of linearized outputs by the covariance as a matrix."""
+    rows = jax.jacobian(lambda p: network(p, at).reshape(-1))(fit.mode)
+    flat = jnp.concatenate(
+        [a.reshape(3 * len(at), -1) for a in jax.tree.leaves(rows)], axis=1
+    )
+    return np.einsum("ij,jk,ik->i", flat, np.asarray(fit.covariance), flat)
+
+
+def test_predictive_variances_follow_those_of_the_whole_matrix(classifier):
+    potential, mode, loss = classifier
+    model = lambda p: network(p, X)
+    G = hotk.GGNOperator(model, loss, mode) + 1.0 * hotk.Identity()
+    full = hotk.laplace_approximation(potential, mode, curvature=G)
+    K = hotk.KFACOperator(network, loss, mode, X)
+    options = {"form": "kfac", "curvature": K, "prior_precision": 1.0}
+    found = hotk.laplace_approximation(potential, mode, **options)
+    at = jnp.asarray(RNG.normal(size=(60, 3)))
+    assert np.corrcoef(variances(found, at), variances(full, at))[0, 1] > 0.9
+
+
+def test_the_last_layer_is_a_choice_of_parameters(classifier):
+    """By the dense matrix of the last layer alone."""
+    potential, mode, loss = classifier
+    last = {"b": False, "v": True, "w": False}
+    K = hotk.KFACOperator(network, loss, mode, X, where=last)
+    options = {"form": "kfac", "curvature": K, "prior_precision": 1.0, "where": last}
+    found = hotk.laplace_approximation(potential, mode, **options)
+    expected = np.linalg.inv(np.asarray(K.matrix()) + np.eye(12))
+    close(found.covariance, jnp.asarray(expected))
+    assert found.standard_errors["w"] is None
+
+
+def test_other_operators_and_a_missing_prior_are_refused(as_user):
+    potential, mode, loss = regression()
+    G = hotk.GGNOperator(lambda w: linear(w, X), loss, mode)
+    with pytest.raises(TypeError, match=r"hotk\.KFACOperator"):
+        hotk.laplace_approximation(
+            potential, mode, form="kfac", curvature=G, prior_precision=1.0
+        )
+    K = hotk.KFACOperator(linear, loss, mode, X)
+    with pytest.raises(ValueError, match="the precision of the prior"):
+        hotk.laplace_approximation(potential, mode, form="kfac", curvature=K)
