@@ -109,7 +109,9 @@ OPERATORS = """
         "derivatives": lambda p, *a: hotk.derivatives(
             loss, p, cosines(p), *a, order=3
         ),
-        "tvp": lambda p, *a: hotk.tvp(loss, p, p, cosines(p), p, *a),
+        "tvp": lambda p, *a: hotk.tvp(
+            lambda p: loss(p, *a), p, p, cosines(p), p
+        ),
         "ggnvp": lambda p, X, Y: hotk.ggnvp(
             model, hotk.curvature.SquaredError(Y), p, cosines(p), X
         ),
@@ -172,7 +174,9 @@ OPTIMIZERS = """
         "adahessian": lambda: o.adahessian(0.1),
     }
     if KIND == "Auto" or WHAT == "data":  # a dense Hessian of what is split by type
-        each |= {"newton": o.newton, "cubic": o.cubic_newton}
+        each |= {"newton": o.newton}
+    if WHAT == "data":
+        each |= {"cubic": o.cubic_newton}
     for name, make in each.items():
         check(name, lambda p, X, Y: steps(make(), lambda p: loss(p, X, Y), p))
     squares = lambda X, Y: (lambda p: hotk.curvature.GaussNewton(
