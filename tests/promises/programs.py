@@ -135,6 +135,7 @@ OPERATORS = {
 SOLVERS = {
     "linop.cg": lambda w: linop.cg(G(w), V),
     "linop.minres": lambda w: linop.minres(H(w), V),
+    "linop.nystrom": lambda w: linop.nystrom(G(w), 2, KEY),
     "linop.steihaug": lambda w: linop.steihaug(H(w), V, 0.1),
     "linop.solve": lambda w: linop.solve(H(w), V),
     "linop.cholesky": lambda w: linop.cholesky(G(w)),
@@ -232,6 +233,24 @@ OPTIMIZING |= dict(
         )
     ]
 )
+
+ROWS, LABELS = X[:, :2], Y[:, None]
+
+
+def layer(weights, rows):
+    return rows @ weights
+
+
+def by_factors(w):
+    """Return a step of K-FAC."""
+    weights, loss = w[:2, None], curvature.SquaredError(LABELS)
+    transform = optim.kfac(hotk.KFACOperator(layer, loss, weights, ROWS))
+    gradient = hotk.gradient(lambda a: loss(layer(a, ROWS)), weights)
+    given = {"model_fn": layer, "loss_fn": loss, "inputs": (ROWS,)}
+    return transform.update(gradient, transform.init(weights), weights, **given)[0]
+
+
+OPTIMIZING["optim.kfac"] = by_factors
 
 PROGRAMS = FIRST | SECOND | HIGHER | SPARSE | OPERATORS | SOLVERS | ESTIMATES
 PROGRAMS |= RULES | OPTIMIZING
