@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
-import jaxlib
 from jax._src import (
     array as _array,
     config as _config,
@@ -24,6 +23,7 @@ from jax.extend import source_info_util as _lines
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
 from jaxlib.mlir.dialects import sdy as _sdy
+from jaxlib.version import __version__ as _jaxlib_version
 from jaxtyping import Array
 
 
@@ -137,7 +137,7 @@ def setting_names() -> list[str]:
 
 # Of jaxlib 0.10 alone: what makes the code of a fusion there takes twice as long as
 # what was there before it. Later versions have neither its cost nor the option.
-_IS_OLD = jaxlib.__version__.startswith("0.10.")
+_IS_OLD = _jaxlib_version.startswith("0.10.")
 _QUICK = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
 
 

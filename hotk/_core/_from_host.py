@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, DTypeLike
 
-from ._compat import ARRAY, in_trace
+from ._compat import in_trace
 
 
 _OF_HOST = (bool, int, float, complex, np.generic, np.ndarray)
@@ -22,8 +22,9 @@ def from_host(number: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """
     if in_trace():  # where it compiles nothing, and an array is a constant
         return jnp.asarray(number, dtype)
-    if type(number) is ARRAY and dtype is not None and not number.committed:
-        number = np.asarray(number) if number.ndim == 0 else number
+    array = number if isinstance(number, jax.Array) and dtype is not None else None
+    if array is not None and array.ndim == 0 and not array.committed:
+        number = np.asarray(array)
     if not isinstance(number, _OF_HOST):
         return jnp.asarray(number, dtype)
     if dtype is None and not isinstance(number, np.ndarray):

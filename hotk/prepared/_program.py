@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jax
 from jaxtyping import PyTree
@@ -48,7 +48,8 @@ def types_of(captured: Sequence[Leaf], arrays: Sequence[Leaf]) -> Types:
 
 def size_of(types: Types) -> int:
     """Return how many numbers there are in all that goes in."""
-    return sum(math.prod(shape) for shape, *_ in types[1:])
+    avals: Any = types[1:]
+    return sum(math.prod(shape) for shape, *_ in avals)
 
 
 def flat_count(tree: PyTreeDef, types: Types) -> int:

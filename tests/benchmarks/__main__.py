@@ -33,6 +33,7 @@ EVERYWHERE = (
     products.measure,
     hessians.measure,
     operators.measure,
+    kfac.measure,
     accuracy.measure,
     rules.measure,
     taylor.measure,

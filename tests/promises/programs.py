@@ -104,6 +104,12 @@ SPARSE = {
         hotk.sparse_hessian(lambda w: jnp.sum(w**4) + jnp.sum(chain(w)), w).values
     ),
     "sparse_jacobian": lambda w: hotk.sparse_jacobian(chain, w).values,
+    "value_and_sparse_jacobian": lambda w: (
+        hotk.value_and_sparse_jacobian(chain, w)[1].values
+    ),
+    "value_gradient_and_sparse_hessian": lambda w: (
+        hotk.value_gradient_and_sparse_hessian(lambda w: jnp.sum(w**4), w)[2].values
+    ),
     "sparse_ggn": lambda w: (
         hotk.sparse_ggn(chain, curvature.SquaredError(jnp.ones(2)), w).values
     ),

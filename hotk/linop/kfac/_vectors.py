@@ -35,7 +35,12 @@ def curvature_vectors(
             sampled targets, or the outer product of the gradient.
         key: A random key for samples.
         samples: The number of targets for each example.
+
+    Raises:
+        StructureError: If the targets do not fit the outputs.
+        TooLargeError: If the exact matrices would exceed the memory budget.
     """
+    jax.eval_shape(loss, z)  # it refuses targets of another shape; its Hessian may not
     factor = math.sqrt(loss.factor(z))
     if estimate == "empirical":
         return factor * loss.slope(z, loss.targets)[None]

@@ -256,6 +256,11 @@ linear = lambda w, x: x @ w
             lambda: (lambda w, x, y: x @ w, SQUARES, W, ROWS, ROWS[:2]),
         ),
         (
+            hotk.StructureError,
+            "do not have the shape of the outputs",
+            lambda: (linear, SQUARES, W, ROWS[:3]),
+        ),
+        (
             ValueError,
             "batch normalization",
             lambda: (lambda w, x: (x - x.mean(0)) @ w, SQUARES, W, ROWS),
