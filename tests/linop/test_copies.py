@@ -87,7 +87,7 @@ def test_what_has_code_says_what_to_send():
     with pytest.raises(TypeError, match="Send the function and the arguments"):
         pickle.dumps(hotk.Closure.of(loss))
     prepared = hotk.gradient.prepare(loss, X)
-    with pytest.raises(TypeError, match=r"jax\.export"):
+    with pytest.raises(TypeError, match=r"hotk\.export"):
         pickle.dumps(prepared)
 
 

@@ -365,9 +365,9 @@ _MEMORY = [
     Flaw(
         "a failed trace stays",
         TRACED,
-        "        program = own_program(call, types, trace_function(call))\n",
+        "        program = own_program(call, types, trace_function(call), placed)\n",
         "        STORE.entry(call.store_key)\n"
-        "        program = own_program(call, types, trace_function(call))\n",
+        "        program = own_program(call, types, trace_function(call), placed)\n",
         within(
             "reliability/test_recovery",
             "a_failed_trace_inside_a_jit_leaves_nothing_behind",
