@@ -61,6 +61,16 @@ _OURS: Final = {
     ),
     "clip_threshold": ("clip",),
     "c1": ("decrease",),
+    **dict.fromkeys(("curvature_ema", "cov_ema_decay", "factor_decay"), ("decay",)),
+    **dict.fromkeys(
+        ("inverse_update_period", "inv_update_steps", "inv_update_freq"),
+        ("inverses_every",),
+    ),
+    **dict.fromkeys(
+        ("curvature_update_period", "factor_update_steps", "factor_update_freq"),
+        ("factors_every",),
+    ),
+    **dict.fromkeys(("l2_reg", "weight_decay"), ("l2",)),
     **dict.fromkeys(
         ("maxls", "max_linesearch_steps", "max_backtracking_steps"),
         ("max_evaluations",),

@@ -16,8 +16,10 @@ from hotk.linop import KFACOperator, space
 
 from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
+from ._step import as_number, of_steps
 
 
+@of_steps
 def kfac(
     curvature: KFACOperator,
     *,
@@ -105,7 +107,7 @@ def kfac(
         "l2": l2,
         "seed": seed,
     }
-    arrays = {name: jnp.asarray(number) for name, number in numbers.items()}
+    arrays = {key: as_number("kfac", key, value) for key, value in numbers.items()}
     choices = Choices(curvature.options, adaptive, momentum)
 
     def init(params: optax.Params) -> optax.OptState:

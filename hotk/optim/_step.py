@@ -176,7 +176,7 @@ def transformation(
     fixed = ("formula", formula), *choices.items()
     bound = [BoundFormula(_step, (("flat", yes), *fixed)) for yes in (False, True)]
     arrays: dict[str, Any] = {
-        key: _number(name, key, value) for key, value in numbers.items()
+        key: as_number(name, key, value) for key, value in numbers.items()
     }
     if preconditioning is not None:
         arrays["captured"] = captured
@@ -316,7 +316,8 @@ def those_given(**numbers: ArrayLike | None) -> dict[str, Any]:
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _number(name: str, key: str, value: ArrayLike) -> Array:
+def as_number(name: str, key: str, value: ArrayLike) -> Array:
+    """Return a hyperparameter as an array, or raise an error that names it."""
     try:
         array = from_host(value)
     except (TypeError, ValueError):

@@ -94,6 +94,19 @@ def test_optimizers_name_ours(name, theirs, ours):
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
+    [("curvature_ema", "decay"), ("inverse_update_period", "inverses_every")],
+)
+def test_kfac_names_ours(theirs, ours):
+    loss = hotk.curvature.SquaredError(jnp.zeros((3, 1)))
+    K = hotk.KFACOperator(lambda w, x: x @ w, loss, jnp.ones((2, 1)), jnp.eye(3, 2))
+    with pytest.raises(TypeError, match=f"Write `{ours}=`"):
+        hotk.optim.kfac(K, **{theirs: 1})
+    with pytest.raises(TypeError, match="`damping` is"):
+        hotk.optim.kfac(K, damping="large")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
     [("maxiter", "max_steps"), ("tol", "tol"), ("gtol", "tol"), ("disp", "progress")],
 )
 def test_optimizers_send_limits_of_a_minimization_to_it(theirs, ours):

@@ -1,7 +1,7 @@
 """All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
 
-But for the corpus and for second-order methods in double precision, which have tables
-of their own: `everyday` and `second_order`.
+But for the corpus, second-order methods in double precision, and K-FAC beside Adam,
+which have tables of their own: `everyday`, `second_order` and `networks`.
 With `--gpu` the table of a GPU, and nothing where there is none.
 """
 
@@ -16,6 +16,7 @@ from tests.benchmarks import (
     gpu,
     hessians,
     imports,
+    kfac,
     minimizers,
     operators,
     products,
