@@ -18,9 +18,10 @@ from hotk.curvature import (
     GaussNewton,
     SampledFisher,
 )
+from hotk.rule import OverAxis
 
 from ._batches import DataOperator
-from ._frozen import Selected, WithStatics, freeze
+from ._frozen import AxisName, Selected, WithStatics, freeze
 from ._hessian import AbstractHessian, HessianOperator
 from ._source import Batches, Reduction
 
@@ -60,7 +61,7 @@ class GGNOperator(AbstractHessian):
     def positive_semidefinite(self) -> bool:
         """Whether the loss is one of `hotk.curvature` that is convex."""
         f = self.f.skeleton.function(self.f.leaves)
-        while isinstance(f, WithStatics):
+        while isinstance(f, (WithStatics, OverAxis)):
             f = f.f
         loss = f.loss if isinstance(f, GaussNewton) else None
         return isinstance(loss, (AbstractLoss, CoxLoss)) and loss.convex
@@ -72,6 +73,7 @@ class GGNOperator(AbstractHessian):
         x: Point,
         *args: PyTree,
         where: Where = None,
+        axis_name: AxisName = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -81,9 +83,13 @@ class GGNOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
+                which the whole is the mean of what devices have; see `hotk.over_axis`.
         """
         call, f = "GGNOperator(model, loss, x)", GaussNewton(model, loss)
-        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
+        self.f, self.x, self.args, self.selected = freeze(
+            call, f, x, args, where, axis_name
+        )
 
     @staticmethod
     def over(
@@ -209,6 +215,7 @@ class FisherOperator(AbstractHessian):
         x: Point,
         *args: PyTree,
         where: Where = None,
+        axis_name: AxisName = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -218,9 +225,13 @@ class FisherOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
+                which the whole is the mean of what devices have; see `hotk.over_axis`.
         """
         call, f = "FisherOperator(model, loss, x)", Fisher(model, loss)
-        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
+        self.f, self.x, self.args, self.selected = freeze(
+            call, f, x, args, where, axis_name
+        )
 
 
 @final
@@ -269,6 +280,7 @@ class SampledFisherOperator(AbstractHessian):
         key: RandomKey,
         samples: int = 1,
         where: Where = None,
+        axis_name: AxisName = None,
     ) -> None:
         """Make the operator of a model, a loss and a key as they are now.
 
@@ -280,10 +292,14 @@ class SampledFisherOperator(AbstractHessian):
             key: A random key.
             samples: The number of targets for each example.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
+                which the whole is the mean of what devices have; see `hotk.over_axis`.
         """
         f = SampledFisher(model, loss, key, samples)
         call = "SampledFisherOperator(model, loss, x)"
-        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
+        self.f, self.x, self.args, self.selected = freeze(
+            call, f, x, args, where, axis_name
+        )
 
 
 @final
@@ -328,6 +344,7 @@ class EmpiricalFisherOperator(AbstractHessian):
         x: Point,
         *args: PyTree,
         where: Where = None,
+        axis_name: AxisName = None,
     ) -> None:
         """Make the operator of a model and a loss as they are now.
 
@@ -337,9 +354,13 @@ class EmpiricalFisherOperator(AbstractHessian):
             x: Point: any pytree. Floating leaves are differentiated.
             *args: Further arguments of the model.
             where: Which leaves of `x` to differentiate; see `hotk.Where`.
+            axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
+                which the whole is the mean of what devices have; see `hotk.over_axis`.
         """
         call, f = (
             "EmpiricalFisherOperator(model, loss, x)",
             EmpiricalFisher(model, loss),
         )
-        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
+        self.f, self.x, self.args, self.selected = freeze(
+            call, f, x, args, where, axis_name
+        )

@@ -1,5 +1,6 @@
 """A function that an operator keeps: split once, never changed, never opaque."""
 
+from collections.abc import Sequence
 from typing import TypeAlias, final
 
 import equinox as eqx
@@ -29,6 +30,7 @@ from hotk._core import (
 from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
 from hotk.dense import cast_leaf
 from hotk.prepared import as_input
+from hotk.rule import over_axis
 
 from ._splits import known, remember
 
@@ -121,8 +123,17 @@ Selected: TypeAlias = tuple[bool, ...] | None
 """For each array of a point whether it is differentiated, if a filter was given."""
 
 
+AxisName: TypeAlias = str | Sequence[str] | None
+"""The axes of a mesh over which a function is a mean, if it is one."""
+
+
 def freeze(
-    call: str, f: Function, x: Point, args: tuple[PyTree, ...], where: Where
+    call: str,
+    f: Function,
+    x: Point,
+    args: tuple[PyTree, ...],
+    where: Where,
+    axis_name: AxisName = None,
 ) -> tuple[Closure, Point, tuple[PyTree, ...], Selected]:
     """Split a function and its arguments into modules whose leaves are arrays.
 
@@ -134,6 +145,7 @@ def freeze(
         x: The point.
         args: The further arguments.
         where: Which leaves of the point are differentiated.
+        axis_name: The axes over which the function is a mean.
 
     Returns:
         The function as a closure, the point, and the further arguments, with `None` in
@@ -143,6 +155,8 @@ def freeze(
     Raises:
         DtypeError: If nothing in the point is differentiated.
     """
+    if axis_name is not None:
+        f = over_axis(f, axis_name)
     split = known(f, x, args) if where is None else None
     if split is not None:
         return *split, None

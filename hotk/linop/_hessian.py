@@ -10,7 +10,7 @@ from hotk._core import Function, Point, Where
 from hotk.capture import Closure
 
 from ._batches import DataOperator
-from ._frozen import Selected, freeze
+from ._frozen import AxisName, Selected, freeze
 from ._linearized import Linearized, Plan, linearized
 from ._point_operator import AbstractPointOperator
 from ._processes import Processes
@@ -88,7 +88,12 @@ class HessianOperator(AbstractHessian):
     selected: Selected = eqx.field(static=True)
 
     def __init__(
-        self, f: Function, x: Point, *args: PyTree, where: Where = None
+        self,
+        f: Function,
+        x: Point,
+        *args: PyTree,
+        where: Where = None,
+        axis_name: AxisName = None,
     ) -> None:
         """Make the operator of `f` as it is now.
 
@@ -98,13 +103,17 @@ class HessianOperator(AbstractHessian):
             *args: Further arguments of `f`.
             where: Which leaves of `x` to differentiate; see `hotk.Where`. The operator
                 is that of `f` as a function of these alone.
+            axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
+                which the whole is the mean of what devices have; see `hotk.over_axis`.
 
         Raises:
             DtypeError: If nothing in `x` can be differentiated.
             ModeError: If Python code in `f` needs the value of the point.
         """
         call = "HessianOperator(f, x)"
-        self.f, self.x, self.args, self.selected = freeze(call, f, x, args, where)
+        self.f, self.x, self.args, self.selected = freeze(
+            call, f, x, args, where, axis_name
+        )
 
     @staticmethod
     def over(

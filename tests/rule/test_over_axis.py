@@ -187,6 +187,44 @@ REFUSED = """
 """
 
 
+# The mean of products of each device's part, computed one after the other on one.
+AXIS_NAME = """
+    net = lambda p, X: jnp.tanh(X @ p["w"] + p["b"]) @ p["u"]
+    squares, key = hotk.curvature.SquaredError, jax.random.key(0)
+    makers = {{
+        "Hessian": lambda p, X, Y, **n: hotk.HessianOperator(loss, p, X, Y, **n),
+        "GGN": lambda p, X, Y, **n: hotk.GGNOperator(net, squares(Y), p, X, **n),
+        "Fisher": lambda p, X, Y, **n: hotk.FisherOperator(net, squares(Y), p, X, **n),
+        "sampled": lambda p, X, Y, **n: hotk.SampledFisherOperator(
+            net, squares(Y), p, X, key=key, **n
+        ),
+        "empirical": lambda p, X, Y, **n: hotk.EmpiricalFisherOperator(
+            net, squares(Y), p, X, **n
+        ),
+    }}
+    for name, make in makers.items():
+        parts = [slice(8 * i, 8 * i + 8) for i in range(8)]
+        each = [flat(make(p, X[part], Y[part]) @ v) for part in parts]
+        run = lambda p, v, X, Y: make(p, X, Y, axis_name="data") @ v
+        specs = P(), P(), P("data"), P("data")
+        whole = jax.jit(jax.shard_map(
+            run, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=vma
+        ))
+        got = flat(whole(p, v, X, Y))
+        np.testing.assert_allclose(got, np.mean(each, 0), rtol=1e-10, err_msg=name)
+    G = lambda p, X, Y: jnp.array(
+        makers["GGN"](p, X, Y, axis_name="data").positive_semidefinite
+    )
+    assert inside(lambda f, p, v, X, Y: G(p, X, Y), loss, False)(p, v, X, Y)
+    print("fine")
+"""
+
+
+@pytest.mark.parametrize("vma", [True, False])
+def test_operators_take_the_name_of_the_axis(vma):
+    run_on_eight_devices(SETUP.format(vma=vma) + AXIS_NAME.format())
+
+
 @pytest.mark.parametrize("vma", [True, False])
 def test_derivatives_are_those_of_the_whole_by_one_sum(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + OPERATORS)
