@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Scalar
+from hotk._core import Function, Point, Scalar, message
 
 from ._gauss_newton import GaussNewton
 from ._per_example import PerExample
@@ -55,7 +55,17 @@ class LeastSquares(eqx.Module):
             *args: Further arguments of the residuals.
         """
         if self.examples is None:
-            assert callable(self.residual_fn)
+            if not callable(self.residual_fn):
+                raise TypeError(
+                    message(
+                        "LeastSquares(residual_fn, examples)(x)",
+                        "several functions of residuals have no examples.",
+                        expected="`examples`: a tuple with a tree for each function",
+                        got=f"{len(self.residual_fn)} functions and no examples",
+                        fix="Give `examples=(e1, e2)`; or one function that returns a "
+                        "tree of all residuals.",
+                    )
+                )
             return GaussNewton(self.residual_fn, _half_square)(x, *args)
         model = PerExample(self.residual_fn, self.examples)
         value = GaussNewton(model, _half_square)(x, *args)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 from hotk._core import (
     DtypeError,
     Function,
+    ModeError,
     Point,
     RandomKey,
     StructureError,
@@ -18,6 +19,7 @@ from hotk._core import (
     Vector,
     Where,
     describe_tree,
+    manual_axes,
     message,
 )
 from hotk.capture import Closure
@@ -139,12 +141,14 @@ class KFACOperator(AbstractBlockDiagonal):
                 batch normalization. Inside of a transformation the last one gives NaN.
             StructureError: If arrays of `args` have no common first axis.
             OutputError: If the model does not return one array with a row an example.
-            ModeError: If the model computes across devices.
+            ModeError: If the model computes across devices, or the call is inside of
+                `jax.shard_map`.
             DtypeError: If a parameter is complex.
             TooLargeError: If `"exact"` would exceed `hotk.memory_budget()`.
         """
         options = Options(approximation, estimate, samples)
         _check_options(loss, options, key)
+        _refuse_manual_axes()
         count = _count(args)
         rows = lambda k: jax.tree.map(lambda a: a[:k] if np.ndim(a) else a, args)
         closure, arrays, _, selected = freeze(CALL, model, x, rows(1), where)
@@ -207,6 +211,22 @@ def _computed(
     mixed = apart > tolerance * size
     hidden = lambda a: jnp.where(mixed, jnp.nan, a)
     return jax.tree.map(hidden, blocks), mixed
+
+
+def _refuse_manual_axes() -> None:
+    """Refuse a call in which a device sees its own examples, and no others."""
+    axes = manual_axes()
+    if axes:
+        raise ModeError(
+            message(
+                CALL,
+                "inside of `shard_map` a device sees its own examples alone.",
+                expected="a call outside of `jax.shard_map`",
+                got=f"the axes {', '.join(map(repr, axes))}",
+                fix="Call it outside, with arguments that are divided among devices: "
+                "JAX distributes the work, and the factors are those of all examples.",
+            )
+        )
 
 
 def _depends_on_others() -> ValueError:

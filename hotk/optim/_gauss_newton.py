@@ -93,7 +93,7 @@ def scale_by_levenberg_marquardt(
     system: System = "auto",
     max_acceleration: ArrayLike = 0.75,
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -177,6 +177,7 @@ def scale_by_levenberg_marquardt(
         "max_tol": max_tol,
         "max_rejections": max_rejections,
         "max_acceleration": max_acceleration,
+        "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
@@ -321,7 +322,7 @@ def levenberg_marquardt(
     system: System = "auto",
     max_acceleration: ArrayLike = 0.75,
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.

@@ -68,7 +68,8 @@ def kfac(
         A transformation for `optax.apply_updates`. Its update takes `model_fn=`,
         `loss_fn=` and `inputs=`, a tuple: the objective is `loss_fn(model_fn(params,
         *inputs))`, with a loss of `hotk.curvature` and the examples in the first axis
-        of the inputs. Where the step is not finite it is zero, and $\lambda$ grows
+        of the inputs. Where the gradient or the outputs are not finite, the step is
+        zero and the averages stay; where only the step is not, $\lambda$ grows
         fourfold.
 
     Raises:

@@ -112,11 +112,13 @@ def _step(
     step = space.zeros(x)
     for c, p in moved:
         step = space.plus(step, p, c)
-    usual = is_finite(gradient, step)
+    given = is_finite(gradient, z)
+    usual = given & is_finite(step)
     step = space.choose(usual, step, space.zeros(step))
     made = KFACState(
         state.count + 1,
-        jnp.where(usual, state.damping, 4 * state.damping),
+        # What was not finite before the step is not for the damping to mend.
+        jnp.where(usual | ~given, state.damping, 4 * state.damping),
         _chosen(is_finite(factors), factors, state.factors),
         _chosen(is_finite(inverses), inverses, state.inverses),
         step,

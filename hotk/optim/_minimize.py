@@ -20,6 +20,7 @@ from hotk._core import (
     describe,
     from_host,
     in_trace,
+    message,
     names_ours,
     nothing_inexact,
     selection,
@@ -29,6 +30,7 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._flat import Known, is_better_flat, on_flat, stepping
+from ._kfac_step import KFACState
 from ._linear_solver import asks_for_sparse
 from ._local import is_finite
 from ._minimum import Minimum, Stop
@@ -328,6 +330,7 @@ def minimize(
         curvature=from_host(np.inf, dtype),
     )
     state = transform.init(moving)
+    _refuse_kfac(call, state)
     make = run_with_indices if asks_for_sparse(state) else run
     values: list[float] = []
     with bar("minimize", max_steps, show=progress) as advance:
@@ -367,3 +370,18 @@ def minimize(
         end.curvature,
         state,
     )
+
+
+def _refuse_kfac(call: str, state: optax.OptState) -> None:
+    is_kfac = lambda node: isinstance(node, KFACState)
+    if any(map(is_kfac, jax.tree.leaves(state, is_leaf=is_kfac))):
+        raise TypeError(
+            message(
+                call,
+                "`kfac` needs the model, the loss and the inputs in each update.",
+                expected="a transformation that needs the objective alone",
+                got="`hotk.optim.kfac`",
+                fix="Write the loop: `transform.update(g, state, p, model_fn=model, "
+                "loss_fn=loss, inputs=(X,))`.",
+            )
+        )

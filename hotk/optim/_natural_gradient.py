@@ -61,7 +61,7 @@ def scale_by_natural_gradient(
     seed: ArrayLike = 0,
     system: System = "auto",
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -124,6 +124,7 @@ def scale_by_natural_gradient(
         "damping": damping,
         "tol": tol,
         "seed": seed,
+        "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
 
@@ -244,7 +245,7 @@ def natural_gradient(
     seed: ArrayLike = 0,
     system: System = "auto",
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.

@@ -49,7 +49,7 @@ def scale_by_newton_cg(
     max_tol: ArrayLike = 0.5,
     max_steps: ArrayLike | None = None,
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
 
@@ -99,6 +99,7 @@ def scale_by_newton_cg(
     numbers = {
         "damping": damping,
         "max_tol": max_tol,
+        "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
     split = preconditioning("newton_cg", preconditioner, update_every)
@@ -180,7 +181,7 @@ def newton_cg(
     max_tol: ArrayLike = 0.5,
     max_steps: ArrayLike | None = None,
     preconditioner: Preconditioner | None = None,
-    update_every: int = 10,
+    update_every: ArrayLike = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, ArrayLike, Int
 
 from hotk._core import (
     Point,
@@ -43,11 +43,9 @@ class Preconditioning(NamedTuple):
     Attributes:
         skeleton: The function without the arrays that it captured: one that is made
             anew has an equal one. The function itself if it is opaque.
-        every: How many updates one operator serves.
     """
 
     skeleton: Skeleton | Preconditioner
-    every: int
 
     def function(self, captured: tuple[Any, ...]) -> Preconditioner:
         """Return the function, with what it captured."""
@@ -73,6 +71,7 @@ class Preconditioning(NamedTuple):
         captured: tuple[Any, ...],
         state: PreconditionerState,
         curvature: LinearizedHessian,
+        every: Array,
     ) -> tuple[AbstractOperator, PreconditionerState]:
         """Return the operator of an update, made anew in every k-th of them.
 
@@ -81,6 +80,7 @@ class Preconditioning(NamedTuple):
             captured: What the function captured.
             state: What is kept.
             curvature: The curvature at the point.
+            every: How many updates one operator serves.
 
         Raises:
             StructureError: If the parameters are not those of the first state.
@@ -107,7 +107,7 @@ class Preconditioning(NamedTuple):
                 for a, b in zip(jax.tree.leaves(made), state.arrays, strict=True)
             )
 
-        due = state.age % self.every == 0
+        due = state.age % jnp.maximum(every.astype(state.age.dtype), 1) == 0
         arrays = jax.lax.cond(due, make, lambda: state.arrays)
         return tree.unflatten(arrays), PreconditionerState(state.age + 1, arrays)
 
@@ -129,7 +129,7 @@ class Known(NamedTuple):
 
 
 def preconditioning(
-    name: str, function: Preconditioner | None, every: int
+    name: str, function: Preconditioner | None, every: ArrayLike
 ) -> tuple[Preconditioning | None, tuple[Any, ...]]:
     """Split a preconditioner into what is static and what it captured.
 
@@ -137,7 +137,8 @@ def preconditioning(
         TypeError: If it cannot be called.
         ValueError: If the number of updates is not positive.
     """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+    # An array, as of `optax.inject_hyperparams`, may be traced.
+    if isinstance(every, (bool, float)) or (isinstance(every, int) and every < 1):
         raise ValueError(
             f"`{name}`: update_every is {every!r}, not a positive integer."
         )
@@ -156,8 +157,8 @@ def preconditioning(
         )
     closure = Closure.of(lambda A, key: function(A, key=key))
     if closure.skeleton.opaque is not None:
-        return Preconditioning(function, every), ()
-    return Preconditioning(closure.skeleton, every), closure.leaves
+        return Preconditioning(function), ()
+    return Preconditioning(closure.skeleton), closure.leaves
 
 
 def only_for_iterations(name: str, *choices: str) -> None:
@@ -197,4 +198,5 @@ def preconditioner_at(
         return Known(None, None)
     assert isinstance(curvature, LinearizedHessian)  # as `Local.linearized` makes it
     captured: Any = numbers["captured"]
-    return Known(*choice.at(name, captured, state, curvature))
+    every = numbers["update_every"]
+    return Known(*choice.at(name, captured, state, curvature, every))

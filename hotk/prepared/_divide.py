@@ -42,8 +42,7 @@ def divide(
         return mode, block
     if not definition.divides:
         raise TypeError(
-            f"`{call}` has no dense result: `split` and `mesh_axis` are not for it. "
-            "Its result is divided as `x` is."
+            f"`{call}` has no dense result: `split` and `mesh_axis` are not for it."
         )
     closure = Closure.of(f)
     arrays = [*closure.leaves, *jax.tree.leaves(arguments)]

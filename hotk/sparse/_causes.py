@@ -1,6 +1,7 @@
 """Which operations make rows of a sparse matrix dense, and where they stand."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, final
 
 import equinox as eqx
@@ -68,15 +69,15 @@ class SparsityExplanation(AbstractReport):
         ]
 
     def _lines(self) -> list[str]:
+        lines = []
         if not self.causes:
-            return ["No operation makes a number depend on most of a leaf."]
-        if not self.dense_blocks:
-            return ["No block of the matrix is dense."]
+            lines.append("No single operation makes a number depend on most of a leaf.")
         blocks = (
             f"({row or 'y'}, {column or 'x'}) {100 * share:.3g} %"
             for row, column, share in self.dense_blocks[:_SHOWN]
         )
-        return ["Dense blocks: " + ", ".join(blocks) + "."]
+        dense = "Dense blocks: " + ", ".join(blocks) + "."
+        return [*lines, dense if self.dense_blocks else "No block is dense."]
 
 
 class Watch:
@@ -95,6 +96,20 @@ class Watch:
             if _size(part) >= _FEW
         ]
         self._causes: dict[tuple[str, str, str], Cause] = {}
+        self._around: list[str] = []
+
+    @contextlib.contextmanager
+    def inside(self, equation: JaxprEqn) -> Iterator[None]:
+        """Note that operations are those of a call or a loop.
+
+        A function of JAX that is jitted, as most of `jax.numpy` are, hides the line.
+        """
+        around = self._around
+        self._around = [*around, line] if (line := source_line(equation)) else around
+        try:
+            yield
+        finally:
+            self._around = around
 
     def saw(
         self,
@@ -122,6 +137,7 @@ class Watch:
 
     def _add(self, equation: JaxprEqn, cause: Cause) -> None:
         line, name = source_line(equation), equation.primitive.name
+        line = line or (self._around[-1] if self._around else "")
         known = self._causes.get((line, name, cause.leaf), cause)
         self._causes[line, name, cause.leaf] = cause._replace(
             line=line,

@@ -1,6 +1,7 @@
 """What the rules of the algebra are given besides an operation and its operands."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -28,6 +29,10 @@ class AbstractWatch(Protocol):
 
     def gave_up(self, equation: JaxprEqn, numbers: int) -> None:
         """Look at an operation that would take too many entries."""
+
+    def inside(self, equation: JaxprEqn) -> AbstractContextManager[None]:
+        """Note that operations are those of a call or a loop."""
+        ...
 
 
 class Context(NamedTuple):

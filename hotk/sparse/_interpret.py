@@ -107,10 +107,16 @@ def _watched(
 ) -> Sequence[Operand]:
     """Evaluate an operation, and show it to what watches the program."""
     watch = context.watch
-    if watch is None or traits_of(equation).program is not None:
+    if watch is None:
         return _step(equation, operands, context)
+    name, has_program = equation.primitive.name, traits_of(equation).program is not None
+    # What a loop does is more than what a step of it does.
+    if has_program and name not in ("scan", "while"):
+        with watch.inside(equation):
+            return _step(equation, operands, context)
     try:
-        results = _step(equation, operands, context)
+        with watch.inside(equation):
+            results = _step(equation, operands, context)
     except TooDense:
         watch.gave_up(equation, size_of(result_type(equation)[0]))
         raise
