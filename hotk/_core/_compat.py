@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -253,11 +254,16 @@ def source_line(equation: JaxprEqn) -> str:
         return "unknown place"
 
 
+# A function that JAX defines, as most of `jax.numpy`, is no place of the user.
+_FOLDER_OF_JAX = str(pathlib.Path(jax.__file__).parent)
+
+
 def _definition(equation: JaxprEqn) -> str:
     """Return where a function inside an equation is defined, if there is one."""
     for jaxpr in inner_jaxprs(equation.params.values()):
         info = jaxpr.debug_info
-        if info.func_filename and info.func_lineno:
+        file = info.func_filename
+        if file and info.func_lineno and not file.startswith(_FOLDER_OF_JAX):
             return f"{info.func_filename}:{info.func_lineno} ({info.func_name})"
     return ""
 

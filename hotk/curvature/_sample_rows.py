@@ -169,12 +169,15 @@ def with_rows(
         return value
     moving, rest = eqx.partition(x, eqx.is_inexact_array)
     leaves, tree = jax.tree.flatten(moving)
+    if not jax.eval_shape(lambda: model(x, *args)).size:
+        return value
 
     def rows(leaves: Arrays) -> tuple[Array | None, list[Array]]:
         at = eqx.combine(tree.unflatten(leaves), rest)
         found = roots(model(at, *args))
         pulled = model.pulled_back(found.directions, at, *args)
-        joined = lambda a: a.reshape(-1, *a.shape[2:])
+        # without -1, which the shape of an empty leaf does not tell
+        joined = lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
         weights = None if found.weights is None else found.weights.reshape(-1)
         return weights, [joined(a) for a in jax.tree.leaves(pulled)]
 

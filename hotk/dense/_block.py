@@ -29,6 +29,8 @@ _CACHE_BYTES = 4 << 20
 _SMALLEST = 8
 # A batch of kernels makes a grouped convolution, slow on CPUs beyond a few.
 _CONVOLUTION = 4
+# What an array with a symbolic size is taken for.
+_SYMBOLIC = 1 << 20
 
 _CHOSEN: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar(
     "hotk_blocks", default=None
@@ -169,4 +171,5 @@ def _bytes(atom: Atom) -> int:
     aval = atom.aval
     if not isinstance(aval, ShapedArray):
         return 0
-    return aval.size * getattr(aval.dtype, "itemsize", 0)  # keys have none
+    found = aval.size * getattr(aval.dtype, "itemsize", 0)  # keys have none
+    return found if isinstance(found, int) else _SYMBOLIC

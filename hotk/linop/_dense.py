@@ -59,9 +59,24 @@ def _check_size(operator: AbstractLinearMap, call: str, rows: int, count: int) -
 @jitted(static_argnames="block")
 def many(operator: AbstractLinearMap, vectors: PyTree, block: int | None) -> PyTree:
     """Return the products with several vectors, `block` at once."""
-    if block is None:
+    leaves, tree = jax.tree.flatten(vectors)
+    full = [a for a in leaves if a.size]
+    if block is None or not full:
         return jax.vmap(operator.mv)(vectors)
-    return jax.lax.map(operator.mv, vectors, batch_size=block)
+
+    # `jax.lax.map` divides by the sizes of leaves, and an empty one has none.
+    def product(some: list[Array]) -> list[Array]:
+        rest = iter(some)
+        every = [next(rest) if a.size else a[0] for a in leaves]
+        return [
+            a for a in jax.tree.leaves(operator.mv(tree.unflatten(every))) if a.size
+        ]
+
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), vectors)
+    images, images_tree = jax.tree.flatten(jax.eval_shape(operator.mv, one))
+    found = iter(jax.lax.map(product, full, batch_size=block))
+    empty = lambda a: jnp.zeros((len(full[0]), *a.shape), a.dtype)
+    return images_tree.unflatten(next(found) if a.size else empty(a) for a in images)
 
 
 def matrix(

@@ -1,13 +1,23 @@
 """`LeafBlocks`: one symmetric matrix for each leaf."""
 
-from typing import Any, final
+from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from hotk._core import RealNumber, StructureError, Vector, describe_tree, message
+from hotk._core import (
+    NotPositiveDefiniteError,
+    RealNumber,
+    Scalar,
+    StructureError,
+    Tracer,
+    Vector,
+    describe_tree,
+    message,
+)
 
 from . import space
 from ._operator import AbstractOperator
@@ -74,16 +84,16 @@ class LeafBlocks(AbstractOperator):
             raise TypeError(
                 "`LeafBlocks.of(A)`: the operator is not known to be symmetric."
             )
-        paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(like)]
-        blocks: list[Any] = []
-        if len(paths) == 1:
-            blocks = [operator.matrix()]
-        else:
-            for i in range(len(paths)):
-                leaves = jax.tree.leaves(like)
-                chosen = [jnp.full(jnp.shape(a), i == j) for j, a in enumerate(leaves)]
-                mask = jax.tree.structure(like).unflatten(chosen)
-                blocks.append(operator.restrict(mask).matrix())
+        leaves, tree = jax.tree.flatten(like)
+        if len(leaves) == 1:
+            return LeafBlocks((operator.matrix(),), like)
+        blocks: list[Array] = []
+        for i, leaf in enumerate(leaves):
+            if not jnp.size(leaf):
+                blocks.append(jnp.zeros((0, 0), space.wide(leaf.dtype)))
+                continue
+            chosen = [np.full(jnp.shape(a), i == j) for j, a in enumerate(leaves)]
+            blocks.append(operator.restrict(tree.unflatten(chosen)).matrix())
         return LeafBlocks(tuple(blocks), like)
 
     @property
@@ -117,13 +127,45 @@ class LeafBlocks(AbstractOperator):
     def inverse_or_none(self, damping: RealNumber) -> "LeafBlocks":
         r"""Return the inverses of the blocks, $(B + \lambda I)^{-1}$.
 
+        Inside of a transformation, as in an optimizer, eigenvalues are replaced by
+        their absolute values, and by rounding where they are smaller: a preconditioner
+        has to be positive definite.
+
         Args:
             damping: The number $\lambda$.
+
+        Raises:
+            NotPositiveDefiniteError: If a block is not positive definite.
         """
+        pairs = [_inverse(block, damping) for block in self.blocks]
+        lowest = [low for _, low in pairs]
+        if not any(isinstance(low, Tracer) for low in lowest):
+            bad = [i for i, low in enumerate(lowest) if not float(low) > 0]
+            if bad:
+                raise NotPositiveDefiniteError(
+                    message(
+                        "LeafBlocks.of(A).inverse(damping)",
+                        f"block {bad[0]} is not positive definite.",
+                        expected="positive curvature in all directions of a leaf",
+                        got=f"the eigenvalue {float(lowest[bad[0]]):.6g}, damping "
+                        "included",
+                        fix="Give a larger `damping`.",
+                    ),
+                    smallest=float(lowest[bad[0]]),
+                )
+        return LeafBlocks(tuple(inverse for inverse, _ in pairs), self.point)
 
-        def inverse(block: Array) -> Array:
-            unit = jnp.eye(len(block), dtype=block.dtype)
-            found = jnp.linalg.inv(block + damping * unit)
-            return (found + found.T) / 2
 
-        return LeafBlocks(tuple(map(inverse, self.blocks)), self.point)
+def _inverse(block: Float[Array, "n n"], damping: RealNumber) -> tuple[Array, Scalar]:
+    """Return the inverse, and the smallest eigenvalue; zero if it is but rounding."""
+    block = block.astype(space.wide(block.dtype))
+    if not block.size:
+        return block, jnp.ones((), block.dtype)
+    values, vectors = jnp.linalg.eigh((block + block.T) / 2)
+    values = values + jnp.asarray(damping, values.dtype)
+    size = jnp.max(jnp.abs(values))
+    rounding = len(block) * jnp.finfo(block.dtype).eps * jnp.where(size > 0, size, 1)
+    large = jnp.maximum(jnp.abs(values), rounding)
+    inverse = jnp.matmul(vectors / large[None, :], vectors.T, precision="highest")
+    lowest = jnp.where(jnp.abs(values[0]) > rounding, values[0], 0)
+    return inverse, lowest

@@ -324,7 +324,8 @@ def minimize(
         tol=from_host(default if tol is None else tol, dtype),
         xtol=from_host(xtol, dtype),
         rtol=from_host(rtol, dtype),
-        most=from_host(max_steps),
+        # a larger Python number is no integer of JAX without 64 bits
+        most=from_host(min(max_steps, 2**31 - 1)),
         steps=from_host(0, int),
         still=from_host(0, int),
         curvature=from_host(np.inf, dtype),

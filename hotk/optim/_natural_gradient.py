@@ -136,7 +136,7 @@ def scale_by_natural_gradient(
             return value_fn
         if samples is None:
             return Fisher(model, loss_of(extra))
-        start = jax.random.key(jnp.asarray(seed, jnp.uint32))
+        start = jax.random.key(jnp.asarray(seed).astype(jnp.uint32))
         key = jax.random.fold_in(start, state.count)
         return SampledFisher(model, loss_of(extra), key, samples)
 

@@ -139,6 +139,8 @@ def _all(a: Linear, total: Linear, group: Examples, context: Context) -> Linear:
         for p in a.pieces
         if p.size
     ]
+    if not keys:
+        return total
     once = distinct(np.concatenate(keys), size_of(total.shape) * count)
     # Each column once for each example, at the first entry of the result.
     firsts = Linear(total.shape, (Piece(None, *np.divmod(once, count)),))

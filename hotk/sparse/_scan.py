@@ -3,6 +3,7 @@
 import contextlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts
@@ -38,7 +39,8 @@ def scan(
         [v.aval for v in body.jaxpr.invars[constants : constants + carries]],
     )
     if not loop.length:
-        return None
+        stacked = [v.aval for v in equation.outvars[carries:]]
+        return [*loop.carry, *(jnp.zeros(a.shape, a.dtype) for a in stacked)]  # type: ignore[attr-defined]
     ways = (_at_once, _soon_by_pattern, _one_by_one, _by_pattern)
     left = context.budget.left
     for way in ways:

@@ -126,3 +126,19 @@ def test_values_derivatives_and_batches_are_those_without_rows():
     close(hotk.hvp(f, p, v)["b"], hotk.hvp(plain, p, v)["b"], rtol=1e-12)
     several = jax.vmap(lambda a: f(p | {"a": a}))(jnp.stack([P["a"], 2 * P["a"]]))
     close(several[0], f(p), rtol=1e-14)
+
+
+def test_empty_leaves_and_no_examples_are_values_as_others():
+    r = lambda p, e: p["a"] * e - 1.0
+    p = {"a": jnp.array(1.5), "none": jnp.zeros(0)}
+    f = hotk.curvature.LeastSquares(r, jnp.arange(1.0, 5.0))
+    close(f(p), np.array(sum((1.5 * k - 1) ** 2 / 2 for k in range(1, 5))))
+    slope = sum(k * (1.5 * k - 1) for k in range(1, 5))
+    close(hotk.gradient(f, p)["a"], np.array(slope))
+    assert hotk.curvature.LeastSquares(r, jnp.zeros(0))(p) == 0
+
+
+def test_several_functions_of_residuals_need_examples(as_user):
+    f = hotk.curvature.LeastSquares((lambda p, e: p - e, lambda p, e: p + e))
+    with pytest.raises(TypeError, match="several functions of residuals"):
+        f(jnp.ones(2))

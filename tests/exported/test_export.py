@@ -429,3 +429,15 @@ def test_the_package_that_is_missing_is_named(monkeypatch):
             ImportError, match=r'flatbuffers`: pip install "hotk\[export\]"'
         ):
             call()
+
+
+@pytest.mark.parametrize("n", [5, 20])
+def test_dense_derivatives_for_any_batch(n):
+    f = lambda w, X: jnp.mean(jnp.tanh(X @ w) ** 2)
+    w, X = jnp.linspace(-1.0, 1.0, n), jnp.cos(jnp.arange(7.0 * n)).reshape(7, n)
+    prepared = hotk.hessian.prepare(f, w, X)
+    program = hotk.load(hotk.export(prepared, batch="N", platforms=("cpu",)))
+    for count in (2, 7):
+        expected = jax.hessian(f)(w, X[:count])
+        got = program(w, X[:count])
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)

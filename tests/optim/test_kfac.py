@@ -316,3 +316,17 @@ def test_another_use_of_the_parameters_is_refused(as_user):
     given = {"model_fn": reshaped, "loss_fn": classified(), "inputs": (X,)}
     with pytest.raises(hotk.StructureError, match="uses its parameters otherwise"):
         transform.update(gradient(P), transform.init(P), P, **given)
+
+
+def test_minimize_says_that_it_needs_a_loop(as_user):
+    with pytest.raises(TypeError, match="Write the loop"):
+        hotk.optim.minimize(lambda p: classified()(model(p, X)), P, made())
+
+
+def test_inside_of_shard_map_it_is_refused(as_user):
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, rows = (jax.sharding.PartitionSpec(*names) for names in ((), ("rows",)))
+    run = lambda p, x: hotk.KFACOperator(model, classified(), p, x).blocks[0].A.values
+    inside = jax.shard_map(run, mesh=mesh, in_specs=(whole, rows), out_specs=whole)
+    with pytest.raises(hotk.ModeError, match="its own examples alone"):
+        jax.jit(inside)(P, X)

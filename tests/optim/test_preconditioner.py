@@ -132,3 +132,37 @@ def test_what_is_no_function_is_refused():
     state = transform.init({"w": jnp.zeros((11, 2)), "c": jnp.zeros(1)})
     with pytest.raises(hotk.StructureError, match="other parameters"):
         transform.update(jax.grad(objective)(P), state, P, value_fn=objective)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda A, key: hotk.linop.LeafBlocks.of(A),
+        lambda A, key: hotk.linop.nystrom(A, 3, key),
+    ],
+    ids=["LeafBlocks", "nystrom"],
+)
+def test_entries_that_nothing_uses_and_empty_leaves_are_no_obstacle(make):
+    f = lambda p: jnp.sum(jnp.cosh(p["x"][:4] - 1)) + jnp.sum(p["none"])
+    p = {"x": jnp.zeros(5), "none": jnp.zeros(0)}
+    transform = hotk.optim.newton_cg(preconditioner=make)
+    found = hotk.optim.minimize(f, p, transform, max_steps=30)
+    assert found.converged
+    close(found.x["x"], np.array([1.0, 1, 1, 1, 0]), rtol=1e-6)
+
+
+def test_blocks_that_are_not_definite_have_no_inverse():
+    H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(3))
+    blocks = hotk.linop.LeafBlocks.of(H)
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="the eigenvalue -2"):
+        blocks.inverse()
+    close(blocks.inverse(3.0) @ jnp.ones(3), np.array([1 / 5, 1, 1 / 3]), rtol=1e-12)
+
+
+def test_products_in_blocks_with_an_empty_leaf():
+    p = {"a": jnp.zeros(5), "none": jnp.zeros(0)}
+    f = lambda p: jnp.sum(p["a"] ** 2) + jnp.sum(p["none"])
+    v = {"a": jnp.ones((3, 5)), "none": jnp.zeros((3, 0))}
+    found = hotk.HessianOperator(f, p).many(v, 2)
+    close(found["a"], 2 * np.ones((3, 5)))
+    assert found["none"].shape == (3, 0)

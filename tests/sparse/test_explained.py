@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -39,7 +40,7 @@ def test_nothing_to_explain():
     found = hotk.sparsity(lambda x: jnp.sum(x**3), jnp.ones(9), explain=True)
     assert not found.causes
     assert not found.dense_blocks
-    assert "No operation" in str(found)
+    assert "No single operation" in str(found)
 
 
 def test_an_index_that_is_not_known():
@@ -68,3 +69,34 @@ def test_options_are_those_of_a_pattern():
     assert found.pattern.nnz == 3
     with pytest.raises(ValueError, match="must be"):
         hotk.sparsity(f, jnp.ones(9), of="gradient", explain=True)
+
+
+def test_a_loop_that_adds_up_is_named():
+    def f(x):
+        total, _ = jax.lax.scan(lambda c, a: (0.5 * c + jnp.sin(a), None), 0.0, x)
+        return total**2
+
+    found = hotk.sparsity(f, jnp.ones(100), explain=True)
+    [cause] = found.causes
+    assert (cause.operation, cause.most, cause.size) == ("scan", 100, 100)
+    assert "test_explained.py" in cause.line
+    assert "Dense blocks" in str(found)
+
+
+@pytest.mark.parametrize("name", ["var", "median", "cumsum"])
+def test_functions_of_jax_that_are_jitted_have_the_line_of_the_call(name):
+    f = lambda x: jnp.sum(getattr(jnp, name)(x) ** 2)
+    found = hotk.sparsity(f, jnp.arange(30.0), explain=True)
+    assert found.causes
+    assert all("test_explained.py" in cause.line for cause in found.causes)
+
+
+def test_a_block_that_no_single_operation_makes_dense_is_told():
+    def heat(x):
+        for _ in range(40):
+            x = x + (jnp.roll(x, 1) - x) / 10 + x**2
+        return jnp.sum(x**3)
+
+    found = hotk.sparsity(heat, jnp.ones(40), explain=True)
+    assert found.dense_blocks
+    assert "No block is dense" not in str(found)

@@ -123,3 +123,11 @@ def test_values_can_be_differentiated():
     ones = jnp.ones(N)
     exact = jax.jvp(jax.jacfwd(jax.jacfwd(f)), (X,), (ones,))[1]
     assert np.allclose(along(ones), jnp.diag(exact))
+
+
+def test_a_loop_without_steps_returns_its_carry():
+    f = lambda y: jax.lax.scan(lambda c, a: (c * a, c), y[0], y[:0])[0] ** 2
+    x = jnp.arange(1.0, 6.0)
+    assert hotk.sparsity(f, x, of="jacobian").nnz == 1
+    J = hotk.sparse_jacobian(f, x).todense()
+    np.testing.assert_allclose(J, [[2.0, 0, 0, 0, 0]])
