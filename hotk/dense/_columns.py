@@ -115,7 +115,9 @@ def _buffer(window: AbstractValue, n: int) -> Array:
     if sharding is None or not any(sharding.spec):
         return jnp.zeros((math.prod(shape), n), dtype)
     # Along explicit axes of a mesh an array is updated by one that is divided alike.
-    return jnp.zeros((*shape, n), dtype, out_sharding=sharding)
+    # jax 0.12 ignores the sharding where no mesh is set.
+    with jax.sharding.use_abstract_mesh(sharding.mesh):
+        return jnp.zeros((*shape, n), dtype, out_sharding=sharding)
 
 
 def _seeds(leaves: list[Array], index: Int[Array, ""]) -> list[Array]:

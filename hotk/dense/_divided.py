@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Int, PyTree
 
 from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
@@ -129,8 +130,10 @@ class _Divided:
         shape = (*shape_of(window).shape[:-1], self.mine)
         sharding: Any = getattr(window, "sharding", None)
         typed = sharding is not None and any(sharding.spec)
-        like = {"out_sharding": sharding} if typed else {}
-        buffer = jnp.zeros(shape, shape_of(window).dtype, **like)
+        buffer = jnp.zeros(shape, shape_of(window).dtype)
+        if typed:  # not by `out_sharding`, which `jnp.zeros` of jax 0.12 ignores
+            like = NamedSharding(self.split.mesh, sharding.spec)
+            buffer = jax.sharding.reshard(buffer, like)
         return self.split.divide(buffer, buffer.ndim - 2)
 
     def _leaf(self, buffer: Array) -> Array:
