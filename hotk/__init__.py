@@ -1,9 +1,5 @@
 """hotk: higher-order derivatives in JAX, prepared once, never stale."""
 
-import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
-
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
     DtypeError as DtypeError,
@@ -127,15 +123,4 @@ from hotk.statistics import (
 from . import plot as plot
 
 
-if TYPE_CHECKING:
-    from . import interop as interop
-
-
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> ModuleType:
-    """Import `hotk.interop` when it is first asked for: it takes all of SciPy along."""
-    if name == "interop":
-        return importlib.import_module("hotk.interop")
-    raise AttributeError(f"module 'hotk' has no attribute {name!r}")

@@ -36,11 +36,3 @@ def test_nothing_optional_is_imported_and_no_backend_is_started():
 
 def test_nothing_is_imported_that_jax_equinox_and_optax_do_not_need():
     assert printed(PLAIN) == "[]"
-
-
-def test_what_takes_scipy_along_is_imported_when_it_is_asked_for():
-    program = """
-import hotk
-print(callable(hotk.interop.scipy_problem), hasattr(hotk, "interlop"))
-"""
-    assert printed(program) == "True False"
