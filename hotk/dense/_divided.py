@@ -129,9 +129,9 @@ class _Divided:
         """Return zeros for all columns, divided as a window of them is."""
         shape = (*shape_of(window).shape[:-1], self.mine)
         sharding: Any = getattr(window, "sharding", None)
-        typed = sharding is not None and any(sharding.spec)
         buffer = jnp.zeros(shape, shape_of(window).dtype)
-        if typed:  # not by `out_sharding`, which `jnp.zeros` of jax 0.12 ignores
+        if sharding is not None and any(sharding.spec):
+            # not by `out_sharding`, which `jnp.zeros` of jax 0.12 ignores
             like = NamedSharding(self.split.mesh, sharding.spec)
             buffer = jax.sharding.reshard(buffer, like)
         return self.split.divide(buffer, buffer.ndim - 2)
