@@ -120,7 +120,6 @@ def kfac(
         dtype = space.scalar_dtype(part)
         first = jnp.asarray(arrays["damping"], dtype)
         shift = first + arrays["l2"].astype(dtype)
-        zero = jnp.zeros((), dtype)
         state = KFACState(
             jnp.zeros((), int),
             first,
@@ -128,8 +127,7 @@ def kfac(
             damped_inverses(curvature.blocks, part, shift),
             space.zeros(part),
             jnp.zeros(2, dtype),
-            zero,
-            zero,
+            jnp.zeros((), dtype),
             Outcome.accepted,
         )
         return jax.tree.map(jnp.asarray, state)  # the items of enumerations as well

@@ -43,8 +43,6 @@ class KFACState(NamedTuple):
         coefficients: Those of the new direction and of the last step in it.
         ratio: The change of the objective over that of the quadratic model, when it
             was last computed.
-        curvature: The smallest curvature of the quadratic model, damping included,
-            along the two directions.
         outcome: An `Outcome`.
     """
 
@@ -56,7 +54,6 @@ class KFACState(NamedTuple):
     step: PyTree
     coefficients: Float[Array, " 2"]
     ratio: Scalar
-    curvature: Scalar
     outcome: Outcome
 
 
@@ -106,11 +103,11 @@ def _step(
     )
     direction = space.times(-1, BlockDiagonal(inverses, x).mv(gradient))
     directions = [direction, state.step] if choices.momentum else [direction]
-    values = _on_plane(model, loss, x, inputs, gradient, directions, shift)
-    z, coefficients, expected, lowest = values
-    moved = zip(coefficients, directions, strict=False)
+    z, coefficients, expected = _on_plane(
+        model, loss, x, inputs, gradient, directions, shift
+    )
     step = space.zeros(x)
-    for c, p in moved:
+    for c, p in zip(coefficients, directions, strict=False):
         step = space.plus(step, p, c)
     given = is_finite(gradient, z)
     usual = given & is_finite(step)
@@ -119,12 +116,11 @@ def _step(
         state.count + 1,
         # What was not finite before the step is not for the damping to mend.
         jnp.where(usual | ~given, state.damping, 4 * state.damping),
-        _chosen(is_finite(factors), factors, state.factors),
-        _chosen(is_finite(inverses), inverses, state.inverses),
+        space.choose(is_finite(factors), factors, state.factors),
+        space.choose(is_finite(inverses), inverses, state.inverses),
         step,
         jnp.where(usual, coefficients, 0),
         state.ratio,
-        lowest,
         Outcome.where(usual, Outcome.accepted, Outcome.not_finite),
     )
     if choices.adaptive:
@@ -176,11 +172,8 @@ def _is_time(count: Int[Array, ""], every: Array) -> Array:
     return count % jnp.maximum(every.astype(int), 1) == 0
 
 
-def _chosen(yes: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, old)
-
-
 def damped_inverses(factors: PyTree, like: Point, shift: Scalar) -> PyTree:
+    """Return the inverses of blocks, damped."""
     return BlockDiagonal(factors, like).inverse(shift).blocks
 
 
@@ -192,12 +185,12 @@ def _on_plane(
     gradient: Gradient,
     directions: list[Tangent],
     shift: Scalar,
-) -> tuple[Array, Float[Array, " 2"], Scalar, Scalar]:
-    """Minimize the quadratic model over a plane.
+) -> tuple[Array, Float[Array, " 2"], Scalar]:
+    """Minimize the quadratic model over a line or a plane.
 
     Returns:
-        The outputs of the model, the coefficients of the directions, the change of the
-        quadratic model, and its smallest curvature along the directions.
+        The outputs of the model, the coefficients of the directions, and the change of
+        the quadratic model.
     """
     z, push = jax.linearize(lambda x: model(x, *inputs), x)
     along = [push(p) for p in directions]
@@ -209,26 +202,19 @@ def _on_plane(
         jnp.vdot(along[i], curved[j]).real.astype(dtype)
         + shift * space.inner(directions[i], directions[j]).astype(dtype)
     )
-    slopes = [space.inner(gradient, p).astype(dtype) for p in directions]
-    a, b = entry(0, 0), slopes[0]
+    b = [space.inner(gradient, p).astype(dtype) for p in directions]
+    a = entry(0, 0)
     # Where a direction is zero, as the last step is at first, its coefficient is too.
-    c = jnp.where(a > 0, -b / jnp.where(a > 0, a, 1), 0)
+    alone = jnp.stack([jnp.where(a > 0, -b[0] / jnp.where(a > 0, a, 1), 0), 0 * a])
     if len(directions) == 1:
-        first, second, lowest = c, jnp.zeros_like(c), a
-    else:
-        mixed, other = entry(0, 1), entry(1, 1)
-        d = slopes[1]
-        det = a * other - mixed**2
-        # parallel but for rounding: the last step tells nothing new
-        plane = det > 10 * jnp.finfo(dtype).eps * a * other
-        safe = jnp.where(plane, det, 1)
-        first = jnp.where(plane, (mixed * d - other * b) / safe, c)
-        second = jnp.where(plane, (mixed * b - a * d) / safe, 0)
-        lowest = jnp.where(other > 0, jnp.minimum(a, other), a)
-        b = b * first + d * second
-        expected = b / 2
-        return z, jnp.stack([first, second]), expected, lowest
-    return z, jnp.stack([first, second]), b * first / 2, lowest
+        return z, alone, alone[0] * b[0] / 2
+    mixed, other = entry(0, 1), entry(1, 1)
+    det = a * other - mixed**2
+    # parallel but for rounding: the last step tells nothing new
+    is_plane = det > 10 * jnp.finfo(dtype).eps * a * other
+    both = jnp.stack([mixed * b[1] - other * b[0], mixed * b[0] - a * b[1]])
+    found = jnp.where(is_plane, both / jnp.where(is_plane, det, 1), alone)
+    return z, found, jnp.vdot(found, jnp.stack(b)) / 2
 
 
 def _adapted(
@@ -246,7 +232,7 @@ def _adapted(
     def compared() -> tuple[Scalar, Scalar]:
         dtype = made.damping.dtype
         after = space.plus(x, made.step)
-        squares = space.inner(after, after) - space.inner(x, x)
+        squares = space.inner(made.step, space.plus(x, after))  # |after|^2 - |x|^2
         change = loss(model(after, *inputs)) - loss(z)
         change = change.astype(dtype) + l2 / 2 * squares.astype(dtype)
         ratio = change / jnp.where(expected < 0, expected, -jnp.inf)
