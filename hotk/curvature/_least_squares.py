@@ -59,7 +59,7 @@ class LeastSquares(eqx.Module):
                 raise TypeError(
                     message(
                         "LeastSquares(residual_fn, examples)(x)",
-                        "several functions of residuals have no examples.",
+                        "there are several residual functions, and no examples.",
                         expected="`examples`: a tuple with a tree for each function",
                         got=f"{len(self.residual_fn)} functions and no examples",
                         fix="Give `examples=(e1, e2)`; or one function that returns a "

@@ -116,7 +116,7 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
         raise ValueError(
             message(
                 f"hotk.export({request.name})",
-                "the program calls back to Python, which no file can hold.",
+                "the program calls back to Python, which cannot be exported.",
                 expected="operations of JAX alone",
                 got="a callback, as of `jax.pure_callback` or `hotk.rule.external`",
                 fix="Write that part in JAX, or compute it outside of the program.",
@@ -166,7 +166,7 @@ def _check_options(platforms: Sequence[str], captured: str) -> None:
         raise ValueError(
             message(
                 "hotk.export(...)",
-                "`captured` is not one of the two.",
+                "there is no such choice of `captured`.",
                 expected=" or ".join(map(repr, _CAPTURED)),
                 got=repr(captured),
                 fix="Leave it out: captured arrays are then part of the program.",

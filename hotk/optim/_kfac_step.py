@@ -256,7 +256,7 @@ def _check_blocks(new: PyTree, old: PyTree) -> None:
     raise StructureError(
         message(
             CALL,
-            "the model uses its parameters otherwise than that of the curvature.",
+            "the model does not use its parameters as that of the curvature.",
             expected=f"the blocks {kinds(old)}",
             got=kinds(new),
             fix="Give the model that the `KFACOperator` was made of, with inputs that "

@@ -148,7 +148,7 @@ def preconditioning(
         raise TypeError(
             message(
                 f"{name}(preconditioner=...)",
-                "an optimizer makes its preconditioner from the curvature of a point.",
+                "an optimizer calls it with the curvature at a point.",
                 expected="a function of an operator and a random key",
                 got=describe(function),
                 fix="Write `functools.partial(hotk.linop.nystrom, rank=50)`, or "

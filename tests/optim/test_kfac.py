@@ -314,7 +314,7 @@ def test_another_use_of_the_parameters_is_refused(as_user):
         jnp.tanh(x @ p["w1"] + p["b1"][None]) @ p["w2"] + p["b2"][None] ** 3
     )
     given = {"model_fn": reshaped, "loss_fn": classified(), "inputs": (X,)}
-    with pytest.raises(hotk.StructureError, match="uses its parameters otherwise"):
+    with pytest.raises(hotk.StructureError, match="does not use its parameters as"):
         transform.update(gradient(P), transform.init(P), P, **given)
 
 
