@@ -277,10 +277,10 @@ def sample_system(call: str, local: Local, system: System) -> SampleSystem | Non
         raise StructureError(
             message(
                 f"{call}(system='samples')",
-                "it is not known which residuals belong to which example.",
-                expected="an objective of single examples, without added terms or "
-                "factors, and a model with a reverse mode",
-                got="a function of all examples, or a sum with one",
+                "the objective does not tell which residuals belong to which example.",
+                expected="an objective of single examples, as it is: nothing added, no "
+                "factor, and a model with a reverse mode",
+                got="a function of all of them, or a sum with one",
                 fix="Give `residual_fn(params, example)` and `examples=` to the "
                 "update, or `model_fn(params, example)`, `loss_fn=` and `examples=`. "
                 "`minimize` takes `hotk.curvature.LeastSquares(residual_fn, "

@@ -123,11 +123,11 @@ def over_axis(
         axis_name: An axis of the mesh, or several.
         reduction: `"mean"`, for terms that are means over equal parts of the data, or
             `"sum"`.
-        shared: Positions of the arguments that are replicated on all devices, such as
-            the parameters. Only derivatives with respect to these are those of the
-            whole function. With `check_vma=True` JAX knows which arrays are replicated,
-            and derivatives with respect to others are those of the whole as well.
-        has_aux: Whether `f` returns `(y, aux)`; `aux` is not summed.
+        shared: Positions of the arguments that all devices hold alike, such as the
+            parameters. Only derivatives by these are whole; those by other arguments
+            are by the part of this device. With `check_vma=True` JAX knows which
+            arrays all hold alike, and derivatives by others are whole as well.
+        has_aux: Whether `f` returns `(y, aux)`; `aux` stays as each device has it.
 
     Returns:
         A function of the same arguments, for use inside of `shard_map`.
