@@ -1,4 +1,4 @@
-"""Benchmarks can be run: they import, and those with a table of their own make steps."""
+"""Benchmarks run: they import, and those with a table of their own make steps."""
 
 import importlib
 import math
