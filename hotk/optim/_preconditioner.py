@@ -172,7 +172,7 @@ def only_for_iterations(name: str, *choices: str) -> None:
         ValueError: If one of them is by factors.
     """
     for choice in choices:
-        if choice in ("samples", "sparse"):
+        if choice in ("samples", "sparse", "exact"):
             raise ValueError(
                 f"`{name}`: a preconditioner is for conjugate gradients, and "
                 f"{choice!r} solves by factors. Leave out one of them."
