@@ -44,11 +44,11 @@ class LowRank(AbstractOperator):
 
     Example:
         >>> A = hotk.linop.LowRank(
-        ...     jnp.eye(3)[:, :1], jnp.array([5.0]), jnp.array(1.0), jnp.zeros(3)
+        ...     jnp.eye(3)[:, :1], jnp.array([3.0]), jnp.array(1.0), jnp.zeros(3)
         ... )
         >>> (A @ jnp.ones(3)).tolist()
-        [5.0, 1.0, 1.0]
-        >>> (A.inverse(damping=1.0) @ jnp.array([6.0, 2.0, 2.0])).tolist()
+        [3.0, 1.0, 1.0]
+        >>> (A.inverse(damping=1.0) @ jnp.array([4.0, 2.0, 2.0])).tolist()
         [1.0, 1.0, 1.0]
     """
 
@@ -158,9 +158,12 @@ def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
     rows = jax.vmap(lambda v: space.narrowed(space.unflattened(v, wide), like))(omega.T)
     products = jax.vmap(lambda v: space.flattened(space.widened(v)))
     y = products(operator.many(rows, min(rank, _AT_ONCE))).T
+    # Squares of the products may be out of range. A power of two rounds nothing.
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(y)))
+    y = jnp.ldexp(y, -exponent)
     core = omega.T @ y
     values, vectors = jnp.linalg.eigh((core + core.T) / 2)
-    _refuse_indefinite(operator, values)
+    _refuse_indefinite(operator, jnp.ldexp(values, exponent))
     # A shift by the rounding of y, taken away again at the end [1].
     shift = n**0.5 * jnp.finfo(dtype).eps * jnp.linalg.norm(y)
     shift = jnp.maximum(shift, jnp.finfo(dtype).tiny)
@@ -168,7 +171,7 @@ def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
     basis, sizes, _ = jnp.linalg.svd(
         ((y + shift * omega) @ vectors) / root[None], full_matrices=False
     )
-    found = jnp.maximum(sizes**2 - shift, 0)
+    found = jnp.ldexp(jnp.maximum(sizes**2 - shift, 0), exponent)
     return LowRank(basis, found, found[-1], like)
 
 

@@ -22,7 +22,10 @@ from ._local import LinearizedHessian, Numbers
 
 
 Preconditioner: TypeAlias = Callable[..., AbstractOperator]
-"""From a curvature A and a key to an operator near it: `preconditioner(A, key=key)`."""
+"""From a curvature A and a key to an operator near it: `preconditioner(A, key=key)`.
+
+The key is passed by its name, so that `functools.partial(nystrom, rank=50)` is one.
+"""
 
 
 class PreconditionerState(NamedTuple):
@@ -51,7 +54,8 @@ class Preconditioning(NamedTuple):
         """Return the function, with what it captured."""
         if isinstance(self.skeleton, Skeleton):
             return self.skeleton.function(captured)
-        return self.skeleton
+        opaque = self.skeleton
+        return lambda A, key: opaque(A, key=key)
 
     def shapes(self, captured: tuple[Any, ...], x: Point) -> Any:
         """Return the operator that is made at a point, with shapes for arrays."""
