@@ -45,10 +45,11 @@ def same_entries(a: Linear, b: Linear) -> bool:
 def _are_same(a: Piece, b: Piece) -> bool:
     if a.shape != b.shape or (a.rows is None) != (b.rows is None):
         return False
-    return _equal(a.columns, b.columns) and _equal(a.rows, b.rows)
+    return are_equal(a.columns, b.columns) and are_equal(a.rows, b.rows)
 
 
-def _equal(a: Positions | None, b: Positions | None) -> bool:
+def are_equal(a: Positions | None, b: Positions | None) -> bool:
+    """Whether positions are the same."""
     if a is b:
         return True
     if a is None or b is None:
@@ -58,6 +59,27 @@ def _equal(a: Positions | None, b: Positions | None) -> bool:
     # Most that differ do so at an end.
     first, last = (0,) * a.ndim, (-1,) * a.ndim
     return a[first] == b[first] and a[last] == b[last] and np.array_equal(a, b)
+
+
+def without_repetition(a: Linear) -> Linear:
+    """Add the pieces that are equal but for their values."""
+    found: dict[tuple[int, ...], list[Piece]] = {}
+    for piece in a.pieces:
+        ends = [
+            int(p[at])
+            for p in (piece.columns, piece.all_rows())
+            for at in ((0,) * p.ndim, (-1,) * p.ndim)
+            if p.size
+        ]
+        alike = found.setdefault((*piece.shape, *ends), [])
+        for i, known in enumerate(alike):
+            if _are_same(known, piece):
+                values = plus(known.values, piece.values)
+                alike[i] = Piece(values, known.rows, known.columns)
+                break
+        else:
+            alike.append(piece)
+    return Linear(a.shape, tuple(p for alike in found.values() for p in alike))
 
 
 def merged(a: Linear, dtype: np.dtype) -> Linear:

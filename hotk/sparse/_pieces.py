@@ -19,7 +19,11 @@ from ._coefficients import (
     taken,
     times,
 )
-from ._positions import Positions, Shape, every
+from ._positions import Positions, Shape, every, size_of
+
+
+# A piece is split into so many at most, each of so many entries at least.
+_MOST_SPLIT, _LONG = 64, 2000
 
 
 class TooDense(Exception):
@@ -298,6 +302,26 @@ def _is_level(positions: Positions, axis: int) -> bool:
     if not np.array_equal(first, positions.take([-1], axis)):
         return False
     return bool((positions == first).all())
+
+
+def alongside(a: Linear) -> Linear:
+    """Split pieces into those of one axis each, if these are few and long.
+
+    Several of them often are on one diagonal, the same but for a factor, or above the
+    diagonal of a symmetric matrix, where a piece of all of them is none of this.
+    """
+    pieces: list[Piece] = []
+    for piece in a.pieces:
+        piece = _longest_last(Piece(piece.values, piece.all_rows(), piece.columns))
+        *others, length = piece.shape or (1,)
+        if length < _LONG or size_of(others) > _MOST_SPLIT:
+            pieces.append(piece)
+            continue
+        for at in np.ndindex(*others):
+            values = reshaped(piece.values, piece.shape, lambda v, at=at: v[at])
+            assert piece.rows is not None
+            pieces.append(Piece(values, piece.rows[at], piece.columns[at]))
+    return Linear(a.shape, tuple(pieces))
 
 
 def _longest_last(piece: Piece) -> Piece:
