@@ -66,15 +66,20 @@ class Parts:
         if self._runs(entries) is None:
             self._joined[self._array_of(self._sources[entries])] = True
 
-    def sum(self, entries: Positions) -> Array:
-        """Add the entries of each row; the factors are the same in all rows."""
+    def sums(self, entries: Positions) -> list[Array]:
+        """Add the entries of each row; the factors are the same in all rows.
+
+        Returns:
+            Some arrays, one after the other.
+        """
         runs = self._runs(entries)
+        if runs is not None:
+            factor = self.factors[self.kinds[entries[0, 0]]]
+            slices = self._slices(runs)
+            return slices if factor == 1.0 else [factor * part for part in slices]
         total, factor = None, 1.0
         for k, kind in enumerate(self.kinds[entries[0]]):
-            if runs is None:
-                term = self._gathered(self._sources[entries[:, k]])
-            else:
-                term = self._sliced(runs)
+            term = self._gathered(self._sources[entries[:, k]])
             own = self.factors[kind]
             if total is None:
                 total, factor = term, own
@@ -83,7 +88,7 @@ class Parts:
             else:
                 total, factor = factor * total + own * term, 1.0
         assert total is not None
-        return total if factor == 1.0 else factor * total
+        return [total if factor == 1.0 else factor * total]
 
     def total(self, entries: Positions) -> Array:
         """Add all of some entries."""
@@ -92,8 +97,8 @@ class Parts:
             own = np.sort(entries[self.kinds[entries] == kind])
             runs = self._runs(own[:, None])
             sources = self._sources[own]
-            terms = self._gathered(sources) if runs is None else self._sliced(runs)
-            total = total + self.factors[kind] * jnp.sum(terms)
+            terms = [self._gathered(sources)] if runs is None else self._slices(runs)
+            total = total + self.factors[kind] * sum(map(jnp.sum, terms))
         return jnp.asarray(total)
 
     def read(self, entries: Positions) -> Array:
@@ -117,7 +122,7 @@ class Parts:
         pairs = zip(sources[begins], sources[ends] + 1, strict=True)
         return [(int(first), int(end)) for first, end in pairs]
 
-    def _sliced(self, runs: list[tuple[int, int]]) -> Array:
+    def _slices(self, runs: list[tuple[int, int]]) -> list[Array]:
         slices = []
         for first, end in runs:
             i = int(self._array_of(np.asarray(first)))
@@ -127,7 +132,7 @@ class Parts:
             else:
                 begin = int(self._bounds[i])
                 slices.append(self._arrays[i][first - begin : end - begin])
-        return slices[0] if len(slices) == 1 else jnp.concatenate(slices)
+        return slices
 
     def _gathered(self, sources: Positions) -> Array:
         which = self._array_of(sources)

@@ -112,7 +112,7 @@ def summed(
         groups = _groups(parts, order, first, counts)
     for _, entries in groups:
         parts.prepare(entries)
-    sums = [parts.sum(entries) for _, entries in groups]
+    sums = [part for _, entries in groups for part in parts.sums(entries)]
     places = [here for here, _ in groups]
     many = np.flatnonzero(counts > _MOST_TERMS)
     if many.size:
