@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._coefficients import read_at
 from ._halves import Terms, all_terms, lower_terms
 from ._merge import merged, without_repetition
+from ._ordered import in_order
 from ._parts import Parts
 from ._pieces import Linear, alongside
 from ._positions import Positions
@@ -53,9 +53,9 @@ def assemble(
 
     def compute() -> list[Array]:
         a = make()
-        pieces = list(
-            merged(without_repetition(alongside(a)) if valued else a, dtype).pieces
-        )
+        if valued:
+            a = without_repetition(alongside(a))
+        pieces = merged(a, dtype).pieces
         terms[:] = (lower_terms if symmetric else all_terms)(pieces, dtype)
         return [term.values for term in terms if valued]
 
@@ -87,7 +87,7 @@ def _joined(parts: Sequence[Positions]) -> Positions:
 
 def _arranged(
     lower: Entries,
-    values: tuple[Array, Positions] | None,
+    values: tuple[Sequence[Array], Positions] | None,
     columns: int,
     symmetric: bool,
 ) -> Entries:
@@ -106,4 +106,4 @@ def _arranged(
     if values is None:
         return Entries(None, rows, cols)
     found, index = values
-    return Entries(read_at(found, index[source]), rows, cols)
+    return Entries(in_order(found, index[source]), rows, cols)

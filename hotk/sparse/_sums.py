@@ -44,9 +44,9 @@ def coalesced(a: Linear, columns: int, dtype: np.dtype) -> Linear:
     order, first, counts = sorted_positions(rows, cols, columns)
     arrays = [as_array(p.values, p.shape, dtype).reshape(-1) for p in pieces]
     parts = Parts([Multiple(1.0, array) for array in arrays])
-    values, placed = summed(parts, order, first, counts)
+    sums, placed = summed(parts, order, first, counts)
     at = order[first][placed]
-    return Linear(a.shape, (Piece(values, rows[at], cols[at]),))
+    return Linear(a.shape, (Piece(written(*sums), rows[at], cols[at]),))
 
 
 def distinct(keys: Positions, count: int) -> Positions:
@@ -89,7 +89,7 @@ def sorted_positions(
 
 def summed(
     parts: Parts, order: Positions, first: Positions, counts: Positions
-) -> tuple[Array, Positions]:
+) -> tuple[list[Array], Positions]:
     """Add the entries of each position.
 
     Args:
@@ -99,13 +99,13 @@ def summed(
         counts: How many entries it has.
 
     Returns:
-        The sums, `written`, in an order in which they are cheap, and the position of
+        Arrays of the sums, in an order in which they are cheap, and the position of
         each.
     """
     if order.size <= _SHORT:
         segments = np.repeat(np.arange(first.size, dtype=np.int32), counts)
         sums = _segment_sum(parts, order, segments, first.size)
-        return written(sums), np.arange(first.size)
+        return [sums], np.arange(first.size)
     groups = _groups(parts, order, first, counts)
     if len(groups) > _MOST_GROUPS:
         parts = parts.multiplied()
@@ -118,7 +118,7 @@ def summed(
     if many.size:
         sums.append(_long_sums(parts, order, first[many], counts[many]))
         places.append(many)
-    return written(*sums), np.concatenate(places)
+    return sums, np.concatenate(places)
 
 
 def _groups(
