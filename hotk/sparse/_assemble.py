@@ -60,7 +60,9 @@ def assemble(
         return [term.values for term in terms if valued]
 
     # What is computed is looked at as a whole, to compute nothing twice.
-    values = multiples(jax.make_jaxpr(compute)()) if valued else compute()
+    values = multiples(jax.make_jaxpr(compute)()) if valued else []
+    if not valued:
+        compute()
     rows = _joined([term.rows for term in terms])
     cols = _joined([term.cols for term in terms])
     places = [term.places for term in terms]

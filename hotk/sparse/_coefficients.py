@@ -130,7 +130,7 @@ def _hotk_written(*parts: Array) -> Array:
 
 def is_writing(equation: JaxprEqn) -> bool:
     """Whether an operation is `written`."""
-    return equation.params.get("name") == _hotk_written.__name__
+    return equation.params.get("name") == "_hotk_written"
 
 
 def _window(a: Array, shape: Shape, base: int, steps: Sequence[int]) -> Array | None:

@@ -1,5 +1,6 @@
 """The entries of a matrix to be read: of a symmetric one its lower half alone."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ class Terms(NamedTuple):
     cols: Positions
 
 
-def all_terms(pieces: list[Piece], dtype: np.dtype) -> list[Terms]:
+def all_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[Terms]:
     """Return all entries of pieces."""
     return [
         Terms(_flat(p, dtype), None, p.all_rows().reshape(-1), p.columns.reshape(-1))
@@ -34,7 +35,7 @@ def all_terms(pieces: list[Piece], dtype: np.dtype) -> list[Terms]:
     ]
 
 
-def lower_terms(pieces: list[Piece], dtype: np.dtype) -> list[Terms]:
+def lower_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[Terms]:
     """Return what adds up to the lower half of a symmetric matrix.
 
     A piece above the diagonal is left out, as it is the mirror image of what is below.
@@ -44,9 +45,10 @@ def lower_terms(pieces: list[Piece], dtype: np.dtype) -> list[Terms]:
     their entries at run time. That takes the mean of an entry and its mirror image.
     """
     terms = all_terms(pieces, dtype)
+    valued = all(term.values is not None for term in terms)
     below = [term.rows >= term.cols for term in terms]
     mixed = [i for i, mask in enumerate(below) if mask.any() and not mask.all()]
-    paired = _paired(terms, mixed)
+    paired = _paired(terms, mixed) if valued else None
     whole = [t for t, mask in zip(terms, below, strict=True) if mask.all()]
     if paired is not None and not _meet(whole, paired):
         return whole + paired

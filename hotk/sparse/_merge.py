@@ -1,5 +1,7 @@
 """Sums of arrays: equal pieces become one, and so do pieces on one diagonal."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -108,8 +110,8 @@ def merged(a: Linear, dtype: np.dtype) -> Linear:
         if whole is None:
             others.extend(piece for piece, _ in group)
         else:
-            for box in _apart([box for _, box in group], whole):
-                others.append(_on_box(group, box, offset, a.shape, dtype))
+            boxes = _apart([box for _, box in group], whole)
+            others += [_on_box(group, box, offset, a.shape, dtype) for box in boxes]
     return Linear(a.shape, tuple(others))
 
 
@@ -164,7 +166,7 @@ def _apart(boxes: list[_Box], whole: _Box) -> list[_Box]:
     bounds = sorted({corner[0] for box in boxes for corner in box})
     parts: list[_Box] = []
     was_short = False
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         is_short = b - a < _LONG
         if is_short and was_short:
             (a,), _ = parts.pop()
@@ -206,7 +208,7 @@ def _values_on(piece: Piece, own: _Box, box: _Box, dtype: np.dtype) -> Array | N
         return None
     values = as_array(piece.values, piece.shape, dtype).reshape(end - first)
     if (begin > first).any() or (stop < end).any():
-        values = lax.slice(values, begin - first, stop - first)
+        values = lax.slice(values, tuple(begin - first), tuple(stop - first))
     if (begin > low).any() or (stop < high).any():
         margins = [
             (int(a), int(b), 0) for a, b in zip(begin - low, high - stop, strict=True)

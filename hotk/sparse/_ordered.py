@@ -1,5 +1,6 @@
 """Numbers put into the order of a matrix: side by side where its rows repeat."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -92,5 +93,5 @@ def _runs(
     here, array = places[begin:end], which[begin:end]
     breaks = np.flatnonzero((np.diff(here) != 1) | (np.diff(array) != 0)) + 1
     firsts = np.concatenate([[0], breaks, [end - begin]])
-    pairs = zip(firsts, firsts[1:], strict=False)
+    pairs = itertools.pairwise(firsts)
     return [(begin + int(a), int(b - a)) for a, b in pairs]

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from hotk._core import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, bound, traits_of
 
 from ._coefficients import is_concrete, is_writing
+from ._context import result_type
 
 
 class Multiple(NamedTuple):
@@ -46,7 +47,7 @@ def multiples(program: ClosedJaxpr) -> list[Multiple]:
         program: The program; its constants may be traced.
 
     Example:
-        The results `2 * x * y`, `-(y * x)` and `x * y` are three multiples of one array.
+        The results `2 * x * y`, `-(y * x)` and `x * y` are multiples of one array.
     """
     done = _Done()
     values: dict[Any, Multiple] = {}
@@ -94,7 +95,7 @@ class _Done:
             return a.array
         return self.once(("times", a.factor), [a.array], lambda: [a.multiplied()])[0]
 
-    def number(self, a: Any) -> Hashable:
+    def number(self, a: Any) -> tuple[str, str, bytes]:
         """Return what is the same for two operands if they are."""
         if is_concrete(a) and np.ndim(a) == 0:
             return type(a).__name__, np.asarray(a).dtype.str, np.asarray(a).tobytes()
@@ -124,9 +125,8 @@ def _step(
             return [_sum(equation, operands, done)]
         if traits.bilinear:
             return [_product(equation, operands, done)]
-        linear = slice(None) if is_writing(equation) else traits.linear
-        factors = {_factor(a) for a in operands[linear]} if linear else set()
-        factors.discard(None)
+        linear = slice(None) if is_writing(equation) else traits.linear or slice(0)
+        factors = {a.factor for a in operands[linear] if not _is_zero(a)}
         if len(factors) == 1:
             held = [done.array(a) for a in operands]
             held[linear] = [a.array for a in operands[linear]]
@@ -136,10 +136,9 @@ def _step(
     return [Multiple(1.0, a) for a in done.bound(equation, held)]
 
 
-def _factor(a: Multiple) -> float | None:
-    """Return the factor of a multiple; `None` for zero, which has any."""
-    is_zero = is_concrete(a.array) and np.ndim(a.array) == 0 and a.array == 0
-    return None if is_zero else a.factor
+def _is_zero(a: Multiple) -> bool:
+    """Whether a multiple is the number zero, which has any factor."""
+    return is_concrete(a.array) and np.ndim(a.array) == 0 and a.array == 0
 
 
 def _sum(equation: JaxprEqn, operands: list[Multiple], done: _Done) -> Multiple:
@@ -165,7 +164,7 @@ def _product(equation: JaxprEqn, operands: list[Multiple], done: _Done) -> Multi
     arrays = [a.array for a in operands]
     if equation.primitive.name == "mul":
         for number, a in (arrays, arrays[::-1]):
-            if _is_power_of_two(number) and a.dtype == equation.outvars[0].aval.dtype:
+            if _is_power_of_two(number) and a.dtype == result_type(equation)[1]:
                 return Multiple(factor, a).times(float(number))
         arrays.sort(key=done.number)
     return Multiple(factor, done.bound(equation, arrays)[0])

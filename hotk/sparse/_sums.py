@@ -15,8 +15,8 @@ from ._shared import Multiple
 # Entries of one position are added in so many steps at most; more, as those of a number
 # that all others depend on, as one sum.
 _MOST_TERMS = 32
-# So many groups of sums are compiled one by one.
-_MOST_GROUPS = 24
+# So many groups of sums are compiled one by one, and so many factors told apart.
+_MOST_GROUPS, _MOST_FACTORS = 24, 8
 # So many of these sums are written one by one.
 _FEW_SUMS = 8
 # A table may have so many entries for each number that is looked up in it.
@@ -106,6 +106,8 @@ def summed(
         segments = np.repeat(np.arange(first.size, dtype=np.int32), counts)
         sums = _segment_sum(parts, order, segments, first.size)
         return [sums], np.arange(first.size)
+    if len(parts.factors) > _MOST_FACTORS:
+        parts = parts.multiplied()
     groups = _groups(parts, order, first, counts)
     if len(groups) > _MOST_GROUPS:
         parts = parts.multiplied()
@@ -133,8 +135,10 @@ def _groups(
     if len(parts.factors) > 1:
         # entries of each factor, as the digits of a number
         kinds = parts.kinds[order]
-        digits = (np.add.reduceat(kinds == k, first) for k in range(len(parts.factors)))
-        codes = sum(d * (_MOST_TERMS + 1) ** k for k, d in enumerate(digits))
+        codes = np.zeros(counts.size, np.int64)
+        for k in range(len(parts.factors)):
+            own = np.add.reduceat(kinds == k, first, dtype=np.int64)
+            codes = codes * (_MOST_TERMS + 1) + own
     groups = []
     for code in np.unique(codes[counts <= _MOST_TERMS]):
         here = np.flatnonzero((codes == code) & (counts <= _MOST_TERMS))
