@@ -2,6 +2,7 @@
 
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
+    CurvatureMismatchWarning as CurvatureMismatchWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,

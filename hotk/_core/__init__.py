@@ -86,6 +86,7 @@ from ._describe import (
 from ._errors import (
     PASSED_ON as PASSED_ON,
     ChangingValueWarning as ChangingValueWarning,
+    CurvatureMismatchWarning as CurvatureMismatchWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,

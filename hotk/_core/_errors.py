@@ -106,6 +106,13 @@ class NotStationaryWarning(UserWarning):
     """
 
 
+class CurvatureMismatchWarning(UserWarning):
+    """The curvature that was given is not that of the potential, by a factor of ten.
+
+    Most often one is a mean over N examples and the other a sum.
+    """
+
+
 class ZeroHessianWarning(UserWarning):
     """The Hessian is zero at every point, as the function is piecewise linear.
 
@@ -143,6 +150,7 @@ PASSED_ON = (
     HotkError,
     ShardingTypeError,
     NotStationaryWarning,
+    CurvatureMismatchWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,
@@ -174,6 +182,7 @@ for _error in (
     TooLargeError,
     NotPositiveDefiniteError,
     NotStationaryWarning,
+    CurvatureMismatchWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,

@@ -1,6 +1,7 @@
 """`PerExample`: a model of one example, on all of them."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any, final
 
 import equinox as eqx
@@ -8,7 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import Function, Point, StructureError, describe_tree, message
+from hotk._core import (
+    Function,
+    HotkError,
+    Point,
+    StructureError,
+    describe_tree,
+    function_name,
+    message,
+)
 
 
 def _models(model: Any) -> Any:
@@ -19,10 +28,10 @@ def _models(model: Any) -> Any:
 class PerExample(eqx.Module):
     r"""The function `x -> [model(x, e) for e in examples]`, as one array.
 
-    It is a model as `GaussNewton`, the Fisher matrices and the optimizers take it, that
-    also says what belongs to which example. Then the rows of its Jacobian cost one
-    gradient of one example each, and `hotk.optim.levenberg_marquardt` and
-    `natural_gradient` can solve their systems in the space of the samples.
+    Pass it as the model to `GaussNewton`, the Fisher matrices and the optimizers. It
+    knows which outputs belong to which example. So each row of its Jacobian costs one
+    gradient of one example, and `hotk.optim.levenberg_marquardt` and `natural_gradient`
+    can solve their systems in the space of the samples.
 
     Attributes:
         model: Function `model(x, example, *args)` that returns one floating array, a
@@ -83,7 +92,7 @@ class PerExample(eqx.Module):
             *args: Further arguments of the model, the same for all examples.
         """
         outputs = [
-            jax.vmap(lambda e, model=model: jnp.asarray(model(x, e, *args)))(tree)
+            _on_each(model, x, tree, args, lambda e, model=model: model(x, e, *args))
             for model, tree in self.parts
         ]
         shapes = [z.shape[1:] for z in outputs]
@@ -162,6 +171,55 @@ class PerExample(eqx.Module):
 
 
 _CALL = "PerExample(model, examples)"
+
+
+def _on_each(
+    model: Function,
+    x: Point,
+    tree: PyTree,
+    args: tuple[PyTree, ...],
+    of_one: Callable[[PyTree], Array],
+) -> Inexact[Array, "N *outputs"]:
+    """Map a function over examples; its errors say that it is given one of them."""
+    try:
+        return jax.vmap(lambda e: jnp.asarray(of_one(e)))(tree)
+    except HotkError:
+        raise
+    except Exception as error:
+        one = describe_tree(
+            jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a)),
+                tree,
+            )
+        )
+        if _is_of_all(model, x, tree, args):
+            raise StructureError(
+                message(
+                    _CALL,
+                    f"`{function_name(model)}` is a function of all examples, and is "
+                    "called with one example at a time.",
+                    expected=f"a function of one example, {one}",
+                    got=f"one of {describe_tree(tree)}",
+                    fix="Leave `jax.vmap` and the axis of examples out of it; or let "
+                    "it capture the examples, and give no `examples`.",
+                )
+            ) from error
+        error.add_note(
+            f"`{_CALL}`: `{function_name(model)}` is called with one example at a "
+            f"time, here {one}."
+        )
+        raise
+
+
+def _is_of_all(
+    model: Function, x: Point, tree: PyTree, args: tuple[PyTree, ...]
+) -> bool:
+    """Whether a function that fails with one example works with all of them."""
+    try:
+        found = eqx.filter_eval_shape(model, x, tree, *args)
+    except Exception:
+        return False
+    return getattr(found, "shape", ())[:1] == (_number(tree),)
 
 
 def _parts(

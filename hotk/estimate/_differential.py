@@ -15,7 +15,9 @@ from hotk._core import (
     RandomKey,
     Tangent,
     Vector,
+    Where,
     nothing_inexact,
+    selection,
     split_point,
 )
 from hotk.first import jvp, like_point, refuse_complex
@@ -36,6 +38,7 @@ def laplacian(
     key: RandomKey,
     *args: PyTree,
     samples: int = 16,
+    where: Where = None,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate the Laplacian of `f` at `x` from random directions.
@@ -53,6 +56,8 @@ def laplacian(
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of random vectors.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`. The sum is over
+            these.
         block_size: The number of directions at once; all if left out.
 
     Returns:
@@ -75,9 +80,11 @@ def laplacian(
             matrix for Laplacian smoothing splines. Commun. Stat. Simul. Comput. 19(2).
     """
     call = "estimate.laplacian(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size)
+    like = _check_arguments(call, x, samples, block_size, where)
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
-    second = lambda v: derivatives(f, x, v, *args, order=2, batched=True)[2]
+    second = lambda v: derivatives(f, x, v, *args, order=2, batched=True, where=where)[
+        2
+    ]
     keys = jax.random.split(_as_key(key), samples)
     return _estimate(second, jax.vmap(draw), keys, block_size, "signs")
 
@@ -88,6 +95,7 @@ def divergence(
     key: RandomKey,
     *args: PyTree,
     samples: int = 16,
+    where: Where = None,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate the divergence of `f` at `x`, the trace of its Jacobian.
@@ -97,12 +105,15 @@ def divergence(
     (2 k)$. A continuous normalizing flow integrates it [2].
 
     Args:
-        f: Function `f(x, *args)` that returns a tree like `x`: a vector field.
+        f: Function `f(x, *args)` that returns a tree like `x`, a vector field, with
+            `None` in the places of leaves that are not differentiated.
         x: Point: any pytree without complex leaves. The sum is over all axes: for a
             batch of points use `jax.vmap`.
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of random vectors.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`. The sum is over
+            these.
         block_size: The number of directions at once; all if left out.
 
     Returns:
@@ -127,11 +138,11 @@ def divergence(
             https://arxiv.org/abs/1810.01367
     """
     call = "estimate.divergence(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size)
+    like = _check_arguments(call, x, samples, block_size, where)
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
 
     def along(v: Tangent) -> Float[Array, " count"]:
-        slopes = like_point(call, v, jvp(f, x, v, *args, batched=True))
+        slopes = like_point(call, v, jvp(f, x, v, *args, batched=True, where=where))
         return jax.vmap(real_inner)(v, slopes)
 
     keys = jax.random.split(_as_key(key), samples)
@@ -144,6 +155,7 @@ def biharmonic(
     key: RandomKey,
     *args: PyTree,
     samples: int = 16,
+    where: Where = None,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate the biharmonic $\Delta^2 f$ at `x` from random directions.
@@ -160,6 +172,8 @@ def biharmonic(
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of directions.
+        where: Which leaves of `x` to differentiate; see `hotk.Where`. The sum is over
+            these.
         block_size: The number of directions at once; all if left out.
 
     Returns:
@@ -183,7 +197,7 @@ def biharmonic(
             https://arxiv.org/abs/2412.00088
     """
     call = "estimate.biharmonic(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size)
+    like = _check_arguments(call, x, samples, block_size, where)
     n = sum(leaf.size for leaf in jax.tree.leaves(like))
 
     def draw(key: RandomKey) -> Tangent:
@@ -196,7 +210,7 @@ def biharmonic(
     factor = n * (n + 2) / 3
 
     def fourth(v: Tangent) -> PyTree:
-        orders = derivatives(f, x, v, *args, order=4, batched=True)
+        orders = derivatives(f, x, v, *args, order=4, batched=True, where=where)
         return jax.tree.map(lambda a: a * jnp.asarray(factor, a.dtype), orders[4])
 
     keys = jax.random.split(_as_key(key), samples)
@@ -210,6 +224,7 @@ def differential(
     key: RandomKey,
     *args: PyTree,
     samples: int = 16,
+    where: Where = None,
     block_size: int | None = None,
 ) -> Estimate:
     r"""Estimate a differential operator of many terms, applied to `f` at `x`.
@@ -226,6 +241,7 @@ def differential(
         key: A random key.
         *args: Further arguments of `f`, held fixed; they may change value freely.
         samples: The number `k` of terms.
+        where: Which leaves of `x` the indices may count; see `hotk.Where`.
         block_size: The number of terms at once; all if left out.
 
     Returns:
@@ -256,9 +272,9 @@ def differential(
             f"`{call}`: expected a `hotk.differential_operator(...)` first, got "
             f"`{type(operator).__name__}`."
         )
-    like = _check_arguments(call, x, samples, block_size)
+    like = _check_arguments(call, x, samples, block_size, where)
     refuse_complex(call, operator.coefficients, "differential_operator")
-    table = directions_of(operator, x)
+    table = directions_of(operator, x, where)
     order = len(table.weights[0, 0]) - 1
     coefficients = jnp.stack([jnp.asarray(c, float) for c in operator.coefficients])
     sizes = jnp.abs(coefficients)
@@ -278,7 +294,9 @@ def differential(
     def weighted(
         v: Tangent, weights: Float[Array, "terms directions orders"]
     ) -> PyTree:
-        orders: Orders = derivatives(f, x, v, *args, order=order, batched=True)
+        orders: Orders = derivatives(
+            f, x, v, *args, order=order, batched=True, where=where
+        )
 
         def combine(*leaves: Array) -> Array:
             stacked = jnp.stack(leaves, axis=1)  # [directions of all terms, orders]
@@ -292,10 +310,11 @@ def differential(
 
 
 def _check_arguments(
-    call: str, x: Point, samples: int, block_size: int | None
+    call: str, x: Point, samples: int, block_size: int | None, where: Where
 ) -> Vector:
     """Check what all of them need; return the differentiated leaves of a point."""
-    like = jax.tree.map(jnp.asarray, split_point(x)[0])
+    selected = selection(call, x, where)
+    like = jax.tree.map(jnp.asarray, split_point(x, selected)[0])
     refuse_complex(call, like, "partial")
     for name, count in (("samples", samples), ("block_size", block_size)):
         if count is not None and not isinstance(count, int | np.integer):
@@ -303,7 +322,7 @@ def _check_arguments(
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     if not jax.tree.leaves(like):
-        raise nothing_inexact(call, x, kinds="floating")
+        raise nothing_inexact(call, x, kinds="floating", selected=selected)
     return like
 
 

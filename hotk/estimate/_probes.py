@@ -8,6 +8,7 @@ from hotk._core import RandomKey, StructureError, Vector
 from hotk.dense import choose_block, unit
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.prepared import jitted
+from hotk.sparse import SparseMatrix
 
 
 def check_arguments(
@@ -20,11 +21,15 @@ def check_arguments(
         TypeError: If it is not an operator, or one that acts on any space.
         ValueError: If a count is not positive.
     """
+    if isinstance(operator, SparseMatrix):
+        raise TypeError(
+            f"`{call}`: this is a `SparseMatrix`. Write `hotk.linop.SparseOperator(A)`."
+        )
     if not isinstance(operator, AbstractOperator):
         got = type(operator).__name__
         raise TypeError(f"`{call}`: expected an operator of `hotk`, got `{got}`.")
     if not space.dimension(space_of(operator)):
-        raise StructureError(f"`{call}`: the space of the operator has no dimension.")
+        raise StructureError(f"`{call}`: the operator has size 0.")
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")

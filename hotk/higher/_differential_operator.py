@@ -16,6 +16,7 @@ from hotk._core import (
     Point,
     StructureError,
     Tangent,
+    Where,
     describe,
     message,
     number_name,
@@ -108,6 +109,7 @@ class DifferentialOperator(eqx.Module):
         x: Point,
         *args: PyTree,
         has_aux: bool = False,
+        where: Where = None,
         block_size: int | None = None,
     ) -> PyTree:
         """Apply it to `f` at `x`.
@@ -117,6 +119,7 @@ class DifferentialOperator(eqx.Module):
             x: Point, as for `hotk.partial`.
             *args: Further arguments of `f`, held fixed.
             has_aux: Whether `f` returns `(y, aux)`.
+            where: Which leaves of `x` the indices may count; see `hotk.Where`.
             block_size: How many directions at once. Chosen from the program if left
                 out.
 
@@ -126,12 +129,13 @@ class DifferentialOperator(eqx.Module):
 
         Raises:
             StructureError: If an index does not belong to `x`.
-            DtypeError: If an index counts a leaf that cannot be differentiated, a leaf
-                of `x` is complex, or a coefficient is complex and the value is real.
+            DtypeError: If an index counts a leaf that cannot be differentiated or that
+                `where` does not select, a leaf of `x` is complex, or a coefficient is
+                complex and the value is real.
             OutputError: If `f` returns anything but floating or complex arrays.
             ModeError: If an operation in `f` has no derivative.
         """
-        named = {"has_aux": has_aux, "block_size": block_size}
+        named = {"has_aux": has_aux, "where": where, "block_size": block_size}
         operator, f, arguments, keywords = self.arrangement(f, x, *args, **named)
         return operator(f, x, *arguments, **keywords)
 
@@ -141,6 +145,7 @@ class DifferentialOperator(eqx.Module):
         x: Point,
         *args: PyTree,
         has_aux: bool = False,
+        where: Where = None,
         block_size: int | None = None,
     ) -> Prepared:
         """Trace and compile it once, for this function and signature.
@@ -150,18 +155,24 @@ class DifferentialOperator(eqx.Module):
             x: As in a call; only structure, shapes and dtypes matter.
             *args: As in a call.
             has_aux: Whether `f` returns `(y, aux)`.
+            where: Which leaves of `x` the indices may count; see `hotk.Where`.
             block_size: How many directions at once. Chosen from the program if left
                 out.
 
         Returns:
             A `Prepared`, called as `prepared(x, coefficients, *args)`.
         """
-        named = {"has_aux": has_aux, "block_size": block_size}
+        named = {"has_aux": has_aux, "where": where, "block_size": block_size}
         operator, f, arguments, keywords = self.arrangement(f, x, *args, **named)
         return operator.prepare(f, x, *arguments, **keywords)
 
     def arrangement(
-        self, f: Function, x: Point, *args: PyTree, **named: PyTree
+        self,
+        f: Function,
+        x: Point,
+        *args: PyTree,
+        where: Where = None,
+        **named: PyTree,
     ) -> Arrangement:
         """Return the operator behind it, and what that takes.
 
@@ -169,7 +180,8 @@ class DifferentialOperator(eqx.Module):
             f: As in a call.
             x: As in a call.
             *args: As in a call.
-            **named: The keywords of a call.
+            where: As in a call.
+            **named: The other keywords of a call.
 
         Returns:
             An operator, its function, its arguments after `x`, and its keywords.
@@ -178,14 +190,19 @@ class DifferentialOperator(eqx.Module):
             _applied,
             f,
             (self.coefficients, *args),
-            {"order": self.terms(x), **named},
+            {"order": self.terms(x, where), "where": where, **named},
         )
 
-    def terms(self, x: Point) -> Terms:
-        """Return the multi-indices by the flat places of a point."""
+    def terms(self, x: Point, where: Where = None) -> Terms:
+        """Return the multi-indices by the flat places of a point.
+
+        Args:
+            x: The point.
+            where: Which of its leaves are differentiated: places count these alone.
+        """
         call = "differential_operator(...)(f, x)"
         indices = map(thawed, self.indices)
-        return Terms(tuple(multi_index(call, x, index) for index in indices))
+        return Terms(tuple(multi_index(call, x, i, where) for i in indices))
 
 
 class Directions(NamedTuple):
@@ -205,9 +222,11 @@ class Directions(NamedTuple):
     direction: Callable[[Point, tuple[Array, Array]], Tangent]
 
 
-def directions_of(operator: DifferentialOperator, x: Point) -> Directions:
-    """Return the directions of each term of an operator."""
-    indices = operator.terms(x).indices
+def directions_of(
+    operator: DifferentialOperator, x: Point, where: Where = None
+) -> Directions:
+    """Return the directions of each term of an operator, by selected leaves."""
+    indices = operator.terms(x, where).indices
     tables = [table_of((index,)) for index in indices]
     orders = [order_of(index) for index in indices]
     shape = [max(t.places.shape[i] for t in tables) for i in (0, 1)]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Where
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -53,6 +53,7 @@ def partial(
     *args: PyTree,
     mode: Taylor | Auto = AUTO,
     has_aux: bool = False,
+    where: Where = None,
     block_size: int | None = None,
 ) -> PyTree:
     r"""Compute a mixed partial derivative of `f` at `x`.
@@ -74,6 +75,8 @@ def partial(
         *args: Further arguments of `f`, held fixed; they may change value freely.
         mode: `hotk.Taylor()`, or `hotk.Auto()`, which is the same.
         has_aux: Whether `f` returns `(y, aux)`.
+        where: Which leaves of `x` the index may count; see `hotk.Where`. The others
+            may be of any kind, complex ones among them.
         block_size: How many directions at once. Chosen from the program if left out.
 
     Returns:
@@ -82,8 +85,8 @@ def partial(
 
     Raises:
         StructureError: If the index does not belong to `x`.
-        DtypeError: If the index counts a leaf that cannot be differentiated, or a leaf
-            of `x` is complex.
+        DtypeError: If the index counts a leaf that cannot be differentiated or that
+            `where` does not select, or a leaf of `x` is complex.
         OutputError: If `f` returns anything but floating or complex arrays.
         ModeError: If an operation in `f` has no derivative.
 
@@ -99,9 +102,9 @@ def partial(
         [1] Kan (2008). From moments of sum to moments of product. J. Multivariate Anal.
             99(3), 542-554. Equation 3.
     """
-    terms = Terms((multi_index("partial(f, x, index)", x, index),))
+    terms = Terms((multi_index("partial(f, x, index)", x, index, where),))
     keywords = {"mode": mode, "has_aux": has_aux, "block_size": block_size}
-    return _partial, f, args, {"order": terms, **keywords}
+    return _partial, f, args, {"order": terms, "where": where, **keywords}
 
 
 def sum_of_partials(

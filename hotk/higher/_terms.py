@@ -12,10 +12,11 @@ from hotk._core import (
     DtypeError,
     Point,
     StructureError,
-    configuration,
-    is_inexact_or_shape,
+    Where,
+    differentiated,
     leaf_name,
     message,
+    selection,
 )
 
 from ._directions import Index, order_of
@@ -37,14 +38,22 @@ class Terms:
 
 
 class _Leaf(NamedTuple):
-    """A leaf of the point; `start` is its first flat place, if it is differentiated."""
+    """A leaf of the point.
+
+    Attributes:
+        name: Its name in messages.
+        shape: Its shape.
+        start: Its first flat place, if it is differentiated.
+        floating: Whether it could be, if a filter selected it.
+    """
 
     name: str
     shape: tuple[int, ...]
     start: int | None
+    floating: bool
 
 
-def multi_index(call: str, x: Point, index: object) -> Index:
+def multi_index(call: str, x: Point, index: object, where: Where = None) -> Index:
     """Return what a user wrote as a multi-index, by flat places.
 
     Args:
@@ -54,16 +63,19 @@ def multi_index(call: str, x: Point, index: object) -> Index:
             numbers where `x` has numbers, arrays of them where it has arrays; for a
             dict the keys that count are enough, or their names in a string or a tuple,
             each as often as it is differentiated by.
+        where: Which leaves are differentiated; flat places count these alone.
     """
     paths, treedef = jax.tree_util.tree_flatten_with_path(x)
-    fixed = configuration([leaf for _, leaf in paths], treedef)
+    values = [leaf for _, leaf in paths]
+    could = differentiated(values, treedef, shapes=True)
+    selected = selection(call, x, where)
+    moves = differentiated(values, treedef, selected, shapes=True)
     leaves, start = [], 0
-    for i, (path, leaf) in enumerate(paths):
+    for (path, leaf), able, moving in zip(paths, could, moves, strict=True):
         shape = np.shape(leaf)
-        differentiated = i not in fixed and is_inexact_or_shape(leaf)
         name = leaf_name("x", path)
-        leaves.append(_Leaf(name, shape, start if differentiated else None))
-        start += int(np.prod(shape)) if differentiated else 0
+        leaves.append(_Leaf(name, shape, start if moving else None, able))
+        start += int(np.prod(shape)) if moving else 0
     if isinstance(index, str) or (isinstance(x, Mapping) and _are_names(index)):
         index = _counted(call, x, index)
     _check_extent(call, x, x, index)
@@ -80,20 +92,25 @@ def multi_index(call: str, x: Point, index: object) -> Index:
                 "zero or more."
             )
         if powers.any() and leaf.start is None:
-            raise DtypeError(
-                message(
-                    call,
-                    f"`{leaf.name}` has no derivative: it is not floating-point.",
-                    expected="a floating-point number or array",
-                    got="integers, or no number",
-                    fix="Convert it to a float.",
-                )
-            )
+            raise _not_differentiated(call, leaf)
         start = leaf.start or 0
         powers_at += [
             (start + int(i), int(powers.flat[i])) for i in np.flatnonzero(powers)
         ]
     return tuple(powers_at)
+
+
+def _not_differentiated(call: str, leaf: _Leaf) -> DtypeError:
+    """Return the error for an index that counts a leaf without a derivative."""
+    if leaf.floating:
+        problem = f"`{leaf.name}` is held fixed: `where=` does not select it."
+        expected, got = "a multi-index of selected leaves", "one that counts it"
+        fix = "Select it, or leave it out of the index."
+    else:
+        problem = f"`{leaf.name}` has no derivative: it is not floating-point."
+        expected, got = "a floating-point number or array", "integers, or no number"
+        fix = "Convert it to a float."
+    return DtypeError(message(call, problem, expected=expected, got=got, fix=fix))
 
 
 class _Pairs(tuple[tuple[object, Hashable], ...]):

@@ -29,4 +29,5 @@ from ._solve import (
     inertia as inertia,
     solve as solve,
 )
+from ._sparse_operator import SparseOperator as SparseOperator
 from ._vectors import space_of as space_of

@@ -15,6 +15,7 @@ from hotk.prepared import jitted
 from . import space
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
+from ._vectors import check_operator
 
 
 S = TypeVar("S")
@@ -61,6 +62,7 @@ def check_system(
         ValueError: If `max_steps` is not positive.
         StructureError: If `b` or `x0` is not a vector of the space.
     """
+    check_operator(call, operator)
     if not operator.symmetric:
         raise TypeError(
             f"`{call}`: the operator is not known to be symmetric. For a product of "
@@ -105,8 +107,8 @@ def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> No
         message(
             call,
             "the result of an iteration with a stopping rule cannot be differentiated.",
-            expected="an operator and vectors that nothing is differentiated by",
-            got="a derivative by one of them",
+            expected="an operator and vectors that are held constant",
+            got="a derivative with respect to one of them",
             fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
             f"{derivative}.",
         )

@@ -1,5 +1,7 @@
 """`KFACOperator`: Kronecker-factored curvature of a model, found in its program."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import final
 
 import equinox as eqx
@@ -11,6 +13,7 @@ from jaxtyping import Array, Bool, PyTree
 from hotk._core import (
     DtypeError,
     Function,
+    HotkError,
     ModeError,
     Point,
     RandomKey,
@@ -151,8 +154,9 @@ class KFACOperator(AbstractBlockDiagonal):
         _refuse_manual_axes()
         count = _count(args)
         rows = lambda k: jax.tree.map(lambda a: a[:k] if np.ndim(a) else a, args)
-        closure, arrays, _, selected = freeze(CALL, model, x, rows(1), where)
-        pair = freeze(CALL, model, x, rows(2), where)[0] if count > 1 else None
+        with _explained(model, x, args):
+            closure, arrays, _, selected = freeze(CALL, model, x, rows(1), where)
+            pair = freeze(CALL, model, x, rows(2), where)[0] if count > 1 else None
         parameters = moving(arrays, selected)
         if any(jnp.iscomplexobj(a) for a in jax.tree.leaves(parameters)):
             raise DtypeError(
@@ -165,7 +169,8 @@ class KFACOperator(AbstractBlockDiagonal):
                 )
             )
         given = (closure, pair, Closure.of(loss), arrays, arrays_of(args), key)
-        self.blocks, mixed = _computed(*given, options=options, selected=selected)
+        with _explained(model, x, args):
+            self.blocks, mixed = _computed(*given, options=options, selected=selected)
         if not isinstance(mixed, Tracer) and bool(mixed):
             raise _depends_on_others()
         self.template = parameters
@@ -213,6 +218,49 @@ def _computed(
     return jax.tree.map(hidden, blocks), mixed
 
 
+@contextlib.contextmanager
+def _explained(model: Function, x: Point, args: tuple[PyTree, ...]) -> Iterator[None]:
+    """Let errors of a model say that it is called with the examples in an axis."""
+    try:
+        yield
+    except HotkError:
+        raise
+    except Exception as error:
+        row = lambda a, *lead: jax.ShapeDtypeStruct(
+            (*lead, *np.shape(a)[1:]), jnp.result_type(a)
+        )
+        arrays = lambda *lead: [
+            jax.tree.map(lambda a: row(a, *lead) if np.ndim(a) else a, arg)
+            for arg in args
+        ]
+        if _works(model, x, arrays()):
+            axes = [
+                "0" if any(map(np.ndim, jax.tree.leaves(a))) else "None" for a in args
+            ]
+            raise StructureError(
+                message(
+                    CALL,
+                    "the model is one of a single example.",
+                    expected="a model of several, with the examples in the first axis",
+                    got=f"a model that takes {describe_tree(tuple(arrays()))}",
+                    fix=f"Write `jax.vmap(model, in_axes=(None, {', '.join(axes)}))`.",
+                )
+            ) from error
+        error.add_note(
+            f"`{CALL}`: the model is called with one row of each argument, here "
+            f"{describe_tree(tuple(arrays(1)))}."
+        )
+        raise
+
+
+def _works(model: Function, x: Point, args: list[PyTree]) -> bool:
+    try:
+        eqx.filter_eval_shape(model, x, *args)
+    except Exception:
+        return False
+    return True
+
+
 def _refuse_manual_axes() -> None:
     """Refuse a call in which a device sees its own examples, and no others."""
     axes = manual_axes()
@@ -220,7 +268,7 @@ def _refuse_manual_axes() -> None:
         raise ModeError(
             message(
                 CALL,
-                "inside of `shard_map` a device sees its own examples alone.",
+                "inside of `shard_map` a device has only its own examples.",
                 expected="a call outside of `jax.shard_map`",
                 got=f"the axes {', '.join(map(repr, axes))}",
                 fix="Call it outside, with arguments that are divided among devices: "

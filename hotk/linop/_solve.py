@@ -36,6 +36,7 @@ from ._sparse import (
     sparse_if_large,
     sparse_of,
 )
+from ._vectors import check_operator
 
 
 SolveMethod: TypeAlias = Literal["iterative", "sparse"]
@@ -95,6 +96,7 @@ def solve(
         >>> solution.x.round(4).tolist(), bool(solution.definite)
         ([1.0, -1.0], False)
     """
+    check_operator("solve(A, b)", operator)
     options = {"preconditioner": preconditioner, "tol": tol, "max_steps": max_steps}
     iteration = any(a is not None for a in (x0, preconditioner, max_steps))
     if method == "sparse":

@@ -1,10 +1,12 @@
 """Which space an operator acts on, and what is known of its numbers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Num
 
-from hotk._core import Tracer, Vector, describe
+from hotk._core import Tracer, Vector, describe, message
+from hotk.sparse import SparseMatrix
 
 
 def space_of(operator: object) -> Vector:
@@ -30,10 +32,7 @@ def space_of(operator: object) -> Vector:
         {'n': None, 'w': (2,)}
     """
     if not hasattr(operator, "like"):
-        raise TypeError(
-            f"{describe(operator)} is not an operator. Make one from a function and a "
-            "point: `hotk.HessianOperator(f, x)`."
-        )
+        raise TypeError(f"{describe(operator)} is not an operator. {_fix(operator)}")
     like = getattr(operator, "like", None)
     if like is None:
         raise TypeError(
@@ -41,6 +40,35 @@ def space_of(operator: object) -> Vector:
             "and no matrix. Add it to another one, as in `H + 0.1 * hotk.Identity()`."
         )
     return like
+
+
+def check_operator(call: str, operator: object) -> None:
+    """Refuse what is no operator, and say how to make one of it.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not hasattr(operator, "like"):
+        raise TypeError(
+            message(
+                call,
+                "this is not an operator.",
+                expected="an operator of `hotk`, such as `hotk.HessianOperator(f, x)`",
+                got=describe(operator),
+                fix=_fix(operator),
+            )
+        )
+
+
+def _fix(operator: object) -> str:
+    if isinstance(operator, SparseMatrix):
+        return (
+            "Write `hotk.linop.SparseOperator(A)`, or solve by a factorization with "
+            "`A.solve(b)`."
+        )
+    if isinstance(operator, (jax.Array, np.ndarray)):
+        return "For a dense matrix use `jnp.linalg.solve` and `jnp.linalg.eigh`."
+    return "Make one from a function and a point: `hotk.HessianOperator(f, x)`."
 
 
 def is_known_positive(numbers: Num[Array, "..."]) -> bool:

@@ -1,6 +1,7 @@
 """`minimize`: the loop around a transformation."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int
 
 from hotk._core import (
     Gradient,
+    OutputError,
     Point,
     Scalar,
     Selection,
@@ -36,6 +38,7 @@ from ._local import is_finite
 from ._minimum import Minimum, Stop
 from ._parameters import refuse_complex_parameters
 from ._step import BoundFormula, called, run, run_with_indices
+from ._trust_region import trust_region
 from ._whole import Transform
 
 
@@ -226,7 +229,7 @@ def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
 def minimize(
     f: Callable[..., Any],
     x0: Point,
-    transform: optax.GradientTransformation,
+    transform: optax.GradientTransformation | None = None,
     *,
     tol: ArrayLike | None = None,
     gtol: ArrayLike | None = None,
@@ -249,7 +252,9 @@ def minimize(
         f: Function `f(x, *args)` that returns one real number.
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
         transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not. What
-            it captured, such as a list in a schedule, is read in each call.
+            it captured, such as a list in a schedule, is read in each call. Without one
+            it is `hotk.optim.trust_region()`, Newton's method in a trust region by
+            products with the Hessian.
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
@@ -289,10 +294,11 @@ def minimize(
     call = "minimize(f, x0, transform)"
     if max_steps < 0:
         raise ValueError(f"`{call}`: max_steps is {max_steps}.")
+    transform = trust_region() if transform is None else transform
     if not hasattr(transform, "update"):
         raise TypeError(
             f"`{call}`: expected an optax transformation, got {describe(transform)}. "
-            "Call the factory, as in `hotk.optim.newton_cg()`."
+            "Call the factory, as in `hotk.optim.trust_region()`, or leave it out."
         )
     if tol is not None and gtol is not None:
         raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
@@ -337,7 +343,7 @@ def minimize(
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
-            with called(call):
+            with called(call), _explained_for_residuals():
                 end: _Iterate = make(
                     f,
                     point,
@@ -371,6 +377,25 @@ def minimize(
         end.curvature,
         state,
     )
+
+
+@contextlib.contextmanager
+def _explained_for_residuals() -> Iterator[None]:
+    """Let the error for an array in place of a number say what to do with residuals."""
+    try:
+        yield
+    except OutputError as error:
+        text = str(error)
+        if text.endswith(_REDUCE):
+            error.args = (text + _RESIDUALS, *error.args[1:])
+        raise
+
+
+_REDUCE = "Reduce it with `jnp.sum` or `jnp.mean`."
+_RESIDUALS = (
+    " If these are residuals r(x), write "
+    "`minimize(hotk.curvature.LeastSquares(r), x0, hotk.optim.levenberg_marquardt())`."
+)
 
 
 def _refuse_kfac(call: str, state: optax.OptState) -> None:

@@ -65,8 +65,9 @@ def scale_by_newton_cg(
         max_tol: $\eta$, the largest relative residual.
         max_steps: The most products of one step; 2 n at most if left out,
             as rounding makes n too few.
-        preconditioner: Function of the curvature at a point, an operator, and a random
-            key. It returns an operator near that curvature whose inverse is cheap:
+        preconditioner: Function of the curvature A at a point, an operator, and a
+            random key, called as `preconditioner(A, key=key)`. It returns an operator
+            near that curvature whose inverse is cheap:
             `functools.partial(hotk.linop.nystrom, rank=50)`, or `lambda A, key:
             hotk.linop.Diagonal(A.diagonal())`.
         update_every: How many updates one such operator serves; its inverse with the

@@ -22,7 +22,10 @@ from ._local import LinearizedHessian, Numbers
 
 
 Preconditioner: TypeAlias = Callable[..., AbstractOperator]
-"""From a curvature A and a key to an operator near it: `preconditioner(A, key=key)`."""
+"""From a curvature A and a key to an operator near it: `preconditioner(A, key=key)`.
+
+The key is passed by its name, so that `functools.partial(nystrom, rank=50)` is one.
+"""
 
 
 class PreconditionerState(NamedTuple):
@@ -51,7 +54,8 @@ class Preconditioning(NamedTuple):
         """Return the function, with what it captured."""
         if isinstance(self.skeleton, Skeleton):
             return self.skeleton.function(captured)
-        return self.skeleton
+        opaque = self.skeleton
+        return lambda A, key: opaque(A, key=key)
 
     def shapes(self, captured: tuple[Any, ...], x: Point) -> Any:
         """Return the operator that is made at a point, with shapes for arrays."""
@@ -148,7 +152,7 @@ def preconditioning(
         raise TypeError(
             message(
                 f"{name}(preconditioner=...)",
-                "an optimizer makes its preconditioner from the curvature of a point.",
+                "an optimizer calls it with the curvature at a point.",
                 expected="a function of an operator and a random key",
                 got=describe(function),
                 fix="Write `functools.partial(hotk.linop.nystrom, rank=50)`, or "
@@ -172,7 +176,7 @@ def only_for_iterations(name: str, *choices: str) -> None:
         ValueError: If one of them is by factors.
     """
     for choice in choices:
-        if choice in ("samples", "sparse"):
+        if choice in ("samples", "sparse", "exact"):
             raise ValueError(
                 f"`{name}`: a preconditioner is for conjugate gradients, and "
                 f"{choice!r} solves by factors. Leave out one of them."

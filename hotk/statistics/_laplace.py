@@ -21,6 +21,7 @@ from hotk._core import (
 from hotk.first import value_and_gradient
 from hotk.linop import AbstractOperator, HessianOperator, space
 
+from ._comparison import warn_of_mismatch
 from ._forms import FORMS, Precision
 from ._normal import NormalApproximation, shift_text
 from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
@@ -101,7 +102,10 @@ def laplace_approximation(
         A `hotk.statistics.NormalApproximation`. Inside of a transformation no error is
         possible: where the curvature is not positive definite, its numbers are NaN.
         Outside of one, a `hotk.NotStationaryWarning` tells if the mode is more than a
-        twentieth of a standard error away from the minimum.
+        twentieth of a standard error away from the minimum, and a
+        `hotk.CurvatureMismatchWarning` if `curvature` is ten times that of the
+        potential or a tenth of it, by three random directions: a mean over examples
+        and a sum, or a prior that the potential lacks.
 
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite by more than
@@ -149,6 +153,19 @@ def laplace_approximation(
         check_space(_CALL, A, parameters)
     value, gradient = value_and_gradient(potential, mode, *args, where=where)
     gradient = vector_of(gradient, parameters)
+    if curvature is not None:
+        warn_of_mismatch(
+            _CALL,
+            A,
+            potential,
+            parameters,
+            split_point(mode, selected)[1],
+            args,
+            gradient,
+            scale=scale,
+            prior=prior_precision if form == "kfac" and prior_precision else 0.0,
+            where=where,
+        )
     covariance = FORMS[form](
         Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
     )

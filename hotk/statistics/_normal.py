@@ -26,6 +26,7 @@ from hotk.linop import Index, space
 from ._covariance import AbstractCovariance, standard_errors
 from ._interval import Interval, around
 from ._names import name_of
+from ._parameters import jacobian_rows
 
 
 # In standard errors. An interval that is off by a twentieth of its error covers the
@@ -255,20 +256,16 @@ class NormalApproximation(AbstractReport):
         """Return the value of a function, and its Jacobian times the root."""
         where = None if self.selected is None else Selection(self.selected)
         value, jacobian = value_and_jacobian(function, self.mode, *args, where=where)
-        like = self.covariance_operator.like
-        parameters = jax.tree.structure(like)
-        total = self.covariance_operator.dtype
+        covariance = self.covariance_operator
 
-        def one(y: Array, tree: PyTree) -> Array:
-            leaves = parameters.flatten_up_to(tree)
-            flat = [a.reshape(y.size, -1).astype(total) for a in leaves]
-            rows = self.covariance_operator.root_transposed(jnp.concatenate(flat, 1))
+        def one(y: Array, rows: Array) -> Array:
+            rows = covariance.root_transposed(rows.astype(covariance.dtype))
             return rows.reshape(*y.shape, rows.shape[-1])
 
         outputs = jax.tree.structure(value)
-        trees = outputs.flatten_up_to(jacobian)
-        pairs = zip(jax.tree.leaves(value), trees, strict=True)
-        return value, outputs.unflatten([one(y, tree) for y, tree in pairs])
+        rows = jacobian_rows(value, jacobian, covariance.like)
+        pairs = zip(jax.tree.leaves(value), rows, strict=True)
+        return value, outputs.unflatten([one(y, r) for y, r in pairs])
 
     # ----- How it shows
 

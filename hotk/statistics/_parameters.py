@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from hotk._core import DtypeError, StructureError, Vector, describe_tree, message
 from hotk.linop import AbstractOperator, space
@@ -17,6 +17,27 @@ def vector_of(gradient: PyTree, like: Vector) -> Vector:
     return parameters.unflatten(leaves)
 
 
+def jacobian_rows(
+    values: PyTree, jacobian: PyTree, like: Vector
+) -> list[Float[Array, "m n"]]:
+    """Return for each leaf of a value its derivatives, a row for each of its numbers.
+
+    Args:
+        values: The value of a function.
+        jacobian: Its Jacobian, `None` where nothing moves.
+        like: A vector of the space of the parameters.
+    """
+    parameters = jax.tree.structure(like)
+    dtype = space.flattened(like).dtype
+    trees = jax.tree.structure(values).flatten_up_to(jacobian)
+    rows = []
+    for y, tree in zip(jax.tree.leaves(values), trees, strict=True):
+        leaves = parameters.flatten_up_to(tree)
+        flat = [a.reshape(y.size, -1).astype(dtype) for a in leaves]
+        rows.append(jnp.concatenate(flat, axis=1))
+    return rows
+
+
 def shift_in_errors(covariance: AbstractCovariance, gradient: Vector) -> Vector:
     """Return the Newton step, entry by entry in units of the standard errors."""
     like = covariance.like
@@ -28,16 +49,16 @@ def shift_in_errors(covariance: AbstractCovariance, gradient: Vector) -> Vector:
     return space.unflattened(shift, like)
 
 
-def refuse_complex(call: str, parameters: Vector) -> None:
-    """Refuse complex parameters, whose covariance is no matrix of their dtype."""
+def refuse_complex(call: str, parameters: Vector, what: str = "parameters") -> None:
+    """Refuse complex numbers, whose covariance is no matrix of their dtype."""
     if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(parameters)):
         raise DtypeError(
             message(
                 call,
-                "there are complex parameters.",
-                expected="real parameters",
+                f"there are complex {what}.",
+                expected=f"real {what}",
                 got=describe_tree(parameters),
-                fix="Make real and imaginary parts parameters of their own.",
+                fix=f"Make real and imaginary parts {what} of their own.",
             )
         )
 

@@ -3,63 +3,73 @@
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from hotk._core import (
     Function,
     Point,
     RealNumber,
-    Scalar,
     Tracer,
     Where,
     selection,
     split_point,
 )
-from hotk.first import value_and_gradient
+from hotk.first import value_and_jacobian
 from hotk.linop import Diagonal, HessianOperator, space
-from hotk.optim import minimize, trust_region
 
 from ._definite import inverse_root
 from ._interval import Interval, quantile
-from ._parameters import refuse_complex
+from ._names import name_of
+from ._parameters import jacobian_rows, refuse_complex
+from ._refits import EntryRefits, FunctionRefits, Refit, Scaled
 
 
 _CALL = "profile_intervals(potential, mode)"
 _HINT = "Minimize the potential further: a profile starts at its minimum."
+
+# In standard errors: where a function that lags behind is taken for bounded, and where
+# a limit is taken for infinite.
+_FAR, _ENDLESS = 1e3, 1e6
 
 
 def profile_intervals(
     potential: Function,
     mode: Point,
     *args: PyTree,
+    function: Function | None = None,
     part: Any = "",
     level: float = 0.95,
     scale: RealNumber = 1.0,
     where: Where = None,
     max_refits: int = 40,
 ) -> Interval:
-    r"""Compute profile likelihood intervals of parameters, entry by entry.
+    r"""Compute profile likelihood intervals of parameters, or of functions of them.
 
-    The profile of a parameter is the minimum of the potential over all others. The
-    limits are where it lies $z^2 / 2$ above the minimum, with the quantile z of the
+    The profile of a parameter is the minimum of the potential over all others; that of
+    a function $g(\theta)$ at t is the minimum over all parameters with $g(\theta) = t$.
+    The limits are where it lies $z^2 / 2$ above the minimum, with the quantile z of the
     normal distribution (1.92 above it for 95 %): the values that a likelihood ratio
     test does not reject. Unlike the interval of the normal approximation they follow
     the skewness of the likelihood, and those of a transformed parameter are the
     transformed limits.
 
     Each point of a profile is a constrained fit. All fits share one compiled program
-    and start from the tangent of the profile; the slope of the profile is the partial
-    derivative there, so about four fits find a limit.
+    and start from the tangent of the profile; the slope of the profile is known there,
+    so about four fits find a limit. A fit with a function held is a minimum of $f +
+    \frac\rho2 (g - s)^2$, which is a minimum of f among all parameters with the same
+    g: each target s gives a point of the profile, without a constraint to be solved.
 
     Args:
         potential: `potential(parameters, *args)`: the negative logarithm of the
             likelihood, a sum over observations, or of a posterior density.
         mode: The minimum of the potential: any pytree.
         *args: Further arguments of the potential.
+        function: `function(parameters)`, which returns a tree of real arrays: a
+            quantity of interest, such as a ratio, a quantile or predictions. Each of
+            its numbers is profiled. The parameters themselves if left out.
         part: Which entries to profile, as `HessianOperator.restrict` takes it: a path,
             a leaf filter, or a tree of boolean arrays. All if left out. The other
             parameters are fitted in either case.
@@ -71,15 +81,20 @@ def profile_intervals(
         max_refits: The most fits for one limit.
 
     Returns:
-        An `Interval`, whose fields are trees like the parameters; of a leaf with a mask
-        in `part` they have `leaf[mask]`. A limit is infinite where the profile stays
-        below for as far as a million standard errors.
+        An `Interval`, whose fields are trees like the parameters, or like the value of
+        the function; of a leaf with a mask in `part` they have `leaf[mask]`. The
+        standard errors are those of the normal approximation, by the delta method. A
+        limit is infinite where the profile stays below for as far as a million standard
+        errors, and the largest or smallest value of a bounded function where it stays
+        below up to there.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian at the mode is not positive definite.
-        DtypeError: If a parameter is complex.
-        ValueError: If a fit finds a lower potential than that of the mode, or a limit
-            is not found in `max_refits` fits.
+        DtypeError: If a parameter or a value of the function is complex.
+        OutputError: If the function returns integers.
+        ValueError: If a fit finds a lower potential than that of the mode, a limit is
+            not found in `max_refits` fits, or the derivative of the function is zero
+            at the mode.
         TypeError: If it is called inside of a transformation.
 
     Example:
@@ -88,6 +103,12 @@ def profile_intervals(
         >>> found = hotk.statistics.profile_intervals(nll, jnp.array(0.1))
         >>> print(f"{found.lower:.3f} to {found.upper:.3f}")
         0.006 to 0.372
+        >>> odds = lambda p: p / (1 - p)
+        >>> found = hotk.statistics.profile_intervals(
+        ...     nll, jnp.array(0.1), function=odds
+        ... )
+        >>> print(f"{found.lower:.3f} to {found.upper:.3f}")
+        0.006 to 0.591
 
     References:
         Venzon and Moolgavkar (1988). A method for computing profile-likelihood-based
@@ -107,139 +128,166 @@ def profile_intervals(
     matrix = H.matrix()
     matrix = jnp.asarray(scale, matrix.dtype) * matrix
     root = np.asarray(inverse_root(_CALL, matrix, H.like, _HINT).root)
-    covariance = root @ root.T
-    errors = np.sqrt(np.diag(covariance))
     center = space.flattened(moving)
-    fits = _Fits.of(potential, args, moving, rest, errors, scale)
+    units = np.linalg.norm(root, axis=1)
+    scaled = Scaled(
+        potential, args, moving, rest, center, jnp.asarray(units, center.dtype), scale
+    )
+    if function is None:
+        profiled = _Profiled(moving, np.eye(len(units)))
+        errors, refits = units, EntryRefits(scaled)
+    else:
+        profiled = _Profiled.of(function, mode, where, moving)
+        errors = np.linalg.norm(profiled.rows @ root, axis=1)
+        flat = space.flattened(profiled.values)
+        _refuse_stationary(function, scaled, root, errors, profiled.values)
+        refits = FunctionRefits(scaled, function, flat, jnp.asarray(errors, flat.dtype))
+    tangents = profiled.rows @ root @ root.T / units
     # `Any`: what it returns for a diagonal operator has `take`, which not all have.
-    places: Any = Diagonal(_numbered(moving)).restrict(part)
-    chosen = places.take(_numbered(moving))
+    places: Any = Diagonal(_numbered(profiled.values)).restrict(part)
+    chosen = places.take(_numbered(profiled.values))
     limits = np.full((2, len(errors)), np.nan)
     for i in np.asarray(space.flattened(chosen)).astype(int):
-        correlated = covariance[i] / (errors[i] * errors)
+        if not errors[i]:
+            limits[:, i] = 0.0
+            continue
         for row, side in enumerate((-1.0, 1.0)):
-            limits[row, i] = fits.limit(int(i), side, size, correlated, max_refits)
-    cut = lambda flat: places.take(space.unflattened(jnp.asarray(flat), moving))
-    of_parameters = lambda flat: cut(np.asarray(flat, center.dtype))
+            tangent = side * tangents[i] / errors[i]
+            limits[row, i] = _limit(refits, int(i), side, size, tangent, max_refits)
+    values = np.asarray(space.flattened(profiled.values), float)
+
+    def cut(flat: np.ndarray) -> PyTree:
+        entries = lambda leaf, at: (
+            None if at is None else jnp.asarray(flat[np.asarray(at, int)], leaf.dtype)
+        )
+        return jax.tree.map(entries, profiled.values, chosen)
+
     return Interval(
-        of_parameters(center),
-        of_parameters(errors),
-        of_parameters(np.asarray(center) + errors * limits[0]),
-        of_parameters(np.asarray(center) + errors * limits[1]),
+        cut(values),
+        cut(errors),
+        cut(values + errors * limits[0]),
+        cut(values + errors * limits[1]),
         level,
         "profile likelihood",
     )
 
 
-class _Fits(NamedTuple):
-    """Constrained fits, in units of the standard errors around the mode.
+class _Profiled(NamedTuple):
+    """What profiles are taken of.
 
     Attributes:
-        free: The potential as a function of all parameters in these units.
-        constrained: The same with one of them held.
-        args: Further arguments.
-        start: The potential at the mode.
-        dtype: The dtype of the parameters.
+        values: Its values at the mode.
+        rows: Their derivatives by the parameters, a row for each number.
     """
 
-    free: Function
-    constrained: Function
-    args: tuple[PyTree, ...]
-    start: float
-    dtype: Any
+    values: PyTree
+    rows: Float[np.ndarray, "m n"]
 
     @staticmethod
-    def of(
-        potential: Function,
-        args: tuple[PyTree, ...],
-        moving: PyTree,
-        rest: PyTree,
-        errors: np.ndarray,
-        scale: RealNumber,
-    ) -> "_Fits":
-        center = space.flattened(moving)
-        units = jnp.asarray(errors, center.dtype)
+    def of(function: Function, mode: Point, where: Where, like: PyTree) -> "_Profiled":
+        """Take the values and the derivatives of a function."""
+        values, jacobian = value_and_jacobian(function, mode, where=where)
+        refuse_complex(_CALL, values, "values of `function`")
+        rows = jacobian_rows(values, jacobian, like)
+        return _Profiled(values, np.concatenate([np.asarray(r, float) for r in rows]))
 
-        def free(z: Float[Array, " n"], *args: PyTree) -> Scalar:
-            point = eqx.combine(space.unflattened(center + units * z, moving), rest)
-            value = potential(point, *args)
-            return jnp.asarray(scale, value.dtype) * value
 
-        def constrained(
-            z: Float[Array, " n"], i: Any, t: Scalar, *args: PyTree
-        ) -> Scalar:
-            # The second term holds the entry that the first does not depend on: a flat
-            # direction would make each step that of a singular Hessian.
-            return free(z.at[i].set(t), *args) + (z[i] - t) ** 2 / 2
-
-        start = float(free(jnp.zeros_like(center), *args))
-        return _Fits(free, constrained, args, start, center.dtype)
-
-    def limit(
-        self, i: int, side: float, size: float, tangent: np.ndarray, most: int
-    ) -> float:
-        """Return where the root of twice the rise is `size`, in standard errors."""
-        eps = float(jnp.finfo(self.dtype).eps)
-        low, high, t = 0.0, math.inf, size
-        starts = [side * tangent]  # of points at distance 1
-        for _ in range(most):
-            rise, slope, z = self._fit(i, side * t, [t * s for s in starts])
-            if rise < -max(1e-6, 1e3 * eps * abs(self.start)):
-                raise ValueError(
-                    f"`{_CALL}`: a fit found a potential {-rise:.3g} below that of the "
-                    "mode, so this is not the minimum. Minimize from there: "
-                    f"entry {i} at {side * t:.3g} standard errors from the mode."
-                )
-            root = math.sqrt(2 * max(rise, 0.0)) if math.isfinite(rise) else math.inf
-            rate = side * slope / root if 0 < root < math.inf else math.nan
-            newton = t + (size - root) / rate if rate > 0 else math.nan
-            if abs(root - size) <= eps**0.5:
-                return side * (newton if math.isfinite(newton) else t)
-            if root < size:
-                low = t
-                starts = [z / t, *starts[-1:]]
-            else:
-                high = t
-            # Rounding, or the end of the domain of the potential.
-            if high < math.inf and high - low <= eps**0.5 * high:
-                return side * low
-            if not low < newton < high:
-                newton = 2 * t if high == math.inf else (low + high) / 2
-            t = min(newton, 4 * t)
-            if t > 1e6:
-                return side * math.inf
+def _refuse_stationary(
+    function: Function,
+    scaled: Scaled,
+    root: np.ndarray,
+    errors: np.ndarray,
+    values: PyTree,
+) -> None:
+    """Refuse a function that has no slope at the mode, unless it is a constant."""
+    if np.all(errors > 0):
+        return
+    # One standard error away in all directions at once.
+    step = root @ np.ones(len(root)) / np.asarray(scaled.units)
+    away = function(scaled.point(jnp.asarray(step, scaled.center.dtype)))
+    changed = space.flattened(away) != space.flattened(values)
+    for i in np.flatnonzero((errors == 0) & np.asarray(changed)):
         raise ValueError(
-            f"`{_CALL}`: no limit was found in {most} fits for entry {i}: it lies "
-            f"between {side * low:.6g} and {side * high:.6g} standard errors from the "
-            "mode. Give a larger `max_refits`."
+            f"`{_CALL}`: the derivative of the function is zero at the mode, so a "
+            f"change of `{name_of(values, int(i))}` is not measured in "
+            "standard errors: the mode is an extremum of it. Profile a function that "
+            "is monotone there."
         )
 
-    def _fit(
-        self, i: int, t: float, starts: list[np.ndarray]
-    ) -> tuple[float, float, np.ndarray]:
-        """Fit all others: return the rise, its slope and the point; infinity if none.
 
-        A start may lie outside of the domain of the potential, so there are several.
-        """
-        tol = float(jnp.finfo(self.dtype).eps) ** 0.4
-        held = (jnp.asarray(i), jnp.asarray(t, self.dtype), *self.args)
-        z0 = np.zeros_like(starts[0])
-        for start in [*starts, np.zeros_like(z0)]:
-            z0 = np.array(start)
-            z0[i] = t
-            found = minimize(
-                self.constrained,
-                jnp.asarray(z0, self.dtype),
-                trust_region(subproblem="exact"),
-                args=held,
-                tol=tol,
-                max_steps=200,
+def _limit(
+    refits: EntryRefits | FunctionRefits,
+    i: int,
+    side: float,
+    size: float,
+    tangent: np.ndarray,
+    most: int,
+) -> float:
+    """Return where the root of twice the rise is `size`, in standard errors.
+
+    The search is for the target `s` of a fit, which the distance `t` from the mode
+    that the fit finds is behind by the slope over the stiffness.
+
+    Args:
+        refits: Fits.
+        i: Which entry.
+        side: 1 or -1.
+        size: The quantile.
+        tangent: The direction of the profile at the mode, of distance 1.
+        most: The most fits.
+    """
+    eps = float(jnp.finfo(refits.dtype).eps)
+    low, high, s, reached = 0.0, math.inf, size * (1 + 1 / refits.stiffness), 0.0
+    zero = np.zeros_like(tangent)
+    last, start, before = zero, tangent, (0.0, 0.0)
+    for _ in range(most):
+        # A start may lie outside of the domain of the potential, or beyond a pole of
+        # the function, where the fit finds values on the other side of the mode.
+        for z in (s * start, last, s * tangent, zero):
+            fit = refits.fit(i, side * s, z)
+            t = side * fit.distance
+            if math.isfinite(fit.rise) and t >= reached * (1 - eps**0.5):
+                break
+        else:
+            fit = Refit(math.inf, math.nan, side * s, zero)
+            t = s
+        if fit.rise < -max(1e-6, 1e3 * eps * abs(refits.start)):
+            raise ValueError(
+                f"`{_CALL}`: a fit found a potential {-fit.rise:.3g} below that of the "
+                "mode, so this is not the minimum. Minimize from there: "
+                f"entry {i} at {side * t:.3g} standard errors from the mode."
             )
-            if float(found.gradient_norm) < 1e-2:
-                value, gradient = value_and_gradient(self.free, found.x, *self.args)
-                point = np.asarray(found.x, float)
-                return float(value) - self.start, float(gradient[i]), point
-        return math.inf, math.nan, z0
+        root = math.sqrt(2 * max(fit.rise, 0.0))
+        slope = side * fit.slope
+        rate = slope / root if 0 < root < math.inf else math.nan
+        newton = t + (size - root) / rate if rate > 0 else math.nan
+        if abs(root - size) <= eps**0.5:
+            return side * (newton if math.isfinite(newton) else t)
+        if root < size:
+            low, reached = s, t
+            last, start = fit.point, fit.point / s
+        else:
+            high = s
+        # Rounding, or the end of the domain of the potential.
+        if high < math.inf and high - low <= eps**0.5 * high:
+            return side * reached
+        # A bounded function, at its largest value.
+        if low > _FAR and reached < low / 2:
+            return side * reached
+        # The slope there, by that of the last two points; at the mode it is zero.
+        bend = (slope - before[1]) / (t - before[0]) if t != before[0] else 0.0
+        aim = newton + (slope + bend * (newton - t)) / refits.stiffness
+        before = (t, slope)
+        if not low < aim < high:
+            aim = 2 * s if high == math.inf else (low + high) / 2
+        s = min(aim, 4 * s)
+        if s > _ENDLESS:
+            return side * math.inf
+    raise ValueError(
+        f"`{_CALL}`: no limit was found in {most} fits for entry {i}: it lies "
+        f"between {side * low:.6g} and {side * high:.6g} standard errors from the "
+        "mode. Give a larger `max_refits`."
+    )
 
 
 def _numbered(like: PyTree) -> PyTree:

@@ -152,3 +152,41 @@ def test_counts_are_whole_numbers():
     for keywords in ({"samples": 2.5}, {"samples": 4, "block_size": 2.0}):
         with pytest.raises(TypeError, match="int"):
             hotk.estimate.laplacian(jnp.sum, jnp.ones(3), jax.random.key(0), **keywords)
+
+
+# ---- of some leaves
+
+POINT = {"x": jnp.array([0.4, -0.3]), "w": jnp.array([1.0 + 2.0j]), "c": jnp.ones(3)}
+ONLY_X = {"x": True, "w": False, "c": False}
+
+
+def field(p):
+    """Without mixed derivatives by `x`: random signs give its Laplacian exactly."""
+    return jnp.sum(p["x"] ** 4) * jnp.abs(p["w"][0]) ** 2 + jnp.sum(p["c"] ** 2)
+
+
+@pytest.mark.parametrize(
+    "where", [ONLY_X, lambda a: jnp.shape(a) == (2,)], ids=["a tree", "a predicate"]
+)
+def test_where_sums_over_the_leaves_that_it_selects(where):
+    x, key = np.asarray(POINT["x"]), jax.random.key(0)
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.estimate.laplacian(field, POINT, key)
+    found = hotk.estimate.laplacian(field, POINT, key, where=where)
+    close((found.value, found.error), (5 * 12 * np.sum(x**2), 0.0), atol=1e-12)
+    flow = lambda p: {"x": p["x"] ** 3, "w": None, "c": None}
+    found = hotk.estimate.divergence(flow, POINT, key, where=where)
+    close((found.value, found.error), (3 * np.sum(x**2), 0.0), atol=1e-12)
+    radial = lambda p: jnp.sum(p["x"] ** 2) ** 2 * jnp.abs(p["w"][0]) ** 2
+    found = hotk.estimate.biharmonic(radial, POINT, key, where=where)
+    close(found.value, 5 * 64.0)  # of |x|^4 in two dimensions
+    operator = hotk.differential_operator([({"x": (4, 0)}, 1.0), ({"x": (0, 4)}, 1.0)])
+    found = hotk.estimate.differential(operator, field, POINT, key, where=where)
+    close((found.value, found.error), (5 * 48.0, 0.0), atol=1e-12)
+
+
+def test_where_that_selects_nothing_is_refused():
+    with pytest.raises(hotk.DtypeError, match="`where=` selects none"):
+        hotk.estimate.laplacian(
+            field, POINT, jax.random.key(0), where=lambda a: a.ndim > 5
+        )

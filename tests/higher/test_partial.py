@@ -249,3 +249,59 @@ def test_operators_that_are_none_are_refused():
         hotk.partial(u, p, "pos")
     with pytest.raises(hotk.StructureError, match=r"which is of shape \(3,\)"):
         hotk.partial(f, jnp.array(AT), (2, 0))
+
+
+# ---- of some leaves
+
+WHERE = {"x": True, "t": True, "z": False, "n": False}
+AWAY = {"x": 0.4, "t": 0.2, "z": jnp.array([1.0 + 2.0j]), "n": 2}
+
+
+def wave(p):
+    return jnp.sin(p["x"]) * jnp.exp(2 * p["t"]) * jnp.abs(p["z"][0]) ** p["n"]
+
+
+# d^3 wave / dx^2 dt and d wave / dt at `AWAY`, where |z|^2 is 5.
+XXT = -math.sin(0.4) * 2 * math.exp(0.4) * 5
+T = math.sin(0.4) * 2 * math.exp(0.4) * 5
+
+
+@pytest.mark.parametrize(
+    "where",
+    [WHERE, lambda a: not jnp.iscomplexobj(a), lambda a: jnp.ndim(a) == 0],
+    ids=["a tree", "a predicate", "another"],
+)
+def test_where_leaves_out_what_could_not_be_differentiated(where):
+    with pytest.raises(hotk.DtypeError, match="complex"):
+        hotk.partial(wave, AWAY, "xxt")
+    close(hotk.partial(wave, AWAY, "xxt", where=where), XXT)
+    prepared = hotk.partial.prepare(wave, AWAY, "xxt", where=where)
+    close(prepared({**AWAY, "z": 2 * AWAY["z"]}), 4 * XXT)
+    operator = hotk.differential_operator({"xxt": 2.0, "t": -1.0})
+    close(operator(wave, AWAY, where=where), 2 * XXT - T)
+    prepared = operator.prepare(wave, AWAY, where=where)
+    other = hotk.differential_operator({"xxt": 1.0, "t": 3.0})
+    close(prepared(AWAY, other.coefficients), XXT + 3 * T)
+
+
+def test_where_counts_places_among_the_leaves_that_it_selects():
+    g = lambda p: p["a"][0] * p["b"][1] ** 3 * p["c"] ** 2
+    p = {"a": jnp.array([2.0, 7.0]), "b": jnp.array([5.0, 3.0]), "c": 2.0}
+    where = {"a": False, "b": True, "c": True}
+    index = {"b": (0, 2), "c": 1}
+    close(hotk.partial(g, p, index, where=where), 2.0 * 6 * 3 * 2 * 2)
+    terms = [(index, 1.0), ({"b": (0, 1)}, 10.0)]
+    found = hotk.differential_operator(terms)(g, p, where=where)
+    close(found, 144.0 + 10 * 2 * 3 * 9 * 4)
+
+
+def test_an_index_of_a_leaf_that_where_leaves_out_is_refused():
+    where = {"x": True, "t": False, "z": False, "n": False}
+    heat = hotk.differential_operator({"t": 1.0, "xx": -1.0})
+    for call in (
+        lambda: hotk.partial(wave, AWAY, "xt", where=where),
+        lambda: heat(wave, AWAY, where=where),
+    ):
+        with pytest.raises(hotk.DtypeError, match=r"x\['t'\]") as caught:
+            call()
+        assert "`where=` does not select it" in str(caught.value)

@@ -95,3 +95,24 @@ def test_the_inverse_of_a_diagonal_is_one():
     close(inverse.matrix(), np.diag([0.5, 0.2, 1.0]))
     with pytest.raises(hotk.NotPositiveDefiniteError):
         D.inverse()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e-9, 1.0, 1e9, 1e20, 1e30])
+def test_nystrom_of_any_size_in_single_precision(scale):
+    """The square of a product may be out of range where the product is not."""
+    values = np.array([8.0, 3.0, 2.0] + [0.0] * (N - 3))
+    matrix = np.asarray(Q @ np.diag(values * scale) @ Q.T, np.float32)
+    A = jnp.asarray(matrix)
+    H = hotk.HessianOperator(lambda x: x @ (A @ x) / 2, jnp.zeros(N, jnp.float32))
+    found = nystrom(H, 8, KEY)
+    close(np.asarray(found.values[:3], float), scale * values[:3], rtol=1e-3)
+    dense = np.asarray(found.matrix(), float)
+    close(dense / scale, np.asarray(matrix, float) / scale, atol=1e-5)
+    x = found.inverse(scale) @ jnp.ones(N, jnp.float32)
+    expected = np.linalg.solve(dense / scale + np.eye(N), np.ones(N))
+    close(np.asarray(x, float) * scale, expected, atol=1e-5)
+
+
+def test_nystrom_of_zero_is_zero():
+    H = hotk.HessianOperator(lambda x: jnp.sum(x), jnp.zeros(4))
+    close(nystrom(H, 2, KEY).matrix(), np.zeros((4, 4)), atol=1e-300)

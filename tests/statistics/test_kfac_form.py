@@ -121,3 +121,66 @@ def test_other_operators_and_a_missing_prior_are_refused(as_user):
     K = hotk.KFACOperator(linear, loss, mode, X)
     with pytest.raises(ValueError, match="the precision of the prior"):
         hotk.laplace_approximation(potential, mode, form="kfac", curvature=K)
+
+
+def of_reductions(of_potential, of_curvature, form, scale=1.0):
+    """Fit a regression whose potential and curvature are means or sums."""
+    mode = regression()[1]
+    prior = TAU if of_potential == "sum" else TAU / 40
+    losses = [SquaredError(Y, reduction=r) for r in (of_potential, of_curvature)]
+    potential = lambda w: losses[0](linear(w, X)) + prior / 2 * jnp.sum(w**2)
+    if form == "kfac":
+        curvature = hotk.KFACOperator(linear, losses[1], mode, X)
+    else:
+        curvature = hotk.GGNOperator(lambda w: linear(w, X), losses[1], mode)
+        added = TAU if of_curvature == "sum" else TAU / 40
+        curvature = curvature + added * hotk.Identity()
+    options = {"form": form, "curvature": curvature, "scale": scale}
+    if form == "kfac":
+        options["prior_precision"] = TAU
+    return lambda: hotk.laplace_approximation(potential, mode, **options)
+
+
+@pytest.mark.parametrize("form", ["kfac", "full"])
+def test_a_curvature_that_is_not_that_of_the_potential_is_told(form):
+    of_reductions("sum", "sum", form)()  # warnings are errors
+    of_reductions("mean", "mean", form, scale=40.0)()
+    with pytest.warns(hotk.CurvatureMismatchWarning, match=r"0\.0\d* of that") as told:
+        of_reductions("sum", "mean", form)()
+    assert 'reduction="sum"' in str(told[0].message)
+    assert told[0].filename == __file__
+    with pytest.warns(hotk.CurvatureMismatchWarning, match=r"\d\d\.?\d* times that"):
+        of_reductions("mean", "sum", form, scale=40.0)()
+
+
+def test_a_potential_without_the_prior_is_told():
+    """The prior is far stronger than the data here."""
+    potential, mode, loss = regression()
+    K = hotk.KFACOperator(linear, loss, mode, X)
+    options = {"form": "kfac", "curvature": K}
+    with pytest.warns(hotk.CurvatureMismatchWarning, match="prior"):
+        hotk.laplace_approximation(potential, mode, prior_precision=1e5, **options)
+
+
+def test_nothing_is_compiled_for_the_comparison():
+    potential, mode, loss = regression()
+    K = hotk.KFACOperator(linear, loss, mode, X)
+    hotk.clear_cache()
+    hotk.gradient(potential, mode)
+    hotk.value_and_gradient(potential, mode)
+    before = hotk.cache_info().compiles
+    options = {"form": "kfac", "curvature": K, "prior_precision": TAU}
+    hotk.laplace_approximation(potential, mode, **options)
+    hotk.laplace_approximation(potential, mode + 0.0, **options)
+    assert hotk.cache_info().compiles - before <= 1  # a product of K
+
+
+def test_inside_of_a_transformation_nothing_is_compared():
+    potential, mode, _ = regression()
+
+    def error(w):
+        K = hotk.KFACOperator(linear, SquaredError(Y), w, X)
+        options = {"form": "kfac", "curvature": K, "prior_precision": TAU}
+        return hotk.laplace_approximation(potential, w, **options).standard_errors
+
+    assert jnp.all(jax.jit(error)(mode) > 0)

@@ -176,7 +176,8 @@ def _check_program(closed: ClosedJaxpr, shape: PyTree) -> None:
                 expected="shape (1, ...) for arguments with one row",
                 got=describe_tree(shape),
                 fix="Let the model keep the examples in the first axis, whatever "
-                "their number.",
+                "their number. For a model of one example write `jax.vmap(model, "
+                "in_axes=(None, 0))`.",
             )
         )
 

@@ -1,0 +1,104 @@
+"""`SparseOperator`: a sparse matrix as an operator."""
+
+from typing import final
+
+import jax
+import jax.numpy as jnp
+
+from hotk._core import StructureError, Tracer, Vector, describe, message
+from hotk.sparse import SparseMatrix
+
+from ._operator import AbstractOperator
+
+
+_CALL = "SparseOperator(A)"
+# Of a sum of products, in units of rounding.
+_ROUNDING = 100
+
+
+@final
+class SparseOperator(AbstractOperator):
+    """A square sparse matrix as an operator: for solvers, eigenvalues and estimates.
+
+    A product takes two operations for each entry, and no derivative. A matrix that is
+    symmetric up to rounding need not be called so, except inside of a transformation.
+
+    Attributes:
+        entries: The matrix.
+
+    Example:
+        >>> f = lambda x: jnp.sum((x[1:] - x[:-1]) ** 2) + jnp.sum(x**2)
+        >>> A = hotk.linop.SparseOperator(hotk.sparse_hessian(f, jnp.zeros(4)))
+        >>> A
+        SparseOperator(n=4, nnz=10)
+        >>> hotk.linop.cg(A, jnp.ones(4)).x.round(3).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+
+    entries: SparseMatrix
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        """Take a matrix.
+
+        Args:
+            matrix: A square matrix, with the same structure, shapes and dtypes of
+                vectors on both sides.
+
+        Raises:
+            TypeError: If it is no `hotk.SparseMatrix`.
+            StructureError: If it does not map a space into itself.
+        """
+        if not isinstance(matrix, SparseMatrix):
+            raise TypeError(
+                message(
+                    _CALL,
+                    "this is not a sparse matrix of hotk.",
+                    expected="a `hotk.SparseMatrix`",
+                    got=describe(matrix),
+                    fix="For one of SciPy write `hotk.SparseMatrix.from_scipy(A)`.",
+                )
+            )
+        if matrix.shape[0] != matrix.shape[1] or not matrix.pattern.is_of_one_space:
+            raise StructureError(
+                message(
+                    _CALL,
+                    "the matrix does not map a space into itself.",
+                    expected="a square matrix, with equal trees on both sides",
+                    got=f"{matrix.shape[0]} rows and {matrix.shape[1]} columns",
+                    fix="For least squares take `A.T @ A`.",
+                )
+            )
+        self.entries = matrix.symmetrized() if _is_symmetric(matrix) else matrix
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space."""
+        zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
+        return jax.tree.map(zeros, self.entries.pattern.input)
+
+    def __repr__(self) -> str:
+        """Show the size and the number of entries."""
+        return f"SparseOperator(n={self.size}, nnz={self.entries.nnz})"
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the matrix is symmetric."""
+        return self.entries.symmetric
+
+    def sparse_or_none(self, like: Vector) -> SparseMatrix:
+        """Return the matrix."""
+        del like
+        return self.entries
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+        return self.entries @ v
+
+
+def _is_symmetric(matrix: SparseMatrix) -> bool:
+    if matrix.symmetric or isinstance(matrix.values, Tracer):
+        return matrix.symmetric
+    difference = jnp.max(jnp.abs((matrix - matrix.T).values), initial=0)
+    largest = jnp.max(jnp.abs(matrix.values), initial=0)
+    rounding = _ROUNDING * float(jnp.finfo(matrix.dtype).eps)
+    return bool(difference <= rounding * largest)

@@ -1,0 +1,100 @@
+"""What users of SciPy write first: it works, or an error says what to write."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hotk
+from hotk.curvature import LeastSquares, PerExample
+from hotk.optim import levenberg_marquardt, minimize, newton_cg, trust_region
+from tests.helpers import close
+
+
+X0 = jnp.array([-1.2, 1.0])
+
+
+def residuals(x):
+    return jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+
+def rosenbrock(x):
+    return jnp.sum(residuals(x) ** 2)
+
+
+def test_without_a_transformation_it_is_a_trust_region():
+    found = minimize(rosenbrock, X0, tol=1e-10)
+    assert bool(found.converged)
+    close(found.x, np.ones(2), rtol=1e-8)
+    given = minimize(rosenbrock, X0, trust_region(), tol=1e-10)
+    assert int(found.steps) == int(given.steps)
+
+
+@pytest.mark.parametrize("transform", [levenberg_marquardt, newton_cg])
+def test_residuals_in_place_of_a_number(transform, as_user):
+    with pytest.raises(hotk.OutputError, match="one real number") as caught:
+        minimize(residuals, X0, transform())
+    assert "minimize(hotk.curvature.LeastSquares(r), x0" in str(caught.value)
+    assert "levenberg_marquardt()" in str(caught.value)
+    found = minimize(LeastSquares(residuals), X0, levenberg_marquardt(), tol=1e-8)
+    close(found.x, np.ones(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", ["BFGS", trust_region, rosenbrock])
+def test_what_is_no_transformation(given, as_user):
+    with pytest.raises(TypeError, match=r"hotk\.optim\.trust_region\(\)"):
+        minimize(rosenbrock, X0, given)
+
+
+E = {"a": jnp.ones((5, 2)), "y": jnp.zeros(5)}
+
+
+def of_all(x, e):
+    """Return the residuals of all examples at once."""
+    return jax.vmap(lambda a, y: a @ x - y)(e["a"], e["y"])
+
+
+@pytest.mark.parametrize("made", [PerExample, LeastSquares])
+def test_a_function_of_all_examples_where_one_of_a_single_one_belongs(made, as_user):
+    with pytest.raises(hotk.StructureError, match="of all examples") as caught:
+        made(of_all, E)(X0)
+    assert "one example at a time" in str(caught.value)
+    assert "f64[2]" in str(caught.value)
+
+
+def test_another_error_in_a_function_of_an_example_says_what_it_was_given(as_user):
+    with pytest.raises(KeyError) as caught:
+        LeastSquares(lambda x, e: e["b"] @ x, E)(X0)
+    assert any("one example at a time" in note for note in caught.value.__notes__)
+
+
+LOSS = hotk.curvature.SquaredError(jnp.zeros((5, 3)))
+POINT = {"w": jnp.ones((3, 2))}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda p, x: p["w"] @ x,
+        lambda p, x: jnp.dot(p["w"], x.reshape(2)),
+        lambda p, x: jnp.tanh(p["w"] @ x[:2]),
+    ],
+)
+def test_a_model_of_one_example_for_kfac(model, as_user):
+    with pytest.raises(ValueError, match="of a single example") as caught:
+        hotk.KFACOperator(model, LOSS, POINT, E["a"])
+    assert "jax.vmap(model, in_axes=(None, 0))" in str(caught.value)
+    vmapped = jax.vmap(model, in_axes=(None, 0))
+    assert hotk.KFACOperator(vmapped, LOSS, POINT, E["a"]).size == 6
+
+
+def test_a_model_that_drops_the_axis_of_examples_for_kfac(as_user):
+    dropped = lambda p, x: jnp.tanh(x @ p["w"].T)[0]
+    with pytest.raises(hotk.OutputError, match="first axis"):
+        hotk.KFACOperator(dropped, LOSS, POINT, E["a"])
+
+
+def test_an_error_of_a_model_says_what_it_was_called_with(as_user):
+    with pytest.raises(KeyError) as caught:
+        hotk.KFACOperator(lambda p, x: p["v"] @ x, LOSS, POINT, E["a"])
+    assert any("one row" in note for note in caught.value.__notes__)
