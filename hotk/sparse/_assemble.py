@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._axes import alongside
 from ._halves import Terms, all_terms, lower_terms
+from ._linear import Linear
 from ._merge import merged, without_repetition
 from ._ordered import in_order
 from ._parts import Parts
-from ._pieces import Linear, alongside
 from ._positions import Positions
 from ._shared import multiples
 from ._sums import sorted_positions, summed

@@ -13,8 +13,8 @@ from hotk.dense import dimension, is_complex, promoted
 from ._assemble import Entries, assemble
 from ._context import AbstractWatch
 from ._interpret import evaluate_linear
+from ._linear import Budget, Linear, Piece, TooDense, variable, with_values
 from ._linear_program import LinearProgram
-from ._pieces import Budget, Linear, Piece, TooDense, variable, with_values
 from ._positions import Shape
 from ._structure import reshape
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ._coefficients import Coefficient, as_array, plus, times
+from ._linear import Piece
 from ._merge import are_equal
-from ._pieces import Piece
 from ._positions import Positions
 
 

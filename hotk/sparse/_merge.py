@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array
 
 from ._coefficients import as_array, plus
-from ._pieces import Linear, Piece
+from ._linear import Linear, Piece
 from ._positions import Positions, Shape, every, grid, size_of, strides, unravel
 
 

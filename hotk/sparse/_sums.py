@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Array
 
 from ._coefficients import as_array, written
+from ._linear import Linear, Piece
 from ._parts import Parts
-from ._pieces import Linear, Piece
 from ._positions import Positions, size_of
 from ._shared import Multiple
 
