@@ -1,17 +1,22 @@
 """From pieces to a sparse matrix: entries sorted, those of one position added."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._coefficients import as_array
-from ._merge import merged
-from ._pieces import Linear, Piece
+from ._axes import alongside
+from ._halves import Terms, all_terms, lower_terms
+from ._linear import Linear
+from ._merge import merged, without_repetition
+from ._ordered import in_order
+from ._parts import Parts
 from ._positions import Positions
-from ._sums import Parts, read_at, sorted_positions, summed
+from ._shared import multiples
+from ._sums import sorted_positions, summed
 
 
 class Entries(NamedTuple):
@@ -28,52 +33,55 @@ class Entries(NamedTuple):
     cols: Positions
 
 
-def assemble(a: Linear, columns: int, dtype: np.dtype, *, symmetric: bool) -> Entries:
+def assemble(
+    make: Callable[[], Linear],
+    columns: int,
+    dtype: np.dtype,
+    *,
+    valued: bool,
+    symmetric: bool,
+) -> Entries:
     """Add the pieces of a vector that is linear in `v`.
 
     Args:
-        a: An array of one axis.
+        make: Computes it, an array of one axis.
         columns: The number of entries of `v`.
         dtype: The dtype of the values.
+        valued: Whether values are asked for, or the pattern alone.
         symmetric: Whether to take the lower half alone, and mirror it.
     """
-    a = merged(a, dtype)
-    pieces = [_cut(piece, symmetric) for piece in a.pieces]
-    pieces = [piece for piece in pieces if piece is not None]
-    rows = _joined([piece.all_rows() for piece in pieces])
-    cols = _joined([piece.columns for piece in pieces])
-    order, first, counts = sorted_positions(rows, cols, columns)
-    at = order[first]
-    found = Entries(None, rows[at], cols[at])
-    valued = all(piece.values is not None for piece in pieces)
-    if not pieces:
-        return Entries(jnp.zeros((0,), dtype), found.rows, found.cols)
+    terms: list[Terms] = []
+
+    def compute() -> list[Array]:
+        a = make()
+        if valued:
+            a = without_repetition(alongside(a))
+        pieces = merged(a, dtype).pieces
+        terms[:] = (lower_terms if symmetric else all_terms)(pieces, dtype)
+        return [term.values for term in terms if valued]
+
+    # What is computed is looked at as a whole, to compute nothing twice.
+    values = multiples(jax.make_jaxpr(compute)()) if valued else []
     if not valued:
-        return _arranged(found, None, columns, symmetric)
-    parts = [as_array(p.values, p.columns.shape, dtype).reshape(-1) for p in pieces]
-    values, placed = summed(Parts(parts), order, first, counts)
+        compute()
+    rows = _joined([term.rows for term in terms])
+    cols = _joined([term.cols for term in terms])
+    places = [term.places for term in terms]
+    if not valued:
+        order, first, _ = sorted_positions(rows, cols, columns)
+        at = order[first]
+        return _arranged(Entries(None, rows[at], cols[at]), None, columns, symmetric)
+    if not rows.size:
+        return Entries(jnp.zeros((0,), dtype), rows, cols)
+    parts = Parts(values, places)
+    order, first, counts = sorted_positions(rows, cols, columns, parts.kinds)
+    at = order[first]
+    found, placed = summed(parts, order, first, counts)
     # `placed[k]` is the position whose value is entry `k`.
     index = np.empty_like(placed)
     index[placed] = np.arange(placed.size)
-    return _arranged(found, (values, index), columns, symmetric)
-
-
-def _cut(piece: Piece, symmetric: bool) -> Piece | None:
-    """Flatten a piece; of a symmetric matrix keep what is not above the diagonal."""
-    rows = piece.all_rows().reshape(-1)
-    columns = piece.columns.reshape(-1)
-    values = piece.values
-    if values is not None:
-        values = jnp.broadcast_to(jnp.asarray(values), piece.shape).reshape(-1)
-    if symmetric:
-        below = rows >= columns
-        if not below.any():
-            return None
-        if not below.all():
-            places = np.flatnonzero(below)
-            rows, columns = rows[places], columns[places]
-            values = None if values is None else read_at(values, places)
-    return Piece(values, rows, columns) if rows.size else None
+    half = Entries(None, rows[at], cols[at])
+    return _arranged(half, (found, index), columns, symmetric)
 
 
 def _joined(parts: Sequence[Positions]) -> Positions:
@@ -82,7 +90,7 @@ def _joined(parts: Sequence[Positions]) -> Positions:
 
 def _arranged(
     lower: Entries,
-    values: tuple[Array, Positions] | None,
+    values: tuple[Sequence[Array], Positions] | None,
     columns: int,
     symmetric: bool,
 ) -> Entries:
@@ -101,4 +109,4 @@ def _arranged(
     if values is None:
         return Entries(None, rows, cols)
     found, index = values
-    return Entries(read_at(found, index[source]), rows, cols)
+    return Entries(in_order(found, index[source]), rows, cols)

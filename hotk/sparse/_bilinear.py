@@ -9,7 +9,8 @@ from hotk._core import JaxprEqn
 
 from ._coefficients import Coefficient, is_concrete, taken, times
 from ._context import Context, Operand, Rule, operand_type, result_type
-from ._pieces import Linear, Piece, TooDense, kept, repeated
+from ._linear import Linear, Piece, TooDense
+from ._pieces import kept, repeated
 from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
 
 

@@ -10,7 +10,8 @@ from hotk._core import JaxprEqn
 
 from ._coefficients import is_concrete, is_number, reshaped
 from ._context import Context, Operand, result_type
-from ._pieces import Budget, Linear, Piece, repeated
+from ._linear import Budget, Linear, Piece
+from ._pieces import repeated
 from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
 
 

@@ -9,8 +9,9 @@ from hotk._core import JaxprEqn, Program, bound, traits_of
 from ._coefficients import Coefficient, taken
 from ._context import Context, Operand, operand_type, result_type
 from ._examples import Examples, examples
+from ._linear import Linear, Piece, TooDense, with_values, zero
 from ._merge import added
-from ._pieces import Linear, Piece, TooDense, repeated, with_values, zero
+from ._pieces import repeated
 from ._positions import Positions, Shape, size_of
 from ._sums import distinct
 

@@ -20,8 +20,8 @@ from ._fixed_carry import (
     entries_of,
     fixed_carry,
 )
+from ._linear import Linear, Piece, TooDense, zero
 from ._loop import Loop, shape_of
-from ._pieces import Linear, Piece, TooDense, zero
 from ._positions import size_of
 from ._sums import coalesced
 

@@ -10,8 +10,8 @@ from hotk._core import jaxpr_as_fun
 
 from ._coefficients import is_concrete
 from ._context import Context, Operand
+from ._linear import Budget, Linear, Piece, TooDense, variable, zero
 from ._loop import Loop, shape_of
-from ._pieces import Budget, Linear, Piece, TooDense, variable, zero
 from ._positions import every
 
 

@@ -12,8 +12,8 @@ from hotk._core import AbstractReport, JaxprEqn, source_line
 from hotk.dense import Index
 
 from ._context import Operand
+from ._linear import Linear
 from ._pattern import Pattern
-from ._pieces import Linear
 from ._positions import Positions
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hotk._core import ClosedJaxpr, JaxprEqn, ShapedArray
 
-from ._pieces import Budget
+from ._linear import Budget
 from ._positions import Shape
 
 

@@ -15,8 +15,8 @@ from hotk._core import (
 
 from ._coefficients import is_concrete, masked
 from ._context import Context, Operand, Rule, result_type
+from ._linear import Linear, with_values, zero
 from ._merge import added
-from ._pieces import Linear, with_values, zero
 
 
 def call(equation: JaxprEqn, operands: list[Operand], context: Context) -> list | None:

@@ -10,8 +10,9 @@ from hotk._core import JaxprEqn
 from ._broadcast import fitted
 from ._coefficients import Coefficient, is_concrete, masked, number_of, taken
 from ._context import Context, Operand, Rule, result_type
+from ._linear import Linear, Piece, with_values, zero
 from ._merge import added
-from ._pieces import Linear, Piece, kept, scaled, with_values, zero
+from ._pieces import kept, scaled
 
 
 def _neg(equation: JaxprEqn, operands: list[Operand], context: Context) -> list:

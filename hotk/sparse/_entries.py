@@ -1,17 +1,20 @@
 """From a linear program to its matrix by the algebra of pieces."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk.dense import promoted
+from hotk.dense import dimension, is_complex, promoted
 
 from ._assemble import Entries, assemble
 from ._context import AbstractWatch
 from ._interpret import evaluate_linear
+from ._linear import Budget, Linear, Piece, TooDense, variable, with_values
 from ._linear_program import LinearProgram
-from ._pieces import Budget, Linear, Piece, TooDense, variable, with_values
 from ._positions import Shape
 from ._structure import reshape
 
@@ -38,28 +41,38 @@ def entries(
     Raises:
         TooDense: If the budget does not suffice.
     """
-    arguments, columns = [], 0
-    for leaf in jax.tree.leaves(linear.inputs):
-        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-            raise TooDense
-        arguments.append(variable(leaf.shape, columns, valued=valued))
-        columns += leaf.size
-    results = evaluate_linear(linear.program, arguments, budget, columns, watch)
-    outputs = jax.tree.leaves(linear.outputs)
-    pieces: list[Piece] = []
+    leaves = jax.tree.leaves(linear.inputs)
+    if is_complex(leaves):
+        raise TooDense
+    first = np.cumsum([0, *(leaf.size for leaf in leaves)]).tolist()
+    m, n = dimension(linear.outputs), first[-1]
+
+    def compute() -> Linear:
+        arguments = [
+            variable(leaf.shape, i, valued=valued)
+            for leaf, i in zip(leaves, first, strict=False)
+        ]
+        results = evaluate_linear(linear.program, arguments, budget, n, watch)
+        outputs = jax.tree.leaves(linear.outputs)
+        pieces = tuple(_stacked(results, outputs))
+        if transposed:
+            turned = (Piece(p.values, p.columns, p.all_rows()) for p in pieces)
+            return Linear((n,), tuple(turned))
+        return Linear((m,), pieces)
+
+    dtype = real_dtype(linear.outputs, linear.inputs)
+    columns = m if transposed else n
+    return assemble(compute, columns, dtype, valued=valued, symmetric=symmetric)
+
+
+def _stacked(results: Sequence[object], outputs: Sequence[Any]) -> Iterator[Piece]:
+    """Yield the pieces of arrays as those of one, in which they follow each other."""
     rows = 0
     for result, output in zip(results, outputs, strict=True):
         for part in _real_parts(result, output):
-            pieces += [
-                Piece(p.values, p.all_rows() + rows, p.columns) for p in part.pieces
-            ]
+            for p in part.pieces:
+                yield Piece(p.values, p.all_rows() + rows, p.columns)
             rows += output.size
-    if transposed:
-        pieces = [Piece(p.values, p.columns, p.all_rows()) for p in pieces]
-        rows, columns = columns, rows
-    whole = Linear((rows,), tuple(pieces))
-    dtype = real_dtype(linear.outputs, linear.inputs)
-    return assemble(whole, columns, dtype, symmetric=symmetric)
 
 
 def real_dtype(*trees: PyTree) -> np.dtype:

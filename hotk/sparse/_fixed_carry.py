@@ -8,8 +8,9 @@ from jaxtyping import Array
 
 from ._carry import linear_parts
 from ._context import Context, Operand
+from ._linear import Budget, Linear, Piece, TooDense, zero
 from ._loop import Loop
-from ._pieces import Budget, Linear, Piece, TooDense, moved, zero
+from ._pieces import moved
 from ._positions import Positions, Shape, size_of
 from ._sums import coalesced
 

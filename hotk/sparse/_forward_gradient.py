@@ -8,8 +8,8 @@ from hotk.dense import dimension
 from hotk.mode import Forward
 
 from ._entries import entries
+from ._linear import Budget, TooDense
 from ._linear_program import linear_program
-from ._pieces import Budget, TooDense
 from ._vectors import unflattened
 from ._work import entries_worth
 

@@ -10,8 +10,9 @@ from hotk._core import JaxprEqn, bound
 
 from ._coefficients import is_concrete
 from ._context import Context, Operand, Rule, operand_type, result_type
+from ._linear import Linear, zero
 from ._merge import added
-from ._pieces import Linear, kept, moved, read, scaled, zero
+from ._pieces import kept, moved, read, scaled
 from ._positions import Positions, Shape, grid, strides
 from ._structure import known_start
 

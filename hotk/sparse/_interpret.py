@@ -29,8 +29,8 @@ from ._carried_values import while_by_pattern
 from ._coefficients import is_concrete
 from ._context import AbstractWatch, Context, Operand, Rule, result_type
 from ._known import evaluated, is_integral
+from ._linear import Budget, Linear, TooDense
 from ._merge import merged
-from ._pieces import Budget, Linear, TooDense
 from ._positions import size_of
 from ._scan import scan
 from ._sums import coalesced

@@ -1,16 +1,21 @@
 """Sums of arrays: equal pieces become one, and so do pieces on one diagonal."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 from ._coefficients import as_array, plus
-from ._pieces import Linear, Piece
+from ._linear import Linear, Piece
 from ._positions import Positions, Shape, every, grid, size_of, strides, unravel
 
 
 # With fewer pieces it takes longer to look for diagonals than to carry the pieces on.
 _FEW = 6
+# The ends of a diagonal are pieces of their own if what is between them is so long.
+_LONG = 2000
 
 _Box = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -45,10 +50,11 @@ def same_entries(a: Linear, b: Linear) -> bool:
 def _are_same(a: Piece, b: Piece) -> bool:
     if a.shape != b.shape or (a.rows is None) != (b.rows is None):
         return False
-    return _equal(a.columns, b.columns) and _equal(a.rows, b.rows)
+    return are_equal(a.columns, b.columns) and are_equal(a.rows, b.rows)
 
 
-def _equal(a: Positions | None, b: Positions | None) -> bool:
+def are_equal(a: Positions | None, b: Positions | None) -> bool:
+    """Whether positions are the same."""
     if a is b:
         return True
     if a is None or b is None:
@@ -58,6 +64,27 @@ def _equal(a: Positions | None, b: Positions | None) -> bool:
     # Most that differ do so at an end.
     first, last = (0,) * a.ndim, (-1,) * a.ndim
     return a[first] == b[first] and a[last] == b[last] and np.array_equal(a, b)
+
+
+def without_repetition(a: Linear) -> Linear:
+    """Add the pieces that are equal but for their values."""
+    found: dict[tuple[int, ...], list[Piece]] = {}
+    for piece in a.pieces:
+        ends = [
+            int(p[at])
+            for p in (piece.columns, piece.all_rows())
+            for at in ((0,) * p.ndim, (-1,) * p.ndim)
+            if p.size
+        ]
+        alike = found.setdefault((*piece.shape, *ends), [])
+        for i, known in enumerate(alike):
+            if _are_same(known, piece):
+                values = plus(known.values, piece.values)
+                alike[i] = Piece(values, known.rows, known.columns)
+                break
+        else:
+            alike.append(piece)
+    return Linear(a.shape, tuple(p for alike in found.values() for p in alike))
 
 
 def merged(a: Linear, dtype: np.dtype) -> Linear:
@@ -83,7 +110,8 @@ def merged(a: Linear, dtype: np.dtype) -> Linear:
         if whole is None:
             others.extend(piece for piece, _ in group)
         else:
-            others.append(_on_box(group, whole, offset, a.shape, dtype))
+            boxes = _apart([box for _, box in group], whole)
+            others += [_on_box(group, box, offset, a.shape, dtype) for box in boxes]
     return Linear(a.shape, tuple(others))
 
 
@@ -127,29 +155,63 @@ def _union(boxes: list[_Box]) -> _Box | None:
     return tuple(map(int, low)), tuple(map(int, high))
 
 
+def _apart(boxes: list[_Box], whole: _Box) -> list[_Box]:
+    """Cut what boxes of one axis fill where one of them ends, but for short parts.
+
+    In a long part the same boxes have values everywhere: no zero is filled in there,
+    which takes longer than the sum. Short parts that follow each other are one.
+    """
+    if len(whole[0]) != 1:
+        return [whole]
+    bounds = sorted({corner[0] for box in boxes for corner in box})
+    parts: list[_Box] = []
+    was_short = False
+    for a, b in itertools.pairwise(bounds):
+        is_short = b - a < _LONG
+        if is_short and was_short:
+            (a,), _ = parts.pop()
+        parts.append(((a,), (b,)))
+        was_short = is_short
+    return parts
+
+
 def _on_box(
     group: list[tuple[Piece, _Box]],
-    whole: _Box,
+    box: _Box,
     offset: int,
     shape: Shape,
     dtype: np.dtype,
 ) -> Piece:
-    """Add pieces of one diagonal as one piece of a box."""
-    low, high = whole
-    lengths = [b - a for a, b in zip(low, high, strict=True)]
+    """Add pieces of one diagonal where they are in a box, as one piece."""
+    low, high = box
+    lengths = tuple(b - a for a, b in zip(low, high, strict=True))
     total = None
-    for piece, (first, end) in group:
+    for piece, own in group:
         if piece.values is None:
             total = None
             break
-        own = [b - a for a, b in zip(first, end, strict=True)]
-        values = as_array(piece.values, piece.shape, dtype).reshape(own)
-        ends = zip(first, low, high, end, strict=True)
-        margins = [(f - a, b - e, 0) for f, a, b, e in ends]
-        if own != lengths:
-            values = lax.pad(values, jnp.zeros((), dtype), margins)
-        total = values if total is None else total + values
-    if tuple(lengths) == shape:
+        values = _values_on(piece, own, box, dtype)
+        if values is not None:
+            total = values if total is None else total + values
+    if lengths == shape:
         return Piece(total, None, every(shape) + offset)
-    rows = _rows_of(list(low), lengths, shape)
+    rows = _rows_of(list(low), list(lengths), shape)
     return Piece(total, rows, rows + offset)
+
+
+def _values_on(piece: Piece, own: _Box, box: _Box, dtype: np.dtype) -> Array | None:
+    """Return the values of a piece, whose box is `own`, on another one."""
+    first, end = (np.asarray(corner) for corner in own)
+    low, high = (np.asarray(corner) for corner in box)
+    begin, stop = np.maximum(first, low), np.minimum(end, high)
+    if (begin >= stop).any():
+        return None
+    values = as_array(piece.values, piece.shape, dtype).reshape(end - first)
+    if (begin > first).any() or (stop < end).any():
+        values = lax.slice(values, tuple(begin - first), tuple(stop - first))
+    if (begin > low).any() or (stop < high).any():
+        margins = [
+            (int(a), int(b), 0) for a, b in zip(begin - low, high - stop, strict=True)
+        ]
+        values = lax.pad(values, jnp.zeros((), dtype), margins)
+    return values

@@ -1,109 +1,23 @@
-r"""The algebra: an array whose entries are linear in `v`, as a sum of pieces.
+"""What is done to arrays that are sums of pieces: moved, read, repeated, scaled.
 
-A piece is `y[rows[s]] += values[s] * v[columns[s]]` for all `s`: `rows` and `columns`
-are known now, `values` is traced. Operations that move entries change `rows` alone and
-cost nothing at run time; products multiply `values`; broadcasts repeat a piece.
+Operations that move entries change `rows` alone and cost nothing at run time; products
+multiply `values`; broadcasts repeat a piece.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
+from ._axes import contracted, longest_last
 from ._coefficients import (
     Coefficient,
     is_number,
     reshaped,
-    short_sum,
     taken,
     times,
 )
-from ._positions import Positions, Shape, every
-
-
-class TooDense(Exception):
-    """The algebra would take more entries than its budget."""
-
-
-class Budget:
-    """How many entries the algebra may still make.
-
-    Attributes:
-        left: How many.
-        many: Of more entries of a pattern it is worth to look for those that repeat.
-    """
-
-    def __init__(self, entries: int) -> None:
-        self.left = entries
-        self.many = 4_000_000
-
-    def spend(self, entries: int) -> None:
-        """Count entries.
-
-        Raises:
-            TooDense: If they are more than what is left.
-        """
-        self.left -= entries
-        if self.left < 0:
-            raise TooDense
-
-
-class Piece(NamedTuple):
-    """Some entries of a linear map.
-
-    Attributes:
-        values: The coefficients.
-        rows: The entry of the result that each is added to, as a flat position; `None`
-            if the piece has the shape of the result, and entry `s` adds to entry `s`.
-        columns: The entry of `v` that each multiplies.
-    """
-
-    values: Coefficient
-    rows: Positions | None
-    columns: Positions
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of its entries."""
-        return self.columns.shape
-
-    @property
-    def size(self) -> int:
-        """The number of its entries."""
-        return self.columns.size
-
-    def all_rows(self) -> Positions:
-        """Return the row of each entry."""
-        return every(self.shape) if self.rows is None else self.rows
-
-
-class Linear(NamedTuple):
-    """An array whose entries are linear in `v`.
-
-    Attributes:
-        shape: Its shape.
-        pieces: What it is the sum of; none for zero.
-    """
-
-    shape: Shape
-    pieces: tuple[Piece, ...]
-
-    @property
-    def entries(self) -> int:
-        """The number of entries of all pieces."""
-        return sum(piece.size for piece in self.pieces)
-
-
-def zero(shape: Sequence[int]) -> Linear:
-    """Return the array that does not depend on `v`."""
-    return Linear(tuple(shape), ())
-
-
-def variable(shape: Sequence[int], first: int, *, valued: bool) -> Linear:
-    """Return a part of `v` itself, whose entries begin at a position."""
-    whole = every(shape) + first
-    return Linear(tuple(shape), (Piece(1.0 if valued else None, None, whole),))
+from ._linear import Budget, Linear, Piece
+from ._positions import Positions, Shape
 
 
 def moved(
@@ -126,7 +40,7 @@ def moved(
         if rows.min() < 0:
             changed = kept(changed, rows >= 0)
         if changed.size:
-            pieces.append(_contracted(changed))
+            pieces.append(contracted(changed))
     return Linear(tuple(shape), tuple(pieces))
 
 
@@ -196,7 +110,7 @@ def repeated(
         if not piece.size * offsets.size:
             continue
         budget.spend(piece.size * offsets.size)
-        piece = _longest_last(Piece(piece.values, piece.all_rows(), piece.columns))
+        piece = longest_last(Piece(piece.values, piece.all_rows(), piece.columns))
         assert piece.rows is not None
         shifted = offsets.reshape(copies + (1,) * piece.rows.ndim)
         inner = (1,) * len(copies) + piece.shape
@@ -212,7 +126,7 @@ def repeated(
         if nonzero is not None:
             made = kept(made, nonzero(source, rows.shape))
         if made.size:
-            pieces.append(_contracted(made) if factor is not None else made)
+            pieces.append(contracted(made) if factor is not None else made)
     return Linear(tuple(shape), tuple(pieces))
 
 
@@ -231,17 +145,6 @@ def scaled(a: Linear, factor: Coefficient) -> Linear:
         if made.size:
             pieces.append(made)
     return Linear(a.shape, tuple(pieces))
-
-
-def with_values(a: Linear, change: Callable[[Coefficient], Coefficient]) -> Linear:
-    """Change the coefficients of an array."""
-    return Linear(
-        a.shape,
-        tuple(
-            p if p.values is None else Piece(change(p.values), p.rows, p.columns)
-            for p in a.pieces
-        ),
-    )
 
 
 def kept(piece: Piece, mask: np.ndarray) -> Piece:
@@ -270,45 +173,3 @@ def _box(mask: np.ndarray, count: int) -> tuple[slice, ...] | None:
         box.append(slice(int(held[0]), int(held[-1]) + 1))
         volume *= len(held)
     return tuple(box) if volume == count else None
-
-
-def _contracted(piece: Piece) -> Piece:
-    """Sum over the axes along which neither rows nor columns change."""
-    values, rows, columns = piece
-    if rows is None:
-        return piece
-    for d in range(columns.ndim - 1, -1, -1):
-        count = columns.shape[d]
-        if count == 1 and columns.ndim > 1:
-            values = reshaped(values, columns.shape, lambda v, d=d: v.squeeze(d))
-            rows, columns = rows.squeeze(d), columns.squeeze(d)
-        elif count > 1 and _is_level(columns, d) and _is_level(rows, d):
-            if is_number(values):
-                values = times(values, float(count))
-            else:
-                values = short_sum(jnp.broadcast_to(values, columns.shape), d, count)
-            rows, columns = rows.take(0, d), columns.take(0, d)
-    return _longest_last(Piece(values, rows, columns))
-
-
-def _is_level(positions: Positions, axis: int) -> bool:
-    if positions.strides[axis] == 0:
-        return True
-    first = positions.take([0], axis)
-    if not np.array_equal(first, positions.take([-1], axis)):
-        return False
-    return bool((positions == first).all())
-
-
-def _longest_last(piece: Piece) -> Piece:
-    """Move the longest axis to the end, where XLA's vectors run along it."""
-    if piece.columns.ndim < 2:
-        return piece
-    d = int(np.argmax(piece.shape))
-    if d == piece.columns.ndim - 1 or piece.shape[d] < 4 * piece.shape[-1]:
-        return piece
-    assert piece.rows is not None
-    values = reshaped(piece.values, piece.shape, lambda v: jnp.moveaxis(v, d, -1))
-    return Piece(
-        values, np.moveaxis(piece.rows, d, -1), np.moveaxis(piece.columns, d, -1)
-    )

@@ -10,7 +10,8 @@ from hotk._core import JaxprEqn, bound
 
 from ._coefficients import taken
 from ._context import Context, Operand, Rule, operand_type, result_type
-from ._pieces import Linear, moved, read, scaled
+from ._linear import Linear
+from ._pieces import moved, read, scaled
 from ._positions import Positions, Shape, every, ravel, size_of, strides, unravel
 
 

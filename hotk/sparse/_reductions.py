@@ -7,8 +7,9 @@ import numpy as np
 from hotk._core import JaxprEqn
 
 from ._context import Context, Operand, Rule, result_type
+from ._linear import zero
 from ._merge import added
-from ._pieces import moved, repeated, zero
+from ._pieces import moved, repeated
 from ._positions import Positions, Shape, ravel, strides, unravel
 
 

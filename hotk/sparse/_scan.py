@@ -12,9 +12,10 @@ from ._carried_values import scan_by_pattern
 from ._carry import carry_kinds, held_parts, linear_parts
 from ._context import Context, Operand
 from ._fixed_carry import MOST_PASSES, fixed_carry
+from ._linear import Linear, Piece, TooDense, zero
 from ._loop import Loop, shape_of
 from ._merge import added, same_entries
-from ._pieces import Linear, Piece, TooDense, kept, moved, zero
+from ._pieces import kept, moved
 from ._positions import Positions, size_of
 from ._unrolled import one_by_one
 

@@ -15,10 +15,10 @@ from ._assemble import Entries
 from ._causes import SparsityExplanation, Watch
 from ._compressed import coloring_worth, compressed_values
 from ._entries import entries, real_dtype
+from ._linear import Budget, TooDense
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._pieces import Budget, TooDense
 from ._work import MOST, entries_worth
 
 

@@ -11,7 +11,8 @@ from hotk._core import JaxprEqn
 from ._broadcast import broadcast_in_dim
 from ._coefficients import is_concrete, reshaped
 from ._context import Context, Operand, Rule, operand_type, result_type
-from ._pieces import Linear, Piece, kept, moved, read, zero
+from ._linear import Linear, Piece, zero
+from ._pieces import kept, moved, read
 from ._positions import Positions, Shape, every, ravel, strides, unravel
 
 

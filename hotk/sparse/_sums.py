@@ -5,14 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._coefficients import as_array, taken, written
-from ._pieces import Linear, Piece
+from ._coefficients import as_array, written
+from ._linear import Linear, Piece
+from ._parts import Parts
 from ._positions import Positions, size_of
+from ._shared import Multiple
 
 
 # Entries of one position are added in so many steps at most; more, as those of a number
 # that all others depend on, as one sum.
 _MOST_TERMS = 32
+# So many groups of sums are compiled one by one, and so many factors told apart.
+_MOST_GROUPS, _MOST_FACTORS = 24, 8
 # So many of these sums are written one by one.
 _FEW_SUMS = 8
 # A table may have so many entries for each number that is looked up in it.
@@ -38,10 +42,11 @@ def coalesced(a: Linear, columns: int, dtype: np.dtype) -> Linear:
         keys = distinct(rows * columns + cols, size_of(a.shape) * columns)
         return Linear(a.shape, (Piece(None, *np.divmod(keys, columns)),))
     order, first, counts = sorted_positions(rows, cols, columns)
-    parts = Parts([as_array(p.values, p.shape, dtype).reshape(-1) for p in pieces])
-    values, placed = summed(parts, order, first, counts)
+    arrays = [as_array(p.values, p.shape, dtype).reshape(-1) for p in pieces]
+    parts = Parts([Multiple(1.0, array) for array in arrays])
+    sums, placed = summed(parts, order, first, counts)
     at = order[first][placed]
-    return Linear(a.shape, (Piece(values, rows[at], cols[at]),))
+    return Linear(a.shape, (Piece(written(*sums), rows[at], cols[at]),))
 
 
 def distinct(keys: Positions, count: int) -> Positions:
@@ -58,11 +63,23 @@ def distinct(keys: Positions, count: int) -> Positions:
 
 
 def sorted_positions(
-    rows: Positions, cols: Positions, columns: int
+    rows: Positions, cols: Positions, columns: int, kinds: Positions | None = None
 ) -> tuple[Positions, Positions, Positions]:
-    """Sort positions; return the order, where each position begins, and its entries."""
+    """Sort positions; return the order, where each position begins, and its entries.
+
+    Args:
+        rows: The rows.
+        cols: The columns.
+        columns: How many columns there are.
+        kinds: What to sort the entries of one position by.
+    """
     keys = rows * columns + cols
-    order = np.argsort(keys, kind="stable")
+    if kinds is None:
+        order = np.argsort(keys, kind="stable")
+    else:
+        order = np.argsort(
+            keys * (int(kinds.max(initial=0)) + 1) + kinds, kind="stable"
+        )
     keys = keys[order]
     new = np.ones(keys.size, bool)
     new[1:] = keys[1:] != keys[:-1]
@@ -70,76 +87,68 @@ def sorted_positions(
     return order, first, np.diff(np.append(first, keys.size))
 
 
-def read_at(a: Array, places: Positions) -> Array:
-    """Return the entries of an array of one axis at places."""
-    return jnp.broadcast_to(taken(a, places), places.shape)
-
-
-class Parts:
-    """Arrays that are read as one after the other; joined only if it is needed."""
-
-    def __init__(self, parts: list[Array]) -> None:
-        self.parts = parts
-        self.bounds = np.cumsum([0, *(part.size for part in parts)])
-        self._whole: Array | None = None
-
-    def whole(self) -> Array:
-        """Return all of them as one array."""
-        if self._whole is None:
-            one = len(self.parts) == 1
-            self._whole = written(self.parts[0] if one else jnp.concatenate(self.parts))
-        return self._whole
-
-    def read(self, places: Positions) -> Array:
-        """Return the entries at places, in any order."""
-        return read_at(self.whole(), places)
-
-    def read_sorted(self, places: Positions) -> Array:
-        """Return the entries at sorted places: by slices, if these are few."""
-        runs = np.flatnonzero(np.diff(places) != 1)
-        if runs.size > 16 + 2 * len(self.parts):
-            return self.read(places)
-        slices = []
-        for k, part in enumerate(self.parts):
-            low, high = np.searchsorted(places, self.bounds[k : k + 2])
-            own = places[low:high] - self.bounds[k]
-            breaks = np.flatnonzero(np.diff(own) != 1)
-            begins = np.append(0, breaks + 1) if own.size else []
-            ends = np.append(breaks, own.size - 1) if own.size else []
-            for i, j in zip(begins, ends, strict=True):
-                slices.append(part[int(own[i]) : int(own[j]) + 1])
-        return slices[0] if len(slices) == 1 else jnp.concatenate(slices)
-
-
 def summed(
     parts: Parts, order: Positions, first: Positions, counts: Positions
-) -> tuple[Array, Positions]:
+) -> tuple[list[Array], Positions]:
     """Add the entries of each position.
 
+    Args:
+        parts: The entries.
+        order: The entries by position, and those of one position by their factors.
+        first: Where each position begins.
+        counts: How many entries it has.
+
     Returns:
-        The sums, in an order in which they are cheap, and the position of each.
+        Arrays of the sums, in an order in which they are cheap, and the position of
+        each.
     """
     if order.size <= _SHORT:
         segments = np.repeat(np.arange(first.size, dtype=np.int32), counts)
-        return _segment_sum(parts, order, segments, first.size), np.arange(first.size)
-    sums: list[Array] = []
-    places: list[Positions] = []
-    for count in np.unique(counts[counts <= _MOST_TERMS]):
-        here = np.flatnonzero(counts == count)
-        source = order[first[here][:, None] + np.arange(count)]
-        if count == 1:
-            by_place = np.argsort(source[:, 0], kind="stable")
-            here = here[by_place]
-            sums.append(parts.read_sorted(source[by_place, 0]))
-        else:
-            terms = [parts.read(source[:, q]) for q in range(count)]
-            sums.append(sum(terms[1:], terms[0]))
-        places.append(here)
+        sums = _segment_sum(parts, order, segments, first.size)
+        return [sums], np.arange(first.size)
+    if len(parts.factors) > _MOST_FACTORS:
+        parts = parts.multiplied()
+    groups = _groups(parts, order, first, counts)
+    if len(groups) > _MOST_GROUPS:
+        parts = parts.multiplied()
+        groups = _groups(parts, order, first, counts)
+    for _, entries in groups:
+        parts.prepare(entries)
+    sums = [part for _, entries in groups for part in parts.sums(entries)]
+    places = [here for here, _ in groups]
     many = np.flatnonzero(counts > _MOST_TERMS)
     if many.size:
         sums.append(_long_sums(parts, order, first[many], counts[many]))
         places.append(many)
-    return jnp.concatenate(sums), np.concatenate(places)
+    return sums, np.concatenate(places)
+
+
+def _groups(
+    parts: Parts, order: Positions, first: Positions, counts: Positions
+) -> list[tuple[Positions, Positions]]:
+    """Group positions whose entries are as many and have the same factors.
+
+    Returns:
+        For each group its positions, and their entries: a row for each position.
+    """
+    codes = counts
+    if len(parts.factors) > 1:
+        # entries of each factor, as the digits of a number
+        kinds = parts.kinds[order]
+        codes = np.zeros(counts.size, np.int64)
+        for k in range(len(parts.factors)):
+            own = np.add.reduceat(kinds == k, first, dtype=np.int64)
+            codes = codes * (_MOST_TERMS + 1) + own
+    groups = []
+    for code in np.unique(codes[counts <= _MOST_TERMS]):
+        here = np.flatnonzero((codes == code) & (counts <= _MOST_TERMS))
+        count = int(counts[here[0]])
+        entries = order[first[here][:, None] + np.arange(count)]
+        if count == 1:  # in their own order, in which they may be slices
+            by_place = np.argsort(entries[:, 0], kind="stable")
+            here, entries = here[by_place], entries[by_place]
+        groups.append((here, entries))
+    return groups
 
 
 def _long_sums(
@@ -148,13 +157,13 @@ def _long_sums(
     """Add the entries of positions that have many."""
     runs = [order[i : i + k] for i, k in zip(first, counts, strict=True)]
     if len(runs) <= _FEW_SUMS:
-        return jnp.stack([jnp.sum(parts.read_sorted(np.sort(run))) for run in runs])
+        return jnp.stack([parts.total(run) for run in runs])
     segments = np.repeat(np.arange(len(runs), dtype=np.int32), counts)
     return _segment_sum(parts, np.concatenate(runs), segments, len(runs))
 
 
 def _segment_sum(
-    parts: Parts, places: Positions, segments: np.ndarray, count: int
+    parts: Parts, entries: Positions, segments: np.ndarray, count: int
 ) -> Array:
-    terms = parts.read(places)
+    terms = parts.read(entries)
     return jax.ops.segment_sum(terms, segments, count, indices_are_sorted=True)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from hotk._core import JaxprEqn
 
 from ._context import Context, Operand, result_type
+from ._linear import Linear, zero
 from ._loop import Loop
 from ._merge import added
-from ._pieces import Linear, moved, zero
+from ._pieces import moved
 from ._positions import size_of
 from ._structure import row_of
 

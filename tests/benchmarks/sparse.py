@@ -1,4 +1,4 @@
-"""Sparse Hessians and Jacobians, in gradients, and against asdex where it is installed.
+"""Sparse Hessians and Jacobians, in gradients.
 
 `python -m tests.benchmarks.sparse`; G is one jitted gradient. Page faults dominate
 above some megabytes: `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` of glibc are
@@ -7,7 +7,6 @@ printed, and hold for all contestants.
 
 import functools
 import os
-import sys
 import time
 from collections.abc import Iterator
 
@@ -90,30 +89,8 @@ def dense() -> Iterator[Row]:
         )
 
 
-def against_asdex() -> Iterator[Row]:
-    """Compare with asdex, a pattern and a coloring of its own."""
-    try:
-        import asdex
-    except ImportError:
-        print("asdex is not installed: it is left out", file=sys.stderr)
-        return
-    for name, (make, _) in list(GOALS.items())[:4]:
-        f, n = make(N // 10)
-        x = point(n)
-        try:
-            theirs = jax.jit(asdex.hessian(f, x))
-            ours = hotk.sparse_hessian.prepare(f, x)
-            ratio = compare(
-                functools.partial(ours, x), functools.partial(theirs, x), rounds=5
-            )
-        except Exception as error:
-            print(f"asdex, {name}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield of_ratio(f"sparse_hessian, {name} n={n} / asdex", ratio, 0.25)
-
-
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     settings = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     print({name: os.environ.get(name, "default") for name in settings})
-    run(__doc__, values, jacobian, dense, against_asdex)
+    run(__doc__, values, jacobian, dense)

@@ -49,11 +49,11 @@ def _conditionals(f):
 
 
 def test_costly_residuals_are_written_once_and_cheap_ones_are_not():
-    # the entries are read once in any case: they are gathered into their order
+    # the entries of a band are computed where they stand in its rows
     cheap = lambda x: jnp.sum((x[1:] - x[:-1] ** 2) ** 2)
     costly = lambda x: jnp.sum((x[1:] - jnp.sin(x[:-1])) ** 2)
-    assert len(_conditionals(cheap)) == 1
-    assert len(_conditionals(costly)) > 1
+    assert not _conditionals(cheap)
+    assert _conditionals(costly)
 
 
 def test_an_array_of_one_known_number_is_that_number():

@@ -7,7 +7,7 @@ import pytest
 
 import hotk
 from hotk.sparse import _stages
-from hotk.sparse._pieces import TooDense
+from hotk.sparse._linear import TooDense
 from tests.sparse.programs import PROGRAMS, point
 from tests.sparse.test_programs import dense
 

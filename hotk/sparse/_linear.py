@@ -1,0 +1,107 @@
+r"""The algebra: an array whose entries are linear in `v`, as a sum of pieces.
+
+A piece is `y[rows[s]] += values[s] * v[columns[s]]` for all `s`: `rows` and `columns`
+are known now, `values` is traced. Operations that move entries change `rows` alone and
+cost nothing at run time; products multiply `values`; broadcasts repeat a piece.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ._coefficients import Coefficient
+from ._positions import Positions, Shape, every
+
+
+class TooDense(Exception):
+    """The algebra would take more entries than its budget."""
+
+
+class Budget:
+    """How many entries the algebra may still make.
+
+    Attributes:
+        left: How many.
+        many: Of more entries of a pattern it is worth to look for those that repeat.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self.left = entries
+        self.many = 4_000_000
+
+    def spend(self, entries: int) -> None:
+        """Count entries.
+
+        Raises:
+            TooDense: If they are more than what is left.
+        """
+        self.left -= entries
+        if self.left < 0:
+            raise TooDense
+
+
+class Piece(NamedTuple):
+    """Some entries of a linear map.
+
+    Attributes:
+        values: The coefficients.
+        rows: The entry of the result that each is added to, as a flat position; `None`
+            if the piece has the shape of the result, and entry `s` adds to entry `s`.
+        columns: The entry of `v` that each multiplies.
+    """
+
+    values: Coefficient
+    rows: Positions | None
+    columns: Positions
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of its entries."""
+        return self.columns.shape
+
+    @property
+    def size(self) -> int:
+        """The number of its entries."""
+        return self.columns.size
+
+    def all_rows(self) -> Positions:
+        """Return the row of each entry."""
+        return every(self.shape) if self.rows is None else self.rows
+
+
+class Linear(NamedTuple):
+    """An array whose entries are linear in `v`.
+
+    Attributes:
+        shape: Its shape.
+        pieces: What it is the sum of; none for zero.
+    """
+
+    shape: Shape
+    pieces: tuple[Piece, ...]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of all pieces."""
+        return sum(piece.size for piece in self.pieces)
+
+
+def zero(shape: Sequence[int]) -> Linear:
+    """Return the array that does not depend on `v`."""
+    return Linear(tuple(shape), ())
+
+
+def variable(shape: Sequence[int], first: int, *, valued: bool) -> Linear:
+    """Return a part of `v` itself, whose entries begin at a position."""
+    whole = every(shape) + first
+    return Linear(tuple(shape), (Piece(1.0 if valued else None, None, whole),))
+
+
+def with_values(a: Linear, change: Callable[[Coefficient], Coefficient]) -> Linear:
+    """Change the coefficients of an array."""
+    return Linear(
+        a.shape,
+        tuple(
+            p if p.values is None else Piece(change(p.values), p.rows, p.columns)
+            for p in a.pieces
+        ),
+    )

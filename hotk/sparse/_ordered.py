@@ -1,0 +1,97 @@
+"""Numbers put into the order of a matrix: side by side where its rows repeat."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._coefficients import read_at, written
+from ._positions import Positions
+
+
+# With more entries in a row a gather is faster.
+_MOST_COLUMNS = 3
+# So many rows at least, and so many runs of entries outside of them at most.
+_LEAST_ROWS, _MOST_RUNS = 1000, 32
+
+
+class _Band(NamedTuple):
+    """Rows of which each is the one before it, read one place further.
+
+    Attributes:
+        begin: Where they begin among all entries.
+        end: Where they end.
+        columns: How many entries each has.
+    """
+
+    begin: int
+    end: int
+    columns: int
+
+
+def in_order(arrays: Sequence[Array], places: Positions) -> Array:
+    """Return `jnp.concatenate(arrays)[places]`.
+
+    The rows of a band matrix are columns that stand side by side: XLA computes them
+    there. Otherwise the arrays are written, and gathered.
+    """
+    bounds = np.cumsum([0, *(array.size for array in arrays)])
+    which = np.searchsorted(bounds, places, "right") - 1
+    band = _band(places, which)
+    if band is None:
+        return read_at(written(*arrays), places)
+
+    def part(first: int, count: int) -> Array:
+        i = which[first]
+        begin = int(places[first] - bounds[i])
+        return arrays[i][begin : begin + count]
+
+    rows = (band.end - band.begin) // band.columns
+    columns = [part(band.begin + k, rows) for k in range(band.columns)]
+    body = jnp.stack(columns, axis=1).reshape(-1)
+    before = _runs(places, which, 0, band.begin)
+    after = _runs(places, which, band.end, places.size)
+    parts = [[part(*run) for run in runs] for runs in (before, after)]
+    return jnp.concatenate([*parts[0], body, *parts[1]])
+
+
+def _band(places: Positions, which: Positions) -> _Band | None:
+    """Return the band that all entries but a few runs are in, if there is one.
+
+    Args:
+        places: Where entries are read.
+        which: In which array.
+    """
+    half = places.size // 2
+    for columns in range(1, _MOST_COLUMNS + 1):
+        if places.size < columns * _LEAST_ROWS:
+            return None
+        near = places[half - columns : half + columns]
+        if (near[columns:] - near[:columns] != 1).any():
+            continue
+        further = places[columns:] - places[:-columns] == 1
+        breaks = np.flatnonzero(~further | (which[columns:] != which[:-columns]))
+        begin = int(breaks[breaks < half].max(initial=-1)) + 1
+        end = int(breaks[breaks >= half].min(initial=further.size)) + columns
+        end -= (end - begin) % columns
+        outside = ((0, begin), (end, places.size))
+        runs = sum(len(_runs(places, which, *ends)) for ends in outside)
+        if end - begin >= columns * _LEAST_ROWS and runs <= _MOST_RUNS:
+            return _Band(begin, end, columns)
+    return None
+
+
+def _runs(
+    places: Positions, which: Positions, begin: int, end: int
+) -> list[tuple[int, int]]:
+    """Return where entries in a range are read one after the other, and how many."""
+    if begin == end:
+        return []
+    here, array = places[begin:end], which[begin:end]
+    breaks = np.flatnonzero((np.diff(here) != 1) | (np.diff(array) != 0)) + 1
+    firsts = np.concatenate([[0], breaks, [end - begin]])
+    pairs = itertools.pairwise(firsts)
+    return [(begin + int(a), int(b - a)) for a, b in pairs]
