@@ -92,7 +92,7 @@ def sorts(transform):
     [
         (optax.sgd(0.1), 1),  # value and gradient
         (optim.newton_cg(1.0), 2),  # the linearization
-        (optim.newton_cg(), 4),  # a trial of the line search, and a slope in doubt
+        (optim.newton_cg(), 3),  # a trial of the line search
         (optim.trust_region(), 4),  # the same, of a trial and of a step in doubt
     ],
     ids=["sgd", "newton_cg(1.0)", "newton_cg", "trust_region"],
@@ -115,7 +115,7 @@ def matrix_products(transform):
     ("transform", "number"),
     [
         (optim.scale_by_newton_cg(), 2 + 2),
-        (optim.newton_cg(), 2 + 2 + (2 + 1)),  # and value and slope of the line search
+        (optim.newton_cg(), 2 + 2 + 2),  # and value with slope of the line search
         (optim.trust_region(), 2 + 2 + (2 + 1)),  # the first radius is of a trial
     ],
     ids=["scale_by_newton_cg", "newton_cg", "trust_region"],
