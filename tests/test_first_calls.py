@@ -22,6 +22,7 @@ CALLS = {
     "hotk.HessianOperator(f, x).matrix()": 1,
     "hotk.HessianOperator(f, x).eigh(2)": 1,
     "hotk.HessianOperator(f, x).solve(v)": 1,
+    "hotk.HessianOperator(lambda x: -f(x), x).solve(v)": 2,  # and the matrix
     "hotk.HessianOperator(f, x).cholesky()": 1,
     "hotk.HessianOperator(f, x).inertia()": 1,
     "hotk.estimate.trace(hotk.HessianOperator(f, x), key)": 1,

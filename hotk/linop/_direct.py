@@ -4,6 +4,7 @@ On the host, by NumPy: a first call compiles the matrix, which is one product wi
 several vectors, and nothing else.
 """
 
+import dataclasses
 from typing import Any, TypeAlias
 
 import jax
@@ -13,10 +14,11 @@ import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import Tracer, Vector, from_host, in_trace
+from hotk._core import RealNumber, Tracer, Vector, from_host, in_trace
 
 from . import space
 from ._linear_map import AbstractLinearMap
+from ._solution import Method, Reason, Solution
 
 
 # Up to this dimension all products, several at once, are cheaper than an iteration that
@@ -75,6 +77,50 @@ def decomposed(a: Matrix) -> tuple[Float[np.ndarray, " n"], Matrix]:
     if not np.isfinite(a).all():
         return np.full(len(a), np.nan), np.full_like(a, np.nan)
     return np.linalg.eigh(a)
+
+
+def solved(
+    operator: AbstractLinearMap, b: Vector, tol: RealNumber, by_cg: Solution
+) -> Solution | None:
+    """Solve `A x = b` by the eigenvectors of the matrix, for an indefinite operator.
+
+    Args:
+        operator: A symmetric operator whose matrix is cheap.
+        b: The right-hand side, in working precision.
+        tol: The largest residual over the norm of `b` that counts as converged.
+        by_cg: Where conjugate gradients met that the operator is indefinite.
+
+    Returns:
+        The solution, that of least norm of the least-squares problem if eigenvalues are
+        zero up to rounding. `None` if the matrix is not finite.
+    """
+    matrix, like = matrix_on_host(operator), operator.like
+    values, vectors = decomposed(matrix)
+    if not np.isfinite(values).all():
+        return None
+    n, dtype = len(values), space.scalar_dtype(b)
+    right = as_rows(jax.tree.map(lambda a: np.asarray(a)[None], b))[0]
+    precision = jnp.finfo(jax.tree.leaves(like)[0].dtype).eps
+    is_zero = np.abs(values) <= float(precision) * n * np.max(np.abs(values))
+    inverse = np.where(is_zero, 0, 1 / np.where(is_zero, 1, values))
+    x = as_vectors(vectors @ (inverse * (vectors.T @ right)), like)
+    # of the solution in its own precision
+    rounded = as_rows(jax.tree.map(lambda a: np.asarray(a)[None], x))[0]
+    r = right - matrix @ rounded
+    residual, length = np.linalg.norm(r), np.linalg.norm(right)
+    relative = residual / (length or 1)
+    singular = Reason.least_squares if is_zero.any() else Reason.stagnated
+    number = lambda a: on_device(a, dtype, like)
+    return dataclasses.replace(
+        by_cg,
+        x=x,
+        iterations=from_host(int(by_cg.iterations) + n, by_cg.iterations.dtype),
+        residual=number(residual),
+        relative=number(relative),
+        model=number(-rounded @ (right + r) / 2),
+        reason=Reason.converged if relative <= 1.5 * float(tol) else singular,
+        method=Method.direct,
+    )
 
 
 def is_on_host(a: Array) -> bool:

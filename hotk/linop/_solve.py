@@ -57,9 +57,10 @@ def solve(
     """Solve `A x = b` by conjugate gradients; by minimal residuals if it is indefinite.
 
     Conjugate gradients stop where they meet a direction without positive curvature.
-    Minimal residuals then go on from the point reached. `method` and `definite` of the
-    solution tell which was used, and `curvature` and `direction` are those that
-    conjugate gradients met.
+    Minimal residuals then go on from the point reached; up to a dimension of 128, and
+    outside of transformations, the system is solved by the eigenvectors of the matrix
+    instead, n products. `method` and `definite` of the solution tell which was used,
+    and `curvature` and `direction` are those that conjugate gradients met.
 
     A sparse matrix of 2000 rows or more is factorized where conjugate gradients need
     more than 100 products, or at once where factors are cheaper than those. Whether it
@@ -152,8 +153,14 @@ def solve(
         indefinite = by_cg.reason == Reason.negative_curvature
         indefinite &= by_cg.iterations < most
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
-    indefinite = is_known_as(by_cg.reason, Reason.negative_curvature)
-    return go_on(by_cg) if indefinite and int(by_cg.iterations) < most else by_cg
+    if not is_known_as(by_cg.reason, Reason.negative_curvature):
+        return by_cg
+    if method is None and not iteration and _direct.is_small(operator):
+        # less to compile than another iteration
+        found = _direct.solved(operator, operator.vector(b, "solve(A, b)"), tol, by_cg)
+        if found is not None:
+            return found
+    return go_on(by_cg) if int(by_cg.iterations) < most else by_cg
 
 
 def _sparse(

@@ -25,7 +25,7 @@ from ._line_search import (
 )
 from ._linear_solver import LinearSolver as LinearSolver
 from ._local import Outcome as Outcome
-from ._minimize import minimize as minimize
+from ._minimize import minimize as minimize, step_info as step_info
 from ._minimum import Minimum as Minimum, Stop as Stop
 from ._moments import DiagonalState as DiagonalState
 from ._natural_gradient import (

@@ -1,4 +1,4 @@
-"""`scale_by_line_search`: the length of a step, by values alone."""
+"""`scale_by_line_search`: the length of a step, by values and slopes along it."""
 
 import inspect
 from collections.abc import Mapping
@@ -35,27 +35,37 @@ class LineSearchState(NamedTuple):
     outcome: Outcome
 
 
+# What is evaluated next: the point itself, the whole step, or another length.
+_START, _FIRST, _NEXT = range(3)
+
+
 class _Search(NamedTuple):
+    """What is known along the step.
+
+    Value and slope stand in the program once, for the point and for all trials: each
+    copy of a large objective would take the compiler as long again.
+
+    Attributes:
+        phase: What is evaluated next.
+        start: The value at the point.
+        slope: The slope there.
+        t: The last length, or the best one while it grows.
+        y: The value there.
+        evaluations: How many lengths were tried.
+        growing: Whether the lengths grow.
+        running: Whether there is one to try.
+        agreed: Whether the slopes have taken the step that the values refused.
+    """
+
+    phase: Int[Array, ""]
+    start: Scalar
+    slope: Scalar
     t: Scalar
     y: Scalar
     evaluations: Int[Array, ""]
     growing: Bool[Array, ""]
     running: Bool[Array, ""]
-    doubtful: Bool[Array, ""]
-
-
-class _Rounds(NamedTuple):
-    """The search, and the slopes that it asks for: at its start, and where in doubt.
-
-    Value and slope stand in the program once each, in two loops, one in the other:
-    each copy of a large objective would take the compiler as long again.
-    """
-
-    begun: Bool[Array, ""]
-    start: Scalar
-    slope: Scalar
     agreed: Bool[Array, ""]
-    search: _Search
 
 
 @of_steps
@@ -145,89 +155,76 @@ def _line_search(
     )
     one, none = jnp.ones((), dtype), jnp.zeros((), int)
     no, nothing = jnp.zeros((), bool), jnp.zeros((), dtype)
-    value = lambda t: local.at(_moved(local.x, step, t)).astype(dtype)
 
-    def value_and_slope(begun: Bool[Array, ""]) -> tuple[Scalar, Scalar]:
-        # at the point itself before the search, then at its first trial
-        point = _moved(local.x, step, begun.astype(dtype))
-        y, slope = Local(local.f, point, local.mode).value_and_slope(step)
-        return y.astype(dtype), slope.astype(dtype)
-
-    def noticed(begun: Bool[Array, ""]) -> tuple[Scalar, Scalar]:
-        if local.known is None:
-            return value_and_slope(begun)
-        y, slope = (a.astype(dtype) for a in local.value_and_slope(step))
-        return jax.lax.cond(begun, value_and_slope, lambda begun: (y, slope), begun)
-
-    def good(r: _Rounds, t: Scalar, y: Scalar) -> Bool[Array, ""]:
+    def good(s: _Search, t: Scalar, y: Scalar) -> Bool[Array, ""]:
         # a decrease that is lost in rounding cannot be asked for
-        asked, rounding = c1 * t * r.slope, jnp.finfo(dtype).eps * jnp.abs(r.start)
-        enough = y <= r.start + jnp.where(-asked > rounding, asked, 0)
+        asked, rounding = c1 * t * s.slope, jnp.finfo(dtype).eps * jnp.abs(s.start)
+        enough = y <= s.start + jnp.where(-asked > rounding, asked, 0)
         return enough & jnp.isfinite(y)
 
-    def shrunk(r: _Rounds, t: Scalar, y: Scalar) -> Scalar:
-        curvature = y - r.start - t * r.slope  # of the parabola, over t squared
-        best = -r.slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
+    def shrunk(s: _Search) -> Scalar:
+        t, y = s.t, s.y
+        curvature = y - s.start - t * s.slope  # of the parabola, over t squared
+        best = -s.slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
         convex = jnp.isfinite(y) & (curvature > 0)
         factor = jnp.where(convex, jnp.clip(best, 0.1, shrink), shrink)
         # a step of rounded curvature may be too long by many powers of ten
         return t * jnp.where(jnp.isfinite(y), factor, shrink**7)
 
-    def trial(r: _Rounds, s: _Search) -> _Search:
-        first = s.evaluations == 0
-        t = jnp.where(s.growing, grow * s.t, shrunk(r, s.t, s.y))
+    def evaluated(s: _Search) -> _Search:
+        first = s.phase == _FIRST
+        t = jnp.where(s.growing, grow * s.t, shrunk(s))
         t = jnp.where(first, one, t)
-        y = value(t)
-        enough = good(r, t, y)
-        straight = enough & (y - r.start <= r.slope)  # no positive curvature along it
+        t = jnp.where(s.phase == _START, 0, t)
+        at = Local(local.f, _moved(local.x, step, t), local.mode)
+        y, slope = (a.astype(dtype) for a in at.value_and_slope(step))
+        begun = s._replace(start=y, slope=slope, running=slope < 0)
+        begins, tried = s.phase == _START, trial(s, t, y, slope)
+        after = jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, tried)
+        return after._replace(phase=jnp.minimum(s.phase + 1, _NEXT))
+
+    def trial(s: _Search, t: Scalar, y: Scalar, slope: Scalar) -> _Search:
+        first = s.phase == _FIRST
+        enough = good(s, t, y)
+        straight = enough & (y - s.start <= s.slope)  # no positive curvature along it
         better = enough & (y < s.y)
         passed = s.growing & ~better & ~first  # the one before was the best
         # f sums many terms, each with a rounding of its own: its noise is many
-        noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(r.start)
-        below = (-r.slope <= noise) & (jnp.abs(y - r.start) <= noise)
+        noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(s.start)
+        below = (-s.slope <= noise) & (jnp.abs(y - s.start) <= noise)
+        agrees = -(s.slope + slope) / 2 >= -c1 * s.slope
+        agreed = first & ~enough & below & agrees
         running = jnp.where(s.growing, better, ~enough)
-        return _Search(
+        return s._replace(
             t=jnp.where(passed, s.t, t),
             y=jnp.where(passed, s.y, y),
             evaluations=s.evaluations + 1,
             growing=jnp.where(first, straight, s.growing & better),
-            running=(r.slope < 0) & jnp.where(first, straight | ~enough, running),
-            doubtful=first & (r.slope < 0) & ~enough & below,
+            running=jnp.where(first, straight | ~enough, running) & ~agreed,
+            agreed=s.agreed | agreed,
         )
 
-    def one_round(r: _Rounds) -> _Rounds:
-        y, slope = noticed(r.begun)
-        agreed = r.begun & (-(r.slope + slope) / 2 >= -c1 * r.slope)
-        r = r._replace(
-            start=jnp.where(r.begun, r.start, y),
-            slope=jnp.where(r.begun, r.slope, slope),
-            agreed=agreed,
-        )
-        search = r.search._replace(running=r.search.running & ~agreed, doubtful=no)
-        more = lambda s: (
-            s.running
-            & ~s.doubtful
-            & (s.evaluations < jnp.maximum(numbers["max_evaluations"], 1))
-        )
-        search = jax.lax.while_loop(more, lambda s: trial(r, s), search)
-        return r._replace(begun=~no, search=search)
-
-    begin = _Search(one, nothing, none, no, ~no, no)
+    phase, start, slope = jnp.asarray(_START), nothing, nothing
+    if local.known is not None:
+        start, slope = (a.astype(dtype) for a in local.value_and_slope(step))
+        phase = jnp.asarray(_FIRST)
+    most = jnp.maximum(numbers["max_evaluations"], 1)
     end = jax.lax.while_loop(
-        lambda r: ~r.begun | r.search.doubtful,
-        one_round,
-        _Rounds(no, nothing, nothing, no, begin),
+        lambda s: (s.phase == _START) | (s.running & (s.evaluations < most)),
+        evaluated,
+        _Search(phase, start, slope, one, nothing, none, no, slope < 0, no),
     )
-    start, slope, agreed, search = end.start, end.slope, end.agreed, end.search
-    found = (agreed | good(end, search.t, search.y)) & (slope < 0) & jnp.isfinite(start)
-    length = jnp.where(found, search.t, 0)
+    slope = end.slope
+    found = (end.agreed | good(end, end.t, end.y)) & (slope < 0)
+    found &= jnp.isfinite(end.start)
+    length = jnp.where(found, end.t, 0)
     outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)
-    outcome = Outcome.where(is_finite(start, slope), outcome, Outcome.not_finite)
-    actual = jnp.where(found, start - search.y, 0)
+    outcome = Outcome.where(is_finite(end.start, slope), outcome, Outcome.not_finite)
+    actual = jnp.where(found, end.start - end.y, 0)
     scaled = space.choose(found, space.times(length, step), space.zeros(step))
     return scaled, LineSearchState(
-        length, search.evaluations, -length * slope, actual, outcome
+        length, end.evaluations, -length * slope, actual, outcome
     )
 
 

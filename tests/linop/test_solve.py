@@ -1,5 +1,7 @@
 """Linear systems: right answers, and the truth where there is none."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +70,38 @@ def test_an_indefinite_system_is_solved_and_called_indefinite(solver):
 def test_a_definite_operator_is_left_to_conjugate_gradients():
     A, b = symmetric([1.0, 2.0, 3.0]), vector(3)
     assert operator(A).solve(b).method == Method.cg
-    assert operator(-A).solve(b).method == Method.minres
+    assert operator(-A).solve(b, method="iterative").method == Method.minres
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+def test_a_small_indefinite_system_is_solved_from_its_matrix(dtype):
+    A = symmetric([1.0, 4.0, -2.0, -9.0, 3.0], dtype=dtype)
+    b = vector(5).astype(dtype)
+    found = operator(A).solve(b)
+    exact = np.linalg.solve(A.astype(float), b.astype(float))
+    close = functools.partial(np.testing.assert_allclose, rtol=50 * np.finfo(dtype).eps)
+    assert found.method == Method.direct
+    assert found.converged
+    assert not found.definite
+    assert found.x.dtype == dtype
+    close(found.x, exact)
+    close(found.model, -exact @ b / 2, rtol=1e-5)
+    # within a transformation, or with limits of an iteration, there is one
+    A = operator(A)
+    assert jax.jit(lambda b: A.solve(b))(b).method == Method.minres
+    assert A.solve(b, max_steps=20).method == Method.minres
+    assert A.solve(b, x0=b).method == Method.minres
+
+
+def test_a_small_singular_system_is_solved_in_the_sense_of_least_squares():
+    A = operator(np.diag([2.0, -1.0, 0.0]))
+    found = A.solve(np.array([2.0, 3.0, 5.0]))
+    np.testing.assert_allclose(found.x, [1.0, -3.0, 0.0], atol=1e-14)
+    assert found.reason == hotk.linop.Reason.least_squares
+    np.testing.assert_allclose(found.residual, 5.0)
+    consistent = A.solve(np.array([2.0, 3.0, 0.0]))
+    np.testing.assert_allclose(consistent.x, [1.0, -3.0, 0.0], atol=1e-14)
+    assert consistent.converged
 
 
 @pytest.mark.thinned(1)

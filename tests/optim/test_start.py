@@ -92,7 +92,7 @@ def sorts(transform):
     [
         (optax.sgd(0.1), 1),  # value and gradient
         (optim.newton_cg(1.0), 2),  # the linearization
-        (optim.newton_cg(), 4),  # a trial of the line search, and a slope in doubt
+        (optim.newton_cg(), 3),  # a trial of the line search
         (optim.trust_region(), 4),  # the same, of a trial and of a step in doubt
     ],
     ids=["sgd", "newton_cg(1.0)", "newton_cg", "trust_region"],
@@ -115,13 +115,62 @@ def matrix_products(transform):
     ("transform", "number"),
     [
         (optim.scale_by_newton_cg(), 2 + 2),
-        (optim.newton_cg(), 2 + 2 + (2 + 1)),  # and value and slope of the line search
+        (optim.newton_cg(), 2 + 2 + 2),  # and value with slope of the line search
         (optim.trust_region(), 2 + 2 + (2 + 1)),  # the first radius is of a trial
     ],
     ids=["scale_by_newton_cg", "newton_cg", "trust_region"],
 )
 def test_the_product_stands_in_a_step_once(transform, number):
     assert matrix_products(transform) == number
+
+
+def has_a_reverse_sweep(f, transform):
+    """Whether an update has a product with the transpose of a matrix of 3 columns."""
+    step = lambda x, v: transform.update(v, transform.init(x), x, value_fn=f)
+    x = jnp.linspace(0.1, 1.0, N)
+    found = equations(jax.make_jaxpr(step)(x, -jnp.sinh(x)).jaxpr)
+    dots = [e for e in found if e.primitive.name == "dot_general"]
+    return any(e.outvars[0].aval.shape == (N,) for e in dots)
+
+
+def test_a_line_search_takes_slopes_in_forward_mode_where_there_is_one(monkeypatch):
+    search = optim.scale_by_line_search()
+    a = C[:, :3]
+    f = lambda x: jnp.sum(jnp.cosh(x @ a))
+    back, forward = jax.custom_vjp(f), jax.custom_jvp(f)
+    back.defvjp(lambda x: (f(x), x), lambda x, u: (u * a @ jnp.sinh(x @ a),))
+    forward.defjvp(lambda x, v: (f(*x), jnp.sinh(x[0] @ a) @ (v[0] @ a)))
+    assert not has_a_reverse_sweep(f, search)
+    x = jnp.linspace(0.1, 1.0, N)
+    g = a @ np.sinh(np.asarray(x) @ a)
+    found = {}
+    for name, each in {"plain": f, "jvp": forward, "vjp": back}.items():
+        step, state = search.update(-g / 50, search.init(x), x, value_fn=each)
+        slope = -state.predicted / state.length
+        np.testing.assert_allclose(slope, -g @ g / 50, rtol=1e-12)
+        found[name] = step
+    np.testing.assert_allclose(found["plain"], found["vjp"], rtol=1e-9)
+    np.testing.assert_allclose(found["plain"], found["jvp"], rtol=1e-9)
+
+    def refuses(self, f, x, v):
+        raise NotImplementedError
+
+    monkeypatch.setattr(hotk.Forward, "along", refuses)
+    f = lambda x: jnp.sum(jnp.cosh(x @ a)) + 0
+    assert has_a_reverse_sweep(f, search)
+    step, _ = search.update(-g / 50, search.init(x), x, value_fn=f)
+    np.testing.assert_allclose(found["plain"], step, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("default_settings")
+def test_slopes_of_half_precision_are_summed_in_single():
+    n = 4096
+    f = lambda x: jnp.sum(x.astype(jnp.float32) ** 2)
+    x = jnp.ones(n, jnp.bfloat16)
+    search = optim.scale_by_line_search()
+    step = -jnp.ones(n, jnp.bfloat16)
+    _, state = search.update(step, search.init(x), x, value_fn=f)
+    assert state.predicted == 2 * n * state.length
 
 
 # ----- Hyperparameters
@@ -260,6 +309,37 @@ def test_a_step_takes_so_many_vectors_besides_its_product(make, vectors, as_one)
     vector = sum(a.size for a in x) * 4
     more = bytes_of(step) - bytes_of(product)
     assert more <= vectors[as_one] * vector
+
+
+@pytest.mark.usefixtures("default_settings")
+def test_step_info_tells_the_memory_of_a_step_and_runs_nothing():
+    n = 1 << 18
+    x, vector = jnp.full(n, 0.5), 4 * n
+    f = lambda x: jnp.sum(jnp.cosh(x))
+    transform = optim.newton_cg()
+    with compiles() as count:
+        info = optim.step_info(f, x, transform)
+    assert count() == 1
+    assert info.mode == "forward over reverse"
+    run = jax.jit(lambda x: optim.minimize(f, x, transform, max_steps=64).x)
+    memory = run.lower(x).compile().memory_analysis()
+    assert 0.8 < info.temporary_bytes / memory.temp_size_in_bytes < 1.25
+    # two more than in a step: the loop keeps point and gradient
+    assert info.temporary_bytes < 10.5 * vector
+    with compiles() as count:
+        found = optim.minimize(f, x, transform)
+    assert count() == 0
+    assert found.converged
+
+
+def test_step_info_refuses_what_minimize_refuses_and_tracers():
+    f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.ones(2)
+    with pytest.raises(TypeError, match=r"step_info.*factory"):
+        optim.step_info(f, x, optim.newton_cg)
+    with pytest.raises(TypeError, match=r"step_info.*outside"):
+        jax.jit(lambda x: optim.step_info(f, x, optim.newton_cg()).flops)(x)
+    with pytest.raises(hotk.OutputError):
+        optim.step_info(lambda x: x, x, optim.newton_cg())
 
 
 # ----- Norms

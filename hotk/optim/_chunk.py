@@ -1,0 +1,202 @@
+"""`chunk`: the steps of `minimize` that are one program."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from hotk._core import Gradient, Point, Scalar
+from hotk.linop import space
+from hotk.mode import Nested
+
+from ._flat import Known, on_flat, stepping
+from ._local import is_finite
+from ._minimum import Stop
+from ._whole import Transform
+
+
+class Limits(NamedTuple):
+    """What a chunk of steps goes on from.
+
+    Attributes:
+        tol: The largest norm of a gradient that is small.
+        xtol: The largest relative length of a step that is small.
+        rtol: The largest relative change of point and value that is small.
+        most: The most steps of all chunks.
+        steps: How many there were.
+        still: How many of the last ones changed nothing.
+        curvature: The smallest one so far.
+    """
+
+    tol: Scalar
+    xtol: Scalar
+    rtol: Scalar
+    most: Int[Array, ""]
+    steps: Int[Array, ""]
+    still: Int[Array, ""]
+    curvature: Scalar
+
+
+class Iterate(NamedTuple):
+    """The state of the loop: the point, what is known there, and why to stop.
+
+    Attributes:
+        x: The point.
+        y: The value there.
+        gradient: The gradient there.
+        size: The norm of the gradient.
+        state: The state of the transformation.
+        steps: Steps so far, of all chunks.
+        done: Whether there is a reason to stop.
+        reason: The reason.
+        still: How many of the last steps changed nothing.
+        curvature: The smallest one so far.
+        start: The value before the first step of this chunk.
+        values: The value after each step of this chunk.
+        taken: Steps of this chunk.
+    """
+
+    x: Point
+    y: Scalar
+    gradient: Gradient
+    size: Scalar
+    state: optax.OptState
+    steps: Int[Array, ""]
+    done: Bool[Array, ""]
+    reason: Stop
+    still: Int[Array, ""]
+    curvature: Scalar
+    start: Scalar
+    values: Float[Array, " length"]
+    taken: Int[Array, ""]
+
+
+def chunk(
+    f: Callable[..., Any],
+    x: Point,
+    c: tuple[optax.OptState, Limits, tuple[Any, ...]],
+    mode: Nested,
+    *,
+    transform: Transform,
+    length: int,
+    flat: bool,
+    by_steps: bool,
+) -> Iterate:
+    """Make at most `length` steps, or less until one of the reasons to stop."""
+    state, limits, captured = c
+    update = transform.update(captured)
+    dtype = space.scalar_dtype(x)
+    value_fn = lambda x: f(x)[0]
+    as_tree = (lambda v: space.unflattened(v, x)) if flat else lambda v: v
+    as_vector = space.flattened if flat else lambda v: v
+    of_vector = on_flat(f, x) if flat else f
+    nothing = jnp.zeros((), dtype)
+
+    def stepped(s: Iterate) -> tuple[Point, optax.OptState]:
+        params, gradient = as_tree(s.x), as_tree(s.gradient)
+        more: dict[str, Any] = {}
+        if transform.takes_more:
+            more = {"value": s.y, "grad": gradient, "value_fn": value_fn}
+        with stepping(Known(value_fn, params, s.y, gradient, flat)):
+            updates, after = update(gradient, s.state, params, **more)
+        return as_vector(optax.apply_updates(params, updates)), after
+
+    def step(s: Iterate) -> Iterate:
+        # The start is evaluated by the same loop: the function stands in it once.
+        begins = s.taken < 0
+        moved, after = jax.lax.cond(begins, lambda s: (s.x, s.state), stepped, s)
+        y, gradient, _ = mode.inner.gradient(of_vector, moved)
+        y = jnp.asarray(y)
+        size = space.norm(gradient)
+        finite = is_finite(moved, y, size)
+        # a sum, as in `is_finite`
+        others = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=dtype), moved, s.x)
+        same = jax.tree.reduce(jnp.add, others, nothing) == 0
+        still = jnp.where(same, s.still + 1, 0)
+        still = jnp.where(begins, s.still, still)
+        small = size <= limits.tol
+        stuck = still >= 10
+        reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
+        ends = small
+        if by_steps:  # else they would be compiled for nothing
+            reason, ends = _by_steps(s, moved, y, same, small, limits, reason)
+        reason = Stop.where(small, Stop.converged, reason)
+        reason = Stop.where(finite, reason, Stop.not_finite)
+        kept = finite | begins
+        choose = lambda new, old: space.choose(kept, new, old)
+        y = y.astype(dtype)
+        bent = _smallest_curvature(after, dtype)
+        place = jnp.where(begins, length, s.taken)
+        return Iterate(
+            x=choose(moved, s.x),
+            y=choose(y, s.y),
+            gradient=choose(gradient, s.gradient),
+            size=choose(size, s.size),
+            state=after,
+            steps=s.steps + jnp.where(begins, 0, 1),
+            done=~finite | ends | stuck,
+            reason=reason,
+            still=still,
+            curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
+            start=jnp.where(begins, y, s.start),
+            values=s.values.at[place].set(y, mode="drop"),
+            taken=s.taken + 1,
+        )
+
+    go_on = lambda s: ~s.done & (s.taken < length) & (s.steps < limits.most)
+    begin = Iterate(
+        x=as_vector(x),
+        y=nothing,
+        gradient=space.zeros(as_vector(x)),
+        size=nothing,
+        state=state,
+        steps=limits.steps,
+        done=jnp.zeros((), bool),
+        reason=Stop.most_steps,
+        still=limits.still,
+        curvature=limits.curvature,
+        start=nothing,
+        values=jnp.full(length, jnp.nan, dtype),
+        taken=-jnp.ones((), int),
+    )
+    end = jax.lax.while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
+    # The gradient is not handed out: it would be one more tree of results a chunk.
+    return end._replace(x=as_tree(end.x), gradient=None)
+
+
+def _by_steps(
+    s: Iterate,
+    moved: Point,
+    y: Scalar,
+    same: Bool[Array, ""],
+    small: Bool[Array, ""],
+    limits: Limits,
+    reason: Stop,
+) -> tuple[Stop, Bool[Array, ""]]:
+    """Return the reason to stop, given the length of a step that was taken."""
+    step, reach = space.norm(space.minus(moved, s.x)), space.norm(moved)
+    is_short = ~same & (step <= limits.xtol * (limits.xtol + reach))
+    y = y.astype(s.y.dtype)
+    is_flat = jnp.abs(y - s.y) <= limits.rtol * jnp.abs(y)
+    is_close = ~same & (step <= limits.rtol * reach) & is_flat
+    reason = Stop.where(is_close, Stop.small_change, reason)
+    reason = Stop.where(is_short, Stop.small_step, reason)
+    return reason, small | is_short | is_close
+
+
+def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
+    """Return the least of the fields `curvature` in a state, infinity if there is none.
+
+    This is where `Minimum.smallest_curvature` comes from: a state that has a field of
+    this name takes part, also within a chain.
+    """
+    found = optax.tree_utils.tree_get_all_with_path(state, "curvature")
+    least = jnp.asarray(jnp.inf, dtype)
+    for _, curvature in found:
+        known = jnp.asarray(curvature, dtype)
+        least = jnp.minimum(least, jnp.where(jnp.isnan(known), jnp.inf, known))
+    return least
