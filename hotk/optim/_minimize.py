@@ -1,7 +1,6 @@
 """`minimize`: the loop around a transformation."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int
 
 from hotk._core import (
     Gradient,
-    OutputError,
     Point,
     Scalar,
     Selection,
@@ -37,6 +35,7 @@ from ._linear_solver import asks_for_sparse
 from ._local import is_finite
 from ._minimum import Minimum, Stop
 from ._parameters import refuse_complex_parameters
+from ._residuals import explained_for_residuals
 from ._step import BoundFormula, called, run, run_with_indices
 from ._trust_region import trust_region
 from ._whole import Transform
@@ -343,7 +342,7 @@ def minimize(
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             point = eqx.combine(moving, rest)
-            with called(call), _explained_for_residuals():
+            with called(call), explained_for_residuals():
                 end: _Iterate = make(
                     f,
                     point,
@@ -377,25 +376,6 @@ def minimize(
         end.curvature,
         state,
     )
-
-
-@contextlib.contextmanager
-def _explained_for_residuals() -> Iterator[None]:
-    """Let the error for an array in place of a number say what to do with residuals."""
-    try:
-        yield
-    except OutputError as error:
-        text = str(error)
-        if text.endswith(_REDUCE):
-            error.args = (text + _RESIDUALS, *error.args[1:])
-        raise
-
-
-_REDUCE = "Reduce it with `jnp.sum` or `jnp.mean`."
-_RESIDUALS = (
-    " If these are residuals r(x), write "
-    "`minimize(hotk.curvature.LeastSquares(r), x0, hotk.optim.levenberg_marquardt())`."
-)
 
 
 def _refuse_kfac(call: str, state: optax.OptState) -> None:
