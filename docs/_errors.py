@@ -23,16 +23,8 @@ import hotk
 HEAD = """\
 # Error messages
 
-The most common mistakes, and what hotk prints for each. Every message says where the
-error is, what was expected, what was given, and how to fix it. Run
-`python docs/_errors.py` to write this page again (this one with JAX {jax}); a test
-compares it with what is printed today.
-
-Install hotk with its dependencies and nothing else:
-
-```sh
-python -m venv .venv && .venv/bin/pip install hotk && .venv/bin/python
-```
+The most common mistakes, and what hotk prints for each (with JAX {jax}). Every message
+says where the error is, what was expected, what was given, and how to fix it.
 """
 
 PARTS = [

@@ -125,10 +125,10 @@ def _of_minimize(name: str, keyword: str) -> TypeError:
     return TypeError(
         message(
             f"{name}(...)",
-            f"there is no keyword `{keyword}`: it is of the whole minimization.",
+            f"there is no keyword `{keyword}`: it belongs to `minimize`.",
             expected=f"`{ours}` of `minimize`",
             got=f"{keyword}=",
-            fix=f"Write `{call}`, or stop your own loop by it.",
+            fix=f"Write `{call}`, or check it in your own loop.",
         )
     )
 

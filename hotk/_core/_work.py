@@ -23,8 +23,10 @@ def _equation_work(equation: JaxprEqn) -> int:
         assert isinstance(aval, ShapedArray)
         return results * math.prod(aval.shape[d] for d in contracted)
     if equation.primitive.name == "conv_general_dilated":
-        kernel = equation.invars[1]
-        return results * max(_size(kernel) // max(kernel.aval.shape[0], 1), 1)  # type: ignore[attr-defined]
+        kernel = equation.invars[1].aval
+        assert isinstance(kernel, ShapedArray)
+        outputs = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
+        return results * max(kernel.size // max(outputs, 1), 1)
     return results
 
 

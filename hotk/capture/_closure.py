@@ -93,8 +93,8 @@ class Skeleton:
                 "a function that was split into arrays and code cannot be pickled.",
                 expected="use in the process that made it, or `copy.deepcopy`",
                 got="`pickle`, or another process",
-                fix="Send the function and the arguments, and make there what holds "
-                "it, such as a `HessianOperator`.",
+                fix="Send the function and the arguments, and make the operator in the "
+                "other process.",
             )
         )
 
@@ -112,10 +112,10 @@ class Skeleton:
         except Opaque as reason:  # of a class that was changed since
             problem = message(
                 self.name,
-                "it was split into arrays and code, and cannot be put together again.",
+                "it was split into arrays and code, and cannot be rebuilt.",
                 expected="its classes as they were, or other values in them",
                 got=str(reason),
-                fix="Make anew what holds it, such as an operator.",
+                fix="Make the operator, or what else contains it, again.",
             )
             raise PreparationError(problem) from None
         numbers = {id(p): leaves[p.number] for p in walk.originals}

@@ -18,17 +18,16 @@ _OBJECTS: dict[int, weakref.ref[Any]] = {}
 def static(thing: _T) -> _T:
     """Declare that a class's objects, or one object, are compared by equality.
 
-    A captured object that hotk cannot look into makes a function opaque: it is traced
-    at each call. One that is declared is compared with that of the last trace by its
-    own `==` and `hash`, as `jax.jit` compares its static arguments, and never looked
-    into, copied or walked.
+    A captured object whose state hotk cannot track makes a function opaque, so that it
+    is traced at each call. A declared object is compared with that of the last trace by
+    its own `==` and `hash`, as `jax.jit` compares its static arguments. hotk does not
+    read, copy or visit it.
 
-    You promise that two objects that are equal compute the same, now and later: that
-    whatever a function reads of the object takes part in its `==`; that it does not
-    change once it is captured; that it holds no array whose values matter, and that
-    its methods read nothing else that changes. Where that does not hold, results are
-    silently those of the first object. An equal object is kept alive until
-    `hotk.clear_cache()`.
+    Equal objects have to compute the same, now and later: everything that a function
+    reads of the object takes part in its `==`; the object does not change once it is
+    captured; it has no array whose values matter; and its methods read nothing else
+    that changes. Otherwise results are silently those of the first object. An equal
+    object is kept alive until `hotk.clear_cache()`.
 
     Args:
         thing: A class, also as its decorator; or an object that can be hashed and
@@ -38,7 +37,7 @@ def static(thing: _T) -> _T:
         The same thing.
 
     Raises:
-        HotkError: If the thing has no hash, or hotk looks into it anyway.
+        HotkError: If the thing has no hash, or is of a type that hotk always visits.
 
     Example:
         >>> @hotk.static

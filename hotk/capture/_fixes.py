@@ -45,7 +45,7 @@ FIXES: Final = (
         r"an object of type|a method of an? .* that can change|a time zone",
         "an object that may have state: an open file, a lock, an iterator, a model of "
         "another library",
-        "read what the function needs of it first, and capture that; of a model the "
+        "read what the function needs first, and capture that; for a model use the "
         "pure form, `apply(params, x)`; or use `hotk.static(its class)` if its `==` "
         "compares all that matters",
     ),
@@ -74,7 +74,7 @@ FIXES: Final = (
     Fix(
         r"it was changed while",
         "another thread that changes what the function captured",
-        "give each thread a function of its own",
+        "give each thread its own function",
     ),
     Fix(
         r"it writes or reads|it may read by|.* may read state that hotk cannot track|"

@@ -78,7 +78,7 @@ def unpickled(data: bytes) -> Closure:
                 "it captures other arrays than when the operator was pickled.",
                 expected=describe_tree(leaves),
                 got=describe_tree(list(closure.leaves)),
-                fix="Pickle the operator anew, or make it here.",
+                fix="Pickle the operator again, or make it in this process.",
             )
         )
     return Closure(tuple(leaves), closure.skeleton)

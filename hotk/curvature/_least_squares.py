@@ -18,9 +18,9 @@ from ._sample_rows import roots_of_squares, with_rows
 class LeastSquares(eqx.Module):
     r"""The function $\|r(x)\|^2 / 2$ whose Hessian is the Gauss-Newton matrix $J^T J$.
 
-    With examples r has the residuals of all of them, $r(x, e_1), \ldots, r(x, e_N)$.
-    An optimizer then knows the rows of J, and `hotk.optim.levenberg_marquardt` solves
-    systems of size N in place of n where these cost less.
+    With examples, r contains the residuals of all examples, $r(x, e_1), \ldots,
+    r(x, e_N)$. Optimizers then know the rows of J, and `hotk.optim.levenberg_marquardt`
+    solves systems of size N instead of n if these cost less.
 
     Attributes:
         residual_fn: Function `residual_fn(x, *args)` that returns a tree of residuals;
@@ -59,7 +59,7 @@ class LeastSquares(eqx.Module):
                 raise TypeError(
                     message(
                         "LeastSquares(residual_fn, examples)(x)",
-                        "several functions of residuals have no examples.",
+                        "there are several residual functions, and no examples.",
                         expected="`examples`: a tuple with a tree for each function",
                         got=f"{len(self.residual_fn)} functions and no examples",
                         fix="Give `examples=(e1, e2)`; or one function that returns a "

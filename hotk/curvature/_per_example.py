@@ -28,10 +28,10 @@ def _models(model: Any) -> Any:
 class PerExample(eqx.Module):
     r"""The function `x -> [model(x, e) for e in examples]`, as one array.
 
-    It is a model as `GaussNewton`, the Fisher matrices and the optimizers take it, that
-    also says what belongs to which example. Then the rows of its Jacobian cost one
-    gradient of one example each, and `hotk.optim.levenberg_marquardt` and
-    `natural_gradient` can solve their systems in the space of the samples.
+    Pass it as the model to `GaussNewton`, the Fisher matrices and the optimizers. It
+    knows which outputs belong to which example. So each row of its Jacobian costs one
+    gradient of one example, and `hotk.optim.levenberg_marquardt` and `natural_gradient`
+    can solve their systems in the space of the samples.
 
     Attributes:
         model: Function `model(x, example, *args)` that returns one floating array, a

@@ -213,7 +213,7 @@ class RowsProgram(NamedTuple):
 
 
 def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
-    """Find the rows of the curvature of a function, `None` if it does not tell them.
+    """Find the rows of the curvature of a function, or `None` if they are unknown.
 
     Args:
         f: A function of one argument: a `LeastSquares`, or a Gauss-Newton or Fisher

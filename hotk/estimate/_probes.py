@@ -29,7 +29,7 @@ def check_arguments(
         got = type(operator).__name__
         raise TypeError(f"`{call}`: expected an operator of `hotk`, got `{got}`.")
     if not space.dimension(space_of(operator)):
-        raise StructureError(f"`{call}`: the space of the operator has no dimension.")
+        raise StructureError(f"`{call}`: the operator has size 0.")
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")

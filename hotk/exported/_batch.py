@@ -29,7 +29,7 @@ def for_any_batch(f: Function, batch: str) -> Prepared | PreparedInOrder:
         raise ValueError(
             message(
                 call,
-                "which arguments of a function are a batch is not known.",
+                "it is not known which arguments of the function are a batch.",
                 expected="a prepared operator, whose further arguments are the batch",
                 got=function_name(f),
                 fix=fix.replace("prepare with", "pass"),
@@ -52,8 +52,8 @@ def for_any_batch(f: Function, batch: str) -> Prepared | PreparedInOrder:
         raise ValueError(
             message(
                 call,
-                "the further arguments do not have one number of examples.",
-                expected="arrays whose first axes have one size",
+                "the further arguments have different numbers of examples.",
+                expected="arrays whose first axes have the same size",
                 got=rows or "no array",
                 fix=fix,
             )

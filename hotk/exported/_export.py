@@ -28,25 +28,25 @@ def export(
     captured: Literal["constants", "arguments"] = "constants",
     path: str | os.PathLike[str] | None = None,
 ) -> bytes:
-    """Return a program in bytes, which runs without hotk and without `f`.
+    """Return a compiled program as bytes, which runs without hotk and without `f`.
 
     The program is written by `jax.export`, for all platforms at once and from any of
     them. `hotk.load` reads it. So does JAX alone, in a process that has neither hotk
     nor the code of `f`: `jax.export.deserialize(data).call(*args)`.
 
-    Trees go in and come out as dicts, lists and tuples: a module, a dataclass or a
-    named tuple is a dict of its fields, another node a tuple of its children. A leaf
-    that is not an array is part of the program, and `None` in its trees.
+    The program takes and returns dicts, lists and tuples: a module, a dataclass or a
+    named tuple becomes a dict of its fields, any other node a tuple of its children. A
+    leaf that is not an array is part of the program, and `None` in its trees.
 
     Args:
         f: A prepared operator; or a function of arrays, such as a solve or a step of an
             optimizer.
         *args: The arguments of a function: arrays, or `jax.ShapeDtypeStruct`s, whose
-            sizes may be symbolic (`jax.export.symbolic_shape`). None of a prepared
-            operator, which is exported for the arguments that it was prepared for.
-        platforms: Where the program shall run: `"cpu"`, `"cuda"`, `"rocm"`, `"tpu"`.
+            sizes can be symbolic (`jax.export.symbolic_shape`). A prepared operator
+            takes none: it is exported for the arguments that it was prepared for.
+        platforms: Where the program can run: `"cpu"`, `"cuda"`, `"rocm"`, `"tpu"`.
         batch: A name for the number of examples: the first axis of the arrays among the
-            further arguments of a prepared operator may then have any size.
+            further arguments of a prepared operator can then have any size.
         captured: Whether arrays that `f` captures are constants of the program or its
             first argument, a tuple in the order of `prepared.leaves`, or of
             `hotk.Closure.of(f).leaves`.
@@ -116,7 +116,7 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
         raise ValueError(
             message(
                 f"hotk.export({request.name})",
-                "the program calls back to Python, which no file can hold.",
+                "the program calls back to Python, which cannot be exported.",
                 expected="operations of JAX alone",
                 got="a callback, as of `jax.pure_callback` or `hotk.rule.external`",
                 fix="Write that part in JAX, or compute it outside of the program.",
@@ -166,7 +166,7 @@ def _check_options(platforms: Sequence[str], captured: str) -> None:
         raise ValueError(
             message(
                 "hotk.export(...)",
-                "`captured` is not one of the two.",
+                "there is no such choice of `captured`.",
                 expected=" or ".join(map(repr, _CAPTURED)),
                 got=repr(captured),
                 fix="Leave it out: captured arrays are then part of the program.",

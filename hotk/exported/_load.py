@@ -17,9 +17,9 @@ from ._plain import plain
 class ExportedProgram:
     """A program that `hotk.export` has written: called with arrays, in the same order.
 
-    It takes the arguments of the function that was exported, or the same with dicts,
-    lists and tuples in place of other nodes of trees, and returns dicts, lists and
-    tuples. It is a function for `jax.jit`, and is compiled at the first call for each
+    It takes the arguments of the exported function, or the same arguments with dicts,
+    lists and tuples in place of other nodes of trees. It returns dicts, lists and
+    tuples. You can use it under `jax.jit`. It is compiled at the first call for each
     set of sizes. It has no derivatives, and `jax.vmap` of it raises.
 
     Attributes:
@@ -79,10 +79,10 @@ class ExportedProgram:
 
 
 def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
-    """Return the program that `hotk.export` has written.
+    """Return a program that `hotk.export` has written.
 
     Args:
-        source: The bytes, or the path of the file that holds them.
+        source: The bytes, or the path of the file that contains them.
 
     Returns:
         The program, called as the function that was exported.

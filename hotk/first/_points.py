@@ -24,7 +24,8 @@ def refuse_complex(call: str, x: PyTree, instead: str, name: str = "x") -> None:
                 f"`{name}` has complex leaves.",
                 expected="real floating leaves",
                 got=describe_tree(x),
-                fix=f"Use `hotk.{instead}`, or split `{name}` into its two parts.",
+                fix=f"Use `hotk.{instead}`, or split `{name}` into its real "
+                "and imaginary parts.",
             )
         )
 

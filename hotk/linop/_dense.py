@@ -143,7 +143,7 @@ def _check_division(operator: AbstractLinearMap, n: int, split: Split) -> None:
         raise StructureError(
             message(
                 call,
-                f"{n} {split.by} cannot be shared out evenly.",
+                f"{n} {split.by} cannot be divided evenly.",
                 expected=f"a multiple of {split.parts}, the devices of {split.axis!r}",
                 got=f"n = {n}",
                 fix="`hotk.hessian(f, x, split=...)` divides leaf by leaf.",

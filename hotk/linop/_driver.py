@@ -107,8 +107,8 @@ def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> No
         message(
             call,
             "the result of an iteration with a stopping rule cannot be differentiated.",
-            expected="an operator and vectors that nothing is differentiated by",
-            got="a derivative by one of them",
+            expected="an operator and vectors that are held constant",
+            got="a derivative with respect to one of them",
             fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
             f"{derivative}.",
         )

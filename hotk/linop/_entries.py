@@ -209,7 +209,7 @@ def _no_part(call: str, part: object) -> TypeError:
     return TypeError(
         message(
             call,
-            "this selects no part of the space.",
+            "this does not select a part of the space.",
             expected="a path, a leaf filter, or boolean arrays that are no tracers",
             got=describe_tree(part),
             fix=fix,

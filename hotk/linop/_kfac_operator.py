@@ -290,7 +290,7 @@ def _refuse_manual_axes() -> None:
         raise ModeError(
             message(
                 CALL,
-                "inside of `shard_map` a device sees its own examples alone.",
+                "inside of `shard_map` a device has only its own examples.",
                 expected="a call outside of `jax.shard_map`",
                 got=f"the axes {', '.join(map(repr, axes))}",
                 fix="Call it outside, with arguments that are divided among devices: "

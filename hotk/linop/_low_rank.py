@@ -33,9 +33,8 @@ _AT_ONCE = 32
 class LowRank(AbstractOperator):
     r"""The symmetric operator $U \Lambda U^T + \tau (I - U U^T)$.
 
-    Its inverse is one of these as well, without a factorization: `A.inverse(damping)`
-    is a preconditioner for `A + damping * Identity()` where A is one for another
-    operator.
+    Its inverse is a `LowRank`, too, without a factorization. If A approximates an
+    operator B, `A.inverse(damping)` is a preconditioner for `B + damping * Identity()`.
 
     Attributes:
         basis: U, with orthonormal columns, flat in the order of `index`.
@@ -106,21 +105,21 @@ def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
 
     The randomized Nystrom approximation $(A \Omega) (\Omega^T A \Omega)^+ (A \Omega)^T$
     with an orthonormal $\Omega$ of `rank` columns [1] (Algorithm 2.1), as $U \Lambda
-    U^T$. For what is orthogonal to U the smallest of these eigenvalues stands, so that
-    `.inverse(damping)` is the preconditioner of [1] (1.3) up to a factor. It takes
+    U^T$. On the complement of U the operator has the smallest of these eigenvalues, so
+    that `.inverse(damping)` is the preconditioner of [1] (1.3) up to a factor. It takes
     `rank` products and two vectors of memory for each. With $\lambda_{rank}$ near the
-    damping, conjugate gradients take a few tens of steps whatever the condition is.
+    damping, conjugate gradients take a few tens of steps for any condition number.
 
     Args:
-        operator: A positive semidefinite operator: of Gauss-Newton or Fisher, or the
-            Hessian of a convex function.
-        rank: How many products.
+        operator: A positive semidefinite operator: a Gauss-Newton or Fisher matrix, or
+            the Hessian of a convex function.
+        rank: The number of products.
         key: A random key.
 
     Returns:
         A `LowRank` operator. Its eigenvalues are not negative: inside of a
-        transformation, where no error is possible, those of an indefinite operator are
-        taken as zero.
+        transformation, where no error is possible, negative eigenvalues are set to
+        zero.
 
     Raises:
         NotPositiveDefiniteError: If the operator is seen to be indefinite.

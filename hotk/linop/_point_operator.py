@@ -283,10 +283,10 @@ def _restored(
         raise StructureError(
             message(
                 operator.f.skeleton.name,
-                "it is not the function that it was when the operator was pickled.",
+                "the function has changed since the operator was pickled.",
                 expected="the same code, values and settings, and the same JAX",
                 got=_first_difference(text, here),
-                fix="Pickle the operator anew, or make it here.",
+                fix="Pickle the operator again, or make it in this process.",
             )
         )
     return operator

@@ -56,7 +56,7 @@ class Processes:
             raise ValueError(
                 message(
                     "over(..., processes=True)",
-                    "this process knows of no others.",
+                    "this process is not connected to others.",
                     expected="a run that `jax.distributed.initialize` has begun",
                     got="one process",
                     fix="Call `jax.distributed.initialize(...)` at the start of each "
@@ -158,7 +158,7 @@ class Processes:
                 "another process has failed, so this one ends its pass over the data.",
                 expected=f"results of all {self.mesh.size} processes",
                 got="; ".join(which),
-                fix="Mend what failed there.",
+                fix="Fix the error of that process.",
             )
         )
 

@@ -31,16 +31,17 @@ from ._whole import compiled
 def with_params(
     inner: optax.GradientTransformation, where: Where = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Hand all parameters on to transformations that see only some.
+    """Pass all parameters to transformations that get only some of them.
 
-    `optax.masked` and `optax.partition` hide some of the parameters, `optax.flatten`
-    makes one vector of them, and the objective needs them all, as they are. Put it
-    around them. It also hides those that have no gradient, `None`, or that a filter
-    does not select, so that `inner` may be anything: weight decay, a line search, adam.
+    `optax.masked` and `optax.partition` hide some of the parameters, and
+    `optax.flatten` passes one vector of them, but the objective needs all parameters,
+    as they are. Put `with_params` around these. It also hides parameters without a
+    gradient (`None`), and those that a filter does not select, so `inner` can be any
+    transformation, such as weight decay, a line search or adam.
 
-    Where all is made of arrays on one device, but for `value_fn=`, an update outside of
-    `jax.jit` is one program: `optax.MultiSteps` and `optax.apply_if_finite`, which by
-    themselves compile in each update, then compile once.
+    If all arguments except `value_fn=` are arrays on one device, an update outside of
+    `jax.jit` is one program. `optax.MultiSteps` and `optax.apply_if_finite`, which
+    otherwise compile in each update, then compile once.
 
     Args:
         inner: Any transformation.
@@ -49,7 +50,7 @@ def with_params(
             state.
 
     Returns:
-        The same, which gives `full_params=params` to all inside.
+        A transformation that passes `full_params=params` to all inside.
 
     Raises:
         DtypeError: If `where` selects nothing.

@@ -77,7 +77,7 @@ def loss_of(extra: Mapping[str, Any]) -> Any:
     """
     loss = extra.get("loss_fn")
     if loss is None:
-        raise TypeError("`model_fn` goes with `loss_fn`: the loss of what it returns.")
+        raise TypeError("`model_fn` needs `loss_fn`, the loss of its outputs.")
     return loss
 
 

@@ -52,8 +52,9 @@ def kfac(
             of the averages. Its options (`approximation`, `estimate`, `samples`) are
             those of all updates.
         damping: The first $\lambda$.
-        decay: Of the averages. Before update $1 / (1 - \text{decay})$ they are means of
-            all factors so far.
+        decay: Of the averages, by update: factors of k updates ago count
+            $\text{decay}^k$ as much as the new ones, however often they are computed.
+            At first the averages are means of all factors so far.
         factors_every: Factors are computed in every so many updates.
         inverses_every: Inverses are computed in every so many updates, and in the first
             three.

@@ -153,8 +153,10 @@ def _averaged(
             key=jax.random.fold_in(start, state.count),
         ).blocks
         _check_blocks(new, state.factors)
-        # those of the start are the first, so this is the one of number `count + 2`
-        weight = jnp.minimum(1 - 1 / (state.count + 2), numbers["decay"])
+        # those of the start are the first, so this is the one of number `before + 2`
+        every = jnp.maximum(numbers["factors_every"], 1)
+        before = state.count // every.astype(int)
+        weight = jnp.minimum(1 - 1 / (before + 2), numbers["decay"] ** every)
         mix = lambda old, new: _mixed(weight, old, new)
         leaves = map(mix, jax.tree.leaves(state.factors), jax.tree.leaves(new))
         return jax.tree.unflatten(jax.tree.structure(state.factors), leaves)
@@ -256,7 +258,7 @@ def _check_blocks(new: PyTree, old: PyTree) -> None:
     raise StructureError(
         message(
             CALL,
-            "the model uses its parameters otherwise than that of the curvature.",
+            "the model does not use its parameters as that of the curvature.",
             expected=f"the blocks {kinds(old)}",
             got=kinds(new),
             fix="Give the model that the `KFACOperator` was made of, with inputs that "

@@ -25,8 +25,28 @@ Numbers: TypeAlias = Mapping[str, Array]
 """What may vary from step to step without a compile, by name."""
 
 
+class AbstractCurvature(AbstractOperator):
+    """A symmetric operator of a step of an optimizer, on the space of the parameters.
+
+    Attributes:
+        point: The point, a vector of the space.
+    """
+
+    point: eqx.AbstractVar[Point]
+
+    @property
+    def like(self) -> Point:
+        """A vector of the space."""
+        return self.point
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it is symmetric: it is."""
+        return True
+
+
 @final
-class LinearizedHessian(AbstractOperator):
+class LinearizedHessian(AbstractCurvature):
     """A Hessian whose products share one linearization.
 
     `hotk.HessianOperator` holds a function and finds its program at each use, by a walk
@@ -40,16 +60,6 @@ class LinearizedHessian(AbstractOperator):
 
     product: Callable[[Tangent], Tangent]
     point: Point
-
-    @property
-    def like(self) -> Point:
-        """A vector of the space."""
-        return self.point
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether it is symmetric: it is."""
-        return True
 
     def mv(self, v: Tangent) -> Tangent:
         """Return the product with one vector."""

@@ -152,7 +152,7 @@ def preconditioning(
         raise TypeError(
             message(
                 f"{name}(preconditioner=...)",
-                "an optimizer makes its preconditioner from the curvature of a point.",
+                "an optimizer calls it with the curvature at a point.",
                 expected="a function of an operator and a random key",
                 got=describe(function),
                 fix="Write `functools.partial(hotk.linop.nystrom, rank=50)`, or "
@@ -176,7 +176,7 @@ def only_for_iterations(name: str, *choices: str) -> None:
         ValueError: If one of them is by factors.
     """
     for choice in choices:
-        if choice in ("samples", "sparse"):
+        if choice in ("samples", "sparse", "exact"):
             raise ValueError(
                 f"`{name}`: a preconditioner is for conjugate gradients, and "
                 f"{choice!r} solves by factors. Leave out one of them."

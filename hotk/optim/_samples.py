@@ -25,10 +25,10 @@ from hotk._core import (
     work,
 )
 from hotk.curvature import RowsProgram, SampleRows, rows_program
-from hotk.linop import AbstractOperator, space
+from hotk.linop import space
 
 from ._globalized import Trial
-from ._local import Linearization, Local
+from ._local import AbstractCurvature, Linearization, Local
 
 
 System: TypeAlias = Literal["auto", "parameters", "samples"]
@@ -44,7 +44,7 @@ _PASSES = 3
 
 
 @final
-class SampleGram(AbstractOperator):
+class SampleGram(AbstractCurvature):
     r"""The curvature $A^T A$ by its rows.
 
     Attributes:
@@ -54,16 +54,6 @@ class SampleGram(AbstractOperator):
 
     rows: PyTree[Float[Array, "m ..."]]
     point: Point
-
-    @property
-    def like(self) -> Point:
-        """A vector of the space."""
-        return self.point
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether it is symmetric: it is."""
-        return True
 
     @property
     def positive_semidefinite(self) -> bool:

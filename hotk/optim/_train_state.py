@@ -33,7 +33,7 @@ State = TypeVar("State", bound=_TrainState)
 
 
 def apply_gradients(state: State, *, grads: optax.Updates, **keywords: Any) -> State:
-    """Call `state.apply_gradients` with further keywords for the transformation.
+    """Call `state.apply_gradients` with more keywords for the transformation.
 
     A `TrainState` of flax calls `tx.update(grads, opt_state, params)`, without the
     objective that second-order optimizers need.
@@ -48,8 +48,8 @@ def apply_gradients(state: State, *, grads: optax.Updates, **keywords: Any) -> S
         The state after the step.
 
     Raises:
-        TypeError: If a function has a name that no update takes and none of the given
-            functions, or another keyword nearly the name of one that is taken.
+        TypeError: If no update, and none of the passed functions, takes a keyword that
+            is a function, or if a keyword looks like a misspelled one.
 
     Example:
         >>> from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """`trust_region`: steps in a region where a model is trusted."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -10,7 +10,7 @@ import optax
 from jaxtyping import ArrayLike
 
 from hotk._core import Gradient, Scalar, Where
-from hotk.linop import AbstractOperator, Reason, space, steihaug
+from hotk.linop import AbstractOperator, space
 
 from ._extra_args import restricted
 from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
@@ -22,11 +22,20 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers
+from ._preconditioner import (
+    Preconditioner,
+    Preconditioning,
+    first_preconditioner,
+    only_for_iterations,
+    preconditioner_at,
+    preconditioning,
+)
 from ._rate import scale_by_rate
 from ._secular import Region
 from ._sparse_steps import proposal
 from ._step import of_steps, those_given, transformation
 from ._subproblem import eigenmodel, in_region
+from ._truncated import length_along, truncated
 
 
 @of_steps
@@ -40,6 +49,8 @@ def scale_by_trust_region(
     linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
+    preconditioner: Preconditioner | None = None,
+    update_every: ArrayLike = 10,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model in a region where it is trusted.
 
@@ -55,6 +66,11 @@ def scale_by_trust_region(
     17.4.2). Where f is too noisy to tell, the slopes along s decide, as in the
     approximate Wolfe conditions [4] (4.1).
 
+    With a preconditioner M the region is $s^T M^{-1} s \le \Delta^2$ [3] (section 7.4),
+    an ellipsoid that is long where the curvature is small, and $\Delta$ is measured in
+    it. The first radius is that of a step along -M g. It shrinks to a quarter of itself
+    [1] (Algorithm 4.1), as the length of a step inside is not known.
+
     Args:
         radius: The first $\Delta$; if left out, the length of the step to the minimum
             of the model along -g, or 1 where the curvature along g is not positive,
@@ -68,6 +84,12 @@ def scale_by_trust_region(
         max_steps: The most products of one trial; 2 n if left out, as rounding makes n
             too few.
         max_rejections: After so many trials the step is zero.
+        preconditioner: For truncated conjugate gradients a function of the curvature at
+            a point, an operator, and a random key, as for `scale_by_newton_cg`. The
+            inverse of what it returns has to be positive definite: for a Hessian that
+            may be indefinite `hotk.linop.LeafBlocks.of(A)` serves, whose eigenvalues
+            count by their sizes. Otherwise steps are rejected.
+        update_every: How many updates one such operator serves.
 
     Returns:
         A transformation from the gradient to -s. Its update takes `value_fn=`. Its
@@ -75,8 +97,10 @@ def scale_by_trust_region(
         f never increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such subproblem or solver.
-        TypeError: If `value_fn` or `params` is missing in an update.
+        ValueError: If there is no such subproblem or solver, if `update_every` is not
+            positive, or if a preconditioner is beside the exact subproblem.
+        TypeError: If `value_fn` or `params` is missing in an update, or the
+            preconditioner is no function.
 
     Example:
         >>> f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
@@ -102,12 +126,16 @@ def scale_by_trust_region(
         )
     check_choice("trust_region", linear_solver, ("auto", "dense", "sparse"))
     exact = subproblem == "exact"
+    split = preconditioning("trust_region", preconditioner, update_every)
+    if preconditioner is not None:
+        only_for_iterations("trust_region", subproblem)
     numbers = {
         "radius": 0.0 if radius is None else radius,
         "max_radius": max_radius,
         "accept": accept,
         "max_tol": max_tol,
         "max_rejections": max_rejections,
+        "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
     return transformation(
@@ -118,9 +146,10 @@ def scale_by_trust_region(
             first_solver(linear_solver, LinearSolver.dense)
             if exact
             else LinearSolver.cg,
-        ),
+        )._replace(preconditioner=first_preconditioner(*split, params)),
         _trust_region,
         numbers,
+        preconditioner=split,
         linear_solver=linear_solver if exact else None,
     )
 
@@ -132,18 +161,26 @@ def _trust_region(
     numbers: Numbers,
     *,
     linear_solver: DenseOrSparse | None,
+    preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
     dtype = space.scalar_dtype(gradient)
     largest = numbers["max_radius"].astype(dtype)
+    near = local.linearized()
+    known = preconditioner_at(
+        "trust_region", preconditioning, numbers, state.preconditioner, near.hessian
+    )
+    M = known.inverse(jnp.zeros((), dtype))
 
     def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         length = space.norm(trial.step)
+        if M is not None:
+            along = length_along(M, gradient, trial.step)
+            length = jnp.where(radius > 0, radius, along)
         length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
         radius = jnp.where(radius > 0, radius, length)
         wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
         return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
 
-    near = local.linearized()
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     matrix = None if linear_solver is None else sparse_system(local, linear_solver)
@@ -159,11 +196,13 @@ def _trust_region(
         tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
-        propose = functools.partial(_truncated, near.hessian, gradient, limits, largest)
+        propose = functools.partial(
+            truncated, near.hessian, M, gradient, limits, largest
+        )
     if solver is not LinearSolver.cg:
         along = lambda: jnp.minimum(_along(near.hessian, gradient), largest)
         radius = jax.lax.cond(begun, lambda: radius, along)
-    return globalized_step(
+    step, after = globalized_step(
         local,
         near,
         gradient,
@@ -174,6 +213,7 @@ def _trust_region(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
+    return step, after._replace(preconditioner=known.state)
 
 
 def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
@@ -184,49 +224,6 @@ def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
     length = size**3 / jnp.where(curvature > 0, curvature, 1)
     usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
     return jnp.where(usual, length, 1).astype(size.dtype)
-
-
-def _truncated(
-    hessian: AbstractOperator,
-    gradient: Gradient,
-    limits: Mapping[str, Scalar],
-    largest: Scalar,
-    radius: Scalar,
-) -> Trial:
-    """Propose the step by conjugate gradients, without a radius their first one.
-
-    In a region as large as the first step the others would add nothing to it. So its
-    product is the one that the radius would have cost, and the Hessian stands in the
-    program once.
-    """
-    first, size = radius <= 0, space.norm(gradient)
-    # finite, with a finite square: a step to this boundary is scaled below
-    huge = jnp.finfo(size.dtype).max ** 0.45
-    widest = jnp.minimum(largest, huge * jnp.minimum(size, 1))
-    steps = jnp.where(first, 1, limits["max_steps"])
-    found = steihaug(
-        hessian,
-        gradient,
-        jnp.where(first, widest, radius),
-        tol=limits["tol"],
-        max_steps=steps,
-        verify=False,
-    )
-    bounded = found.reason == Reason.boundary
-    bounded |= (found.reason == Reason.negative_curvature) | first
-    # Without positive curvature there is no such step: one of length one is tried.
-    bent = first & ~(found.curvature > 0)
-    length = jnp.minimum(largest, 1)
-    share = jnp.where(bent, length / jnp.where(widest > 0, widest, 1), 1)
-    model = length * (length * found.curvature / 2 - size)
-    return Trial(
-        space.times(share, space.widened(found.x)),
-        jnp.where(bent, model, found.model),
-        bounded,
-        found.iterations,
-        found.curvature,
-        jnp.zeros_like(found.model),
-    )
 
 
 def _in_eigenvectors(
@@ -256,6 +253,8 @@ def trust_region(
     linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
+    preconditioner: Preconditioner | None = None,
+    update_every: ArrayLike = 10,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
@@ -271,6 +270,9 @@ def trust_region(
         linear_solver: Of the exact subproblem.
         max_steps: The most products of one trial.
         max_rejections: After so many trials the step is zero.
+        preconditioner: A function of the curvature and a random key; see
+            `scale_by_trust_region` for the region that it makes.
+        update_every: How many updates one such operator serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -292,5 +294,7 @@ def trust_region(
         linear_solver=linear_solver,
         max_steps=max_steps,
         max_rejections=max_rejections,
+        preconditioner=preconditioner,
+        update_every=update_every,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -102,22 +102,21 @@ def over_axis(
     shared: int | Sequence[int] = 0,
     has_aux: bool = False,
 ) -> OverAxis:
-    r"""Say that a function is one device's term of a mean or a sum over all devices.
+    r"""Define a function as the mean or the sum of its values over all devices.
 
     Inside of `jax.shard_map` each device has a part of the data, and `f` is the loss on
     that part. `over_axis(f, "data")` is the whole loss, $\frac{1}{P} \sum_p f_p(x)$
     over the $P$ devices of the axis, or their sum. All operators, solvers, estimates
-    and optimizers then give the same numbers on each device, those of the whole loss,
-    at any order of derivatives; a gradient, or a product with a Hessian, takes one
-    all-reduce. This holds with `check_vma=True` and `check_vma=False`.
+    and optimizers then return the results of the whole loss on each device, at any
+    order of derivatives. A gradient, or a product with a Hessian, takes one all-reduce.
+    This holds with `check_vma=True` and `check_vma=False`.
 
-    Without it, `f` is the function of one device, and so are its derivatives. JAX takes
-    `psum` and `pmean` for their own transposes with `check_vma=False`: with one of them
-    at the end of `f` its derivatives are those of one device.
+    Without it, the derivatives are those of `f` on one device. With `check_vma=False`
+    JAX treats `psum` and `pmean` as their own transposes, so this is also the case for
+    a function that ends with one of them.
 
-    What `f` computes across devices inside, such as the statistics of a batch
-    normalization by `jax.lax.pmean`, may stay. A `pmean` at its end may stay too, and
-    takes one more all-reduce.
+    `f` can contain collectives, such as `jax.lax.pmean` for the statistics of a batch
+    normalization. A `pmean` at its end is allowed, and takes one more all-reduce.
 
     Args:
         f: Function `f(x, *args)` of this device, with any output.

@@ -122,10 +122,10 @@ def _text(rule: Rule, what: str, aval: ArrayType, leaf: PyTree, which: str) -> s
     shape = ",".join(map(str, aval.shape))
     return message(
         _name(rule),
-        f"the derivative of {what} has another {which} than it.",
+        f"the derivative of {what} has another {which} than {what}.",
         expected=f"{dtype_name(aval.dtype)}[{shape}]",
         got=describe(leaf),
-        fix="Return derivatives with the shapes and dtypes of what they belong to.",
+        fix="Return each derivative with the shape and dtype of its argument.",
     )
 
 

@@ -125,7 +125,7 @@ def _mismatch(
     return StructureError(
         message(
             call,
-            "the matrices do not fit to each other.",
+            "the matrices do not fit together.",
             expected=expected,
             got=got,
             fix=f"The first is applied to {describe_tree(p.input)}, the second to "

@@ -38,7 +38,7 @@ def factorization_work(pattern: Pattern) -> float:
 def is_worth_factors(pattern: Pattern) -> bool:
     """Whether factors take less work than as many products as there are rows.
 
-    An iteration takes about so many where nothing is known of the eigenvalues.
+    An iteration takes about this many if nothing is known about the eigenvalues.
 
     Args:
         pattern: The pattern of a matrix.

@@ -15,8 +15,8 @@ from ._superlu import Factors, symmetric_factors
 class Shifted:
     r"""A symmetric matrix A whose $A + \lambda I$ is factorized for several $\lambda$.
 
-    It lives on the host, in double precision, and uses NumPy and SciPy alone: a
-    callback of JAX may make one. All factorizations share one order of the rows.
+    It is stored on the host, in double precision, and uses only NumPy and SciPy, so it
+    can be made in a callback. All factorizations share one order of the rows.
 
     Attributes:
         diagonal: The diagonal of A.

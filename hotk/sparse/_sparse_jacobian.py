@@ -43,9 +43,9 @@ def sparse_jacobian(
 ) -> SparseMatrix:
     r"""Compute the Jacobian $J_{ij} = \partial f_i / \partial x_j$ as a sparse matrix.
 
-    No sparsity pattern is given and no coloring is made, as for `hotk.sparse_hessian`,
-    which says how it is computed and what decides the pattern. It costs a few
-    evaluations of `f` where the Jacobian is sparse.
+    You give no sparsity pattern and no coloring. `hotk.sparse_hessian` says how the
+    matrix is computed and what decides the pattern. It costs a few evaluations of `f`
+    if the Jacobian is sparse.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays.

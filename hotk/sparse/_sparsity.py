@@ -151,11 +151,11 @@ def sparsity(
 ) -> Pattern | SparsityExplanation:
     r"""Find the sparsity pattern of a Hessian or a Jacobian.
 
-    It is the pattern of the program: no entry outside of it is other than zero at any
-    `x`, and an entry in it may be zero. It is found without evaluating anything, in
-    about a second for a million variables, and found once for functions with the same
-    code and captured structure. Where a part of the program is of unknown structure,
-    such as `x[jnp.argsort(x)]`, each of its results depends on all that goes in.
+    It is the pattern of the program: an entry outside of it is zero at every `x`, and
+    an entry in it may be zero. Nothing is evaluated. It takes about a second for a
+    million variables, once for functions with the same code and captured structure. In
+    a part of the program with unknown structure, such as `x[jnp.argsort(x)]`, each
+    result counts as dependent on all inputs.
 
     Args:
         f: Function `f(x, *args)`: of one real number for a Hessian, of a tree of arrays
@@ -164,8 +164,8 @@ def sparsity(
             of integers. Leaves may be `jax.ShapeDtypeStruct`s.
         *args: Further arguments of `f`.
         of: `"hessian"` or `"jacobian"`.
-        explain: Whether to say as well which operations make rows of it dense, and in
-            which lines of the code of `f` they stand.
+        explain: Whether to find the operations that make rows of it dense, and their
+            lines in the code of `f`.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
         argnums: Which argument of `f` to differentiate, by position, or several as a

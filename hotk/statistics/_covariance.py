@@ -81,8 +81,12 @@ class AbstractCovariance(AbstractOperator):
         n, dtype = self.size, self.dtype
         alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
         check_bytes("covariance", n, n * n * dtype.itemsize, alternatives)
-        roots = self.root_transposed(jnp.eye(n, dtype=dtype))
+        roots = self.root_matrix()
         return _product(roots, roots.T)
+
+    def root_matrix(self) -> Float[Array, "n m"]:
+        """Return the root as a matrix."""
+        return self.root_transposed(jnp.eye(self.size, dtype=self.dtype))
 
     def __repr__(self) -> str:
         """Show shapes and size."""
@@ -121,19 +125,9 @@ class DenseCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return _product(rows, self.matrix_root)
 
-    def matrix(
-        self,
-        block_size: int | None = None,
-        *,
-        split: By | None = None,
-        mesh_axis: str | None = None,
-    ) -> Float[Array, "n n"]:
-        """Return the matrix."""
-        if split is not None or mesh_axis is not None:
-            return AbstractOperator.matrix(
-                self, block_size, split=split, mesh_axis=mesh_axis
-            )
-        return _product(self.matrix_root, self.matrix_root.T)
+    def root_matrix(self) -> Float[Array, "n m"]:
+        """Return the root as a matrix."""
+        return self.matrix_root
 
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""

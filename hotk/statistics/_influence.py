@@ -263,8 +263,8 @@ def _warn_of_a_slope(total: Float[Array, " n"], scores: Float[Array, "N n"]) -> 
     shift = np.linalg.norm(np.asarray(total, float)) / (sizes or 1.0)
     if shift > SMALL_SHIFT:
         warnings.warn(
-            f"`{_LEAVE}`: the point is not the minimum of the sum of the losses: that "
-            f"of the quadratic there is {shift:.2g} standard errors away.",
+            f"`{_LEAVE}`: the point is not the minimum of the sum of the losses: the "
+            f"minimum of the quadratic model is {shift:.2g} standard errors away.",
             NotStationaryWarning,
             3,
         )

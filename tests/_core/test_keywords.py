@@ -113,7 +113,7 @@ def test_optimizers_send_limits_of_a_minimization_to_it(theirs, ours):
     with pytest.raises(TypeError) as error:
         hotk.optim.newton_cg(**{theirs: 1})
     text = str(error.value)
-    assert f"there is no keyword `{theirs}`: it is of the whole minimization" in text
+    assert f"there is no keyword `{theirs}`: it belongs to `minimize`" in text
     assert f"hotk.optim.minimize(f, x0, hotk.optim.newton_cg(...), {ours}=...)" in text
 
 

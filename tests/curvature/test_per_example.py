@@ -140,5 +140,5 @@ def test_empty_leaves_and_no_examples_are_values_as_others():
 
 def test_several_functions_of_residuals_need_examples(as_user):
     f = hotk.curvature.LeastSquares((lambda p, e: p - e, lambda p, e: p + e))
-    with pytest.raises(TypeError, match="several functions of residuals"):
+    with pytest.raises(TypeError, match="several residual functions"):
         f(jnp.ones(2))

@@ -120,6 +120,20 @@ def test_factors_are_averaged():
     jax.tree.map(lambda a, b: close(a, b, rtol=1e-12), state.factors, later)
 
 
+def test_averages_of_factors_now_and_then_forget_by_updates():
+    """At first they are means; then old ones count 0.8 to the power of the updates."""
+    transform = made(decay=0.8, factors_every=2)
+    state, expected = transform.init(P), None
+    for k, weight in zip(range(5), (1 / 2, None, 0.64, None, 0.64), strict=True):
+        x, labels = X[5 * k : 5 * k + 10], LABELS[5 * k : 5 * k + 10]
+        old = state.factors
+        _, state = updated(transform, state, P, x, labels)
+        new = hotk.KFACOperator(model, classified(labels), P, x).blocks
+        mixed = lambda a, b, w=weight: w * np.asarray(a) + (1 - w) * np.asarray(b)
+        expected = old if weight is None else jax.tree.map(mixed, old, new)
+        jax.tree.map(lambda a, b: close(a, b, rtol=1e-12), state.factors, expected)
+
+
 def test_factors_and_inverses_are_computed_when_it_is_time():
     transform = made(factors_every=3, inverses_every=4)
     state, p = transform.init(P), P
@@ -314,7 +328,7 @@ def test_another_use_of_the_parameters_is_refused(as_user):
         jnp.tanh(x @ p["w1"] + p["b1"][None]) @ p["w2"] + p["b2"][None] ** 3
     )
     given = {"model_fn": reshaped, "loss_fn": classified(), "inputs": (X,)}
-    with pytest.raises(hotk.StructureError, match="uses its parameters otherwise"):
+    with pytest.raises(hotk.StructureError, match="does not use its parameters as"):
         transform.update(gradient(P), transform.init(P), P, **given)
 
 

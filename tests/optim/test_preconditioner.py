@@ -108,9 +108,6 @@ def ridge(p):
 
 def test_it_runs_in_the_loop_and_with_a_filter():
     transform = hotk.optim.newton_cg(preconditioner=NYSTROM)
-    ridge = lambda p: (
-        objective(p) + 1e-3 * sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
-    )
     found = hotk.optim.minimize(ridge, P, transform, tol=1e-8)
     plain = hotk.optim.minimize(ridge, P, hotk.optim.newton_cg(), tol=1e-8)
     close(flat(found.x), flat(plain.x), rtol=1e-5, atol=1e-6)
@@ -118,6 +115,48 @@ def test_it_runs_in_the_loop_and_with_a_filter():
     found = hotk.optim.minimize(ridge, P, some, max_steps=3)
     assert not found.x["c"].any()
     assert found.x["w"].any()
+
+
+SCALES = jnp.array([1.0, 30.0, 0.2, 5.0])
+
+
+@pytest.mark.parametrize("radius", [None, 0.3])
+def test_a_region_of_a_preconditioner_is_a_ball_in_other_coordinates(radius):
+    """Steps are those of the plain method on `f(y / sqrt(d))`, until they get short."""
+    target = jnp.array([3.0, -1.0, 2.0, 1.0])
+    f = lambda x: jnp.sum(jnp.cosh(x - target)) + x[0] * x[1] - (x[2] * x[3]) ** 2 / 9
+    root = jnp.sqrt(SCALES)
+    near = lambda A, key: hotk.Diagonal(SCALES)
+    options = {"max_tol": 1e-10, "radius": radius}
+    ours = hotk.optim.trust_region(preconditioner=near, **options)
+    plain = hotk.optim.trust_region(**options)
+    h = lambda y: f(y / root)
+    x, y = jnp.zeros(4), jnp.zeros(4)
+    a, b = ours.init(x), plain.init(y)
+    outcomes = []
+    for _ in range(4):
+        s, a = ours.update(jax.grad(f)(x), a, x, value_fn=f)
+        t, b = plain.update(jax.grad(h)(y), b, y, value_fn=h)
+        close(s, t / root, rtol=1e-9)
+        close(a[0].control, b[0].control, rtol=1e-9)
+        x, y = x + s, y + t
+        outcomes.append(float(jnp.linalg.norm(t) / b[0].control))
+    assert min(outcomes) < 1.01  # the boundary of a region was reached
+
+
+def test_a_trust_region_takes_fewer_products_with_a_preconditioner():
+    transform = hotk.optim.trust_region(preconditioner=NYSTROM, max_tol=1e-6)
+    plain = hotk.optim.trust_region(max_tol=1e-6)
+    found = hotk.optim.minimize(ridge, P, transform, tol=1e-8, max_steps=100)
+    other = hotk.optim.minimize(ridge, P, plain, tol=1e-8, max_steps=100)
+    close(flat(found.x), flat(other.x), rtol=1e-5, atol=1e-6)
+    blocks = lambda A, key: hotk.linop.LeafBlocks.of(A)
+    f = lambda p: ridge(p) + jnp.sum((p["w"] ** 2 - 1.0) ** 2)
+    start = jax.tree.map(lambda a: a + 0.1, P)
+    transform = hotk.optim.trust_region(preconditioner=blocks, update_every=1)
+    found = hotk.optim.minimize(f, start, transform, tol=1e-8, max_steps=100)
+    assert found.converged
+    assert float(found.smallest_curvature) < 0
 
 
 def test_what_is_no_function_is_refused():
@@ -128,6 +167,8 @@ def test_what_is_no_function_is_refused():
     for choice in ({"system": "samples"}, {"linear_solver": "sparse"}):
         with pytest.raises(ValueError, match="by factors"):
             make("levenberg_marquardt", preconditioner=NYSTROM, **choice)
+    with pytest.raises(ValueError, match="'exact' solves by factors"):
+        hotk.optim.trust_region(preconditioner=NYSTROM, subproblem="exact")
     transform = make("newton_cg", preconditioner=NYSTROM)
     state = transform.init({"w": jnp.zeros((11, 2)), "c": jnp.zeros(1)})
     with pytest.raises(hotk.StructureError, match="other parameters"):

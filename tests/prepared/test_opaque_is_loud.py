@@ -56,7 +56,7 @@ def test_it_says_what_where_how_long_and_what_to_do():
         f"loss` (test_opaque_is_loud.py:{line})",
         "cell `lock`: an object of type `_thread.lock`",
         " ms ",
-        "read what the function needs of it first",
+        "read what the function needs first",
     ):
         assert part in text
     assert "hotk.explain" in text

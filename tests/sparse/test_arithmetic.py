@@ -93,9 +93,9 @@ def test_what_would_be_dense_says_what_to_write():
 def test_shapes_that_do_not_fit():
     A, _ = scattered(RNG, 3, 4, 5)
     B, _ = scattered(RNG, 3, 3, 5)
-    with pytest.raises(hotk.StructureError, match="do not fit to each other"):
+    with pytest.raises(hotk.StructureError, match="do not fit together"):
         A + B
-    with pytest.raises(hotk.StructureError, match="do not fit to each other"):
+    with pytest.raises(hotk.StructureError, match="do not fit together"):
         A @ B
     with pytest.raises(hotk.StructureError, match="its transpose"):
         A @ np.ones(3)

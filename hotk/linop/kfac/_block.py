@@ -3,13 +3,12 @@
 import math
 from typing import final
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._eigen_block import EigenBlock
 from ._factor import Factor, inverse, shifted
-from ._layout import AbstractBlock, Layout, Origin
+from ._layout import AbstractBlock
 
 
 @final
@@ -26,8 +25,6 @@ class KroneckerBlock(AbstractBlock):
         G: The second moment of the gradients by the outputs.
     """
 
-    layout: Layout = eqx.field(static=True)
-    origin: Origin = eqx.field(static=True)
     A: Factor
     G: Factor
 
@@ -93,8 +90,6 @@ class DenseBlock(AbstractBlock):
         matrix: The matrices.
     """
 
-    layout: Layout = eqx.field(static=True)
-    origin: Origin = eqx.field(static=True)
     matrix: Float[Array, "*heads m m"]
 
     @property
@@ -143,8 +138,6 @@ class DiagonalBlock(AbstractBlock):
         diagonal: Its diagonal.
     """
 
-    layout: Layout = eqx.field(static=True)
-    origin: Origin = eqx.field(static=True)
     diagonal: Float[Array, "*heads m"]
 
     @property

@@ -2,11 +2,10 @@
 
 from typing import final
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._layout import AbstractBlock, Layout, Origin
+from ._layout import AbstractBlock
 
 
 @final
@@ -23,8 +22,6 @@ class EigenBlock(AbstractBlock):
         values: The eigenvalues, as many as entries.
     """
 
-    layout: Layout = eqx.field(static=True)
-    origin: Origin = eqx.field(static=True)
     left: Float[Array, "*heads i i"] | None
     right: Float[Array, "*heads o o"] | None
     values: Float[Array, "..."]

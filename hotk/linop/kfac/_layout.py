@@ -81,8 +81,8 @@ class AbstractBlock(eqx.Module):
         origin: Where it comes from.
     """
 
-    layout: eqx.AbstractVar[Layout]
-    origin: eqx.AbstractVar[Origin]
+    layout: Layout = eqx.field(static=True)
+    origin: Origin = eqx.field(static=True)
 
     @property
     @abc.abstractmethod

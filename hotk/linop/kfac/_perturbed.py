@@ -1,5 +1,6 @@
 """The model with a perturbation at each site, and what each site reads."""
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -25,6 +26,11 @@ from ._site import Kind, Path, Site
 
 Taps: TypeAlias = dict[Path, Array]
 """An array for each site."""
+
+Enter: TypeAlias = Callable[
+    [ClosedJaxpr, Sequence[Leaf], Taps], tuple[list[Leaf], Taps]
+]
+"""`run` for the programs inside of one equation."""
 
 
 class Signals(NamedTuple):
@@ -107,9 +113,10 @@ def run(
         if here not in inside:
             return bound(equation, inputs)
         mine = {key: tap for key, tap in taps.items() if key[: len(here)] == here}
-        special = traits_of(equation).program
-        call = _scanned if special is Program.SCAN else _called
-        outputs, seen = call(equation, inputs, sites, mine, here)
+        enter = lambda body, inputs, taps: run(body, inputs, sites, taps, here)
+        is_scan = traits_of(equation).program is Program.SCAN
+        call = _scanned if is_scan else _called
+        outputs, seen = call(equation, inputs, mine, enter)
         read.update(seen)
         return outputs
 
@@ -121,15 +128,11 @@ def _prefixes(paths: Collection[Path]) -> set[Path]:
 
 
 def _called(
-    equation: JaxprEqn,
-    inputs: list[Leaf],
-    sites: Mapping[Path, Site],
-    taps: Taps,
-    here: Path,
+    equation: JaxprEqn, inputs: list[Leaf], taps: Taps, enter: Enter
 ) -> tuple[list[Leaf], Taps]:
     body = called_program(equation)
     assert body is not None
-    call = lambda inputs, taps: run(body, inputs, sites, taps, here)
+    call = functools.partial(enter, body)
     if traits_of(equation).program is Program.CHECKPOINT:
         options = {k: equation.params[k] for k in ("policy", "prevent_cse")}
         call = jax.checkpoint(call, **options)
@@ -137,11 +140,7 @@ def _called(
 
 
 def _scanned(
-    equation: JaxprEqn,
-    inputs: list[Leaf],
-    sites: Mapping[Path, Site],
-    taps: Taps,
-    here: Path,
+    equation: JaxprEqn, inputs: list[Leaf], taps: Taps, enter: Enter
 ) -> tuple[list[Leaf], Taps]:
     """Run a scan whose steps are given a slice of the taps, and record what is read."""
     p = equation.params
@@ -153,7 +152,7 @@ def _scanned(
     ) -> tuple[list[Leaf], tuple[list[Leaf], Taps]]:
         rows, mine = now
         arguments = [*fixed, *carry, *rows]
-        outputs, read = run(p["jaxpr"], arguments, sites, mine, here)
+        outputs, read = enter(p["jaxpr"], arguments, mine)
         return outputs[:carries], (outputs[carries:], read)
 
     rows = inputs[constants + carries :]

@@ -199,6 +199,37 @@ def test_one_entry_that_is_used_twice_is_no_part_of_a_product():
     assert kinds(K) == ["dense 1", "dense 3"]
 
 
+def test_rows_of_two_products_belong_to_neither():
+    """Both products lose their block, the second one's other rows as well."""
+
+    def model(w, x):
+        h = jnp.tanh(x @ w[:3])
+        return h + x[:, 1:] @ w[2:4] + x @ w[4:]
+
+    K = check(model, SQUARES(4, 2), normal(0, 7, 2), normal(1, 4, 3))
+    assert kinds(K) == ["Kronecker 3 x 2", "dense 8"]
+
+
+def test_a_bias_of_two_products_joins_neither():
+    model = lambda p, x: jnp.tanh(x @ p["v"] + p["b"]) * (x @ p["w"] + p["b"])
+    p = {"b": normal(0, 2), "v": normal(1, 3, 2), "w": normal(2, 3, 2)}
+    K = check(model, SQUARES(1, 2), p, normal(3, 1, 3))
+    assert kinds(K) == ["dense 2", "Kronecker 3 x 2", "Kronecker 3 x 2"]
+
+
+def test_a_kernel_of_convolutions_with_other_numbers_of_groups():
+    """Its entries are matrices of each group here, and one matrix there."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    options = {"window_strides": (1, 1), "dimension_numbers": numbers}
+
+    def model(w, x):
+        grouped = convolved(x, w, feature_group_count=2, **options)
+        return (jnp.tanh(grouped) + convolved(x[..., 1:3], w, **options))[:, 0, 0]
+
+    K = check(model, SQUARES(3, 4), normal(0, 2, 2, 2, 4), normal(1, 3, 2, 2, 4))
+    assert kinds(K) == ["dense 32"]
+
+
 def test_a_number_times_an_array():
     model = lambda p, x: p * jnp.sum(x**2)
     K = check(model, SQUARES(1, 3), normal(0, 1, 3), normal(2, 1, 3))
