@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import Scalar, StructureError, Vector, message
@@ -59,6 +60,32 @@ def _check_size(operator: AbstractLinearMap, call: str, rows: int, count: int) -
 @jitted(static_argnames="block")
 def many(operator: AbstractLinearMap, vectors: PyTree, block: int | None) -> PyTree:
     """Return the products with several vectors, `block` at once."""
+    return in_rows(operator, vectors, lambda trees: _many(operator, trees, block))
+
+
+def in_rows(
+    operator: AbstractLinearMap, vectors: PyTree, multiply: Callable[[PyTree], PyTree]
+) -> PyTree:
+    """Multiply several vectors, which may be the rows of a matrix.
+
+    Args:
+        operator: The operator.
+        vectors: A tree like the space with one leading axis; or flat vectors, rows of
+            an array of shape `(k, n)`.
+        multiply: From a tree of several vectors to one of their products.
+    """
+    like = operator.like
+    rows = isinstance(vectors, (jax.Array, np.ndarray)) and vectors.ndim == 2
+    if not rows or like is None or vectors.shape[1] != space.dimension(like):
+        return multiply(vectors)
+    leaves, treedef = jax.tree.flatten(like)
+    if treedef == jax.tree.structure(0) and leaves[0].shape == vectors.shape[1:]:
+        return multiply(vectors)  # they are vectors of the space as they are
+    trees = jax.vmap(lambda v: unflattened(v, like))(jnp.asarray(vectors))
+    return jax.vmap(flattened)(multiply(trees))
+
+
+def _many(operator: AbstractLinearMap, vectors: PyTree, block: int | None) -> PyTree:
     leaves, tree = jax.tree.flatten(vectors)
     full = [a for a in leaves if a.size]
     if block is None or not full:

@@ -6,8 +6,9 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, Where
 from hotk.capture import Closure
+from hotk.prepared import rearranged
 
 from ._batches import DataOperator
 from ._frozen import AxisName, Selected, freeze
@@ -93,6 +94,8 @@ class HessianOperator(AbstractHessian):
         x: Point,
         *args: PyTree,
         where: Where = None,
+        argnums: Argnums = None,
+        kwargs: Keywords = None,
         axis_name: AxisName = None,
     ) -> None:
         """Make the operator of `f` as it is now.
@@ -103,14 +106,22 @@ class HessianOperator(AbstractHessian):
             *args: Further arguments of `f`.
             where: Which leaves of `x` to differentiate; see `hotk.Where`. The operator
                 is that of `f` as a function of these alone.
+            argnums: Which argument of `f` to differentiate, by position, or several as
+                a tuple, as for `jax.grad`. The first by default. The point is then that
+                argument, or the tuple.
+            kwargs: Keyword arguments of `f`. They are the last of the further arguments
+                of the operator, a dict.
             axis_name: Inside of `jax.shard_map`, the axis of the mesh, or axes, over
                 which the whole is the mean of what devices have; see `hotk.over_axis`.
 
         Raises:
             DtypeError: If nothing in `x` can be differentiated.
             ModeError: If Python code in `f` needs the value of the point.
+            ValueError: If `argnums` are no positions of arguments.
         """
         call = "HessianOperator(f, x)"
+        if argnums is not None or kwargs is not None:
+            f, x, args = rearranged(call, f, (x, *args), argnums, kwargs)
         self.f, self.x, self.args, self.selected = freeze(
             call, f, x, args, where, axis_name
         )

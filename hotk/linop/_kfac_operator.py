@@ -21,6 +21,7 @@ from hotk._core import (
     Tracer,
     Vector,
     Where,
+    describe,
     describe_tree,
     manual_axes,
     message,
@@ -29,6 +30,7 @@ from hotk.capture import Closure
 from hotk.curvature import AbstractLikelihood, AbstractLoss
 from hotk.prepared import jitted
 
+from . import space
 from ._block_diagonal import AbstractBlockDiagonal
 from ._frozen import Selected, arrays_of, freeze, moving
 from .kfac import CALL, AbstractBlock, Approximation, Estimate, Options, blocks_of
@@ -142,16 +144,18 @@ class KFACOperator(AbstractBlockDiagonal):
             ValueError: If there is no such option, if the Hessian of the loss may be
                 indefinite, or if the output of an example depends on others, as with
                 batch normalization. Inside of a transformation the last one gives NaN.
-            StructureError: If arrays of `args` have no common first axis.
+            StructureError: If arrays of `args` have no common first axis, or the model
+                is one of a single example.
             OutputError: If the model does not return one array with a row an example.
-            ModeError: If the model computes across devices, or the call is inside of
-                `jax.shard_map`.
+            ModeError: If the model computes across devices, an array is divided along
+                an explicit axis of a mesh, or the call is inside of `jax.shard_map`.
             DtypeError: If a parameter is complex.
             TooLargeError: If `"exact"` would exceed `hotk.memory_budget()`.
         """
         options = Options(approximation, estimate, samples)
         _check_options(loss, options, key)
         _refuse_manual_axes()
+        _refuse_explicit_axes((x, args))
         count = _count(args)
         rows = lambda k: jax.tree.map(lambda a: a[:k] if np.ndim(a) else a, args)
         with _explained(model, x, args):
@@ -218,6 +222,22 @@ def _computed(
     return jax.tree.map(hidden, blocks), mixed
 
 
+def _refuse_explicit_axes(inputs: PyTree) -> None:
+    """Refuse arrays whose types say how they are divided among devices."""
+    for leaf in jax.tree.leaves(inputs):
+        if isinstance(leaf, jax.Array) and space.is_explicit(leaf):
+            raise ModeError(
+                message(
+                    CALL,
+                    "an array is divided along an explicit axis of a mesh.",
+                    expected="arrays that are divided along automatic axes, or whole",
+                    got=f"{describe(leaf)} with {jax.typeof(leaf).sharding.spec}",
+                    fix="Make the mesh with `axis_types=(AxisType.Auto,)`, of "
+                    "`jax.sharding`.",
+                )
+            )
+
+
 @contextlib.contextmanager
 def _explained(model: Function, x: Point, args: tuple[PyTree, ...]) -> Iterator[None]:
     """Let errors of a model say that it is called with the examples in an axis."""
@@ -233,6 +253,8 @@ def _explained(model: Function, x: Point, args: tuple[PyTree, ...]) -> Iterator[
             jax.tree.map(lambda a: row(a, *lead) if np.ndim(a) else a, arg)
             for arg in args
         ]
+        if _works(model, x, arrays(1)) and _works(model, x, arrays(2)):
+            raise  # not an error of the model
         if _works(model, x, arrays()):
             axes = [
                 "0" if any(map(np.ndim, jax.tree.leaves(a))) else "None" for a in args

@@ -43,11 +43,12 @@ class AbstractNumerics(AbstractLinearMap):
         """Return the products with several vectors.
 
         Args:
-            vectors: A tree like the space with one leading axis.
+            vectors: A tree like the space with one leading axis; or flat vectors in the
+                order of `index`, the rows of an array of shape `(k, n)`.
             block_size: The number of vectors at once; all if left out.
 
         Returns:
-            The products, with the same leading axis.
+            The products, with the same leading axis, as trees or as rows.
         """
         return _dense.many(self, vectors, block_size)
 

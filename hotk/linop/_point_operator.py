@@ -33,6 +33,7 @@ from hotk.second import hvp
 from hotk.sparse import SparseMatrix, hessian_if_sparse, sparse_hessian
 
 from . import space
+from ._dense import in_rows
 from ._entries import Entries, Part
 from ._frozen import Selected, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator, Restricted
@@ -101,16 +102,17 @@ class AbstractPointOperator(AbstractOperator):
         """Return the products with several vectors by one linearization.
 
         Args:
-            vectors: A tree like the space with one leading axis.
+            vectors: A tree like the space with one leading axis; or flat vectors in the
+                order of `index`, the rows of an array of shape `(k, n)`.
             block_size: The number of vectors at once; all if left out. Each block
                 linearizes anew.
 
         Returns:
-            The products, with the same leading axis.
+            The products, with the same leading axis, as trees or as rows.
         """
         if block_size is not None:
             return super().many(vectors, block_size)
-        return _product(self, vectors, batched=True)
+        return in_rows(self, vectors, lambda v: _product(self, v, batched=True))
 
     def sparse(self) -> SparseMatrix:
         """Return the matrix as a sparse one, by `hotk.sparse_hessian`.

@@ -1,7 +1,6 @@
 """`minimize`: the loop around a transformation, and `step_info`: what it takes."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from jax.typing import DTypeLike
 from jaxtyping import ArrayLike, PyTree
 
 from hotk._core import (
-    OutputError,
     Point,
     Selection,
     Where,
@@ -36,6 +34,7 @@ from ._kfac_step import KFACState
 from ._linear_solver import asks_for_sparse
 from ._minimum import Minimum
 from ._parameters import refuse_complex_parameters
+from ._residuals import explained_for_residuals
 from ._step import BoundFormula, called, run, run_with_indices
 from ._trust_region import trust_region
 from ._whole import Transform
@@ -120,7 +119,7 @@ def minimize(
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
             given, order = loop.arguments(moving, state, limits)
-            with called(call), _explained_for_residuals():
+            with called(call), explained_for_residuals():
                 end: Iterate = loop.run(*given, **order)
             moving = end.x
             state = end.state
@@ -304,25 +303,6 @@ class _Loop(NamedTuple):
         point = eqx.combine(moving, self.rest)
         given = self.f, point, (state, limits, self.captured), *self.args
         return given, {"order": self.order, "where": self.where}
-
-
-@contextlib.contextmanager
-def _explained_for_residuals() -> Iterator[None]:
-    """Let the error for an array in place of a number say what to do with residuals."""
-    try:
-        yield
-    except OutputError as error:
-        text = str(error)
-        if text.endswith(_REDUCE):
-            error.args = (text + _RESIDUALS, *error.args[1:])
-        raise
-
-
-_REDUCE = "Reduce it with `jnp.sum` or `jnp.mean`."
-_RESIDUALS = (
-    " If these are residuals r(x), write "
-    "`minimize(hotk.curvature.LeastSquares(r), x0, hotk.optim.levenberg_marquardt())`."
-)
 
 
 def _refuse_kfac(call: str, state: optax.OptState) -> None:

@@ -1,6 +1,6 @@
 """Operators that are traced and compiled once: direct calls and `Prepared`."""
 
-from ._arguments import PreparedInOrder as PreparedInOrder
+from ._arguments import PreparedInOrder as PreparedInOrder, rearranged as rearranged
 from ._arranged import (
     Arranged as Arranged,
     Arrangement as Arrangement,

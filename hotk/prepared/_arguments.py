@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 from jaxtyping import PyTree
 
-from hotk._core import Argnums, Function, Point, describe, message
+from hotk._core import Argnums, Function, Keywords, Point, describe, message
 from hotk.capture import static
 
 from ._info import Info
@@ -158,6 +158,52 @@ def arguments_of(
         )
     if argnums is None and kwargs is None and weights is None:
         return Arguments(f, x, rest, None)
+    given = (x, *rest[ahead:])
+    order = _checked_order(call, argnums, kwargs, len(given))
+    if weights is not None:
+        weighted = "pair" if has_aux else "value"
+        order = dataclasses.replace(order, weighted=weighted)
+    if order == ArgumentOrder((0,), True, len(given), False):
+        return Arguments(f, x, rest, None)  # the same program as without `argnums`
+    point, others = order.split(given)
+    tail = () if kwargs is None else (dict(kwargs),)
+    tail += () if weights is None else (weights,)
+    return Arguments(
+        Rearranged(f, order), point, (*rest[:ahead], *others, *tail), order
+    )
+
+
+def rearranged(
+    call: str,
+    f: Function,
+    given: tuple[PyTree, ...],
+    argnums: Argnums,
+    kwargs: Keywords,
+) -> tuple[Function, Point, tuple[PyTree, ...]]:
+    """Return a function whose differentiated arguments come first, and its arguments.
+
+    Args:
+        call: The call, for messages.
+        f: The function.
+        given: Its arguments by position.
+        argnums: Which of them are differentiated.
+        kwargs: Its keyword arguments, which then are the last argument, a dict.
+
+    Raises:
+        TypeError: If they are no positions, or no dict of names.
+        ValueError: If there are no such arguments.
+    """
+    order = _checked_order(call, argnums, kwargs, len(given))
+    if order == ArgumentOrder((0,), True, len(given), False):
+        return f, given[0], given[1:]
+    point, others = order.split(given)
+    tail = () if kwargs is None else (dict(kwargs),)
+    return Rearranged(f, order), point, (*others, *tail)
+
+
+def _checked_order(
+    call: str, argnums: Argnums, kwargs: Keywords, total: int
+) -> ArgumentOrder:
     names = [*kwargs] if isinstance(kwargs, Mapping) else []
     named_all = all(isinstance(name, str) for name in names)
     if not isinstance(kwargs, Mapping | None) or not named_all:
@@ -170,19 +216,7 @@ def arguments_of(
                 fix="Write `kwargs={'name': value}`.",
             )
         )
-    given = (x, *rest[ahead:])
-    order = _order(call, argnums, len(given), kwargs is not None)
-    if weights is not None:
-        weighted = "pair" if has_aux else "value"
-        order = dataclasses.replace(order, weighted=weighted)
-    if order == ArgumentOrder((0,), True, len(given), False):
-        return Arguments(f, x, rest, None)  # the same program as without `argnums`
-    point, others = order.split(given)
-    tail = () if kwargs is None else (dict(kwargs),)
-    tail += () if weights is None else (weights,)
-    return Arguments(
-        Rearranged(f, order), point, (*rest[:ahead], *others, *tail), order
-    )
+    return _order(call, argnums, total, kwargs is not None)
 
 
 def _order(call: str, argnums: Argnums, total: int, has_kwargs: bool) -> ArgumentOrder:

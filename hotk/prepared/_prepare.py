@@ -15,6 +15,7 @@ from hotk._core import (
     PreparationError,
     Tangent,
     Tracer,
+    describe_tree,
     function_name,
     hides_frames,
     in_trace,
@@ -26,6 +27,7 @@ from hotk.capture import (
     Opaque,
     Signature,
     Skeleton,
+    StaticArrays,
     dict_orders,
     in_orders,
     sharding_of,
@@ -111,6 +113,17 @@ def _prepare_symbolic(
 
     Tracers of these shapes stand for arrays, as in a `prepare` inside of `jax.jit`.
     """
+    if options.definition.static_arrays is StaticArrays.ALL_INTEGERS:
+        raise PreparationError(
+            message(
+                f"{options.definition.name}.prepare(...)",
+                "a sparsity pattern cannot be found for symbolic sizes.",
+                expected="sizes that are numbers",
+                got=describe_tree((x, *rest)),
+                fix="Prepare once for each size; or take products, `hotk.hvp`, which "
+                "work for symbolic sizes.",
+            )
+        )
     leaves, tree = jax.tree.flatten((x, rest))
     shapes = {i: a for i, a in enumerate(leaves) if isinstance(a, _SHAPE)}
     made: list[Prepared] = []

@@ -52,13 +52,17 @@ class SparsityExplanation(AbstractReport):
     Attributes:
         pattern: The pattern.
         causes: The operations, those with the most results first.
-        dense_blocks: Pairs of leaves, of the output and of `x`, and the share of the
-            entries between them that the pattern has, where it is more than half.
+        dense_blocks: Pairs of paths of leaves, of the output and of `x`, and the share
+            of the entries between them that the pattern has, where it is more than
+            half.
+        output: What the rows belong to: `"x"` for a Hessian, `"y"`, the value, for a
+            Jacobian.
     """
 
     pattern: Pattern = eqx.field(static=True)
     causes: tuple[Cause, ...] = eqx.field(static=True)
     dense_blocks: tuple[tuple[str, str, float], ...] = eqx.field(static=True)
+    output: str = eqx.field(static=True, default="y")
 
     _header = ("line", "operation", "results", "depend on")
 
@@ -73,11 +77,15 @@ class SparsityExplanation(AbstractReport):
         if not self.causes:
             lines.append("No single operation makes a number depend on most of a leaf.")
         blocks = (
-            f"({row or 'y'}, {column or 'x'}) {100 * share:.3g} %"
+            f"({_named(self.output, row)}, {_named('x', column)}) {100 * share:.3g} %"
             for row, column, share in self.dense_blocks[:_SHOWN]
         )
         dense = "Dense blocks: " + ", ".join(blocks) + "."
         return [*lines, dense if self.dense_blocks else "No block is dense."]
+
+
+def _named(name: str, path: str) -> str:
+    return f"{name}['{path}']" if path else name
 
 
 class Watch:
@@ -91,7 +99,7 @@ class Watch:
             name: What it is called.
         """
         self._leaves = [
-            (f"{name}['{words}']" if words else name, part)
+            (_named(name, words), part)
             for words, part in Index.of(variables).items()
             if _size(part) >= _FEW
         ]

@@ -181,7 +181,8 @@ def explained_hessian(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> SparsityExplanation:
     """Return the pattern of the Hessian, and what makes rows of it dense."""
-    return explained_pattern(hessian_task(f, x, mode))
+    found = explained_pattern(hessian_task(f, x, mode))
+    return SparsityExplanation(found.pattern, found.causes, found.dense_blocks, "x")
 
 
 def hessian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:

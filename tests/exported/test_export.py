@@ -441,3 +441,12 @@ def test_dense_derivatives_for_any_batch(n):
         expected = jax.hessian(f)(w, X[:count])
         got = program(w, X[:count])
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_sparsity_pattern_needs_sizes_that_are_numbers(as_user):
+    (n,) = jax.export.symbolic_shape("n")
+    f = lambda x, a: jnp.sum(a * x[None] ** 2)
+    for x, a in (((n,), (3, n)), ((4,), (n, 4))):
+        shapes = [jax.ShapeDtypeStruct(s, float) for s in (x, a)]
+        with pytest.raises(hotk.PreparationError, match="sizes that are numbers"):
+            hotk.sparse_hessian.prepare(f, *shapes)

@@ -98,3 +98,12 @@ def test_an_error_of_a_model_says_what_it_was_called_with(as_user):
     with pytest.raises(KeyError) as caught:
         hotk.KFACOperator(lambda p, x: p["v"] @ x, LOSS, POINT, E["a"])
     assert any("one row" in note for note in caught.value.__notes__)
+
+
+def test_explicit_axes_for_kfac(as_user):
+    """A mesh of one device has types of arrays as one of many has."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    x = jax.device_put(E["a"], rows)
+    with jax.set_mesh(mesh), pytest.raises(hotk.ModeError, match=r"AxisType\.Auto"):
+        hotk.KFACOperator(lambda p, x: x @ p["w"].T, LOSS, POINT, x)

@@ -33,7 +33,7 @@ def test_the_line_that_makes_a_block_dense():
     assert found.dense_blocks == (("u", "u", 1.0),)
     assert found.pattern == hotk.sparsity(_energy, P)
     assert "reduce_sum" in str(found)
-    assert "(u, u) 100 %" in str(found)
+    assert "(x['u'], x['u']) 100 %" in str(found)
 
 
 def test_nothing_to_explain():
@@ -100,3 +100,15 @@ def test_a_block_that_no_single_operation_makes_dense_is_told():
     found = hotk.sparsity(heat, jnp.ones(40), explain=True)
     assert found.dense_blocks
     assert "No block is dense" not in str(found)
+
+
+def test_blocks_are_named_by_what_they_belong_to():
+    whole = lambda x: jnp.sum(x) ** 3
+    assert "(x, x) 100 %" in str(hotk.sparsity(whole, jnp.ones(9), explain=True))
+    p = {"a": jnp.ones(9), "b": jnp.ones(10)}
+    coupled = lambda p: jnp.sum(p["a"]) * jnp.sum(p["b"])
+    found = str(hotk.sparsity(coupled, p, explain=True))
+    assert "(x['a'], x['b']) 100 %, (x['b'], x['a']) 100 %" in found
+    sums = lambda p: {"s": jnp.sum(p["a"]) * p["b"]}
+    found = str(hotk.sparsity(sums, p, of="jacobian", explain=True))
+    assert "(y['s'], x['a']) 100 %" in found
