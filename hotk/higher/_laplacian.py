@@ -17,6 +17,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 from ._contract import contracted
+from ._seeds import unit_seeds
 
 
 def _always(order: None) -> bool:
@@ -103,7 +104,7 @@ def _laplacian(
         return y, jax.tree.map(jnp.zeros_like, y), aux
     direction = lambda i: unit(x, i)
     y, total, aux = contracted(
-        f, x, direction, numbers, None, 2, block=block, units=True
+        f, x, direction, numbers, None, 2, block=block, known=unit_seeds
     )
     return y, weak_if(total, x), aux
 
