@@ -172,7 +172,7 @@ def program(seed):
     return f
 
 
-class _Drawn(NamedTuple):
+class Drawn(NamedTuple):
     """Programs that are compiled as one, each with variables of its own.
 
     Attributes:
@@ -190,18 +190,19 @@ class _Drawn(NamedTuple):
         return sum(self.sums(x))
 
 
-def _drawn(first):
+def drawn(first):
+    """Return the programs that begin with a seed."""
     programs = [program(first + i) for i in range(TOGETHER)]
     outputs = lambda x: [f(x[i]).reshape(-1) for i, f in enumerate(programs)]
     sums = lambda x: [jnp.sum(jnp.sin(y) * (i + 1.5)) for i, y in enumerate(outputs(x))]
     x = np.random.default_rng(first).normal(size=(TOGETHER, N))
-    return _Drawn(outputs, sums, jnp.asarray(x))
+    return Drawn(outputs, sums, jnp.asarray(x))
 
 
-def _by_jax(drawn, x):
+def _by_jax(programs, x):
     """Return Hessian and Jacobian as matrices, by the derivatives of JAX."""
     exact = jax.jit(
-        lambda x: (jax.hessian(drawn.total)(x), jax.jacfwd(drawn.outputs)(x))
+        lambda x: (jax.hessian(programs.total)(x), jax.jacfwd(programs.outputs)(x))
     )
     hessian, jacobians = exact(x)
     jacobian = np.concatenate([np.asarray(j).reshape(-1, x.size) for j in jacobians])
@@ -210,10 +211,10 @@ def _by_jax(drawn, x):
 
 def errors(first):
     """Compare the programs that begin with a seed; return the largest errors."""
-    drawn = _drawn(first)
-    hessian, jacobian = _by_jax(drawn, drawn.x)
-    H = hotk.sparse_hessian(drawn.total, drawn.x)
-    J = hotk.sparse_jacobian(drawn.outputs, drawn.x)
+    programs = drawn(first)
+    hessian, jacobian = _by_jax(programs, programs.x)
+    H = hotk.sparse_hessian(programs.total, programs.x)
+    J = hotk.sparse_jacobian(programs.outputs, programs.x)
     return _error(H, hessian), _error(J, jacobian)
 
 
@@ -224,25 +225,27 @@ def missing(first):
     the time of second derivatives; what they find outside of a pattern may be a kink
     between two points, so it counts only if the derivatives of JAX have it.
     """
-    drawn = _drawn(first)
-    hessian = hotk.sparsity(drawn.total, drawn.x)
-    jacobian = hotk.sparsity(drawn.outputs, drawn.x, of="jacobian")
-    points = (drawn.x, drawn.x * 0.6 - 0.3)
+    programs = drawn(first)
+    hessian = hotk.sparsity(programs.total, programs.x)
+    jacobian = hotk.sparsity(programs.outputs, programs.x, of="jacobian")
+    points = (programs.x, programs.x * 0.6 - 0.3)
     patterns = (hessian, jacobian)
-    if not any(map(_outside, patterns, _seen(drawn, points))):
+    if not any(map(_outside, patterns, _seen(programs, points))):
         return 0
-    exact = [[np.abs(a) > 1e-13 for a in _by_jax(drawn, x)] for x in points]
+    exact = [[np.abs(a) > 1e-13 for a in _by_jax(programs, x)] for x in points]
     return max(sum(map(_outside, patterns, at)) for at in exact)
 
 
-def _seen(drawn, points):
+def _seen(programs, points):
     """Return where differences of first and second order are not zero."""
     moves = np.eye(N) * STEP
     i, j = np.triu_indices(N)
     # x, x + h e_i, x + h (e_i + e_j)
     offsets = np.concatenate([np.zeros((1, N)), moves, moves[i] + moves[j]])
     rows = [np.asarray(x)[None] + offsets[:, None] for x in points]
-    run = jax.jit(lambda all: lax.map(lambda x: (drawn.sums(x), drawn.outputs(x)), all))
+    run = jax.jit(
+        lambda all: lax.map(lambda x: (programs.sums(x), programs.outputs(x)), all)
+    )
     sums, outputs = run(jnp.asarray(np.concatenate(rows)))
     blocks, slopes = [], []
     for s, y in zip(sums, outputs, strict=True):

@@ -247,7 +247,7 @@ def _sum(rows: Sequence[Series], primal: Array, top: Coefficient) -> Series:
 def is_few(slots: int, frame: Frame) -> bool:
     """Whether slots are so few that all directions take more work."""
     assert frame.many is not None
-    return 2 * slots <= frame.many
+    return 3 * slots <= frame.many
 
 
 def if_few(a: Local, frame: Frame) -> Value:

@@ -148,7 +148,7 @@ def _with_constant(
     a, other = inputs[place], inputs[1 - place].primal
     assert isinstance(a, Local)
     numbers: Any = equation.params["dimension_numbers"]
-    contract, batch = (side[place] for side in numbers)
+    contract, batch = (list(map(int, side[place])) for side in numbers)
     varying = sorted(axis for axis in contract if a.support.varies(axis))
     slots, distinct = along(a.support, varying)
     if not distinct:
@@ -263,7 +263,7 @@ def determinant(equation: JaxprEqn, inputs: Values, frame: Frame) -> Values | No
     if first is None:
         return [frame.constant(sign), Series(value, (None, top))]
     other = rank - 1 if axis == rank - 2 else rank - 2
-    slopes = jnp.sum(factor * first, axis=other + 1)
+    slopes = jnp.sum(factor[None] * first, axis=other + 1)
     curved = frame_of(without(a.support, [other]), frame).summed(slopes * slopes)
     curved = jnp.sum(curved, axis=-1)
     slots = without(turned, [rank - 2])

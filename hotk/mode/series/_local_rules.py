@@ -147,7 +147,7 @@ def _alike(
         return None
     if len(inputs) == 1:
         return [local[0].series], [local[0].support]
-    inputs = _of_one_support(equation.params["dimension"], inputs, frame)
+    inputs = _of_one_support(int(equation.params["dimension"]), inputs, frame)
     slots = max(a.support.slots for a in inputs if isinstance(a, Local))
     rows, supports = [], []
     for a in inputs:
@@ -201,14 +201,13 @@ def _move(equation: JaxprEqn) -> Callable[..., Any]:
     parameters = equation.params
     name = equation.primitive.name
     if name == "pad":
-        return lambda a, filling: _with_margins(
-            a, filling, parameters["padding_config"]
-        )
+        margins = [tuple(map(int, m)) for m in parameters["padding_config"]]
+        return lambda a, filling: _with_margins(a, filling, margins)
     return lambda *arrays: MOVES[name](*arrays, **parameters)
 
 
 def _with_margins(
-    a: np.ndarray, filling: np.ndarray, margins: Sequence[tuple[int, int, int]]
+    a: np.ndarray, filling: np.ndarray, margins: Sequence[tuple[int, ...]]
 ) -> np.ndarray:
     for axis, (low, high, inner) in enumerate(margins):
         length = a.shape[axis]

@@ -121,10 +121,10 @@ def union(parts: Sequence[Support]) -> Support:
                 continue
             # Where another slot has the direction already, this one stays empty.
             there = np.logical_or.reduce(np.broadcast_arrays(*held))
-            live = part.live[j] & ~there
+            live = np.asarray(part.live[j] & ~there)
             if live.any():
                 total = support(
-                    _joined(total.of, part.of[j]), _joined(total.live, live)
+                    _joined(total.of, np.asarray(part.of[j])), _joined(total.live, live)
                 )
     return total
 
