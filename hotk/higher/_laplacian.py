@@ -127,8 +127,9 @@ def laplacian(
     derivatives and the sum of the second ones are carried through the program. This is
     the forward Laplacian [1], which is Taylor mode with collapsed top coefficients [2].
     There is no reverse pass and no Hessian: the memory is that of `block_size` first
-    derivatives of an intermediate result. `hotk.value_and_laplacian` returns the value
-    as well.
+    derivatives of an intermediate result. Where a result depends on few numbers of `x`,
+    as a feature of one electron does, it is differentiated by these alone, unless
+    `block_size` is given. `hotk.value_and_laplacian` returns the value as well.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays,

@@ -1,4 +1,4 @@
-"""Sums, products and determinants of local series."""
+"""Sums and products of local series."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -12,9 +12,18 @@ from hotk._core import JaxprEqn, bound
 
 from ._collapse import One
 from ._frame import Frame
-from ._local import Local, Value, added, dense, frame_of, if_few, is_few
+from ._local import (
+    Local,
+    Value,
+    added,
+    aligned,
+    dense,
+    frame_of,
+    if_few,
+    is_few,
+)
 from ._series import Coefficient, Series, total
-from ._support import Support, along, matches, without
+from ._support import Support, along, level, matches, without
 
 
 Values: TypeAlias = list[Value]
@@ -121,6 +130,8 @@ def product(
         return None
     if equation.params.get("out_sharding") is not None:
         return None
+    if len(moving) == 2:
+        inputs = _leveled(equation, inputs, frame)
     parts = []
     for i in moving:
         part = _with_constant(equation, inputs, i, frame, one)
@@ -139,6 +150,22 @@ def product(
             return None
         tops += crossed
     return [added(parts, value, total(tops), frame)]
+
+
+def _leveled(equation: JaxprEqn, inputs: Values, frame: Frame) -> Values:
+    """Let directions not change along the axes that are summed over, if that is cheap.
+
+    Then the products of first coefficients are products of the same kind.
+    """
+    made: Values = []
+    contract, _ = equation.params["dimension_numbers"]
+    for a, axes in zip(inputs, contract, strict=True):
+        assert isinstance(a, Local)
+        whole = a.support
+        for axis in map(int, axes):
+            whole = level(whole, axis)
+        made.append(aligned(a, whole) if is_few(whole.slots, frame) else a)
+    return made
 
 
 def _with_constant(
@@ -170,7 +197,7 @@ def _with_constant(
 
     def multiplied(c: Array) -> Array:
         pair = (c, other) if place == 0 else (other, c)
-        of_one = lambda *pair: bound(equation, pair, parameters)[0]
+        of_one = lambda *pair: _bound(equation, pair, parameters)
         c = jax.vmap(of_one, (0, None) if place == 0 else (None, 0))(*pair)
         first = len(batch) + 1
         places = list(range(first, first + len(varying)))
@@ -179,6 +206,23 @@ def _with_constant(
 
     terms = (None if c is None else multiplied(c) for c in a.series.terms[:-1])
     return if_few(Local(Series(None, (*terms, None)), made), frame)
+
+
+def _bound(
+    equation: JaxprEqn, pair: Sequence[Array], parameters: dict[str, Any]
+) -> Array:
+    """Multiply two arrays; with nothing to sum over XLA is faster entry by entry."""
+    (contract, _), axes = parameters["dimension_numbers"]
+    if contract:
+        return bound(equation, pair, parameters)[0]
+    many = len(axes[0])
+    a, b = (
+        jnp.moveaxis(c, own, range(many)) for c, own in zip(pair, axes, strict=True)
+    )
+    a = a.reshape(*a.shape, *(1,) * (b.ndim - many))
+    b = b.reshape(*b.shape[:many], *(1,) * (a.ndim - b.ndim), *b.shape[many:])
+    dtype = parameters.get("preferred_element_type") or a.dtype
+    return a.astype(dtype) * b.astype(dtype)
 
 
 def _batched(numbers: Any, place: int, varying: Sequence[int]) -> Any:
@@ -237,38 +281,3 @@ def _crossed(
     if weights is not None:
         weights = weights[rows]
     return [Frame(frame.order, len(pairs), weights).summed(products)]
-
-
-def determinant(equation: JaxprEqn, inputs: Values, frame: Frame) -> Values | None:
-    r"""Return the series of $\log|\det A|$ where a direction moves one row of A.
-
-    The derivative along a direction is then one number, $t = \sum_j (A^{-1})_{ji}
-    A'_{ij}$, and the second one lacks $\mathrm{tr}(A^{-1} A' A^{-1} A') = t^2$.
-    """
-    [a] = inputs
-    assert isinstance(a, Local)
-    if frame.order != 2 or jnp.iscomplexobj(a.primal):
-        return None
-    rank = jnp.ndim(a.primal)
-    held = [axis for axis in (rank - 2, rank - 1) if a.support.varies(axis)]
-    if len(held) != 1:
-        return None
-    turned, distinct = along(a.support, held)
-    if not distinct:
-        return None
-    [axis], first = held, a.series.terms[0]
-    sign, value = bound(equation, [a.primal])
-    factor = jnp.swapaxes(jnp.linalg.inv(a.primal), -1, -2)
-    top = None if a.top is None else jnp.sum(factor * a.top, axis=(-1, -2))
-    if first is None:
-        return [frame.constant(sign), Series(value, (None, top))]
-    other = rank - 1 if axis == rank - 2 else rank - 2
-    slopes = jnp.sum(factor[None] * first, axis=other + 1)
-    curved = frame_of(without(a.support, [other]), frame).summed(slopes * slopes)
-    curved = jnp.sum(curved, axis=-1)
-    slots = without(turned, [rank - 2])
-    slopes = jnp.moveaxis(slopes, -1, 1)
-    slopes = slopes.reshape(-1, *slopes.shape[2:])
-    top = total([top, -0.5 * curved])
-    made = Local(Series(value, (slopes, top)), slots)
-    return [frame.constant(sign), if_few(made, frame)]

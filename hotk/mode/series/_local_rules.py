@@ -21,9 +21,10 @@ from hotk._core import (
 from ._collapse import One
 from ._frame import Frame
 from ._local import Local, Value, aligned, frame_of, is_few
-from ._local_products import determinant, product, summed
+from ._local_determinant import determinant
+from ._local_products import product, summed
 from ._series import Series
-from ._support import Support, along, moved, nowhere, padded, support, union
+from ._support import Support, level, moved, nowhere, padded, union
 
 
 Values: TypeAlias = list[Value]
@@ -173,17 +174,6 @@ def _of_one_support(axis: int, inputs: Values, frame: Frame) -> Values:
     if whole.slots > 3 * most or not is_few(whole.slots, frame):
         return inputs
     return [aligned(a, whole) if isinstance(a, Local) else a for a in inputs]
-
-
-def level(a: Support, axis: int) -> Support:
-    """Return a support whose directions do not change along an axis."""
-    if not a.varies(axis):
-        return a
-    slots, _ = along(a, [axis])
-    slots = support(
-        np.expand_dims(slots.of, axis + 1), np.expand_dims(slots.live, axis + 1)
-    )
-    return union([slots.part([j]) for j in range(slots.slots)])
 
 
 def _padded(a: Local, slots: int) -> Series:

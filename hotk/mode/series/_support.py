@@ -177,3 +177,14 @@ def without(a: Support, axes: Sequence[int]) -> Support:
     places = tuple(axis + 1 for axis in axes)
     live = np.asarray(a.live.any(axis=places))
     return support(a.of.squeeze(places), live)
+
+
+def level(a: Support, axis: int) -> Support:
+    """Return a support whose directions do not change along an axis."""
+    if not a.varies(axis):
+        return a
+    slots, _ = along(a, [axis])
+    slots = support(
+        np.expand_dims(slots.of, axis + 1), np.expand_dims(slots.live, axis + 1)
+    )
+    return union([slots.part([j]) for j in range(slots.slots)])
