@@ -67,7 +67,8 @@ def contracted(
 
     width = _width(f, x, direction, rows, many, block)
     # Of a block in a loop it is not known which directions it has.
-    seeds = known(x) if known is not None and block is None else None
+    usable = width == many or block is None
+    seeds = known(x) if known is not None and usable else None
     if width == many:
         v = jax.vmap(direction)(rows) if seeds is None else seeds
         return part(v, weights, seed)

@@ -129,7 +129,7 @@ def laplacian(
     There is no reverse pass and no Hessian: the memory is that of `block_size` first
     derivatives of an intermediate result. Where a result depends on few numbers of `x`,
     as a feature of one electron does, it is differentiated by these alone, unless
-    `block_size` is given. `hotk.value_and_laplacian` returns the value as well.
+    `block_size` is smaller than n. `hotk.value_and_laplacian` returns the value too.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays,
