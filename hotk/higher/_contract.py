@@ -1,5 +1,6 @@
 """Sums of derivatives along directions, a block of directions at a time."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,12 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from hotk._core import Function, Point, Tangent
+from hotk._core import Function, Point, Tangent, jaxpr_as_fun
 from hotk.dense import choose_block, size_of
-from hotk.mode import Units, scaled, series_of
+from hotk.mode import Seeds, TooManyNumbersError, scaled, series_of
 
 from ._orders import check_factorial
 
+
+# The coefficients of an array along all directions take so many numbers at most, where
+# blocks of directions would take less memory.
+_MOST = 1 << 20
 
 Direction: TypeAlias = Callable[[PyTree], Tangent]
 """From one row of a table to a direction."""
@@ -30,7 +35,7 @@ def contracted(
     *,
     block: int | None = None,
     seed: Tangent | None = None,
-    units: bool = False,
+    known: Callable[[Point], PyTree[Seeds | None] | None] | None = None,
 ) -> tuple[PyTree, PyTree, PyTree]:
     r"""Return `y`, $\sum_r w_r\,D^K f(x)[v_r, ..., v_r] + D f(x)[b]$, and `aux`.
 
@@ -43,29 +48,34 @@ def contracted(
         order: K, at least 2.
         block: How many directions at once; chosen from the program if `None`.
         seed: b, if there is one: it costs nothing, as the top coefficient of `x`.
-        units: Whether the directions are all unit directions, in order.
+        known: Returns the directions as `Seeds`: which entries of the point each of
+            them moves. Then a result is differentiated along those that move it, alone.
     """
     many = len(jax.tree.leaves(rows)[0])
     check_factorial(f"D^{order} f(x)", jax.eval_shape(f, x)[0], order)
     factor = math.factorial(order)
 
     def part(
-        rows: PyTree, weights: Array | None, seed: Tangent | None
+        v: PyTree, weights: Array | None, seed: Tangent | None, limit: int | None = None
     ) -> tuple[PyTree, PyTree, PyTree]:
-        width = len(jax.tree.leaves(rows)[0])
-        # All unit directions of one array at once: as `Units` they are no matrix until
-        # an operation needs one, so an elementwise function never makes it.
-        lazy = units and width == many and len(jax.tree.leaves(x)) == 1
-        v = jax.tree.map(Units, x) if lazy else jax.vmap(direction)(rows)
+        directions = many if weights is None else len(weights)
         # A curve x + t v + t^K b / K! has the K-th derivative D^K f[v, ..] + D f[b].
         top = None if seed is None else (_times(1 / factor, seed),)
-        series = series_of(f, many=width, weights=weights)
+        series = series_of(f, many=directions, weights=weights, limit=limit)
         (y, aux), terms = series((x,), [(v,), *[None] * (order - 2), top])
         return y, _times(factor, terms[-1][0]), aux
 
     width = _width(f, x, direction, rows, many, block)
+    # Of a block in a loop it is not known which directions it has.
+    usable = width == many or block is None
+    seeds = known(x) if known is not None and usable else None
     if width == many:
-        return part(rows, weights, seed)
+        v = jax.vmap(direction)(rows) if seeds is None else seeds
+        return part(v, weights, seed)
+    if seeds is not None:
+        with contextlib.suppress(TooManyNumbersError):
+            whole = lambda x, seed: part(seeds, weights, seed, _MOST)
+            return _by_program(whole, x, seed)
     count = math.ceil(many / width)
     blocks, block_weights = _in_blocks(rows, weights, many, count)
     y, aux = f(x)
@@ -77,11 +87,18 @@ def contracted(
 
     def add(total: PyTree, block: tuple[PyTree, Array]) -> tuple[PyTree, None]:
         rows, weights = block
-        _, term, _ = part(rows, weights, None)
+        _, term, _ = part(jax.vmap(direction)(rows), weights, None)
         return jax.tree.map(jnp.add, total, term), None
 
     total, _ = jax.lax.scan(add, start, (blocks, block_weights))
     return y, total, aux
+
+
+def _by_program(g: Function, *arguments: PyTree) -> PyTree:
+    """Trace a function, and run the program: one that fails leaves no equations."""
+    closed, shape = jax.make_jaxpr(g, return_shape=True)(*arguments)
+    results = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
+    return jax.tree.structure(shape).unflatten(results)
 
 
 def along_all(

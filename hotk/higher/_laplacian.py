@@ -17,6 +17,7 @@ from hotk.mode import (
 from hotk.prepared import operator
 
 from ._contract import contracted
+from ._seeds import unit_seeds
 
 
 def _always(order: None) -> bool:
@@ -103,7 +104,7 @@ def _laplacian(
         return y, jax.tree.map(jnp.zeros_like, y), aux
     direction = lambda i: unit(x, i)
     y, total, aux = contracted(
-        f, x, direction, numbers, None, 2, block=block, units=True
+        f, x, direction, numbers, None, 2, block=block, known=unit_seeds
     )
     return y, weak_if(total, x), aux
 
@@ -126,8 +127,9 @@ def laplacian(
     derivatives and the sum of the second ones are carried through the program. This is
     the forward Laplacian [1], which is Taylor mode with collapsed top coefficients [2].
     There is no reverse pass and no Hessian: the memory is that of `block_size` first
-    derivatives of an intermediate result. `hotk.value_and_laplacian` returns the value
-    as well.
+    derivatives of an intermediate result. Where a result depends on few numbers of `x`,
+    as a feature of one electron does, it is differentiated by these alone, unless
+    `block_size` is smaller than n. `hotk.value_and_laplacian` returns the value too.
 
     Args:
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays,

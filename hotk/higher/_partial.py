@@ -1,5 +1,7 @@
 """`partial`: mixed partial derivatives."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from hotk.prepared import arranged, operator
 
 from ._contract import contracted, sparse_direction
 from ._directions import order_of, table_of
+from ._seeds import sparse_seeds
 from ._terms import Terms, multi_index
 
 
@@ -137,9 +140,10 @@ def sum_of_partials(
         table = table_of(tuple(terms.indices[a] for a in chosen))
         weights = jnp.asarray(table.matrix, c.dtype) @ c[np.array(chosen)]
         rows = (jnp.asarray(table.places), jnp.asarray(table.values))
+        known = functools.partial(sparse_seeds, table)
         direction = lambda row: sparse_direction(x, row)
         _, part, aux = contracted(
-            f, x, direction, rows, weights, order, block=block, seed=seed
+            f, x, direction, rows, weights, order, block=block, seed=seed, known=known
         )
         seed = None  # it is in the sum once
         parts.append(part)

@@ -27,4 +27,10 @@ from ._nested import (
 )
 from ._taylor import Taylor as Taylor
 from ._weak import weak_if as weak_if, weak_like as weak_like
-from .series import Units as Units, scaled as scaled, series_of as series_of
+from .series import (
+    Seeds as Seeds,
+    TooManyNumbersError as TooManyNumbersError,
+    scaled as scaled,
+    series_of as series_of,
+    support as support,
+)

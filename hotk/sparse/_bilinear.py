@@ -81,8 +81,6 @@ def _dot_general(
     if is_concrete(held) and not np.all(held):
         known = np.asarray(held).reshape(-1) != 0
         nonzero = lambda rows, copies: known[positions(rows, copies)]
-    if a.pieces and a.pieces[0].values is None:
-        factor = lambda rows, copies: None
     return [repeated(a, shape, first, offsets, context.budget, factor, nonzero)]
 
 

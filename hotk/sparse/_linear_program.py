@@ -55,7 +55,7 @@ class LinearProgram(NamedTuple):
 
 
 def linear_program(
-    f: FunctionWithAux, x: PyTree, mode: Forward | Reverse
+    f: FunctionWithAux, x: PyTree, mode: Forward | Reverse, *, valued: bool = True
 ) -> LinearProgram:
     """Linearize a function, and evaluate what does not depend on the direction.
 
@@ -63,6 +63,7 @@ def linear_program(
         f: A function of one argument that returns its value and an auxiliary output.
         x: The point.
         mode: Forward for the program of the Jacobian, reverse for its transpose.
+        valued: Whether values are asked for, not a pattern alone.
     """
     inside: list[tuple[Jaxpr, PyTree, PyTree]] = []
 
@@ -83,12 +84,13 @@ def linear_program(
     constants, y, aux = jax.tree.structure(shapes).unflatten(flat)
     for i, value in _known(traced, len(constants)).items():
         constants[i] = value
-    # Each is read in several products, which XLA would compute it for anew.
-    costs = recomputation_costs(traced.jaxpr)[: len(constants)]
-    constants = [
-        written(a) if cost > CHEAP and _is_long(a) else a
-        for a, cost in zip(constants, costs, strict=True)
-    ]
+    if valued:
+        # Each is read in several products, which XLA would compute it for anew.
+        costs = recomputation_costs(traced.jaxpr)[: len(constants)]
+        constants = [
+            written(a) if cost > CHEAP and _is_long(a) else a
+            for a, cost in zip(constants, costs, strict=True)
+        ]
     return LinearProgram(ClosedJaxpr(jaxpr, constants), inputs, outputs, y, aux)
 
 

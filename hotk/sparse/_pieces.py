@@ -120,7 +120,7 @@ def repeated(
             piece.values, piece.shape, lambda v, inner=inner: v.reshape(inner)
         )
         source = piece.rows.reshape(inner)
-        if factor is not None:
+        if factor is not None and values is not None:
             values = times(values, factor(source, rows.shape))
         made = Piece(values, rows, columns)
         if nonzero is not None:
@@ -138,6 +138,9 @@ def scaled(a: Linear, factor: Coefficient) -> Linear:
     known = isinstance(factor, np.ndarray) and not np.all(factor)
     pieces = []
     for piece in a.pieces:
+        if piece.values is None and not known:  # for a pattern nothing is computed
+            pieces.append(piece)
+            continue
         at = factor if piece.rows is None else taken(factor, piece.rows)
         made = Piece(times(piece.values, at), piece.rows, piece.columns)
         if known:  # what is multiplied by a zero that is known is no entry

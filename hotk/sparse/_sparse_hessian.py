@@ -181,16 +181,18 @@ def explained_hessian(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> SparsityExplanation:
     """Return the pattern of the Hessian, and what makes rows of it dense."""
-    found = explained_pattern(hessian_task(f, x, mode))
+    found = explained_pattern(hessian_task(f, x, mode, valued=False))
     return SparsityExplanation(found.pattern, found.causes, found.dense_blocks, "x")
 
 
 def hessian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
     """Return the pattern of the Hessian."""
-    return sparsity_pattern(hessian_task(f, x, mode))
+    return sparsity_pattern(hessian_task(f, x, mode, valued=False))
 
 
-def hessian_task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
+def hessian_task(
+    f: FunctionWithAux, x: Point, mode: AbstractMode, *, valued: bool = True
+) -> Task:
     """Linearize the gradient: the program of Hessian-vector products."""
     assert isinstance(mode, Nested)
 
@@ -202,4 +204,5 @@ def hessian_task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
 
     # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.
     rules = any(map(has_users_rule, equations(jax.make_jaxpr(f)(x).jaxpr)))
-    return Task(linear_program(gradient, x, mode.outer), symmetric=not rules)
+    linear = linear_program(gradient, x, mode.outer, valued=valued)
+    return Task(linear, symmetric=not rules)

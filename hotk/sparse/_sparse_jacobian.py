@@ -166,15 +166,17 @@ def explained_jacobian(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> SparsityExplanation:
     """Return the pattern of the Jacobian, and what makes rows of it dense."""
-    return explained_pattern(_task(f, x, mode))
+    return explained_pattern(_task(f, x, mode, valued=False))
 
 
 def jacobian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
     """Return the pattern of the Jacobian."""
-    return sparsity_pattern(_task(f, x, mode))
+    return sparsity_pattern(_task(f, x, mode, valued=False))
 
 
-def _task(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Task:
+def _task(
+    f: FunctionWithAux, x: Point, mode: AbstractMode, *, valued: bool = True
+) -> Task:
     assert isinstance(mode, (Forward, Reverse))
-    linear = linear_program(f, x, mode)
+    linear = linear_program(f, x, mode, valued=valued)
     return Task(linear, transposed=isinstance(mode, Reverse))

@@ -241,6 +241,44 @@ def through_hard_programs() -> Iterator[Row]:
         yield of_ratio(f"Laplacian, {name} / mapped hvp", ratio, 0.6, note)
 
 
+def slater_jastrow(electrons: int = 20, width: int = 32):
+    """Make the logarithm of a wavefunction: two determinants, and all pairs."""
+    sizes = ((4, width), (width, width), (width, width), (width, electrons))
+    w, *layers, last = (
+        normal(i, a, b) / math.sqrt(a) for i, (a, b) in enumerate(sizes)
+    )
+    half = electrons // 2
+
+    def f(x):
+        r = jnp.linalg.norm(x, axis=1, keepdims=True)
+        h = jnp.tanh(jnp.concatenate([x, r], 1) @ w)
+        for layer in layers:
+            h = h + jnp.tanh(h @ layer)
+        phi = (h @ last) * jnp.exp(-r)
+        blocks = (phi[:half, :half], phi[half:, half:])
+        slater = sum(jnp.linalg.slogdet(block)[1] for block in blocks)
+        apart = jnp.sum((x[:, None] - x[None]) ** 2, -1)
+        pairs = jnp.sqrt(apart + jnp.eye(electrons))
+        return slater + jnp.sum(jnp.triu(pairs / (1 + pairs) - jnp.exp(-pairs), 1))
+
+    return f
+
+
+def of_electrons() -> Iterator[Row]:
+    """Compare Laplacians of a function whose parts depend on few electrons each."""
+    f, x = slater_jastrow(), normal(3, 16, 20, 3)
+    ours = jax.jit(jax.vmap(lambda x: hotk.laplacian(f, x)))
+    products = jax.jit(jax.vmap(by_products(f)))
+    name = "Laplacian, Slater-Jastrow of 20 electrons"
+    yield of_ratio(f"{name} / mapped hvp", at(x, ours, products), 0.5)
+    for title, options in (("folx", {}), ("folx, sparse", {"sparsity_threshold": 6})):
+        forward = folx.forward_laplacian(f, **options)
+        theirs = jax.jit(jax.vmap(lambda x, g=forward: g(x).laplacian))
+        difference = float(jnp.max(jnp.abs(ours(x) / theirs(x) - 1)))
+        note = f"relative difference {difference:.0e}"
+        yield of_ratio(f"{name} / {title}", at(x, ours, theirs), 1.0, note)
+
+
 def biharmonics() -> Iterator[Row]:
     """Compare biharmonics in five dimensions with nested traces."""
     f, x = scalar_network(5), normal(13, 64, 5)
@@ -277,6 +315,7 @@ def measure() -> Iterator[Row]:
     yield from with_the_order()
     yield from laplacians()
     yield from through_hard_programs()
+    yield from of_electrons()
     yield from biharmonics()
     yield from in_many_dimensions()
 

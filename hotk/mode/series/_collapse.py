@@ -11,7 +11,7 @@ from hotk._core import CUSTOM, JaxprEqn, bound, is_inexact, traits_of, varying_a
 
 from ._frame import Frame, split_top, with_top
 from ._rules import linear_places, of_moving
-from ._series import Coefficient, Series, Units, times, total
+from ._series import Coefficient, Series, times, total
 
 
 One: TypeAlias = Callable[[JaxprEqn, list[Series], Frame], list[Series]]
@@ -44,31 +44,6 @@ def collapsed(
         with_top(c, frame.summed(c.terms[-1]), s)
         for c, s in zip(curved, straight, strict=True)
     ]
-
-
-def along_units(equation: JaxprEqn, inputs: list[Series]) -> list[Series] | None:
-    """Multiply unit directions by a constant matrix: its rows, nothing to compute."""
-    if equation.primitive.name != "dot_general":
-        return None
-    # The first layer of a network: n unit directions times a matrix are its n rows, at
-    # no cost, where the product of an identity with it costs n**2 m operations.
-    moving = [i for i, series in enumerate(inputs) if series.moves]
-    (contract, batch), [place, *more] = equation.params["dimension_numbers"], moving
-    x, matrix = inputs[place], inputs[1 - place].primal
-    whole = len(contract[place]) == jnp.ndim(x.primal) and not batch[place]
-    if more or not whole or not isinstance(x.terms[0], Units):
-        return None
-    # Then the next coefficients of the product are zero, all but the top one.
-    if any(term is not None for term in x.terms[1:-1]):
-        return None
-    y = bound(equation, [series.primal for series in inputs])[0]
-    # in the order of the axes of x, which the unit directions are in
-    pairs = sorted(zip(contract[place], contract[1 - place], strict=True))
-    front = [axis for _, axis in pairs]
-    rows = jnp.moveaxis(matrix, front, range(len(front))).reshape(-1, *y.shape)
-    [top] = _pushed(equation, inputs, [s.terms[-1] for s in inputs])
-    none = (None,) * (x.order - 2)
-    return [Series(y, (rows.astype(y.dtype), *none, top))]
 
 
 def _is_univariate(equation: JaxprEqn, inputs: list[Series]) -> bool:

@@ -1,4 +1,4 @@
-"""Loops, branches and functions in a program: the same on series."""
+"""Loops and branches in a program: the same on series."""
 
 import functools
 import itertools
@@ -17,7 +17,6 @@ from hotk._core import (
     Leaf,
     Program,
     bound,
-    called_program,
     is_type,
     jaxpr_as_fun,
     mapped_aval,
@@ -33,15 +32,6 @@ from ._series import Series, total
 Mask: TypeAlias = tuple[bool, ...]
 # The evaluation of a program on series.
 Run: TypeAlias = Callable[[ClosedJaxpr, list[Series]], list[Series]]
-
-
-def _inner(
-    equation: JaxprEqn, inputs: list[Series], frame: Frame, run: Run
-) -> list[Series]:
-    del frame
-    program = called_program(equation)
-    assert program is not None  # it is a call
-    return run(program, inputs)
 
 
 def _checkpoint(
@@ -302,7 +292,6 @@ def _closed(program: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
 
 # By what an operation does with the program inside.
 STRUCTURAL: dict[Program | None, Callable[..., list[Series]]] = {
-    Program.CALL: _inner,
     Program.CHECKPOINT: _checkpoint,
     Program.COND: _cond,
     Program.SCAN: _scan,

@@ -10,6 +10,10 @@ from hotk._core import Leaf
 from ._series import Coefficient, Series, constant, total, zeros_like
 
 
+class TooManyNumbersError(Exception):
+    """Coefficients along all directions would take too much memory."""
+
+
 class Frame(NamedTuple):
     r"""One direction, or many whose top coefficients are summed as they go.
 
@@ -21,7 +25,10 @@ class Frame(NamedTuple):
     Attributes:
         order: The highest power K.
         many: How many directions; `None` for one, without an axis.
-        weights: One for each direction; `None` for ones.
+        weights: One for each direction; `None` for ones. Where entries have directions
+            of their own, the axes of the entries follow.
+        limit: Of how many numbers the coefficients of an array along all directions may
+            be; `None` for any.
 
     References:
         [1] Dangel, Siebert, Zeinhofer and Walther (2025). Collapsing Taylor mode
@@ -31,6 +38,18 @@ class Frame(NamedTuple):
     order: int
     many: int | None = None
     weights: Array | None = None
+    limit: int | None = None
+
+    def check(self, value: Coefficient) -> None:
+        """Refuse an array that has too many coefficients along all directions.
+
+        Raises:
+            TooManyNumbersError: If it has.
+        """
+        if self.limit is None or self.many is None or value is None:
+            return
+        if self.many * jnp.size(value) > self.limit:
+            raise TooManyNumbersError
 
     def constant(self, value: Coefficient) -> Series:
         """Return the series of what does not move."""
@@ -47,7 +66,7 @@ class Frame(NamedTuple):
         """Return value and coefficients, with zeros for those that are `None`."""
         terms = [
             self.zero(series.primal, k) if term is None else term
-            for k, term in enumerate(series.with_arrays().terms, 1)
+            for k, term in enumerate(series.terms, 1)
         ]
         return [series.primal, *terms]
 
@@ -55,7 +74,7 @@ class Frame(NamedTuple):
         """Multiply each direction's coefficient by its weight."""
         if self.weights is None or term is None:
             return term
-        shape = (-1,) + (1,) * (term.ndim - 1)
+        shape = (*self.weights.shape, *(1,) * (term.ndim - self.weights.ndim))
         return term * self.weights.reshape(shape).astype(term.dtype)
 
     def summed(self, term: Array | None) -> Any:

@@ -20,29 +20,13 @@ def zeros_like(a: Leaf) -> Array:
     return varying_alike([jnp.zeros_like(a), a])[0]
 
 
-class Units:
-    """The first coefficients of all unit directions of an array, not yet made.
-
-    Attributes:
-        like: The array.
-    """
-
-    def __init__(self, like: Array) -> None:
-        self.like = like
-
-    def array(self) -> Array:
-        """Return them along a leading axis."""
-        whole = jnp.eye(self.like.size, dtype=self.like.dtype)
-        return varying_alike([whole.reshape(-1, *self.like.shape), self.like])[0]
-
-
 class Series(NamedTuple):
     r"""The coefficients of $x(t) = \sum_k x_k t^k$, where `None` is zero.
 
     Attributes:
         primal: The value at t = 0; the type of it where a loop is traced for the
             coefficients that it has, `None` for a zero that is not made.
-        terms: The coefficients 1 to K; `Units` in place of those of unit directions.
+        terms: The coefficients 1 to K.
     """
 
     primal: Any
@@ -69,11 +53,6 @@ class Series(NamedTuple):
     def replaced(self, k: int, term: Coefficient) -> "Series":
         """Return the series with another k-th coefficient."""
         return Series(self.primal, (*self.terms[: k - 1], term, *self.terms[k:]))
-
-    def with_arrays(self) -> "Series":
-        """Return the series with arrays for the coefficients of unit directions."""
-        terms = (t.array() if isinstance(t, Units) else t for t in self.terms)
-        return Series(self.primal, tuple(terms))
 
     def derivative(self) -> "Series":
         """Return the series of the derivative by t, one order lower."""

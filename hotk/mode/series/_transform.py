@@ -7,7 +7,7 @@ are those of that derivative, one order lower, over 1, 2, ..., and dp is a progr
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,35 +21,46 @@ from hotk._core import (
     Leaf,
     Program,
     bound,
+    called_program,
     evaluate,
     is_inexact,
     traits_of,
     varying_alike,
 )
 
-from ._collapse import along_units, collapsed
+from ._collapse import collapsed
 from ._control import STRUCTURAL
 from ._derivative import by_derivative, by_summed_derivative
 from ._frame import Frame
+from ._local import Local, Seeds, Value, dense
+from ._local_rules import local_rule
 from ._rules import has_rule, rule_for
-from ._series import Coefficient, Series, Units
+from ._series import Series
 
 
 def series_of(
-    f: Function, *, many: int | None = None, weights: Array | None = None
+    f: Function,
+    *,
+    many: int | None = None,
+    weights: Array | None = None,
+    limit: int | None = None,
 ) -> Callable[..., tuple[PyTree, list[PyTree]]]:
     """Return `f` as a function of series: `g(primals, terms)`.
 
     Args:
         f: A function of trees of arrays that JAX can trace.
         many: How many directions, if many: then the coefficients below the top one
-            have a leading axis over them, and the top one is the sum over all.
+            have a leading axis over them, and the top one is the sum over all. In place
+            of the first ones there may be `Seeds`.
         weights: Of that sum, one for each direction; ones if left out.
+        limit: Of how many numbers the coefficients of an array along all directions may
+            be: with more of them a `TooManyNumbersError` is raised.
 
     Returns:
         A function of a tuple with the arguments, and of a list of as many such tuples
         as there are orders: the coefficients 1 to K, `None` for one that is zero. It
-        returns the value and a list with its coefficients 1 to K.
+        returns the value and a list with its coefficients 1 to K: of many directions
+        the last one, and `None` for the others.
     """
 
     def run(
@@ -59,15 +70,15 @@ def series_of(
         none = [None] * len(leaves)
         columns = [none if t is None else tree.flatten_up_to(t) for t in terms]
         inputs = [
-            _alike(leaf, [c[i] if is_inexact(leaf) else None for c in columns])
+            _series(leaf, [c[i] if is_inexact(leaf) else None for c in columns])
             for i, leaf in enumerate(leaves)
         ]
         primals = tree.unflatten(series.primal for series in inputs)
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*primals)
-        frame = Frame(len(terms), many, weights)
+        frame = Frame(len(terms), many, weights, limit)
         outputs = run_series(closed, inputs, frame)
         structure = jax.tree.structure(shape)
-        rows = [frame.filled(series) for series in outputs]
+        rows = [_filled(series, frame) for series in outputs]
         value = structure.unflatten(row[0] for row in rows)
         return value, [
             structure.unflatten(row[k] for row in rows)
@@ -77,38 +88,59 @@ def series_of(
     return run
 
 
-def _alike(leaf: Leaf, terms: list[Coefficient | Units]) -> Series:
+def _series(leaf: Leaf, terms: list[Any]) -> Value:
     """Let an array and its coefficients vary along the same axes of a `shard_map`."""
-    there = [t is not None and not isinstance(t, Units) for t in terms]
-    arrays: list[Any] = [
-        t for t, is_there in zip(terms, there, strict=True) if is_there
-    ]
+    if terms and isinstance(terms[0], Seeds):
+        return terms[0].series(leaf, terms[-1], len(terms))
+    there = [t is not None for t in terms]
+    arrays: list[Any] = [t for t in terms if t is not None]
     primal, *alike = varying_alike([leaf, *arrays])
     rest = iter(alike)
-    pairs = zip(terms, there, strict=True)
-    return Series(primal, tuple(next(rest) if is_there else t for t, is_there in pairs))
+    return Series(primal, tuple(next(rest) if is_there else None for is_there in there))
 
 
-def run_series(closed: ClosedJaxpr, inputs: list[Series], frame: Frame) -> list[Series]:
-    """Evaluate a closed jaxpr on series."""
+def _filled(series: Value, frame: Frame) -> list[Any]:
+    """Return value and coefficients; of many directions the top one alone."""
+    if frame.many is None:
+        assert isinstance(series, Series)
+        return frame.filled(series)
+    series = series.series if isinstance(series, Local) else series
+    top = series.terms[-1]
+    top = frame.zero(series.primal, frame.order) if top is None else top
+    return [series.primal, *(None,) * (frame.order - 1), top]
+
+
+def run_series(closed: ClosedJaxpr, inputs: Sequence[Value], frame: Frame) -> list[Any]:
+    """Evaluate a closed jaxpr on series: each result is a `Value`."""
     held = frame.constant
-    step = lambda equation, inputs: _step(equation, inputs, frame)
+
+    def step(equation: JaxprEqn, inputs: list[Any]) -> list[Any]:
+        outputs = _step(equation, inputs, frame)
+        for series in outputs:
+            if isinstance(series, Series) and series.moves:
+                frame.check(series.primal)
+        return outputs
+
     return evaluate(closed, map(held, closed.consts), inputs, step, held)
 
 
-def _step(equation: JaxprEqn, inputs: list[Series], frame: Frame) -> list[Series]:
+def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any]:
     traits = traits_of(equation)
-    if traits.constant or not any(series.moves for series in inputs):
-        outputs = bound(equation, [series.primal for series in inputs])
+    if traits.constant or not any(series.moves for series in values):
+        outputs = bound(equation, [series.primal for series in values])
         return list(map(frame.constant, outputs))
-    if traits.program is not Program.CALL:
-        outputs = along_units(equation, inputs) if frame.many is not None else None
+    run = functools.partial(run_series, frame=frame)
+    if traits.program is Program.CALL:
+        program = called_program(equation)
+        assert program is not None  # it is a call
+        return run(program, values)
+    if any(isinstance(series, Local) for series in values):
+        outputs = local_rule(equation, list(values), frame, _step)
         if outputs is not None:
             return outputs
-        inputs = [series.with_arrays() for series in inputs]
+    inputs = [dense(series, frame) for series in values]
     structural = STRUCTURAL.get(traits.program)
     if structural is not None:
-        run = functools.partial(run_series, frame=frame)
         return structural(equation, inputs, frame, run)
     if frame.many is not None:
         outputs = None
