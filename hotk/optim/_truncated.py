@@ -45,8 +45,11 @@ def truncated(
     length = jnp.minimum(largest, 1)
     share = jnp.where(bent, length / jnp.where(widest > 0, widest, 1), 1)
     step = space.times(share, space.widened(found.x))
-    slope = space.inner(gradient, step)
-    model = slope + found.curvature * space.inner(step, step) / 2
+    if M is None:  # along -g, by numbers: a vector less is kept
+        model = length * (length * found.curvature / 2 - size)
+    else:
+        slope = space.inner(gradient, step)
+        model = slope + found.curvature * space.inner(step, step) / 2
     return Trial(
         step,
         jnp.where(bent, model, found.model),
