@@ -12,6 +12,7 @@ from hotk._core import (
     OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
+    Shard as Shard,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
     Where as Where,
@@ -92,7 +93,9 @@ from hotk.prepared import (
     set_memory_budget as set_memory_budget,
 )
 from hotk.rule import (
+    as_shards as as_shards,
     can_differentiate as can_differentiate,
+    from_shards as from_shards,
     locate_nan as locate_nan,
     over_axis as over_axis,
     safe as safe,

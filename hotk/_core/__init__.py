@@ -1,6 +1,7 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
 from ._axes import (
+    differs_along as differs_along,
     has_types as has_types,
     in_front as in_front,
     is_divided_by_type as is_divided_by_type,
@@ -152,6 +153,14 @@ from ._settings import (
     decisive_settings as decisive_settings,
     makes_keys as makes_keys,
     settings_for as settings_for,
+)
+from ._shard import (
+    Held as Held,
+    Shard as Shard,
+    has_shards as has_shards,
+    held as held,
+    is_shard as is_shard,
+    without_shards as without_shards,
 )
 from ._table import (
     AbstractReport as AbstractReport,

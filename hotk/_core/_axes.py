@@ -56,6 +56,11 @@ def has_types(axes: Sequence[str]) -> bool:
     return bool(_varying(jax.lax.axis_index(axes[0])))
 
 
+def differs_along(array: Leaf, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return those of some axes along which an array is typed to vary."""
+    return tuple(axis for axis in axes if axis in _varying(array))
+
+
 def manual_axes() -> tuple[str, ...]:
     """Return the mesh axes of the `shard_map` that is traced, none outside of one."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)

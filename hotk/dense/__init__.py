@@ -21,6 +21,7 @@ from ._flat import (
     is_explicit as is_explicit,
     parts as parts,
     promoted as promoted,
+    refuse_shards as refuse_shards,
     unflattened as unflattened,
     whole as whole,
 )

@@ -9,6 +9,8 @@ from jaxtyping import Array, Int, PyTree, Shaped
 
 from hotk._core import Point, Tangent
 
+from ._flat import refuse_shards
+
 
 def size_of(x: PyTree) -> int:
     """Count the numbers in a tree of arrays."""
@@ -20,7 +22,11 @@ def unit(x: Point, index: int | Int[Array, ""], scale: complex = 1.0) -> Tangent
 
     An index beyond the end gives the zero direction. A complex scale reaches the
     complex leaves only.
+
+    Raises:
+        StructureError: If `x` has a leaf of which this device holds only a part.
     """
+    refuse_shards(x)
     leaves, treedef = jax.tree.flatten(x)
     parts, offset = [], 0
     for leaf in leaves:

@@ -4,6 +4,7 @@ A complex leaf has its real parts first, then its imaginary parts.
 """
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,9 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Num, PyTree
 
-from hotk._core import Tracer, Vector, is_divided_by_type
+from hotk._core import (
+    StructureError,
+    Tracer,
+    Vector,
+    has_shards,
+    held,
+    is_divided_by_type,
+    message,
+)
 
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
@@ -31,9 +40,19 @@ def _is_tiny(dtype: DTypeLike) -> bool:
 
 
 def dimension(v: Vector) -> int:
-    """Count the real numbers in a vector: two for each complex one."""
-    leaves = jax.tree.leaves(v)
-    return sum(a.size * (2 if jnp.iscomplexobj(a) else 1) for a in leaves)
+    """Count the real numbers in a vector: two for each complex one.
+
+    Those of all devices, for what is divided among them by hand.
+    """
+    sizes = [
+        a.size * (2 if jnp.iscomplexobj(a) else 1) * math.prod(map(_devices, axes))
+        for a, axes in held(v)
+    ]
+    return sum(sizes)
+
+
+def _devices(axis: str) -> int:
+    return jax.lax.axis_size(axis)
 
 
 def is_explicit(a: Array) -> bool:
@@ -51,11 +70,37 @@ def gathered(a: Array) -> Array:
 
 
 def parts(v: Vector) -> list[Array]:
-    """List the real arrays of a vector: two for a complex leaf."""
+    """List the real arrays of a vector: two for a complex leaf.
+
+    Raises:
+        StructureError: If this device holds only a part of one.
+    """
+    refuse_shards(v)
     made = []
     for leaf in jax.tree.leaves(v):
         made += [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
     return made
+
+
+def refuse_shards(v: PyTree) -> None:
+    """Refuse a vector of which this device holds only a part.
+
+    Raises:
+        StructureError: If it has a `Shard`.
+    """
+    if has_shards(v):
+        raise StructureError(
+            message(
+                "a dense result or a flat vector",
+                "a leaf is one device's part of an array, a `Shard`: the directions "
+                "and entries of the other devices are not here.",
+                expected="arrays that each device holds whole",
+                got="a tree with `Shard` nodes",
+                fix="Call it outside of `shard_map`, where JAX divides the arrays; or "
+                "use what takes products only: `H @ v`, `solve`, `eigh`, "
+                "`hotk.estimate`, `newton_cg`.",
+            )
+        )
 
 
 def whole(arrays: Iterable[Array | np.ndarray], like: Vector) -> Vector:
@@ -79,6 +124,7 @@ def flattened(v: Vector) -> Float[Array, " n"]:
 
 def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
     """Return one array as a vector; of the leaves of `like` only the types matter."""
+    refuse_shards(like)
     made, start = [], 0
     for leaf in jax.tree.leaves(like):
         for _ in range(2 if jnp.iscomplexobj(leaf) else 1):

@@ -90,7 +90,8 @@ def diagonal(
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
     # k random vectors span the space: no complement is left to estimate on
-    if method == "xdiag" and operator.size <= samples:
+    spans = operator.size <= samples and not space.has_shards(operator.like)
+    if method == "xdiag" and spans:
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)
     value, error = (

@@ -84,7 +84,8 @@ def trace(
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
     # k random vectors span the space: no complement is left to estimate on
-    if method != "hutchinson" and operator.size <= samples:
+    spans = operator.size <= samples and not space.has_shards(operator.like)
+    if method != "hutchinson" and spans:
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)
     return Estimate(result.value, result.error, result.products, method)

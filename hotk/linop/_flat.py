@@ -87,8 +87,9 @@ def is_better_flat(operator: AbstractLinearMap, *others: PyTree) -> bool:
     Not inside of a transformation, nor on several devices: a flat array does not keep
     how the leaves are split among them.
     """
-    several = operator.like is not None and len(space.parts(operator.like)) > 1
-    if not several or not _direct.is_concrete(operator):
+    if operator.like is None or space.has_shards(operator.like):
+        return False
+    if len(space.parts(operator.like)) <= 1 or not _direct.is_concrete(operator):
         return False
     return all(map(_direct.is_concrete, others))
 

@@ -14,7 +14,6 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._flat import Known, on_flat, stepping
-from ._local import is_finite
 from ._minimum import Stop
 from ._whole import Transform
 
@@ -112,10 +111,8 @@ def chunk(
         y, gradient, _ = mode.inner.gradient(of_vector, moved)
         y = jnp.asarray(y)
         size = space.norm(gradient)
-        finite = is_finite(moved, y, size)
-        # a sum, as in `is_finite`
-        others = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=dtype), moved, s.x)
-        same = jax.tree.reduce(jnp.add, others, nothing) == 0
+        finite = space.is_finite(moved, y, size)
+        same = space.is_same(moved, s.x, dtype)
         still = jnp.where(same, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         small = size <= limits.tol

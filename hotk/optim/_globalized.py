@@ -11,7 +11,7 @@ from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Outcome, is_finite
+from ._local import Linearization, Local, Outcome
 from ._preconditioner import PreconditionerState
 
 
@@ -137,7 +137,7 @@ def globalized_step(
         predicted, actual = -trial.model.astype(dtype), start - y
         # where both are rounding errors of f they agree
         ratio = (actual + rounding) / (predicted + rounding)
-        sensible = jnp.isfinite(ratio) & is_finite(step)
+        sensible = jnp.isfinite(ratio) & space.is_finite(step)
         ratio = jnp.where(sensible, ratio, -jnp.inf)
         taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
         below = (predicted > 0) & (predicted <= noise) & (jnp.abs(actual) <= noise)
@@ -158,7 +158,7 @@ def globalized_step(
             ),
         )
 
-    finite = is_finite(gradient, start)
+    finite = space.is_finite(gradient, start)
     begin = _Trials(
         step=space.zeros(gradient),
         control=control,

@@ -20,7 +20,7 @@ from hotk.curvature import AbstractLikelihood, AbstractLoss
 from hotk.linop import BlockDiagonal, KFACOperator, space
 from hotk.prepared import jitted
 
-from ._local import Numbers, Outcome, is_finite
+from ._local import Numbers, Outcome
 
 
 CALL = "kfac(K).update(updates, state, params, model_fn=, loss_fn=, inputs=)"
@@ -109,15 +109,15 @@ def _step(
     step = space.zeros(x)
     for c, p in zip(coefficients, directions, strict=False):
         step = space.plus(step, p, c)
-    given = is_finite(gradient, z)
-    usual = given & is_finite(step)
+    given = space.is_finite(gradient, z)
+    usual = given & space.is_finite(step)
     step = space.choose(usual, step, space.zeros(step))
     made = KFACState(
         state.count + 1,
         # What was not finite before the step is not for the damping to mend.
         jnp.where(usual | ~given, state.damping, 4 * state.damping),
-        space.choose(is_finite(factors), factors, state.factors),
-        space.choose(is_finite(inverses), inverses, state.inverses),
+        space.choose(space.is_finite(factors), factors, state.factors),
+        space.choose(space.is_finite(inverses), inverses, state.inverses),
         step,
         jnp.where(usual, coefficients, 0),
         state.ratio,

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int
 from hotk._core import Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
-from ._local import Local, Numbers, Outcome, is_finite
+from ._local import Local, Numbers, Outcome
 from ._rate import scale_by_rate
 from ._step import of_steps, transformation
 
@@ -220,7 +220,7 @@ def _line_search(
     length = jnp.where(found, end.t, 0)
     outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)
-    outcome = Outcome.where(is_finite(end.start, slope), outcome, Outcome.not_finite)
+    outcome = Outcome.where(space.is_finite(end.start, slope), outcome, Outcome.not_finite)
     actual = jnp.where(found, end.start - end.y, 0)
     scaled = space.choose(found, space.times(length, step), space.zeros(step))
     return scaled, LineSearchState(

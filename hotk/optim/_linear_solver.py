@@ -86,6 +86,10 @@ def sparse_system(
     """
     if not may_be_sparse(choice, local.x):
         return None
+    if space.has_shards(local.x):
+        if choice == "sparse":
+            space.refuse_shards(local.x)
+        return None
     found = traced_hessian_if_sparse(
         local.f, local.x, local.mode, however_dense=choice == "sparse"
     )

@@ -1,13 +1,11 @@
 """`Local`: a function at a point, as the step of an optimizer sees it."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, final
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array
 
 from hotk._core import (
     ClosedJaxpr,
@@ -170,19 +168,6 @@ class Local:
             return self.mode.inner.along(self.f, self.x, v)[:2]
         y, gradient, _ = self.mode.inner.gradient(self.f, self.x)
         return y, space.inner(gradient, v)
-
-
-def is_finite(*trees: PyTree) -> Bool[Array, ""]:
-    """Whether all numbers in these trees are finite.
-
-    What is not finite, less itself, is NaN. One sum of that is one kernel; a logical
-    one becomes a tree of reductions, each a kernel to compile.
-    """
-    leaves = [a for a in jax.tree.leaves(trees) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    sums = [jnp.sum(a - a) for a in leaves]
-    return functools.reduce(
-        jnp.logical_and, [jnp.isfinite(a) for a in sums], jnp.array(True)
-    )
 
 
 class Outcome(eqx.Enumeration):

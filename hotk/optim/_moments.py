@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PyTree
 from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import space
 
-from ._local import Local, Numbers, Outcome, is_finite
+from ._local import Local, Numbers, Outcome
 
 
 Estimate = Callable[[Local, Any, Any], Any]
@@ -79,12 +79,10 @@ def estimated(
     def with_estimate(state: DiagonalState) -> DiagonalState:
         now, later = jax.random.split(jax.random.wrap_key_data(state.key))
         found = estimate(local, gradient, now)
-        finite = is_finite(found)
+        finite = space.is_finite(found)
         # an estimate that is no number is none
         merged = space.choose(finite, merge(state.diagonal, found), state.diagonal)
-        lowest = jnp.min(
-            jnp.stack([jnp.min(a, initial=jnp.inf) for a in jax.tree.leaves(found)])
-        )
+        lowest = space.lowest(found)
         return state._replace(
             diagonal=merged,
             key=jax.random.key_data(later),
@@ -93,7 +91,7 @@ def estimated(
         )
 
     every = jnp.maximum(numbers["every"].astype(int), 1)
-    due = (state.count % every == 0) & is_finite(gradient)
+    due = (state.count % every == 0) & space.is_finite(gradient)
     return jax.lax.cond(due, with_estimate, lambda state: state, state)
 
 
@@ -101,7 +99,7 @@ def with_gradient(
     state: DiagonalState, gradient: Gradient, numbers: Numbers
 ) -> DiagonalState:
     """Add a gradient to the mean, if it is finite."""
-    finite = is_finite(gradient)
+    finite = space.is_finite(gradient)
     mean = mean_of(numbers["b1"], state.moment, space.widened(gradient))
     return state._replace(
         count=state.count + finite.astype(int),

@@ -14,7 +14,7 @@ from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
 from ._gauss_newton import loss_of, model_of
-from ._local import Local, Numbers, Outcome, is_finite
+from ._local import Local, Numbers, Outcome
 from ._preconditioner import (
     Preconditioner,
     PreconditionerState,
@@ -193,7 +193,7 @@ def _natural_gradient(
         max_steps=steps,
         verify=False,
     )
-    usual = is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
+    usual = space.is_finite(gradient, found.x) & (found.reason != Reason.not_finite)
     bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
     outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
     outcome = Outcome.where(usual, outcome, Outcome.not_finite)
@@ -220,7 +220,7 @@ def _by_factor(
     g = space.widened(gradient)
     image = space.plus(system.curvature.back(system.curvature.along(p)), p, damping)
     size, square = space.norm(g), space.inner(p, p)
-    usual = is_finite(gradient, p)
+    usual = space.is_finite(gradient, p)
     curvature = space.inner(p, image) / jnp.where(square > 0, square, 1)
     outcome = Outcome.where(usual, Outcome.accepted, Outcome.not_finite)
     step = space.choose(usual, space.narrowed(p, gradient), space.zeros(gradient))

@@ -19,7 +19,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers, Outcome, is_finite
+from ._local import Local, Numbers, Outcome
 from ._sparse_steps import newton_step
 from ._step import of_steps, transformation
 
@@ -120,7 +120,7 @@ def _newton(
         g = space.flattened(space.widened(gradient))
         damping, least = numbers["damping"], numbers["least"]
         p, tau, attempts = newton_step(matrix, g, damping, least)
-        finite = is_finite(matrix.values, g)
+        finite = space.is_finite(matrix.values, g)
         return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.sparse)
     hessian = local.linearized().hessian
     matrix = hessian.matrix()
@@ -130,7 +130,7 @@ def _newton(
     diagonal = jnp.diagonal(matrix)
     beta = least * jnp.max(jnp.abs(diagonal), initial=0)
     beta = jnp.where(beta > 0, beta, least)
-    finite = is_finite(matrix, g)
+    finite = space.is_finite(matrix, g)
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
     factor = lambda tau: jnp.linalg.cholesky(matrix + tau * eye)
     lowest = jnp.min(diagonal, initial=0)
@@ -141,7 +141,7 @@ def _newton(
 
     def indefinite(s: _Factorization) -> Bool[Array, ""]:
         # JAX fills the factor of an indefinite matrix with NaN.
-        return finite & ~is_finite(s.lower) & (s.attempts < 100)
+        return finite & ~space.is_finite(s.lower) & (s.attempts < 100)
 
     start = _Factorization(given, factor(given), jnp.ones((), int))
     tau, lower, attempts = jax.lax.while_loop(indefinite, more_damped, start)

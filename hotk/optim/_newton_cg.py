@@ -12,7 +12,7 @@ from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._extra_args import restricted
 from ._line_search import with_line_search
-from ._local import Local, Numbers, Outcome, is_finite
+from ._local import Local, Numbers, Outcome
 from ._preconditioner import (
     Preconditioner,
     PreconditionerState,
@@ -148,11 +148,11 @@ def _newton_cg(
     bent = found.reason == Reason.negative_curvature
     step = space.choose(bent, _along_curvature(gradient, found), found.x)
     slope = space.inner(gradient, step)
-    descends = (slope > 0) & is_finite(step)
+    descends = (slope > 0) & space.is_finite(step)
     step = space.choose(descends, step, gradient)
     usual = Outcome.where(descends, Outcome.accepted, Outcome.steepest)
     outcome = Outcome.where(
-        is_finite(gradient, near.value),
+        space.is_finite(gradient, near.value),
         Outcome.where(size > 0, usual, Outcome.stationary),
         Outcome.not_finite,
     )

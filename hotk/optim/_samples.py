@@ -262,6 +262,10 @@ def sample_system(call: str, local: Local, system: System) -> SampleSystem | Non
     """
     if system == "parameters":
         return None
+    if space.has_shards(local.x):
+        if system == "samples":
+            space.refuse_shards(local.x)
+        return None
     found = rows_program(local.at, local.x)
     if found is None and system == "samples":
         raise StructureError(

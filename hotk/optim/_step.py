@@ -46,7 +46,7 @@ from hotk.prepared import operator
 
 from ._flat import is_better_flat, known as within_loop, on_flat
 from ._linear_solver import needs_indices
-from ._local import Local, Numbers, is_finite
+from ._local import Local, Numbers
 from ._parameters import (
     AllParameters,
     all_parameters,
@@ -134,7 +134,7 @@ def _step(
         step, made = formula(local, gradient, state, numbers, **choices)
     state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
     step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)
-    step = space.choose(is_finite(step), step, space.zeros(step))
+    step = space.choose(space.is_finite(step), step, space.zeros(step))
     return jax.tree.leaves(space.unflattened(step, like) if flat else step), state
 
 

@@ -3,7 +3,10 @@
 from ._across import (
     shared as shared,
     shared_axes as shared_axes,
+    shares as shares,
     summed as summed,
+    taken as taken,
+    takes_part as takes_part,
 )
 from ._alike import divided_as as divided_as
 from ._custom_vjp import (

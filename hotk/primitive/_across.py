@@ -18,13 +18,14 @@ from hotk._core import (
     AbstractValue,
     Arrays,
     Jaxpr,
+    JaxprEqn,
     Leaf,
     Types,
     output_types,
     varying_along,
 )
 
-from ._linear import AbstractLinear, apply_linear, linear_maps
+from ._linear import AbstractLinear, Batched, apply_linear, linear_maps
 
 
 Axes: TypeAlias = tuple[str, ...]
@@ -89,6 +90,70 @@ class Shared(AbstractLinear):
                 sums[i] = part.reshape(jnp.shape(arrays[i]))
                 start += size
         return sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken(AbstractLinear):
+    """What this device holds of arrays that are divided: the same numbers.
+
+    It tells in a program which arrays a function was given as parts.
+
+    Attributes:
+        axes: The axes of the mesh along which the parts differ.
+        types: The types of the parts.
+    """
+
+    axes: Axes
+    types: tuple[AbstractValue, ...]
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        """Return each array as it is."""
+        del residuals
+        return list(inputs)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        """Return each array as it is."""
+        del residuals
+        return list(cotangents)
+
+    def takes(self, residuals: Types) -> Types:
+        """Return the types of the inputs."""
+        del residuals
+        return list(self.types)
+
+    def gives(self, residuals: Types) -> Types:
+        """Return the types of the outputs."""
+        del residuals
+        return list(self.types)
+
+
+def taken(part: Leaf, axes: Axes) -> Leaf:
+    """Take this device's part of an array that is divided among devices.
+
+    Args:
+        part: The part.
+        axes: The axes of the mesh along which the parts differ.
+    """
+    part = jnp.asarray(part)
+    return apply_linear(Taken(axes, (jax.typeof(part),)), [], [part])[0]
+
+
+def takes_part(equation: JaxprEqn) -> bool:
+    """Whether an equation of a program takes a part of an array by `taken`."""
+    return isinstance(_linear_map(equation), Taken)
+
+
+def shares(equation: JaxprEqn) -> bool:
+    """Whether an equation of a program takes what all hold alike, by `shared`."""
+    linear = _linear_map(equation)
+    return isinstance(linear, Shared) and not linear.reversed
+
+
+def _linear_map(equation: JaxprEqn) -> AbstractLinear | None:
+    linear = equation.params.get("linear")
+    while isinstance(linear, Batched):
+        linear = linear.one
+    return linear
 
 
 def shared_axes(jaxpr: Jaxpr) -> set[str]:

@@ -17,5 +17,6 @@ from ._linear_solve import linear_solve as linear_solve
 from ._lint import Findings as Findings, lint as lint
 from ._locate_nan import NaNOrigin as NaNOrigin, locate_nan as locate_nan
 from ._over_axis import OverAxis as OverAxis, over_axis as over_axis
+from ._shards import as_shards as as_shards, from_shards as from_shards
 from ._substitute import Substituted as Substituted, substitute as substitute
 from ._which import which as which

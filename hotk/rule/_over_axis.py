@@ -10,13 +10,17 @@ from jaxtyping import PyTree
 
 from hotk._core import (
     Function,
+    Held,
     StructureError,
+    differs_along,
     function_name,
+    held,
     is_inexact,
     manual_axes,
     message,
+    without_shards,
 )
-from hotk.primitive import shared as taken_from_all, summed
+from hotk.primitive import shared as taken_from_all, summed, taken
 
 
 @final
@@ -46,14 +50,9 @@ class OverAxis(eqx.Module):
         """
         axes = self.axis_name
         self._check(len(args))
-        chosen = [args[i] for i in self.shared]
-        leaves, structure = jax.tree.flatten(chosen)
-        moving = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
-        own = taken_from_all([leaves[i] for i in moving], axes)
-        for i, leaf in zip(moving, own, strict=True):
-            leaves[i] = leaf
-        given = list(args)
-        for i, arg in zip(self.shared, structure.unflatten(leaves), strict=True):
+        given = list(map(without_shards, args))
+        own = self._own([args[i] for i in self.shared])
+        for i, arg in zip(self.shared, own, strict=True):
             given[i] = arg
         out = self.f(*given, **kwargs)
         y, aux = out if self.has_aux else (out, None)
@@ -64,6 +63,60 @@ class OverAxis(eqx.Module):
             whole = [a / count for a in whole]
         total = structure.unflatten(whole)
         return (total, aux) if self.has_aux else total
+
+    def _own(self, chosen: list[PyTree]) -> list[PyTree]:
+        """Return what this device takes of the arguments that all hold alike.
+
+        A part of an array, a `Shard`, is its own: what comes back for it is summed by
+        the transpose of the collective in `f` that puts the parts together.
+        """
+        leaves = held(chosen)
+        arrays = [leaf.array for leaf in leaves]
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            if not is_inexact(leaf.array):
+                continue
+            self._check_leaf(leaf)
+            if leaf.axes:
+                arrays[i] = taken(leaf.array, leaf.axes)
+            others = tuple(axis for axis in self.axis_name if axis not in leaf.axes)
+            if others:
+                alike.setdefault(others, []).append(i)
+        for others, places in alike.items():
+            own = taken_from_all([arrays[i] for i in places], others)
+            for i, leaf in zip(places, own, strict=True):
+                arrays[i] = leaf
+        return jax.tree.structure(without_shards(chosen)).unflatten(arrays)
+
+    def _check_leaf(self, leaf: Held) -> None:
+        call = f"over_axis({function_name(self.f)}, {self.axis_name})"
+        unknown = [axis for axis in leaf.axes if axis not in self.axis_name]
+        if unknown:
+            raise StructureError(
+                message(
+                    call,
+                    f"an argument is divided along {unknown[0]!r}, of which this "
+                    "function knows nothing.",
+                    expected=f"parts along {' or '.join(map(repr, self.axis_name))}",
+                    got=f"a `Shard` along {leaf.axes}",
+                    fix=f"Name both: `over_axis(f, {(*self.axis_name, *unknown)})`.",
+                )
+            )
+        others = [axis for axis in self.axis_name if axis not in leaf.axes]
+        if differs_along(leaf.array, others):
+            raise StructureError(
+                message(
+                    call,
+                    "an argument that all devices hold alike differs from one to "
+                    "another.",
+                    expected=f"an array that does not vary along {others[0]!r}",
+                    got=str(jax.typeof(leaf.array)),
+                    fix="If each device holds a part of it, mark the parts: "
+                    '`hotk.as_shards(x, {"w": P("data"), "b": P()})`. If it was cast '
+                    "by `jax.lax.pcast`, leave the cast out. Give the positions of "
+                    "the arguments that all hold alike by `shared=`.",
+                )
+            )
 
     def _check(self, count: int) -> None:
         call = f"over_axis({function_name(self.f)}, {self.axis_name})"
@@ -126,7 +179,9 @@ def over_axis(
         shared: Positions of the arguments that all devices hold alike, such as the
             parameters. Only derivatives by these are whole; those by other arguments
             are by the part of this device. With `check_vma=True` JAX knows which
-            arrays all hold alike, and derivatives by others are whole as well.
+            arrays all hold alike, and derivatives by others are whole as well. Leaves
+            of which each device holds a part are marked by `hotk.as_shards`; `f` gets
+            the part itself, and puts the parts together by `jax.lax.all_gather`.
         has_aux: Whether `f` returns `(y, aux)`; `aux` stays as each device has it.
 
     Returns:
@@ -134,7 +189,8 @@ def over_axis(
 
     Raises:
         StructureError: When called outside of a `shard_map` over the axis, or without
-            one of the shared arguments.
+            one of the shared arguments; if one of these differs from one device to
+            another and is not marked, or is divided along another axis.
         ValueError: If `reduction` is something else, or no axis is given.
 
     Example:
