@@ -127,7 +127,7 @@ from ._interpret import (
     run_watched as run_watched,
     run_watched_scan as run_watched_scan,
 )
-from ._keywords import names_ours as names_ours
+from ._keywords import elsewhere as elsewhere, names_ours as names_ours
 from ._leaked import tracers_inside as tracers_inside
 from ._moved import (
     SHORT as SHORT,

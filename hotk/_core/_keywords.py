@@ -89,14 +89,50 @@ _OF_MINIMIZE: Final = {
     "args": "args",
     "options": "max_steps",
 }
+# What is done in another place, whichever function is asked for it.
+_OVER_AXIS: Final = (
+    'Wrap the function, `hotk.over_axis(f, "data")` in place of `f`, and give that to '
+    "an optimizer as `value_fn`. `HessianOperator`, `GGNOperator` and the Fisher "
+    "operators take `axis_name=`."
+)
+_DIVIDED: Final = (
+    'What is divided is the matrix: `hotk.hessian(f, x, split="columns")`, '
+    "`hotk.jacobian`, `H.matrix`, `H.block`. `newton_cg`, `trust_region` and `H.solve` "
+    "form none, and keep the sharding of the parameters."
+)
+_THIRD: Final = (
+    'Write `hotk.jacobian(lambda x: hotk.hessian(f, x), x, split="columns")`: the '
+    "third derivative, divided along its last axis."
+)
+_ELSEWHERE: Final = {
+    "axis_name": _OVER_AXIS,
+    "split": _DIVIDED,
+    "mesh_axis": _DIVIDED,
+    ("derivative_tensor", "split"): _THIRD,
+    ("derivative_tensor", "mesh_axis"): _THIRD,
+    ("KFACOperator", "axis_name"): "Call it outside of `shard_map`, with data that are "
+    "divided among devices: the factors are those of all examples.",
+    ("kfac", "axis_name"): "Make the step outside of `shard_map`, with data that are "
+    "divided among devices: JAX distributes the work.",
+}
 _REMARKS: Final = {
     "atol": "It is relative where there is a right-hand side, absolute for a gradient.",
     "options": "Options are keywords of their own.",
 }
 
 
+def elsewhere(name: str, keyword: str) -> str | None:
+    """Return what to write where a keyword is not of a function, but of another.
+
+    Args:
+        name: The function.
+        keyword: The keyword.
+    """
+    return _ELSEWHERE.get((name, keyword), _ELSEWHERE.get(keyword))
+
+
 def names_ours(
-    function: Callable[_P, _T], *, makes_steps: bool = False
+    function: Callable[_P, _T], *, makes_steps: bool = False, name: str | None = None
 ) -> Callable[_P, _T]:
     """Let an unknown keyword raise an error that says what it is called here.
 
@@ -104,16 +140,18 @@ def names_ours(
         function: A function with keywords, all of them named.
         makes_steps: Whether it makes a transformation: keywords of a minimization are
             those of `minimize`.
+        name: Its name, if it is not its own.
     """
+    called = function.__name__ if name is None else name
     known = frozenset(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def checked(*args: _P.args, **named: _P.kwargs) -> _T:
         if not known.issuperset(named):
-            name, keyword = function.__name__, next(iter(named.keys() - known))
+            keyword = next(iter(named.keys() - known))
             if makes_steps and keyword in _OF_MINIMIZE:
-                raise _of_minimize(name, keyword)
-            raise _unknown(name, known, keyword)
+                raise _of_minimize(called, keyword)
+            raise _unknown(called, known, keyword)
         return function(*args, **named)
 
     return checked
@@ -136,6 +174,9 @@ def _of_minimize(name: str, keyword: str) -> TypeError:
 def _unknown(name: str, known: frozenset[str], keyword: str) -> TypeError:
     ours = [new for new in _OURS.get(keyword, ()) if new in known]
     fix = f"Write `{ours[0]}=`." if ours else f"There are {_listed(known)}."
+    other = elsewhere(name, keyword)
+    if other is not None and not ours:
+        fix = other
     if ours and keyword in _REMARKS:
         fix += f" {_REMARKS[keyword]}"
     return TypeError(

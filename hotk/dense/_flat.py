@@ -23,6 +23,7 @@ from hotk._core import (
     held,
     is_divided_by_type,
     message,
+    typed_as,
 )
 
 
@@ -123,7 +124,10 @@ def flattened(v: Vector) -> Float[Array, " n"]:
 
 
 def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
-    """Return one array as a vector; of the leaves of `like` only the types matter."""
+    """Return one array as a vector; of the leaves of `like` only the types matter.
+
+    Along explicit axes it is divided as these are.
+    """
     refuse_shards(like)
     made, start = [], 0
     for leaf in jax.tree.leaves(like):
@@ -131,4 +135,6 @@ def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
             piece = flat[start : start + leaf.size].reshape(leaf.shape)
             made.append(piece.astype(jnp.finfo(leaf.dtype).dtype))
             start += leaf.size
-    return whole(made, like)
+    v = whole(made, like)
+    typed = lambda a, b: typed_as(a, b) if isinstance(b, Tracer) else a
+    return jax.tree.map(typed, v, like)

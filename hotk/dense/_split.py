@@ -40,6 +40,11 @@ class Split:
         """The number of devices along the axis."""
         return self.mesh.shape[self.axis]
 
+    @property
+    def is_explicit(self) -> bool:
+        """Whether types say how arrays are divided along the axis."""
+        return _kind(self.mesh, self.axis) == AxisType.Explicit
+
     def place(self, shape: tuple[int, ...]) -> int | None:
         """Return the first axis of an array that can be divided, `None` if none can."""
         places = [d for d, size in enumerate(shape) if size and size % self.parts == 0]
@@ -52,14 +57,14 @@ class Split:
 
     def divide(self, a: Array, place: int) -> Array:
         """Divide an array along one of its axes, and leave the others as they are."""
-        if _kind(self.mesh, self.axis) == AxisType.Explicit:
+        if self.is_explicit:
             return self._typed(a, place)
         free = [PartitionSpec.UNCONSTRAINED] * a.ndim
         return self._constrained(a, [*free[:place], self.axis, *free[place + 1 :]])
 
     def gather(self, a: Array) -> Array:
         """Make an array whole along the axis."""
-        if _kind(self.mesh, self.axis) == AxisType.Explicit:
+        if self.is_explicit:
             return self._typed(a, None)
         return self._constrained(a, [None] * a.ndim)
 
@@ -72,7 +77,7 @@ class Split:
             shape: The shape of the others.
         """
         shape = (*a.shape[:ahead], *shape)
-        if _kind(self.mesh, self.axis) != AxisType.Explicit:
+        if not self.is_explicit:
             return a.reshape(shape)
         spec = [*jax.typeof(a).sharding.spec[:ahead], self.axis]
         sharding = NamedSharding(self.mesh, PartitionSpec(*spec))

@@ -117,7 +117,8 @@ def matrix(
     arrays = jax.tree.leaves(operator)
     split = split_over("H.matrix()", by, axis, block, arrays)
     if isinstance(split, Split):
-        _check_division(operator, n, split)
+        call = f"H.matrix(split={split.by!r})"
+        _check_division(operator, call, n, n, split)
         return _divided_matrix(operator, split)
     _check_size(operator, "H.matrix()", n, n)
     sparse = sparse_if_large(operator) if block is None else None
@@ -126,9 +127,18 @@ def matrix(
     return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)
 
 
-def _check_division(operator: AbstractLinearMap, n: int, split: Split) -> None:
-    """Refuse a matrix that cannot be divided, or whose parts do not fit."""
-    call = f"H.matrix(split={split.by!r})"
+def _check_division(
+    operator: AbstractLinearMap, call: str, n: int, others: int, split: Split
+) -> None:
+    """Refuse a matrix that cannot be divided, or whose parts do not fit.
+
+    Args:
+        operator: The operator.
+        call: The call, for messages.
+        n: How many columns, or rows, are shared out.
+        others: How many numbers each of them has.
+        split: Among which devices.
+    """
     if operator.on_host:
         raise StructureError(
             message(
@@ -145,7 +155,7 @@ def _check_division(operator: AbstractLinearMap, n: int, split: Split) -> None:
                 call,
                 f"{n} {split.by} cannot be divided evenly.",
                 expected=f"a multiple of {split.parts}, the devices of {split.axis!r}",
-                got=f"n = {n}",
+                got=f"{n}",
                 fix="`hotk.hessian(f, x, split=...)` divides leaf by leaf.",
             )
         )
@@ -159,21 +169,48 @@ def _check_division(operator: AbstractLinearMap, n: int, split: Split) -> None:
                 fix="Divide it by columns.",
             )
         )
-    _check_size(operator, call, n, n // split.parts)
+    _check_size(operator, call, others, n // split.parts)
 
 
-@jitted(static_argnames="split")
+def _check_parts(call: str, rows: Entries, cols: Entries, split: Split) -> None:
+    """Refuse masks where JAX does not know how what they select is divided."""
+    masked = [index for part in (rows, cols) for index in part.indices if index]
+    if split.is_explicit and masked:
+        raise StructureError(
+            message(
+                call,
+                "entries that a mask selects are not divided along an explicit axis.",
+                expected="whole leaves, by their paths or a filter",
+                got="a mask",
+                fix="Divide the matrix, `H.matrix(split=...)`, or make the mesh with "
+                "`AxisType.Auto`.",
+            )
+        )
+
+
 def _divided_matrix(operator: AbstractLinearMap, split: Split) -> Float[Array, "n n"]:
-    like = operator.like
-    dtype = space.promoted(*[a.dtype for a in space.parts(like)])
+    every = Entries.of("H.matrix()", operator.like, "")
+    a = _divided_block(operator, every, every, split)
+    return a.T if split.by == "rows" else a
 
-    def product(v: Float[Array, " n"]) -> Float[Array, " n"]:
-        return flattened(operator.mv(unflattened(v, like))).astype(dtype)
+
+@jitted(static_argnums=3)
+def _divided_block(
+    operator: AbstractLinearMap, rows: Entries, cols: Entries, split: Split
+) -> Float[Array, "rows columns"]:
+    """Return the columns of a block, divided among devices."""
+    like = operator.like
+    some = cols.take(like)
+    both = (*space.parts(rows.take(like)), *space.parts(some))
+    dtype = space.promoted(*[a.dtype for a in both])
+
+    def product(v: Float[Array, " n"]) -> Float[Array, " m"]:
+        image = operator.mv(cols.put(unflattened(v, some), like))
+        return flattened(rows.take(image)).astype(dtype)
 
     with space.mesh_of(like):
-        zero = jnp.zeros(space.dimension(like), dtype)
-        [[a]] = columns(product, zero, split)
-    return a.T if split.by == "rows" else a
+        [[a]] = columns(product, jnp.zeros(space.dimension(some), dtype), split)
+    return a
 
 
 def _matrix_on_host(operator: AbstractLinearMap) -> Float[Array, "n n"]:
@@ -222,12 +259,27 @@ def _assembled(
 
 
 def block(
-    operator: AbstractLinearMap, row: Part, column: Part, size: int | None
+    operator: AbstractLinearMap,
+    row: Part,
+    column: Part,
+    size: int | None,
+    by: By | None = None,
+    axis: str | None = None,
 ) -> Float[Array, "rows columns"]:
     """Return the part of the matrix between two parts of the space."""
     call, like = "H.block(row, column)", space_of(operator)
     rows, cols = (Entries.of(call, like, each) for each in (row, column))
     sizes = [part.size(like) for part in (rows, cols)]
+    split = split_over(call, by, axis, size, jax.tree.leaves(operator))
+    if isinstance(split, Split):
+        by_rows = split.by == "rows"
+        call = f"H.block(row, column, split={split.by!r})"
+        n, others = sizes if by_rows else sizes[::-1]
+        _check_division(operator, call, n, others, split)
+        _check_parts(call, rows, cols, split)
+        pair = (cols, rows) if by_rows else (rows, cols)
+        a = _divided_block(operator, *pair, split)
+        return a.T if by_rows else a
     _check_size(operator, call, *sizes)
     # The columns of the transpose, if they are fewer.
     turned = operator.symmetric and sizes[0] < sizes[1]

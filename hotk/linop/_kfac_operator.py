@@ -1,6 +1,7 @@
 """`KFACOperator`: Kronecker-factored curvature of a model, found in its program."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import final
 
@@ -25,6 +26,7 @@ from hotk._core import (
     describe_tree,
     manual_axes,
     message,
+    names_ours,
 )
 from hotk.capture import Closure
 from hotk.curvature import AbstractLikelihood, AbstractLoss
@@ -105,6 +107,7 @@ class KFACOperator(AbstractBlockDiagonal):
     template: Vector
     options: Options = eqx.field(static=True)
 
+    @functools.partial(names_ours, name="KFACOperator")
     def __init__(
         self,
         model: Function,

@@ -166,7 +166,13 @@ class AbstractNumerics(AbstractLinearMap):
         return _dense.matrix(self, block_size, split, mesh_axis)
 
     def block(
-        self, row: Part, column: Part, block_size: int | None = None
+        self,
+        row: Part,
+        column: Part,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
     ) -> Inexact[Array, "rows columns"]:
         """Return the block of the matrix between two parts of the space.
 
@@ -179,16 +185,20 @@ class AbstractNumerics(AbstractLinearMap):
             column: The same for the columns.
             block_size: The number of columns at once; chosen from the program if left
                 out.
+            split: `"columns"` or `"rows"` of the block: see `matrix`.
+            mesh_axis: The axis of the mesh, for `split`.
 
         Returns:
             A real array, its rows and columns in the order of `index`.
 
         Raises:
             KeyError: If there is no such path.
-            StructureError: If a mask does not fit, or nothing is selected.
-            TooLargeError: If it would exceed `hotk.memory_budget()`.
+            StructureError: If a mask does not fit, or nothing is selected; or `split`
+                is given and the block cannot be divided, as for `matrix`.
+            TooLargeError: If it, or the part of one device, would exceed
+                `hotk.memory_budget()`.
         """
-        return _dense.block(self, row, column, block_size)
+        return _dense.block(self, row, column, block_size, split, mesh_axis)
 
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal of the matrix as a vector of the space.

@@ -220,7 +220,9 @@ def _line_search(
     length = jnp.where(found, end.t, 0)
     outcome = Outcome.where(found, Outcome.accepted, Outcome.rejected)
     outcome = Outcome.where(slope == 0, Outcome.stationary, outcome)
-    outcome = Outcome.where(space.is_finite(end.start, slope), outcome, Outcome.not_finite)
+    outcome = Outcome.where(
+        space.is_finite(end.start, slope), outcome, Outcome.not_finite
+    )
     actual = jnp.where(found, end.start - end.y, 0)
     scaled = space.choose(found, space.times(length, step), space.zeros(step))
     return scaled, LineSearchState(

@@ -14,6 +14,7 @@ from hotk._core import (
     Scalar,
     Tangent,
     jaxpr_as_fun,
+    typed_as,
 )
 from hotk.linop import AbstractOperator, space
 from hotk.mode import Forward, Nested, Reverse
@@ -61,7 +62,9 @@ class LinearizedHessian(AbstractCurvature):
 
     def mv(self, v: Tangent) -> Tangent:
         """Return the product with one vector."""
-        return self.product(v)
+        # a unit vector is whole: along explicit axes the linear program takes a vector
+        # that is divided as the point is
+        return self.product(jax.tree.map(typed_as, v, self.point))
 
     def as_argument(self) -> "LinearizedHessian":
         """Return the same as a tree of arrays: what jitted functions take."""

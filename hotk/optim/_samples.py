@@ -273,7 +273,7 @@ def sample_system(call: str, local: Local, system: System) -> SampleSystem | Non
                 f"{call}(system='samples')",
                 "the objective does not tell which residuals belong to which example.",
                 expected="an objective of single examples, as it is: nothing added, no "
-                "factor, and a model with a reverse mode",
+                "factor, a model with a reverse mode, and no explicit axes of a mesh",
                 got="a function of all of them, or a sum with one",
                 fix="Give `residual_fn(params, example)` and `examples=` to the "
                 "update, or `model_fn(params, example)`, `loss_fn=` and `examples=`. "

@@ -8,7 +8,15 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 from jaxtyping import PyTree
 
-from hotk._core import Argnums, Function, Keywords, Point, describe, message
+from hotk._core import (
+    Argnums,
+    Function,
+    Keywords,
+    Point,
+    describe,
+    elsewhere,
+    message,
+)
 from hotk.capture import static
 
 from ._info import Info
@@ -28,6 +36,12 @@ _FIXES = {
     "holomorphic": "Complex parameters are taken as pairs of real ones.",
     "allow_int": "Integer leaves inside of a tree pass through.",
 }
+
+
+def _fix(definition: Definition, name: str) -> str:
+    own, usual = _FIXES.get(name), _FIX.format(name=name)
+    other = elsewhere(definition.name, name)
+    return own or (usual if other is None else f"{other} {usual}")
 
 
 @static
@@ -141,7 +155,7 @@ def arguments_of(
                 f"there is no keyword `{name}`.",
                 expected=f"{call[:-1]}, *args, mode=, has_aux=, ...)",
                 got=f"{name}=",
-                fix=_FIXES.get(name, _FIX.format(name=name)),
+                fix=_fix(definition, name),
             )
         )
     ahead = 1 if takes else 0

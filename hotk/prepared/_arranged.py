@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, HotkError, Point
+from hotk._core import Function, HotkError, Point, names_ours
 
 from ._prepared import Prepared
 from ._typed_operator import Parameters, Results, TypedOperator
@@ -36,9 +36,12 @@ class Arranged:
         self, function: Callable[..., PyTree], words: Mapping[str, str]
     ) -> None:
         functools.update_wrapper(self, function)
-        self.arrangement: Callable[..., Arrangement] = function
-        self.words = words
         self.__signature__ = inspect.signature(function)
+        kinds = [p.kind for p in self.__signature__.parameters.values()]
+        is_open = inspect.Parameter.VAR_KEYWORD in kinds
+        checked = function if is_open else names_ours(function)
+        self.arrangement: Callable[..., Arrangement] = checked
+        self.words = words
 
     def __call__(self, f: Function, x: Point, *rest: PyTree, **named: PyTree) -> PyTree:
         """Evaluate the operator at `x`."""

@@ -32,7 +32,7 @@ SETUP = """
 """
 
 ONE_ARRAY = """
-    n = 256
+    n, is_auto = 256, mesh.axis_types[0] == AxisType.Auto
     A, x = rng.normal(size=(32, n)) / 16, rng.normal(size=n)
     f = lambda x, A: jnp.sum(jnp.tanh(A @ x) ** 2) + jnp.sum(x**4)
     t = np.tanh(A @ x)
@@ -67,6 +67,33 @@ ONE_ARRAY = """
             found = H.matrix(split=by, mesh_axis=axis)
             near(found, exact)
             assert place in axis_of(found), (rows, by, axis)
+            some = np.arange(n) < 64
+            try:
+                found = H.block(some, ~some, split=by, mesh_axis=axis)
+            except hotk.StructureError as error:
+                assert not is_auto and "AxisType.Auto" in str(error), error
+            else:
+                near(found, exact[:64, 64:])
+                assert is_auto and axis_of(found) == [place], (rows, by, axis)
+    third = hotk.jacobian(
+        lambda x: hotk.hessian(f, x, put(A)), put(x), split="columns", mesh_axis="a"
+    )
+    assert axis_of(third) == [2]
+    near(third[0], hotk.derivative_tensor(
+        lambda y: hotk.gradient(f, y, A)[0], x, order=2))
+    H = hotk.HessianOperator(f, put(x), put(A))
+    divided = H.matrix(split="columns", mesh_axis="a")
+    gather = lambda a: jax.sharding.reshard(a, NamedSharding(mesh, P()))
+    near(jnp.linalg.eigvalsh(gather(divided)), np.linalg.eigvalsh(exact))
+    shifted = gather(divided) + 9 * np.eye(n)
+    near(jnp.linalg.cholesky(shifted), np.linalg.cholesky(exact + 9 * np.eye(n)))
+    try:
+        near(jnp.linalg.eigvalsh(divided), np.linalg.eigvalsh(exact))
+    except Exception as error:
+        # of JAX, whose message names both types
+        assert not is_auto and "sharded" in str(error), error
+    else:
+        assert is_auto
     whole = hotk.hessian.prepare(f, x, A, block_size=32).info.flops
     args = put(x), put(A)
     each = hotk.hessian.prepare(f, *args, split="columns", mesh_axis="a", block_size=32)
@@ -128,11 +155,16 @@ TREES = """
         found = hotk.hessian(f, p, c, **split)
         more = hotk.hessian(several, p, c, **split)
         slopes = hotk.jacobian(lambda p, c: jax.tree.map(jnp.sin, p), p, c, **split)
+        H = hotk.HessianOperator(f, p, c)
         for i in x:
             for j in x:
                 near(found[i][j], exact[i][j])
                 near(more["z"][i][j], exact[i][j])
                 near(more["y"][i][j], np.stack([exact[i][j], 2 * exact[i][j]]))
+                if by == "columns" and i != "d" and j in places:
+                    block = H.block(i, j, split=by, mesh_axis="a")
+                    near(block, exact[i][j].reshape(x[i].size, x[j].size))
+                    assert axis_of(block) == [1], (i, j)
                 one = np.diag(np.cos(x[i]).ravel()).reshape(2 * x[i].shape)
                 near(slopes[i][j], one if i == j else np.zeros(x[i].shape + x[j].shape))
                 k, ahead = (j, x[i].ndim) if by == "columns" else (i, 0)
@@ -207,6 +239,23 @@ REFUSED = {
         ),
         hotk.DtypeError,
         "`f(x)` has complex leaves",
+    ),
+    "a block of three columns": (
+        lambda: hotk.HessianOperator(squares, on_a_mesh((1,), ("data",))).block(
+            np.arange(4) < 3, np.arange(4) < 3, split="rows", mesh_axis="model"
+        ),
+        hotk.StructureError,
+        "`mesh_axis=` one of 'data'",
+    ),
+    "a tensor": (
+        lambda: hotk.derivative_tensor(squares, on_a_mesh(), order=3, split="rows"),
+        TypeError,
+        "hotk.jacobian(lambda x: hotk.hessian(f, x), x",
+    ),
+    "a dense optimizer": (
+        lambda: hotk.optim.newton(split="rows"),
+        TypeError,
+        "`newton_cg`, `trust_region`",
     ),
     "batches of data": (
         lambda: hotk.HessianOperator.over(

@@ -27,8 +27,6 @@ CODE = """
         "sophia": lambda: hotk.optim.sophia(0.1),
         "adahessian": lambda: hotk.optim.adahessian(0.1),
     }}
-    if "{kind}" == "Explicit":  # a dense Hessian is not made of what is split by type
-        del factories["newton"]
     for name, factory in factories.items():
         transform, found = factory(), []
         for w in (jnp.asarray(start), jax.device_put(start, sharding)):
@@ -52,3 +50,48 @@ CODE = """
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_steps_on_eight_devices(kind):
     run_on_eight_devices(CODE.format(kind=kind))
+
+
+# The systems of a sum of squares in the space of the samples.
+SAMPLES = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+    jax.config.update("jax_enable_x64", True)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    put = lambda a, *spec: jax.device_put(a, NamedSharding(mesh, P(*spec)))
+    draw = lambda k, *shape: jax.random.normal(jax.random.key(k), shape)
+    p = {"b": draw(0, 16), "v": draw(1, 16), "w": draw(2, 8, 16)}
+    X, Y = draw(3, 16, 8), draw(4, 16)
+
+    def residual(p, example):
+        x, y = example
+        return jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] - y
+
+    def steps(p, X, Y):
+        f = hotk.curvature.LeastSquares(residual, (X, Y))
+        transform = hotk.optim.levenberg_marquardt(system="samples")
+        state = transform.init(p)
+        for _ in range(3):
+            update, state = transform.update(
+                hotk.gradient(f, p), state, p, value_fn=f
+            )
+            p = jax.tree.map(jnp.add, p, update)
+        return p
+
+    exact = steps(p, X, Y)
+    split = {"b": put(p["b"]), "v": put(p["v"], "d"), "w": put(p["w"], None, "d")}
+    for q, *data in (
+        (jax.tree.map(put, p), put(X, "d"), put(Y, "d")), (split, put(X), put(Y)),
+        (split, put(X, "d"), put(Y, "d")),
+    ):
+        found = steps(q, *data)
+        for k, a in found.items():
+            np.testing.assert_allclose(a, exact[k], rtol=1e-8, atol=1e-8, err_msg=k)
+    print("fine")
+"""
+
+
+@pytest.mark.exhaustive
+def test_systems_of_the_samples_on_eight_devices():
+    run_on_eight_devices(SAMPLES)

@@ -120,6 +120,10 @@ OPERATORS = """
         ),
         "H.diagonal": lambda *a: H(*a).diagonal(),
         "H.block": lambda *a: H(*a).block("W", "u"),
+        "cholesky": lambda *a: G(*a).cholesky(),
+        "derivative_tensor": lambda p, *a: hotk.derivative_tensor(
+            lambda u: loss({**p, "u": u}, *a), p["u"], order=3
+        ),
     }
     for name, op in each.items():
         check(name, op)
@@ -172,11 +176,10 @@ OPTIMIZERS = """
         "trust_region": lambda: o.trust_region(max_tol=1e-13),
         "sophia": lambda: o.sophia(0.1),
         "adahessian": lambda: o.adahessian(0.1),
+        "newton": o.newton,
+        "cubic": o.cubic_newton,
+        "exact": lambda: o.trust_region(subproblem="exact"),
     }
-    if KIND == "Auto" or WHAT == "data":  # a dense Hessian of what is split by type
-        each |= {"newton": o.newton}
-    if WHAT == "data":
-        each |= {"cubic": o.cubic_newton}
     for name, make in each.items():
         check(name, lambda p, X, Y: steps(make(), lambda p: loss(p, X, Y), p))
     squares = lambda X, Y: (lambda p: hotk.curvature.GaussNewton(

@@ -374,5 +374,13 @@ def test_sharded_data_and_parameters():
             a, b = K.inverse(0.1) @ p, S.inverse(0.1) @ q
             for a, b in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
                 np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+        typed = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
+        spec = NamedSharding(typed, PartitionSpec("d"))
+        try:
+            hotk.KFACOperator(model, loss(y), p, jax.device_put(x, spec))
+        except hotk.ModeError as error:
+            assert "AxisType.Auto" in str(error), error
+        else:
+            raise AssertionError("explicit axes")
         print("fine")
     """)
