@@ -12,6 +12,7 @@ import jax
 from tests.benchmarks import (
     accuracy,
     calls,
+    divided,
     first_call,
     gpu,
     hessians,
@@ -33,6 +34,7 @@ EVERYWHERE = (
     calls.measure,
     products.measure,
     hessians.measure,
+    divided.measure,
     operators.measure,
     kfac.measure,
     accuracy.measure,
