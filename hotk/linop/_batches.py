@@ -201,9 +201,23 @@ class DataOperator(AbstractOperator):
         return self._sum_with_check(lambda h, v: (h.matrix(block_size), h.value))
 
     def block(
-        self, row: Part, column: Part, block_size: int | None = None
+        self,
+        row: Part,
+        column: Part,
+        block_size: int | None = None,
+        *,
+        split: By | None = None,
+        mesh_axis: str | None = None,
     ) -> Inexact[Array, "rows columns"]:
-        """Return a block of the matrix. See `AbstractOperator.block`."""
+        """Return a block of the matrix. See `AbstractOperator.block`.
+
+        Raises:
+            StructureError: If `split` is given: each batch may be divided instead.
+        """
+        if split is not None or mesh_axis is not None:
+            return AbstractOperator.block(
+                self, row, column, block_size, split=split, mesh_axis=mesh_axis
+            )
         return self._sum_with_check(
             lambda h, v: (h.block(row, column, block_size), h.value)
         )
