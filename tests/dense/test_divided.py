@@ -164,7 +164,7 @@ TREES = """
                 if by == "columns" and i != "d" and j in places:
                     block = H.block(i, j, split=by, mesh_axis="a")
                     near(block, exact[i][j].reshape(x[i].size, x[j].size))
-                    assert axis_of(block) == [1], (i, j)
+                    assert 1 in axis_of(block), (i, j)
                 one = np.diag(np.cos(x[i]).ravel()).reshape(2 * x[i].shape)
                 near(slopes[i][j], one if i == j else np.zeros(x[i].shape + x[j].shape))
                 k, ahead = (j, x[i].ndim) if by == "columns" else (i, 0)

@@ -122,7 +122,7 @@ OPERATORS = """
         "H.block": lambda *a: H(*a).block("W", "u"),
         "cholesky": lambda *a: G(*a).cholesky(),
         "derivative_tensor": lambda p, *a: hotk.derivative_tensor(
-            lambda u, p, *a: loss({**p, "u": u}, *a), p["u"], p, *a, order=3
+            lambda b, p, *a: loss({**p, "b": b}, *a), p["b"], p, *a, order=3
         ),
     }
     for name, op in each.items():

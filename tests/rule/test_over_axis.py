@@ -298,3 +298,29 @@ def test_a_new_closure_over_the_axis_is_the_same_program():
     assert over == hotk.over_axis(loss, "data")
     assert over != hotk.over_axis(loss, "data", "sum")
     assert "axis_name=('data',)" in repr(over)
+
+
+ELSEWHERE = {
+    "an operator": (
+        lambda: hotk.hvp(loss, jnp.ones(2), jnp.ones(2), axis_name="d"),
+        "",
+    ),
+    "an optimizer": (lambda: hotk.optim.newton_cg(axis_name="d"), ""),
+    "minimize": (
+        lambda: hotk.optim.minimize(
+            loss, jnp.ones(2), hotk.optim.newton_cg(), axis_name="d"
+        ),
+        "",
+    ),
+    "factors": (
+        lambda: hotk.KFACOperator(loss, loss, jnp.ones(2), ROWS, axis_name="d"),
+        "outside of `shard_map`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_name_of_an_axis_elsewhere_says_what_to_write(name):
+    call, text = ELSEWHERE[name]
+    with pytest.raises(TypeError, match=text or r"hotk\.over_axis\(f, \"data\"\)"):
+        call()
