@@ -320,7 +320,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_the_name_of_an_axis_elsewhere_says_what_to_write(name):
+def test_the_name_of_an_axis_elsewhere_says_what_to_write(name, as_user):
     call, text = ELSEWHERE[name]
     with pytest.raises(TypeError, match=text or r"hotk\.over_axis\(f, \"data\"\)"):
         call()
