@@ -30,9 +30,12 @@ from ._refits import EntryRefits, FunctionRefits, Refit, Scaled
 _CALL = "profile_intervals(potential, mode)"
 _HINT = "Minimize the potential further: a profile starts at its minimum."
 
-# In standard errors: where a function that lags behind is taken for bounded, and where
-# a limit is taken for infinite.
-_FAR, _ENDLESS = 1e3, 1e6
+# In standard errors: where a function that lags behind may be bounded, and where a limit
+# is taken for infinite.
+_FAR, _ENDLESS = 1e2, 1e6
+# The root of twice the rise grows by less where a target half as far again changes
+# nothing, in quantiles.
+_NO_MORE = 1e-4
 
 
 def profile_intervals(
@@ -239,7 +242,7 @@ def _limit(
     eps = float(jnp.finfo(refits.dtype).eps)
     low, high, s, reached = 0.0, math.inf, size * (1 + 1 / refits.stiffness), 0.0
     zero = np.zeros_like(tangent)
-    last, start, before = zero, tangent, (0.0, 0.0)
+    last, start, before, below = zero, tangent, (0.0, 0.0), 0.0
     for _ in range(most):
         # A start may lie outside of the domain of the potential, or beyond a pole of
         # the function, where the fit finds values on the other side of the mode.
@@ -264,15 +267,16 @@ def _limit(
         if abs(root - size) <= eps**0.5:
             return side * (newton if math.isfinite(newton) else t)
         if root < size:
-            low, reached = s, t
+            # A bounded function, at its largest value. Near a pole the profile is as
+            # steep, and still rises.
+            if s > max(_FAR, 1.5 * low, 2 * t) and root - below < _NO_MORE * size:
+                return side * t
+            low, reached, below = s, t, root
             last, start = fit.point, fit.point / s
         else:
             high = s
         # Rounding, or the end of the domain of the potential.
         if high < math.inf and high - low <= eps**0.5 * high:
-            return side * reached
-        # A bounded function, at its largest value.
-        if low > _FAR and reached < low / 2:
             return side * reached
         # The slope there, by that of the last two points; at the mode it is zero.
         bend = (slope - before[1]) / (t - before[0]) if t != before[0] else 0.0
@@ -281,7 +285,7 @@ def _limit(
         if not low < aim < high:
             aim = 2 * s if high == math.inf else (low + high) / 2
         s = min(aim, 4 * s)
-        if s > _ENDLESS:
+        if s > _ENDLESS and 2 * reached > low:
             return side * math.inf
     raise ValueError(
         f"`{_CALL}`: no limit was found in {most} fits for entry {i}: it lies "

@@ -17,7 +17,7 @@ NO_PROGRAM = {
     "curvature.rows_program",
     *("linop.loop", "linop.space_of", "linop.spectrum_of"),
     *("optim.apply_gradients", "optim.minimize"),
-    *("optim.strip_extra_args", "optim.with_params"),
+    *("optim.step_info", "optim.strip_extra_args", "optim.with_params"),
     *("rule.disabled", "rule.lint", "rule.which"),
 }
 ELSEWHERE = ("interop.", "plot.", "sparse.", "statistics.")
