@@ -30,8 +30,8 @@ from ._refits import EntryRefits, FunctionRefits, Refit, Scaled
 _CALL = "profile_intervals(potential, mode)"
 _HINT = "Minimize the potential further: a profile starts at its minimum."
 
-# In standard errors: where a function that lags behind may be bounded, and where a limit
-# is taken for infinite.
+# In standard errors: where a function that lags behind may be bounded, and where a
+# limit is taken for infinite.
 _FAR, _ENDLESS = 1e2, 1e6
 # The root of twice the rise grows by less where a target half as far again changes
 # nothing, in quantiles.

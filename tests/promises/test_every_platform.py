@@ -13,7 +13,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 NO_PROGRAM = {
     *("cache_info", "can_differentiate", "clear_cache", "explain", "export", "load"),
     *("locate_nan", "memory_budget", "set_memory_budget", "sparsity", "static"),
-    *("laplace_approximation", "over_axis"),
+    *("as_shards", "from_shards", "laplace_approximation", "over_axis"),
     "curvature.rows_program",
     *("linop.loop", "linop.space_of", "linop.spectrum_of"),
     *("optim.apply_gradients", "optim.minimize"),
