@@ -6,17 +6,20 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import Point
+from hotk._core import Point, is_divided_by_type
 from hotk.mode import Seeds, support
 
 from ._directions import Table
 
 
 def unit_seeds(x: Point) -> PyTree[Seeds] | None:
-    """Return all unit directions of a point, `None` if there is only one."""
+    """Return all unit directions of a point, `None` if they save nothing.
+
+    That is where there is only one, or the point is divided along explicit axes.
+    """
     leaves, treedef = jax.tree.flatten(x)
     starts = [0, *itertools.accumulate(leaf.size for leaf in leaves)]
-    if starts[-1] < 2:
+    if starts[-1] < 2 or any(map(is_divided_by_type, leaves)):
         return None
     pairs = zip(starts, leaves, strict=False)
     return treedef.unflatten(_units(start, leaf.shape) for start, leaf in pairs)
@@ -30,6 +33,8 @@ def sparse_seeds(table: Table, x: Point) -> PyTree[Seeds | None] | None:
         x: The point. A leaf that no direction moves has `None`.
     """
     leaves, treedef = jax.tree.flatten(x)
+    if any(map(is_divided_by_type, leaves)):
+        return None
     starts = [0, *itertools.accumulate(leaf.size for leaf in leaves)]
     direction, column = np.nonzero(table.values)
     place = table.places[direction, column]

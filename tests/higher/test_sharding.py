@@ -41,6 +41,13 @@ CODE = """
         cubes = lambda x: jnp.sum(x**3)
         near(hotk.laplacian(cubes, x), 6 * np.sum(np.asarray(x)))
         near(hotk.derivatives(cubes, x, x, order=3)[3], 6 * np.sum(np.asarray(x) ** 3))
+        # A whole point beside data that are divided.
+        w, x = np.linspace(1, 2, 16, dtype="f"), np.linspace(0, 1, 16, dtype="f")
+        data, whole = jax.device_put(w, P("a")), jax.device_put(x, P())
+        weighted = lambda x: jnp.sum((x * data) ** 3) + jnp.sum(jnp.sin(x))
+        near(hotk.laplacian(weighted, whole), np.sum(6 * w**3 * x - np.sin(x)))
+        pair = hotk.partial(weighted, whole, (2, *15 * (0,)))
+        near(pair, 6 * w[0] ** 3 * x[0] - np.sin(x[0]))
     print("fine")
 """
 

@@ -23,6 +23,7 @@ from hotk._core import (
     bound,
     called_program,
     evaluate,
+    is_divided_by_type,
     is_inexact,
     traits_of,
     varying_alike,
@@ -134,7 +135,9 @@ def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any
         program = called_program(equation)
         assert program is not None  # it is a call
         return run(program, values)
-    if any(isinstance(series, Local) for series in values):
+    local = any(isinstance(series, Local) for series in values)
+    # Slots are cut and joined, which JAX refuses along explicitly divided axes.
+    if local and not any(is_divided_by_type(series.primal) for series in values):
         outputs = local_rule(equation, list(values), frame, _step)
         if outputs is not None:
             return outputs
