@@ -104,7 +104,12 @@ _THIRD: Final = (
     'Write `hotk.jacobian(lambda x: hotk.hessian(f, x), x, split="columns")`: the '
     "third derivative, divided along its last axis."
 )
+_DAMPED: Final = (
+    "Add it to the operator: `(H + damping * hotk.Identity()).solve(b)`. Another "
+    "number does not compile again."
+)
 _ELSEWHERE: Final = {
+    **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
     "axis_name": _OVER_AXIS,
     "split": _DIVIDED,
     "mesh_axis": _DIVIDED,

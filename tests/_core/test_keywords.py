@@ -149,3 +149,12 @@ def test_no_name_in_the_table_is_one_of_ours():
 def test_the_number_of_eigenvalues_is_an_integer(k):
     with pytest.raises(TypeError, match="It is the number of eigenvalues"):
         H.eigh(k)
+
+
+def test_a_damped_system_is_that_of_a_sum():
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.arange(1.0, 4.0))
+    with pytest.raises(TypeError, match=r"\(H \+ damping \* hotk.Identity\(\)\)"):
+        H.solve(jnp.ones(3), damping=2.0)
+    solution = (H + 2.0 * hotk.Identity()).solve(jnp.ones(3)).x
+    wanted = 1 / (12 * jnp.arange(1.0, 4.0) ** 2 + 2)
+    assert jnp.allclose(solution, wanted, rtol=1e-5)
