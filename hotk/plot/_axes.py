@@ -22,9 +22,11 @@ def axes(ax: "Axes | None", inches: tuple[float, float] | None = None) -> "Axes"
     """
     if ax is not None:
         return ax
-    # Without this layout `savefig` cuts off labels that are longer than a few letters.
+    # Without a layout `savefig` cuts off labels that are longer than a few letters. A
+    # constrained one does so as well beside a square image: it takes the margins from
+    # the slot of the axes, which is wider than the image.
     subplots = extra("matplotlib.pyplot", "plot").subplots
-    return subplots(layout="constrained", figsize=inches)[1]
+    return subplots(layout="compressed", figsize=inches)[1]
 
 
 def by_name(
@@ -58,6 +60,6 @@ def by_name(
 
 
 def colorbar(ax: "Axes", image: "ScalarMappable", label: str) -> None:
-    """Add a colorbar as high as the axes."""
-    # The numbers with which a colorbar beside a square image has its height.
+    """Add a colorbar about as high as the axes."""
+    # The numbers with which a colorbar beside a square image has about its height.
     ax.figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.04)

@@ -209,7 +209,7 @@ def sparsity(
     nonzero = np.abs(entries) > (tol * _largest(entries) if tol else 0.0)
     # No comparison with NaN is true.
     nonzero |= np.isnan(entries)
-    ax = axes(ax)
+    ax = axes(ax, _inches(index if index is None or len(index) <= _MAX_NAMES else None))
     ax.imshow(nonzero, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
     _name_leaves(ax, index, len(entries))
     count = int(nonzero.sum())

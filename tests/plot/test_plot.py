@@ -1,5 +1,7 @@
 """What is drawn is what is meant: the artists hold the numbers known by hand."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +121,31 @@ def test_no_label_of_a_saved_figure_is_cut_off(draw):
         assert inside, label.get_text()
         assert box.y0 >= page.y0, label.get_text()
         assert box.y1 <= page.y1, label.get_text()
+
+
+def margins(figure, dpi):
+    """Return how many pixels of a saved picture's border are not white."""
+    import matplotlib.pyplot as plt
+
+    stream = io.BytesIO()
+    figure.savefig(stream, dpi=dpi)
+    stream.seek(0)
+    picture = plt.imread(stream)[..., :3].min(axis=-1)
+    edges = picture[0], picture[-1], picture[:, 0], picture[:, -1]
+    return [int((edge < 1).sum()) for edge in edges]
+
+
+@pytest.mark.parametrize("draw", ["matrix", "log", "blocks", "sparsity"])
+def test_no_pixel_of_a_saved_figure_touches_its_border(draw):
+    """Few leaves of unequal names: a square image that leaves room beside it."""
+    point = {"encoder/kernel": jnp.ones(200), "decoder_output/kernel": jnp.ones(75)}
+    point |= {"hidden/kernel": jnp.ones(300), "hidden/bias": jnp.ones(15)}
+    entries = np.random.default_rng(0).normal(size=(590, 590)) ** 5
+    options = {"scale": "linear"} if draw == "matrix" else {}
+    plot = getattr(hotk.plot, "matrix" if draw == "log" else draw)
+    ax = plot(entries, hotk.linop.Index.of(point), **options)
+    for dpi in (80, 100, 200):
+        assert margins(ax.figure, dpi) == [0, 0, 0, 0], dpi
 
 
 def test_names_of_small_leaves_give_way_to_those_of_large_ones():
