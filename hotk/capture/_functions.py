@@ -98,11 +98,11 @@ def _visit_defaults(walk: Walk, value: FunctionType, facts: CodeFacts) -> None:
     code = value.__code__  # the defaults are those of the last arguments
     first = code.co_argcount - len(defaults)
     for i, default in enumerate(defaults):
-        name = code.co_varnames[first + i] if first >= 0 else i
-        walk.visit(default, " default `{}`", name)
+        name = code.co_varnames[first + i] if first >= 0 else str(i)
+        visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
     for name, default in keywords.items():
         walk.key.append(name)
-        walk.visit(default, " default `{}`", name)
+        visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
     if not facts.library:
         visit_dict(walk, value.__dict__)
 
@@ -209,10 +209,13 @@ def _guard_defaults(w: Writer, value: FunctionType, here: str) -> None:
         f"len({here}.__defaults__ or ()) == {len(defaults)} and "
         f"[*({here}.__kwdefaults__ or ())] == {names} and {bare}"
     )
+    code, reads = value.__code__, facts_of(value.__code__).reads
+    first = code.co_argcount - len(defaults)
     for i, item in enumerate(defaults):
-        w.visit(item, f"{here}.__defaults__[{i}]")
+        found = reads.get(code.co_varnames[first + i]) if first >= 0 else None
+        guard_read(w, item, found, f"{here}.__defaults__[{i}]")
     for name, item in keywords.items():
-        w.visit(item, f"{here}.__kwdefaults__[{name!r}]")
+        guard_read(w, item, reads.get(name), f"{here}.__kwdefaults__[{name!r}]")
 
 
 def _guard_global(

@@ -39,10 +39,18 @@ _OF_WRAPPERS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotati
 
 def visit_node(walk: Walk, value: object) -> None:
     """Visit a registered pytree."""
+    if _is_copy_in_parts(value):
+        if not walk.met(value):
+            visit_node_class(walk, type(value))
+            visit_attributes(walk, value)
+        return
     children, treedef = tree_flatten(value, is_leaf=lambda node: node is not value)
     # One without children may be a constant of its library, as equinox has some.
     if walk.met(value) if children else walk.met_static(value):
         return
+    walk.whole.add(id(value))
+    if walk.trail is not None:  # of which some attributes may have been read before
+        walk.trail.read.pop(id(value), None)
     data = treedef.node_data()
     if data is None:
         raise Opaque(f"an empty node of type {type(value).__name__}")
@@ -58,6 +66,22 @@ def visit_node(walk: Walk, value: object) -> None:
     names = _child_names(value) if walk.trail is not None else children
     for name, child in zip(names, children, strict=True):
         walk.visit(child, "{}", name)
+
+
+def _is_copy_in_parts(value: object) -> bool:
+    """Whether a node is a copy with only those attributes that are read.
+
+    A frozen dataclass that was made by its class has all of its fields.
+    """
+    cls = type(value)
+    parameters = vars(cls).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen or isinstance(value, eqx.Module):
+        return False
+    own = peek(value, "__dict__")
+    if own is None or slots_of(value):
+        return False
+    fields: Any = dataclasses.fields
+    return any(field.name not in own for field in fields(cls))
 
 
 def _visit_static_node(walk: Walk, value: object) -> None:
@@ -132,14 +156,24 @@ def visit_node_data(
         data: What it keeps.
         names: What the parts of `data` are called, if that is known.
     """
-    walk.key.append(cls if is_library_class(cls) else weakref.ref(cls))
+    visit_node_class(walk, cls)
     walk.static_depth += 1
     try:
-        if not is_library_class(cls):
-            visit_class(walk, cls)
         _visit_static_data(walk, data, names)
     finally:
         walk.static_depth -= 1
+
+
+def visit_node_class(walk: Walk, cls: type) -> None:
+    """Visit the class of a node: one of a library is known by itself."""
+    library = is_library_class(cls)
+    walk.key.append(cls if library else weakref.ref(cls))
+    if not library:
+        walk.static_depth += 1
+        try:
+            visit_class(walk, cls)
+        finally:
+            walk.static_depth -= 1
 
 
 def _visit_static_data(walk: Walk, data: object, names: Sequence[str] = ()) -> None:
@@ -178,6 +212,12 @@ def guard_node(w: Writer, value: object, here: str) -> None:
     """Write the check of a registered pytree."""
     cls = type(value)
     library = cls.__module__.partition(".")[0]
+    w.whole.add(id(value))
+    if _is_copy_in_parts(value):
+        if not w.met(value, here, "node"):
+            w.visit(cls, f"type({here})")
+            guard_attributes(w, vars(value), here, static=())
+        return
     # Of these two it is known where they keep things, so no code of theirs is run.
     if not isinstance(value, (tuple, eqx.Module)) and library != "equinox":
         _guard_registered(w, value, here)
@@ -286,7 +326,10 @@ def _guard_static_data(w: Writer, data: object, expression: str) -> None:
 # ----- The copy
 
 
-def _rebuild_node(rebuild: Rebuild, value: object) -> object:
+def rebuild_node(rebuild: Rebuild, value: object) -> object:
+    """Copy a node of a tree with what it holds copied."""
+    if _is_copy_in_parts(value):
+        return rebuild.copy_object(value, recorded=False)
     children, treedef = tree_flatten(value, is_leaf=lambda n: n is not value)
     return treedef.unflatten(map(rebuild, children))
 
@@ -294,7 +337,7 @@ def _rebuild_node(rebuild: Rebuild, value: object) -> object:
 NODE = CapturedType(
     visit=visit_node,
     guard=guard_node,
-    rebuild=_rebuild_node,
+    rebuild=rebuild_node,
     treatment="walked",
     mutable=False,
     refilled=False,

@@ -15,6 +15,12 @@ from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, Visit
 from ._code import facts_of, is_hidden
+from ._frozen_nodes import (
+    FROZEN_NODE,
+    guard_node_begin,
+    is_read_by_attributes,
+    visit_node_begin,
+)
 from ._library import is_library_class
 from ._objects import OBJECT, guard_object, visit_object
 from ._reads import Chain, Reads
@@ -118,12 +124,36 @@ def visit_read(
     """Visit what is captured, an object by the chains that are read off it."""
     if reads and not walk.static_depth and _is_read_by_parts(value):
         walk.visit_as(OBJECT, _reader(reads), value, how, name)
+    elif reads and _is_node_in_parts(value, reads, walk):
+        walk.visit_as(FROZEN_NODE, _node_reader(reads), value, how, name)
     else:
         walk.visit(value, how, name)
 
 
+def _is_node_in_parts(value: object, reads: Sequence[Chain], at: Walk | Writer) -> bool:
+    if at.static_depth or id(value) in at.whole:
+        return False
+    return is_read_by_attributes(value, _grouped(reads))
+
+
 def _reader(chains: Sequence[Chain]) -> Visit:
     return lambda walk, value: _visit_chains(walk, value, chains)
+
+
+def _node_reader(chains: Sequence[Chain]) -> Visit:
+    return lambda walk, value: _visit_node_chains(walk, value, chains)
+
+
+def _visit_node_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
+    names, own = _grouped(chains), vars(value)
+    visit_node_begin(walk, value, names)
+    for name, rests in names.items():
+        visit_read(walk, own[name], _whole_or(rests), ".{}", name)
+
+
+def _whole_or(chains: list[Chain]) -> Reads:
+    """Return chains, or `None` if one of them ends: the thing is used as it is."""
+    return None if () in chains else tuple(chains)
 
 
 def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
@@ -148,9 +178,7 @@ def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
         if walk.trail is not None:
             walk.trail.read.setdefault(id(value), set()).add(name)
         if place == "attribute":
-            rests = names[name]
-            whole = () in rests
-            visit_read(walk, item, None if whole else tuple(rests), ".{}", name)
+            visit_read(walk, item, _whole_or(names[name]), ".{}", name)
         elif place != "missing":
             # Of the class: no copy of the object has another one.
             walk.static_depth += 1
@@ -182,6 +210,11 @@ def guard_read(w: Writer, value: object, reads: Reads, expression: str) -> None:
     """Write the check of what is captured, as `visit_read` visits it."""
     if reads and not w.static_depth and _is_read_by_parts(value):
         _guard_chains(w, value, w.assign(value, expression), reads)
+    elif reads and _is_node_in_parts(value, reads, w):
+        own = guard_node_begin(w, value, w.assign(value, expression))
+        for name, rests in _grouped(reads).items():
+            item = vars(value)[name]
+            guard_read(w, item, _whole_or(rests), f"{own}[{name!r}]")
     else:
         w.visit(value, expression)
 
@@ -203,10 +236,7 @@ def _guard_chains(w: Writer, value: object, here: str, chains: Sequence[Chain]) 
             return
         expression = _guard_lookup(w, value, name, spaces, own)
         if place == "attribute":
-            rests = names[name]
-            whole = () in rests
-            reads = None if whole else tuple(rests)
-            guard_read(w, item, reads, f"{own}[{name!r}]")
+            guard_read(w, item, _whole_or(names[name]), f"{own}[{name!r}]")
         elif place != "missing":
             part = {"property": ".fget", "static": ".__func__"}.get(place, "")
             w.static_depth += 1

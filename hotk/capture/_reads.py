@@ -86,11 +86,13 @@ class _Finder:
 
 
 def reads_of(code: types.CodeType) -> dict[str, Reads]:
-    """Return what a code object reads off what it captured, and off its `self`.
+    """Return what a code object reads off what it captured, and off its arguments.
 
-    The first argument stands under the name `""`.
+    These may have captured things as defaults. The first one, `self` in a method,
+    stands under the name `""` as well.
     """
     finder = _Finder(code)
-    found = {name: finder.reads(name) for name in code.co_freevars}
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = {name: finder.reads(name) for name in (*code.co_freevars, *arguments)}
     found[""] = finder.reads(code.co_varnames[0]) if code.co_argcount else None
     return found

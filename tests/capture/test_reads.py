@@ -4,14 +4,16 @@ import types
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import hotk
 from hotk.capture import survey
 from hotk.capture._reads import reads_of
 from tests.helpers import close
-from tests.promises import stories_reads
+from tests.promises import stories_reads, stories_states
 from tests.promises.stories_reads import METHODS, Config, Derived, Trainer
+from tests.promises.stories_states import make
 
 
 X = jnp.array([0.5, -1.5, 2.0])
@@ -253,3 +255,74 @@ def test_a_hook_of_the_class_makes_everything_count():
     hotk.gradient(trainer.loss, X)
     assert traces() == 2
     assert Config(1.0).rate == 1.0
+
+
+# ----- Training states: frozen nodes of trees
+
+
+@pytest.mark.parametrize("how", ["cell", "default", "global", "attribute"])
+def test_a_state_that_counts_its_steps_is_traced_once(how):
+    state, task = make(), stories_states.Task(None)
+    names = {}
+    for i in range(5):
+        state = state.replace(step=i, params={"scale": jnp.full(3, float(i))})
+        names["state"] = task.state = state
+        if how == "cell":
+            f = lambda x: state.apply_fn(state.params["scale"], x)  # noqa: B023
+        elif how == "default":
+            f = lambda x, state=state: state.apply_fn(state.params["scale"], x)
+        elif how == "global":
+            exec("def f(x): return state.apply_fn(state.params['scale'], x)", names)
+            f = names["f"]
+        else:
+            f = task.loss
+        # 2 sum(x^3) 3 i
+        assert close(hotk.gradient(f, X), 18 * i * X**2)
+        assert close(hotk.HessianOperator(f, X) @ X, 36 * i * X**2)
+    assert traces() == 2  # as the state of each step, and as an operator keeps it
+
+
+def test_a_state_that_passes_on_counts_as_a_whole():
+    state = make()
+    for i in range(3):
+        state = state.replace(step=i)
+        f = lambda x: helper(state, x)  # noqa: B023
+        assert close(hotk.gradient(f, X), 36 * X**2)
+    assert traces() == 3
+
+
+def helper(state, x):
+    return state.apply_fn(state.params["scale"], x)
+
+
+@pytest.mark.library
+def test_a_train_state_of_flax_is_traced_once():
+    train_state = pytest.importorskip("flax.training.train_state")
+
+    class Own(train_state.TrainState):
+        statistics: object = None
+
+    for kind in (train_state.TrainState, Own):
+        hotk.clear_cache()
+        apply_fn = lambda p, x: jnp.sum(p["w"] * x) ** 2
+        tx = optax.sgd(0.1)
+        state = kind.create(apply_fn=apply_fn, params={"w": X}, tx=tx)
+        for _ in range(4):
+            f = lambda p: state.apply_fn(p, X)  # noqa: B023
+            g = hotk.gradient(f, state.params)
+            assert close(g["w"], 2 * jnp.sum(state.params["w"] * X) * X)
+            state = state.apply_gradients(grads=g)
+        assert (state.step, traces()) == (4, 1)
+
+
+def test_a_state_that_is_read_by_a_part_and_as_a_whole_is_traced_once():
+    state = make()
+    part, again = (lambda x: state.apply_fn(1.0, x) for _ in range(2))
+    leaves = lambda: [jnp.sum(jnp.asarray(a, float)) for a in jax.tree.leaves(state)]
+    total = lambda x: jnp.sum(x) * sum(leaves())
+    f = lambda x: part(x) + total(x) + again(x)
+    for i in range(3):
+        state = make(params={"scale": jnp.full(3, float(i)), "rate": 3.0})
+        # 4 sum(x^3), and sum(x) times the scales, the rate and the step
+        assert close(hotk.gradient(f, X), 12 * X**2 + 3 * i + 4)
+    assert traces() == 1

@@ -322,7 +322,6 @@ class Loop(NamedTuple):
         expected: The same on a plain dict, from `plain_loops`.
         library: The library it needs.
         compiles: Whether a step compiles each time if it is not compiled as a whole.
-        traces: Whether it is traced each time then.
     """
 
     run: Callable[..., Any]
@@ -330,7 +329,6 @@ class Loop(NamedTuple):
     expected: Callable[..., Any] = plain_loops.as_it_is
     library: str = ""
     compiles: bool = False
-    traces: bool = False
 
 
 def _wrapped(wrapper, expected, **more):
@@ -343,7 +341,7 @@ LOOPS = {
     "equinox": Loop(equinox_loop, EQUINOX),
     "equinox, parameters filtered": Loop(equinox_filtered_loop, EQUINOX),
     # The objective captures a `TrainState`, whose `step` is a number of Python.
-    "flax linen": Loop(linen_loop, FLAX, library="flax", traces=True),
+    "flax linen": Loop(linen_loop, FLAX, library="flax"),
     "flax nnx": Loop(nnx_loop, FLAX, library="flax"),
     "haiku": Loop(haiku_loop, FLAX, library="haiku"),
     # `lax.cond` of functions that are new each time

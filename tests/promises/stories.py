@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     stories_pinned,
     stories_reads,
     stories_settings,
+    stories_states,
     stories_values,
 )
 from .telling import STORIES as STORIES

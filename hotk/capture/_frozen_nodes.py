@@ -1,0 +1,98 @@
+"""Frozen dataclasses that are nodes of trees, by what is read off them.
+
+A training state of flax counts its steps in a number of Python. A loss that reads
+`state.apply_fn` does not depend on it, and is not traced anew in each step.
+"""
+
+import abc
+from collections.abc import Iterable
+from typing import Final
+
+from hotk._core import peek
+
+from ._captured_type import CAPTURED_TYPES, CapturedType
+from ._code import is_hidden
+from ._layout import slots_of
+from ._nodes import NODE, guard_node, rebuild_node, visit_node, visit_node_class
+from ._rebuild import Rebuild
+from ._walk import Walk
+from ._writer import Writer
+
+
+# With one of these a class decides what an attribute is, or keeps it elsewhere.
+_HOOKS: Final = frozenset({"__getattr__", "__getattribute__", "__del__"})
+# What `dataclasses` writes into a frozen class: it raises.
+_OF_FROZEN: Final = frozenset({"__setattr__", "__delattr__"})
+
+
+def _is_plainly_frozen(base: type) -> bool:
+    """Whether a class finds attributes as Python does, and lets none be written."""
+    space = vars(base)
+    parameters = space.get("__dataclass_params__")
+    frozen = parameters is not None and parameters.frozen
+    return _HOOKS.isdisjoint(space) and (frozen or _OF_FROZEN.isdisjoint(space))
+
+
+def is_read_by_attributes(value: object, names: Iterable[str]) -> bool:
+    """Whether a node of a tree counts by some of its attributes alone.
+
+    That is a frozen dataclass, of a library or of the user, that has all of the names
+    in its `__dict__`. A property or a method may read whatever it likes: with one of
+    these among the names the node counts as a whole.
+    """
+    cls = type(value)
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen or cls in CAPTURED_TYPES:
+        return False
+    if type(cls) not in (type, abc.ABCMeta) or Walk.find(value) is not NODE:
+        return False
+    bases = cls.__mro__[:-1]
+    if not all(map(_is_plainly_frozen, bases)) or slots_of(value):
+        return False
+    own = peek(value, "__dict__") or {}
+    return all(
+        name in own and not _is_special(name) and not _is_descriptor(bases, name)
+        for name in names
+    )
+
+
+def _is_special(name: str) -> bool:
+    return is_hidden(name) or (name[:2] == "__" and name[-2:] == "__")
+
+
+def _is_descriptor(bases: Iterable[type], name: str) -> bool:
+    """Whether a class has something that comes before an object's own attribute."""
+    found = next((vars(base)[name] for base in bases if name in vars(base)), None)
+    spaces = [vars(base) for base in type(found).__mro__]
+    return any(hook in space for space in spaces for hook in ("__set__", "__delete__"))
+
+
+def visit_node_begin(walk: Walk, value: object, names: Iterable[str]) -> None:
+    """Visit the class of a node that counts by some attributes."""
+    visit_node_class(walk, type(value))
+    walk.key.append(tuple(names))
+    if walk.trail is not None:
+        walk.trail.read.setdefault(id(value), set()).update(names)
+
+
+def guard_node_begin(w: Writer, value: object, here: str) -> str:
+    """Write the check of its class; return the variable of its attributes."""
+    w.visit(type(value), f"type({here})")
+    return w.assign(vars(value), f"{here}.__dict__")
+
+
+def _rebuild(rebuild: Rebuild, value: object) -> object:
+    # What else met the node may have asked for all of it.
+    if id(value) in rebuild.trail.read:
+        return rebuild.copy_object(value, recorded=False)
+    return rebuild_node(rebuild, value)
+
+
+FROZEN_NODE = CapturedType(
+    visit=visit_node,
+    guard=guard_node,
+    rebuild=_rebuild,
+    treatment="walked",
+    mutable=False,
+    refilled=False,
+)
