@@ -317,10 +317,11 @@ def test_a_train_state_of_flax_is_traced_once():
 
 def test_a_state_that_is_read_by_a_part_and_as_a_whole_is_traced_once():
     state = make()
-    part, again = (lambda x: state.apply_fn(1.0, x) for _ in range(2))
+    # in this order in the closure: by name
+    begin, rest = (lambda x: state.apply_fn(1.0, x) for _ in range(2))
     leaves = lambda: [jnp.sum(jnp.asarray(a, float)) for a in jax.tree.leaves(state)]
-    total = lambda x: jnp.sum(x) * sum(leaves())
-    f = lambda x: part(x) + total(x) + again(x)
+    middle = lambda x: jnp.sum(x) * sum(leaves())
+    f = lambda x: begin(x) + middle(x) + rest(x)
     for i in range(3):
         state = make(params={"scale": jnp.full(3, float(i)), "rate": 3.0})
         # 4 sum(x^3), and sum(x) times the scales, the rate and the step

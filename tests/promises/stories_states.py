@@ -137,13 +137,13 @@ def a_state_within_an_object_is_read():
 @story
 def a_state_is_read_by_a_part_and_as_a_whole():
     state = make()
-    total = lambda x: cubic(sum(map(jnp.sum, jax.tree.leaves(state))), x)
-    part = lambda x: state.apply_fn(1.0, x)
-    again = lambda x: state.apply_fn(2.0, x)
+    middle = lambda x: cubic(sum(map(jnp.sum, jax.tree.leaves(state))), x)
+    begin = lambda x: state.apply_fn(1.0, x)
+    rest = lambda x: state.apply_fn(2.0, x)
     for state in states():  # noqa: B007
-        yield lambda x: part(x) + total(x) + again(x)
-        yield lambda x: total(x) + part(x)
-        yield part
+        yield lambda x: begin(x) + middle(x) + rest(x)
+        yield lambda x: middle(x) + begin(x)
+        yield begin
 
 
 @story
