@@ -112,17 +112,23 @@ _flat_fix = (
 
 
 def refuse_not_positive(
-    call: str, numbers: np.ndarray, like: Vector, what: str, hint: str
+    call: str,
+    numbers: np.ndarray,
+    like: Vector,
+    what: str,
+    hint: str,
+    directions: np.ndarray | None = None,
 ) -> None:
     """Refuse numbers that must be positive.
 
     Args:
         call: The call, for messages.
         numbers: The numbers.
-        like: A vector of the space, if they are one for each of its entries, whose
-            name the message then has; `None` otherwise.
+        like: A vector of the space, if they are one for each of its entries or of the
+            directions, whose name the message then has; `None` otherwise.
         what: What they are.
         hint: What to do about it.
+        directions: A row for each number, its direction, if they are not of entries.
 
     Raises:
         NotPositiveDefiniteError: If one of them is not positive.
@@ -131,7 +137,13 @@ def refuse_not_positive(
     smallest = float(numbers[worst])
     if smallest > 0:
         return
-    place = "" if like is None else f" for {name_of(like, worst)}"
+    direction, place = None, ""
+    if directions is not None:
+        row = directions[worst]
+        direction = space.unflattened(jnp.asarray(row), like)
+        place = f" along {direction_name(like, row)}"
+    elif like is not None:
+        place = f" for {name_of(like, worst)}"
     raise NotPositiveDefiniteError(
         message(
             call,
@@ -141,4 +153,5 @@ def refuse_not_positive(
             fix=hint,
         ),
         smallest,
+        direction,
     )

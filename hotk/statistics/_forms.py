@@ -92,7 +92,7 @@ def lanczos(precision: Precision) -> LowRankCovariance:
     vectors = jax.vmap(space.flattened)(pairs.vectors)
     values = precision.scaled(pairs.values.astype(vectors.dtype))
     rest = jnp.asarray(precision.rest, vectors.dtype)
-    _check(precision, values, "the eigenvalues of the Hessian")
+    _check(precision, values, "the eigenvalues of the Hessian", vectors)
     _check(precision, rest[None], "`prior_precision`")
     deviations, other = 1 / jnp.sqrt(values), 1 / jnp.sqrt(rest)
     return LowRankCovariance(precision.like, vectors, deviations, other)
@@ -124,12 +124,16 @@ def kfac(precision: Precision) -> KroneckerCovariance:
     return KroneckerCovariance(K.like, inverse.sqrt(), inverse, factor, log_det)
 
 
-def _check(precision: Precision, numbers: Array, what: str) -> None:
+def _check(
+    precision: Precision, numbers: Array, what: str, directions: Array | None = None
+) -> None:
     if isinstance(numbers, Tracer):
         return
     flat = np.asarray(numbers, np.float64)
-    named = precision.like if what.startswith("the diagonal") else None
-    refuse_not_positive(precision.call, flat, named, what, precision.hint)
+    of_space = what.startswith("the diagonal") or directions is not None
+    named = precision.like if of_space else None
+    rows = None if directions is None else np.asarray(directions)
+    refuse_not_positive(precision.call, flat, named, what, precision.hint, rows)
 
 
 FORMS: dict[str, Callable[[Precision], AbstractCovariance]] = {

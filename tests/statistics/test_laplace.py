@@ -220,8 +220,22 @@ def test_a_combination_that_the_data_do_not_determine_is_named():
 def test_every_form_refuses_what_it_sees(form):
     f = lambda p: p["a"] ** 2 - p["b"] ** 2
     zero = {"a": jnp.array(0.0), "b": jnp.array(0.0)}
-    with pytest.raises(hotk.NotPositiveDefiniteError, match="-2"):
+    with pytest.raises(hotk.NotPositiveDefiniteError, match=r"-2 (for|along 1) b\b"):
         hotk.laplace_approximation(f, zero, form=form, prior_precision=1.0)
+
+
+def test_the_direction_that_a_lanczos_iteration_finds_is_named():
+    lower = jnp.zeros((200,)).at[17].set(-1.0)
+    f = lambda p: (
+        jnp.sum(jnp.linspace(1, 2, 200) * p["w"] ** 2)
+        + jnp.sum(8 * lower * p["w"] ** 2)
+    )
+    zero = {"w": jnp.zeros(200)}
+    with pytest.raises(hotk.NotPositiveDefiniteError, match=r"w\[17\]") as caught:
+        hotk.laplace_approximation(f, zero, form="lanczos", rank=3, prior_precision=1.0)
+    close(caught.value.smallest, 2 * (1 + 17 / 199 - 8), rtol=1e-6)
+    direction = np.abs(caught.value.direction["w"])
+    close(direction, np.eye(200)[17], atol=1e-5)
 
 
 def test_a_point_that_is_no_minimum_is_told():
