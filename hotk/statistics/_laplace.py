@@ -15,6 +15,8 @@ from hotk._core import (
     RealNumber,
     Tracer,
     Where,
+    describe_tree,
+    message,
     selection,
     split_point,
 )
@@ -76,7 +78,7 @@ def laplace_approximation(
       by the eigenvectors of the factors [2].
 
     For the last layer alone, the others held at their values, choose its parameters
-    with `where=`, in any form.
+    with `where=`, in any form, in this call and in that of `curvature`.
 
     Args:
         potential: `potential(parameters, *args)`, the negative logarithm of the
@@ -135,7 +137,7 @@ def laplace_approximation(
             networks. ICLR. Section 3.
     """
     if form not in FORMS:
-        raise ValueError(f"`{_CALL}`: form {form!r} is not one of {list(FORMS)}.")
+        raise _no_such_form(form, mode)
     if form in ("lanczos", "kfac") and prior_precision is None:
         what = "the curvature in the directions that it does not find"
         what = "the precision of the prior" if form == "kfac" else what
@@ -180,3 +182,20 @@ def laplace_approximation(
     if not isinstance(fit.largest_shift, Tracer) and not bool(fit.stationary):
         warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 2)
     return fit
+
+
+def _no_such_form(form: object, mode: Point) -> ValueError:
+    if form not in ("last_layer", "last-layer"):
+        return ValueError(f"`{_CALL}`: form {form!r} is not one of {list(FORMS)}.")
+    return ValueError(
+        message(
+            _CALL,
+            "the last layer is a choice of parameters, and can have any form.",
+            expected=f"one of {list(FORMS)}",
+            got=f"{form!r}, for a mode that is {describe_tree(mode)}",
+            fix="Choose the leaves of the last layer with `where=`, a function of a "
+            "leaf or a tree of booleans like the mode, such as `where={'hidden': "
+            "False, 'last': True}`. Pass it here, and to the operator that you give as "
+            "`curvature=`.",
+        )
+    )

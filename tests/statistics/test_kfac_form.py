@@ -111,6 +111,36 @@ def test_the_last_layer_is_a_choice_of_parameters(classifier):
     assert found.standard_errors["w"] is None
 
 
+def test_the_last_layer_by_its_features(classifier):
+    """As torch-laplace has it: by hand, from the features and the probabilities."""
+    _, mode, loss = classifier
+    last, tau = {"b": False, "v": True, "w": False}, 1.0
+    phi = np.tanh(np.asarray(X) @ np.asarray(mode["w"]) + np.asarray(mode["b"]))
+    z = np.exp(phi @ np.asarray(mode["v"]))
+    p = z / z.sum(1, keepdims=True)
+    outer = p[:, :, None] * np.eye(3) - p[:, :, None] * p[:, None, :]
+    precisions = {
+        "full": np.einsum("ni,nj,nab->iajb", phi, phi, outer).reshape(12, 12),
+        "kfac": np.kron(phi.T @ phi / 40, outer.sum(0)),
+    }
+    potential = lambda p: loss(network(p, X)) + tau / 2 * jnp.sum(p["v"] ** 2)
+    full = hotk.GGNOperator(network, loss, mode, X, where=last) + tau * hotk.Identity()
+    K = hotk.KFACOperator(network, loss, mode, X, where=last)
+    for form, curvature in (("full", full), ("kfac", K)):
+        options = {"curvature": curvature, "where": last}
+        if form == "kfac":
+            options["prior_precision"] = tau
+        found = hotk.laplace_approximation(potential, mode, form=form, **options)
+        expected = np.linalg.inv(precisions[form] + tau * np.eye(12))
+        close(found.covariance, jnp.asarray(expected))
+
+
+def test_the_last_layer_is_no_form(as_user):
+    potential, mode, _ = regression()
+    with pytest.raises(ValueError, match="Choose the leaves of the last layer with"):
+        hotk.laplace_approximation(potential, mode, form="last_layer")
+
+
 def test_other_operators_and_a_missing_prior_are_refused(as_user):
     potential, mode, loss = regression()
     G = hotk.GGNOperator(lambda w: linear(w, X), loss, mode)

@@ -144,6 +144,31 @@ def test_the_factors_of_a_convolutional_net(approximation):
         np.testing.assert_allclose(block.G.values, G, rtol=0, atol=1e-12)
 
 
+def test_the_patches_of_a_convolution_with_steps_and_gaps():
+    """By loops: strides, zeros around and between the pixels, gaps in the kernel."""
+    w, v, x = draw(3, 2, 2, 3), draw(2, 2), draw(3, 2, 4, 5)
+    window_strides, padding = (2, 1), ((1, 2), (0, 1))
+    options = {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2)}
+
+    def model(w, x):
+        w = w.transpose(2, 1, 0, 3)  # from (rows, in, out, columns)
+        z = jax.lax.conv_general_dilated(x, w, window_strides, padding, **options)
+        return jnp.tanh(z).sum((2, 3)) @ v
+
+    [block] = hotk.KFACOperator(model, SquaredError(jnp.zeros((3, 2))), w, x).blocks
+
+    spread = np.zeros((3, 2, 10, 6))  # 7 + 1 + 2 rows, 5 + 1 columns
+    spread[:, :, 1:8:2, :5] = x
+    places = [(i, j) for i in range(0, 8, 2) for j in range(2)]  # 4 rows, 2 columns
+    a = np.stack([spread[:, :, i : i + 3, j : j + 5 : 2] for i, j in places], axis=1)
+    z = np.einsum("ntcrk,rcok->nto", a, w)
+    g = np.stack([(1 - np.tanh(z) ** 2) * v[:, s] for s in range(2)])
+    a = a.reshape(-1, 18)
+    np.testing.assert_allclose(block.A.values, a.T @ a / len(a), rtol=0, atol=1e-12)
+    G = np.einsum("snti,sntj->ij", g, g) / 3
+    np.testing.assert_allclose(block.G.values, G, rtol=0, atol=1e-12)
+
+
 def test_a_matrix_used_twice_has_the_factors_of_all_its_positions():
     """A recurrence written as a loop of Python, by positions of all its steps."""
     w, x, v = draw(3, 3), draw(4, 3), draw(3, 2)
