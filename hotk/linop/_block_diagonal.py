@@ -161,7 +161,11 @@ class AbstractBlockDiagonal(AbstractOperator):
     def __mul__(self, factor: Any) -> Any:
         """Return a multiple; by a number known to be positive, block by block."""
         product = AbstractOperator.__mul__(self, factor)
-        if product is NotImplemented or not is_known_positive(product.factor):
+        if product is NotImplemented:
+            return product
+        # under `jit` a number of Python is known, and its array is not
+        known = factor if isinstance(factor, (bool, int, float)) else product.factor
+        if not is_known_positive(known):
             return product
         number = product.factor
         blocks = tuple(block.times(number) for block in self.blocks)

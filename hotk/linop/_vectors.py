@@ -71,7 +71,7 @@ def _fix(operator: object) -> str:
     return "Make one from a function and a point: `hotk.HessianOperator(f, x)`."
 
 
-def is_known_positive(numbers: Num[Array, "..."]) -> bool:
+def is_known_positive(numbers: Num[Array, "..."] | float) -> bool:
     """Whether none of some numbers is negative, which is not known of tracers."""
     if isinstance(numbers, Tracer):
         return False

@@ -30,6 +30,8 @@ def kfac(
     l2: ArrayLike = 0.0,
     adaptive: bool = True,
     momentum: bool = True,
+    factors_fraction: float = 1.0,
+    model_fraction: float = 1.0,
     seed: ArrayLike = 0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize by Kronecker-factored approximate curvature: K-FAC.
@@ -62,6 +64,11 @@ def kfac(
             added to the curvature; its gradient belongs to the updates.
         adaptive: Whether $\lambda$ changes.
         momentum: Whether the last step is one of the directions.
+        factors_fraction: The fraction of a batch that factors are computed from, as
+            $\tau_1$ in [1] (section 8): 0.25 takes every fourth example.
+        model_fraction: The fraction of a batch whose matrix $G$ the quadratic model
+            has, as $\tau_2$ in [1]. Gradients, and the changes of the objective, are
+            those of the whole batch.
         seed: Of the targets that are drawn with `estimate="sampled"`; the count of
             updates is folded in.
 
@@ -75,6 +82,7 @@ def kfac(
 
     Raises:
         TypeError: If one of these, or `params`, is missing in an update.
+        ValueError: If a fraction is not in (0, 1].
         StructureError: If the parameters, or the uses that a model makes of them, are
             not those of `curvature`.
 
@@ -110,7 +118,11 @@ def kfac(
         "seed": seed,
     }
     arrays = {key: as_number("kfac", key, value) for key, value in numbers.items()}
-    choices = Choices(curvature.options, adaptive, momentum)
+    strides = (
+        _stride("factors_fraction", factors_fraction),
+        _stride("model_fraction", model_fraction),
+    )
+    choices = Choices(curvature.options, adaptive, momentum, *strides)
 
     def init(params: optax.Params) -> optax.OptState:
         points, moves, treedef = _parts("kfac(K).init(params)", params, curvature.like)
@@ -169,6 +181,12 @@ def kfac(
         return treedef.unflatten(steps), made
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _stride(name: str, fraction: float) -> int:
+    if not 0 < fraction <= 1:
+        raise ValueError(f"`kfac(K)`: `{name}` is {fraction}, not in (0, 1].")
+    return round(1 / fraction)
 
 
 def _check_given(

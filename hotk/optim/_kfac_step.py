@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
@@ -58,11 +59,21 @@ class KFACState(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What chooses the program of a step."""
+    """What chooses the program of a step.
+
+    Attributes:
+        factors: The options of `KFACOperator`.
+        adaptive: Whether the damping changes.
+        momentum: Whether the last step is a direction.
+        of_factors: Every which example of a batch the factors are computed from.
+        of_model: Every which example the quadratic model is that of.
+    """
 
     factors: Any
     adaptive: bool
     momentum: bool
+    of_factors: int = 1
+    of_model: int = 1
 
 
 def kfac_step(
@@ -103,9 +114,8 @@ def _step(
     )
     direction = space.times(-1, BlockDiagonal(inverses, x).mv(gradient))
     directions = [direction, state.step] if choices.momentum else [direction]
-    z, coefficients, expected = _on_plane(
-        model, loss, x, inputs, gradient, directions, shift
-    )
+    some = _Some.of(choices.of_model, loss, inputs)
+    z, coefficients, expected = _on_plane(model, some, x, gradient, directions, shift)
     step = space.zeros(x)
     for c, p in zip(coefficients, directions, strict=False):
         step = space.plus(step, p, c)
@@ -124,11 +134,38 @@ def _step(
         Outcome.where(usual, Outcome.accepted, Outcome.not_finite),
     )
     if choices.adaptive:
-        made = _adapted(model, loss, x, inputs, z, expected, l2, made)
+        before = loss(z) if choices.of_model == 1 else None
+        made = _adapted(model, loss, x, inputs, before, expected, l2, made)
     return step, made
 
 
 _compiled_step = jitted(static_argnums=7)(_step)
+
+
+class _Some(NamedTuple):
+    """Some examples of a batch.
+
+    Attributes:
+        loss: The loss of these.
+        inputs: Their inputs.
+        weight: What their curvature is multiplied with to stand for that of all.
+    """
+
+    loss: AbstractLoss
+    inputs: tuple[PyTree, ...]
+    weight: float
+
+    @staticmethod
+    def of(stride: int, loss: AbstractLoss, inputs: tuple[PyTree, ...]) -> "_Some":
+        """Take examples that are evenly spaced, so that all devices have some."""
+        if stride == 1:
+            return _Some(loss, inputs, 1.0)
+        every = lambda a: a[::stride] if a.ndim else a
+        few = eqx.tree_at(lambda loss: loss.targets, loss, every(loss.targets))
+        weight = len(loss.targets) / len(few.targets)
+        # The mean over some is an estimate of the mean over all; a sum has to be scaled.
+        weight = weight if loss.reduction == "sum" else 1.0
+        return _Some(few, jax.tree.map(every, inputs), weight)
 
 
 def _averaged(
@@ -144,11 +181,12 @@ def _averaged(
     start = jax.random.key(numbers["seed"].astype(jnp.uint32))
 
     def averaged() -> PyTree:
+        some = _Some.of(choices.of_factors, loss, inputs)
         new = KFACOperator(
             model,
-            loss,
+            some.loss,
             x,
-            *inputs,
+            *some.inputs,
             **choices.factors._asdict(),
             key=jax.random.fold_in(start, state.count),
         ).blocks
@@ -158,6 +196,8 @@ def _averaged(
         before = state.count // every.astype(int)
         weight = jnp.minimum(1 - 1 / (before + 2), numbers["decay"] ** every)
         mix = lambda old, new: _mixed(weight, old, new)
+        scale = jnp.asarray(some.weight, state.damping.dtype)
+        new = tuple(block.times(scale) for block in new)
         leaves = map(mix, jax.tree.leaves(state.factors), jax.tree.leaves(new))
         return jax.tree.unflatten(jax.tree.structure(state.factors), leaves)
 
@@ -181,9 +221,8 @@ def damped_inverses(factors: PyTree, like: Point, shift: Scalar) -> PyTree:
 
 def _on_plane(
     model: Function,
-    loss: AbstractLoss,
+    some: _Some,
     x: Point,
-    inputs: tuple[PyTree, ...],
     gradient: Gradient,
     directions: list[Tangent],
     shift: Scalar,
@@ -194,11 +233,12 @@ def _on_plane(
         The outputs of the model, the coefficients of the directions, and the change of
         the quadratic model.
     """
-    z, push = jax.linearize(lambda x: model(x, *inputs), x)
+    loss = some.loss
+    z, push = jax.linearize(lambda x: model(x, *some.inputs), x)
     along = [push(p) for p in directions]
     is_likelihood = isinstance(loss, AbstractLikelihood)
     product = loss.fisher_product if is_likelihood else loss.hessian_product
-    curved = [product(z, u) for u in along]
+    curved = [some.weight * product(z, u) for u in along]
     dtype = shift.dtype
     entry = lambda i, j: (
         jnp.vdot(along[i], curved[j]).real.astype(dtype)
@@ -224,7 +264,7 @@ def _adapted(
     loss: AbstractLoss,
     x: Point,
     inputs: tuple[PyTree, ...],
-    z: Array,
+    before: Scalar | None,
     expected: Scalar,
     l2: Scalar,
     made: KFACState,
@@ -235,7 +275,8 @@ def _adapted(
         dtype = made.damping.dtype
         after = space.plus(x, made.step)
         squares = space.inner(made.step, space.plus(x, after))  # |after|^2 - |x|^2
-        change = loss(model(after, *inputs)) - loss(z)
+        start = loss(model(x, *inputs)) if before is None else before
+        change = loss(model(after, *inputs)) - start
         change = change.astype(dtype) + l2 / 2 * squares.astype(dtype)
         ratio = change / jnp.where(expected < 0, expected, -jnp.inf)
         factor = _CHANGE**_ADAPTED_EVERY

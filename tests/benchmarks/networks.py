@@ -171,12 +171,17 @@ def reconstruction() -> Iterator[Row]:
     _, target, steps = found[rate]
     note = f"loss {target:.4g} after {steps} steps of adam({rate})"
     yield Row("autoencoder, adam: seconds", BUDGET, note=note)
-    for batch, damping in ((512, 0.1), (512, 1.0), (512, 10.0)):
-        options = {"damping": damping, "factors_every": 5, "inverses_every": 20}
-        seconds, loss, steps = path(
-            task, kfac(task, batch, **options), 2 * BUDGET, target
-        )
-        what = f"batch {batch}, damping {damping:g}"
+    for damping, fraction in ((1.0, 1.0), (0.1, 0.25), (1.0, 0.25), (10.0, 0.25)):
+        options = {
+            "damping": damping,
+            "factors_every": 5,
+            "inverses_every": 20,
+            "factors_fraction": fraction,
+            "model_fraction": fraction,
+        }
+        method = kfac(task, 512, **options)
+        seconds, loss, steps = path(task, method, 2 * BUDGET, target)
+        what = f"damping {damping:g}, fractions {fraction:g}"
         note = f"{seconds:.3g} s, {steps} steps, loss {loss:.4g}"
         row = f"autoencoder, kfac to the loss of adam / adam, {what}"
         yield Row(row, seconds / BUDGET, 0.7, note=note)

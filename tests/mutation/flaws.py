@@ -50,7 +50,11 @@ CHECKS = "hotk/prepared/_checks.py"
 PROGRAM = "hotk/prepared/_program.py"
 STORE = "hotk/prepared/_store.py"
 TRACED = "hotk/prepared/_traced.py"
+MOMENTS = "hotk/linop/kfac/_moments.py"
+PATCHES = "hotk/linop/kfac/_match.py"
+KFAC_STEP = "hotk/optim/_kfac_step.py"
 
+FACTORS = "linop/kfac/test_factors"
 FILTERS = "reliability/test_leaf_filters"
 INPUTS_TESTS = "reliability/test_inputs"
 LEAKS_TESTS = "reliability/test_leaks"
@@ -909,9 +913,90 @@ _TREES = [
     ),
 ]
 
+_KFAC = [
+    Flaw(
+        "the factor of the inputs is a sum",
+        MOMENTS,
+        "@ a / count",
+        "@ a",
+        within(FACTORS, "the_exact_factors_of_a_perceptron"),
+    ),
+    Flaw(
+        "factors of a transposed use are not swapped",
+        "hotk/linop/kfac/_build.py",
+        "terms.append((G, A) if swapped else (A, G))",
+        "terms.append((A, G))",
+        within(FACTORS, "a_transposed_use_gives_the_nearest_kronecker_product"),
+    ),
+    Flaw(
+        "a bias is uncorrelated with the inputs",
+        MOMENTS,
+        "    first = bias * jnp.mean(a, axis=-2)[..., None]",
+        "    first = 0 * jnp.mean(a, axis=-2)[..., None]",
+        within(FACTORS, "the_exact_factors_of_a_perceptron"),
+    ),
+    Flaw(
+        "patches are read at all places",
+        PATCHES,
+        '            p["window_strides"],\n',
+        "            (1,) * len(window),\n",
+        within(FACTORS, "the_patches_of_a_convolution_with_steps_and_gaps"),
+    ),
+    Flaw(
+        "patches are read without padding",
+        PATCHES,
+        '            p["padding"],\n',
+        '            "VALID",\n',
+        within(FACTORS, "the_patches_of_a_convolution_with_steps_and_gaps"),
+    ),
+    Flaw(
+        "patches are read without gaps",
+        PATCHES,
+        '            rhs_dilation=p["rhs_dilation"],\n',
+        "",
+        within(FACTORS, "the_patches_of_a_convolution_with_steps_and_gaps"),
+    ),
+    Flaw(
+        "weights shared over time count the last step",
+        MOMENTS,
+        "    a = a.reshape(*heads, groups, len(read), -1, *width)",
+        "    a = a.reshape(*heads, groups, len(read), -1, *width)\n"
+        "    a = a[..., -1:, :] if shared and width else a",
+        within(FACTORS, "a_scan_over_time_has_the_factors_of_the_loop"),
+    ),
+    Flaw(
+        "tied weights count their first use",
+        MOMENTS,
+        "    if len(all_positions) == 1:\n",
+        "    if all_positions:\n",
+        within(FACTORS, "a_matrix_used_twice_has_the_factors_of_all_its_positions"),
+    ),
+    Flaw(
+        "the correction pi is upside down",
+        "hotk/linop/kfac/_block.py",
+        "jnp.maximum(self.A.mean, tiny) / jnp.maximum(self.G.mean, tiny)",
+        "jnp.maximum(self.G.mean, tiny) / jnp.maximum(self.A.mean, tiny)",
+        within("linop/kfac/test_operator", "the_inverse_with_pi"),
+    ),
+    Flaw(
+        "averages of factors stay as they were",
+        KFAC_STEP,
+        "space.choose(space.is_finite(factors), factors, state.factors)",
+        "state.factors",
+        within("optim/test_kfac", "factors_are_averaged"),
+    ),
+    Flaw(
+        "inverses are those of the last averages",
+        KFAC_STEP,
+        "lambda: damped_inverses(factors, x, shift)",
+        "lambda: damped_inverses(state.factors, x, shift)",
+        within("optim/test_kfac", "inverses_are_those_of_the_new_averages"),
+    ),
+]
+
 _ALL = (
     *(*_KEY, *_MEMORY, *_NUMBERS, *_GUARDS),
-    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES, *_TREES, *_SOLVERS),
+    *(*_SHARED, *_TOLD, *_KINDS, *_READS, *_LIBRARIES, *_TREES, *_SOLVERS, *_KFAC),
 )
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 

@@ -46,14 +46,14 @@ def updated(transform, state, p, x=X, labels=LABELS):
     return transform.update(gradient(p, x, labels), state, p, **given)
 
 
-def dense_ggn(p):
+def dense_ggn(p, x=X):
     """The Gauss-Newton matrix: the mean of J^T (diag(s) - s s^T) J."""
     flat, unravel = ravel_pytree(p)
-    outputs = lambda flat: model(unravel(flat), X)
+    outputs = lambda flat: model(unravel(flat), x)
     J = np.asarray(jax.jacobian(outputs)(flat))
     s = np.asarray(jax.nn.softmax(outputs(flat)))
     H = np.einsum("na,ab->nab", s, np.eye(4)) - np.einsum("na,nb->nab", s, s)
-    return np.einsum("nai,nab,nbj->ij", J, H, J) / len(X)
+    return np.einsum("nai,nab,nbj->ij", J, H, J) / len(x)
 
 
 def test_least_squares_of_a_linear_model_take_one_step():
@@ -118,6 +118,66 @@ def test_factors_are_averaged():
     _, state = updated(transform, state, P, x, labels)  # 1 - 1/3 is more than 0.6
     later = jax.tree.map(lambda a, b: 0.6 * np.asarray(a) + 0.4 * b, mean, new)
     jax.tree.map(lambda a, b: close(a, b, rtol=1e-12), state.factors, later)
+
+
+def test_inverses_are_those_of_the_new_averages():
+    """By hand; the averages of the start are of another batch."""
+    transform = made(damping=0.3)
+    _, state = updated(transform, transform.init(P), P, X[:10], LABELS[:10])
+    for block, inverse in zip(state.factors, state.inverses, strict=True):
+        A, G = np.asarray(block.A.values), np.asarray(block.G.values)
+        pi = np.sqrt(np.trace(A) / len(A) / (np.trace(G) / len(G)))
+        left = np.linalg.inv(A + pi * np.sqrt(0.3) * np.eye(len(A)))
+        right = np.linalg.inv(G + np.sqrt(0.3) / pi * np.eye(len(G)))
+        close(inverse.A.values, left, rtol=1e-9)
+        close(inverse.G.values, right, rtol=1e-9)
+
+
+def few(reduction, **options):
+    """Take two steps on 40 examples, in a batch where every fourth one is repeated."""
+    loss = SoftmaxCrossEntropy(jnp.repeat(LABELS[:10], 4), reduction=reduction)
+    x = jnp.repeat(X[:10], 4, axis=0)
+    start = hotk.KFACOperator(model, loss, P, x)
+    transform = kfac(start, damping=0.3, decay=0.0, adaptive=False, **options)
+    g = jax.grad(lambda p: loss(model(p, x)))(P)
+    given = {"model_fn": model, "loss_fn": loss, "inputs": (x,)}
+    _, state = transform.update(g, transform.init(P), P, **given)
+    return transform.update(g, state, optax.apply_updates(P, state.step), **given)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_fraction_of_a_batch_of_copies_is_the_whole_batch(reduction):
+    every = few(reduction)
+    some = few(reduction, model_fraction=0.25, factors_fraction=0.25)
+    jax.tree.map(lambda a, b: close(a, b, rtol=1e-9), some[0], every[0])
+    jax.tree.map(lambda a, b: close(a, b, rtol=1e-9), some[1].factors, every[1].factors)
+
+
+def test_a_fraction_is_of_its_examples_alone():
+    """The factors, and the model, are those of every fourth example."""
+    options = {"model_fraction": 0.25, "factors_fraction": 0.25, "momentum": False}
+    transform = made(damping=0.3, decay=0.0, **options)
+    step, state = updated(transform, transform.init(P), P)
+    new = hotk.KFACOperator(model, classified(LABELS[::4]), P, X[::4]).blocks
+    jax.tree.map(lambda a, b: close(a, b, rtol=1e-12), state.factors, new)
+    d = np.asarray(ravel_pytree(step)[0]) / float(state.coefficients[0])
+    M = dense_ggn(P, X[::4]) + 0.3 * np.eye(len(d))
+    slope = np.asarray(ravel_pytree(gradient(P))[0])
+    close(state.coefficients[0], np.array(-(slope @ d) / (d @ M @ d)), rtol=1e-8)
+
+
+def test_the_ratio_is_of_the_whole_batch():
+    transform = made(damping=0.5, model_fraction=0.5)
+    state, p = transform.init(P), P
+    for _ in range(5):
+        before = p
+        step, state = updated(transform, state, p)
+        p = optax.apply_updates(p, step)
+    loss = lambda p: float(classified()(model(p, X)))
+    s = np.asarray(ravel_pytree(step)[0])
+    M = dense_ggn(before, X[::2]) + 0.5 * np.eye(len(s))
+    expected = np.asarray(ravel_pytree(gradient(before))[0]) @ s + s @ M @ s / 2
+    close(state.ratio, np.array((loss(p) - loss(before)) / expected), rtol=1e-8)
 
 
 def test_averages_of_factors_now_and_then_forget_by_updates():
@@ -313,6 +373,8 @@ def test_all_that_is_missing_is_named(as_user):
         transform.update(gradient(P), transform.init(P), P, model_fn=model)
     with pytest.raises(TypeError, match=r"hotk\.KFACOperator\(model"):
         kfac(0.1)
+    with pytest.raises(ValueError, match=r"`model_fraction` is 4.0, not in \(0, 1\]"):
+        made(model_fraction=4.0)
 
 
 def test_other_parameters_are_refused(as_user):

@@ -217,6 +217,20 @@ def test_a_bias_of_two_products_joins_neither():
     assert kinds(K) == ["dense 2", "Kronecker 3 x 2", "Kronecker 3 x 2"]
 
 
+def test_a_bias_that_is_added_elsewhere_does_not_join():
+    """It has a block of its own, of both uses, and the product keeps its factors."""
+    model = lambda p, x: jnp.tanh(jnp.tanh(x @ p["w"] + p["b"]) * 2 + p["b"])
+    p = {"b": normal(0, 2), "w": normal(1, 3, 2)}
+    K = check(model, SQUARES(1, 2), p, normal(3, 1, 3))
+    assert kinds(K) == ["dense 2", "Kronecker 3 x 2"]
+
+
+def test_multiples_of_a_table():
+    model = lambda p, i: jnp.tanh((p / 3)[i])
+    K = check(model, SQUARES(1, 3), normal(0, 5, 3), jnp.array([3]))
+    assert kinds(K) == ["Kronecker diagonal 5 x 3"]
+
+
 def test_a_kernel_of_convolutions_with_other_numbers_of_groups():
     """Its entries are matrices of each group here, and one matrix there."""
     numbers = ("NHWC", "HWIO", "NHWC")

@@ -230,6 +230,14 @@ def test_the_moments_of_a_table():
     np.testing.assert_allclose(K.blocks[0].A.values, expected, atol=1e-12)
 
 
+def test_negative_rows_read_nothing_where_they_do_not_wrap():
+    w, i = draw(5, 3), np.array([[1, -2], [4, 4]])
+    options = {"mode": "fill", "fill_value": 0, "wrap_negative_indices": False}
+    model = lambda w, i: jnp.sum(w.at[i].get(**options), axis=1)
+    [block] = hotk.KFACOperator(model, SquaredError(jnp.zeros((2, 3))), w, i).blocks
+    np.testing.assert_allclose(block.A.values, np.array([0, 1, 0, 0, 2]) / 4)
+
+
 def test_large_entries_without_a_site_have_the_squares_of_gradients():
     """A product with a sine of the weights: no product of the weights themselves."""
     w, x = draw(30, 20), draw(4, 30)

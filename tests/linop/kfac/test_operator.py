@@ -136,6 +136,21 @@ def test_multiples_and_sums_are_those_of_matrices(K, matrix):
     assert not (-K).positive_semidefinite
 
 
+def test_a_multiple_is_one_of_its_blocks_inside_of_jit_too(K, matrix):
+    @jax.jit
+    def multiples(K, traced):
+        for scaled in (3 * K, K / 0.25, 1e-3 * K):
+            assert isinstance(scaled, hotk.KFACOperator)
+        assert not isinstance(traced * K, hotk.KFACOperator)  # it may be negative
+        assert not isinstance(-2 * K, hotk.KFACOperator)
+        return (K / 0.25).inverse(0.1, "eigh").matrix(), (traced * K).matrix()
+
+    inverse, scaled = multiples(K, -2.0)
+    expected = np.linalg.inv(4 * matrix + 0.1 * np.eye(len(matrix)))
+    np.testing.assert_allclose(inverse, expected, atol=1e-11)
+    np.testing.assert_allclose(scaled, -2 * matrix, atol=1e-12)
+
+
 def test_moving_averages_are_arithmetic_on_arrays(K):
     other = hotk.KFACOperator(model, LOSS, P, X[::-1])
     mean = optax.incremental_update(other, K, 0.25)
