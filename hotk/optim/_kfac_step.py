@@ -163,7 +163,7 @@ class _Some(NamedTuple):
         every = lambda a: a[::stride] if a.ndim else a
         few = eqx.tree_at(lambda loss: loss.targets, loss, every(loss.targets))
         weight = len(loss.targets) / len(few.targets)
-        # The mean over some is an estimate of the mean over all; a sum has to be scaled.
+        # A mean over some estimates that over all; a sum has to be scaled.
         weight = weight if loss.reduction == "sum" else 1.0
         return _Some(few, jax.tree.map(every, inputs), weight)
 

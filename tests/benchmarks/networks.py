@@ -200,6 +200,16 @@ def classifiers(task: Task) -> dict[str, list[Method]]:
         ],
         "kfac": [kfac(task, every, damping=0.1)],
         "kfac, batch 256": [kfac(task, 256, damping=0.1)],
+        "kfac, fractions": [
+            kfac(
+                task,
+                every,
+                damping=0.01,
+                inverses_every=10,
+                factors_fraction=0.125,
+                model_fraction=0.5,
+            )
+        ],
     }
 
 
