@@ -173,6 +173,15 @@ class AbstractBlockDiagonal(AbstractOperator):
 
     __rmul__ = __mul__
 
+    def __truediv__(self, divisor: Any) -> Any:
+        """Return the operator divided by a number; one of Python stays known."""
+        known = isinstance(divisor, (bool, int, float)) and divisor
+        return (
+            self * (1 / divisor)
+            if known
+            else AbstractOperator.__truediv__(self, divisor)
+        )
+
     # ----- How it shows
 
     @property

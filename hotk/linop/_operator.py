@@ -165,8 +165,6 @@ class AbstractOperator(AbstractNumerics):
         # a number of NumPy has a dtype, which the quotient would force on the vectors
         if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
             divisor = float(divisor)
-        if isinstance(divisor, float) and divisor:  # known under `jit`, as no array is
-            return self * (1 / divisor)
         return self * (1 / jnp.asarray(divisor))
 
 
