@@ -14,6 +14,7 @@ from hotk._core import (
     Scalar,
     StructureError,
     Tangent,
+    describe,
     message,
 )
 from hotk.capture import Closure
@@ -160,12 +161,32 @@ class _Some(NamedTuple):
         """Take examples that are evenly spaced, so that all devices have some."""
         if stride == 1:
             return _Some(loss, inputs, 1.0)
+        _check_rows(loss)
         every = lambda a: a[::stride] if a.ndim else a
         few = eqx.tree_at(lambda loss: loss.targets, loss, every(loss.targets))
         weight = len(loss.targets) / len(few.targets)
         # A mean over some estimates that over all; a sum has to be scaled.
         weight = weight if loss.reduction == "sum" else 1.0
         return _Some(few, jax.tree.map(every, inputs), weight)
+
+
+def _check_rows(loss: AbstractLoss) -> None:
+    """Refuse a loss with more rows than its targets: which belong together?"""
+    count = len(loss.targets)
+    rest = eqx.tree_at(lambda loss: loss.targets, loss, None)
+    for path, leaf in jax.tree.leaves_with_path(rest):
+        if eqx.is_array(leaf) and leaf.shape[:1] == (count,):
+            raise StructureError(
+                message(
+                    CALL,
+                    f"some examples of a batch cannot be taken: `loss_fn"
+                    f"{jax.tree_util.keystr(path)}` has as many rows as the targets.",
+                    expected="a loss with no array but its targets for each example",
+                    got=f"{describe(leaf)}, for {count} examples",
+                    fix="Leave out `model_fraction=` and `factors_fraction=`, or keep "
+                    "it in the targets, as a further axis or column.",
+                )
+            )
 
 
 def _averaged(

@@ -166,6 +166,36 @@ def test_a_fraction_is_of_its_examples_alone():
     close(state.coefficients[0], np.array(-(slope @ d) / (d @ M @ d)), rtol=1e-8)
 
 
+class Weighted(hotk.curvature.AbstractLoss):
+    """Half the squared error, with a weight for each example."""
+
+    targets: jax.Array
+    weights: jax.Array
+    reduction: str = "mean"
+    convex = True
+
+    def each(self, z):
+        return self.weights[:, None] * (z - self.targets) ** 2 / 2
+
+    def slope(self, z, targets):
+        return self.weights[:, None] * (z - targets)
+
+    def hessian_product(self, z, u):
+        return self.factor(z) * self.weights[:, None] * u
+
+
+def test_rows_of_a_loss_beside_its_targets_are_not_taken_apart():
+    loss = Weighted(jnp.zeros((len(X), 4)), jnp.ones(len(X)))
+    K = hotk.KFACOperator(model, loss, P, X)
+    given = {"model_fn": model, "loss_fn": loss, "inputs": (X,)}
+    for option in ("model_fraction", "factors_fraction"):
+        transform = kfac(K, **{option: 0.5})
+        with pytest.raises(hotk.StructureError, match=r"`loss_fn.weights` has as many"):
+            transform.update(P, transform.init(P), P, **given)
+    transform = kfac(K)
+    transform.update(P, transform.init(P), P, **given)
+
+
 def test_the_ratio_is_of_the_whole_batch():
     transform = made(damping=0.5, model_fraction=0.5)
     state, p = transform.init(P), P
