@@ -27,6 +27,7 @@ from ._pickled import pickled as pickled, unpickled as unpickled
 from ._rebuild import Rebuild as Rebuild, survey as survey
 from ._rule_key import rule_key as rule_key
 from ._signature import (
+    Aval as Aval,
     Row as Row,
     Signature as Signature,
     SignatureLeaf as SignatureLeaf,

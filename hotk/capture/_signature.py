@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import AxisType, Sharding
 from jaxtyping import PyTree
 
 from hotk._core import PyTreeDef, Tracer, configuration, describe, leaf_name
@@ -86,12 +86,34 @@ class Signature(NamedTuple):
         return "\n".join(f"{name}: {leaf.text}" for name, leaf in pairs)
 
 
-def aval_of(leaf: object) -> tuple[tuple[int, ...], np.dtype, bool]:
-    """Return shape, dtype and weak type of an array, a tracer or a Python number."""
-    if isinstance(leaf, jax.Array):
-        return leaf.shape, leaf.dtype, leaf.aval.weak_type  # pyright: ignore
-    aval = jax.typeof(leaf)
-    return aval.shape, aval.dtype, aval.weak_type  # pyright: ignore
+class Aval(NamedTuple):
+    """The type of what goes into a program, as JAX sees it.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its dtype.
+        weak: Whether it is weakly typed.
+        split: How it is divided along the explicit axes of a mesh, and of which mesh;
+            `None` if there are none. JAX's rules and programs hold it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    weak: bool
+    split: Hashable
+
+    @staticmethod
+    def of(aval: Any) -> "Aval":
+        """Read a type of JAX."""
+        sharding = aval.sharding
+        explicit = AxisType.Explicit in sharding.mesh.axis_types
+        split = sharding if explicit else None
+        return Aval(aval.shape, aval.dtype, aval.weak_type, split)
+
+
+def aval_of(leaf: object) -> Aval:
+    """Return the type of an array, a tracer or a Python number."""
+    return Aval.of(leaf.aval if isinstance(leaf, jax.Array) else jax.typeof(leaf))
 
 
 def sharding_of(leaf: object) -> Sharding | None:
@@ -113,7 +135,7 @@ def _leaf(leaf: object, fixed: bool) -> SignatureLeaf:
         return SignatureLeaf(
             f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None
         )
-    shape, dtype, weak = aval
+    shape, dtype, weak, _ = aval
     sharding = sharding_of(leaf)
     text = describe(jax.ShapeDtypeStruct(shape, dtype)) + (" (weak)" if weak else "")
     if sharding is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import PyTree
 
 from hotk._core import Leaf, run_jaxpr
-from hotk.capture import TracedProgram, aval_of
+from hotk.capture import Aval, TracedProgram, aval_of
 from hotk.mode import AbstractMode
 
 from ._slot import IndirectJit, Mismatch
@@ -34,7 +34,6 @@ def _evaluate(
 ) -> list[PyTree]:
     variables = program.closed.jaxpr.invars
     types = [v.aval for v in variables[len(variables) - len(arrays) :]]
-    expected = [(t.shape, t.dtype, t.weak_type) for t in types]
-    if expected != [aval_of(a) for a in arrays]:
+    if [Aval.of(t) for t in types] != [aval_of(a) for a in arrays]:
         raise Mismatch
     return run_jaxpr(program.closed, constants, arrays)

@@ -155,3 +155,33 @@ def test_on_one_device_no_program_changes():
     text = str(jax.make_jaxpr(lambda x: hotk.gradient(lambda x: x @ x, x))(x))
     assert "hotk_alike" not in text
     assert divided_as(x, x) is x
+
+
+MESHES = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+    X = np.random.default_rng(0).normal(size=(16, 8)).astype("f")
+    y, w = np.cos(np.arange(16, dtype="f")), np.linspace(-1, 1, 8, dtype="f")
+    # A derivative rule keeps the mesh of the arrays that it was traced with; `y` comes
+    # first, so that the program is one of a family and not the function's own.
+    loss = lambda w, X, y: jnp.mean(jax.nn.softplus(-y * (X @ w)))
+    exact = jax.grad(loss)(w, X, y)
+    for again in (False, True):
+        for kind in (AxisType.Auto, AxisType.Explicit):
+            for size, spec in ((8, P("d")), (8, P()), (2, P("d"))):
+                mesh = jax.make_mesh((size,), "d", axis_types=(kind,))
+                put = lambda a, spec=P(): jax.device_put(a, NamedSharding(mesh, spec))
+                rows, point = (put(X, spec), put(y, spec)), put(w)
+                with jax.no_tracing(again):
+                    slope = hotk.gradient(lambda w: loss(w, *rows), point)
+                np.testing.assert_allclose(slope, exact, rtol=1e-5, atol=1e-6)
+                assert slope.sharding.is_equivalent_to(point.sharding, 1)
+    print("fine")
+"""
+
+
+def test_arrays_on_another_mesh_have_their_own_program():
+    # Along explicit axes the type of an array holds its mesh. A program that was
+    # traced for another mesh raised JAX's error that the meshes differ.
+    run_on_eight_devices(MESHES)
