@@ -53,8 +53,19 @@ def as_vector(call: str, v: object, like: Vector) -> Vector:
             expected=describe_tree(like),
             got=describe_tree(v),
             fix="Give it the structure, shapes and dtypes of the point, or one array "
-            f"of {dimension(like)} numbers.",
+            f"of {dimension(like)} numbers.{_of_several(like, v)}",
         )
+    )
+
+
+def _of_several(like: Vector, v: object) -> str:
+    """Return what to write for several vectors, if these are."""
+    shape = np.shape(v) if isinstance(v, (jax.Array, np.ndarray)) else ()
+    if len(shape) != 2 or dimension(like) not in shape:
+        return ""
+    return (
+        " Of several vectors, the rows of an array, `A.many(rows)` are the products, "
+        "and `solve(rows, batched=True)` the solutions."
     )
 
 

@@ -35,7 +35,8 @@ class ExportedProgram:
         [3.0, 12.0]
     """
 
-    __slots__ = ("_run", "exported", "platforms")
+    # `jax.jit(program)` needs a weak reference to it.
+    __slots__ = ("__weakref__", "_run", "exported", "platforms")
 
     def __init__(self, exported: jax.export.Exported) -> None:
         """Wrap a program.

@@ -36,7 +36,12 @@ from ._vectors import check_operator, space_of
 
 
 _DERIVATIVE = "that of a simple eigenvalue with the vector v is v' dA v"
-_WHICH = ("LA", "SA", "LM", "BE")
+_WHICH = {
+    "LA": "the largest",
+    "SA": "the smallest",
+    "LM": "of largest magnitude",
+    "BE": "from both ends",
+}
 
 
 @final
@@ -183,7 +188,8 @@ def eigh(
     if not 1 <= k <= n:
         raise ValueError(f"`eigh(A, k)`: k = {k} is not between 1 and n = {n}.")
     if which not in _WHICH:
-        raise ValueError(f"`eigh(A, k, which)`: {which!r} is not one of {_WHICH}.")
+        known = ", ".join(f"{name!r} ({words})" for name, words in _WHICH.items())
+        raise ValueError(f"`eigh(A, k, which)`: {which!r} is not one of {known}.")
     if v0 is not None:
         v0 = space.widened(operator.vector(v0, "eigh(A, k, v0=v)"))
     iterates = v0 is not None or window is not None or max_basis is not None

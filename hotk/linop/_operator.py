@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Num, PyTree
 
-from hotk._core import RealNumber, Vector, number_name
+from hotk._core import RealNumber, Vector, describe, message, number_name
 from hotk.dense import is_flat
 from hotk.sparse import SparseMatrix
 
@@ -134,13 +134,13 @@ class AbstractOperator(AbstractNumerics):
     def __add__(self, other: object) -> "AbstractOperator":
         """Return the sum of two operators."""
         if not isinstance(other, AbstractOperator):
-            return NotImplemented
+            return _refuse_number(other, "+")
         return Sum((self, other))
 
     def __sub__(self, other: object) -> "AbstractOperator":
         """Return the difference of two operators."""
         if not isinstance(other, AbstractOperator):
-            return NotImplemented
+            return _refuse_number(other, "-")
         return Sum((self, -other))
 
     def __neg__(self) -> "AbstractOperator":
@@ -166,6 +166,22 @@ class AbstractOperator(AbstractNumerics):
         if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
             divisor = float(divisor)
         return self * (1 / jnp.asarray(divisor))
+
+
+def _refuse_number(other: object, sign: str) -> Any:
+    """Refuse a number as a term of a sum; any other class may know what to do."""
+    if not isinstance(other, (int, float, np.generic, np.ndarray, jax.Array)):
+        return NotImplemented
+    raise TypeError(
+        message(
+            f"A {sign} B",
+            "the terms of a sum are operators.",
+            expected="two operators of one space",
+            got=f"an operator and {describe(other)}",
+            fix=f"For a multiple of the identity write `A {sign} 0.1 * "
+            f"hotk.Identity()`, for a diagonal matrix `A {sign} hotk.Diagonal(d)`.",
+        )
+    )
 
 
 @final

@@ -18,6 +18,8 @@ from hotk._core import (
     Scalar,
     Selection,
     Vector,
+    describe,
+    message,
     split_point,
 )
 from hotk.first import value_and_jacobian
@@ -254,6 +256,17 @@ class NormalApproximation(AbstractReport):
 
     def _pushed(self, function: Function, args: tuple[PyTree, ...]) -> Any:
         """Return the value of a function, and its Jacobian times the root."""
+        if not callable(function):
+            raise TypeError(
+                message(
+                    "interval(function, *args)",
+                    "the first argument is a function of the parameters.",
+                    expected="a callable",
+                    got=describe(function),
+                    fix="`level` and `degrees` are keywords, as in "
+                    "`fit.interval(level=0.9)`.",
+                )
+            )
         where = None if self.selected is None else Selection(self.selected)
         value, jacobian = value_and_jacobian(function, self.mode, *args, where=where)
         covariance = self.covariance_operator

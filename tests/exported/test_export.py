@@ -241,6 +241,8 @@ def test_captured_arrays_of_a_function_are_arguments():
     leaves = hotk.Closure.of(f).leaves
     assert len(leaves) == 2
     np.testing.assert_array_equal(program(leaves, W, V), jax.jit(f)(W, V))
+    # JAX holds what it compiles by a weak reference.
+    np.testing.assert_array_equal(jax.jit(program)(leaves, W, V), jax.jit(f)(W, V))
 
 
 def test_weak_types():

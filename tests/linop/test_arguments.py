@@ -67,3 +67,14 @@ def test_many_takes_rows(block_size):
     close(flat.many(jnp.asarray(rows[:, :4]), block_size), jnp.asarray(6 * rows[:, :4]))
     both = hotk.Diagonal(p) + H
     close(both.many(rows), jnp.asarray(rows @ np.asarray(both.matrix()).T))
+
+
+def test_a_matrix_in_place_of_a_vector_is_told_of_many(as_user):
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**3), jnp.ones(3))
+    with pytest.raises(hotk.StructureError, match=r"A\.many\(rows\)"):
+        H @ jnp.eye(3)
+    with pytest.raises(hotk.StructureError, match=r"solve\(rows, batched=True\)"):
+        H.solve(jnp.ones((2, 3)))
+    with pytest.raises(hotk.StructureError) as caught:
+        H @ jnp.ones(4)
+    assert "many" not in str(caught.value)

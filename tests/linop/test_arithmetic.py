@@ -83,6 +83,14 @@ def test_a_factor_that_is_no_real_number_is_refused():
             H - other
 
 
+@pytest.mark.parametrize("number", [0.1, np.ones(3), jnp.ones(3)])
+def test_a_number_is_no_term_of_a_sum(number):
+    with pytest.raises(TypeError, match=r"hotk\.Identity\(\)"):
+        H + number
+    with pytest.raises(TypeError, match=r"A - hotk\.Diagonal\(d\)"):
+        H - number
+
+
 def test_a_factor_is_differentiated_and_mapped_over():
     slope = jax.grad(lambda c: jnp.sum((c * H + c**2 * EYE) @ V))(0.5)
     close(slope, np.sum(A @ V + V))

@@ -312,6 +312,8 @@ def test_what_is_refused(as_user):
     found = hotk.laplace_approximation(normal, MEAN)
     with pytest.raises(ValueError, match="level"):
         found.interval(level=95)
+    with pytest.raises(TypeError, match=r"fit\.interval\(level=0\.9\)"):
+        found.interval(0.95)
     with pytest.raises(ValueError, match="degrees"):
         found.interval(degrees=0)
     infinite = lambda p: jnp.sum(jnp.sqrt(p["w"] - MEAN["w"]))
