@@ -49,8 +49,8 @@ def diagonal(
     At equal products `"xdiag"` is far more accurate where few eigenvalues dominate, and
     has up to three times the error where none does. Its standard error is not that of
     the paper; see `trace`. For the exact diagonal, from up to `n` products, see
-    `operator.diagonal()`. Where the space has no more than `k` dimensions, `"xdiag"` is
-    exact.
+    `operator.diagonal()`. Where the space has no more than `2 k` dimensions, `"xdiag"`
+    multiplies all unit vectors and is exact.
 
     Args:
         operator: An operator, symmetric or not.
@@ -89,9 +89,9 @@ def diagonal(
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
-    # k random vectors span the space: no complement is left to estimate on
-    spans = operator.size <= samples and not space.has_shards(operator.like)
-    if method == "xdiag" and spans:
+    # all unit vectors take no more products than the estimate does
+    fits = operator.size <= 2 * samples and not space.has_shards(operator.like)
+    if method == "xdiag" and fits:
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)
     value, error = (

@@ -40,11 +40,12 @@ def trace(
       fast as the spectrum does. At equal products it is far smaller than Hutchinson's
       where few eigenvalues dominate, and up to twice as large where none does.
 
-    `"hutch++"` and `"xtrace"` hold four sets of `k` vectors. Where the space has no
-    more than `k` dimensions they multiply all unit vectors: the result is exact, its
-    error zero. The standard error of `"xtrace"` is not that of the paper, which treats
-    dependent estimates as independent and covers the truth too rarely. It is the
-    geometric mean of that error and of the jackknife's, which needs no more products.
+    `"hutch++"` and `"xtrace"` hold four sets of `k` vectors. Where they would take as
+    many products as the space has dimensions, they multiply all unit vectors instead:
+    the result is exact, its error zero. The standard error of `"xtrace"` is not that of
+    the paper, which treats dependent estimates as independent and covers the truth too
+    rarely. It is the geometric mean of that error and of the jackknife's, which needs
+    no more products.
 
     Args:
         operator: An operator, symmetric or not.
@@ -83,9 +84,9 @@ def trace(
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]
-    # k random vectors span the space: no complement is left to estimate on
-    spans = operator.size <= samples and not space.has_shards(operator.like)
-    if method != "hutchinson" and spans:
+    # all unit vectors take no more products than the estimate does
+    fits = operator.size <= _PRODUCTS.get(method, 0) * samples
+    if fits and not space.has_shards(operator.like):
         run = _exact
     result = loop(operator, run, operator, key, samples, block_size)
     return Estimate(result.value, result.error, result.products, method)
@@ -199,3 +200,5 @@ _METHODS: dict[str, Callable[..., Estimate]] = {
     "hutch++": _hutch_plus_plus,
     "hutchinson": _hutchinson,
 }
+# Products for each sample, of the methods that hold vectors instead of sums.
+_PRODUCTS = {"xtrace": 2, "hutch++": 3}

@@ -2,14 +2,22 @@
 
 import abc
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import RealNumber, StructureError, Vector, describe_tree, message
+from hotk._core import (
+    RealNumber,
+    StructureError,
+    Vector,
+    describe,
+    describe_tree,
+    message,
+)
 from hotk.dense import as_vector, is_flat
 from hotk.prepared import jitted
 from hotk.sparse import SparseMatrix
@@ -123,6 +131,22 @@ def _product(operator: AbstractLinearMap, v: Vector) -> Vector:
 def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:
     """Return a vector of the space that operators share, `None` for any space."""
     return next((o.like for o in operators if o.like is not None), None)
+
+
+def refuse_number(other: object, sign: str) -> Any:
+    """Refuse a number as a term of a sum; any other class may know what to do."""
+    if not isinstance(other, (int, float, np.generic, np.ndarray, jax.Array)):
+        return NotImplemented
+    raise TypeError(
+        message(
+            f"A {sign} B",
+            "the terms of a sum are operators.",
+            expected="two operators of one space",
+            got=f"an operator and {describe(other)}",
+            fix=f"For a multiple of the identity write `A {sign} 0.1 * "
+            f"hotk.Identity()`, for a diagonal matrix `A {sign} hotk.Diagonal(d)`.",
+        )
+    )
 
 
 def check_same_space(operators: Iterable[AbstractLinearMap], symbol: str) -> None:

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Num, PyTree
 
-from hotk._core import RealNumber, Vector, describe, message, number_name
+from hotk._core import RealNumber, Vector, number_name
 from hotk.dense import is_flat
 from hotk.sparse import SparseMatrix
 
 from . import space
 from ._entries import Entries, Part
 from ._inverse import AbstractInverse, InverseMethod, inverse_fields
-from ._linear_map import check_same_space, common_like
+from ._linear_map import check_same_space, common_like, refuse_number
 from ._numerics import AbstractNumerics
 from ._vectors import is_known_positive, space_of
 from .space import flattened, unflattened
@@ -134,13 +134,13 @@ class AbstractOperator(AbstractNumerics):
     def __add__(self, other: object) -> "AbstractOperator":
         """Return the sum of two operators."""
         if not isinstance(other, AbstractOperator):
-            return _refuse_number(other, "+")
+            return refuse_number(other, "+")
         return Sum((self, other))
 
     def __sub__(self, other: object) -> "AbstractOperator":
         """Return the difference of two operators."""
         if not isinstance(other, AbstractOperator):
-            return _refuse_number(other, "-")
+            return refuse_number(other, "-")
         return Sum((self, -other))
 
     def __neg__(self) -> "AbstractOperator":
@@ -166,22 +166,6 @@ class AbstractOperator(AbstractNumerics):
         if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
             divisor = float(divisor)
         return self * (1 / jnp.asarray(divisor))
-
-
-def _refuse_number(other: object, sign: str) -> Any:
-    """Refuse a number as a term of a sum; any other class may know what to do."""
-    if not isinstance(other, (int, float, np.generic, np.ndarray, jax.Array)):
-        return NotImplemented
-    raise TypeError(
-        message(
-            f"A {sign} B",
-            "the terms of a sum are operators.",
-            expected="two operators of one space",
-            got=f"an operator and {describe(other)}",
-            fix=f"For a multiple of the identity write `A {sign} 0.1 * "
-            f"hotk.Identity()`, for a diagonal matrix `A {sign} hotk.Diagonal(d)`.",
-        )
-    )
 
 
 @final

@@ -68,7 +68,7 @@ def test_of_diagonals_that_signs_see_exactly(method):
 
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize(
-    "a", [symmetric(1 / np.arange(1.0, 41)), square(7)], ids=["symmetric", "square"]
+    "a", [symmetric(1 / np.arange(1.0, 41)), square(13)], ids=["symmetric", "square"]
 )
 def test_xtrace_is_the_published_mean(a):
     seen = []
@@ -162,9 +162,9 @@ def test_of_the_identity_is_the_dimension():
 
 @pytest.mark.parametrize(
     ("n", "samples", "method"),
-    [(1, 1, "xtrace"), (5, 5, "hutch++"), (5, 30, "xtrace")],
+    [(1, 1, "xtrace"), (6, 2, "hutch++"), (5, 30, "xtrace"), (30, 20, "xtrace")],
 )
-def test_with_as_many_samples_as_dimensions_is_exact(n, samples, method):
+def test_with_as_many_products_as_dimensions_is_exact(n, samples, method):
     a = square(n) if n > 1 else np.array([[7.0]])
     found = trace(Dense(jnp.asarray(a), False), KEY, samples=samples, method=method)
     close(found.value, np.trace(a))
