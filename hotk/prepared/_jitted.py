@@ -7,9 +7,10 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import is_outermost, unkeyed_setting
+from hotk._core import is_outermost, quick_options, unkeyed_setting
 from hotk.capture import Closure, Opaque, key_and_arrays
 
+from ._program import SMALL
 from ._store import STORE
 
 
@@ -17,7 +18,10 @@ _MOST_PROGRAMS = 256
 
 
 def jitted(
-    function: Callable[..., PyTree] | None = None, **options: Any
+    function: Callable[..., PyTree] | None = None,
+    *,
+    iterates: bool = False,
+    **options: Any,
 ) -> Callable[..., Any]:
     """Jit a function of hotk; `hotk.cache_info` counts what is compiled.
 
@@ -29,13 +33,15 @@ def jitted(
 
     Args:
         function: The function; without it, a decorator is returned.
+        iterates: Whether it is made of many small operations, for which the compiler
+            takes longer than they do where there are few numbers; see `Definition`.
         **options: Keywords of `jax.jit`.
     """
     if function is None:
-        return functools.partial(jitted, **options)
+        return functools.partial(jitted, iterates=iterates, **options)
 
     @functools.lru_cache(_MOST_PROGRAMS)
-    def jitted_for(settings: tuple[Hashable, ...]) -> Any:
+    def jitted_for(settings: tuple[Hashable, ...], quickly: bool = False) -> Any:
         del settings
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
@@ -45,10 +51,13 @@ def jitted(
                 STORE.compiled()
             return function(*args, **keywords)
 
+        if quickly:
+            return jax.jit(body, compiler_options=quick_options(), **options)
         return jax.jit(body, **options)
 
     def find(*given: PyTree) -> Any:
-        return jitted_for((unkeyed_setting(), *_classes(given)))
+        quickly = iterates and bool(quick_options()) and _size(given) <= SMALL
+        return jitted_for((unkeyed_setting(), *_classes(given)), quickly)
 
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:
@@ -61,6 +70,11 @@ def jitted(
     result: Any = call
     result.eval_shape = eval_shape
     return result
+
+
+def _size(tree: PyTree) -> int:
+    """Count the numbers of the arrays in a tree, which may hold anything."""
+    return sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tree))
 
 
 def _classes(tree: PyTree) -> Sequence[Hashable]:
