@@ -139,7 +139,7 @@ def _hutch_plus_plus(
     return averaged(each, 3 * samples, "hutch++")
 
 
-@jitted(iterates=True)
+@jitted(quickly="if small")
 def _projected(vectors: PyTree, q: PyTree) -> PyTree:
     return space.minus(vectors, space.combination(gram(q, vectors).T, q))
 
@@ -159,7 +159,7 @@ def _xtrace(
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xtrace")
 
 
-@jitted(iterates=True)
+@jitted(quickly="if small")
 def _leave_one_out(
     probes: PyTree, q: PyTree, r: Float[Array, "k k"], z: PyTree
 ) -> tuple[Scalar, Scalar]:

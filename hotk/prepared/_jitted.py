@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jaxtyping import PyTree
@@ -20,7 +20,7 @@ _MOST_PROGRAMS = 256
 def jitted(
     function: Callable[..., PyTree] | None = None,
     *,
-    iterates: bool = False,
+    quickly: Literal["if small", "always"] | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
     """Jit a function of hotk; `hotk.cache_info` counts what is compiled.
@@ -33,15 +33,15 @@ def jitted(
 
     Args:
         function: The function; without it, a decorator is returned.
-        iterates: Whether it is made of many small operations, for which the compiler
-            takes longer than they do where there are few numbers; see `Definition`.
+        quickly: When to compile it in half the time, outside of a trace: with few
+            numbers, as elementwise operations on many may take longer then, or always.
         **options: Keywords of `jax.jit`.
     """
     if function is None:
-        return functools.partial(jitted, iterates=iterates, **options)
+        return functools.partial(jitted, quickly=quickly, **options)
 
     @functools.lru_cache(_MOST_PROGRAMS)
-    def jitted_for(settings: tuple[Hashable, ...], quickly: bool = False) -> Any:
+    def jitted_for(settings: tuple[Hashable, ...], in_half: bool) -> Any:
         del settings
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
@@ -51,13 +51,15 @@ def jitted(
                 STORE.compiled()
             return function(*args, **keywords)
 
-        if quickly:
+        if in_half:
             return jax.jit(body, compiler_options=quick_options(), **options)
         return jax.jit(body, **options)
 
     def find(*given: PyTree) -> Any:
-        quickly = iterates and bool(quick_options()) and _size(given) <= SMALL
-        return jitted_for((unkeyed_setting(), *_classes(given)), quickly)
+        in_half = quickly is not None and bool(quick_options())
+        if quickly == "if small":
+            in_half = in_half and _size(given) <= SMALL
+        return jitted_for((unkeyed_setting(), *_classes(given)), in_half)
 
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:
