@@ -56,6 +56,7 @@ from ._compat import (
     needed_for as needed_for,
     new_primitive as new_primitive,
     program_of_sparse as program_of_sparse,
+    quick_options as quick_options,
     shape_of as shape_of,
     signature_count as signature_count,
     source_line as source_line,

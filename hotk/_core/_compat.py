@@ -142,6 +142,17 @@ _IS_OLD = _jaxlib_version.startswith("0.10.")
 _QUICK = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
 
 
+def quick_options() -> dict[str, Any]:
+    """Return `compiler_options` for `jax.jit` as those of `compiled_quickly`.
+
+    None on the GPU, and none of a jitted function within another, where JAX refuses
+    them.
+    """
+    if not _QUICK or in_trace() or jax.default_backend() != "cpu":
+        return {}
+    return dict(_QUICK)
+
+
 def compiled_quickly(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compile a program for the CPU in half the time; large arrays take a tenth longer.
 

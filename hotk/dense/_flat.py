@@ -29,9 +29,11 @@ from hotk._core import (
 
 def promoted(*dtypes: DTypeLike) -> jnp.dtype:
     """Return the dtype that holds numbers of all of these, whatever JAX is set to."""
-    if len({jnp.dtype(dtype) for dtype in dtypes}) > 1:
-        # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
-        dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
+    different = {jnp.dtype(dtype) for dtype in dtypes}
+    if len(different) == 1:
+        return different.pop()
+    # JAX promotes no floats of eight bits or less; each fits into a bfloat16.
+    dtypes = tuple(jnp.bfloat16 if _is_tiny(d) else d for d in dtypes)
     with jax.numpy_dtype_promotion("standard"):
         return jnp.dtype(functools.reduce(jnp.promote_types, dtypes))
 

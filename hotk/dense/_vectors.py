@@ -16,6 +16,8 @@ def is_flat(v: object, like: Vector) -> TypeGuard[Num[Array | np.ndarray, " n"]]
     """Whether a vector is given as one array although the space has another form."""
     if like is None or not isinstance(v, (jax.Array, np.ndarray)):
         return False
+    if isinstance(like, jax.Array) and (like.shape, like.dtype) == (v.shape, v.dtype):
+        return False
     if v.shape != (dimension(like),):
         return False
     leaves, treedef = jax.tree.flatten(like)

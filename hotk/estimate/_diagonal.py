@@ -143,7 +143,7 @@ def _xdiag(
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xdiag")
 
 
-@jitted(static_argnums=4)
+@jitted(quickly="if small", static_argnums=4)
 def _leave_one_out(
     probes: PyTree,
     q: PyTree,

@@ -36,14 +36,14 @@ def check_arguments(
     return key if isinstance(key, jax.Array) else jnp.asarray(key)
 
 
-@jitted(static_argnames=("count", "signs"))
+@jitted(quickly="if small", static_argnames=("count", "signs"))
 def draw_probes(key: RandomKey, like: Vector, *, count: int, signs: bool) -> PyTree:
     """Draw independent vectors, normal or of signs: a tree with one leading axis."""
     vectors = space.basis(like, count)
     return space.narrowed(space.random(key, vectors, signs=signs), vectors)
 
 
-@jitted
+@jitted(quickly="if small")
 def units(like: Vector) -> PyTree:
     """Return all unit vectors: a tree with one leading axis."""
     arrays = space.parts(like)
@@ -103,7 +103,7 @@ def orthogonalized(basis: PyTree, v: Vector) -> tuple[Vector, Float[Array, " cou
     return jax.lax.fori_loop(0, 2, step, (v, zero))
 
 
-@jitted
+@jitted(quickly="if small")
 def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
     """Factorize vectors as Q R by Gram-Schmidt in two passes.
 

@@ -144,7 +144,7 @@ def _with_rows(
     )
 
 
-@jitted(static_argnums=2)
+@jitted(quickly="if small", static_argnums=2)
 def _initial_state(keys: Array, like: Vector, steps: int) -> State:
     def basis(key: RandomKey) -> PyTree:
         v = space.random(key, like)
@@ -167,7 +167,7 @@ def _step(while_loop: WhileLoop, A: AbstractOperator, state: State) -> State:
     return _grown(state, products(A, vectors, len(state.alpha)))
 
 
-@jitted
+@jitted(quickly="if small")
 def _grown(state: State, images: PyTree) -> State:
     """Go one step on with the products of the newest vectors.
 
@@ -194,7 +194,7 @@ def _grown(state: State, images: PyTree) -> State:
     )
 
 
-@jitted
+@jitted(quickly="if small")
 def _rule(state: State) -> tuple[Array, Array]:
     """Return the nodes and weights of the projected matrices."""
 

@@ -187,13 +187,13 @@ def _on_grid(
     return _averaged(spectrum, samples.reshape(-1, *grid.shape))
 
 
-@jitted
+@jitted(quickly="if small")
 def _total(spectrum: Spectrum, values: Float[Array, "samples steps"]) -> Estimate:
     scale = jnp.asarray(spectrum.size, spectrum.nodes.dtype)
     return _averaged(spectrum, scale * _integrals(spectrum, values))
 
 
-@jitted
+@jitted(quickly="if small")
 def _density(
     spectrum: Spectrum, grid: Float[Array, "*shape"], width: Float[Array, ""]
 ) -> Estimate:
@@ -202,13 +202,13 @@ def _density(
     return _on_grid(spectrum, grid, kernel)
 
 
-@jitted
+@jitted(quickly="if small")
 def _cdf(spectrum: Spectrum, grid: Float[Array, "*shape"]) -> Estimate:
     kernel = lambda t: (spectrum.nodes <= t).astype(grid.dtype)
     return _on_grid(spectrum, grid, kernel)
 
 
-@jitted
+@jitted(quickly="if small")
 def _quantile(
     spectrum: Spectrum, share: Float[Array, "*shares"]
 ) -> Float[Array, "*shares"]:

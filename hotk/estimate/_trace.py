@@ -140,7 +140,7 @@ def _hutch_plus_plus(
     return averaged(each, 3 * samples, "hutch++")
 
 
-@jitted
+@jitted(quickly="if small")
 def _projected(vectors: PyTree, q: PyTree) -> PyTree:
     return space.minus(vectors, space.combination(gram(q, vectors).T, q))
 
@@ -160,7 +160,7 @@ def _xtrace(
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xtrace")
 
 
-@jitted
+@jitted(quickly="if small")
 def _leave_one_out(
     probes: PyTree, q: PyTree, r: Float[Array, "k k"], z: PyTree
 ) -> tuple[Scalar, Scalar]:

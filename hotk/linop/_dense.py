@@ -25,7 +25,7 @@ from hotk.primitive import divided_as
 from . import space
 from ._entries import Entries, Part
 from ._linear_map import AbstractLinearMap
-from ._sparse import dense_of, diagonal_of, sparse_if_large
+from ._sparse import LEAST, dense_of, diagonal_of, sparse_if_large
 from ._vectors import space_of
 from .space import flattened, unflattened
 
@@ -114,14 +114,15 @@ def matrix(
 ) -> Float[Array, "n n"]:
     """Return the matrix of an operator, divided among devices if that is asked for."""
     n = space.dimension(space_of(operator))
-    arrays = jax.tree.leaves(operator)
+    divided = by is not None or axis is not None
+    arrays = jax.tree.leaves(operator) if divided else []
     split = split_over("H.matrix()", by, axis, block, arrays)
     if isinstance(split, Split):
         call = f"H.matrix(split={split.by!r})"
         _check_division(operator, call, n, n, split)
         return _divided_matrix(operator, split)
     _check_size(operator, "H.matrix()", n, n)
-    sparse = sparse_if_large(operator) if block is None else None
+    sparse = sparse_if_large(operator) if block is None and n >= LEAST else None
     if sparse is not None:
         return dense_of(sparse)
     return _matrix_on_host(operator) if operator.on_host else _matrix(operator, block)

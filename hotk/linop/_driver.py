@@ -173,7 +173,7 @@ def compiled(run: Callable[..., R], inputs: tuple[PyTree, ...]) -> R:
     return _jitted(run, arrays, tuple(leaves), treedef)
 
 
-@jitted(static_argnums=(0, 2, 3))
+@jitted(quickly="if small", static_argnums=(0, 2, 3))
 def _jitted(
     run: Callable[..., R],
     arrays: PyTree,

@@ -65,17 +65,17 @@ class Flat(AbstractLinearMap):
         return self.operator.matrix(block_size)
 
 
-@jitted
+@jitted(quickly="always")
 def _flattened(v: Vector) -> Float[Array, " n"]:
     return flattened(v)
 
 
-@jitted
+@jitted(quickly="always")
 def _unflattened(v: Float[Array, " n"], like: Vector) -> Vector:
     return unflattened(v, like)
 
 
-@jitted
+@jitted(quickly="always")
 def as_trees(rows: Float[Array, "k n"], like: Vector) -> PyTree:
     """Return flat vectors as trees with one leading axis."""
     return jax.vmap(lambda v: unflattened(v, like))(rows)

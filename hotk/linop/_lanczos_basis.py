@@ -13,7 +13,7 @@ from hotk.prepared import jitted
 from . import space
 
 
-@jitted
+@jitted(quickly="always")
 def appended(
     basis: PyTree, j: Int[Array, ""] | int, before: Scalar, image: Vector
 ) -> tuple[Vector, Float[Array, " count"], Scalar, Bool[Array, ""]]:
@@ -61,7 +61,7 @@ def random_orthogonal(like: Vector, basis: PyTree, key: RandomKey) -> Vector:
     return space.times(1 / jnp.where(size > 0, size, 1), w)
 
 
-@jitted
+@jitted(quickly="always")
 def quotient(v: Vector, image: Vector) -> Float[Array, " 2"]:
     """Return the Rayleigh quotient of a vector with a product, and the residual.
 

@@ -180,14 +180,14 @@ class _Window:
         return space.scalar_dtype(self.like)
 
 
-@jitted(static_argnums=1)
+@jitted(quickly="always", static_argnums=1)
 def _begun(start: Vector, count: int) -> tuple[PyTree, Vector]:
     v = space.times(1 / space.scaled_norm(start), start)
     return space.put(space.basis(v, count), 0, v), v
 
 
 # Donated, here and below, or there would be two bases at a time.
-@jitted(donate_argnums=0)
+@jitted(quickly="always", donate_argnums=0)
 def _grown(basis: PyTree, image: Vector, j: Index, before: Scalar | np.generic) -> Next:
     """Append what the image of the last vector adds, or what another vector does."""
     v, column, beta, exhausted = appended(basis, j, before, image)
@@ -200,7 +200,7 @@ def _grown(basis: PyTree, image: Vector, j: Index, before: Scalar | np.generic) 
 _COLUMNS = 1 << 14
 
 
-@jitted(donate_argnums=0)
+@jitted(quickly="always", donate_argnums=0)
 def _combined(
     basis: PyTree, rows: Float[Array, "count count"], number: Index
 ) -> tuple[PyTree, Vector]:
@@ -230,9 +230,9 @@ def _combined(
     return basis, space.take(basis, number)
 
 
-_taken = jitted(space.take)
+_taken = jitted(space.take, quickly="always")
 
 
-@jitted
+@jitted(quickly="always")
 def _ordered(basis: PyTree, order: Int[Array, " k"]) -> PyTree:
     return jax.tree.map(lambda b: b[order], basis)

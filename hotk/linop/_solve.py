@@ -24,6 +24,7 @@ from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
 from . import _direct, space
 from ._cg import cg
+from ._continued import cg_then_minres, may_continue
 from ._driver import compiled, nondifferentiable
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
@@ -127,20 +128,17 @@ def solve(
         if operator.on_host:
             return _one_by_one(*inputs)
         return compiled(_batched, nondifferentiable("solve(A, b)", inputs))
-    by_cg = cg(operator, b, x0=x0, **options)
+    by_matrix = method is None and not iteration and _direct.is_small(operator)
+    continued = not by_matrix and may_continue(operator, b)
+    by_cg = (cg_then_minres if continued else cg)(operator, b, x0=x0, **options)
+    if continued and in_trace():
+        return by_cg
     most = 10 * space.dimension(by_cg.x) if max_steps is None else max_steps
     most = min(most, 2**31 - 1) if isinstance(most, int) else most
 
     def go_on(by_cg: Solution) -> Solution:
         left = jnp.asarray(most, jnp.int32) - by_cg.iterations
-        by_minres = minres(
-            operator,
-            b,
-            x0=by_cg.x,
-            preconditioner=preconditioner,
-            tol=tol,
-            max_steps=left,
-        )
+        by_minres = minres(operator, b, x0=by_cg.x, **{**options, "max_steps": left})
         return dataclasses.replace(
             by_minres,
             iterations=by_cg.iterations + by_minres.iterations,
@@ -155,7 +153,7 @@ def solve(
         return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
     if not is_known_as(by_cg.reason, Reason.negative_curvature):
         return by_cg
-    if method is None and not iteration and _direct.is_small(operator):
+    if by_matrix:
         # less to compile than another iteration
         found = _direct.solved(operator, operator.vector(b, "solve(A, b)"), tol, by_cg)
         if found is not None:

@@ -2,14 +2,15 @@
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import is_outermost, unkeyed_setting
+from hotk._core import is_outermost, quick_options, unkeyed_setting
 from hotk.capture import Closure, Opaque, key_and_arrays
 
+from ._program import SMALL
 from ._store import STORE
 
 
@@ -17,7 +18,10 @@ _MOST_PROGRAMS = 256
 
 
 def jitted(
-    function: Callable[..., PyTree] | None = None, **options: Any
+    function: Callable[..., PyTree] | None = None,
+    *,
+    quickly: Literal["if small", "always"] | None = None,
+    **options: Any,
 ) -> Callable[..., Any]:
     """Jit a function of hotk; `hotk.cache_info` counts what is compiled.
 
@@ -29,13 +33,15 @@ def jitted(
 
     Args:
         function: The function; without it, a decorator is returned.
+        quickly: When to compile it in half the time, outside of a trace: with few
+            numbers, as elementwise operations on many may take longer then, or always.
         **options: Keywords of `jax.jit`.
     """
     if function is None:
-        return functools.partial(jitted, **options)
+        return functools.partial(jitted, quickly=quickly, **options)
 
     @functools.lru_cache(_MOST_PROGRAMS)
-    def jitted_for(settings: tuple[Hashable, ...]) -> Any:
+    def jitted_for(settings: tuple[Hashable, ...], in_half: bool) -> Any:
         del settings
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
@@ -45,10 +51,15 @@ def jitted(
                 STORE.compiled()
             return function(*args, **keywords)
 
+        if in_half:
+            return jax.jit(body, compiler_options=quick_options(), **options)
         return jax.jit(body, **options)
 
     def find(*given: PyTree) -> Any:
-        return jitted_for((unkeyed_setting(), *_classes(given)))
+        in_half = quickly is not None and bool(quick_options())
+        if quickly == "if small":
+            in_half = in_half and _size(given) <= SMALL
+        return jitted_for((unkeyed_setting(), *_classes(given)), in_half)
 
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:
@@ -61,6 +72,11 @@ def jitted(
     result: Any = call
     result.eval_shape = eval_shape
     return result
+
+
+def _size(tree: PyTree) -> int:
+    """Count the numbers of the arrays in a tree, which may hold anything."""
+    return sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tree))
 
 
 def _classes(tree: PyTree) -> Sequence[Hashable]:

@@ -35,7 +35,7 @@ from ._slot import IndirectJit, Mismatch
 
 
 # Numbers that go in: for steps on so few the compiler takes longer than the steps do.
-_SMALL = 1 << 17
+SMALL = 1 << 17
 
 Types: TypeAlias = tuple[Hashable, ...]
 """How many arrays are captured, then shape, dtype and weak type of all that goes in."""
@@ -307,7 +307,7 @@ class Program:
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
-            quickly = self.options.definition.iterates and size_of(self.types) <= _SMALL
+            quickly = self.options.definition.iterates and size_of(self.types) <= SMALL
             self.compiled = compiled_quickly(lowered) if quickly else lowered.compile()
             self.seconds["compile"] = time.perf_counter() - start
             return True

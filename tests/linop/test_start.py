@@ -64,6 +64,96 @@ def test_the_product_stands_in_a_solver_once(solver):
     assert products_in(solver, H) == of_product
 
 
+# ----- A large product
+
+
+def deep(leaves=False):
+    """Make an indefinite operator whose product takes many equations."""
+    n, s = 150, np.where(np.arange(150) % 7 == 0, -1.0, 1.0)
+
+    def f(x):
+        z = jnp.concatenate([x["a"].ravel(), x["b"]]) if leaves else x
+        total = jnp.sum(s * jnp.cosh(z)) + jnp.sum(z) ** 2
+        for i in range(12):
+            total += jnp.sum(jnp.sin(z[i:] * z[: n - i])) / 20
+        return total
+
+    x = np.linspace(0.2, 1.2, n)
+    x = {"a": x[:100].reshape(10, 10), "b": x[100:]} if leaves else x
+    return hotk.HessianOperator(f, jax.tree.map(jnp.asarray, x))
+
+
+STARTS = {
+    "zero": {},
+    "a start": {"x0": np.cos(np.arange(150))},
+    "a preconditioner": {
+        "preconditioner": hotk.Diagonal(jnp.linspace(0.5, 1.0, 150)),
+    },
+}
+
+
+@pytest.mark.parametrize("options", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("inside", [False, True], ids=["eager", "jit"])
+def test_a_large_product_stands_in_an_indefinite_solve_once(options, inside):
+    H, b = deep(), jnp.cos(jnp.arange(150.0))
+    run = lambda H, b: H.solve(b, tol=1e-9, method="iterative", **options)
+    assert products_in(run, H, b) == products_in(lambda H: H @ b, H)
+    solution = (jax.jit(run) if inside else run)(H, b)
+    a = np.asarray(H.matrix())
+    assert np.linalg.eigvalsh(a)[0] < -1
+    np.testing.assert_allclose(solution.x, np.linalg.solve(a, b), rtol=1e-6, atol=1e-8)
+    assert (solution.method == Method.minres).item()
+    assert solution.converged
+    assert not solution.definite
+    d = np.asarray(solution.direction)
+    np.testing.assert_allclose(d @ a @ d / (d @ d), solution.curvature, rtol=1e-9)
+    # the steps of the two, one after the other
+    solution = H.solve(b, tol=1e-3, method="iterative", **options)
+    by_cg = hotk.linop.cg(H, b, tol=1e-3, **options)
+    rest = {name: a for name, a in options.items() if name != "x0"}
+    by_minres = hotk.linop.minres(H, b, x0=by_cg.x, tol=1e-3, **rest)
+    assert by_cg.reason == hotk.linop.Reason.negative_curvature
+    assert solution.curvature == pytest.approx(by_cg.curvature)
+    assert abs(solution.iterations - by_cg.iterations - by_minres.iterations) <= 1
+
+
+def test_a_large_product_is_compiled_once():
+    H, b = deep(leaves=True), np.cos(np.arange(150.0))
+    tree = {"a": jnp.asarray(b[:100].reshape(10, 10)), "b": jnp.asarray(b[100:])}
+    with compiles() as count:
+        solution = H.solve(tree, tol=1e-9)
+    assert count() == 1
+    assert jax.tree.structure(solution.x) == jax.tree.structure(H.x)
+    x = np.linalg.solve(H.matrix(), b)
+    np.testing.assert_allclose(H.flat(solution.x), x, rtol=1e-6, atol=1e-8)
+
+
+def test_a_definite_system_with_a_large_product_takes_the_steps_of_cg():
+    H = deep() + 30.0 * hotk.Identity()
+    b = jnp.cos(jnp.arange(150.0))
+    by_cg, solution = hotk.linop.cg(H, b), H.solve(b, method="iterative")
+    assert (solution.method == Method.cg).item()
+    assert solution.iterations == by_cg.iterations
+    np.testing.assert_allclose(solution.x, by_cg.x, rtol=1e-9)
+    np.testing.assert_allclose(solution.curvature, by_cg.curvature, rtol=1e-9)
+    few = deep().solve(b, max_steps=int(deep().solve(b).iterations) - 3)
+    assert few.reason == hotk.linop.Reason.most_steps
+    assert not few.definite
+
+
+def test_several_systems_with_a_large_product():
+    H, b = deep(), jnp.cos(jnp.arange(450.0)).reshape(3, 150)
+    solutions = H.solve(b, batched=True, tol=1e-9)
+    x = np.linalg.solve(np.asarray(H.matrix()), np.asarray(b).T).T
+    np.testing.assert_allclose(solutions.x, x, rtol=1e-6, atol=1e-8)
+    assert solutions.converged.all()
+    zero = H.solve(jnp.zeros(150))
+    assert zero.converged
+    assert not zero.x.any()
+
+
+# ----- Small spaces
+
 FROM_MATRIX = {
     "eigh": lambda H: H.eigh(2).values,
     "all of eigh": lambda H: H.eigh(SMALL, "SA").vectors,

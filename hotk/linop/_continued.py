@@ -1,0 +1,232 @@
+"""Conjugate gradients that minimal residuals continue, in one loop with one product."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from hotk._core import RealNumber, Scalar, Vector, WhileLoop, equations, in_trace
+
+from . import _cg, _minres, space
+from ._driver import (
+    End,
+    Limits,
+    check_system,
+    finished,
+    in_working_precision,
+    loop,
+    nondifferentiable,
+)
+from ._flat import flat, is_better_flat
+from ._linear_map import AbstractLinearMap
+from ._solution import Method, Reason, Solution
+
+
+S = TypeVar("S")
+
+# A product of so many equations takes the compiler as long as minimal residuals do.
+_MANY = 200
+# Numbers of a vector: minimal residuals keep ten vectors more than conjugate gradients,
+# so a larger system, which may be definite, has a program of its own for each.
+_LARGEST = 1 << 22
+
+
+class Rest(NamedTuple):
+    """What minimal residuals carry beside the state of conjugate gradients.
+
+    The names are those of `_minres.State`. The solution, the vector that is multiplied
+    and the one that is preconditioned have the places that conjugate gradients have
+    for them, so that there is one of each.
+    """
+
+    best: Vector
+    score: Scalar
+    r: Vector
+    r1: Vector
+    w: Vector
+    w2: Vector
+    old_beta: Scalar
+    beta: Scalar
+    dbar: Scalar
+    epsilon: Scalar
+    phibar: Scalar
+    cs: Scalar
+    sn: Scalar
+    largest: Scalar
+    steps: Int[Array, ""]
+
+
+class State(NamedTuple):
+    """The state of the iteration.
+
+    Attributes:
+        cg: That of conjugate gradients.
+        rest: What minimal residuals need besides.
+        continued: Whether minimal residuals have taken over.
+    """
+
+    cg: _cg.State
+    rest: Rest
+    continued: Bool[Array, ""]
+
+
+def cg_then_minres(
+    operator: AbstractLinearMap,
+    b: PyTree,
+    *,
+    x0: PyTree,
+    preconditioner: AbstractLinearMap | None,
+    tol: RealNumber,
+    max_steps: int | Int[Array, ""] | None,
+) -> Solution:
+    """Solve `A x = b`, by minimal residuals from where curvature is not positive.
+
+    As `cg` until then, with the same steps; ten vectors more are kept. The curvature
+    and direction are those that conjugate gradients met, as minimal residuals need not
+    meet that direction.
+
+    With a small product it is `cg` alone, which stops there: another program with it is
+    cheaper then than minimal residuals in the first one, as most systems are definite.
+    """
+    call = "solve(A, b)"
+    b, x0, limits = check_system(call, operator, b, x0, tol, max_steps)
+    inputs = (operator, b, x0, preconditioner, limits)
+    inputs = nondifferentiable(call, inputs)
+    return loop(operator, _run_flat if is_better_flat(*inputs) else _run, *inputs)
+
+
+def may_continue(operator: AbstractLinearMap, b: PyTree) -> bool:
+    """Whether a system is one for `cg_then_minres`; inside of a trace, also to the end.
+
+    Inside of a trace no other program can follow, so a small product is not.
+    """
+    if operator.on_host or space.dimension(b) > _LARGEST:
+        return False
+    return not in_trace() or _is_large(operator, b)
+
+
+def _is_large(operator: AbstractLinearMap, b: PyTree) -> bool:
+    like = operator.like if operator.like is not None else b
+    product = jax.make_jaxpr(in_working_precision(operator, like))
+    return len(equations(product(space.widened(like)).jaxpr)) >= _MANY
+
+
+def _run(
+    while_loop: WhileLoop,
+    A: AbstractLinearMap,
+    b: Vector,
+    x0: Vector | None,
+    M: AbstractLinearMap | None,
+    limits: Limits,
+) -> Solution:
+    if not _is_large(A, b):
+        return _cg._run(while_loop, A, b, x0, M, limits, None)
+    like = A.like if A.like is not None else b
+    mv = in_working_precision(A, like)
+    # Without a preconditioner its product is the residual: `None` stands for that.
+    apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
+    options = x0 is not None, True
+    cg, system, unit = _cg._initial(b, x0, limits, None, M is None)
+    nothing = space.zeros(system.b)
+    if x0 is None:
+        cg = _cg._begun(cg, apply_m(cg.r), system, *options)
+
+    def cg_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
+        moved, move = _cg._moved(s.cg, image, system, *options)
+        return s._replace(cg=moved), move
+
+    def cg_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
+        new = _cg._turned(s.cg, z, move, system, *options)
+        bent = (s.cg.phase == _cg._STEP) & (new.reason == Reason.negative_curvature)
+        goes_on = bent & (new.steps < system.max_steps)
+        # the solution is what is multiplied next, as for a check
+        phase = jnp.where(goes_on, _minres._START, new.phase)
+        return State(new._replace(phase=phase), s.rest, goes_on)
+
+    def smaller(s: State) -> _minres.System:
+        return _minres.System(system.b, system.target, system.max_steps - s.cg.steps)
+
+    def minres_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
+        moved, move = _minres._moved(_as_minres(s), image, smaller(s))
+        yes = jnp.ones((), bool)
+        return _of_minres(s, moved), _cg.Move(move.alpha, move.rayleigh, yes, yes, ~yes)
+
+    def minres_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
+        of_product = _minres.Move(move.alpha, move.rayleigh)
+        new = _minres._turned(_as_minres(s), z, of_product, smaller(s), True)
+        return _of_minres(s, new)
+
+    def body(s: State) -> State:
+        image, by_cg = mv(s.cg.p), ~s.continued
+        if M is None:
+            s = _if(by_cg, lambda s: cg_turned(*_alone(cg_moved(s, image))), s)
+            return _if(
+                ~by_cg, lambda s: minres_turned(*_alone(minres_moved(s, image))), s
+            )
+        nothing, no = jnp.zeros_like(s.cg.rz), jnp.zeros((), bool)
+        pair = s, _cg.Move(nothing, nothing, no, no, no)
+        pair = _if(by_cg, lambda pair: cg_moved(pair[0], image), pair)
+        s, move = _if(~by_cg, lambda pair: minres_moved(pair[0], image), pair)
+        z = apply_m(s.cg.r)
+        s = _if(by_cg, lambda s: cg_turned(s, z, move), s)
+        return _if(~by_cg, lambda s: minres_turned(s, z, move), s)
+
+    begin = State(cg, _first(nothing), jnp.zeros((), bool))
+    s = while_loop(lambda s: s.cg.phase != _cg._DONE, body, begin)
+    steps = s.cg.steps + s.rest.steps
+    # in both, the last product was for the residual
+    end = End(s.cg.x, s.cg.r, steps, s.cg.curvature, s.cg.direction, s.cg.reason)
+    method = Method.where(s.continued, Method.minres, Method.cg)
+    return finished(system.b, end, limits.tol, method, like, unit)
+
+
+def _alone(pair: tuple[State, _cg.Move]) -> tuple[State, None, _cg.Move]:
+    return pair[0], None, pair[1]
+
+
+# A loop of at most one step: `jax.lax.cond` copies all vectors that a branch leaves as
+# they are, twice as long for conjugate gradients of a cheap operator.
+def _if(condition: Bool[Array, ""], function: Callable[[S], S], state: S) -> S:
+    """Return `function(state)` if a condition holds, else the state."""
+    step = lambda s: (jnp.zeros_like(s[0]), function(s[1]))
+    return jax.lax.while_loop(lambda s: s[0], step, (condition, state))[1]
+
+
+def _first(nothing: Vector) -> Rest:
+    dtype = space.scalar_dtype(nothing)
+    zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
+    vectors = dict.fromkeys(("best", "r", "r1", "w", "w2"), nothing)
+    names = ("old_beta", "beta", "dbar", "epsilon", "phibar", "sn", "largest")
+    return Rest(
+        **vectors,
+        **dict.fromkeys(names, zero),
+        cs=-one,
+        score=jnp.asarray(jnp.inf, dtype),
+        steps=jnp.zeros((), jnp.int32),
+    )
+
+
+def _as_minres(s: State) -> _minres.State:
+    cg, begins = s.cg, s.cg.phase == _minres._START
+    rest = s.rest._replace(best=space.choose(begins, cg.x, s.rest.best))
+    return _minres.State(
+        **rest._asdict(),
+        x=cg.x,
+        r2=cg.r,
+        v=cg.p,
+        curvature=cg.curvature,
+        direction=cg.direction,
+        phase=cg.phase,
+        reason=cg.reason,
+    )
+
+
+def _of_minres(s: State, new: _minres.State) -> State:
+    cg = s.cg._replace(x=new.x, r=new.r2, p=new.v, phase=new.phase, reason=new.reason)
+    rest = Rest(*(getattr(new, name) for name in Rest._fields))
+    return State(cg, rest, s.continued)
+
+
+_run_flat = flat(_run)
