@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from hotk._core import Function, Point, Tangent, jaxpr_as_fun
+from hotk._core import Function, Point, Tangent, jaxpr_as_fun, work
 from hotk.dense import choose_block, size_of
 from hotk.mode import Seeds, TooManyNumbersError, scaled, series_of
 
@@ -20,6 +20,9 @@ from ._orders import check_factorial
 # The coefficients of an array along all directions take so many numbers at most, where
 # blocks of directions would take less memory.
 _MOST = 1 << 20
+# Of more directions few slots are less work. Of fewer they may be more: both ways are
+# traced.
+_FEW = 48
 
 Direction: TypeAlias = Callable[[PyTree], Tangent]
 """From one row of a table to a direction."""
@@ -70,12 +73,14 @@ def contracted(
     usable = width == many or block is None
     seeds = known(x) if known is not None and usable else None
     if width == many:
-        v = jax.vmap(direction)(rows) if seeds is None else seeds
-        return part(v, weights, seed)
+        every = lambda: jax.vmap(direction)(rows)
+        if seeds is None or many > _FEW:
+            return part(every() if seeds is None else seeds, weights, seed)
+        by_support = lambda: part(seeds, weights, seed)
+        return _with_least_work(by_support, lambda: part(every(), weights, seed))
     if seeds is not None:
         with contextlib.suppress(TooManyNumbersError):
-            whole = lambda x, seed: part(seeds, weights, seed, _MOST)
-            return _by_program(whole, x, seed)
+            return _with_least_work(lambda: part(seeds, weights, seed, _MOST))
     count = math.ceil(many / width)
     blocks, block_weights = _in_blocks(rows, weights, many, count)
     y, aux = f(x)
@@ -94,11 +99,14 @@ def contracted(
     return y, total, aux
 
 
-def _by_program(g: Function, *arguments: PyTree) -> PyTree:
-    """Trace a function, and run the program: one that fails leaves no equations."""
-    closed, shape = jax.make_jaxpr(g, return_shape=True)(*arguments)
-    results = jaxpr_as_fun(closed)(*jax.tree.leaves(arguments))
-    return jax.tree.structure(shape).unflatten(results)
+def _with_least_work(*ways: Callable[[], PyTree]) -> PyTree:
+    """Trace several ways to a result, and run the program of the cheapest one.
+
+    One that raises leaves no equations in the program that is being traced.
+    """
+    traced = [jax.make_jaxpr(way, return_shape=True)() for way in ways]
+    closed, shape = min(traced, key=lambda each: work(each[0].jaxpr))
+    return jax.tree.structure(shape).unflatten(jaxpr_as_fun(closed)())
 
 
 def along_all(

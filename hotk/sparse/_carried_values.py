@@ -107,7 +107,7 @@ class _Values(NamedTuple):
         return _values(a, own, self.context.columns, dtype)
 
 
-def _is_bare(loop: Loop) -> bool:
+def is_bare(loop: Loop) -> bool:
     """Whether patterns alone are asked for."""
     operands = (*loop.constants, *loop.carry, *loop.rows)
     pieces = (p for a in operands if isinstance(a, Linear) for p in a.pieces)
@@ -126,7 +126,7 @@ def scan_by_pattern(
         context: What each step is paid from.
     """
     count, stacked = len(loop.carry), equation.outvars[len(loop.carry) :]
-    if _is_bare(loop):
+    if is_bare(loop):
         results = any_step(loop, carry, context)
         last = [
             result if own is None else array_of(own, None)
@@ -191,7 +191,7 @@ def while_by_pattern(
     goes_on = _condition(condition, held, found, loop)
     if goes_on is None:
         raise TooDense  # when it ends would depend on `v`
-    if _is_bare(loop):
+    if is_bare(loop):
         results = any_step(loop, found, context)
         return [
             a if own is None else array_of(own, None)

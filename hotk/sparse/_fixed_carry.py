@@ -1,12 +1,13 @@
 """Loops whose carry keeps one pattern: which entries it has in any step."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._carry import linear_parts
+from ._carry import held_parts, linear_parts
+from ._coefficients import is_concrete
 from ._context import Context, Operand
 from ._linear import Budget, Linear, Piece, TooDense, zero
 from ._loop import Loop
@@ -39,6 +40,10 @@ def array_of(own: CarriedEntries, values: Array | None) -> Linear:
     if not own.rows.size:
         return zero(own.shape)
     return Linear(own.shape, (Piece(values, own.rows, own.columns),))
+
+
+# By its number, each part of the carry and each slice that is known in a step.
+Known: TypeAlias = tuple[dict[int, np.ndarray], dict[int, np.ndarray]]
 
 
 class Carry(NamedTuple):
@@ -75,12 +80,7 @@ def fixed_carry(loop: Loop, context: Context, passes: int) -> Carry | None:
 
 def _found(loop: Loop, context: Context, passes: int) -> Carry | None:
     linear = linear_parts(loop, context)
-    found = [
-        entries_of(a if isinstance(a, Linear) else zero(t.shape), context.columns)
-        if is_linear
-        else None
-        for a, t, is_linear in zip(loop.carry, loop.types, linear, strict=True)
-    ]
+    found = _entered(loop, linear, context.columns)
     rows = [
         _of_any_step(a, context) if isinstance(a, Linear) else None for a in loop.rows
     ]
@@ -96,6 +96,18 @@ def _found(loop: Loop, context: Context, passes: int) -> Carry | None:
     return None
 
 
+def _entered(
+    loop: Loop, linear: list[bool], columns: int
+) -> list[CarriedEntries | None]:
+    """Return the entries of the first carry."""
+    return [
+        entries_of(a if isinstance(a, Linear) else zero(t.shape), columns)
+        if is_linear
+        else None
+        for a, t, is_linear in zip(loop.carry, loop.types, linear, strict=True)
+    ]
+
+
 def _of_any_step(a: Linear, context: Context) -> CarriedEntries:
     """Return the entries that slices along the first axis have together."""
     shape = a.shape[1:]
@@ -106,17 +118,66 @@ def _of_any_step(a: Linear, context: Context) -> CarriedEntries:
     return found
 
 
-def any_step(loop: Loop, carry: Carry, context: Context) -> list[Operand]:
-    """Run one step, any of them, on the entries alone."""
+def any_step(
+    loop: Loop, carry: Carry, context: Context, known: Known | None = None
+) -> list[Operand]:
+    """Run one step, any of them, on the entries alone.
+
+    Args:
+        loop: The loop.
+        carry: The entries of its carry.
+        context: What entries are paid from.
+        known: What else the step is given and is known, for a step that is known.
+    """
+    held, sliced = known or ({}, {})
     bare = lambda a: _bare(a) if isinstance(a, Linear) else a
     inputs: list[Operand] = list(map(bare, loop.constants))
-    for own, first, type_ in zip(carry.patterns, loop.carry, loop.types, strict=True):
+    pairs = enumerate(zip(carry.patterns, loop.carry, loop.types, strict=True))
+    for i, (own, first, type_) in pairs:
         # What a step counts is another number in each: no known one.
-        unknown = None if own is not None else jnp.asarray(first, type_.dtype)
-        inputs.append(unknown if own is None else array_of(own, None))
-    for own, row in zip(carry.rows, loop.rows, strict=True):
-        inputs.append(jnp.asarray(row)[0] if own is None else array_of(own, None))
+        number = None if own is not None else jnp.asarray(first, type_.dtype)
+        inputs.append(held.get(i, number) if own is None else array_of(own, None))
+    for i, (own, row) in enumerate(zip(carry.rows, loop.rows, strict=True)):
+        if own is not None:
+            inputs.append(array_of(own, None))
+        else:
+            inputs.append(sliced[i] if i in sliced else jnp.asarray(row)[0])
     return context.run(loop.body, inputs, context)
+
+
+def depends_on_step(loop: Loop, carry: Carry, context: Context) -> bool:
+    """Whether a step that is known has fewer entries than any step.
+
+    So it is where a step reads or writes `x[i]`, for the number `i` of the step: of
+    any step only that it may be each entry is known.
+    """
+    held = held_parts(loop, carry.linear)[0] if loop.length else {}
+    counters = {i: a for i, a in held.items() if _counts(a)}
+    sliced = {i: a for i, a in enumerate(loop.rows) if _counts(a)}
+    if not counters and not sliced:
+        return False
+    at = loop.length // 2
+    of_step = lambda all_steps: {i: a[at] for i, a in all_steps.items()}
+    known = of_step(counters), of_step(sliced)
+    trial = context._replace(budget=Budget(_TRIAL), watch=None)
+
+    def sizes(carry: Carry, known: Known | None) -> list[int]:
+        results = any_step(loop, carry, trial, known)
+        linear = (a for a in results if isinstance(a, Linear))
+        return [entries_of(a, context.columns).rows.size for a in linear]
+
+    # From all of its entries a carry may get no others, from the first ones it may.
+    first = _entered(loop, carry.linear, context.columns)
+    starts = (carry._replace(patterns=first), carry)
+    try:
+        return any(sizes(start, known) != sizes(start, None) for start in starts)
+    except TooDense:
+        return True
+
+
+def _counts(a: Operand) -> bool:
+    """Whether an array of all steps is known, and may be their indices."""
+    return is_concrete(a) and a.dtype.kind in "iu" and bool((a != a[:1]).any())
 
 
 def _bare(a: Linear) -> Linear:

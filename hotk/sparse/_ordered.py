@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
 
 from ._coefficients import read_at, written
@@ -52,10 +53,15 @@ def in_order(arrays: Sequence[Array], places: Positions) -> Array:
     rows = (band.end - band.begin) // band.columns
     columns = [part(band.begin + k, rows) for k in range(band.columns)]
     body = jnp.stack(columns, axis=1).reshape(-1)
-    before = _runs(places, which, 0, band.begin)
-    after = _runs(places, which, band.end, places.size)
-    parts = [[part(*run) for run in runs] for runs in (before, after)]
-    return jnp.concatenate([*parts[0], body, *parts[1]])
+    # A concatenation would ask for each entry which part it is of, and take longer.
+    total = jnp.zeros(places.size, body.dtype)
+    total = lax.dynamic_update_slice(total, body, (band.begin,))
+    for begin, end in ((0, band.begin), (band.end, places.size)):
+        runs = _runs(places, which, begin, end)
+        if runs:
+            ends = jnp.concatenate([part(*run) for run in runs])
+            total = lax.dynamic_update_slice(total, ends, (begin,))
+    return total
 
 
 def _band(places: Positions, which: Positions) -> _Band | None:

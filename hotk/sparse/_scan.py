@@ -8,10 +8,10 @@ import numpy as np
 
 from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts
 
-from ._carried_values import scan_by_pattern
+from ._carried_values import is_bare, scan_by_pattern
 from ._carry import carry_kinds, held_parts, linear_parts
 from ._context import Context, Operand
-from ._fixed_carry import MOST_PASSES, fixed_carry
+from ._fixed_carry import MOST_PASSES, Carry, depends_on_step, fixed_carry
 from ._linear import Linear, Piece, TooDense, zero
 from ._loop import Loop, shape_of
 from ._merge import added, same_entries
@@ -20,8 +20,9 @@ from ._positions import Positions, size_of
 from ._unrolled import one_by_one
 
 
-# So many steps are taken one after the other where they cannot be taken at once.
-_MOST_UNROLLED = 64
+# So many steps are taken one after the other where they cannot be taken at once: each
+# is compiled. Of patterns, where nothing is, more are.
+_MOST_UNROLLED, _MOST_OF_PATTERNS = 64, 1000
 
 
 def scan(
@@ -42,7 +43,7 @@ def scan(
     if not loop.length:
         stacked = [v.aval for v in equation.outvars[carries:]]
         return [*loop.carry, *(jnp.zeros(a.shape, a.dtype) for a in stacked)]  # type: ignore[attr-defined]
-    ways = (_at_once, _soon_by_pattern, _one_by_one, _by_pattern)
+    ways = (_at_once, _soon_by_pattern, _one_by_one, _patterns_one_by_one, _by_pattern)
     left = context.budget.left
     for way in ways:
         with contextlib.suppress(TooDense):
@@ -61,16 +62,36 @@ def _by_pattern(
 ) -> list[Operand]:
     """Run the loop on values; every step has the entries that any of them has."""
     carry = fixed_carry(loop, context, passes)
-    if carry is None:
+    if carry is None or _has_own_entries(loop, carry, context):
         raise TooDense
     return scan_by_pattern(loop, carry, equation, context)
 
 
-def _one_by_one(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
+def _one_by_one(
+    loop: Loop, equation: JaxprEqn, context: Context, most: int = _MOST_UNROLLED
+) -> list[Operand]:
     """Take the steps one after the other, each with entries of its own."""
-    if loop.length > _MOST_UNROLLED:
+    if loop.length > most:
         raise TooDense
     return one_by_one(loop, equation, context)
+
+
+def _patterns_one_by_one(
+    loop: Loop, equation: JaxprEqn, context: Context
+) -> list[Operand]:
+    """Take more steps of patterns, if each has few of the entries that any may have.
+
+    Values are then computed by products along the directions of a coloring.
+    """
+    carry = fixed_carry(loop, context, MOST_PASSES) if is_bare(loop) else None
+    if carry is None or not _has_own_entries(loop, carry, context):
+        raise TooDense
+    return _one_by_one(loop, equation, context, _MOST_OF_PATTERNS)
+
+
+def _has_own_entries(loop: Loop, carry: Carry, context: Context) -> bool:
+    few = loop.length <= _MOST_OF_PATTERNS
+    return few and depends_on_step(loop, carry, context)
 
 
 def _at_once(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:

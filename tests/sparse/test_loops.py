@@ -131,3 +131,49 @@ def test_a_loop_without_steps_returns_its_carry():
     assert hotk.sparsity(f, x, of="jacobian").nnz == 1
     J = hotk.sparse_jacobian(f, x).todense()
     np.testing.assert_allclose(J, [[2.0, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("n", [20, 150], ids=["unrolled", "by a coloring"])
+def test_entries_written_by_their_number_stay_sparse(n):
+    def f(x):
+        step = lambda i, y: y.at[i].set(jnp.sin(x[i]) * x[i - 1])
+        return jnp.sum(lax.fori_loop(1, n, step, jnp.zeros(n)) ** 2)
+
+    x = jnp.asarray(np.random.default_rng(7).normal(size=n))
+    without_loop = lambda x: jnp.sum((jnp.sin(x[1:]) * x[:-1]) ** 2)
+    exact = np.asarray(jax.hessian(without_loop)(x))
+    H = hotk.sparse_hessian(f, x)
+    assert np.abs(dense(H) - exact).max() < 1e-12
+    assert H.nnz == 3 * n - 2
+    assert hotk.sparsity(f, x) == H.pattern
+
+
+def test_layers_read_by_their_number_are_as_unrolled_ones():
+    w = jnp.asarray(np.random.default_rng(8).normal(size=(5, 4)))
+    layer = lambda i, c, w: jnp.sin(c * w[i])
+    loop = lambda w: lax.fori_loop(0, 5, lambda i, c: layer(i, c, w), jnp.ones(4))
+
+    def unrolled(w):
+        c = jnp.ones(4)
+        for i in range(5):
+            c = layer(i, c, w)
+        return c
+
+    f, g = (lambda w, c=c: jnp.sum(c(w) ** 2) for c in (loop, unrolled))
+    assert hotk.sparsity(f, w) == hotk.sparsity(g, w)
+    exact = np.asarray(jax.hessian(g)(w)).reshape(20, 20)
+    assert np.abs(dense(hotk.sparse_hessian(f, w)) - exact).max() < 1e-12
+
+
+def test_a_step_that_reads_one_of_several_layers_stays_sparse():
+    """The carry has all entries at once where the index of a layer is not known."""
+    w = jnp.asarray(np.random.default_rng(9).normal(size=(6, 3, 4)))
+    mixed = lambda i, c: jnp.stack([c[0] * w[i, 0], jnp.sin(c[1] + c[0]), c[2]])
+    f = lambda x: jnp.sum(
+        lax.fori_loop(0, 6, lambda i, y: y.at[i].set(mixed(i, y[i])), x) ** 3
+    )
+    x = jnp.asarray(np.random.default_rng(10).normal(size=(6, 3, 4)))
+    exact = np.asarray(jax.hessian(f)(x)).reshape(72, 72)
+    H = hotk.sparse_hessian(f, x)
+    assert np.abs(dense(H) - exact).max() < 1e-12
+    assert H.nnz == 6 * 4 * 5
