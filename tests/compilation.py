@@ -4,16 +4,20 @@ Compiling is two thirds of the time of the tests. JAX knows a compiled program b
 text, the flags and the version, so what it finds is what it would compile. Traces,
 lowerings and compiles are counted before it looks (`tests/counting.py`). What is set in
 the environment stays: with `XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0` programs are
-compiled as they are for users.
+compiled as they are for users. The MLIR contexts of lowerings are used again.
 """
 
 import contextlib
 import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxlib
+from jax._src.interpreters import mlir
 
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
@@ -25,12 +29,16 @@ EVERYTHING = {
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
 OLD = 30 * 24 * 3600.0  # seconds
+# Later versions have one way to emit code, without a flag, and use contexts again.
+OF_OLD = jaxlib.__version__.startswith("0.10.")
 
 
 def use() -> None:
     """Compile so from now on, in processes started from here as well."""
     optimize_little()
     keep_programs()
+    if OF_OLD:
+        mlir.make_ir_context = used_again(mlir.make_ir_context)
 
 
 def optimize_little() -> None:
@@ -38,9 +46,31 @@ def optimize_little() -> None:
     if FAST not in os.environ:
         os.environ[FAST] = "1"
         jax.config.update(FAST.lower(), True)
-    # Two thirds of what is saved. Later versions emit code in one way and have no flag.
-    if FLAGS not in os.environ and jaxlib.__version__.startswith("0.10."):
+    # Two thirds of what is saved.
+    if FLAGS not in os.environ and OF_OLD:
         os.environ[FLAGS] = "--xla_cpu_use_fusion_emitters=false"
+
+
+def used_again(make: Callable[[], Any], times: int = 10) -> Callable[[], Any]:
+    """Return a maker of MLIR contexts that makes one for ten programs of a thread.
+
+    JAX 0.10 makes one for each program, and loads all dialects into it: a fifth of the
+    time of the tests. JAX 0.12 uses each ten times in its thread, as is done here; a
+    context keeps the types and constants of its programs for as long as it is there.
+    """
+    of_thread = threading.local()
+
+    def context() -> Any:
+        # A program lowered within a rule of another would be written into that one.
+        if mlir.ir.Context.current is not None:
+            return make()
+        left, found = getattr(of_thread, "context", (0, None))
+        if not left:
+            left, found = times, make()
+        of_thread.context = left - 1, found
+        return found
+
+    return context
 
 
 def keep_programs() -> None:

@@ -1,10 +1,13 @@
 """Programs are compiled quickly, and kept where a user has caches, for a month."""
 
+import itertools
 import os
+import threading
 import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from tests import compilation
@@ -79,3 +82,28 @@ def test_programs_are_removed_after_thirty_days(changed, tmp_path):
     os.utime(path / "folder", times=(0.0, 0.0))
     compilation.keep_programs()
     assert {p.name for p in path.iterdir()} == {"new", "of this month", "folder"}
+
+
+def test_contexts_are_used_ten_times_in_their_thread():
+    context = compilation.used_again(itertools.count().__next__)
+    assert [context() for _ in range(21)] == [0] * 10 + [1] * 10 + [2]
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.append(context()))
+    thread.start()
+    thread.join()
+    assert elsewhere == [3]
+    with (
+        compilation.mlir.make_ir_context()
+    ):  # a program is lowered within a rule of another
+        assert context() == 4
+    assert context() == 2
+
+
+def test_a_program_reads_the_same_in_every_context():
+    """Names are those of its module: nothing of the one before it stays."""
+    f = lambda x: jnp.where(x > 0, jnp.cumsum(x), jnp.sort(x)) @ x
+    texts = set()
+    for _ in range(12):
+        jax.clear_caches()
+        texts.add(jax.jit(f).lower(jnp.ones(3)).as_text(debug_info=True))
+    assert len(texts) == 1

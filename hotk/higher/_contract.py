@@ -68,7 +68,7 @@ def contracted(
         (y, aux), terms = series((x,), [(v,), *[None] * (order - 2), top])
         return y, _times(factor, terms[-1][0]), aux
 
-    width = _width(f, x, direction, rows, many, block)
+    width = _width(f, x, many, block)
     # Of a block in a loop it is not known which directions it has.
     usable = width == many or block is None
     seeds = known(x) if known is not None and usable else None
@@ -126,7 +126,7 @@ def along_all(
         _, coefficients = series_of(f)((x,), terms)
         return _times(math.factorial(order), coefficients[-1][0])
 
-    width = _width(f, x, direction, rows, many, block)
+    width = _width(f, x, many, block)
     y, aux = f(x)
     # `jax.lax.map` cannot split results of size zero into blocks.
     if not all(leaf.size for leaf in jax.tree.leaves(y)):
@@ -134,14 +134,7 @@ def along_all(
     return jax.lax.map(one, rows, batch_size=width), aux
 
 
-def _width(
-    f: Function,
-    x: Point,
-    direction: Direction,
-    rows: PyTree,
-    many: int,
-    block: int | None,
-) -> int:
+def _width(f: Function, x: Point, many: int, block: int | None) -> int:
     """Choose how many directions at once, from what one of them writes."""
     if block is None and many > 1:
         push = lambda v: jax.jvp(lambda x: f(x)[0], (x,), (v,))[1]

@@ -30,4 +30,5 @@ from ._solve import (
     solve as solve,
 )
 from ._sparse_operator import SparseOperator as SparseOperator
+from ._symmetric import AbstractSymmetricOperator as AbstractSymmetricOperator
 from ._vectors import space_of as space_of

@@ -28,10 +28,11 @@ from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source
 from ._sums import Adding, sum_over_batches
+from ._symmetric import AbstractSymmetricOperator
 
 
 @final
-class DataOperator(AbstractOperator):
+class DataOperator(AbstractSymmetricOperator):
     """An operator of second order for a mean, or a sum, over a data set in batches.
 
     `HessianOperator.over` and `GGNOperator.over` make it. Each product is one pass over
@@ -135,11 +136,6 @@ class DataOperator(AbstractOperator):
         """Show the size of space and data, and the loss."""
         what = f"{describe_tree(self.like)}, n={self.size}, {self.examples} examples"
         return f"DataOperator({what}, value {number_name(self.value)})"
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector: one pass over the data.

@@ -26,6 +26,7 @@ from hotk.prepared import jitted
 from . import space
 from ._inverse import InverseMethod
 from ._operator import AbstractOperator
+from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive
 from .kfac import AbstractBlock, EigenBlock
 
@@ -36,7 +37,7 @@ BlockInverse: TypeAlias = Literal["pi", "eigh"] | InverseMethod
 _HEADER = ("parameter", "operation", "line", "block", "bytes")
 
 
-class AbstractBlockDiagonal(AbstractOperator):
+class AbstractBlockDiagonal(AbstractSymmetricOperator):
     """A block diagonal operator; its blocks cover all entries of the space.
 
     Attributes:
@@ -51,11 +52,6 @@ class AbstractBlockDiagonal(AbstractOperator):
     def like(self) -> Vector:
         """A vector of the space."""
         return self.template
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, block by block."""

@@ -157,7 +157,7 @@ def _masks(call: str, like: Vector, part: Part) -> list[Any]:
         raise _other_structure(call, like, part) from None
     found = []
     for mask, place in zip(given, places, strict=True):
-        found += [_checked(call, mask, leaf, part) for leaf in jax.tree.leaves(place)]
+        found += [_checked(call, mask, leaf) for leaf in jax.tree.leaves(place)]
     return found
 
 
@@ -189,7 +189,7 @@ def _split(mask: np.ndarray, leaves: list[Array]) -> list[np.ndarray]:
     return [piece.reshape(leaf.shape) for piece, leaf in pairs]
 
 
-def _checked(call: str, mask: Any, leaf: Array, part: Part) -> Any:
+def _checked(call: str, mask: Any, leaf: Array) -> Any:
     """Return a mask that fits a leaf, or one number for a leaf as a whole."""
     if isinstance(mask, (bool, np.bool_)) or _is_flag(mask):
         return bool(mask)

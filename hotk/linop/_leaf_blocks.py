@@ -21,11 +21,12 @@ from hotk._core import (
 
 from . import space
 from ._operator import AbstractOperator
+from ._symmetric import AbstractSymmetricOperator
 from ._vectors import space_of
 
 
 @final
-class LeafBlocks(AbstractOperator):
+class LeafBlocks(AbstractSymmetricOperator):
     """The symmetric operator with one matrix for each leaf, and zeros between leaves.
 
     Attributes:
@@ -105,11 +106,6 @@ class LeafBlocks(AbstractOperator):
         """Show the space and the blocks."""
         sizes = ", ".join(str(len(block)) for block in self.blocks)
         return f"LeafBlocks({describe_tree(self.like)}, blocks of {sizes})"
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, block by block."""

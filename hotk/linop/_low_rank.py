@@ -22,6 +22,7 @@ from hotk._core import (
 
 from . import space
 from ._operator import AbstractOperator
+from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive, space_of
 
 
@@ -30,7 +31,7 @@ _AT_ONCE = 32
 
 
 @final
-class LowRank(AbstractOperator):
+class LowRank(AbstractSymmetricOperator):
     r"""The symmetric operator $U \Lambda U^T + \tau (I - U U^T)$.
 
     Its inverse is a `LowRank`, too, without a factorization. If A approximates an
@@ -66,11 +67,6 @@ class LowRank(AbstractOperator):
         """Show the space and the rank."""
         n, rank = self.basis.shape
         return f"LowRank({describe_tree(self.like)}, n={n}, rank={rank})"
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     @property
     def positive_semidefinite(self) -> bool:

@@ -37,12 +37,13 @@ from ._dense import in_rows
 from ._entries import Entries, Part
 from ._frozen import Selected, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator, Restricted
+from ._symmetric import AbstractSymmetricOperator
 
 
 H = TypeVar("H", bound="AbstractPointOperator")
 
 
-class AbstractPointOperator(AbstractOperator):
+class AbstractPointOperator(AbstractSymmetricOperator):
     """The Hessian of a function at a point: products, value, gradient.
 
     Attributes:
@@ -69,11 +70,6 @@ class AbstractPointOperator(AbstractOperator):
     def where(self) -> Selection | None:
         """The filter that it was made with, for an operator of hotk at this point."""
         return None if self.selected is None else Selection(self.selected)
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     # `Any`: a vector gives a vector, an operator an operator
     def __matmul__(self, other: PyTree) -> Any:

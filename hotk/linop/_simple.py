@@ -11,12 +11,12 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import RealNumber, Tracer, Vector, describe_tree
 from hotk.sparse import SparseMatrix, diagonal
 
-from ._operator import AbstractOperator
+from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive
 
 
 @final
-class Identity(AbstractOperator):
+class Identity(AbstractSymmetricOperator):
     """The identity operator, on the space of what it is added to or multiplied with.
 
     Alone it has no size and no matrix. A multiple of it is damping: `H + 0.1 *
@@ -32,11 +32,6 @@ class Identity(AbstractOperator):
     def like(self) -> None:
         """No vector: the identity acts on any space."""
         return
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     @property
     def positive_semidefinite(self) -> bool:
@@ -57,7 +52,7 @@ def _arrays(tree: PyTree) -> Vector:
 
 
 @final
-class Diagonal(AbstractOperator):
+class Diagonal(AbstractSymmetricOperator):
     """A diagonal operator: the entrywise product with a vector.
 
     Attributes:
@@ -81,11 +76,6 @@ class Diagonal(AbstractOperator):
     def __repr__(self) -> str:
         """Show shapes and size."""
         return f"Diagonal({describe_tree(self.entries)}, n={self.size})"
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     @property
     def positive_semidefinite(self) -> bool:

@@ -16,7 +16,7 @@ from hotk._core import (
     jaxpr_as_fun,
     typed_as,
 )
-from hotk.linop import AbstractOperator, space
+from hotk.linop import AbstractOperator, AbstractSymmetricOperator, space
 from hotk.mode import Forward, Nested, Reverse
 
 
@@ -24,7 +24,7 @@ Numbers: TypeAlias = Mapping[str, Array]
 """What may vary from step to step without a compile, by name."""
 
 
-class AbstractCurvature(AbstractOperator):
+class AbstractCurvature(AbstractSymmetricOperator):
     """A symmetric operator of a step of an optimizer, on the space of the parameters.
 
     Attributes:
@@ -37,11 +37,6 @@ class AbstractCurvature(AbstractOperator):
     def like(self) -> Point:
         """A vector of the space."""
         return self.point
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether it is symmetric: it is."""
-        return True
 
 
 @final

@@ -10,7 +10,12 @@ from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Vector, describe_tree
 from hotk.dense import By
-from hotk.linop import AbstractOperator, BlockDiagonal, space
+from hotk.linop import (
+    AbstractOperator,
+    AbstractSymmetricOperator,
+    BlockDiagonal,
+    space,
+)
 from hotk.prepared import check_bytes
 
 
@@ -24,7 +29,7 @@ def _row(a: Float[Array, " n"], like: Array) -> Array:
     return a.reshape((1,) * (like.ndim - 1) + (-1,))
 
 
-class AbstractCovariance(AbstractOperator):
+class AbstractCovariance(AbstractSymmetricOperator):
     r"""A covariance $\Sigma = R R^T$ on a space of trees, by products with its root.
 
     Samples are $R z$ for a standard normal $z$, and the variance of a linear function
@@ -37,11 +42,6 @@ class AbstractCovariance(AbstractOperator):
     def like(self) -> Vector:
         """A vector of the space."""
         return self.template
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the map is symmetric: always `True`."""
-        return True
 
     @property
     @abc.abstractmethod

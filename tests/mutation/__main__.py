@@ -44,8 +44,15 @@ def inject(flaw: Flaw, root: pathlib.Path) -> str:
     return source
 
 
-def failing_test(tests: tuple[str, ...], root: pathlib.Path) -> str | None:
-    """Run tests against the copy; return the first that fails, or None."""
+def failing_test(
+    tests: tuple[str, ...], root: pathlib.Path, bytecode: bool = False
+) -> str | None:
+    """Run tests against the copy; return the first that fails, or None.
+
+    With `bytecode` what is imported is compiled for the runs that follow. These read it
+    and write none: Python knows a changed file by its size and by seconds, and a flaw
+    and what it replaces may follow each other within one.
+    """
     command = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no"),
         *("-p", "no:cacheprovider", "-rfE"),
@@ -55,7 +62,7 @@ def failing_test(tests: tuple[str, ...], root: pathlib.Path) -> str | None:
     ]
     environment = os.environ | {
         "PYTHONPATH": str(root),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "" if bytecode else "1",
         "JAX_PLATFORMS": "cpu",
     }
     try:
@@ -122,7 +129,7 @@ def main() -> int:
                 print(f"{flaw.name} does not fit the source any more: {error}")
                 return 2
         tests = sorted({test for flaw in flaws for test in flaw.tests})
-        if failed := failing_test(tuple(tests), root):
+        if failed := failing_test(tuple(tests), root, bytecode=True):
             print(f"the tests fail without any flaw: {failed}")
             return 2
         start = time.monotonic()

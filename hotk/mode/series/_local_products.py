@@ -134,7 +134,7 @@ def product(
         inputs = _leveled(equation, inputs, frame)
     parts = []
     for i in moving:
-        part = _with_constant(equation, inputs, i, frame, one)
+        part = _with_constant(equation, inputs, i, frame)
         if part is None:
             return None
         parts.append(part)
@@ -169,7 +169,7 @@ def _leveled(equation: JaxprEqn, inputs: Values, frame: Frame) -> Values:
 
 
 def _with_constant(
-    equation: JaxprEqn, inputs: Values, place: int, frame: Frame, one: One
+    equation: JaxprEqn, inputs: Values, place: int, frame: Frame
 ) -> Value | None:
     """Multiply the lower coefficients of one operand with the value of the other."""
     a, other = inputs[place], inputs[1 - place].primal
