@@ -17,6 +17,8 @@ from ._positions import Positions
 _MOST_COLUMNS = 3
 # So many rows at least, and so many runs of entries outside of them at most.
 _LEAST_ROWS, _MOST_RUNS = 1000, 32
+# Few entries stand outside of a band: fewer than its entries over this.
+_LITTLE = 8
 
 
 class _Band(NamedTuple):
@@ -53,13 +55,20 @@ def in_order(arrays: Sequence[Array], places: Positions) -> Array:
     rows = (band.end - band.begin) // band.columns
     columns = [part(band.begin + k, rows) for k in range(band.columns)]
     body = jnp.stack(columns, axis=1).reshape(-1)
-    # A concatenation would ask for each entry which part it is of, and take longer.
+    outside = (0, band.begin), (band.end, places.size)
+    before, after = (
+        [part(*run) for run in _runs(places, which, *ends)] for ends in outside
+    )
+    if places.size - body.size > body.size // _LITTLE:
+        return jnp.concatenate([*before, body, *after])
+    # A concatenation asks for each entry which part it is of. Beside a few entries that
+    # takes longer than to write the band into zeros. The band comes first: XLA writes
+    # only the first one in the loop that computes it.
     total = jnp.zeros(places.size, body.dtype)
     total = lax.dynamic_update_slice(total, body, (band.begin,))
-    for begin, end in ((0, band.begin), (band.end, places.size)):
-        runs = _runs(places, which, begin, end)
-        if runs:
-            ends = jnp.concatenate([part(*run) for run in runs])
+    for begin, parts in ((0, before), (band.end, after)):
+        if parts:
+            ends = jnp.concatenate(parts)
             total = lax.dynamic_update_slice(total, ends, (begin,))
     return total
 
