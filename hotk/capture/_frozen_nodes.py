@@ -6,7 +6,7 @@ A training state of flax counts its steps in a number of Python. A loss that rea
 
 import abc
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from hotk._core import peek
 
@@ -25,10 +25,14 @@ _HOOKS: Final = frozenset({"__getattr__", "__getattribute__", "__del__"})
 _OF_FROZEN: Final = frozenset({"__setattr__", "__delattr__"})
 
 
+def _parameters(base: type) -> Any:
+    """Return what `dataclasses` notes of a class itself, or `None`."""
+    return vars(base).get("__dataclass_params__")
+
+
 def _is_plainly_frozen(base: type) -> bool:
     """Whether a class finds attributes as Python does, and lets none be written."""
-    space = vars(base)
-    parameters = space.get("__dataclass_params__")
+    space, parameters = vars(base), _parameters(base)
     frozen = parameters is not None and parameters.frozen
     return _HOOKS.isdisjoint(space) and (frozen or _OF_FROZEN.isdisjoint(space))
 
@@ -41,12 +45,13 @@ def is_read_by_attributes(value: object, names: Iterable[str]) -> bool:
     these among the names the node counts as a whole.
     """
     cls = type(value)
-    parameters = getattr(cls, "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen or cls in CAPTURED_TYPES:
-        return False
-    if type(cls) not in (type, abc.ABCMeta) or Walk.find(value) is not NODE:
+    # A metaclass of a user may answer any name, so it is not asked for one.
+    if type(cls) not in (type, abc.ABCMeta) or cls in CAPTURED_TYPES:
         return False
     bases = cls.__mro__[:-1]
+    parameters = next(filter(None, map(_parameters, bases)), None)
+    if parameters is None or not parameters.frozen or Walk.find(value) is not NODE:
+        return False
     if not all(map(_is_plainly_frozen, bases)) or slots_of(value):
         return False
     own = peek(value, "__dict__") or {}

@@ -256,15 +256,15 @@ _KEY = [
     Flaw(
         "a Prepared does not look at dtypes",
         "hotk/capture/_signature.py",
-        "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
-        "        return leaf.shape, None, leaf.aval.weak_type",
+        "        return Aval(aval.shape, aval.dtype, aval.weak_type, split)",
+        "        return Aval(aval.shape, None, aval.weak_type, split)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
     Flaw(
         "a Prepared does not look at weak types",
         "hotk/capture/_signature.py",
-        "        return leaf.shape, leaf.dtype, leaf.aval.weak_type",
-        "        return leaf.shape, leaf.dtype, False",
+        "        return Aval(aval.shape, aval.dtype, aval.weak_type, split)",
+        "        return Aval(aval.shape, aval.dtype, False, split)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
 ]
