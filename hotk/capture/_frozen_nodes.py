@@ -6,14 +6,21 @@ A training state of flax counts its steps in a number of Python. A loss that rea
 
 import abc
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, CapturedType
 from ._code import is_hidden
 from ._layout import slots_of
-from ._nodes import NODE, guard_node, rebuild_node, visit_node, visit_node_class
+from ._nodes import (
+    NODE,
+    guard_node,
+    is_frozen_dataclass,
+    rebuild_node,
+    visit_node,
+    visit_node_class,
+)
 from ._rebuild import Rebuild
 from ._walk import Walk
 from ._writer import Writer
@@ -25,16 +32,11 @@ _HOOKS: Final = frozenset({"__getattr__", "__getattribute__", "__del__"})
 _OF_FROZEN: Final = frozenset({"__setattr__", "__delattr__"})
 
 
-def _parameters(base: type) -> Any:
-    """Return what `dataclasses` notes of a class itself, or `None`."""
-    return vars(base).get("__dataclass_params__")
-
-
 def _is_plainly_frozen(base: type) -> bool:
     """Whether a class finds attributes as Python does, and lets none be written."""
-    space, parameters = vars(base), _parameters(base)
-    frozen = parameters is not None and parameters.frozen
-    return _HOOKS.isdisjoint(space) and (frozen or _OF_FROZEN.isdisjoint(space))
+    space = vars(base)
+    own = "__dataclass_params__" in space and is_frozen_dataclass(base)
+    return _HOOKS.isdisjoint(space) and (own or _OF_FROZEN.isdisjoint(space))
 
 
 def is_read_by_attributes(value: object, names: Iterable[str]) -> bool:
@@ -49,8 +51,7 @@ def is_read_by_attributes(value: object, names: Iterable[str]) -> bool:
     if type(cls) not in (type, abc.ABCMeta) or cls in CAPTURED_TYPES:
         return False
     bases = cls.__mro__[:-1]
-    parameters = next(filter(None, map(_parameters, bases)), None)
-    if parameters is None or not parameters.frozen or Walk.find(value) is not NODE:
+    if not is_frozen_dataclass(cls) or Walk.find(value) is not NODE:
         return False
     if not all(map(_is_plainly_frozen, bases)) or slots_of(value):
         return False

@@ -68,14 +68,21 @@ def visit_node(walk: Walk, value: object) -> None:
         walk.visit(child, "{}", name)
 
 
+def is_frozen_dataclass(cls: type) -> bool:
+    """Whether a class, or the first base that is a dataclass, is a frozen one."""
+    # not `getattr`: a metaclass of a user may answer any name
+    noted = (vars(base).get("__dataclass_params__") for base in cls.__mro__)
+    parameters = next((p for p in noted if p is not None), None)
+    return parameters is not None and parameters.frozen
+
+
 def _is_copy_in_parts(value: object) -> bool:
     """Whether a node is a copy with only those attributes that are read.
 
     A frozen dataclass that was made by its class has all of its fields.
     """
     cls = type(value)
-    parameters = vars(cls).get("__dataclass_params__")
-    if parameters is None or not parameters.frozen or isinstance(value, eqx.Module):
+    if not is_frozen_dataclass(cls) or isinstance(value, eqx.Module):
         return False
     own = peek(value, "__dict__")
     if own is None or slots_of(value):

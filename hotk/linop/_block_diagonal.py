@@ -160,7 +160,7 @@ class AbstractBlockDiagonal(AbstractSymmetricOperator):
         if product is NotImplemented:
             return product
         # under `jit` a number of Python is known, and its array is not
-        known = factor if isinstance(factor, (bool, int, float)) else product.factor
+        known = factor if isinstance(factor, (int, float)) else product.factor
         if not is_known_positive(known):
             return product
         number = product.factor
@@ -168,15 +168,6 @@ class AbstractBlockDiagonal(AbstractSymmetricOperator):
         return eqx.tree_at(lambda o: o.blocks, self, blocks)
 
     __rmul__ = __mul__
-
-    def __truediv__(self, divisor: Any) -> Any:
-        """Return the operator divided by a number; one of Python stays known."""
-        known = isinstance(divisor, (bool, int, float)) and divisor
-        return (
-            self * (1 / divisor)
-            if known
-            else AbstractOperator.__truediv__(self, divisor)
-        )
 
     # ----- How it shows
 

@@ -13,6 +13,10 @@ from hotk.prepared import jitted
 
 from . import space
 from ._driver import (
+    CHECK,
+    DONE,
+    START,
+    STEP,
     End,
     Limits,
     check_system,
@@ -24,12 +28,6 @@ from ._driver import (
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
-
-
-# What the next product with the operator is for. The operator stands in the program
-# once: its product with the start, and the one that checks the solution, are steps of
-# the same loop (tests/linop/test_one_product.py).
-_START, _STEP, _CHECK, _DONE = range(4)
 
 
 class System(NamedTuple):
@@ -196,10 +194,10 @@ def steihaug(
 def _chosen(inputs: tuple[PyTree, ...]) -> Callable[..., Solution]:
     operator, *others = inputs
     better = not operator.on_host and is_better_flat(operator, *others)
-    return _run_flat if better else _run
+    return _run_flat if better else iterate
 
 
-def _run(
+def iterate(
     while_loop: WhileLoop,
     A: AbstractLinearMap,
     b: Vector,
@@ -212,16 +210,16 @@ def _run(
     mv = in_working_precision(A, like)
     # Without a preconditioner its product is the residual: `None` stands for that.
     apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
-    state, system, unit = _initial(b, x0, limits, radius, M is None)
+    state, system, unit = initial(b, x0, limits, radius, M is None)
     options = x0 is not None, limits.verify
     if x0 is None:
-        state = _begun(state, apply_m(state.r), system, *options)
+        state = begin(state, apply_m(state.r), system, *options)
 
     def body(s: State) -> State:
-        s, move = _moved(s, mv(s.p), system, *options)
-        return _turned(s, apply_m(s.r), move, system, *options)
+        s, move = after_product(s, mv(s.p), system, *options)
+        return next_direction(s, apply_m(s.r), move, system, *options)
 
-    s = while_loop(lambda s: s.phase != _DONE, body, state)
+    s = while_loop(lambda s: s.phase != DONE, body, state)
     end = End(s.x, s.r, s.steps, s.curvature, s.direction, s.reason)
     method = Method.cg if radius is None else Method.steihaug
     return finished(system.b, end, limits.tol, method, like, unit)
@@ -230,7 +228,7 @@ def _run(
 # Compiled, here and below: where the operator's products run on the host, so does the
 # loop, and each operation would be a program of its own.
 @jitted(static_argnums=4)
-def _initial(
+def initial(
     b: Vector,
     x0: Vector | None,
     limits: Limits,
@@ -257,7 +255,7 @@ def _initial(
         steps=jnp.zeros((), jnp.int32),
         curvature=jnp.asarray(jnp.inf, dtype),
         direction=nothing,
-        phase=jnp.asarray(_START, jnp.int32),
+        phase=jnp.asarray(START, jnp.int32),
         reason=Reason.most_steps,
     )
     radius = None if radius is None else radius / unit
@@ -284,7 +282,7 @@ class Move(NamedTuple):
 
 
 @jitted(static_argnums=(3, 4))
-def _moved(
+def after_product(
     s: State, ap: Vector, system: System, has_start: bool, verify: bool
 ) -> tuple[State, Move]:
     """Go along the direction, whose product is there, as far as it descends."""
@@ -309,14 +307,14 @@ def _moved(
     x = space.choose(finite, space.plus(s.x, p, alpha), s.x)
     r = space.choose(finite, space.plus(s.r, ap, -alpha), s.r)
     if has_start or verify:  # b - A p for the start, and for the solution
-        step = s.phase == _STEP
+        step = s.phase == STEP
         x = space.choose(step, x, p)
         r = space.choose(step, r, space.minus(system.b, ap))
     return s._replace(x=x, r=r), Move(alpha, rayleigh, finite, positive, reached)
 
 
 @jitted(static_argnums=(3, 4))
-def _begun(
+def begin(
     s: State, z: Vector | None, system: System, has_start: bool, verify: bool
 ) -> State:
     """Begin with the residual of the start, and what the preconditioner makes of it."""
@@ -332,13 +330,13 @@ def _begun(
         p=space.choose(goes_on, z, s.x),
         norms=(zero, zero, rz),
         limit=size * system.growth,
-        phase=jnp.where(goes_on, _STEP, _CHECK if verify else _DONE).astype(jnp.int32),
+        phase=jnp.where(goes_on, STEP, CHECK if verify else DONE).astype(jnp.int32),
         reason=Reason.where(jnp.isfinite(size), reason, Reason.not_finite),
     )
 
 
 @jitted(static_argnums=(4, 5))
-def _turned(
+def next_direction(
     s: State,
     z: Vector | None,
     move: Move,
@@ -347,7 +345,7 @@ def _turned(
     verify: bool,
 ) -> State:
     """Stop, or turn to the next direction."""
-    step, (xx, xp, pp) = s.phase == _STEP, s.norms
+    step, (xx, xp, pp) = s.phase == STEP, s.norms
     z, alpha, finite = s.r if z is None else z, move.alpha, move.finite
     sums = space.inner(s.r, z), space.inner(s.r, s.r)
     new_rz, square = space.settled(z, *sums)
@@ -368,7 +366,7 @@ def _turned(
         reason = Reason.where(condition & step, each, reason)
     stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
     bad = ~move.positive & finite & lower
-    after = jnp.where(stop, _CHECK if verify else _DONE, _STEP)
+    after = jnp.where(stop, CHECK if verify else DONE, STEP)
     new = State(
         x=s.x,
         r=s.r,
@@ -383,16 +381,16 @@ def _turned(
         steps=steps,
         curvature=jnp.where(lower, rayleigh, s.curvature),
         direction=space.choose(bad, s.p, s.direction),
-        phase=jnp.where(step, after, _DONE).astype(jnp.int32),
+        phase=jnp.where(step, after, DONE).astype(jnp.int32),
         reason=reason,
     )
     if verify:  # then it is the solution that is multiplied
         new = new._replace(p=space.choose(stop, s.x, new.p))
     if not has_start:
         return new
-    begun = _begun(s, z, system, has_start, verify)
-    begins = s.phase == _START
+    begun = begin(s, z, system, has_start, verify)
+    begins = s.phase == START
     return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
 
 
-_run_flat = flat(_run)
+_run_flat = flat(iterate)

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop, equations, in_trace
+from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace
 
 from . import _cg, _minres, space
 from ._driver import (
+    DONE,
+    START,
+    STEP,
     End,
     Limits,
     check_system,
@@ -33,29 +36,9 @@ _MANY = 200
 _LARGEST = 1 << 22
 
 
-class Rest(NamedTuple):
-    """What minimal residuals carry beside the state of conjugate gradients.
-
-    The names are those of `_minres.State`. The solution, the vector that is multiplied
-    and the one that is preconditioned have the places that conjugate gradients have
-    for them, so that there is one of each.
-    """
-
-    best: Vector
-    score: Scalar
-    r: Vector
-    r1: Vector
-    w: Vector
-    w2: Vector
-    old_beta: Scalar
-    beta: Scalar
-    dbar: Scalar
-    epsilon: Scalar
-    phibar: Scalar
-    cs: Scalar
-    sn: Scalar
-    largest: Scalar
-    steps: Int[Array, ""]
+# What both have: the solution, what is preconditioned and what is multiplied, the
+# curvature and its direction, and where the iteration stands.
+_SHARED = ("x", "r2", "v", "curvature", "direction", "phase", "reason")
 
 
 class State(NamedTuple):
@@ -63,12 +46,12 @@ class State(NamedTuple):
 
     Attributes:
         cg: That of conjugate gradients.
-        rest: What minimal residuals need besides.
+        minres: That of minimal residuals, with `None` for what both have.
         continued: Whether minimal residuals have taken over.
     """
 
     cg: _cg.State
-    rest: Rest
+    minres: _minres.State
     continued: Bool[Array, ""]
 
 
@@ -122,40 +105,39 @@ def _run(
     limits: Limits,
 ) -> Solution:
     if not _is_large(A, b):
-        return _cg._run(while_loop, A, b, x0, M, limits, None)
+        return _cg.iterate(while_loop, A, b, x0, M, limits, None)
     like = A.like if A.like is not None else b
     mv = in_working_precision(A, like)
     # Without a preconditioner its product is the residual: `None` stands for that.
     apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     options = x0 is not None, True
-    cg, system, unit = _cg._initial(b, x0, limits, None, M is None)
-    nothing = space.zeros(system.b)
+    cg, system, unit = _cg.initial(b, x0, limits, None, M is None)
     if x0 is None:
-        cg = _cg._begun(cg, apply_m(cg.r), system, *options)
+        cg = _cg.begin(cg, apply_m(cg.r), system, *options)
 
     def cg_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
-        moved, move = _cg._moved(s.cg, image, system, *options)
+        moved, move = _cg.after_product(s.cg, image, system, *options)
         return s._replace(cg=moved), move
 
     def cg_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
-        new = _cg._turned(s.cg, z, move, system, *options)
-        bent = (s.cg.phase == _cg._STEP) & (new.reason == Reason.negative_curvature)
+        new = _cg.next_direction(s.cg, z, move, system, *options)
+        bent = (s.cg.phase == STEP) & (new.reason == Reason.negative_curvature)
         goes_on = bent & (new.steps < system.max_steps)
         # the solution is what is multiplied next, as for a check
-        phase = jnp.where(goes_on, _minres._START, new.phase)
-        return State(new._replace(phase=phase), s.rest, goes_on)
+        phase = jnp.where(goes_on, START, new.phase)
+        return State(new._replace(phase=phase), s.minres, goes_on)
 
     def smaller(s: State) -> _minres.System:
         return _minres.System(system.b, system.target, system.max_steps - s.cg.steps)
 
     def minres_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
-        moved, move = _minres._moved(_as_minres(s), image, smaller(s))
+        moved, move = _minres.after_product(_as_minres(s), image, smaller(s))
         yes = jnp.ones((), bool)
         return _of_minres(s, moved), _cg.Move(move.alpha, move.rayleigh, yes, yes, ~yes)
 
     def minres_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
         of_product = _minres.Move(move.alpha, move.rayleigh)
-        new = _minres._turned(_as_minres(s), z, of_product, smaller(s), True)
+        new = _minres.next_direction(_as_minres(s), z, of_product, smaller(s), True)
         return _of_minres(s, new)
 
     def body(s: State) -> State:
@@ -173,9 +155,10 @@ def _run(
         s = _if(by_cg, lambda s: cg_turned(s, z, move), s)
         return _if(~by_cg, lambda s: minres_turned(s, z, move), s)
 
-    begin = State(cg, _first(nothing), jnp.zeros((), bool))
-    s = while_loop(lambda s: s.cg.phase != _cg._DONE, body, begin)
-    steps = s.cg.steps + s.rest.steps
+    of_minres, *_ = _minres.initial(system.b, None, limits)
+    start = State(cg, _without_shared(of_minres), jnp.zeros((), bool))
+    s = while_loop(lambda s: s.cg.phase != DONE, body, start)
+    steps = s.cg.steps + s.minres.steps
     # in both, the last product was for the residual
     end = End(s.cg.x, s.cg.r, steps, s.cg.curvature, s.cg.direction, s.cg.reason)
     method = Method.where(s.continued, Method.minres, Method.cg)
@@ -194,25 +177,10 @@ def _if(condition: Bool[Array, ""], function: Callable[[S], S], state: S) -> S:
     return jax.lax.while_loop(lambda s: s[0], step, (condition, state))[1]
 
 
-def _first(nothing: Vector) -> Rest:
-    dtype = space.scalar_dtype(nothing)
-    zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-    vectors = dict.fromkeys(("best", "r", "r1", "w", "w2"), nothing)
-    names = ("old_beta", "beta", "dbar", "epsilon", "phibar", "sn", "largest")
-    return Rest(
-        **vectors,
-        **dict.fromkeys(names, zero),
-        cs=-one,
-        score=jnp.asarray(jnp.inf, dtype),
-        steps=jnp.zeros((), jnp.int32),
-    )
-
-
 def _as_minres(s: State) -> _minres.State:
-    cg, begins = s.cg, s.cg.phase == _minres._START
-    rest = s.rest._replace(best=space.choose(begins, cg.x, s.rest.best))
-    return _minres.State(
-        **rest._asdict(),
+    cg, begins = s.cg, s.cg.phase == START
+    return s.minres._replace(
+        best=space.choose(begins, cg.x, s.minres.best),
         x=cg.x,
         r2=cg.r,
         v=cg.p,
@@ -225,8 +193,11 @@ def _as_minres(s: State) -> _minres.State:
 
 def _of_minres(s: State, new: _minres.State) -> State:
     cg = s.cg._replace(x=new.x, r=new.r2, p=new.v, phase=new.phase, reason=new.reason)
-    rest = Rest(*(getattr(new, name) for name in Rest._fields))
-    return State(cg, rest, s.continued)
+    return State(cg, _without_shared(new), s.continued)
+
+
+def _without_shared(s: _minres.State) -> _minres.State:
+    return s._replace(**dict.fromkeys(_SHARED))
 
 
 _run_flat = flat(_run)

@@ -21,6 +21,11 @@ from ._vectors import check_operator
 S = TypeVar("S")
 R = TypeVar("R")
 
+# What the next product with the operator is for. The operator stands in the program
+# once: its product with the start, and the one that checks the solution, are steps of
+# the same loop (tests/linop/test_one_product.py).
+START, STEP, CHECK, DONE = range(4)
+
 
 class Limits(NamedTuple):
     """When an iteration stops.

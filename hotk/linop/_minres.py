@@ -12,6 +12,10 @@ from hotk.prepared import jitted
 
 from . import space
 from ._driver import (
+    CHECK,
+    DONE,
+    START,
+    STEP,
     End,
     Limits,
     check_system,
@@ -23,10 +27,6 @@ from ._driver import (
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
-
-
-# What the next product with the operator is for; see `_cg`.
-_START, _STEP, _CHECK, _DONE = range(4)
 
 
 class System(NamedTuple):
@@ -149,10 +149,10 @@ def minres(
     inputs = (operator, b, x0, preconditioner, limits)
     inputs = nondifferentiable(call, inputs)
     better = not operator.on_host and is_better_flat(*inputs)
-    return loop(operator, _run_flat if better else _run, *inputs)
+    return loop(operator, _run_flat if better else iterate, *inputs)
 
 
-def _run(
+def iterate(
     while_loop: WhileLoop,
     A: AbstractLinearMap,
     b: Vector,
@@ -165,21 +165,21 @@ def _run(
     # Without a preconditioner its product is the vector: `None` stands for that.
     apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     has_start = x0 is not None
-    state, system, unit = _initial(b, x0, limits)
+    state, system, unit = initial(b, x0, limits)
     if not has_start:
-        state = _begun(state, apply_m(state.r2), system)
+        state = begin(state, apply_m(state.r2), system)
 
     def body(s: State) -> State:
-        s, move = _moved(s, mv(s.v), system)
-        return _turned(s, apply_m(s.r2), move, system, has_start)
+        s, move = after_product(s, mv(s.v), system)
+        return next_direction(s, apply_m(s.r2), move, system, has_start)
 
-    s = while_loop(lambda s: s.phase != _DONE, body, state)
+    s = while_loop(lambda s: s.phase != DONE, body, state)
     end = End(s.x, s.r, s.steps, s.curvature, s.direction, s.reason)
     return finished(system.b, end, limits.tol, Method.minres, like, unit)
 
 
 @jitted
-def _initial(
+def initial(
     b: Vector, x0: Vector | None, limits: Limits
 ) -> tuple[State, System, Scalar]:
     dtype = space.scalar_dtype(b)
@@ -211,7 +211,7 @@ def _initial(
         steps=jnp.zeros((), jnp.int32),
         curvature=jnp.asarray(jnp.inf, dtype),
         direction=nothing,
-        phase=jnp.asarray(_START, jnp.int32),
+        phase=jnp.asarray(START, jnp.int32),
         reason=Reason.most_steps,
     )
     return state, System(b, limits.tol**2 * square, limits.max_steps), unit
@@ -230,7 +230,7 @@ class Move(NamedTuple):
 
 
 @jitted
-def _moved(s: State, image: Vector, system: System) -> tuple[State, Move]:
+def after_product(s: State, image: Vector, system: System) -> tuple[State, Move]:
     """Go on to the next Lanczos vector, or to the residual of what was multiplied."""
     v, beta = s.v, s.beta
     # zero in the first step, where there is no vector before
@@ -240,12 +240,12 @@ def _moved(s: State, image: Vector, system: System) -> tuple[State, Move]:
     y = space.plus(y, s.r2, -alpha / beta)
     sums = space.inner(v, image), space.inner(v, v)
     image_v, length = space.settled(v, *sums)
-    r2 = space.choose(s.phase == _STEP, y, space.minus(system.b, image))
+    r2 = space.choose(s.phase == STEP, y, space.minus(system.b, image))
     return s._replace(r1=s.r2, r2=r2), Move(alpha, image_v / length)
 
 
 @jitted
-def _begun(s: State, z: Vector | None, system: System) -> State:
+def begin(s: State, z: Vector | None, system: System) -> State:
     """Begin with the residual of the start, and what the preconditioner makes of it."""
     z = s.r2 if z is None else z
     square, size = space.inner(s.r2, z), space.inner(s.r2, s.r2)
@@ -259,19 +259,19 @@ def _begun(s: State, z: Vector | None, system: System) -> State:
         v=space.choose(goes_on, space.times(1 / beta, z), s.x),
         beta=beta,
         phibar=beta,
-        phase=_int(jnp.where(goes_on, _STEP, _CHECK)),
+        phase=_int(jnp.where(goes_on, STEP, CHECK)),
         reason=Reason.where(jnp.isfinite(square), reason, Reason.not_finite),
     )
 
 
 @jitted(static_argnums=4)
-def _turned(
+def next_direction(
     s: State, z: Vector | None, move: Move, system: System, has_start: bool
 ) -> State:
     """Stop, or turn to the next direction."""
     z = s.r2 if z is None else z
     plus, times = space.plus, space.times
-    step, alpha, beta, v = s.phase == _STEP, move.alpha, s.beta, s.v
+    step, alpha, beta, v = s.phase == STEP, move.alpha, s.beta, s.v
     eps, tiny = jnp.finfo(alpha.dtype).eps, jnp.finfo(alpha.dtype).tiny
     # `|A r| / |A| |r|` comes no closer to zero when the directions lose orthogonality
     nothing = min(float(eps) ** 0.5, 7e-5)
@@ -345,12 +345,12 @@ def _turned(
         steps=steps,
         curvature=jnp.where(lower, move.rayleigh, s.curvature),
         direction=space.choose(lower & (move.rayleigh <= 0), v, s.direction),
-        phase=_int(jnp.where(step, jnp.where(stop, _CHECK, _STEP), _DONE)),
+        phase=_int(jnp.where(step, jnp.where(stop, CHECK, STEP), DONE)),
         reason=reason,
     )
     if not has_start:
         return new
-    begun, begins = _begun(s, z, system), s.phase == _START
+    begun, begins = begin(s, z, system), s.phase == START
     return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
 
 
@@ -358,4 +358,4 @@ def _int(number: Int[Array, ""]) -> Int[Array, ""]:
     return number.astype(jnp.int32)
 
 
-_run_flat = flat(_run)
+_run_flat = flat(iterate)

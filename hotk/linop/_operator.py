@@ -162,9 +162,9 @@ class AbstractOperator(AbstractNumerics):
         """Return the operator divided by a real number."""
         if isinstance(divisor, AbstractOperator) or np.ndim(divisor) or divisor is None:
             return NotImplemented
-        # a number of NumPy has a dtype, which the quotient would force on the vectors
-        if isinstance(divisor, (bool, int, np.generic, np.ndarray)):
-            divisor = float(divisor)
+        # known under `jit`; the dtype of one of NumPy would be forced on the vectors
+        if isinstance(divisor, (int, float, np.generic, np.ndarray)):
+            return self * (1 / float(divisor))
         return self * (1 / jnp.asarray(divisor))
 
 

@@ -40,15 +40,13 @@ class Ratio(NamedTuple):
         )
 
 
-def seconds(
-    call: Callable[[], Any], calls: int, clock: Callable[[], float] = time.perf_counter
-) -> float:
+def seconds(call: Callable[[], Any], calls: int) -> float:
     """Return the seconds of one call, of `calls` in a row, until the last is ready."""
-    start = clock()
+    start = time.perf_counter()
     for _ in range(calls):
         result = call()
     jax.block_until_ready(result)
-    return (clock() - start) / calls
+    return (time.perf_counter() - start) / calls
 
 
 def calls_in(call: Callable[[], Any], batch: float) -> int:
@@ -71,15 +69,13 @@ def compare(
     rounds: int = 15,
     batch: float = 0.001,
     most: float = 0.2,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Ratio:
     """Compare two calls in turns: `rounds` times the best of some batches of each.
 
     A batch is as many calls as last about `batch` seconds, less than what a busy system
     gives a process at once. The order changes from round to round. Microsecond calls
     are thus timed by the hundred, long ones one by one. A round takes about `most`
-    seconds at most, or two batches of each, and never more than 20 of each. The clock
-    `time.process_time` counts CPU seconds of all cores, for a busy machine.
+    seconds at most, or two batches of each, and never more than 20 of each.
     """
     both = {"ours": ours, "theirs": theirs}
     calls = {name: calls_in(call, batch) for name, call in both.items()}
@@ -91,7 +87,7 @@ def compare(
         order = list(both) if turn % 2 else list(both)[::-1]
         for _ in range(batches):
             for name in order:
-                best[name] = min(best[name], seconds(both[name], calls[name], clock))
+                best[name] = min(best[name], seconds(both[name], calls[name]))
         for name in both:
             times[name].append(best[name])
     return Ratio.of(times["ours"], times["theirs"])

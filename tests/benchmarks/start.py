@@ -59,7 +59,12 @@ LARGE = (
     "step of newton_cg",
     "step of trust_region",
 )
-LARGER = ("eigh(1), 5 products", "direction of newton_cg", "step of newton_cg")
+LARGER = (
+    "solve in 10 steps",
+    "eigh(1), 5 products",
+    "direction of newton_cg",
+    "step of newton_cg",
+)
 GOALS = {
     "trace": 0.2,
     "solve": 0.3,
