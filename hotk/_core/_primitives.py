@@ -155,7 +155,7 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
     (Traits(constant=True, kinked=True), "argmax argmin"),
     (
         Traits(elementwise=True, constant=True, fused=True),
-        "and eq ge gt is_finite le lt ne not or stop_gradient xor",
+        "and eq ge gt hotk_held is_finite le lt ne not or stop_gradient xor",
     ),
     (
         Traits(elementwise=True, constant=True),

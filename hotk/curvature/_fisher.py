@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import Function, Point, RandomKey, RealNumber, Scalar, message
+from hotk.primitive import held
 
 from ._gauss_newton import linearized, with_curvature
 from ._losses import AbstractLikelihood, AbstractLoss
@@ -153,8 +154,9 @@ class SampledFisher(eqx.Module):
         loss = self.loss
         # the targets are drawn from the outputs, but are not a function of them
         keys = jax.random.split(self.key, self.samples)
-        drawn = lambda z: jax.vmap(lambda k: loss.slope(z, loss.sample(k, z)))(keys)
-        slopes = drawn(jax.lax.stop_gradient(z))
+        sample = lambda k, z: jax.lax.stop_gradient(loss.sample(k, z))
+        drawn = lambda z: jax.vmap(lambda k: loss.slope(z, sample(k, z)))(keys)
+        slopes = drawn(held(z))
         factor = loss.factor(z) / self.samples
         value = _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
         outer = lambda z: Roots(factor**0.5 * jnp.moveaxis(drawn(z), 0, 1), None)
@@ -201,7 +203,7 @@ class EmpiricalFisher(eqx.Module):
         """
         z = linearized(self.model, x, args)
         loss = self.loss
-        slopes = loss.slope(jax.lax.stop_gradient(z), loss.targets)[None]
+        slopes = loss.slope(held(z), loss.targets)[None]
         factor = loss.factor(z)
         value = _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
 

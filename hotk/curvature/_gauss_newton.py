@@ -6,17 +6,20 @@ $J^T \nabla^2 L\, J$. So every operator of second order, applied to such a funct
 one for the generalized Gauss-Newton matrix.
 """
 
+import functools
 from collections.abc import Callable
 from typing import final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import PyTree
 
 from hotk._core import (
     Cotangent,
     Function,
+    Leaf,
     Point,
     Scalar,
     Tangent,
@@ -24,7 +27,12 @@ from hotk._core import (
     jaxpr_as_fun,
     trace_once,
 )
-from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
+from hotk.primitive import (
+    NotTransposableError,
+    check_linear,
+    held,
+    with_forward_rules,
+)
 
 from ._cox import CoxLoss
 from ._losses import AbstractLoss, SquaredError
@@ -86,11 +94,12 @@ class GaussNewton(eqx.Module):
 def linearized(model: Function, x: Point, args: tuple[PyTree, ...]) -> PyTree:
     """Evaluate a model so that its second derivative is zero.
 
-    With $x_0$ the point, held fixed, it is $f(x_0) + J(x_0) (x - x_0)$: the step is
-    zero, and its derivative is not.
+    With $x_0$ the point, held fixed for two derivatives, it is $f(x_0) + J(x_0) (x -
+    x_0)$: the step is zero, and its derivative is not. From the third derivative on it
+    is a function of $x_0$ as well, so products with the matrix have derivatives.
     """
     differentiated, rest = eqx.partition(x, eqx.is_inexact_array)
-    fixed = jax.lax.stop_gradient(differentiated)
+    fixed = held(differentiated)
     step = jax.tree.map(jnp.subtract, differentiated, fixed)
     at = lambda p: model(eqx.combine(p, rest), *args)
     z, tangent = _value_and_tangent(at, fixed, step)
@@ -122,7 +131,7 @@ def _value_and_tangent(
 
 @jax.custom_jvp
 def _with_tangent(value: PyTree, tangent: PyTree) -> PyTree:
-    """Return `value`, with the derivative of `tangent`.
+    """Return `value`, with the derivative of the sum of both.
 
     The tangent is zero in value. Added to the value it would cost a forward pass of the
     model in each evaluation; so XLA drops it where nothing is differentiated.
@@ -131,10 +140,16 @@ def _with_tangent(value: PyTree, tangent: PyTree) -> PyTree:
     return value
 
 
-@_with_tangent.defjvp
+@functools.partial(_with_tangent.defjvp, symbolic_zeros=True)
 def _(primals: tuple[PyTree, PyTree], tangents: tuple[PyTree, PyTree]) -> tuple:
     # by itself again, so that the next derivative has this rule as well
-    return _with_tangent(*primals), tangents[1]
+    return _with_tangent(*primals), jax.tree.map(_sum, *tangents)
+
+
+def _sum(a: Leaf | SymbolicZero, b: Leaf | SymbolicZero) -> Leaf | SymbolicZero:
+    if isinstance(a, SymbolicZero):
+        return b
+    return a if isinstance(b, SymbolicZero) else a + b
 
 
 def with_curvature(
@@ -151,12 +166,11 @@ def with_curvature(
         gradient: From `z` to the gradient.
         product: From `z` and a direction to the product with a symmetric matrix.
     """
-    fixed = jax.lax.stop_gradient(z)
+    fixed = held(z)
     step = jax.tree.map(jnp.subtract, z, fixed)
-    at_fixed = jax.lax.stop_gradient(gradient(fixed))
     # gradient(z0) + B (z - z0): the value of the gradient, with the derivative B
-    moving = jax.tree.map(jnp.add, at_fixed, product(fixed, step))
-    return _with_gradient(jax.lax.stop_gradient(value), moving, z)
+    moving = jax.tree.map(jnp.add, gradient(fixed), product(fixed, step))
+    return _with_gradient(value, moving, z)
 
 
 @jax.custom_jvp

@@ -13,6 +13,7 @@ from ._custom_vjp import (
     NotTransposableError as NotTransposableError,
     with_forward_rules as with_forward_rules,
 )
+from ._held import held as held, held_in as held_in
 from ._linear import (
     AbstractLinear as AbstractLinear,
     apply_linear as apply_linear,

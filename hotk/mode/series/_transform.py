@@ -28,6 +28,7 @@ from hotk._core import (
     traits_of,
     varying_alike,
 )
+from hotk.primitive import held, held_in
 
 from ._collapse import collapsed
 from ._control import STRUCTURAL
@@ -128,7 +129,11 @@ def run_series(closed: ClosedJaxpr, inputs: Sequence[Value], frame: Frame) -> li
 def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any]:
     traits = traits_of(equation)
     if traits.constant or not any(series.moves for series in values):
-        outputs = bound(equation, [series.primal for series in values])
+        primals = [series.primal for series in values]
+        if derivatives := held_in(equation):
+            outputs = held(primals, derivatives - frame.order)
+        else:
+            outputs = bound(equation, primals)
         return list(map(frame.constant, outputs))
     run = functools.partial(run_series, frame=frame)
     if traits.program is Program.CALL:

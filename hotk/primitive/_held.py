@@ -1,0 +1,80 @@
+"""Arrays that the first derivatives take for constants, and later ones do not.
+
+A Gauss-Newton matrix is the second derivative of a function in which the linearization
+of the model is held fixed. The matrix does depend on the point, and so do the products
+with it: with `jax.lax.stop_gradient` in that place every derivative of a product would
+be zero.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from hotk._core import (
+    AbstractValue,
+    Arrays,
+    JaxprEqn,
+    Leaf,
+    ad,
+    is_inexact,
+    new_primitive,
+)
+
+
+def held(tree: PyTree, derivatives: int = 2) -> PyTree:
+    """Return a tree whose next derivatives are zero, and the later ones as usual.
+
+    Args:
+        tree: A tree of arrays.
+        derivatives: How many derivatives take it for a constant.
+    """
+    if derivatives <= 0:
+        return tree
+    bind = lambda a: _PRIMITIVE.bind(jnp.asarray(a), derivatives=derivatives)[0]
+    return jax.tree.map(lambda a: bind(a) if is_inexact(a) else a, tree)
+
+
+def held_in(equation: JaxprEqn) -> int:
+    """Return for how many derivatives an equation holds its operand, mostly none."""
+    return equation.params["derivatives"] if equation.primitive is _PRIMITIVE else 0
+
+
+def _run(a: Leaf, *, derivatives: int) -> Arrays:
+    del derivatives
+    return [a]
+
+
+def _types(a: AbstractValue, *, derivatives: int) -> list[AbstractValue]:
+    del derivatives
+    return [a]
+
+
+def _jvp(
+    primals: Sequence[Leaf], tangents: Sequence[Leaf | ad.Zero], *, derivatives: int
+) -> tuple[Arrays, list[Any]]:
+    (a,), (tangent,) = primals, tangents
+    zero = ad.Zero(jax.typeof(tangent)) if not isinstance(tangent, ad.Zero) else tangent
+    return [held(a, derivatives - 1)], [zero]
+
+
+def _transpose(cotangents: Sequence[Any], a: Any, *, derivatives: int) -> list[Any]:
+    raise AssertionError("its tangent is zero, so it is in no linear program")
+
+
+def _batch(
+    arguments: Sequence[Leaf], axes: Sequence[int | None], *, derivatives: int
+) -> tuple[Arrays, list[int | None]]:
+    return [held(arguments[0], derivatives)], list(axes)
+
+
+_PRIMITIVE = new_primitive(
+    "hotk_held",
+    run=_run,
+    types=_types,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+)
