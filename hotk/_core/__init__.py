@@ -114,6 +114,7 @@ from ._inexact import (
     is_inexact_or_shape as is_inexact_or_shape,
 )
 from ._interpret import (
+    Handlers as Handlers,
     bound as bound,
     called_program as called_program,
     evaluate as evaluate,

@@ -1,6 +1,7 @@
 """`Entries`: some entries of the vectors of a space."""
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from hotk._core import (
     message,
     selection,
 )
-from hotk.dense import Index, leaf_numbers
+from hotk.dense import Index, leaf_numbers, of_some
 
 from . import space
 
@@ -104,6 +105,20 @@ class Entries(eqx.Module):
         return treedef.unflatten(
             [_taken(leaf, index) if some else None for leaf, index, some in rows]
         )
+
+    def within(
+        self, product: Callable[[Vector], Vector], like: Vector
+    ) -> Callable[[Vector], Vector]:
+        """Return a linear map as one of vectors of these entries, the others zero."""
+        group = [i for i, some in enumerate(self.kept) if some]
+        some = of_some(product, like, group)
+        leaf_of, treedef = jax.tree.flatten(like)
+
+        def of_entries(entries: Vector) -> Vector:
+            given = treedef.flatten_up_to(entries)
+            return some([_filled(leaf_of[i], self.indices[i], given[i]) for i in group])
+
+        return of_entries
 
     def put(self, entries: Vector, like: Vector) -> Vector:
         """Return the vector that has these entries, and zeros elsewhere."""
