@@ -3,6 +3,7 @@
 Import it as `import hotk.testing`.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 import hotk
+from hotk._core import FUSIONS_FLAG
 from hotk.curvature import AbstractLikelihood
 from hotk.rule import disabled
 
@@ -74,6 +76,78 @@ class Checked(NamedTuple):
         return "\n".join(lines)
 
 
+class Backend(NamedTuple):
+    """What `hotk.testing.check_backend` returns; it prints as a table.
+
+    Attributes:
+        rows: A comparison for each program, with the largest error of all its runs.
+        flag: The flag of XLA that makes all of them right where one is wrong.
+    """
+
+    rows: tuple[Row, ...]
+    flag: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether all programs are right."""
+        return Checked(self.rows).passed
+
+    def __str__(self) -> str:
+        """Write one line a program, and the flag to set if one is wrong."""
+        table = str(Checked(self.rows))
+        advice = f'set XLA_FLAGS="{self.flag}" before JAX is imported'
+        return table if self.passed else f"{table}\n{advice}"
+
+
+def _one_number(x: Array) -> Array:
+    return ((x @ jnp.ones((32, 10)))[None] + jnp.eye(10)[:, None]).sum(-1)
+
+
+def _mapped(x: Array) -> Array:
+    return jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))(x)
+
+
+# Each with the shape of an argument whose row k is k everywhere, and what it returns.
+_WRONG_BEFORE = (
+    ("product with one number", _one_number, (100, 32), lambda k: 320 * k + 1),
+    ("mapped product", _mapped, (32_769, 3), lambda k: 3 * k * k),
+)
+
+
+def check_backend(times: int = 3) -> Backend:
+    """Run programs that XLA is known to compute wrongly, and compare by hand.
+
+    They are compiled as `jax.jit` compiles your own programs, with the options and the
+    backend that are set. jaxlib 0.10.2 to 0.12 on CPUs fuse a product of matrices with
+    a sum into a kernel that reads beyond an operand that is one number broadcast, and
+    that is wrong beyond 16384 rows. Programs that hotk compiles itself are compiled
+    without such fusions; inside of your own `jax.jit` that is yours to choose.
+
+    Args:
+        times: How often each program is compiled and run: what is read beyond an array
+            may be right by chance.
+
+    Returns:
+        The comparisons, and the flag to set if one of them fails. Nothing is raised.
+
+    Example:
+        >>> import hotk.testing
+        >>> found = hotk.testing.check_backend()
+        >>> [row.what for row in found.rows]
+        ['product with one number', 'mapped product']
+        >>> found.flag
+        '--xla_cpu_experimental_ynn_fusion_type=-reduce'
+    """
+    rows = []
+    for what, f, shape, right in _WRONG_BEFORE:
+        numbers = np.arange(shape[0], dtype=np.float32)
+        x, expected = np.repeat(numbers[:, None], shape[1], axis=1), right(numbers)
+        values = [np.asarray(jax.jit(lambda x, f=f: f(x))(x)) for _ in range(times)]
+        errors = [np.nan_to_num(abs(v - expected), nan=np.inf).max() for v in values]
+        rows.append(Row(what, float(max(errors) / expected.max()), 1e-6))
+    return Backend(tuple(rows), f"--{FUSIONS_FLAG}=-reduce")
+
+
 def check(
     f: Function,
     x: PyTree,
@@ -127,10 +201,22 @@ def check(
     rows = [*_first_order(f, x, args, v, exact, rough)]
     if order > 1:
         rows += _second_order(f, x, args, v, u, exact, rough)
+    rows += _of_backend()
     checked = Checked(tuple(rows))
     if not checked.passed:
         raise AssertionError(f"derivatives do not agree\n{checked}")
     return checked
+
+
+@functools.cache
+def _of_backend() -> tuple[Row, ...]:
+    """Return a row that tells if XLA is wrong in programs that hotk does not compile.
+
+    It does not fail: the derivatives that are checked are not wrong because of it.
+    """
+    found = check_backend(1)
+    note = f"wrong in programs of your own without {found.flag}"
+    return () if found.passed else (Row("XLA", None, 0.0, note),)
 
 
 def check_likelihood(
