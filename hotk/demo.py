@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 import hotk
-from hotk.testing import check_backend
+from hotk.rule import check_backend
 
 
 Layers: TypeAlias = list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]

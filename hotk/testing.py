@@ -14,9 +14,12 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 import hotk
-from hotk._core import FUSIONS_FLAG
 from hotk.curvature import AbstractLikelihood
-from hotk.rule import disabled
+from hotk.rule import (
+    Backend as Backend,
+    check_backend as check_backend,
+    disabled,
+)
 
 
 Function: TypeAlias = Callable[..., PyTree]
@@ -74,78 +77,6 @@ class Checked(NamedTuple):
             state = "" if row.error is None else (" ok" if row.passed else " FAILED")
             lines.append(f"{row.what:<{width}}  {error}{state}")
         return "\n".join(lines)
-
-
-class Backend(NamedTuple):
-    """What `hotk.testing.check_backend` returns; it prints as a table.
-
-    Attributes:
-        rows: A comparison for each program, with the largest error of all its runs.
-        flag: The flag of XLA that makes all of them right where one is wrong.
-    """
-
-    rows: tuple[Row, ...]
-    flag: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether all programs are right."""
-        return Checked(self.rows).passed
-
-    def __str__(self) -> str:
-        """Write one line a program, and the flag to set if one is wrong."""
-        table = str(Checked(self.rows))
-        advice = f'set XLA_FLAGS="{self.flag}" before JAX is imported'
-        return table if self.passed else f"{table}\n{advice}"
-
-
-def _one_number(x: Array) -> Array:
-    return ((x @ jnp.ones((32, 10)))[None] + jnp.eye(10)[:, None]).sum(-1)
-
-
-def _mapped(x: Array) -> Array:
-    return jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))(x)
-
-
-# Each with the shape of an argument whose row k is k everywhere, and what it returns.
-_WRONG_BEFORE = (
-    ("product with one number", _one_number, (100, 32), lambda k: 320 * k + 1),
-    ("mapped product", _mapped, (32_769, 3), lambda k: 3 * k * k),
-)
-
-
-def check_backend(times: int = 3) -> Backend:
-    """Run programs that XLA is known to compute wrongly, and compare by hand.
-
-    They are compiled as `jax.jit` compiles your own programs, with the options and the
-    backend that are set. jaxlib 0.10.2 to 0.12 on CPUs fuse a product of matrices with
-    a sum into a kernel that reads beyond an operand that is one number broadcast, and
-    that is wrong beyond 16384 rows. Programs that hotk compiles itself are compiled
-    without such fusions; inside of your own `jax.jit` that is yours to choose.
-
-    Args:
-        times: How often each program is compiled and run: what is read beyond an array
-            may be right by chance.
-
-    Returns:
-        The comparisons, and the flag to set if one of them fails. Nothing is raised.
-
-    Example:
-        >>> import hotk.testing
-        >>> found = hotk.testing.check_backend()
-        >>> [row.what for row in found.rows]
-        ['product with one number', 'mapped product']
-        >>> found.flag
-        '--xla_cpu_experimental_ynn_fusion_type=-reduce'
-    """
-    rows = []
-    for what, f, shape, right in _WRONG_BEFORE:
-        numbers = np.arange(shape[0], dtype=np.float32)
-        x, expected = np.repeat(numbers[:, None], shape[1], axis=1), right(numbers)
-        values = [np.asarray(jax.jit(lambda x, f=f: f(x))(x)) for _ in range(times)]
-        errors = [np.nan_to_num(abs(v - expected), nan=np.inf).max() for v in values]
-        rows.append(Row(what, float(max(errors) / expected.max()), 1e-6))
-    return Backend(tuple(rows), f"--{FUSIONS_FLAG}=-reduce")
 
 
 def check(

@@ -142,29 +142,25 @@ _VERSION = tuple(map(int, re.findall(r"\d+", _jaxlib_version)[:3]))
 
 # Of jaxlib 0.10 alone: what makes the code of a fusion there takes twice as long as
 # what was there before it. Later versions have neither its cost nor the option.
-_QUICK: Options = ()
-if _VERSION[:2] == (0, 10):
-    _QUICK = (("xla_cpu_use_fusion_emitters", False),)
+_IS_OLD = _VERSION[:2] == (0, 10)
+_QUICK: Options = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
 
 # What these versions fuse with a sum of a product of matrices reads beyond an operand
 # that is one number, and is wrong beyond 16384 rows (`hotk.testing.check_backend`). So
 # products and convolutions alone are given to YNNPACK, which the flag calls `-reduce`.
 FUSIONS_FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _ALONE = ("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION")
+_FAULTY = (0, 10, 2) <= _VERSION < (0, 13)
 _RIGHT: Options = ()
-if (0, 10, 2) <= _VERSION < (0, 13) and FUSIONS_FLAG not in os.getenv("XLA_FLAGS", ""):
+if _FAULTY and FUSIONS_FLAG not in os.getenv("XLA_FLAGS", ""):  # or it is chosen
     _RIGHT = ((FUSIONS_FLAG, ",".join("LIBRARY_FUSION_TYPE_" + t for t in _ALONE)),)
 
 
 def compiler_options(quickly: bool) -> Options:
     """Return options of the compiler for `jax.jit`, as pairs.
 
-    None on the GPU, and none of a jitted function within another, where JAX refuses
-    them.
-
-    Args:
-        quickly: Whether to compile in half the time, where that is possible; large
-            arrays take a tenth longer.
+    None on the GPU, and none within another trace, where JAX refuses them. With
+    `quickly` it takes half the time, where it can, and large arrays a tenth longer.
     """
     if in_trace() or jax.default_backend() != "cpu":
         return ()

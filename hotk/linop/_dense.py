@@ -205,7 +205,7 @@ def _divided_block(
     both = (*space.parts(rows.take(like)), *space.parts(some))
     dtype = space.promoted(*[a.dtype for a in both])
 
-    within = cols.within(operator.mv, like)
+    within = cols.within(operator)
 
     def product(v: Float[Array, " n"]) -> Float[Array, " m"]:
         return flattened(rows.take(within(unflattened(v, some)))).astype(dtype)
@@ -299,7 +299,7 @@ def _block(
     like = operator.like
     row_parts, some = space.parts(rows.take(like)), cols.take(like)
 
-    within = cols.within(operator.mv, like)
+    within = cols.within(operator)
 
     def push(arrays: list[Array]) -> list[Array]:
         return _gathered_parts(rows.take(within(space.whole(arrays, some))))

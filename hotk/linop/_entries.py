@@ -23,6 +23,7 @@ from hotk._core import (
 from hotk.dense import Index, leaf_numbers, of_some
 
 from . import space
+from ._linear_map import AbstractLinearMap
 
 
 Mask: TypeAlias = bool | np.bool_ | Bool[np.ndarray, "..."] | Bool[Array, "..."]
@@ -106,17 +107,20 @@ class Entries(eqx.Module):
             [_taken(leaf, index) if some else None for leaf, index, some in rows]
         )
 
-    def within(
-        self, product: Callable[[Vector], Vector], like: Vector
-    ) -> Callable[[Vector], Vector]:
-        """Return a linear map as one of vectors of these entries, the others zero."""
+    def within(self, operator: AbstractLinearMap) -> Callable[[Vector], Vector]:
+        """Return the product of an operator as one with these entries, others zero."""
+        like = operator.like
+        if operator.on_host:
+            return lambda v: operator.mv(self.put(v, like))
         group = [i for i, some in enumerate(self.kept) if some]
-        some = of_some(product, like, group)
-        leaf_of, treedef = jax.tree.flatten(like)
+        product = of_some(operator.mv, like, group)
+        leaves, treedef = jax.tree.flatten(like)
 
-        def of_entries(entries: Vector) -> Vector:
-            given = treedef.flatten_up_to(entries)
-            return some([_filled(leaf_of[i], self.indices[i], given[i]) for i in group])
+        def of_entries(v: Vector) -> Vector:
+            given = treedef.flatten_up_to(v)
+            return product(
+                [_filled(leaves[i], self.indices[i], given[i]) for i in group]
+            )
 
         return of_entries
 

@@ -391,10 +391,7 @@ class Restricted(AbstractOperator):
 
     def mv(self, v: Vector) -> Vector:
         """Return these entries of the product, all other entries being zero."""
-        entries, inner = self.entries, self.inner
-        if self.on_host:
-            return entries.take(inner.mv(entries.put(v, inner.like)))
-        return entries.take(entries.within(inner.mv, inner.like)(v))
+        return self.entries.take(self.entries.within(self.inner)(v))
 
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors."""
