@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 import hotk
+from hotk.rule import check_backend
 
 
 Layers: TypeAlias = list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]
@@ -330,6 +331,11 @@ def main() -> None:
     for name, first, later in table:
         ratio = later / table[0][2]
         print(f"{name:<26}{first * 1e3:>9.1f} ms{later * 1e3:>11.3f} ms{ratio:>9.1f} x")
+    backend = check_backend(1)
+    if backend.passed:
+        print("\nProducts of matrices are right in programs of JAX here.")
+    else:
+        print(f"\nJAX is wrong outside of hotk without XLA_FLAGS={backend.flag}")
     print(f"\nAll of it took {time.perf_counter() - start:.0f} seconds.")
 
 

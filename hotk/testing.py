@@ -3,6 +3,7 @@
 Import it as `import hotk.testing`.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -14,7 +15,11 @@ from jaxtyping import Array, Key, PyTree
 
 import hotk
 from hotk.curvature import AbstractLikelihood
-from hotk.rule import disabled
+from hotk.rule import (
+    Backend as Backend,
+    check_backend as check_backend,
+    disabled,
+)
 
 
 Function: TypeAlias = Callable[..., PyTree]
@@ -127,10 +132,22 @@ def check(
     rows = [*_first_order(f, x, args, v, exact, rough)]
     if order > 1:
         rows += _second_order(f, x, args, v, u, exact, rough)
+    rows += _of_backend()
     checked = Checked(tuple(rows))
     if not checked.passed:
         raise AssertionError(f"derivatives do not agree\n{checked}")
     return checked
+
+
+@functools.cache
+def _of_backend() -> tuple[Row, ...]:
+    """Return a row that tells if XLA is wrong in programs that hotk does not compile.
+
+    It does not fail: the derivatives that are checked are not wrong because of it.
+    """
+    found = check_backend(1)
+    note = f"wrong in programs of your own without {found.flag}"
+    return () if found.passed else (Row("XLA", None, 0.0, note),)
 
 
 def check_likelihood(

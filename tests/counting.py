@@ -24,7 +24,8 @@ from typing import Any
 
 import jax
 from jax._src import config, util
-from jax.extend.core import Primitive, primitives
+from jax._src.interpreters import mlir
+from jax.extend.core import ClosedJaxpr, Primitive, primitives
 from jax.interpreters import ad
 
 
@@ -86,3 +87,21 @@ def primitives_of_jax() -> set[str]:
     ]
     ruled = {*ad.primitive_jvps, *ad.primitive_transposes}
     return {p.name for p in listed} | {p.name for p in loaded if p in ruled}
+
+
+@contextlib.contextmanager
+def lowered() -> Iterator[list[Any]]:
+    """Collect the programs that are lowered inside, as jaxprs."""
+    found, lower = [], mlir.lower_jaxpr_to_module
+
+    def listen(name: str, program: Any, *args: Any, **keywords: Any) -> Any:
+        # a jaxpr without constants in later versions of JAX
+        is_closed = isinstance(program, ClosedJaxpr)
+        found.append(program if is_closed else ClosedJaxpr(program, ()))
+        return lower(name, program, *args, **keywords)
+
+    mlir.lower_jaxpr_to_module = listen
+    try:
+        yield found
+    finally:
+        mlir.lower_jaxpr_to_module = lower

@@ -1,6 +1,7 @@
 """What first calls compile: exact counts, each with nothing compiled before it."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk._core import compiled_quickly
+from hotk import _core
 from hotk.prepared import _program
 from tests.counting import compiles
 
@@ -75,11 +76,11 @@ def quick(monkeypatch):
     """Count the programs that are compiled quickly."""
     seen = []
 
-    def compiled(lowered):
-        seen.append(lowered)
-        return compiled_quickly(lowered)
+    def compiled(lowered, *, quickly):
+        seen.extend([lowered] * quickly)
+        return _core.compiled(lowered, quickly=quickly)
 
-    monkeypatch.setattr(_program, "compiled_quickly", compiled)
+    monkeypatch.setattr(_program, "compiled", compiled)
     return seen
 
 
@@ -94,12 +95,47 @@ def test_small_loops_of_optimizers_alone_are_compiled_quickly(quick, n, programs
     np.testing.assert_allclose(found.x, np.zeros(n), atol=1e-6)
 
 
-def test_what_is_compiled_quickly_is_what_a_call_runs():
+def test_what_is_compiled_with_options_is_what_a_call_runs():
     run = jax.jit(lambda x: jnp.sin(x) + 3)
     x = jnp.linspace(0.0, 1.0, 7)
     with compiles() as count:
-        compiled = compiled_quickly(run.lower(x))
+        compiled = _core.compiled(run.lower(x), quickly=True)
         result = run(x)
     assert count() == 1
     np.testing.assert_allclose(result, np.sin(np.asarray(x)) + 3, rtol=1e-6)
     np.testing.assert_array_equal(compiled(x), result)
+
+
+WRONG = """
+import jax, jax.numpy as jnp, numpy as np, hotk
+
+# A product with one number, and a mapped product beyond 16384 rows, each with a sum.
+rows = lambda x: jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))(x)
+numbers = jnp.arange(32_769.0)
+x = jnp.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
+number = lambda x: ((x @ jnp.zeros((32, 10)))[None] + jnp.eye(10)[:, None]).sum(-1)
+h = jnp.ones((100, 32))
+for f, at, right in ((rows, x, np.asarray(numbers) ** 2), (number, h, 1.0)):
+    prepared = hotk.value_and_jvp.prepare(f, at, at)
+    found = (
+        hotk.value_and_jvp(f, at, at)[0],
+        prepared(at, at)[0],
+        hotk.prepared.jitted(f)(at),
+        hotk.prepared.jitted(quickly="always")(f)(at),
+    )
+    for value in found:
+        np.testing.assert_allclose(value, np.broadcast_to(right, value.shape))
+    inside = jax.jit(lambda at: (hotk.value_and_jvp(f, at, at), prepared(at, at)))
+    jax.block_until_ready((inside(at), jax.jit(hotk.prepared.jitted(f))(at)))
+print("right")
+"""
+
+
+def test_what_the_compiler_gets_wrong_is_right_in_programs_of_hotk():
+    """In dirty memory, where a wrong number is certain, and without optimizing less."""
+    environment = {**os.environ, "MALLOC_PERTURB_": "165", "XLA_FLAGS": ""}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_ENABLE_X64": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout == "right\n", done.stderr[-2000:]

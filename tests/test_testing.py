@@ -1,11 +1,16 @@
 """The checker passes what is right, and names what is wrong."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import hotk
 import hotk.testing
+from hotk._core import _compat
 
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -145,3 +150,25 @@ def test_a_wrong_rule_for_series_is_seen():
     f.def_taylor(lambda p, s: [7 * c for c in s[0]])
     with pytest.raises(AssertionError, match=r"quadratic form, Taylor .* FAILED"):
         hotk.testing.check(f, 0.3)
+
+
+BACKEND = """
+import hotk.testing, jax.numpy as jnp
+found = hotk.testing.check_backend(1)
+print(found.passed, "XLA_FLAGS" in str(found))
+checked = hotk.testing.check(lambda x: jnp.sum(x**3), jnp.ones(2), order=1)
+print(checked.passed, "XLA" in str(checked))
+"""
+
+
+@pytest.mark.parametrize("flag", ["", hotk.testing.check_backend(1).flag])
+def test_the_backend_is_right_with_the_flag_that_is_told(flag):
+    """Without it, where hotk asks the compiler for the same, and so only there."""
+    environment = {**os.environ, "XLA_FLAGS": flag}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
+    command = [sys.executable, "-c", BACKEND]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    right = bool(flag) or not _compat._FAULTY
+    assert done.stdout == f"{right} {not right}\nTrue {not right}\n", done.stderr[
+        -2000:
+    ]

@@ -26,6 +26,7 @@ from ._canonical import (
 )
 from ._compat import (
     ARRAY as ARRAY,
+    FUSIONS_FLAG as FUSIONS_FLAG,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,
@@ -35,13 +36,15 @@ from ._compat import (
     Jaxpr as Jaxpr,
     JaxprEqn as JaxprEqn,
     Literal as Literal,
+    Options as Options,
     Primitive as Primitive,
     ShapedArray as ShapedArray,
     Tracer as Tracer,
     Var as Var,
     ad as ad,
     as_written as as_written,
-    compiled_quickly as compiled_quickly,
+    compiled as compiled,
+    compiler_options as compiler_options,
     divided_alike as divided_alike,
     equations as equations,
     has_jit_options as has_jit_options,
@@ -56,7 +59,6 @@ from ._compat import (
     needed_for as needed_for,
     new_primitive as new_primitive,
     program_of_sparse as program_of_sparse,
-    quick_options as quick_options,
     shape_of as shape_of,
     signature_count as signature_count,
     source_line as source_line,
@@ -114,6 +116,7 @@ from ._inexact import (
     is_inexact_or_shape as is_inexact_or_shape,
 )
 from ._interpret import (
+    Handlers as Handlers,
     bound as bound,
     called_program as called_program,
     evaluate as evaluate,

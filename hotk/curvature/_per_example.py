@@ -154,8 +154,10 @@ class PerExample(eqx.Module):
 
         def of_one(model: Function, e: PyTree, u: Array) -> PyTree:
             at = lambda p: jnp.asarray(model(eqx.combine(p, rest), e, *args))
-            _, pull = jax.vjp(at, moving)
-            return jax.vmap(lambda v: pull(v)[0])(u)
+            z, pull = jax.vjp(at, moving)
+            # Not one number for all examples, which XLA on CPUs reads beyond where it
+            # fuses a product with a sum.
+            return jax.vmap(lambda v: pull(jnp.where(z == z, v, z))[0])(u)
 
         counts = [_number(tree) or 0 for _, tree in self.parts]
         ends = list(itertools.accumulate(counts))

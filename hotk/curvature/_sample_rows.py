@@ -107,9 +107,9 @@ def roots_of(
     # what is zero but for rounding has no direction that can be trusted
     real = values > h.shape[1] * jnp.finfo(h.dtype).eps * jnp.maximum(largest, 0)
     root = jnp.sqrt(jnp.where(real, values, 0))
-    along = jnp.einsum("ncs,nc->ns", vectors, q)
+    along = jnp.sum(vectors * q[:, :, None], axis=1)
     weights = jnp.where(real, along / jnp.where(real, root, 1), 0)
-    directions = jnp.einsum("ncs,ns->nsc", vectors, root)
+    directions = (vectors * root[:, None, :]).swapaxes(1, 2)
     return Roots(directions.reshape(count, -1, *shape), weights)
 
 

@@ -27,6 +27,7 @@ from ._flat import (
 )
 from ._index import Index as Index, leaf_numbers as leaf_numbers
 from ._sizes import Sizes as Sizes
+from ._some import of_some as of_some
 from ._split import (
     Block as Block,
     By as By,

@@ -1,7 +1,7 @@
 """Dense derivatives by columns: a window of directions at a time, written in place."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from jaxtyping import Array, Int, PyTree
 from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
 
 from ._block import choose_block
+from ._some import of_some
 
 
 # A loop for each leaf writes its columns in place, but is compiled once more. The
@@ -36,19 +37,15 @@ def whole_columns(
         For each leaf of the result, for each leaf of `x`: an array of shape
         `result.shape + leaf.shape`.
     """
-    leaves, treedef = jax.tree.flatten(x)
+    leaves = jax.tree.leaves(x)
     block = choose_block(push, x) if block is None else block
     by_leaf: dict[int, list[Array]] = {}
     for group in _groups(leaves, block):
         inside = [leaves[i] for i in group]
         sizes = [leaf.size for leaf in inside]
 
-        def pushed(seeds: list[Array], group: Sequence[int] = group) -> list[Array]:
-            tangents = [jnp.zeros_like(leaf) for leaf in leaves]
-            for i, seed in zip(group, seeds, strict=True):
-                tangents[i] = seed
-            return jax.tree.leaves(push(treedef.unflatten(tangents)))
-
+        some = of_some(push, x, group)
+        pushed = lambda seeds, some=some: jax.tree.leaves(some(seeds))
         whole = _group_columns(pushed, inside, block)
         bounds = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
         for k, i in enumerate(group):

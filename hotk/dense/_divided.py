@@ -20,6 +20,7 @@ from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
 
 from ._block import choose_block
 from ._columns import whole_columns
+from ._some import of_some
 from ._split import Block, Split
 
 
@@ -47,16 +48,11 @@ def columns(
     """
     if not isinstance(block, Split):
         return whole_columns(push, x, block)
-    leaves, treedef = jax.tree.flatten(x)
     size = choose_block(push, x) if block.size is None else block.size
     found: list[list[Array]] = []
-    for k, leaf in enumerate(leaves):
-
-        def pushed(seed: Array, k: int = k) -> list[Array]:
-            tangents = [jnp.zeros_like(other) for other in leaves]
-            tangents[k] = seed
-            return jax.tree.leaves(push(treedef.unflatten(tangents)))
-
+    for k, leaf in enumerate(jax.tree.leaves(x)):
+        some = of_some(push, x, [k])
+        pushed = lambda seed, some=some: jax.tree.leaves(some([seed]))
         place = block.place(leaf.shape)
         if place is None:
             found.append([row[0] for row in whole_columns(pushed, leaf, size)])

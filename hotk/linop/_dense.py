@@ -205,9 +205,10 @@ def _divided_block(
     both = (*space.parts(rows.take(like)), *space.parts(some))
     dtype = space.promoted(*[a.dtype for a in both])
 
+    within = cols.within(operator)
+
     def product(v: Float[Array, " n"]) -> Float[Array, " m"]:
-        image = operator.mv(cols.put(unflattened(v, some), like))
-        return flattened(rows.take(image)).astype(dtype)
+        return flattened(rows.take(within(unflattened(v, some)))).astype(dtype)
 
     with space.mesh_of(like):
         [[a]] = columns(product, jnp.zeros(space.dimension(some), dtype), split)
@@ -298,9 +299,10 @@ def _block(
     like = operator.like
     row_parts, some = space.parts(rows.take(like)), cols.take(like)
 
+    within = cols.within(operator)
+
     def push(arrays: list[Array]) -> list[Array]:
-        product = operator.mv(cols.put(space.whole(arrays, some), like))
-        return _gathered_parts(rows.take(product))
+        return _gathered_parts(rows.take(within(space.whole(arrays, some))))
 
     with space.mesh_of(like):
         blocks = columns(push, space.parts(some), size)

@@ -1,6 +1,7 @@
 """`Entries`: some entries of the vectors of a space."""
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 import equinox as eqx
@@ -19,9 +20,10 @@ from hotk._core import (
     message,
     selection,
 )
-from hotk.dense import Index, leaf_numbers
+from hotk.dense import Index, leaf_numbers, of_some
 
 from . import space
+from ._linear_map import AbstractLinearMap
 
 
 Mask: TypeAlias = bool | np.bool_ | Bool[np.ndarray, "..."] | Bool[Array, "..."]
@@ -104,6 +106,23 @@ class Entries(eqx.Module):
         return treedef.unflatten(
             [_taken(leaf, index) if some else None for leaf, index, some in rows]
         )
+
+    def within(self, operator: AbstractLinearMap) -> Callable[[Vector], Vector]:
+        """Return the product of an operator as one with these entries, others zero."""
+        like = operator.like
+        if operator.on_host:
+            return lambda v: operator.mv(self.put(v, like))
+        group = [i for i, some in enumerate(self.kept) if some]
+        product = of_some(operator.mv, like, group)
+        leaves, treedef = jax.tree.flatten(like)
+
+        def of_entries(v: Vector) -> Vector:
+            given = treedef.flatten_up_to(v)
+            return product(
+                [_filled(leaves[i], self.indices[i], given[i]) for i in group]
+            )
+
+        return of_entries
 
     def put(self, entries: Vector, like: Vector) -> Vector:
         """Return the vector that has these entries, and zeros elsewhere."""

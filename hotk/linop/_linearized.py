@@ -11,7 +11,6 @@ from hotk._core import Gradient, Point, Scalar, Vector, bytes_name
 from hotk.dense import is_fused
 from hotk.prepared import check_bytes, jitted
 
-from . import space
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator
 
@@ -153,7 +152,7 @@ def _stored_product(
     if plan == "recompute" or fused:
         return None
     # the product is linear, so the derivative along a vector is the product with it
-    product = jax.linearize(operator.mv, space.zeros(operator.like))[1]
+    product = jax.linearize(operator.mv, operator.like)[1]
     numbers = {id(a): i for i, a in enumerate(jax.tree.leaves(operator))}
     as_leaf = lambda a: OperatorLeaf(numbers[id(a)]) if id(a) in numbers else a
     return jax.tree.map(as_leaf, product)

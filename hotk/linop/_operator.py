@@ -391,7 +391,7 @@ class Restricted(AbstractOperator):
 
     def mv(self, v: Vector) -> Vector:
         """Return these entries of the product, all other entries being zero."""
-        return self.entries.take(self.inner.mv(self.entries.put(v, self.inner.like)))
+        return self.entries.take(self.entries.within(self.inner)(v))
 
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import is_outermost, quick_options, unkeyed_setting
+from hotk._core import Options, compiler_options, is_outermost, unkeyed_setting
 from hotk.capture import Closure, Opaque, key_and_arrays
 
 from ._program import SMALL
@@ -41,7 +41,7 @@ def jitted(
         return functools.partial(jitted, quickly=quickly, **options)
 
     @functools.lru_cache(_MOST_PROGRAMS)
-    def jitted_for(settings: tuple[Hashable, ...], in_half: bool) -> Any:
+    def jitted_for(settings: tuple[Hashable, ...], compiler: Options) -> Any:
         del settings
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
@@ -51,15 +51,13 @@ def jitted(
                 STORE.compiled()
             return function(*args, **keywords)
 
-        if in_half:
-            return jax.jit(body, compiler_options=quick_options(), **options)
-        return jax.jit(body, **options)
+        return jax.jit(body, compiler_options=dict(compiler), **options)
 
     def find(*given: PyTree) -> Any:
-        in_half = quickly is not None and bool(quick_options())
-        if quickly == "if small":
-            in_half = in_half and _size(given) <= SMALL
-        return jitted_for((unkeyed_setting(), *_classes(given)), in_half)
+        compiler = compiler_options(quickly is not None)
+        if compiler and quickly == "if small" and _size(given) > SMALL:
+            compiler = compiler_options(False)
+        return jitted_for((unkeyed_setting(), *_classes(given)), compiler)
 
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:

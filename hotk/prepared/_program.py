@@ -14,7 +14,7 @@ from hotk._core import (
     PyTreeDef,
     abandoned_if_failed,
     check_forward,
-    compiled_quickly,
+    compiled,
     decisive_settings,
     in_trace,
     makes_keys,
@@ -308,6 +308,6 @@ class Program:
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
             quickly = self.options.definition.iterates and size_of(self.types) <= SMALL
-            self.compiled = compiled_quickly(lowered) if quickly else lowered.compile()
+            self.compiled = compiled(lowered, quickly=quickly)
             self.seconds["compile"] = time.perf_counter() - start
             return True

@@ -1,6 +1,7 @@
 """Functions that know their own derivatives, for each mode."""
 
 from . import safe as safe
+from ._backend import Backend as Backend, check_backend as check_backend
 from ._can_differentiate import (
     Differentiability as Differentiability,
     can_differentiate as can_differentiate,
