@@ -1,6 +1,7 @@
 """`jitted`: `jax.jit` for functions of hotk, whose compilations are counted."""
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
@@ -43,17 +44,21 @@ def jitted(
     @functools.lru_cache(_MOST_PROGRAMS)
     def jitted_for(settings: tuple[Hashable, ...], in_half: bool) -> Any:
         del settings
+        compiled = itertools.count(1)
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
         @functools.wraps(function)
         def body(*args: PyTree, **keywords: PyTree) -> PyTree:
             if is_outermost():
                 STORE.compiled()
+                # JAX itself keeps a program for each of thousands of shapes.
+                if next(compiled) % _MOST_PROGRAMS == 0:
+                    result.clear_cache()
             return function(*args, **keywords)
 
-        if in_half:
-            return jax.jit(body, compiler_options=quick_options(), **options)
-        return jax.jit(body, **options)
+        quick = {"compiler_options": quick_options()} if in_half else {}
+        result: Any = jax.jit(body, **quick, **options)
+        return result
 
     def find(*given: PyTree) -> Any:
         in_half = quickly is not None and bool(quick_options())

@@ -168,12 +168,8 @@ def _signature(call: OpaqueCall) -> int:
 
 def _keep(program: Program) -> None:
     """Let the store know that a program is in use: it drops what no entry holds."""
-    key = (OpaqueCall, program)
-    entry = STORE.entries.get(key)
-    if entry is None:
-        STORE.entry(key).programs[program.types, program.context] = program
-    else:
-        entry.used = STORE.clock()
+    key, signed = (OpaqueCall, program), (program.types, program.context)
+    STORE.add(key, signed, program=program)
 
 
 def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:

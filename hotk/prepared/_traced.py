@@ -64,19 +64,15 @@ def call_traced(call: Call) -> PyTree:
         # The outer program takes it in: nothing is compiled here, and no program of
         # another function is taken, as its derivative rules may differ.
         return find_program(call, types).run(call, captured, arrays)
-    context = trace_context()
-    entry = STORE.entries.get(call.store_key)
-    runner = None if entry is None else entry.runners.get((types, context))
+    signed = types, trace_context()
+    known = STORE.known(call.store_key, signed)
+    runner = None if known is None else known.runner
     if runner is None:
         runner = make_runner(call, types)
         warn_if_changing(call.options.definition.call(), call.f)
         if runner.compile(call, captured, arrays):
             STORE.compiled()
-        entry = STORE.entry(call.store_key)
-        entry.runners[types, context] = runner
-        entry.only = runner if len(entry.runners) == 1 else None
-        own = entry.programs.get((types, context))
-        entry.shared = runner is not own
+        STORE.add(call.store_key, signed, runner=runner)
     return runner.run(call, captured, arrays)
 
 
@@ -93,9 +89,8 @@ def find_program(call: Call, types: Types, placed: Placed = ()) -> Program:
             one that is compiled for them. JAX compiles a jitted function for each by
             itself; but a `Prepared` is compiled once, and tells what that cost.
     """
-    entry = STORE.entries.get(call.store_key)
-    key = types, (*trace_context(), *placed)
-    program = None if entry is None else entry.programs.get(key)
+    known = STORE.known(call.store_key, (types, (*trace_context(), *placed)))
+    program = None if known is None else known.program
     if program is None:
         what = _what_is_new(call, types)
         program = own_program(call, types, trace_function(call), placed)
@@ -107,13 +102,13 @@ def own_program(
     call: Call, types: Types, traced: TracedFunction, placed: Placed = ()
 ) -> Program:
     """Return the program that is the function's own, made if there is none."""
-    entry = STORE.entries.get(call.store_key)
-    key = types, (*trace_context(), *placed)
-    program = None if entry is None else entry.programs.get(key)
-    if program is None:
-        program = make_program(call, traced, traced.primal, call.captured)
-        program = STORE.entry(call.store_key).programs.setdefault(key, program)
-    return program
+    signed = types, (*trace_context(), *placed)
+    known = STORE.known(call.store_key, signed)
+    if known is not None and known.program is not None:
+        return known.program
+    program = make_program(call, traced, traced.primal, call.captured)
+    known = STORE.add(call.store_key, signed, program=program)
+    return known.program or program
 
 
 def _what_is_new(call: Call, types: Types) -> str:
@@ -121,7 +116,7 @@ def _what_is_new(call: Call, types: Types) -> str:
     entry = STORE.entries.get(call.store_key)
     if entry is None:
         return f"{name}: {what_is_new(call)}"
-    known = types in {other for other, _ in (*entry.programs, *entry.runners)}
+    known = types in {other for other, _ in list(entry.specializations)}
     what = "other settings, axes or devices" if known else "a new signature"
     return f"{name}: {what}"
 

@@ -317,7 +317,7 @@ _MEMORY = [
     Flaw(
         "the cache has no bound",
         STORE,
-        "            while len(self.entries) > 1 and (",
+        "            while len(ages := list(self._ages())) > 1 and (",
         "            while False and (",
         within(
             "promises/test_bounded_memory",
@@ -327,8 +327,8 @@ _MEMORY = [
     Flaw(
         "what was used last goes first",
         STORE,
-        "        oldest = min(table, key=lambda key: table[key].used)",
-        "        oldest = max(table, key=lambda key: table[key].used)",
+        "_, table, key = min(ages,",
+        "_, table, key = max(ages,",
         within("promises/test_bounded_memory", "what_was_used_last_stays"),
     ),
     Flaw(
