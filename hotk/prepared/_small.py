@@ -16,7 +16,6 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._joined import TracedFunction, join
-from ._lifted import LiftedProgram
 from ._opaque import derived
 from ._plan import Fallback
 from ._program import Runner, types_of
@@ -83,7 +82,7 @@ def _trace(call: Call) -> TracedFunction:
     return TracedFunction(None, program, facts)
 
 
-def _derive(call: Call, traced: TracedFunction) -> LiftedProgram:
+def _derive(call: Call, traced: TracedFunction) -> Runner:
     """Trace the operator in the first mode that exists."""
     call.traced = traced.program
     try:

@@ -7,11 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 from hotk._core import bytes_name, html_table, text_table
 
-from ._evaluator import Evaluator
 from ._family import Bound, Family
 from ._program import Primal, Program, Runner, Types
 from .warnings import clear_notes
@@ -147,10 +145,7 @@ class Store:
     def __init__(self) -> None:
         self.entries: dict[Key, Entry] = {}
         self.primals: dict[Hashable, Primal] = {}
-        self.evaluators: dict[Hashable, Evaluator] = {}
         self.families: dict[Hashable, Family] = {}
-        # By what they compute; they live as long as an entry has them.
-        self.prints: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
         self.others: list[Clearable] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
@@ -238,25 +233,6 @@ class Store:
         with self.lock:
             self.compiles += 1
 
-    def remember(self, key: Hashable, program: Program) -> Program:
-        """Return the program with this print, which is `program` if it is new."""
-        with self.lock:
-            found = self.prints.setdefault(key, program)
-            self.shared += found is not program
-        return found
-
-    def evaluator(self, key: Hashable, new: Evaluator) -> Evaluator:
-        """Return the evaluator with this key, which is `new` if there was none."""
-        with self.lock:
-            found = self.evaluators.setdefault(key, new)
-            found.used = self.clock()
-            if found is new:
-                self.compiles += 1
-            else:
-                self.shared += 1
-        self.trim()
-        return found
-
     def missed(self, reason: str) -> None:
         """Count a miss and keep its reason."""
         self.misses += 1
@@ -288,8 +264,6 @@ class Store:
                 yield from ((one.used, each, signed) for signed, one in each.items())
             else:
                 yield used, self.entries, key
-        for key, evaluator in self.evaluators.items():
-            yield evaluator.used, self.evaluators, key
 
     def _drop(self, table: dict[_K, _D]) -> None:
         # Linear in the table, but only when it is full; a direct call writes a number.
@@ -301,13 +275,12 @@ class Store:
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
-        programs = len(self._programs()) + len(self.evaluators)
         constants = sum(
             getattr(array, "nbytes", 0)
             for one in self._specializations()
             for array in (one.runner.extra if isinstance(one.runner, Bound) else ())
         )
-        return programs * _BYTES_A_PROGRAM + constants
+        return len(self._programs()) * _BYTES_A_PROGRAM + constants
 
     def _specializations(self) -> list[Specialization]:
         entries = self.entries.values()
@@ -339,18 +312,13 @@ class Store:
     def clear_programs(self) -> None:
         """Drop the programs of operators; functions stay traced."""
         with self.lock:
-            for table in (self.entries, self.evaluators, self.prints, self.families):
-                table.clear()
+            self.entries.clear()
+            self.families.clear()
 
     def clear(self) -> None:
         """Drop everything and count from zero."""
         with self.lock:
-            for table in (
-                *(self.entries, self.primals, self.families),
-                *(self.evaluators, self.prints),
-            ):
-                table.clear()
-            for table in self.others:
+            for table in (self.entries, self.primals, self.families, *self.others):
                 table.clear()
             clear_notes()
             self.hits = self.misses = self.compiles = self.shared = 0

@@ -17,10 +17,8 @@ from hotk._core import (
     Tracer,
     Unrecognized,
     equations,
-    fingerprint,
     function_name,
     in_trace,
-    inner_constants,
     same_once_moved,
     same_program,
     trace_context,
@@ -40,10 +38,8 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._checks import check_output
-from ._joined import TracedFunction, join, make_program
-from ._lifted import LiftedProgram
-from ._opaque import lifted
-from ._plan import Fallback, Plan, first_line, raised_by_user
+from ._joined import TracedFunction, join, join_derived, make_program
+from ._plan import Fallback, first_line, raised_by_user
 from ._program import Primal, Program, Runner, Types, types_of
 from ._reasons import what_is_new
 from ._store import STORE
@@ -126,10 +122,17 @@ def make_runner(call: Call, types: Types) -> Runner:
     what = _what_is_new(call, types)
     traced = trace_function(call)
     STORE.missed(what)
+    make = lambda: own_program(call, types, traced)
     try:
-        return join(call, traced, lambda: own_program(call, types, traced))
+        return join(call, traced, make)
     except Unrecognized:
-        return share(own_program(call, types, traced), call)
+        program = make()
+    if program.first is None:
+        program.trace(call, call.captured, call.inputs.arrays)
+    assert program.first is not None
+    if call.options.definition.static_arrays:
+        return program
+    return join_derived(call, program.first, program.plan, lambda: program)
 
 
 def trace_function(call: Call) -> TracedFunction:
@@ -264,21 +267,3 @@ def check_numpy(
     ):
         raise Fallback(NUMPY_COMPUTES)
     primal.checked.add(key)
-
-
-def share(program: Program, call: Call) -> Program | LiftedProgram:
-    """Return a compiled program that computes the same, or `program` if none does."""
-    if program.first is None:
-        program.trace(call, call.captured, call.inputs.arrays)
-    traced = program.first
-    assert traced is not None
-    if inner_constants(traced.closed):
-        return lifted(traced, Plan(program.mode, program.why, program.block))
-    try:
-        key, _ = fingerprint(traced.closed, lift=False)
-    except Unrecognized:
-        return program
-    lengths = (len(call.captured), len(call.inputs.arrays))
-    name = call.options.definition.name
-    what = (name, lengths, trace_context(), traced.out_tree)
-    return STORE.remember((what, key), program)
