@@ -325,6 +325,25 @@ _MEMORY = [
         ),
     ),
     Flaw(
+        "the signatures of one function have no bound",
+        STORE,
+        "len(ages) > self.max_entries",
+        "len(self.entries) > self.max_entries",
+        within(
+            "promises/test_bounded_memory", "one_function_of_many_shapes_is_bounded"
+        ),
+    ),
+    Flaw(
+        "a program that is only run is differentiated",
+        STORE,
+        "                found.shared = runner is not found.program\n",
+        "",
+        within(
+            "promises/test_one_program",
+            "an_operator_beside_a_derivative_rule_has_its_own_derivatives",
+        ),
+    ),
+    Flaw(
         "what was used last goes first",
         STORE,
         "_, table, key = min(ages,",

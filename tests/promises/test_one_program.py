@@ -239,7 +239,7 @@ def rounded(x):
     return jnp.round(2 * x) + x**3
 
 
-rounded.defjvp(lambda xs, ts: (rounded(*xs), ts[0] * 3 * xs[0] ** 2))
+rounded.defjvp(lambda xs, ts: (rounded(*xs), ts[0] * (2 + 3 * xs[0] ** 2)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
