@@ -130,8 +130,6 @@ def make_runner(call: Call, types: Types) -> Runner:
     if program.first is None:
         program.trace(call, call.captured, call.inputs.arrays)
     assert program.first is not None
-    if call.options.definition.static_arrays:
-        return program
     return join_derived(call, program.first, program.plan, lambda: program)
 
 

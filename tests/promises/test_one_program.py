@@ -365,6 +365,18 @@ def test_a_number_beside_a_derivative_rule_compiles_twice_at_most(maker):
     assert hotk.cache_info().compiles <= 4
 
 
+def test_a_number_in_a_sparse_derivative_compiles_twice_at_most():
+    i, j = np.array([0, 1, 2, 0]), np.array([1, 2, 2, 2])
+    hotk.clear_cache()
+    for c in (0.7, 0.9, 1.1, -0.3, 0.7):
+        f = lambda x, c=c: c * jnp.sum(x[i] ** 2 * x[j] ** 3)
+        assert close(hotk.sparse_hessian(f, X).todense(), jax.hessian(f)(X)), c
+    assert hotk.cache_info().compiles <= 2
+    for k in (0, 1, 2):  # other indices of the same structure are other functions
+        f = lambda x, k=k: jnp.sum(x[i] ** 2 * x[(j + k) % 3] ** 3)
+        assert close(hotk.sparse_hessian(f, X).todense(), jax.hessian(f)(X)), k
+
+
 def test_an_operator_beside_a_derivative_rule_has_its_own_derivatives():
     make = a_straight_through_rule()
     for c in (0.7, 0.9, 1.1):
