@@ -24,6 +24,9 @@ OPEN = frozenset(
 )
 
 
+RuleKey = Callable[[JaxprEqn], Hashable]
+
+
 class Number(NamedTuple):
     """A number that is written into a program: as JAX has it, and its bits.
 
@@ -51,7 +54,7 @@ class CanonicalForm(NamedTuple):
 
 
 def canonical_form(
-    closed: ClosedJaxpr, movable: int, rule_key: Callable[[JaxprEqn], Hashable]
+    closed: ClosedJaxpr, movable: int, rule_key: RuleKey | None
 ) -> CanonicalForm:
     """Return the canonical form of a program.
 
@@ -64,7 +67,9 @@ def canonical_form(
         movable: How many of its first inputs may be left out or change places. Its
             constants are movable as well: they follow those inputs.
         rule_key: From the equation of a function with its own derivative to what its
-            rules are known by.
+            rules are known by; `None` if the program is only run, and not
+            differentiated: then its rules do not count, and its body is read as part
+            of the whole.
 
     Raises:
         Unrecognized: If a parameter or a rule cannot be compared by value.
@@ -113,7 +118,7 @@ class _Reader(KeyWriter):
 
     exact = 0
 
-    def __init__(self, rule_key: Callable[[JaxprEqn], Hashable]) -> None:
+    def __init__(self, rule_key: RuleKey | None) -> None:
         super().__init__()
         self.rule_key = rule_key
         self.inputs: list[int] = []
@@ -135,7 +140,7 @@ class _Reader(KeyWriter):
         self, equation: JaxprEqn, path: Path = (), skipped: tuple[str, ...] = ()
     ) -> None:
         key, name, parameters = self.key, equation.primitive.name, equation.params
-        if name in CUSTOM:
+        if name in CUSTOM and self.rule_key is not None:
             # Equal bodies with other rules have other derivatives:
             # `test_equal_bodies_with_other_rules_are_other_functions`.
             key.append(self.rule_key(equation))
@@ -148,14 +153,16 @@ class _Reader(KeyWriter):
                 bits = np.int32(start).tobytes()
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
             skipped = (*skipped, "start_indices", "limit_indices")
-        closed_off = traits_of(equation).program not in OPEN
+        is_open = OPEN if self.rule_key is not None else {*OPEN, Program.RULED}
+        closed_off = traits_of(equation).program not in is_open
         # A counter, as such programs may stand inside each other.
         self.exact += closed_off
         super().parameters(equation, path, skipped)
         self.exact -= closed_off
 
     def parameter(self, value: object, path: Path) -> None:
-        if type(value).__module__.partition(".")[0] == "hotk":
+        own = type(value).__module__.partition(".")[0] == "hotk"
+        if own and self.rule_key is not None:
             # A rule of `hotk.rule` holds a function of the user, as it was made.
             raise Unrecognized("a derivative rule of the user")
         super().parameter(value, path)

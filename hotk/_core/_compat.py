@@ -90,6 +90,14 @@ try:
 except ImportError:  # pragma: no cover
     CONVERTED = ()
 
+# Of Equinox: the structure of what an operation with any result returns.
+try:
+    from equinox.internal._primitive import Flatten as _Flatten
+
+    RESULT_TREES: tuple[type, ...] = (_Flatten,)
+except ImportError:  # pragma: no cover
+    RESULT_TREES = ()
+
 # What JAX raises when Python asks a tracer for its value.
 NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,

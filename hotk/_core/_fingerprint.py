@@ -6,7 +6,16 @@ from typing import Protocol, TypeAlias
 import jax
 import numpy as np
 
-from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var
+from ._compat import (
+    RESULT_TREES,
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Tracer,
+    Var,
+)
 from ._primitives import CUSTOM
 from ._types import Leaf
 
@@ -164,6 +173,8 @@ class KeyWriter:
                 self.parameter(item, (*path, name))
         elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
             key.append(content(value))
+        elif isinstance(value, RESULT_TREES):  # it follows from the other parameters
+            key.append(type(value))
         elif isinstance(value, float):
             key.append((float, value.hex()))  # `-0.0 == 0.0`, and `nan != nan`
         else:

@@ -122,7 +122,7 @@ def _apply(
 
     if equation.primitive.name == "slice":
         return [_slice(inputs[0], parameters, here, values)]
-    if kind is Program.CALL:
+    if kind in (Program.CALL, Program.RULED):  # the latter if rules do not count
         # In place: as a captured array, the number has no place among its operands.
         return program("jaxpr" if "jaxpr" in parameters else "call_jaxpr")(*inputs)
     if kind is Program.CHECKPOINT:

@@ -8,6 +8,9 @@ from ._reads import Chain, Reads, reads_of
 
 
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+# `super().name` is one instruction from Python 3.12 on. It begins no chain: what stands
+# before it goes into `super`.
+_READ = _ATTRIBUTE | {"LOAD_SUPER_ATTR"}
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_WRITE = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ATTRIBUTE_WRITE = frozenset({"STORE_ATTR", "DELETE_ATTR"})
@@ -107,17 +110,17 @@ class CodeFacts:
                 self.writes = f"the nonlocal `{name}`"
             elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
                 self.writes = f"an attribute `{name}`"
-            elif operation in _ATTRIBUTE and name in METADATA:
+            elif operation in _READ and name in METADATA:
                 self.reads_metadata = True
-            elif operation in _ATTRIBUTE and _sets_a_field(outer, name):
+            elif operation in _READ and _sets_a_field(outer, name):
                 pass  # of the new object, in `__init__` of a frozen dataclass
-            elif operation in _ATTRIBUTE and (name in _MEMORY or is_hidden(name)):
+            elif operation in _READ and (name in _MEMORY or is_hidden(name)):
                 self.writes = f"or reads `{name}`, which hotk cannot track"
             elif operation == "IMPORT_NAME":
                 # The level of a relative import is loaded two instructions before.
                 level = instructions[at - 2].argval
                 imports["." * level + name if isinstance(level, int) else "."] = None
-            if name in _BY_NAME and (operation in _GLOBAL or operation in _ATTRIBUTE):
+            if name in _BY_NAME and (operation in _GLOBAL or operation in _READ):
                 self.reads_by_name = True
         for constant in code.co_consts:
             self.hidden_names = self.hidden_names or _holds_hidden(constant)
@@ -187,16 +190,34 @@ def facts_of(code: types.CodeType) -> CodeFacts:
     if known is not None and known[0] is code:
         return known[1]
     library = is_library_file(code.co_filename)
-    value = (code, library)
+    names = numbered_arguments(code)
+    plain = code
+    if names:
+        plain = code.replace(
+            co_varnames=tuple(names.get(n, n) for n in code.co_varnames)
+        )
+    value = (plain, library)
     facts = _BY_VALUE.get(value)
     if facts is None:
         if len(_BY_VALUE) >= _LIMIT:
             _BY_VALUE.clear()
-        facts = _BY_VALUE.setdefault(value, CodeFacts(code, library))
+        facts = _BY_VALUE.setdefault(value, CodeFacts(plain, library))
     if len(_BY_IDENTITY) >= _LIMIT:
         _BY_IDENTITY.clear()
     _BY_IDENTITY[id(code)] = (code, facts)
     return facts
+
+
+def numbered_arguments(code: types.CodeType) -> dict[str, str]:
+    """Return names for the arguments that beartype names by the `id` of an object.
+
+    It writes the code that checks types anew for each decorated function, with defaults
+    for what it compares with: these are told apart by their places.
+    """
+    if not code.co_filename.startswith("<@beartype("):
+        return {}
+    named = [n for n in code.co_varnames if n.startswith("__beartype_object_")]
+    return {name: f"object {i}" for i, name in enumerate(named)}
 
 
 def is_library_function(value: types.FunctionType) -> bool:

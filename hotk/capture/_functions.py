@@ -9,7 +9,7 @@ from typing import Final
 import jax
 
 from ._captured_type import CapturedType, register
-from ._code import CodeFacts, facts_of, is_library_function
+from ._code import CodeFacts, facts_of, is_library_function, numbered_arguments
 from ._library import is_library_module, is_library_name
 from ._mappings import visit_dict
 from ._parts import guard_read, visit_read
@@ -100,8 +100,9 @@ def _visit_defaults(walk: Walk, value: FunctionType, facts: CodeFacts) -> None:
     for i, default in enumerate(defaults):
         name = code.co_varnames[first + i] if first >= 0 else str(i)
         visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
+    others = numbered_arguments(code) if keywords else {}
     for name, default in keywords.items():
-        walk.key.append(name)
+        walk.key.append(others.get(name, name))
         visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
     if not facts.library:
         visit_dict(walk, value.__dict__)

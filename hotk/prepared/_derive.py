@@ -1,13 +1,13 @@
 """`derive`: the one place where the formula of an operator meets a function."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import Leaf, Point, settings_for
+from hotk._core import Leaf, Point, PyTreeDef, settings_for
 from hotk.mode import FORWARD_OVER_FORWARD, Nested
 from hotk.primitive import with_forward_rules
 
@@ -31,9 +31,22 @@ class Evaluation(Protocol):
         ...
 
 
+class Derived(NamedTuple):
+    """The program of an operator itself: it is run, and not differentiated.
+
+    Attributes:
+        jit: From the captured arrays and those of the arguments to the leaves of the
+            result.
+        out_tree: The structure of the result.
+    """
+
+    jit: Callable[..., Sequence[Leaf]]
+    out_tree: PyTreeDef
+
+
 def derive(
     call: Call,
-    evaluation: Evaluation | None,
+    evaluation: Evaluation | Derived | None,
     captured: Sequence[Leaf],
     arrays: Sequence[Leaf],
     plan: Plan,
@@ -42,11 +55,14 @@ def derive(
 
     Args:
         call: The function and the structure of its arguments.
-        evaluation: Evaluates the function; `None` to run the function itself.
+        evaluation: Evaluates the function; `None` to run the function itself. Or what
+            the operator was derived to before.
         captured: In place of the captured arrays.
         arrays: In place of the arrays among the arguments.
         plan: The mode to use, and how.
     """
+    if isinstance(evaluation, Derived):
+        return evaluation.out_tree.unflatten(evaluation.jit(*captured, *arrays))
     leaves, direction, args = call.unflatten(arrays)
     point, differentiated = call.point(leaves)
     point = jax.tree.map(jnp.asarray, point)

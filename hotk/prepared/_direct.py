@@ -87,6 +87,8 @@ def _by_stages(
     entry = STORE.entries.get(call.store_key)
     stage = before = 0 if entry is None else entry.stage
     reason = "" if entry is None else entry.reason
+    if entry is not None:
+        entry.used = STORE.clock()
     always = options.definition.static_arrays
     moving = (*call.captured, *call.inputs.arrays)
     if stage != OPAQUE and always and any(is_static(a, always) for a in moving):

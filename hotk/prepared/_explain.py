@@ -203,7 +203,7 @@ def _remembered(f: Function) -> tuple[int, str] | None:
         return None
     mine = tuple(walk.key)
     known = [e for key, e in list(STORE.entries.items()) if _holds(key, mine)]
-    known = [e for e in known if e.stage or e.programs or e.runners]
+    known = [e for e in known if e.stage or e.specializations]
     if not known:
         return (OPAQUE, WRITES) if is_known_to_write(f) else None
     last = max(known, key=lambda entry: entry.used)

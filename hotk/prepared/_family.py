@@ -22,6 +22,8 @@ from hotk._core import (
     PyTreeDef,
     Unrecognized,
     canonical_form,
+    inlined,
+    inner_constants,
     jaxpr_as_fun,
     pruned,
     with_numbers,
@@ -51,13 +53,24 @@ class Member(NamedTuple):
     captured: int
 
     @staticmethod
-    def of(closed: ClosedJaxpr, count: int) -> "Member":
+    def of(closed: ClosedJaxpr, count: int, *, only_run: bool = False) -> "Member":
         """Read a program whose first `count` inputs are captured arrays.
+
+        Args:
+            closed: The program.
+            count: How many arrays are captured.
+            only_run: Whether nothing differentiates it, so that its rules do not count.
 
         Raises:
             Unrecognized: If the program has no canonical form.
         """
-        return Member(closed, canonical_form(closed, count, rule_key), count)
+        # What is only run keeps nothing of the rules alive, which are the user's.
+        if only_run or inner_constants(closed):
+            closed = inlined(closed, keep_rules=not only_run)
+            if inner_constants(closed):
+                raise Unrecognized("a rule that has captured an array")
+        rules = None if only_run else rule_key
+        return Member(closed, canonical_form(closed, count, rules), count)
 
     def is_plain(self) -> bool:
         """Whether the program takes all captured arrays in order, and has no others."""

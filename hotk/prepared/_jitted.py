@@ -1,6 +1,7 @@
 """`jitted`: `jax.jit` for functions of hotk, whose compilations are counted."""
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
@@ -43,15 +44,20 @@ def jitted(
     @functools.lru_cache(_MOST_PROGRAMS)
     def jitted_for(settings: tuple[Hashable, ...], compiler: Options) -> Any:
         del settings
+        compiled = itertools.count(1)
 
         # `jax.jit` shares the trace of a function, so this one is made for each as well
         @functools.wraps(function)
         def body(*args: PyTree, **keywords: PyTree) -> PyTree:
             if is_outermost():
                 STORE.compiled()
+                # JAX itself keeps a program for each of thousands of shapes.
+                if next(compiled) % _MOST_PROGRAMS == 0:
+                    result.clear_cache()
             return function(*args, **keywords)
 
-        return jax.jit(body, compiler_options=dict(compiler), **options)
+        result: Any = jax.jit(body, compiler_options=dict(compiler), **options)
+        return result
 
     def find(*given: PyTree) -> Any:
         compiler = compiler_options(quickly is not None)

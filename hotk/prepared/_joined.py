@@ -1,15 +1,13 @@
 """From the traced program of a function to what runs an operator of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from hotk._core import (
     PASSED_ON,
-    ClosedJaxpr,
     Leaf,
     Unrecognized,
-    inlined,
-    inner_constants,
+    jaxpr_as_fun,
     trace_context,
     unkeyed_setting,
 )
@@ -17,9 +15,9 @@ from hotk.capture import Opaque, TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
-from ._derive import Evaluation
-from ._family import Bound, Member, SharedFunction
-from ._plan import Fallback, first_line, may_try, plans
+from ._derive import Derived, Evaluation
+from ._family import Bound, Member, SharedFunction, Variant
+from ._plan import Fallback, Plan, first_line, may_try, plans
 from ._program import Primal, Program, Runner, types_of
 from ._store import STORE
 from .warnings import warn_if_nested
@@ -60,41 +58,89 @@ def join(
     if call.options.definition.static_arrays:
         # A shared program takes constants and numbers as arguments, indices among them.
         raise Unrecognized("the structure of its result is that of indices")
-    member = _member(traced.program.closed, len(call.captured))
+    member = Member.of(traced.program.closed, len(call.captured))
+    out_tree = traced.program.out_tree
+
+    def make(variant: Variant, captured: Sequence[Leaf]) -> Program:
+        return make_program(call, traced, SharedFunction(variant, out_tree), captured)
+
+    runner = _join(call, member, (out_tree,), own, make)
+    if call.pinned and traced.primal is not None:
+        # The program of the function holds these arrays, what is made of it does not.
+        STORE.forget(call.key, traced.primal)
+    return runner
+
+
+def join_derived(
+    call: Call,
+    traced: TracedProgram,
+    plan: Plan,
+    own: Callable[[], Program] | None = None,
+) -> Runner:
+    """Find or make what runs an operator of a function that joins no family.
+
+    That is one whose derivative rules cannot be compared: the user's, or those of a
+    library that hold more than arrays. The program of its operator is in a family
+    nevertheless, as its rules have been applied already; it is run, and never
+    differentiated. So another number costs a trace of the operator and no compile.
+
+    Args:
+        call: The call.
+        traced: The operator of it, traced.
+        plan: The mode that it was traced in.
+        own: Makes the program that is the function's own, if it can have one.
+    """
+    count, out_tree = len(call.captured), traced.out_tree
+
+    def program(jit: Callable[..., list[Leaf]], captured: Sequence[Leaf]) -> Program:
+        types = types_of(captured, call.inputs.arrays)
+        evaluation = Derived(jit, out_tree)
+        return Program(call.options, evaluation, call.tree, plan, None, types)
+
+    make = lambda variant, captured: program(variant.jit, captured)
+    try:
+        member = Member.of(traced.closed, count, only_run=True)
+        return _join(call, member, ("derived", out_tree), own, make)
+    except Unrecognized:
+        if own is not None:
+            return own()
+        return program(jaxpr_as_fun(traced.closed), call.captured)
+
+
+def _join(
+    call: Call,
+    member: Member,
+    what: tuple[Hashable, ...],
+    own: Callable[[], Program] | None,
+    make: Callable[[Variant, Sequence[Leaf]], Program],
+) -> Program | Bound:
+    """Find or make the program of a call in a family of programs.
+
+    Args:
+        call: The call.
+        member: A program of the call: of its function, or of the operator.
+        what: What tells apart the operators made of one program.
+        own: Makes the program that is the function's own, if it can have one.
+        make: Makes another program, of a variant and what goes into it besides the
+            arguments.
+    """
     # The size of a named axis is a number in a program, and so are settings: each
     # context has families of its own (`a_named_axis_has_the_size_of_the_call`).
     family = STORE.family((trace_context(), unkeyed_setting(), member.form.key))
     variant = family.variant(member)
     bound = Bound(member, variant, call.captured, call.pinned)
     captured = bound.arrange(call.captured)
-    out_tree = traced.program.out_tree
     plain = own is not None and member.is_plain() and not variant.open
     inputs = call.inputs
     asked = (call.options, call.tree, tuple(inputs.statics), inputs.castable)
-    key = (asked, out_tree, plain, types_of(captured, inputs.arrays))
+    key = (asked, *what, plain, types_of(captured, inputs.arrays))
     program = variant.programs.get(key)
     if program is not None:
         STORE.joined()
     else:
-        if plain and own is not None:
-            new = own()
-        else:
-            shared = SharedFunction(variant, out_tree)
-            new = make_program(call, traced, shared, captured)
+        new = own() if plain and own is not None else make(variant, captured)
         program = variant.programs.setdefault(key, new)
-    if call.pinned and traced.primal is not None:
-        # The program of the function holds these arrays, what is made of it does not.
-        STORE.forget(call.key, traced.primal)
     return program if plain else bound.bind(program)
-
-
-def _member(closed: ClosedJaxpr, count: int) -> Member:
-    """Read the program of a function whose first inputs are its captured arrays."""
-    if inner_constants(closed):
-        closed = inlined(closed, keep_rules=True)
-        if inner_constants(closed):
-            raise Unrecognized("a rule that has captured an array")
-    return Member.of(closed, count)
 
 
 def make_program(

@@ -21,8 +21,6 @@ from hotk._core import (
     function_name,
     function_place,
     in_trace,
-    inlined,
-    inner_constants,
     message,
     tracers_inside,
 )
@@ -34,8 +32,7 @@ from ._call import Call
 from ._derive import derive
 from ._family import Bound
 from ._inputs import sort_inputs
-from ._joined import TracedFunction, join
-from ._lifted import LiftedProgram
+from ._joined import TracedFunction, join, join_derived
 from ._options import Options
 from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
 from ._program import Program, Runner, types_of
@@ -139,10 +136,10 @@ def call_opaque(
     try:
         facts = Facts.of(traced.closed.jaxpr)
         runner = join(call, TracedFunction(None, traced, facts))
-        if isinstance(runner, Bound):
-            _keep(runner.program)
     except (Unrecognized, Fallback):  # or no mode works, which is said below
         runner = derived(call)
+    if isinstance(runner, Bound):
+        _keep(runner.program)
     # Timed before it is compiled: that happens once, and the warning is of each call.
     warn_if_opaque_again(
         options.definition.call(),
@@ -168,12 +165,8 @@ def _signature(call: OpaqueCall) -> int:
 
 def _keep(program: Program) -> None:
     """Let the store know that a program is in use: it drops what no entry holds."""
-    key = (OpaqueCall, program)
-    entry = STORE.entries.get(key)
-    if entry is None:
-        STORE.entry(key).programs[program.types, program.context] = program
-    else:
-        entry.used = STORE.clock()
+    key, signed = (OpaqueCall, program), (program.types, program.context)
+    STORE.add(key, signed, program=program)
 
 
 def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:
@@ -199,20 +192,13 @@ def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:
     return traced
 
 
-def derived(call: Call) -> LiftedProgram:
-    """Trace the operator of a function that was traced; its constants are arguments.
+def derived(call: Call) -> Runner:
+    """Trace the operator of a function that was traced, and return what runs it.
 
     It is for programs of functions that cannot be told from others to be derived.
     """
     plan, traced = first_that_works(call, lambda plan: staged(call, plan))
-    return lifted(traced, plan)
-
-
-def lifted(traced: TracedProgram, plan: Plan) -> LiftedProgram:
-    """Take the constants out of a program, those of jitted functions in it as well."""
-    if inner_constants(traced.closed):
-        traced = TracedProgram(inlined(traced.closed), traced.out_tree)
-    return LiftedProgram(traced, plan)
+    return join_derived(call, traced, plan)
 
 
 def first_that_works(

@@ -134,18 +134,20 @@ class Operator:
         setting = unkeyed_setting()
         known = (options, shape, castable, orders, setting, 0, *placed, *key)
         entry = _ENTRIES.get(known)
-        if entry is None or entry.only is None:
+        only = None if entry is None else entry.only
+        runner = None if only is None else only.runner
+        if only is None or runner is None:
             return call_slowly(options, f, x, rest, walk)
-        if entry.shared:  # not to be differentiated: its derivative rules may differ
+        if only.shared:  # not to be differentiated: its derivative rules may differ
             for array in (*captured, *arrays):
                 if type(array) is not ARRAY and isinstance(array, Tracer):
                     return call_slowly(options, f, x, rest, walk)
-        entry.used = STORE.clock()
+        only.used = STORE.clock()
         SLOT.source = (_derive_again, options, f, x, rest)
         result: PyTree = None
         fits = True
         try:
-            result = entry.only.jit(*captured, *arrays)
+            result = runner.jit(*captured, *arrays)
         except Mismatch:
             fits = False
         except RuntimeError as error:

@@ -28,7 +28,7 @@ from hotk.mode import AbstractMode, Facts
 from hotk.primitive import check_linear
 
 from ._call import Call
-from ._derive import Evaluation, derive
+from ._derive import Derived, Evaluation, derive
 from ._options import Options
 from ._plan import Plan
 from ._slot import IndirectJit, Mismatch
@@ -188,7 +188,7 @@ class Program:
     def __init__(
         self,
         options: Options,
-        evaluation: Evaluation | None,
+        evaluation: Evaluation | Derived | None,
         tree: PyTreeDef,
         plan: Plan,
         facts: Facts | None,

@@ -16,7 +16,6 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._joined import TracedFunction, join
-from ._lifted import LiftedProgram
 from ._opaque import derived
 from ._plan import Fallback
 from ._program import Runner, types_of
@@ -46,11 +45,10 @@ def find_small(call: Call) -> Runner:
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
         raise Fallback(NEEDS_CONTENT)
     types = (types_of(captured, arrays), trace_context())
-    entry = STORE.entries.get(call.store_key)
-    runner = None if entry is None else entry.by_content.get(types)
-    if runner is not None:
+    known = STORE.known(call.store_key, types)
+    if known is not None and known.runner is not None:
         STORE.hits += 1
-        return runner
+        return known.runner
     name = call.options.definition.name
     STORE.missed(f"{name}({function_name(call.f)}): {NEEDS_CONTENT}")
     if any(array is not None for array in call.numpy_inputs()):
@@ -62,7 +60,7 @@ def find_small(call: Call) -> Runner:
         runner = join(call, traced)
     except Unrecognized:
         runner = _derive(call, traced)
-    STORE.entry(call.store_key).by_content[types] = runner
+    STORE.add(call.store_key, types, runner=runner)
     return runner
 
 
@@ -84,7 +82,7 @@ def _trace(call: Call) -> TracedFunction:
     return TracedFunction(None, program, facts)
 
 
-def _derive(call: Call, traced: TracedFunction) -> LiftedProgram:
+def _derive(call: Call, traced: TracedFunction) -> Runner:
     """Trace the operator in the first mode that exists."""
     call.traced = traced.program
     try:

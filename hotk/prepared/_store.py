@@ -2,15 +2,14 @@
 
 import html
 import itertools
+import operator
 import threading
 from collections import deque
-from collections.abc import Hashable
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from hotk._core import bytes_name, html_table, text_table
 
-from ._evaluator import Evaluator
 from ._family import Bound, Family
 from ._program import Primal, Program, Runner, Types
 from .warnings import clear_notes
@@ -28,39 +27,43 @@ Signed: TypeAlias = tuple[Types, Hashable]
 """Types of what goes in, and the settings of JAX that a trace depends on."""
 
 
+class Specialization:
+    """An operator of a function at one signature.
+
+    Attributes:
+        program: The program of the function itself.
+        runner: What runs a call: that program, or one that is shared with others.
+        shared: Whether the runner is another function's program: to be run, and not to
+            be differentiated.
+        used: When it was used last, by the clock of the store.
+    """
+
+    __slots__ = ("program", "runner", "shared", "used")
+
+    def __init__(self) -> None:
+        self.program: Program | None = None
+        self.runner: Runner | None = None
+        self.shared = False
+        self.used = 0
+
+
 class Entry:
-    """What is known under one key: programs by signature, or how to go on.
+    """What is known under one key: a program for each signature, or how to go on.
 
     Attributes:
         only: What runs a call, while one signature is known: a direct call takes it
             without asking for types, which JAX compares in C++.
-        runners: What runs a call, by types and settings.
-        by_content: The same where some captured arrays are static by content.
-        programs: The programs of the function itself, by types and settings.
-        shared: Whether `only` is another function's program: to be run, and not to be
-            differentiated.
+        specializations: What is known of each signature, by types and settings.
         stage: The stage that works: 0 until one has failed.
         reason: Why the ones before do not.
-        used: When it was used last, by the clock of the store.
+        used: When it was looked up last, by the clock of the store.
     """
 
-    __slots__ = (
-        "by_content",
-        "only",
-        "programs",
-        "reason",
-        "runners",
-        "shared",
-        "stage",
-        "used",
-    )
+    __slots__ = ("only", "reason", "specializations", "stage", "used")
 
     def __init__(self) -> None:
-        self.only: Runner | None = None
-        self.programs: dict[Signed, Program] = {}
-        self.runners: dict[Signed, Runner] = {}
-        self.by_content: dict[Signed, Runner] = {}
-        self.shared = False
+        self.only: Specialization | None = None
+        self.specializations: dict[Signed, Specialization] = {}
         self.stage = 0
         self.reason = ""
         self.used = 0
@@ -99,9 +102,9 @@ class CacheInfo(NamedTuple):
         traces: How often the body of a user's function was traced.
         compiles: How many programs were compiled.
         shared: Misses whose traced program was there already: nothing was compiled.
-        entries: Keys in the store.
+        entries: How many signatures of functions are known, over all functions.
         bytes: Estimated memory of the compiled programs.
-        evictions: Keys dropped to stay within the bounds.
+        evictions: Entries dropped to stay within the bounds.
         reasons: The last misses, newest last: operator, function and why, as in
             "hvp(loss): cell `rate`: 0.1 -> 0.2".
     """
@@ -133,7 +136,7 @@ class CacheInfo(NamedTuple):
 
 
 class Store:
-    """Programs by key, the least recently used dropped first.
+    """Programs by key and signature, the least recently used dropped first.
 
     Reading takes no lock; what is written is written under one, and no code of the
     user runs while it is held.
@@ -142,10 +145,7 @@ class Store:
     def __init__(self) -> None:
         self.entries: dict[Key, Entry] = {}
         self.primals: dict[Hashable, Primal] = {}
-        self.evaluators: dict[Hashable, Evaluator] = {}
         self.families: dict[Hashable, Family] = {}
-        # By what they compute; they live as long as an entry has them.
-        self.prints: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
         self.others: list[Clearable] = []  # tables of floors above, cleared with these
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
@@ -162,6 +162,37 @@ class Store:
             entry.used = self.clock()  # before `trim`, which drops the oldest
         self.trim()
         return entry
+
+    def known(self, key: Key, signed: Signed) -> Specialization | None:
+        """Return what is known of a signature, which counts as a use of it."""
+        entry = self.entries.get(key)
+        found = None if entry is None else entry.specializations.get(signed)
+        if found is not None:
+            found.used = self.clock()
+        return found
+
+    def add(
+        self,
+        key: Key,
+        signed: Signed,
+        *,
+        program: Program | None = None,
+        runner: Runner | None = None,
+    ) -> Specialization:
+        """Add what is known of a signature; of two programs the first one stays."""
+        with self.lock:
+            entry = self.entries.setdefault(key, Entry())
+            found = entry.specializations.setdefault(signed, Specialization())
+            entry.used = found.used = self.clock()
+            found.program = found.program or program
+            if runner is not None:
+                found.shared = runner is not found.program
+                found.runner = runner
+            each = entry.specializations.values()
+            running = [one for one in each if one.runner is not None]
+            entry.only = running[0] if len(running) == 1 else None
+        self.trim()
+        return found
 
     def primal(self, key: Hashable) -> Primal:
         """Return the function traced under a key, a new one if there is none."""
@@ -202,38 +233,37 @@ class Store:
         with self.lock:
             self.compiles += 1
 
-    def remember(self, key: Hashable, program: Program) -> Program:
-        """Return the program with this print, which is `program` if it is new."""
-        with self.lock:
-            found = self.prints.setdefault(key, program)
-            self.shared += found is not program
-        return found
-
-    def evaluator(self, key: Hashable, new: Evaluator) -> Evaluator:
-        """Return the evaluator with this key, which is `new` if there was none."""
-        with self.lock:
-            found = self.evaluators.setdefault(key, new)
-            found.used = self.clock()
-            if found is new:
-                self.compiles += 1
-            else:
-                self.shared += 1
-            if len(self.evaluators) > self.max_entries:
-                self._drop(self.evaluators)
-        return found
-
     def missed(self, reason: str) -> None:
         """Count a miss and keep its reason."""
         self.misses += 1
         self.reasons.append(reason)
 
     def trim(self) -> None:
-        """Drop the least recently used entries until the bounds hold."""
+        """Drop what was used longest ago until the bounds hold.
+
+        A signature counts as a whole function does: one function of arrays of many
+        shapes has as many programs as many functions have.
+        """
+        dropped: list[object] = []  # let go of without the lock: it may hold the user's
         with self.lock:
-            while len(self.entries) > 1 and (
-                len(self.entries) > self.max_entries or self.bytes() > self.max_bytes
+            while len(ages := list(self._ages())) > 1 and (
+                len(ages) > self.max_entries or self.bytes() > self.max_bytes
             ):
-                self._drop(self.entries)
+                _, table, key = min(ages, key=operator.itemgetter(0))
+                dropped.append(oldest := table.pop(key))
+                self.evictions += 1
+                if isinstance(oldest, Specialization):
+                    oldest.runner = None  # `only` of its entry runs it no more
+
+    def _ages(self) -> Iterator[tuple[int, dict[Any, Any], Hashable]]:
+        """Return when each thing that holds a program was used, and where it stands."""
+        for key, entry in self.entries.items():
+            each = entry.specializations
+            used = max([entry.used, *(one.used for one in each.values())])
+            if len(each) > 1:
+                yield from ((one.used, each, signed) for signed, one in each.items())
+            else:
+                yield used, self.entries, key
 
     def _drop(self, table: dict[_K, _D]) -> None:
         # Linear in the table, but only when it is full; a direct call writes a number.
@@ -245,23 +275,23 @@ class Store:
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
-        programs = len(self._programs()) + len(self.evaluators)
         constants = sum(
             getattr(array, "nbytes", 0)
-            for entry in self.entries.values()
-            for runner in entry.by_content.values()
-            for array in (runner.extra if isinstance(runner, Bound) else ())
+            for one in self._specializations()
+            for array in (one.runner.extra if isinstance(one.runner, Bound) else ())
         )
-        return programs * _BYTES_A_PROGRAM + constants
+        return len(self._programs()) * _BYTES_A_PROGRAM + constants
+
+    def _specializations(self) -> list[Specialization]:
+        entries = self.entries.values()
+        return [one for entry in entries for one in entry.specializations.values()]
 
     def _programs(self) -> set[int]:
         """Return the identities of the programs that entries hold, each once."""
-        identities: set[int] = set()
-        for entry in self.entries.values():
-            identities.update(map(id, entry.programs.values()))
-            both = (*entry.runners.values(), *entry.by_content.values())
-            identities.update(id(getattr(runner, "program", runner)) for runner in both)
-        return identities
+        every = self._specializations()
+        runners = [getattr(one.runner, "program", one.runner) for one in every]
+        held = [*runners, *(one.program for one in every)]
+        return {id(program) for program in held if program is not None}
 
     def info(self) -> CacheInfo:
         """Say what the store holds and has done."""
@@ -273,7 +303,7 @@ class Store:
                 traces + self.traces_before + self.opaque_traces,
                 self.compiles,
                 self.shared,
-                len(self.entries),
+                sum(len(e.specializations) or 1 for e in self.entries.values()),
                 self.bytes(),
                 self.evictions,
                 tuple(self.reasons),
@@ -282,18 +312,13 @@ class Store:
     def clear_programs(self) -> None:
         """Drop the programs of operators; functions stay traced."""
         with self.lock:
-            for table in (self.entries, self.evaluators, self.prints, self.families):
-                table.clear()
+            self.entries.clear()
+            self.families.clear()
 
     def clear(self) -> None:
         """Drop everything and count from zero."""
         with self.lock:
-            for table in (
-                *(self.entries, self.primals, self.families),
-                *(self.evaluators, self.prints),
-            ):
-                table.clear()
-            for table in self.others:
+            for table in (self.entries, self.primals, self.families, *self.others):
                 table.clear()
             clear_notes()
             self.hits = self.misses = self.compiles = self.shared = 0

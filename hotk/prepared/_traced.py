@@ -17,10 +17,8 @@ from hotk._core import (
     Tracer,
     Unrecognized,
     equations,
-    fingerprint,
     function_name,
     in_trace,
-    inner_constants,
     same_once_moved,
     same_program,
     trace_context,
@@ -40,10 +38,8 @@ from hotk.mode import Facts
 
 from ._call import Call
 from ._checks import check_output
-from ._joined import TracedFunction, join, make_program
-from ._lifted import LiftedProgram
-from ._opaque import lifted
-from ._plan import Fallback, Plan, first_line, raised_by_user
+from ._joined import TracedFunction, join, join_derived, make_program
+from ._plan import Fallback, first_line, raised_by_user
 from ._program import Primal, Program, Runner, Types, types_of
 from ._reasons import what_is_new
 from ._store import STORE
@@ -64,19 +60,15 @@ def call_traced(call: Call) -> PyTree:
         # The outer program takes it in: nothing is compiled here, and no program of
         # another function is taken, as its derivative rules may differ.
         return find_program(call, types).run(call, captured, arrays)
-    context = trace_context()
-    entry = STORE.entries.get(call.store_key)
-    runner = None if entry is None else entry.runners.get((types, context))
+    signed = types, trace_context()
+    known = STORE.known(call.store_key, signed)
+    runner = None if known is None else known.runner
     if runner is None:
         runner = make_runner(call, types)
         warn_if_changing(call.options.definition.call(), call.f)
         if runner.compile(call, captured, arrays):
             STORE.compiled()
-        entry = STORE.entry(call.store_key)
-        entry.runners[types, context] = runner
-        entry.only = runner if len(entry.runners) == 1 else None
-        own = entry.programs.get((types, context))
-        entry.shared = runner is not own
+        STORE.add(call.store_key, signed, runner=runner)
     return runner.run(call, captured, arrays)
 
 
@@ -93,9 +85,8 @@ def find_program(call: Call, types: Types, placed: Placed = ()) -> Program:
             one that is compiled for them. JAX compiles a jitted function for each by
             itself; but a `Prepared` is compiled once, and tells what that cost.
     """
-    entry = STORE.entries.get(call.store_key)
-    key = types, (*trace_context(), *placed)
-    program = None if entry is None else entry.programs.get(key)
+    known = STORE.known(call.store_key, (types, (*trace_context(), *placed)))
+    program = None if known is None else known.program
     if program is None:
         what = _what_is_new(call, types)
         program = own_program(call, types, trace_function(call), placed)
@@ -107,13 +98,13 @@ def own_program(
     call: Call, types: Types, traced: TracedFunction, placed: Placed = ()
 ) -> Program:
     """Return the program that is the function's own, made if there is none."""
-    entry = STORE.entries.get(call.store_key)
-    key = types, (*trace_context(), *placed)
-    program = None if entry is None else entry.programs.get(key)
-    if program is None:
-        program = make_program(call, traced, traced.primal, call.captured)
-        program = STORE.entry(call.store_key).programs.setdefault(key, program)
-    return program
+    signed = types, (*trace_context(), *placed)
+    known = STORE.known(call.store_key, signed)
+    if known is not None and known.program is not None:
+        return known.program
+    program = make_program(call, traced, traced.primal, call.captured)
+    known = STORE.add(call.store_key, signed, program=program)
+    return known.program or program
 
 
 def _what_is_new(call: Call, types: Types) -> str:
@@ -121,7 +112,7 @@ def _what_is_new(call: Call, types: Types) -> str:
     entry = STORE.entries.get(call.store_key)
     if entry is None:
         return f"{name}: {what_is_new(call)}"
-    known = types in {other for other, _ in (*entry.programs, *entry.runners)}
+    known = types in {other for other, _ in list(entry.specializations)}
     what = "other settings, axes or devices" if known else "a new signature"
     return f"{name}: {what}"
 
@@ -131,10 +122,15 @@ def make_runner(call: Call, types: Types) -> Runner:
     what = _what_is_new(call, types)
     traced = trace_function(call)
     STORE.missed(what)
+    make = lambda: own_program(call, types, traced)
     try:
-        return join(call, traced, lambda: own_program(call, types, traced))
+        return join(call, traced, make)
     except Unrecognized:
-        return share(own_program(call, types, traced), call)
+        program = make()
+    if program.first is None:
+        program.trace(call, call.captured, call.inputs.arrays)
+    assert program.first is not None
+    return join_derived(call, program.first, program.plan, lambda: program)
 
 
 def trace_function(call: Call) -> TracedFunction:
@@ -269,21 +265,3 @@ def check_numpy(
     ):
         raise Fallback(NUMPY_COMPUTES)
     primal.checked.add(key)
-
-
-def share(program: Program, call: Call) -> Program | LiftedProgram:
-    """Return a compiled program that computes the same, or `program` if none does."""
-    if program.first is None:
-        program.trace(call, call.captured, call.inputs.arrays)
-    traced = program.first
-    assert traced is not None
-    if inner_constants(traced.closed):
-        return lifted(traced, Plan(program.mode, program.why, program.block))
-    try:
-        key, _ = fingerprint(traced.closed, lift=False)
-    except Unrecognized:
-        return program
-    lengths = (len(call.captured), len(call.inputs.arrays))
-    name = call.options.definition.name
-    what = (name, lengths, trace_context(), traced.out_tree)
-    return STORE.remember((what, key), program)

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from beartype import beartype
+from jaxtyping import Float, Int, TypeCheckError, jaxtyped
 
 import hotk
-from hotk.capture import survey
+from hotk.capture import facts_of, survey
 from hotk.capture._reads import reads_of
 from tests.helpers import close
 from tests.promises import stories_reads, stories_states
@@ -327,3 +329,99 @@ def test_a_state_that_is_read_by_a_part_and_as_a_whole_is_traced_once():
         # 4 sum(x^3), and sum(x) times the scales, the rate and the step
         assert close(hotk.gradient(f, X), 12 * X**2 + 3 * i + 4)
     assert traces() == 1
+
+
+# ----- Code that beartype and Python 3.12 write
+
+
+def checked(annotation, c):
+    @jaxtyped(typechecker=beartype)
+    def loss(x: annotation, y: Float[jax.Array, ""] = ONE) -> Float[jax.Array, ""]:
+        return c * y * jnp.sum(x**3)
+
+    return loss
+
+
+ONE = jnp.asarray(1.0)
+
+
+def test_a_loss_checked_by_beartype_is_traced_a_few_times():
+    """Not always once: beartype leaves out a check where it takes a type for another.
+
+    It knows types by their addresses, where another one stood before.
+    """
+    hotk.clear_cache()
+    for k in range(20):
+        loss = checked(Float[jax.Array, " n"], jnp.asarray(1.0 + k))
+        assert close(hotk.gradient(loss, X), (1.0 + k) * 3 * X**2)
+    assert hotk.cache_info().traces <= 4
+    assert hotk.cache_info().compiles == 1
+
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except TypeCheckError:
+        return True
+    return False
+
+
+def test_a_loss_checked_by_beartype_with_another_annotation_is_another():
+    c, outcomes = jnp.asarray(2.0), []
+    sizes = [Float[jax.Array, f" {n}"] for n in ("n", "3", "4", "n", "3", "4")]
+    for annotation in (*sizes, Int[jax.Array, " n"]):
+        loss = checked(annotation, c)
+        outcomes.append(refused(loss, X))
+        assert refused(hotk.gradient, loss, X) is outcomes[-1]
+    for first, second in (("3", "1"), ("1", "3"), ("3", "1")):
+
+        @jaxtyped(typechecker=beartype)
+        def loss(x: Float[jax.Array, first], y: Float[jax.Array, second]):
+            return jnp.sum(x**3) + jnp.sum(y)
+
+        outcomes.append(refused(loss, X, jnp.ones(1)))
+        assert refused(hotk.gradient, loss, X, jnp.ones(1)) is outcomes[-1]
+    assert set(outcomes) == {True, False}
+
+
+class Base:
+    scale = 2.0
+
+
+class Inherited(Base):
+    def by_name(self, x):
+        return super().__repr__()
+
+    def by_doc(self, x):
+        return super().__doc__
+
+    def plain(self, x):
+        return super().scale * x
+
+    def of_a_global(self, x):
+        return super(Inherited, SUPER_OF).scale * x
+
+
+SUPER_OF = Inherited()
+
+
+def test_what_is_read_through_super_is_known():
+    """From Python 3.12 on `super().name` is one instruction."""
+    read = {name: facts_of(vars(Inherited)[name].__code__) for name in METHODS}
+    assert read["by_name"].writes == "or reads `__repr__`, which hotk cannot track"
+    assert [name for name in METHODS if read[name].writes] == ["by_name"]
+    assert [name for name in METHODS if read[name].reads_metadata] == ["by_doc"]
+    assert read["of_a_global"].read_off("SUPER_OF") is None
+    assert all(facts.reads[""] is None for facts in read.values())
+
+
+METHODS = ("by_name", "by_doc", "plain", "of_a_global")
+
+
+def test_what_super_finds_is_read_again(monkeypatch):
+    hotk.clear_cache()
+    thing = Inherited()
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setattr(Base, "scale", scale)
+        f = lambda x: jnp.sum(thing.plain(x) ** 2) + SUPER_OF.of_a_global(x).sum()
+        assert close(hotk.gradient(f, X), 2 * scale**2 * X + scale)

@@ -317,7 +317,7 @@ _MEMORY = [
     Flaw(
         "the cache has no bound",
         STORE,
-        "            while len(self.entries) > 1 and (",
+        "            while len(ages := list(self._ages())) > 1 and (",
         "            while False and (",
         within(
             "promises/test_bounded_memory",
@@ -325,10 +325,29 @@ _MEMORY = [
         ),
     ),
     Flaw(
+        "the signatures of one function have no bound",
+        STORE,
+        "len(ages) > self.max_entries",
+        "len(self.entries) > self.max_entries",
+        within(
+            "promises/test_bounded_memory", "one_function_of_many_shapes_is_bounded"
+        ),
+    ),
+    Flaw(
+        "a program that is only run is differentiated",
+        STORE,
+        "                found.shared = runner is not found.program\n",
+        "",
+        within(
+            "promises/test_one_program",
+            "an_operator_beside_a_derivative_rule_has_its_own_derivatives",
+        ),
+    ),
+    Flaw(
         "what was used last goes first",
         STORE,
-        "        oldest = min(table, key=lambda key: table[key].used)",
-        "        oldest = max(table, key=lambda key: table[key].used)",
+        "_, table, key = min(ages,",
+        "_, table, key = max(ages,",
         within("promises/test_bounded_memory", "what_was_used_last_stays"),
     ),
     Flaw(

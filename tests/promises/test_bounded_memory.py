@@ -1,8 +1,10 @@
 """Promise 8: caches are bounded, user data is let go, what cannot fit is refused."""
 
 import gc
+import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 import hotk
+from hotk.prepared import _jitted, jitted
 from hotk.prepared._store import STORE
 from tests.counting import compiles
 from tests.helpers import close
@@ -179,6 +182,130 @@ def test_the_cache_is_bounded_in_bytes_too(room_for_eight, monkeypatch):
         assert close(hotk.gradient(fresh(k), X), (1 + k) * 3 * X**2)
         assert hotk.cache_info().bytes <= STORE.max_bytes
     assert hotk.cache_info().evictions >= 4
+
+
+def held():
+    """Return references to the compiled programs that the store holds now."""
+    entries = STORE.entries.values()
+    found = [one for entry in entries for one in entry.specializations.values()]
+    return [weakref.ref(one.program) for one in found if one.program is not None]
+
+
+@pytest.mark.parametrize("operator", [hotk.gradient, hotk.hessian], ids=str)
+def test_one_function_of_many_shapes_is_bounded(room_for_eight, operator):
+    f = lambda x: jnp.sum(x**3)
+    references = set()
+    for n in (*range(1, 21), 1, 20, 2):
+        x = np.arange(1.0, n + 1)
+        right = 3 * x**2 if operator is hotk.gradient else np.diag(6 * x)
+        assert close(operator(f, x), right)
+        info = hotk.cache_info()
+        assert (info.entries, info.bytes) == (min(n, 8), min(n, 8) << 20) or n < 20
+        references |= set(held())
+    assert info.compiles == 22
+    gc.collect()
+    assert sum(r() is not None for r in references) == 8
+
+
+def test_of_the_shapes_of_one_function_the_last_ones_stay(room_for_eight):
+    f = lambda x: jnp.sum(x**4)
+    for n in range(2, 21):
+        hotk.gradient(f, np.ones(n))
+        with compiles() as count:
+            hotk.gradient(f, np.ones(1))  # used in each round
+            hotk.gradient(f, np.ones(n))
+        assert count() == (1 if n == 2 else 0)
+    with compiles() as count:
+        for n in (1, *range(14, 21)):
+            hotk.gradient(f, np.ones(n))
+    assert count() == 0
+
+
+def test_a_function_in_use_stays_beside_one_of_many_shapes(room_for_eight):
+    kept, f = lambda x: jnp.sum(x**4), lambda x: jnp.sum(x**3)
+    hotk.gradient(kept, X)
+    for n in range(1, 21):
+        hotk.gradient(f, np.ones(n))
+        with compiles() as count:
+            hotk.gradient(kept, X)
+        assert count() == 0
+
+
+def test_one_function_under_many_settings_is_bounded(room_for_eight, monkeypatch):
+    monkeypatch.setattr(STORE, "max_entries", 3)
+    precisions = [None, "bfloat16", "tensorfloat32", "float32"]
+    f = lambda x: x @ x * jnp.sum(x)
+    for precision in precisions:
+        for promotion in ("standard", "strict"):
+            with (
+                jax.default_matmul_precision(precision),
+                jax.numpy_dtype_promotion(promotion),
+            ):
+                got = hotk.gradient(f, X)
+            assert close(got, 2 * X * jnp.sum(X) + X @ X, rtol=1e-2)
+            assert hotk.cache_info().entries <= 3
+    assert hotk.cache_info().compiles == 8
+
+
+def test_one_function_with_static_content_of_many_shapes_is_bounded(room_for_eight):
+    c = jnp.asarray(2.0)
+    f = lambda x: jnp.sum(x**3) if c > 0 else 0.0
+    for n in (*range(1, 21), 1):
+        assert close(hotk.gradient(f, jnp.ones(n)), jnp.full(n, 3.0))
+        assert hotk.cache_info().entries <= 8
+        assert hotk.cache_info().bytes <= 8 << 20
+
+
+def test_one_opaque_function_of_many_shapes_is_bounded(room_for_eight):
+    lock = threading.Lock()
+
+    def f(x):
+        with lock:
+            return jnp.sum(x**3)
+
+    def ruled(x):
+        with lock:
+            return jnp.sum(straight(x) ** 3)
+
+    for g in (f, ruled):
+        for n in (*range(1, 21), 1):
+            assert close(hotk.gradient(g, jnp.ones(n)), jnp.full(n, 3.0))
+            assert hotk.cache_info().entries <= 8
+            assert hotk.cache_info().bytes <= 16 << 20
+
+
+@jax.custom_jvp
+def straight(x):
+    return jnp.round(x)
+
+
+straight.defjvp(lambda primals, tangents: (straight(*primals), tangents[0]))
+
+
+def test_a_jitted_function_of_hotk_keeps_few_shapes(monkeypatch):
+    monkeypatch.setattr(_jitted, "_MOST_PROGRAMS", 8)
+    made = jitted(lambda x: 2 * x)
+    before = hotk.cache_info().compiles
+    for n in (*range(1, 21), 20):
+        assert close(made(jnp.ones(n)), jnp.full(n, 2.0))
+    assert hotk.cache_info().compiles == before + 20
+    for n in (1, 8, 15):  # were let go; those after the sixteenth are there
+        assert close(made(jnp.ones(n)), jnp.full(n, 2.0))
+    assert hotk.cache_info().compiles == before + 23
+
+
+def test_threads_with_many_shapes_get_right_numbers(room_for_eight):
+    f = lambda x: jnp.sum(x**3)
+
+    def work(start):
+        for n in range(start, start + 12):
+            x = jnp.arange(1.0, n + 1)
+            assert close(hotk.gradient(f, x), 3 * x**2)
+            assert close(hotk.gradient(f, X), 3 * X**2)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, (1, 5, 9, 13)))
+    assert hotk.cache_info().entries <= 8
 
 
 def test_opaque_functions_are_bounded_too(room_for_eight):

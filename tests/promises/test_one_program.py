@@ -5,12 +5,17 @@ function, and they are compiled once. What must not be shared stands here as wel
 """
 
 import contextlib
+import functools
+import gc
+import threading
 import warnings
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.ode import odeint
 
 import hotk
 from tests.helpers import close
@@ -224,6 +229,195 @@ def test_equal_bodies_with_other_rules_are_other_functions(make):
         ruled = make(factor)
         f = lambda x, g=ruled, i=factor: g(x) * i
         assert close(hotk.gradient(f, X), factor**2 * 3 * X**2)
+
+
+# ---- numbers beside derivative rules of users and libraries
+
+
+@jax.custom_jvp
+def rounded(x):
+    return jnp.round(2 * x) + x**3
+
+
+rounded.defjvp(lambda xs, ts: (rounded(*xs), ts[0] * (2 + 3 * xs[0] ** 2)))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
+def applied(f, x, c):
+    return c * f(x)
+
+
+@applied.defjvp
+def applied_tangent(f, c, xs, ts):
+    return applied(f, *xs, c), 2 * c * jnp.cos(xs[0]) * ts[0]
+
+
+@jax.custom_vjp
+def product(x, y):
+    return x * y
+
+
+product.defvjp(lambda x, y: (x * y, (x, y)), lambda r, u: (2 * u * r[1], u * r[0]))
+
+
+def a_straight_through_rule():
+    return lambda c: lambda x: c * jnp.sum(rounded(c * x) ** 2)
+
+
+def a_rule_with_static_arguments():
+    return lambda c: lambda x: jnp.sum(applied(lambda y: c * jnp.sin(y), c * x, 2.0))
+
+
+def a_number_given_to_a_rule():
+    return lambda c: lambda x: jnp.sum(applied(jnp.sin, x**2, c))
+
+
+def a_reverse_rule():
+    return lambda c: lambda x: c * jnp.sum(product(x, c * x**2))
+
+
+def a_rule_that_captures_the_number():
+    def make(c):
+        @jax.custom_jvp
+        def g(x):
+            return jnp.sum(x**3)
+
+        g.defjvp(lambda xs, ts: (g(*xs), jnp.vdot(c * xs[0] ** 2, ts[0])))
+        return g
+
+    return make
+
+
+def a_rule_in_a_loop():
+    def make(c):
+        step = lambda x, _: (rounded(c * x) / (1 + x**2), None)
+        return lambda x: jnp.sum(jax.lax.scan(step, x, length=3)[0] ** 2)
+
+    return make
+
+
+def a_rule_in_an_opaque_function():
+    lock = threading.Lock()
+
+    def make(c):
+        def f(x):
+            with lock:
+                return c * jnp.sum(rounded(c * x) ** 2)
+
+        return f
+
+    return make
+
+
+def a_rule_beside_a_branch_on_an_array():
+    sign = jnp.asarray(1.0)
+    return lambda c: lambda x: jnp.sum(rounded(c * x)) if sign > 0 else 0.0
+
+
+def a_solver_of_lineax():
+    lx = pytest.importorskip("lineax")
+    A = ROWS[:3] @ ROWS[:3].T + 3 * jnp.eye(3)
+
+    def make(c):
+        def f(x):
+            operator = lx.MatrixLinearOperator(A + c * jnp.outer(x, x))
+            return c * jnp.sum(lx.linear_solve(operator, x).value)
+
+        return f
+
+    return make
+
+
+def an_initial_value_problem():
+    times = jnp.linspace(0.0, 1.0, 3)
+    return lambda c: lambda x: jnp.sum(odeint(lambda y, t: -c * y, x, times) ** 2)
+
+
+RULED = [
+    a_straight_through_rule,
+    a_rule_with_static_arguments,
+    a_number_given_to_a_rule,
+    a_reverse_rule,
+    a_rule_that_captures_the_number,
+    a_rule_in_a_loop,
+    a_rule_in_an_opaque_function,
+    a_rule_beside_a_branch_on_an_array,
+    a_solver_of_lineax,
+    pytest.param(an_initial_value_problem, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("maker", RULED, ids=lambda m: m.__name__)
+def test_a_number_beside_a_derivative_rule_compiles_twice_at_most(maker):
+    make = maker()
+    hotk.clear_cache()
+    warnings.simplefilter("ignore")
+    for c in (0.7, 0.9, 1.1, -0.3, 0.0, -0.0, 0.7):
+        f = make(c)
+        assert close(hotk.gradient(f, X), jax.grad(f)(X)), c
+    assert hotk.cache_info().compiles <= 2
+    if maker is an_initial_value_problem:
+        return
+    for c in (0.7, 0.9, 1.1, -0.3):
+        f = make(c)
+        by_jax = jax.jacrev(jax.grad(f))(X) @ V
+        assert close(hotk.hvp(f, X, V), by_jax, rtol=1e-4), c
+    assert hotk.cache_info().compiles <= 4
+
+
+def test_a_number_in_a_sparse_derivative_compiles_twice_at_most():
+    i, j = np.array([0, 1, 2, 0]), np.array([1, 2, 2, 2])
+    hotk.clear_cache()
+    for c in (0.7, 0.9, 1.1, -0.3, 0.7):
+        f = lambda x, c=c: c * jnp.sum(x[i] ** 2 * x[j] ** 3)
+        assert close(hotk.sparse_hessian(f, X).todense(), jax.hessian(f)(X)), c
+    assert hotk.cache_info().compiles <= 2
+    for k in (0, 1, 2):  # other indices of the same structure are other functions
+        f = lambda x, k=k: jnp.sum(x[i] ** 2 * x[(j + k) % 3] ** 3)
+        assert close(hotk.sparse_hessian(f, X).todense(), jax.hessian(f)(X)), k
+
+
+def test_an_operator_beside_a_derivative_rule_has_its_own_derivatives():
+    make = a_straight_through_rule()
+    for c in (0.7, 0.9, 1.1):
+        f = make(c)
+        total = lambda x, f=f: jnp.sum(hotk.gradient(f, x) ** 2)
+        hotk.gradient(f, X)  # its program is that of another number
+        want = jax.grad(lambda x, f=f: jnp.sum(jax.grad(f)(x) ** 2))(X)
+        assert close(jax.grad(total)(X), want)
+        assert close(jax.jit(jax.grad(total))(X), want)
+
+
+def test_a_rule_that_changes_what_it_read_is_read_again():
+    factor = [2.0]
+
+    @jax.custom_jvp
+    def g(x):
+        return jnp.sum(x**3)
+
+    g.defjvp(lambda xs, ts: (g(*xs), factor[0] * jnp.vdot(xs[0] ** 2, ts[0])))
+    for value in (2.0, 5.0, 2.0, 7.0):
+        factor[0] = value
+        for c in (1.0, 3.0, 4.0):
+            f = lambda x, c=c: c * g(x)
+            assert close(hotk.gradient(f, X), c * value * X**2)
+
+
+def test_the_program_beside_a_rule_keeps_no_array_of_it():
+    def call(c):
+        w = jnp.full(3, c)
+
+        @jax.custom_jvp
+        def g(x):
+            return jnp.sum(x**3)
+
+        g.defjvp(lambda xs, ts: (g(*xs), jnp.vdot(w * xs[0] ** 2, ts[0])))
+        assert close(hotk.gradient(lambda x: c * g(x), X), c * c * X**2)
+        return weakref.ref(w)
+
+    references = [call(c) for c in (1.0, 2.0, 3.0)]
+    gc.collect()
+    assert [r() for r in references] == [None] * 3
 
 
 def test_the_value_of_an_inner_constant_is_its_own():
