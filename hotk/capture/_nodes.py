@@ -187,6 +187,7 @@ def _visit_static_data(walk: Walk, data: object, names: Sequence[str] = ()) -> N
     # Exactly these: a subclass is a thing of its own.
     if type(data) is tuple or type(data) is list:
         walk.key.append((type(data), len(data)))
+        walk.note_static(data)
         for i, item in enumerate(data):
             if i < len(names) and type(item) not in (tuple, list):
                 _visit_static_item(walk, item, names[i])

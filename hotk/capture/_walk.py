@@ -211,7 +211,7 @@ class Walk:
         trail = self.trail
         assert trail is not None
         if self.static_depth:
-            trail.static.append(value)
+            self.note_static(value)
         parent = trail.stack[-1] if trail.stack else None
         node = trail.nodes.get(id(value))
         # The `id` of a thing that was made on the way, and is gone, may be taken again.
@@ -239,6 +239,11 @@ class Walk:
         finally:
             trail.stack.pop()
             trail.visits.append((begin, len(self.key), path, node))
+
+    def note_static(self, value: object) -> None:
+        """Record what is reached through a class or a static field, for a trail."""
+        if self.trail is not None:
+            self.trail.static.append(value)
 
     @contextlib.contextmanager
     def inside(self, module: ModuleType, path: str) -> Iterator[None]:
