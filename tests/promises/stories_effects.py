@@ -12,7 +12,6 @@ import threading
 import types
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from tests.promises.telling import X, cubic, notebook, story
