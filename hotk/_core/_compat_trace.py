@@ -92,12 +92,23 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
     def process_custom_jvp_call(self, *args: Any, **options: Any) -> Any:
         if not any(isinstance(a, Tracer) for a in args[-1]):
             return args[1].call_wrapped(*args[-1])
-        return super().process_custom_jvp_call(*args, **options)
+        return super().process_custom_jvp_call(*self._eagerly(*args), **options)
 
     def process_custom_vjp_call(self, *args: Any, **options: Any) -> Any:
         if not any(isinstance(a, Tracer) for a in args[-1]):
             return args[1].call_wrapped(*args[-1])
-        return super().process_custom_vjp_call(*args, **options)
+        return super().process_custom_vjp_call(*self._eagerly(*args), **options)
+
+    def _eagerly(self, primitive: Primitive, function: Any, *rest: Any) -> list[Any]:
+        """Have JAX trace the body as this trace: what it keeps is read by its rules."""
+
+        def run(inner: Callable[..., object], *arrays: Any) -> object:
+            trace = _jax_core.trace_ctx.trace
+            if isinstance(trace, _partial_eval.DynamicJaxprTrace):
+                trace.__class__ = type(self)
+            return inner(*arrays)
+
+        return [primitive, function.wrap(run, (), None), *rest]
 
 
 class _EagerButForHost(_Eager):

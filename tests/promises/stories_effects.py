@@ -12,7 +12,10 @@ import threading
 import types
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tests.promises.telling import X, cubic, notebook, story
 
@@ -677,3 +680,52 @@ def a_call_writes_into_what_a_class_holds():
         return cubic(net.numbers[0] * net.numbers[1][0], x)
 
     yield from (f, f, g, g, h, h, k, k, m, m)
+
+
+def _grid():
+    """Make a function that keeps each grid that it has made."""
+    made = {}
+
+    def grid(n):
+        if n not in made:
+            made[n] = jnp.linspace(0.5, 1.5, n)
+        return made[n]
+
+    return grid
+
+
+@effects
+def a_cache_is_filled_inside_a_transformation_of_jax():
+    transformations = (
+        jax.checkpoint,
+        jax.jit,
+        lambda g: jax.checkpoint(g, policy=jax.checkpoint_policies.dots_saveable),
+        lambda g: lambda x: jax.checkpoint(g)(x),
+        lambda g: lambda x: jnp.sum(jax.vmap(g)(jnp.stack([x, 2 * x]))),
+        lambda g: lambda x: lax.scan(lambda c, y: (c + g(y), None), 0.0, x[None])[0],
+        lambda g: lambda x: lax.cond(x[0] > 0, g, g, x),
+        lambda g: lambda x: lax.fori_loop(0, 2, lambda i, c: c + g(x), 0.0),
+        lambda g: lambda x: jnp.sum(jax.grad(g)(x)),
+        eqx.filter_jit,
+        eqx.filter_checkpoint,
+    )
+    for transformation in transformations:
+        grid = _grid()
+        f = transformation(lambda x, grid=grid: jnp.sum(grid(3) * x**3))
+        yield from (f, f, f)
+
+
+@effects
+def a_cache_is_filled_in_a_function_with_a_rule():
+    grid = _grid()
+
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sum(grid(3) * x**3)
+
+    @f.defjvp
+    def _pushed(primals, tangents):
+        (x,), (v,) = primals, tangents
+        return f(x), jnp.sum(3 * grid(3) * x**2 * v)
+
+    yield from (f, f)
