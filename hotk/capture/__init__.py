@@ -12,6 +12,7 @@ from ._declared import static as static
 from ._ended_tracer import (
     ENDED_TRACER as ENDED_TRACER,
     RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
+    host_reaches_tracer as host_reaches_tracer,
     reaches_ended_tracer as reaches_ended_tracer,
 )
 from ._explain import (

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Hashable, Iterable, Sequence
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 import jax
@@ -204,9 +204,12 @@ def is_host_function(equation: JaxprEqn) -> bool:
             waiting.extend(_contents(here.__closure__ or ()))
         elif isinstance(here, functools.partial):
             waiting.extend((here.func, *here.args, *here.keywords.values()))
+        elif isinstance(here, MethodType):
+            waiting.append(here.__func__)
         elif callable(here):
             waiting.extend(vars(here).values() if hasattr(here, "__dict__") else ())
             waiting.append(getattr(here, "callback_func", None))
+            waiting.append(vars(type(here)).get("__call__"))
     return False
 
 

@@ -116,6 +116,8 @@ def call_with_rules(function: FunctionWithRules, args: tuple[PyTree, ...]) -> Py
     # equation (`tests/rule/test_sharding.py`).
     arrays = varying_alike([*captured, *built.arrays, *arguments.arrays])
     application = Application(shape)
+    if captured and not function.transposable:  # the host may read what it captured
+        application.on_host.append(True)
     # An opaque function may have captured tracers that hotk cannot find. JAX's own
     # `custom_jvp` carries them, at the price of losing its rule where a loop is split.
     opaque = skeleton.opaque is not None
@@ -210,7 +212,10 @@ def _without_tracers(
             return closure.skeleton, list(closure.leaves)
     # By identity, and not content, which would be compared at each call. The walk
     # copies NumPy arrays, which may change in place, so these equal no other.
-    key = (*walk.key, *map(_ByIdentity, walk.leaves))
+    leaves = walk.leaves
+    if not getattr(function, "transposable", True):
+        leaves = [function, *leaves]  # the host reads what it holds when it runs
+    key = (*walk.key, *map(_ByIdentity, leaves))
     return Skeleton(key, function, name=name), []
 
 
