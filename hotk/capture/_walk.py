@@ -1,10 +1,11 @@
 """`Walk`: what is collected on the way through a callable."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import equinox as eqx
 
@@ -16,6 +17,8 @@ from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
 
 
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
 # run so that what does not depend on the point is computed at once, and is no tracer.
 WRITES = "it changes an argument or what it captured"
@@ -26,6 +29,19 @@ CHANGED = "it was changed while it was called"
 
 class Opaque(Exception):
     """A captured thing can change in a way that the walk cannot see."""
+
+
+def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a class that cannot be taken apart or made anew make a function opaque."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            raise Opaque(f"a copy of it cannot be made: {error}") from error
+
+    return run
 
 
 _SEEN: Final = "<met before>"
