@@ -1,6 +1,7 @@
 """What is differentiated: callables as modules, and signatures of calls."""
 
 from ._arrays import (
+    IndexedByJax as IndexedByJax,
     copied as copied,
     is_numeric as is_numeric,
     own_copy as own_copy,

@@ -29,6 +29,7 @@ from hotk._core import (
 from hotk.capture import (
     RULE_CAPTURES_ARRAY,
     WRITES,
+    IndexedByJax,
     Opaque,
     TracedProgram,
     copied,
@@ -251,7 +252,13 @@ def check_numpy(
         if isinstance(array, np.ndarray):  # no tracer can be written to in place either
             array.flags.writeable = False
     try:
-        closed = jax.make_jaxpr(with_numpy)(moving)
+        try:
+            closed = jax.make_jaxpr(with_numpy)(moving)
+        except jax.errors.TracerArrayConversionError:
+            numpy = [
+                a if a is None else np.asarray(a).view(IndexedByJax) for a in numpy
+            ]
+            closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         written = isinstance(error, ValueError) and "read-only" in str(error)
         raise Fallback(WRITES if written else first_line(error)) from error

@@ -160,7 +160,7 @@ class _ByIdentity:
         return id(self.array)
 
 
-class _FunctionArgument:
+class FunctionArgument:
     """A function among the arguments: static, compared by what it is and captures."""
 
     __slots__ = ("func", "key")
@@ -175,18 +175,18 @@ class _FunctionArgument:
         return self.func(*args, **keywords)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _FunctionArgument) and other.key == self.key
+        return isinstance(other, FunctionArgument) and other.key == self.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
-def _argument(function: Callable[..., PyTree]) -> Closure | _FunctionArgument:
+def _argument(function: Callable[..., PyTree]) -> Closure | FunctionArgument:
     """Return a function that is an argument: its captured tracers are arguments too."""
     skeleton, captured = _without_tracers(function)
     if captured:
         return Closure(tuple(captured), skeleton)
-    return _FunctionArgument(function, skeleton.key)
+    return FunctionArgument(function, skeleton.key)
 
 
 def _without_tracers(
