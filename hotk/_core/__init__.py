@@ -72,6 +72,7 @@ from ._compat_trace import (
     abandoned_if_failed as abandoned_if_failed,
     known_results as known_results,
     output_types as output_types,
+    program_for_types as program_for_types,
     rule_functions as rule_functions,
     trace_once as trace_once,
 )

@@ -29,6 +29,7 @@ from jaxtyping import Array, PyTree
 from ._compat import (
     AbstractValue,
     ClosedJaxpr,
+    Jaxpr,
     JaxprEqn,
     Primitive,
     Tracer,
@@ -92,12 +93,23 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
     def process_custom_jvp_call(self, *args: Any, **options: Any) -> Any:
         if not any(isinstance(a, Tracer) for a in args[-1]):
             return args[1].call_wrapped(*args[-1])
-        return super().process_custom_jvp_call(*args, **options)
+        return super().process_custom_jvp_call(*self._eagerly(*args), **options)
 
     def process_custom_vjp_call(self, *args: Any, **options: Any) -> Any:
         if not any(isinstance(a, Tracer) for a in args[-1]):
             return args[1].call_wrapped(*args[-1])
-        return super().process_custom_vjp_call(*args, **options)
+        return super().process_custom_vjp_call(*self._eagerly(*args), **options)
+
+    def _eagerly(self, primitive: Primitive, function: Any, *rest: Any) -> list[Any]:
+        """Have JAX trace the body as this trace: what it keeps is read by its rules."""
+
+        def run(inner: Callable[..., object], *arrays: Any) -> object:
+            trace = _jax_core.trace_ctx.trace
+            if isinstance(trace, _partial_eval.DynamicJaxprTrace):
+                trace.__class__ = type(self)
+            return inner(*arrays)
+
+        return [primitive, function.wrap(run, (), None), *rest]
 
 
 class _EagerButForHost(_Eager):
@@ -212,10 +224,10 @@ def _axes(option: object) -> Hashable:
     raise LookupError("a rule given more than arrays")
 
 
-def output_types(
+def program_for_types(
     function: Callable[[list[Any]], list[Any]], types: Sequence[AbstractValue]
-) -> list[AbstractValue]:
-    """Return the types of a function's results, with their shardings and mesh axes.
+) -> Jaxpr:
+    """Return a program whose outputs have the shardings and mesh axes of the results.
 
     `jax.eval_shape` takes shapes and dtypes alone. What does not depend on the arrays
     is computed, as the function may keep it.
@@ -229,10 +241,16 @@ def output_types(
         _jax_core.trace_ctx.trace.__class__ = _Eager
         return function(list(arrays))
 
-    debug = _api_util.debug_info("output_types", flat, types, {})
+    debug = _api_util.debug_info("program_for_types", flat, types, {})
     wrapped = _linear_util.wrap_init(flat, debug_info=debug)
-    jaxpr, *_ = _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))
-    return [variable.aval for variable in jaxpr.outvars]
+    return _partial_eval.trace_to_jaxpr_dynamic(wrapped, list(types))[0]
+
+
+def output_types(
+    function: Callable[[list[Any]], list[Any]], types: Sequence[AbstractValue]
+) -> list[AbstractValue]:
+    """Return the types of a function's results; arguments of `program_for_types`."""
+    return [variable.aval for variable in program_for_types(function, types).outvars]
 
 
 def known_results(

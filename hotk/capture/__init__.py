@@ -1,6 +1,7 @@
 """What is differentiated: callables as modules, and signatures of calls."""
 
 from ._arrays import (
+    IndexedByJax as IndexedByJax,
     copied as copied,
     is_numeric as is_numeric,
     own_copy as own_copy,
@@ -12,6 +13,7 @@ from ._declared import static as static
 from ._ended_tracer import (
     ENDED_TRACER as ENDED_TRACER,
     RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
+    host_reaches_tracer as host_reaches_tracer,
     reaches_ended_tracer as reaches_ended_tracer,
 )
 from ._explain import (

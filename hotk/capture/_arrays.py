@@ -208,5 +208,15 @@ def _guard_numpy(w: Writer, value: np.ndarray, here: str) -> None:
         w.leaves.append(f"{both}[0]")
 
 
+class IndexedByJax(np.ndarray):
+    """An array of NumPy that JAX indexes where NumPy cannot: by a traced index."""
+
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, Tracer) for part in parts):
+            return jnp.asarray(np.asarray(self))[index]
+        return super().__getitem__(index)
+
+
 NUMPY_ARRAY = uncopied(visit=_visit_numpy, guard=_guard_numpy, treatment="leaf")
-register(NUMPY_ARRAY, np.ndarray)
+register(NUMPY_ARRAY, np.ndarray, IndexedByJax)

@@ -58,6 +58,15 @@ register(METHOD, types.MethodType)
 # ----- Partials
 
 
+def _attributes(value: functools.partial[object]) -> dict[str, Any]:
+    """Return the attributes of a partial without giving it a `__dict__`.
+
+    A partial of one that has a `__dict__` is nested, and not joined to one.
+    """
+    reduced: Any = functools.partial.__reduce__(value)
+    return reduced[2][3] or {}
+
+
 def _visit_partial(walk: Walk, value: functools.partial[object]) -> None:
     walk.key.append(type(value))
     walk.visit(value.func, ".func")
@@ -65,15 +74,16 @@ def _visit_partial(walk: Walk, value: functools.partial[object]) -> None:
     for i, item in enumerate(value.args):
         walk.visit(item, " argument {}", i)
     visit_dict(walk, value.keywords)
-    if value.__dict__:
-        visit_dict(walk, value.__dict__)
+    attributes = _attributes(value)
+    if attributes:
+        visit_dict(walk, attributes)
 
 
 def _guard_partial(w: Writer, value: functools.partial[object], here: str) -> None:
-    if value.__dict__:
+    if _attributes(value):
         raise Unguarded
     cls = w.constant(type(value))
-    w.require(f"type({here}) is {cls} and not {here}.__dict__")
+    w.require(f"type({here}) is {cls} and not {w.constant(_attributes)}({here})")
     w.require(f"len({here}.args) == {len(value.args)}")
     w.visit(value.func, f"{here}.func")
     for i, item in enumerate(value.args):
@@ -87,7 +97,8 @@ def _rebuild_partial(
     keywords = {name: rebuild(item) for name, item in value.keywords.items()}
     args = map(rebuild, value.args)
     copy = type(value)(rebuild(value.func), *args, **keywords)
-    vars(copy).update((name, rebuild(item)) for name, item in vars(value).items())
+    for name, item in _attributes(value).items():
+        vars(copy)[name] = rebuild(item)
     return copy
 
 

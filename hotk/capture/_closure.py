@@ -15,7 +15,7 @@ from ._guard import PLACES
 from ._rebuild import Rebuild, survey
 from ._static_arrays import StaticArrays
 from ._trail import Trail
-from ._walk import Opaque, Placeholder, Walk
+from ._walk import Opaque, Placeholder, Walk, opaque_if_it_fails
 from ._writer import Unguarded, Writer, guard_weak_identity
 
 
@@ -204,10 +204,8 @@ def _template(f: Function, walk: Walk, trail: Trail) -> Function:
         if type(node.value) is np.ndarray
     }
     replacements |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
-    try:
-        return Rebuild(trail, replacements, every=True)(f)
-    except Exception as error:  # of a class that computes when it is made
-        raise Opaque(f"a copy of it cannot be made: {error}") from error
+    rebuilt = lambda: Rebuild(trail, replacements, every=True)(f)
+    return opaque_if_it_fails(rebuilt)()
 
 
 def _own(leaf: object) -> object:

@@ -19,9 +19,11 @@ from hotk._core import (
     CUSTOM,
     ClosedJaxpr,
     Jaxpr,
+    JaxprEqn,
     Tracer,
     equations,
     rule_functions,
+    traits_of,
 )
 
 from ._code import facts_of
@@ -69,6 +71,8 @@ def reaches_ended_tracer(closed: ClosedJaxpr) -> bool:
     The program could be differentiated far from here, where nothing says what to do.
     """
     for equation in equations(closed.jaxpr):
+        if _is_on_host(equation):
+            return True
         if equation.primitive.name not in CUSTOM:
             continue
         try:
@@ -78,6 +82,22 @@ def reaches_ended_tracer(closed: ClosedJaxpr) -> bool:
         if _reaches(parts):
             return True
     return False
+
+
+def host_reaches_tracer(jaxpr: Jaxpr) -> bool:
+    """Whether a function that the host runs may reach a tracer, which has no value."""
+    for equation in equations(jaxpr):
+        callback = equation.params.get("callback")
+        host = traits_of(equation).on_host and _reaches([callback])
+        if host or _is_on_host(equation):
+            return True
+    return False
+
+
+def _is_on_host(equation: JaxprEqn) -> bool:
+    """Whether it is a function with rules of which that is known."""
+    ruled = equation.primitive.name == "hotk_ruled"
+    return ruled and bool(equation.params["function"].on_host)
 
 
 def _reaches(parts: Iterable[object]) -> bool:

@@ -1,9 +1,14 @@
 """Where objects keep what they hold: `__dict__`, slots, and memory that none sees."""
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
-from hotk._core import peek
+from jax.tree_util import tree_flatten
+
+from hotk._core import PyTreeDef, peek
+
+from ._walk import opaque_if_it_fails
 
 
 _HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: made while Python runs
@@ -79,3 +84,15 @@ def attributes_of(value: object) -> dict[str, Any]:
     for name, descriptor in slots_of(value).items():
         found[name] = descriptor.__get__(value)
     return found
+
+
+@opaque_if_it_fails
+def node_parts(value: object) -> tuple[list[Any], PyTreeDef]:
+    """Return the children of a node, and its structure."""
+    return tree_flatten(value, is_leaf=lambda node: node is not value)
+
+
+@opaque_if_it_fails
+def node_of(treedef: PyTreeDef, children: Iterable[object]) -> Any:
+    """Make a node anew: a class may want other children, or arrays that have values."""
+    return treedef.unflatten(children)

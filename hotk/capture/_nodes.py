@@ -10,7 +10,6 @@ import jax
 from jax.tree_util import (
     default_registry,
     keystr,
-    tree_flatten,
     tree_flatten_with_path,
 )
 
@@ -20,7 +19,7 @@ from ._attributes import guard_attributes, guard_contents, visit_attributes
 from ._captured_type import CAPTURED_TYPES, CapturedType, register, uncopied
 from ._classes import visit_class
 from ._declared import Compared
-from ._layout import attributes_of, slots_of
+from ._layout import attributes_of, node_of, node_parts, slots_of
 from ._library import is_library_class
 from ._objects import OBJECT
 from ._rebuild import Rebuild
@@ -44,7 +43,7 @@ def visit_node(walk: Walk, value: object) -> None:
             visit_node_class(walk, type(value))
             visit_attributes(walk, value)
         return
-    children, treedef = tree_flatten(value, is_leaf=lambda node: node is not value)
+    children, treedef = node_parts(value)
     # One without children may be a constant of its library, as equinox has some.
     if walk.met(value) if children else walk.met_static(value):
         return
@@ -116,7 +115,7 @@ def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool
         return same and all(a is b for a, b in zip(items, children, strict=True))
     attributes = attributes_of(value)
     if is_library_class(cls):
-        rebuilt = treedef.unflatten(children)
+        rebuilt = node_of(treedef, children)
         if isinstance(value, Mapping) and [*value] != [*rebuilt]:
             return False
         extra = attributes.keys() - attributes_of(rebuilt).keys()
@@ -124,7 +123,7 @@ def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool
     if isinstance(value, eqx.Module):
         return attributes.keys() <= {*(fields or {}), *_OF_WRAPPERS}
     # A class of the user: what its tree makes must have the very same attributes.
-    rebuilt = attributes_of(treedef.unflatten(children))
+    rebuilt = attributes_of(node_of(treedef, children))
     return attributes.keys() == rebuilt.keys() and all(
         rebuilt[name] is item for name, item in attributes.items()
     )
@@ -132,11 +131,10 @@ def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool
 
 def _child_names(value: object) -> list[str]:
     """Name the children of a registered pytree: `.weight`, `['a']`, `[0]`."""
-    inside = lambda node: node is not value
     try:
-        paths = tree_flatten_with_path(value, is_leaf=inside)[0]
+        paths = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
     except ValueError:  # a tuple that answers to every name, as those of a mock do
-        return [f"[{i}]" for i in range(len(tree_flatten(value, is_leaf=inside)[0]))]
+        return [f"[{i}]" for i in range(len(node_parts(value)[0]))]
     return [keystr(path) for path, _ in paths]
 
 
@@ -187,6 +185,7 @@ def _visit_static_data(walk: Walk, data: object, names: Sequence[str] = ()) -> N
     # Exactly these: a subclass is a thing of its own.
     if type(data) is tuple or type(data) is list:
         walk.key.append((type(data), len(data)))
+        walk.note_static(data)
         for i, item in enumerate(data):
             if i < len(names) and type(item) not in (tuple, list):
                 _visit_static_item(walk, item, names[i])
@@ -337,8 +336,8 @@ def rebuild_node(rebuild: Rebuild, value: object) -> object:
     """Copy a node of a tree with what it holds copied."""
     if _is_copy_in_parts(value):
         return rebuild.copy_object(value, recorded=False)
-    children, treedef = tree_flatten(value, is_leaf=lambda n: n is not value)
-    return treedef.unflatten(map(rebuild, children))
+    children, treedef = node_parts(value)
+    return node_of(treedef, [rebuild(child) for child in children])
 
 
 NODE = CapturedType(

@@ -1,9 +1,13 @@
 """`Snapshot`: what a function can write into, as it was, to be put back."""
 
+import array
+import copy
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from hotk._core import Tracer
 
@@ -14,6 +18,7 @@ from ._walk import KEEPS, WRITES, Walk
 
 
 _CONTAINERS = (dict, list, set, deque)
+_BUFFERS = (np.ndarray, bytearray, array.array)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -28,7 +33,7 @@ class Snapshot:
         copied = set(copied)
         static = {id(value) for value in trail.static}
         static |= {id(value) for _, value in walk.seen_static.values()}
-        nodes = (node.value for node in trail.nodes.values())
+        nodes = (*(node.value for node in trail.nodes.values()), *trail.static)
         found = {id(value): value for value in nodes if _may_be_written(value)}
         met = (*walk.seen.values(), *walk.seen_static.values())
         found |= {id(value): value for _, value in met}
@@ -52,10 +57,11 @@ class Snapshot:
 
 
 def _may_be_written(value: object) -> bool:
-    return isinstance(value, _CONTAINERS) or not is_library_class(type(value))
+    held = isinstance(value, (*_CONTAINERS, *_BUFFERS))
+    return held or not is_library_class(type(value))
 
 
-def _parts_of(value: object) -> Iterator["_Content | _Attributes"]:
+def _parts_of(value: object) -> Iterator["_Content | _Buffer | _Attributes"]:
     if isinstance(value, type):
         # A method may be replaced, or an array hung on a class, in its bases as well.
         for base in value.__mro__:
@@ -64,6 +70,8 @@ def _parts_of(value: object) -> Iterator["_Content | _Attributes"]:
         return
     if isinstance(value, _CONTAINERS) and is_library_class(type(value)):
         yield _Content(value)
+    elif isinstance(value, _BUFFERS):
+        yield _Buffer(value)
     space = getattr(value, "__dict__", None)
     if type(space) is dict and not isinstance(value, ModuleType):
         yield _Content(space)
@@ -87,11 +95,37 @@ class _Content:
             return []
         # In place: others hold the container, too.
         self.holder.clear()
-        if isinstance(self.holder, (dict, set)):
+        if isinstance(self.holder, dict):
+            for name, item in self.before:  # not `update`: a `Counter` adds
+                self.holder[name] = item
+        elif isinstance(self.holder, set):
             self.holder.update(self.before)
         else:
             self.holder.extend(self.before)
         return _changes(now, self.before)
+
+
+class _Buffer:
+    """The numbers of an array of NumPy, or the bytes of another buffer."""
+
+    __slots__ = ("before", "holder")
+
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
+        self.before = copy.copy(holder)
+
+    def restore(self) -> list[object]:
+        """Put the content back; return what was there instead."""
+        now, before = map(_bytes_of, (self.holder, self.before))
+        if now == before:
+            return []
+        whole = ... if isinstance(self.holder, np.ndarray) else slice(None)
+        self.holder[whole] = self.before
+        return [now]
+
+
+def _bytes_of(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
 
 
 class _Attributes:

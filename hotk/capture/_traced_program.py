@@ -10,11 +10,14 @@ from jaxtyping import PyTree
 from hotk._core import (
     CUSTOM,
     ClosedJaxpr,
+    Jaxpr,
     Leaf,
+    Literal,
     PyTreeDef,
     Unrecognized,
     equations,
     fingerprint,
+    inner_jaxprs,
     jaxpr_as_fun,
     trace_context,
     trace_once,
@@ -86,6 +89,7 @@ class TracedProgram:
         JAX would share their memory, and the user may write into them after the call
         (`no_program_shares_the_memory_of_a_numpy_array`).
         """
+        _own_literals(self.closed.jaxpr)
         arrays = [
             own_copy(c) if isinstance(c, np.ndarray) else c for c in self.constants
         ]
@@ -147,6 +151,17 @@ class TracedProgram:
     def __hash__(self) -> int:
         """Return the hash of what tells it from others."""
         return self._hash
+
+
+def _own_literals(jaxpr: Jaxpr) -> None:
+    """Copy the numbers of a program: one of a NumPy array shares its memory as well."""
+    read = (atom for equation in jaxpr.eqns for atom in equation.invars)
+    for atom in (*jaxpr.outvars, *read):
+        if isinstance(atom, Literal) and isinstance(atom.val, np.ndarray):
+            atom.val = atom.val.copy()
+    for equation in jaxpr.eqns:
+        for inner in inner_jaxprs(equation.params.values()):
+            _own_literals(inner)
 
 
 def with_copies(run: Callable[[], PyTree]) -> PyTree:

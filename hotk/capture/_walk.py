@@ -1,10 +1,11 @@
 """`Walk`: what is collected on the way through a callable."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import equinox as eqx
 
@@ -16,6 +17,8 @@ from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
 
 
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
 # run so that what does not depend on the point is computed at once, and is no tracer.
 WRITES = "it changes an argument or what it captured"
@@ -26,6 +29,19 @@ CHANGED = "it was changed while it was called"
 
 class Opaque(Exception):
     """A captured thing can change in a way that the walk cannot see."""
+
+
+def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a class that cannot be taken apart or made anew make a function opaque."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            raise Opaque(f"a copy of it cannot be made: {error}") from error
+
+    return run
 
 
 _SEEN: Final = "<met before>"
@@ -211,7 +227,7 @@ class Walk:
         trail = self.trail
         assert trail is not None
         if self.static_depth:
-            trail.static.append(value)
+            self.note_static(value)
         parent = trail.stack[-1] if trail.stack else None
         node = trail.nodes.get(id(value))
         # The `id` of a thing that was made on the way, and is gone, may be taken again.
@@ -239,6 +255,11 @@ class Walk:
         finally:
             trail.stack.pop()
             trail.visits.append((begin, len(self.key), path, node))
+
+    def note_static(self, value: object) -> None:
+        """Record what is reached through a class or a static field, for a trail."""
+        if self.trail is not None:
+            self.trail.static.append(value)
 
     @contextlib.contextmanager
     def inside(self, module: ModuleType, path: str) -> Iterator[None]:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, hides_frames
-from hotk.capture import CHANGED, Closure, Opaque, StaticArrays, Walk, is_static
+from hotk._core import Function, Point, Tracer, hides_frames, in_trace
+from hotk.capture import CHANGED, KEEPS, Closure, Opaque, StaticArrays, Walk, is_static
 
 from ._call import Call
 from ._checks import check_callable
@@ -80,6 +80,9 @@ def _by_stages(
     call, why = None, ""
     try:
         call = Call(options, f, x, rest, static_arrays=StaticArrays.NONE, walk=walk)
+        # Of a trace that has ended: JAX may have kept the program that it is in.
+        if not in_trace() and any(isinstance(a, Tracer) for a in call.captured):
+            call, why = None, KEEPS
     except Opaque as opaque:
         why = str(opaque)
     if call is None:  # outside of the handler: no error of the user's comes from here

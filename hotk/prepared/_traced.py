@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Hashable, Iterable, Sequence
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 import jax
@@ -27,6 +27,7 @@ from hotk._core import (
 from hotk.capture import (
     RULE_CAPTURES_ARRAY,
     WRITES,
+    IndexedByJax,
     Opaque,
     TracedProgram,
     copied,
@@ -200,9 +201,12 @@ def is_host_function(equation: JaxprEqn) -> bool:
             waiting.extend(_contents(here.__closure__ or ()))
         elif isinstance(here, functools.partial):
             waiting.extend((here.func, *here.args, *here.keywords.values()))
+        elif isinstance(here, MethodType):
+            waiting.append(here.__func__)
         elif callable(here):
             waiting.extend(vars(here).values() if hasattr(here, "__dict__") else ())
             waiting.append(getattr(here, "callback_func", None))
+            waiting.append(vars(type(here)).get("__call__"))
     return False
 
 
@@ -244,7 +248,13 @@ def check_numpy(
         if isinstance(array, np.ndarray):  # no tracer can be written to in place either
             array.flags.writeable = False
     try:
-        closed = jax.make_jaxpr(with_numpy)(moving)
+        try:
+            closed = jax.make_jaxpr(with_numpy)(moving)
+        except jax.errors.TracerArrayConversionError:
+            numpy = [
+                a if a is None else np.asarray(a).view(IndexedByJax) for a in numpy
+            ]
+            closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         written = isinstance(error, ValueError) and "read-only" in str(error)
         raise Fallback(WRITES if written else first_line(error)) from error

@@ -21,8 +21,9 @@ from hotk._core import (
     ad,
     in_front,
     new_primitive,
-    output_types,
+    program_for_types,
 )
+from hotk.capture import host_reaches_tracer
 
 
 # One for each array, `None` where it is zero or there is none.
@@ -36,6 +37,11 @@ class AbstractRuled(abc.ABC):
     # Types of outputs by those of the arrays: tracing it once is enough.
     known: dict[tuple[AbstractValue, ...], Types] = dataclasses.field(
         default_factory=dict, compare=False, repr=False, kw_only=True
+    )
+
+    # Not empty if the host may read a captured array, for which a tracer stands here.
+    on_host: list[bool] = dataclasses.field(
+        default_factory=list, compare=False, repr=False, kw_only=True
     )
 
     # Whether its tangents are a rule of the user, which may be that of nothing.
@@ -143,7 +149,10 @@ def _run(*arrays: Leaf, function: AbstractRuled) -> Arrays:
 
 def _types(*types: AbstractValue, function: AbstractRuled) -> Types:
     if types not in function.known:
-        function.known[types] = output_types(function.run, types)
+        program = program_for_types(function.run, types)
+        if host_reaches_tracer(program):
+            function.on_host[:] = [True]
+        function.known[types] = [variable.aval for variable in program.outvars]
     return function.known[types]
 
 

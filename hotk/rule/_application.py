@@ -116,6 +116,8 @@ def call_with_rules(function: FunctionWithRules, args: tuple[PyTree, ...]) -> Py
     # equation (`tests/rule/test_sharding.py`).
     arrays = varying_alike([*captured, *built.arrays, *arguments.arrays])
     application = Application(shape)
+    if captured and not function.transposable:  # the host may read what it captured
+        application.on_host.append(True)
     # An opaque function may have captured tracers that hotk cannot find. JAX's own
     # `custom_jvp` carries them, at the price of losing its rule where a loop is split.
     opaque = skeleton.opaque is not None
@@ -158,7 +160,7 @@ class _ByIdentity:
         return id(self.array)
 
 
-class _FunctionArgument:
+class FunctionArgument:
     """A function among the arguments: static, compared by what it is and captures."""
 
     __slots__ = ("func", "key")
@@ -173,18 +175,18 @@ class _FunctionArgument:
         return self.func(*args, **keywords)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _FunctionArgument) and other.key == self.key
+        return isinstance(other, FunctionArgument) and other.key == self.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
-def _argument(function: Callable[..., PyTree]) -> Closure | _FunctionArgument:
+def _argument(function: Callable[..., PyTree]) -> Closure | FunctionArgument:
     """Return a function that is an argument: its captured tracers are arguments too."""
     skeleton, captured = _without_tracers(function)
     if captured:
         return Closure(tuple(captured), skeleton)
-    return _FunctionArgument(function, skeleton.key)
+    return FunctionArgument(function, skeleton.key)
 
 
 def _without_tracers(
@@ -210,7 +212,10 @@ def _without_tracers(
             return closure.skeleton, list(closure.leaves)
     # By identity, and not content, which would be compared at each call. The walk
     # copies NumPy arrays, which may change in place, so these equal no other.
-    key = (*walk.key, *map(_ByIdentity, walk.leaves))
+    leaves = walk.leaves
+    if not getattr(function, "transposable", True):
+        leaves = [function, *leaves]  # the host reads what it holds when it runs
+    key = (*walk.key, *map(_ByIdentity, leaves))
     return Skeleton(key, function, name=name), []
 
 

@@ -6,18 +6,20 @@ from typing import final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     Function,
     OutputError,
     Point,
+    PyTreeDef,
     describe_tree,
     function_name,
     message,
 )
 from hotk.primitive import with_forward_rules
 
+from ._application import FunctionArgument
 from ._custom import custom
 from ._disabled import is_disabled
 from ._linear_solve import LinearSolver, linear_solve
@@ -63,7 +65,7 @@ class Solution(eqx.Module):
                 self.linear_solver,
                 x0,
                 theta,
-            )
+            ).tree()
         return solution if self.has_aux else solution[0]
 
     def _with_aux(self, x0: Point, *theta: PyTree) -> tuple[PyTree, PyTree]:
@@ -87,6 +89,35 @@ class Solution(eqx.Module):
         return f"<{self.problem} of {function_name(self.equation)}>"
 
 
+class _Split(eqx.Module):
+    """A tree as its arrays and what is static in it, such as a function.
+
+    Attributes:
+        arrays: The arrays and numbers among the leaves, `None` for the others.
+        static: The others, `None` for arrays.
+        structure: The structure of the tree.
+    """
+
+    arrays: list[Array | None]
+    static: tuple[object, ...] = eqx.field(static=True)
+    structure: PyTreeDef = eqx.field(static=True)
+
+    @staticmethod
+    def of(tree: PyTree) -> "_Split":
+        """Split a tree."""
+        leaves, structure = jax.tree.flatten(tree)
+        arrays, static = eqx.partition(leaves, eqx.is_array_like)
+        # What the solver handed on of its start was wrapped for the call.
+        own = [a.func if isinstance(a, FunctionArgument) else a for a in static]
+        arrays = [None if a is None else jnp.asarray(a) for a in arrays]
+        return _Split(arrays, tuple(own), structure)
+
+    def tree(self) -> PyTree:
+        """Return the tree."""
+        pairs = zip(self.arrays, self.static, strict=True)
+        return self.structure.unflatten([s if a is None else a for a, s in pairs])
+
+
 @custom
 def _solution(
     problem: str,
@@ -95,27 +126,31 @@ def _solution(
     linear_solver: LinearSolver | None,
     x0: Point,
     theta: tuple[PyTree, ...],
-) -> PyTree:
+) -> _Split:
     del problem, equation, linear_solver  # for the rule
-    return jax.tree.map(jnp.asarray, solve(x0, *theta))
+    return _Split.of(solve(x0, *theta))
 
 
 @_solution.def_jvp
 def _implicit(
-    primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...], *, y: PyTree
-) -> PyTree:
+    primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...], *, y: _Split
+) -> _Split:
     problem, equation, _, linear_solver, _, theta = primals
     _, d_equation, *_, d_theta = tangents
     # Real parts are solved for, as an equation need not be holomorphic: |x|^2 = a has
     # no derivative by the complex number x.
-    x, joined = _real_parts(y[0])
+    solution = y.tree()[0]
+    unknown = jax.tree.map(eqx.is_inexact_array, solution)
+    inexact, others = eqx.partition(solution, unknown)
+    x, joined = _real_parts(inexact)
+    whole_of = lambda x: eqx.combine(joined(x), others)
 
     def residual(x: Point, equation: Function, theta: tuple[PyTree, ...]) -> PyTree:
         if problem == "minimum":
-            return jax.grad(lambda x: equation(joined(x), *theta))(x)
-        value = equation(joined(x), *theta)
-        _check_residual(problem, equation, value, joined(x))
-        value, _ = _real_parts(value)
+            return jax.grad(lambda x: equation(whole_of(x), *theta))(x)
+        value = equation(whole_of(x), *theta)
+        _check_residual(problem, equation, value, solution)
+        value, _ = _real_parts(eqx.filter(value, unknown))
         if problem == "root":
             return value
         return jax.tree.map(jnp.subtract, value, x)
@@ -134,7 +169,9 @@ def _implicit(
     )
     minus = jax.tree.map(jnp.negative, change)
     dx = linear_solve(product, minus, linear_solver, symmetric=problem == "minimum")
-    return joined(dx), None
+    along = jax.tree.structure(solution).flatten_up_to(joined(dx))
+    along += [None] * (len(y.arrays) - len(along))  # those of the auxiliary output
+    return _Split(along, y.static, y.structure)
 
 
 def _real_parts(tree: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
@@ -157,9 +194,11 @@ def _real_parts(tree: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
 
 
 def _check_residual(problem: str, equation: Function, value: PyTree, x: PyTree) -> None:
-    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(t)] for t in (value, x)]
-    if jax.tree.structure(value) == jax.tree.structure(x) and shapes[0] == shapes[1]:
-        return
+    if jax.tree.structure(value) == jax.tree.structure(x):
+        pairs = zip(*map(jax.tree.leaves, (value, x)), strict=True)
+        unknowns = ((v, a) for v, a in pairs if eqx.is_inexact_array(a))
+        if all(jnp.shape(v) == a.shape for v, a in unknowns):
+            return
     raise OutputError(
         message(
             f"{problem} of {function_name(equation)}",

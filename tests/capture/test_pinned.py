@@ -97,21 +97,39 @@ def test_no_program_shares_the_memory_of_a_numpy_array(wide, default_settings):
         assert hotk.cache_info().misses == misses
 
 
+@pytest.mark.parametrize("shape", [3, ()])
 @pytest.mark.parametrize("wide", [True, False])
-def test_a_prepared_opaque_function_keeps_its_numpy_array(wide, default_settings):
+def test_a_prepared_opaque_function_keeps_its_numpy_array(
+    wide, shape, default_settings
+):
     with jax.enable_x64(wide):
         x = jnp.array([1.0, 2.0, 3.0])
-        a, kept = np.full(3, 2.0), []
+        a, kept = np.full(shape, 2.0), []
 
         def f(x):
             kept.append(0)
             return jnp.sum(a * x**3)
 
         product = hotk.hvp.prepare(f, x, x)
-        a[:] = 5.0
+        a[...] = 5.0
         assert close(product(x, x), 12 * x**2)
         assert close(jax.jit(product)(x, x), 12 * x**2)
         assert close(hotk.hvp(f, x, x), 30 * x**2)
+
+
+def test_another_function_of_a_program_does_not_see_a_number_of_numpy_change():
+    def cubic(scale, calls):
+        def f(x):
+            calls.append(0)
+            return jnp.sum(scale * x**3)
+
+        return f
+
+    scale = np.array(2.0)
+    assert close(hotk.gradient(cubic(scale, []), X), 6 * X**2)
+    scale[()] = 5.0
+    # The program is the same, and is derived anew for another operator.
+    assert close(hotk.hvp(cubic(np.array(2.0), []), X, X), 12 * X**2)
 
 
 def test_a_large_numpy_array_of_a_class_is_not_read_at_each_call():

@@ -151,3 +151,43 @@ def test_a_number_as_the_direction_of_a_prepared_operator_under_jit(x):
     prepared = hotk.hvp.prepare(lambda x: x**3, x, 1.0)
     close(prepared(x, 1.0), 12.0)
     close(jax.jit(prepared)(x, 1.0), 12.0)
+
+
+TABLE = np.arange(6.0).reshape(3, 2)
+ORDER = jnp.array([0.3, 0.1, 0.2])
+
+
+def picked(y, table):
+    return table[jnp.argsort(y)][:, 0] * y**3
+
+
+# The rows of the table in the order of `y` are 1, 2, 0; their first column is 2, 4, 0.
+TOLD = np.array([2.0, 4.0, 0.0])
+BY_A_TRACED_INDEX = {
+    "gradient": lambda f: hotk.gradient(f, ORDER, TABLE),
+    "in a dict": lambda f: hotk.gradient(
+        lambda y, d: f(y, d["a"]), ORDER, {"a": TABLE}
+    ),
+    "argnums": lambda f: hotk.gradient(lambda a, y: f(y, a), TABLE, ORDER, argnums=1),
+    "captured": lambda f: hotk.gradient(lambda y: f(y, TABLE), ORDER),
+    "jit": lambda f: jax.jit(lambda y: hotk.gradient(f, y, TABLE))(ORDER),
+    "prepared": lambda f: hotk.gradient.prepare(f, ORDER, TABLE)(ORDER, TABLE),
+}
+
+
+@pytest.mark.parametrize("name", BY_A_TRACED_INDEX)
+def test_an_array_of_numpy_is_indexed_by_a_traced_array(name):
+    f = lambda y, table: jnp.sum(picked(y, table))
+    for _ in range(2):
+        got = BY_A_TRACED_INDEX[name](f)
+        close(got, np.asarray(3 * TOLD * ORDER**2, got.dtype), rtol=1e-6)
+
+
+def test_other_operators_index_an_array_of_numpy_by_a_traced_array():
+    f = lambda y, table: jnp.sum(picked(y, table))
+    curvature = 6 * TOLD * np.asarray(ORDER)
+    close(hotk.hvp(f, ORDER, ORDER, TABLE), jnp.asarray(curvature) * ORDER, rtol=1e-6)
+    jacobian = hotk.jacobian(picked, ORDER, TABLE)
+    close(jacobian, jnp.diag(jnp.asarray(3 * TOLD) * ORDER**2), rtol=1e-6)
+    hessian = hotk.sparse_hessian(f, ORDER, TABLE).todense()
+    close(hessian, jnp.diag(jnp.asarray(curvature)), rtol=1e-6)

@@ -1,6 +1,8 @@
 """Stories of functions that write: each call must leave what an uncached one leaves."""
 
+import array
 import collections
+import functools
 import io
 import itertools
 import operator
@@ -9,7 +11,11 @@ import random
 import threading
 import types
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tests.promises.telling import X, cubic, notebook, story
 
@@ -564,3 +570,162 @@ def a_recorded_value_is_handed_back():
     schedule = Schedule()
     yield lambda x: cubic(schedule.step(), x)
     yield lambda x: cubic(schedule.step(), x)
+
+
+@effects
+def a_method_writes_into_buffers_of_its_module():
+    cell = notebook(
+        """
+        w = np.ones(3)
+        flags = np.array([True, False, True])
+        words = np.array(["a", "b", "c"])
+        days = np.array(["2020-01-02", "2020-01-03"], "M8[D]")
+        whole = np.array(1.0)
+        tree = {"w": (np.ones(3), [np.ones(3)])}
+        octets, doubles = bytearray(b"abc"), array.array("d", [1.0, 2.0])
+        class Model:
+            def w(self, x):
+                w[:] = w * 2
+                return w
+            def part(self, x):
+                np.add(w[1:], 1, out=w[1:])
+                return w
+            def flags(self, x):
+                flags[:] = ~flags
+                return flags
+            def words(self, x):
+                words[:] = np.roll(words, 1)
+                return float(ord(words[0]))
+            def days(self, x):
+                days[:] = days + np.timedelta64(1, "D")
+                return float((days[0] - np.datetime64("2020-01-01")).astype(int))
+            def whole(self, x):
+                whole[()] += 1
+                return whole
+            def tree(self, x):
+                tree["w"][0][:] = tree["w"][0] * 2
+                tree["w"][1][0].fill(tree["w"][0][0])
+                return tree["w"][0] * tree["w"][1][0]
+            def octets(self, x):
+                octets[0] += 1
+                return float(octets[0])
+            def doubles(self, x):
+                doubles[0] += 1
+                return doubles[0]
+            def outer(self, name, x):
+                return jnp.sum(getattr(self, name)(x) * x**3)
+        names = "w", "part", "flags", "words", "days", "whole", "tree", "octets"
+        functions = [(functools.partial(Model().outer, n),) for n in names]
+        functions.append((functools.partial(Model().outer, "doubles"),))
+        """,
+        array=array,
+        functools=functools,
+    )
+    for inner in cell["functions"]:
+        f = lambda x, inner=inner: inner[0](x)
+        yield f
+        yield f
+
+
+@effects
+def a_call_writes_into_an_array_of_text_or_dates():
+    words = np.array(["a", "b", "c"])
+    days = np.array(["2020-01-02", "2020-01-03"], "M8[D]")
+
+    def f(x):
+        words[:] = np.roll(words, 1)
+        return cubic(float(ord(words[0])), x)
+
+    def g(x):
+        days[:] = days + np.timedelta64(1, "D")
+        first = (days[0] - np.datetime64("2020-01-01")).astype(int)
+        return cubic(float(first), x)
+
+    yield from (f, f, g, g)
+
+
+@effects
+def a_call_writes_into_what_a_class_holds():
+    class Model:
+        scale = np.ones(3)
+        parts = ([np.ones(3)], {"n": 1.0})
+        counted = (collections.Counter(),)
+
+    class Net(eqx.Module):
+        parts: tuple = eqx.field(static=True)
+        numbers: list = eqx.field(static=True)
+
+    net = Net(({"w": [1.0]},), [1.0, [2.0]])
+
+    def f(x):
+        Model.scale[:] = Model.scale * 2
+        return cubic(Model.scale, x)
+
+    def g(x):
+        Model.parts[0][0][0] += 1.0
+        Model.parts[1]["n"] += 1.0
+        return cubic(Model.parts[0][0] * Model.parts[1]["n"], x)
+
+    def h(x):
+        Model.counted[0]["a"] += 1
+        return cubic(float(Model.counted[0]["a"]), x)
+
+    def k(x):
+        net.parts[0]["w"][0] += 1.0
+        return cubic(net.parts[0]["w"][0], x)
+
+    def m(x):
+        net.numbers[0] += 1.0
+        net.numbers[1][0] += 1.0
+        return cubic(net.numbers[0] * net.numbers[1][0], x)
+
+    yield from (f, f, g, g, h, h, k, k, m, m)
+
+
+def _grid():
+    """Make a function that keeps each grid that it has made."""
+    made = {}
+
+    def grid(n):
+        if n not in made:
+            made[n] = jnp.linspace(0.5, 1.5, n)
+        return made[n]
+
+    return grid
+
+
+@effects
+def a_cache_is_filled_inside_a_transformation_of_jax():
+    transformations = (
+        jax.checkpoint,
+        jax.jit,
+        lambda g: jax.checkpoint(g, policy=jax.checkpoint_policies.dots_saveable),
+        lambda g: lambda x: jax.checkpoint(g)(x),
+        lambda g: lambda x: jnp.sum(jax.vmap(g)(jnp.stack([x, 2 * x]))),
+        lambda g: lambda x: lax.scan(lambda c, y: (c + g(y), None), 0.0, x[None])[0],
+        lambda g: lambda x: lax.cond(x[0] > 0, g, g, x),
+        lambda g: lambda x: lax.fori_loop(0, 2, lambda i, c: c + g(x), 0.0),
+        lambda g: lambda x: jnp.sum(jax.grad(g)(x)),
+        eqx.filter_jit,
+        eqx.filter_checkpoint,
+    )
+    for transformation in transformations:
+        grid = _grid()
+        f = transformation(lambda x, grid=grid: jnp.sum(grid(3) * x**3))
+        yield from (f, f, f)
+
+
+@effects
+def a_cache_is_filled_in_a_function_with_a_rule():
+    grid = _grid()
+
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sum(grid(3) * x**3)
+
+    @f.defjvp
+    def _pushed(primals, tangents):
+        (x,), (v,) = primals, tangents
+        return f(x), jnp.sum(3 * grid(3) * x**2 * v)
+
+    yield from (f, f)

@@ -1161,3 +1161,21 @@ def the_number_of_arguments_changes():
     yield f, X, 2.0
     yield f, X, 2.0, 3.0
     yield f
+
+
+@story
+def a_partial_is_made_of_one_that_was_seen():
+    def scaled(c, w, x, k=1.0):
+        return c * k * jnp.sum(w * x**3)
+
+    inner = functools.partial(scaled, 2.0, jnp.array([2.0, -1.0, 3.0]), k=1.5)
+
+    def f(x):
+        return inner(x)
+
+    for c in (3.0, 4.0, 5.0):
+        yield f
+        inner = functools.partial(inner, k=c)
+        yield f
+        inner = functools.partial(inner.func, c, *inner.args[1:], **inner.keywords)
+    yield f

@@ -5,9 +5,17 @@ import os
 import sys
 import types
 
+import jax
 import jax.numpy as jnp
 
-from tests.promises.telling import X, module_on_disk, notebook, story, user_module
+from tests.promises.telling import (
+    X,
+    cubic,
+    module_on_disk,
+    notebook,
+    story,
+    user_module,
+)
 
 
 SOURCE = """
@@ -276,3 +284,64 @@ def the_global_of_this_test_file_is_bound_again():
 
 
 SCALE = 2.0
+
+
+@story(changes=False, holds=False)
+def a_node_of_a_library_cannot_be_made_anew():
+    source = """
+        import jax, jax.numpy as jnp
+        from jax.tree_util import register_pytree_node_class as register
+
+        @register
+        class Inherits:
+            def __init__(self, d):
+                self.d = d
+            def tree_flatten(self):
+                return (), {"d": self.d, "L": 1.0}
+            @classmethod
+            def tree_unflatten(cls, data, children):
+                return cls(**data)
+
+        @register
+        class Cell:
+            def __init__(self, d, w):
+                self.d, self.w = d, float(w)
+            def tree_flatten(self):
+                return (jnp.asarray(self.w),), self.d
+            @classmethod
+            def tree_unflatten(cls, data, children):
+                return cls(data, float(children[0]))
+
+        @register
+        class Concrete:
+            def __init__(self, w):
+                if isinstance(w, jax.core.Tracer):
+                    raise TypeError("a tracer")
+                self.w = w
+            def tree_flatten(self):
+                return (self.w,), None
+            @classmethod
+            def tree_unflatten(cls, data, children):
+                return cls(*children)
+
+        @register
+        class Unfinished:
+            def __init__(self, w):
+                self.w = w
+            def tree_flatten(self):
+                raise NotImplementedError
+            @classmethod
+            def tree_unflatten(cls, data, children):
+                raise NotImplementedError
+    """
+    with module_on_disk("hotk_nodes", source, folder="site-packages") as library:
+        nodes = (
+            library.Inherits(3),
+            library.Cell(3, 2.0),
+            library.Concrete(jnp.full(3, 2.0)),
+            library.Unfinished(jnp.full(3, 2.0)),
+        )
+        for node in nodes:
+            f = lambda x, node=node: cubic(getattr(node, "w", 2.0), x)
+            yield f
+            yield lambda x, f=f: jax.jit(f)(x)

@@ -350,3 +350,24 @@ def test_the_body_stands_in_for_a_rule_that_cannot_be_transposed():
     assert close(hotk.gradient(f, X), 3.0 * X)
     assert close(hotk.jvp(f, X, V), 2.0 * jnp.vdot(X, V))
     assert "the derivative of its body" in hotk.jvp.prepare(f, X, V).info.why
+
+
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_a_rule_reads_a_cache_that_the_body_has_filled(again):
+    cache = {}
+
+    def weights():
+        if "w" not in cache:
+            cache["w"] = jnp.linspace(0.5, 1.5, 3)
+        return cache["w"]
+
+    @jax.custom_vjp
+    def cubic(x):
+        return jnp.sum(weights() * x**3)
+
+    cubic.defvjp(lambda x: (cubic(x), x), lambda x, u: (u * 3 * weights() * x**2,))
+    expected = 3 * np.array([0.5, 1.0, 1.5]) * np.asarray(X) ** 2
+    for _ in range(again):
+        assert close(hotk.gradient(lambda x: cubic(x), X), expected)
+        assert close(hotk.hvp(lambda x: cubic(x), X, V), 2 * expected * V / X)

@@ -1,5 +1,6 @@
 """Functions of NumPy with their derivatives."""
 
+import functools
 import itertools
 
 import jax
@@ -166,3 +167,122 @@ def test_what_a_rule_of_the_host_returns_wrongly_is_named():
     f = external(lambda x: x[:1], result_shape=lambda x: x, vjp=lambda p, u: (u,))
     with pytest.raises(Exception, match="another structure or shape than was declared"):
         jax.block_until_ready(f(jnp.ones(2)))
+
+
+class Simulator:
+    """A function of the host that holds an array of JAX."""
+
+    def __init__(self, a):
+        self.a = a
+
+    def __call__(self, v):
+        return np.asarray(self.a) * v
+
+    def value(self, v):
+        return np.asarray(self.a) * v
+
+    def reverse(self, primals, u):
+        return (np.asarray(self.a) * u,)
+
+
+def _by_method(simulator):
+    return simulator.value, simulator.reverse
+
+
+def _by_object(simulator):
+    return simulator, simulator.reverse
+
+
+def _by_cells(simulator):
+    return lambda v: np.asarray(simulator.a) * v, lambda p, u: simulator.reverse(p, u)
+
+
+def _by_partial(simulator):
+    value = lambda s, v: np.asarray(s.a) * v
+    reverse = lambda s, p, u: s.reverse(p, u)
+    return functools.partial(value, simulator), functools.partial(reverse, simulator)
+
+
+def _by_jitted(simulator):
+    scale = lambda v: np.asarray(jax.jit(lambda v: simulator.a * v)(v))
+    return scale, lambda p, u: (scale(u),)
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+@pytest.mark.parametrize(
+    "parts", [_by_method, _by_object, _by_cells, _by_partial, _by_jitted]
+)
+def test_the_host_reads_the_array_of_jax_that_is_there_now(parts):
+    simulator = Simulator(jnp.array([1.0, 2.0]))
+    value, reverse = parts(simulator)
+    g = hotk.rule.external(value, result_shape=lambda v: v, vjp=reverse)
+    f = lambda x: jnp.sum(g(x) ** 2)
+    x = jnp.array([0.5, 1.0])
+    for a in ([1.0, 2.0], [1.0, 2.0], [3.0, 1.0], [1.0, 2.0]):
+        simulator.a = jnp.array(a)
+        expected = 2 * np.array(a) ** 2 * np.asarray(x)
+        assert close(hotk.gradient(f, x), expected)
+        assert close(jax.jit(lambda x: hotk.gradient(f, x))(x), expected)
+    assert close(hotk.gradient.prepare(f, x)(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_two_objects_with_equal_arrays_are_not_one():
+    x = jnp.array([0.5, 1.0])
+    a = jnp.array([1.0, 2.0])
+    one, other = Simulator(a), Simulator(a)
+
+    def gradient(simulator):
+        g = hotk.rule.external(
+            simulator.value, result_shape=lambda v: v, vjp=simulator.reverse
+        )
+        return hotk.gradient(lambda x: jnp.sum(g(x) ** 2), x)
+
+    assert close(gradient(one), 2 * a**2 * x)
+    one.a = jnp.array([7.0, 7.0])
+    assert close(gradient(other), 2 * a**2 * x)
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_only_the_rule_reads_an_array_of_jax():
+    a, x = jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])
+    g = hotk.rule.external(
+        lambda v: np.array([1.0, 2.0], v.dtype) * v,
+        result_shape=lambda v: v,
+        vjp=lambda p, u: (np.asarray(a) * u,),
+    )
+    assert close(hotk.gradient(lambda x: jnp.sum(g(x) ** 2), x), np.array([1.0, 8.0]))
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_a_solver_on_the_host_reads_an_array_of_jax():
+    """The minimum of `(x - a b)^2` over `x` is `a b`, its derivative by `a` is `b`."""
+    b = jnp.array([2.0, 3.0])
+
+    def solve(x0, a):
+        host = lambda a: np.asarray(a) * np.asarray(b)
+        return jax.pure_callback(host, jax.ShapeDtypeStruct((2,), x0.dtype), a)
+
+    best = hotk.rule.minimum(lambda x, a: jnp.sum((x - a * b) ** 2), solve)
+    f = lambda a: jnp.sum(best(jnp.zeros(2), a) ** 2)
+    for values in ([2.0, 3.0], [2.0, 3.0], [4.0, 1.0]):
+        b = jnp.array(values)
+        expected = 2 * 1.5 * np.sum(np.array(values) ** 2)
+        assert close(hotk.gradient(f, jnp.asarray(1.5)), expected)
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+@pytest.mark.parametrize("name", ["__call__", "value"])
+def test_a_callback_of_an_object_reads_its_array_of_jax(name):
+    simulator = Simulator(jnp.array([1.0, 2.0]))
+    host = simulator if name == "__call__" else simulator.value
+    shape = jax.ShapeDtypeStruct((2,), jnp.asarray(1.0).dtype)
+
+    def f(x):
+        known = jax.pure_callback(host, shape, jax.lax.stop_gradient(x))
+        return jnp.sum(x * known)
+
+    x = jnp.array([0.5, 1.0])
+    for a in ([1.0, 2.0], [1.0, 2.0], [3.0, 1.0]):
+        simulator.a = jnp.array(a)
+        assert close(hotk.gradient(f, x), np.array(a) * np.asarray(x))

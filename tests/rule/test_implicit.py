@@ -1,10 +1,12 @@
 """Solutions of equations: derivatives by the implicit function theorem."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from jax.flatten_util import ravel_pytree
 
 import hotk
 from hotk.rule import fixed_point, linear_solve, minimum, root
@@ -274,3 +276,79 @@ def test_half_precision():
     solution = hotk.rule.root(lambda x, a: x**2 - a, lambda x, a: jnp.sqrt(a))
     found = jax.grad(lambda a: solution(None, a))(jnp.bfloat16(4.0))
     assert (found, found.dtype) == (0.25, jnp.bfloat16)
+
+
+class Marker:
+    """An object that is no array and no function."""
+
+
+STATIC_LEAVES = {
+    "a function": jnp.tanh,
+    "a string": "name",
+    "an object": Marker(),
+    "an integer": 3,
+    "a Boolean": True,
+    "an array of integers": np.arange(2),
+    "a key": jax.random.key(0),
+}
+# The solution is sqrt(a): at a = 4 it is 2, and its derivatives are 1/4 and -1/32.
+EQUATIONS = {
+    hotk.rule.root: lambda x, a: {**x, "w": x["w"] ** 2 - a},
+    hotk.rule.fixed_point: lambda x, a: {**x, "w": (x["w"] + a / x["w"]) / 2},
+    hotk.rule.minimum: lambda x, a: (x["w"] ** 2 - a) ** 2,
+}
+
+
+@pytest.mark.parametrize("kind", EQUATIONS)
+@pytest.mark.parametrize("name", STATIC_LEAVES)
+def test_an_unknown_may_hold_what_is_no_float(name, kind):
+    leaf = STATIC_LEAVES[name]
+    solve = lambda x0, a: {**x0, "w": jnp.sqrt(a)}
+    root = kind(EQUATIONS[kind], solve)
+    start = {"w": jnp.ones(()), "other": leaf}
+    other = root(start, 4.0)["other"]
+    assert other is leaf or bool(jnp.all(other == jnp.asarray(leaf)))
+    f = lambda a: root(start, a)["w"]
+    assert close(f(4.0), 2.0)
+    assert close(jax.grad(f)(4.0), 0.25)
+    assert close(jax.jit(jax.grad(f))(4.0), 0.25)
+    assert close(hotk.gradient(f, 4.0), 0.25)
+    assert close(hotk.second_derivative(f, 4.0), -1 / 32)
+
+
+def test_a_network_with_its_activation_is_an_unknown():
+    """The derivative by the weight decay is `-dL/dw H^-1 d(grad)/dlog_decay`, by hand.
+
+    The gradient of the decay term by its logarithm is the term's own gradient.
+    """
+    inputs = jax.random.normal(jax.random.key(0), (8, 2))
+    targets = jnp.sin(inputs[:, 0])
+    net = eqx.nn.MLP(2, "scalar", 3, 1, activation=jnp.tanh, key=jax.random.key(1))
+    unravel = ravel_pytree(eqx.filter(net, eqx.is_array))[1]
+    whole = lambda flat: eqx.combine(unravel(flat), eqx.filter(net, callable))
+
+    def loss(net):
+        return jnp.mean((jax.vmap(net)(inputs) - targets) ** 2)
+
+    def inner(net, log_decay):
+        flat = ravel_pytree(eqx.filter(net, eqx.is_inexact_array))[0]
+        return loss(net) + jnp.exp(log_decay) * jnp.sum(flat**2)
+
+    def solve(net, log_decay):
+        f = lambda flat: inner(whole(flat), log_decay)
+        flat = ravel_pytree(eqx.filter(net, eqx.is_inexact_array))[0]
+        step = lambda i, w: w - jnp.linalg.solve(jax.hessian(f)(w), jax.grad(f)(w))
+        w = jax.lax.fori_loop(0, 300, lambda i, w: w - 0.1 * jax.grad(f)(w), flat)
+        return whole(jax.lax.fori_loop(0, 5, step, w))
+
+    best = hotk.rule.minimum(inner, solve)
+    log_decay = jnp.asarray(-1.0)
+    trained = best(net, log_decay)
+    assert jax.tree.structure(trained) == jax.tree.structure(net)
+    w = ravel_pytree(eqx.filter(trained, eqx.is_inexact_array))[0]
+    of_loss = jax.grad(lambda w: loss(whole(w)))(w)
+    hessian = jax.hessian(lambda w: inner(whole(w), log_decay))(w)
+    expected = -of_loss @ np.linalg.solve(hessian, 2 * jnp.exp(log_decay) * w)
+    outer = lambda log_decay: loss(best(net, log_decay))
+    assert close(jax.grad(outer)(log_decay), expected, rtol=1e-4)
+    assert close(hotk.gradient(outer, log_decay), expected, rtol=1e-4)
