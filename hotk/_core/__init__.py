@@ -1,6 +1,7 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
 from ._axes import (
+    crosses_devices as crosses_devices,
     differs_along as differs_along,
     has_types as has_types,
     in_front as in_front,
@@ -10,6 +11,7 @@ from ._axes import (
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
     varying_along as varying_along,
+    varying_as as varying_as,
 )
 from ._by_numpy import (
     COMPARISONS as COMPARISONS,

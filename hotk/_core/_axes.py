@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from ._compat import batching
+from ._compat import JaxprEqn, batching, inner_jaxprs
 from ._types import Leaf
 
 
@@ -47,6 +47,22 @@ def varying_along(arrays: Sequence[Leaf], axes: Sequence[str]) -> list[Any]:
     ]
 
 
+def varying_as(types: Sequence[Any], arrays: Sequence[Leaf]) -> list[Any]:
+    """Let arrays vary along the axes of a `shard_map` that types say.
+
+    Numbers that are known in place of traced ones have lost it. They keep none as long
+    as there are only such.
+    """
+    if not (manual_axes() and any(isinstance(a, jax.core.Tracer) for a in arrays)):
+        return list(arrays)
+    return [
+        jax.lax.pcast(a, tuple(sorted(new)), to="varying")
+        if (new := _varying_of(t) - _varying(a))
+        else a
+        for t, a in zip(types, arrays, strict=True)
+    ]
+
+
 def has_types(axes: Sequence[str]) -> bool:
     """Whether a `shard_map` types arrays by the axes that they vary along.
 
@@ -66,6 +82,23 @@ def manual_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
+def crosses_devices(equation: JaxprEqn) -> bool:
+    """Whether an operation may read what others along a mapped axis hold.
+
+    JAX's own name the axis; what a rule of hotk does is not known.
+    """
+    name, inside = equation.primitive.name, bool(manual_axes())
+    if name == "pvary" or (name == "shard_map" and not inside):
+        return False  # what is inside reads what others hold, and gives all of it
+    if name.startswith("hotk_") and inside:
+        return True
+    names = [equation.params.get(name) for name in ("axes", "axis_name")]
+    if any(isinstance(name, str) for name in jax.tree.leaves(names)):
+        return True
+    inner = inner_jaxprs(equation.params.values())
+    return any(crosses_devices(e) for jaxpr in inner for e in jaxpr.eqns)
+
+
 def is_divided_by_type(array: Leaf) -> bool:
     """Whether the type of an array says how it is divided among devices."""
     return any(axis is not None for axis in jax.typeof(array).sharding.spec)
@@ -80,7 +113,11 @@ def typed_as(array: Leaf, like: Leaf) -> Any:
 
 
 def _varying(array: Leaf) -> frozenset[str]:
-    kind = getattr(jax.typeof(array), "manual_axis_type", None)
+    return _varying_of(jax.typeof(array))
+
+
+def _varying_of(type_: Any) -> frozenset[str]:
+    kind = getattr(type_, "manual_axis_type", None)
     return frozenset(getattr(kind, "varying", None) or ())
 
 

@@ -26,6 +26,7 @@ from jax._src.interpreters import (
 )
 from jaxtyping import Array, PyTree
 
+from ._axes import crosses_devices
 from ._compat import (
     AbstractValue,
     ClosedJaxpr,
@@ -36,6 +37,7 @@ from ._compat import (
     equations,
     inner_jaxprs,
 )
+from ._interpret import bound, evaluate
 from ._primitives import TRAITS, traits_of
 
 
@@ -295,6 +297,17 @@ def known_results(
     for i in numbers:
         used[rank[i]] = True
     needed, _ = _partial_eval.dce_jaxpr(first.jaxpr, used, instantiate=True)
+    program = ClosedJaxpr(needed, first.consts)
+
+    def step(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+        # What differs from one device to another is not known; `shard_map` is not run.
+        outside = equation.primitive.name == "shard_map" or crosses_devices(equation)
+        if outside or any(a is None for a in inputs):
+            return [None] * len(equation.outvars)
+        varies = equation.primitive.name == "pvary"  # JAX runs it in `shard_map` alone
+        return inputs if varies else bound(equation, inputs)
+
     with jax.ensure_compile_time_eval():
-        results = jax.jit(lambda: _jax_core.eval_jaxpr(needed, first.consts))()
-    return {i: np.asarray(a) for i, a in zip(numbers, results, strict=True)}
+        results = jax.jit(lambda: evaluate(program, program.consts, (), step))()
+    pairs = zip(numbers, results, strict=True)
+    return {i: np.asarray(a) for i, a in pairs if a is not None}

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from ._axes import varying_as
 from ._compat import (
     Atom,
     ClosedJaxpr,
@@ -239,6 +240,7 @@ def bound(
     """Apply the operation of an equation, with its own parameters or with others."""
     primitive = equation.primitive
     chosen = equation.params if parameters is None else parameters
+    inputs = varying_as([v.aval for v in equation.invars], inputs)
     outputs = primitive.bind(*inputs, **primitive.get_bind_params(chosen))
     return list(outputs) if primitive.multiple_results else [outputs]
 

@@ -109,7 +109,7 @@ def _buffer(window: AbstractValue, n: int) -> Array:
     """Return zeros for all columns, given the type of some."""
     shape, dtype = shape_of(window).shape[:-1], shape_of(window).dtype
     sharding: Any = getattr(window, "sharding", None)
-    if sharding is None or not any(sharding.spec):
+    if sharding is None or not sharding.mesh.explicit_axes:
         return jnp.zeros((math.prod(shape), n), dtype)
     # Along explicit axes of a mesh an array is updated by one that is divided alike.
     # jax 0.12 ignores the sharding where no mesh is set.

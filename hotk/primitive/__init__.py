@@ -1,6 +1,7 @@
 """Primitives of hotk: derivative rules, sums over devices, how results are divided."""
 
 from ._across import (
+    crossing as crossing,
     shared as shared,
     shared_axes as shared_axes,
     shares as shares,

@@ -8,7 +8,8 @@ of one device, or too large.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import jax
@@ -154,6 +155,17 @@ def _linear_map(equation: JaxprEqn) -> AbstractLinear | None:
     while isinstance(linear, Batched):
         linear = linear.one
     return linear
+
+
+def crossing(equation: JaxprEqn) -> Callable[[Arrays], Arrays] | None:
+    """Return what an equation by `shared`, `summed` or `taken` does to any arrays."""
+    linear = _linear_map(equation)
+    if isinstance(linear, Taken):
+        return list
+    if not isinstance(linear, Shared):
+        return None
+    is_sum = linear.reversed != equation.params["transposed"]
+    return functools.partial(_across, axes=linear.axes, is_sum=is_sum)
 
 
 def shared_axes(jaxpr: Jaxpr) -> set[str]:

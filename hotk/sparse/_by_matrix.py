@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import JaxprEqn, Program, bound, traits_of
+from hotk._core import JaxprEqn, Program, bound, crosses_devices, traits_of
 
 from ._coefficients import Coefficient, taken
 from ._context import Context, Operand, operand_type, result_type
@@ -37,11 +37,13 @@ def by_matrix(
     for k, operand in enumerate(operands):
         if not isinstance(operand, Linear) or not operand.pieces:
             continue
-        groups = [examples(equation, k, j) for j in range(count)]
+        groups = [examples(equation, operands, k, j, context) for j in range(count)]
         if operand.pieces[0].values is None:
             for j, group in enumerate(groups):
                 results[j] = _all(operand, results[j], group, context)
             continue
+        if crosses_devices(equation):
+            raise TooDense  # the matrix would be multiplied with the values of one
         # A direction is one of each example, so the examples of all results are those
         # that are paired in each.
         common = set.intersection(*(set(group.pairs) for group in groups))

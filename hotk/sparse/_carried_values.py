@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from hotk._core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
+from hotk._core import ClosedJaxpr, JaxprEqn, Var, bound, evaluate, varying_as
 
 from ._context import Context, Operand
 from ._fixed_carry import (
@@ -103,8 +103,10 @@ class _Values(NamedTuple):
     def _entered(self, i: int, a: Operand) -> Any:
         own, dtype = self.carry.patterns[i], self.loop.types[i].dtype
         if own is None:
-            return jnp.asarray(a, dtype)
-        return _values(a, own, self.context.columns, dtype)
+            value = jnp.asarray(a, dtype)
+        else:
+            value = _values(a, own, self.context.columns, dtype)
+        return varying_as([self.loop.types[i]], [value])[0]
 
 
 def is_bare(loop: Loop) -> bool:
@@ -242,6 +244,6 @@ def _condition(
             jnp.zeros(t.shape, t.dtype) if is_linear else a
             for a, t, is_linear in zip(state, loop.types, carry.linear, strict=True)
         ]
-        return jaxpr_as_fun(condition)(*held, *full)[0]
+        return evaluate(condition, condition.consts, [*held, *full], bound)[0]
 
     return run

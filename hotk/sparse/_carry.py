@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import jaxpr_as_fun
+from hotk._core import bound, evaluate
 
 from ._coefficients import is_concrete
 from ._context import Context, Operand
@@ -55,7 +55,7 @@ def held_parts(loop: Loop, linear: list[bool]) -> tuple[dict[int, Any], dict[int
         for k, a in enumerate(now):
             place = constants + len(linear) + k
             inputs[place] = inputs[place] if a is None else a
-        after = jaxpr_as_fun(loop.body)(*inputs)
+        after = evaluate(loop.body, loop.body.consts, inputs, bound)
         return [after[i] for i in places], carry
 
     def run() -> tuple[list[Any], list[Any]]:

@@ -6,11 +6,8 @@ import numpy as np
 
 from hotk._core import (
     JaxprEqn,
-    Program,
     called_program,
-    equations,
     program_of_sparse,
-    traits_of,
 )
 
 from ._coefficients import is_concrete, masked
@@ -56,25 +53,4 @@ def _cond(
     return results
 
 
-def _linear_solve(
-    equation: JaxprEqn, operands: list[Operand], context: Context
-) -> list[Operand] | None:
-    """Run the solver, if it is a direct one: then it is linear in the right-hand side.
-
-    The steps of an iterative solver are not; it is evaluated by its matrix.
-    """
-    lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
-    first = lengths.matvec + lengths.vecmat
-    constants = operands[first : first + lengths.solve]
-    held = first + lengths.solve + lengths.transpose_solve
-    if any(isinstance(a, Linear) for a in operands[:held]):
-        return None
-    inside = equations(programs.solve.jaxpr)
-    if any(traits_of(e).program in _STEPS for e in inside):
-        return None
-    return context.run(programs.solve, [*constants, *operands[held:]], context)
-
-
-_STEPS = (Program.SCAN, Program.WHILE, Program.COND, Program.SOLVE)
-
-RULES: dict[str, Rule] = {"cond": _cond, "custom_linear_solve": _linear_solve}
+RULES: dict[str, Rule] = {"cond": _cond}

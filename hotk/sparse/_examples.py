@@ -1,14 +1,19 @@
 """Along which axes an operation without a rule treats its examples one by one."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hotk._core import JaxprEqn
+import numpy as np
 
-from ._context import operand_type, result_type
-from ._positions import Positions, Shape, grid, ravel, strides, unravel
+from hotk._core import JaxprEqn, Program, equations, traits_of
+
+from ._context import Context, Operand, operand_type, result_type
+from ._linear import Budget, TooDense, variable
+from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
 
 
 _INTO_FIRST = ("scatter", "scatter-add", "dynamic_update_slice")
+_STEPS = (Program.SCAN, Program.WHILE, Program.COND, Program.SOLVE)
 
 Pairs = list[tuple[int, int]]
 """Axes of an operand, each with the axis of the result that it is."""
@@ -63,10 +68,13 @@ class Examples(NamedTuple):
         return example.reshape(shape)
 
 
-def examples(equation: JaxprEqn, k: int, j: int) -> Examples:
+def examples(
+    equation: JaxprEqn, operands: Sequence[Operand], k: int, j: int, context: Context
+) -> Examples:
     """Return the examples of an operand and of a result of an operation."""
     shape, result = operand_type(equation, k)[0], result_type(equation, j)[0]
-    pairs = _pairs(equation, k)
+    solves = traits_of(equation).program is Program.SOLVE
+    pairs = _solved(equation, operands, context) if solves else _pairs(equation, k)
     kept = [(d, e) for d, e in pairs if shape[d] == result[e]]
     return Examples(kept, shape, result)
 
@@ -127,3 +135,40 @@ def _at_indices(equation: JaxprEqn, k: int) -> Pairs:
         if of_array[d] == of_windows[e]:  # a whole window begins at the first entry
             pairs.append((d, int(e)))
     return pairs if gathers else [(e, d) for d, e in pairs]
+
+
+def _solved(
+    equation: JaxprEqn, operands: Sequence[Operand], context: Context
+) -> Pairs:
+    """Return the axes along which a direct solver solves apart, by its own program.
+
+    That gives the solution, so it tells the pattern; not the derivatives of the values:
+    JAX's holds the factors of the matrix fixed. The steps of an iterative solver mix.
+    """
+    lengths, program = (
+        equation.params["const_lengths"],
+        equation.params["jaxprs"].solve,
+    )
+    first = lengths.matvec + lengths.vecmat
+    constants = operands[first : first + lengths.solve]
+    steps = any(traits_of(e).program in _STEPS for e in equations(program.jaxpr))
+    if steps or len(program.jaxpr.invars) != lengths.solve + 1:
+        return []
+    shape = operand_type(equation, len(operands) - 1)[0]
+    trial = context._replace(
+        budget=Budget(context.budget.left), columns=size_of(shape), watch=None
+    )
+    try:
+        [found] = context.run(
+            program, [*constants, variable(shape, 0, valued=False)], trial
+        )
+    except TooDense:
+        return []
+    kept = range(len(shape))
+    for piece in found.pieces:
+        ends = (
+            unravel(p.reshape(-1), shape) for p in (piece.all_rows(), piece.columns)
+        )
+        pairs = list(zip(*ends, strict=True))
+        kept = [d for d in kept if np.array_equal(*pairs[d])]
+    return [(d, d) for d in kept]

@@ -12,10 +12,12 @@ from hotk._core import (
     Var,
     as_written,
     bound,
+    crosses_devices,
     traits_of,
 )
 
 from . import (
+    _across,
     _bilinear,
     _control,
     _elementwise,
@@ -44,6 +46,7 @@ RULES: dict[str, Rule] = {
     **_indexing.RULES,
     **_bilinear.RULES,
     **_control.RULES,
+    **_across.RULES,
     "scan": scan,
     "while": while_by_pattern,
 }
@@ -167,6 +170,7 @@ def independent(equation: JaxprEqn, operands: Sequence[Operand]) -> Sequence[Ope
     Indices are computed in programs (wrapped, clipped, counted up), and the pattern
     is made of them.
     """
-    if all(map(is_concrete, operands)) and is_integral(equation):
+    known = all(map(is_concrete, operands)) and not crosses_devices(equation)
+    if known and is_integral(equation):
         return evaluated(equation, operands)
     return bound(equation, operands)

@@ -46,6 +46,7 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **ORDERED,
     "iota": _iota,
     "select_n": _select,
+    "pvary": lambda a, **_: a,
     "convert_element_type": lambda a, **_: a,  # the result is cast below
     "clamp": lambda low, a, high, **_: np.clip(a, low, high),
 }

@@ -14,6 +14,8 @@ from hotk._core import (
     Jaxpr,
     ShapedArray,
     Tracer,
+    bound,
+    evaluate,
     jaxpr_as_fun,
     known_results,
 )
@@ -50,7 +52,8 @@ class LinearProgram(NamedTuple):
 
     def apply(self, v: PyTree) -> PyTree:
         """Return the product with a direction."""
-        results = jaxpr_as_fun(self.program)(*jax.tree.leaves(v))
+        program = self.program
+        results = evaluate(program, program.consts, jax.tree.leaves(v), bound)
         return jax.tree.structure(self.outputs).unflatten(results)
 
 
