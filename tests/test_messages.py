@@ -134,6 +134,115 @@ def test_a_refusal_names_the_function_or_the_leaf_and_a_way_out(name):
     assert text.splitlines()[-1].endswith(".")
 
 
+def scanned(rule):
+    """Return a function whose loop makes a rule in its body, from a number of it."""
+
+    def f(x):
+        return jax.lax.scan(lambda c, m: (rule(m)(c) * c, None), x, X)[0]
+
+    return f
+
+
+def by_jvp(m):
+    g = jax.custom_jvp(lambda a: a * m)
+    g.defjvp(lambda p, t: (g(*p), m * t[0]))
+    return g
+
+
+def by_vjp(m):
+    g = jax.custom_vjp(lambda a: a * m)
+    g.defvjp(lambda a: (g(a), None), lambda _, u: (m * u,))
+    return g
+
+
+def by_hotk(m):
+    g = hotk.rule.custom(lambda a: a * m)
+    g.def_jvp(lambda p, t: m * t[0])
+    return g
+
+
+@pytest.mark.parametrize("operator", [hotk.gradient, hotk.second_derivative])
+@pytest.mark.parametrize("rule", [by_jvp, by_vjp])
+def test_a_rule_that_keeps_an_array_of_a_loop_is_told_with_its_line(rule, operator):
+    f = scanned(rule)
+    with pytest.raises(hotk.ModeError, match=r"`hotk\.rule\.custom`") as caught:
+        operator(f, 1.5)
+    assert "loop" in str(caught.value)
+    if rule is by_jvp or operator is hotk.gradient:
+        assert re.search(r"rule at \S*test_messages\.py:\d+", str(caught.value))
+    assert not hotk.can_differentiate(f, 1.5)
+    # 1.5 -> 1 * 1.5^2 -> 2 * 1.5^4, whose second derivative is 24 * 1.5^2
+    known = 8 * 1.5**3 if operator is hotk.gradient else 24 * 1.5**2
+    np.testing.assert_allclose(operator(scanned(by_hotk), 1.5), known)
+
+
+REMEDIES = {
+    "a complex number": (
+        lambda: hotk.gradient(lambda x: jax.lax.complex(x[0], x[1]), X),
+        hotk.OutputError,
+        r"use `hotk\.jacobian`",
+    ),
+    "letters for a tuple": (
+        lambda: hotk.partial(lambda p: p[0] ** 2 * p[1], (1.0, 0.5), "xxt"),
+        hotk.StructureError,
+        r"as \(2, 1\)",
+    ),
+    "a log-likelihood": (
+        lambda: hotk.laplace_approximation(
+            lambda m: -jnp.sum((m - np.arange(3.0)) ** 2), jnp.asarray(1.0)
+        ),
+        hotk.NotPositiveDefiniteError,
+        "Is it a log-likelihood",
+    ),
+    "precisions as a tree": (
+        lambda: hotk.laplace_approximation(
+            lambda m: jnp.sum(m["w"] ** 2),
+            {"w": X},
+            form="lanczos",
+            prior_precision={"w": 1.0},
+        ),
+        TypeError,
+        r"GGN \+ hotk\.Diagonal\(tree\)",
+    ),
+    "precisions as an array": (
+        lambda: hotk.laplace_approximation(
+            lambda m: jnp.sum(m**2), X, form="lanczos", prior_precision=np.ones(2)
+        ),
+        TypeError,
+        r"GGN \+ hotk\.Diagonal\(tree\)",
+    ),
+    "another library's loss": (
+        lambda: hotk.KFACOperator(lambda p, a: a @ p, jnp.sum, np.eye(2), np.eye(2)),
+        TypeError,
+        r"SoftmaxCrossEntropy\(labels\)",
+    ),
+    "an operator as an array": (
+        lambda: np.asarray(hotk.HessianOperator(cubes, X)),
+        TypeError,
+        r"H\.matrix\(\).*as_scipy\(H\)",
+    ),
+    "an operator that is not symmetric, transposed": (
+        lambda: (hotk.HessianOperator(cubes, X) @ hotk.Diagonal(jnp.asarray(X))).T,
+        TypeError,
+        r"A\.matrix\(\)\.T",
+    ),
+}
+
+
+@pytest.mark.usefixtures("as_user")
+@pytest.mark.parametrize("name", REMEDIES)
+def test_a_refusal_names_what_is_meant(name):
+    call, kind, text = REMEDIES[name]
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_a_symmetric_operator_is_its_own_transposed_one():
+    H = hotk.HessianOperator(cubes, X)
+    assert H.T is H
+    np.testing.assert_allclose((H + H).T @ X, 2 * (H @ X))
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     for name, call in CASES.items():

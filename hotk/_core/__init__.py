@@ -132,7 +132,7 @@ from ._interpret import (
     run_jaxpr as run_jaxpr,
     run_replaced as run_replaced,
     run_watched as run_watched,
-    run_watched_scan as run_watched_scan,
+    run_watched_inside as run_watched_inside,
 )
 from ._keywords import elsewhere as elsewhere, names_ours as names_ours
 from ._leaked import tracers_inside as tracers_inside

@@ -105,7 +105,12 @@ def is_divided_by_type(array: Leaf) -> bool:
 
 
 def typed_as(array: Leaf, like: Leaf) -> Any:
-    """Divide an array among devices as the type of another one says, if it does."""
+    """Divide an array among devices as the type of another one says, if it does.
+
+    Inside of `shard_map` it varies along the axes along which that one does.
+    """
+    if varying := sorted(_varying(like)):
+        array = varying_along([array], varying)[0]
     if not is_divided_by_type(like):
         return array
     sharding: Any = jax.typeof(like).sharding

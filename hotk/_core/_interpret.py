@@ -21,6 +21,7 @@ from ._compat import (
     shape_of,
     source_line,
 )
+from ._inexact import is_inexact
 from ._primitives import CUSTOM, traits_of
 from ._programs import scan_counts, transforms
 from ._types import Leaf
@@ -153,23 +154,39 @@ def run_watched(
     return evaluate(closed, closed.consts, arguments, step)
 
 
-def run_watched_scan(
+def run_watched_inside(
     equation: JaxprEqn,
     inputs: Sequence[Leaf],
     see: Callable[[JaxprEqn, list[Leaf], Sequence[Leaf], str, str], None],
     place: str,
     stack: str,
 ) -> None:
-    """Run a `scan` step by step, and show the equations of its body with values.
+    """Run a loop step by step, or a branch, and show the equations inside with values.
+
+    A `while_loop` is run until it has a NaN, with which it might not end.
 
     Args:
-        equation: The `scan`.
+        equation: The `scan`, `while` or `cond`; of others nothing is shown.
         inputs: Its inputs.
         see: As for `run_watched`.
         place: The line of the call that it is inside of.
         stack: The transformations of that call.
     """
-    parameters = equation.params
+    parameters, name = equation.params, equation.primitive.name
+    watched = lambda closed, a: run_watched(closed, a, see, place, stack)
+    if name == "cond":
+        branch = parameters["branches"][int(jnp.asarray(inputs[0]))]
+        watched(branch, inputs[1:])
+    if name == "while":
+        of_test, of_body = parameters["cond_nconsts"], parameters["body_nconsts"]
+        test, own = inputs[:of_test], inputs[of_test:][:of_body]
+        carry = list(inputs[of_test + of_body :])
+        while bool(watched(parameters["cond_jaxpr"], [*test, *carry])[0]):
+            carry = watched(parameters["body_jaxpr"], [*own, *carry])
+            if any(is_inexact(a) and bool(jnp.isnan(a).any()) for a in carry):
+                break
+    if name != "scan":
+        return
     constants, carries = scan_counts(parameters)
     fixed, carry = inputs[:constants], list(inputs[constants:][:carries])
     rows = list(map(jnp.asarray, inputs[constants + carries :]))
@@ -177,8 +194,7 @@ def run_watched_scan(
     for i in reversed(steps) if parameters["reverse"] else steps:
         row = [a[i] for a in rows]
         arguments = (*fixed, *carry, *row)
-        outputs = run_watched(parameters["jaxpr"], arguments, see, place, stack)
-        carry = outputs[:carries]
+        carry = watched(parameters["jaxpr"], arguments)[:carries]
 
 
 def inner_constants(closed: ClosedJaxpr) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from ._compat import CONVERTED, ClosedJaxpr, Jaxpr, Tracer
+from ._compat import CONVERTED, ClosedJaxpr, Jaxpr, Literal, Tracer
 
 
 def tracers_inside(closed: ClosedJaxpr) -> bool:
@@ -14,6 +14,10 @@ def tracers_inside(closed: ClosedJaxpr) -> bool:
 
 def _below(jaxpr: Jaxpr) -> bool:
     for equation in jaxpr.eqns:
+        # a single number is not among the constants
+        values = [atom.val for atom in equation.invars if isinstance(atom, Literal)]
+        if any(isinstance(value, Tracer) for value in values):
+            return True
         converted = _converted(equation.params)
         for value in equation.params.values():
             for item in value if isinstance(value, (tuple, list)) else (value,):

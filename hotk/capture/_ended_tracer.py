@@ -65,8 +65,8 @@ class EndedTracer:
 ENDED_TRACER: Final = EndedTracer()
 
 
-def reaches_ended_tracer(closed: ClosedJaxpr) -> bool:
-    """Whether a derivative rule inside of a program may reach a tracer of its trace.
+def reaches_ended_tracer(closed: ClosedJaxpr) -> JaxprEqn | None:
+    """Return the first call whose derivative rule may reach a tracer of its trace.
 
     The program could be differentiated far from here, where nothing says what to do.
     """
@@ -80,8 +80,8 @@ def reaches_ended_tracer(closed: ClosedJaxpr) -> bool:
         except Exception:  # JAX keeps its rules elsewhere
             continue
         if _reaches(parts):
-            return True
-    return False
+            return equation
+    return None
 
 
 def host_reaches_tracer(jaxpr: Jaxpr) -> bool:

@@ -20,8 +20,8 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import jvp, like_point, refuse_complex
-from hotk.higher import DifferentialOperator, derivatives, directions_of
+from hotk.first import like_point, refuse_complex
+from hotk.higher import DifferentialOperator, derivatives, directions_of, tvp
 from hotk.mode import real_inner
 
 from ._estimate import Estimate, averaged
@@ -142,8 +142,8 @@ def divergence(
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
 
     def along(v: Tangent) -> Float[Array, " count"]:
-        slopes = like_point(call, v, jvp(f, x, v, *args, batched=True, where=where))
-        return jax.vmap(real_inner)(v, slopes)
+        slopes = tvp(f, x, v, args=args, batched=True, where=where)
+        return jax.vmap(real_inner)(v, like_point(call, v, slopes))
 
     keys = jax.random.split(_as_key(key), samples)
     return _estimate(along, jax.vmap(draw), keys, block_size, "signs")

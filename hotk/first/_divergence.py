@@ -19,6 +19,7 @@ from hotk._core import (
     Where,
     describe_tree,
     message,
+    typed_as,
 )
 from hotk.dense import choose_block, is_complex, over_basis, size_of, unit
 from hotk.mode import (
@@ -234,7 +235,7 @@ def _as_cotangent(u: Tangent, y: PyTree) -> Cotangent:
     leaves, treedef = jax.tree.flatten(u, is_leaf=is_none)
     zeros = lambda part: jax.tree.map(jnp.zeros_like, part)
     made = [
-        zeros(part) if a is None else a.astype(part.dtype)
+        zeros(part) if a is None else typed_as(a.astype(part.dtype), part)
         for a, part in zip(leaves, treedef.flatten_up_to(y), strict=True)
     ]
     return treedef.unflatten(made)

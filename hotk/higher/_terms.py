@@ -205,6 +205,13 @@ def _wrong(call: str, x: Point, got: str) -> StructureError:
         fix = "Write how often, as 2."
     elif one:
         fix = "Write one integer for each entry of `x`, as (2, 0, 1)."
+    elif isinstance(x, tuple):
+        own = lambda i, a: len(x) - i if np.shape(a) == () else (2, 0, 1)
+        tree = tuple(own(i, a) for i, a in enumerate(x))
+        fix = (
+            f"Write how often for each entry of the tuple, as {tree}. Letters name the "
+        )
+        fix += 'keys of a dict: `x = {"x": ..., "t": ...}` takes "xxt".'
     return StructureError(
         message(
             call,

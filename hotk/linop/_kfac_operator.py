@@ -333,8 +333,9 @@ def _check_options(loss: object, options: Options, key: RandomKey | None) -> Non
                 expected="a loss of `hotk.curvature`, or a class of `AbstractLoss`",
                 got=getattr(loss, "__name__", type(loss).__name__),
                 fix="For `jnp.mean((z - y) ** 2) / 2` write "
-                "`hotk.curvature.SquaredError(y)`. For any other loss use "
-                "`hotk.GGNOperator`.",
+                "`hotk.curvature.SquaredError(y)`, for a cross entropy with integer "
+                "labels `hotk.curvature.SoftmaxCrossEntropy(labels)`. For any other "
+                "loss use `hotk.GGNOperator`.",
             )
         )
     is_likelihood = isinstance(loss, AbstractLikelihood)

@@ -1,12 +1,12 @@
 """`AbstractNumerics`: what is computed from a linear map, as methods of it."""
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector
+from hotk._core import RealNumber, Scalar, Vector, message
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
@@ -65,6 +65,38 @@ class AbstractNumerics(AbstractLinearMap):
         return space.inner(v, self.mv(v))
 
     # ----- Dense results
+
+    def __array__(self, *args: object, **named: object) -> NoReturn:
+        """Refuse to be an array: NumPy would make one of a single object.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            message(
+                f"np.asarray({type(self).__name__})",
+                "an operator is no array.",
+                expected="an array",
+                got=repr(self),
+                fix="Write `H.matrix()` for the matrix, `hotk.interop.as_scipy(H)` for "
+                "a function of SciPy.",
+            )
+        )
+
+    @property
+    def T(self) -> "AbstractNumerics":
+        """The transposed operator: a symmetric one itself.
+
+        Raises:
+            TypeError: If it is not known to be symmetric.
+        """
+        if self.symmetric:
+            return self
+        raise TypeError(
+            f"`{type(self).__name__}.T`: expected an operator that is known to be "
+            "symmetric; this one has products with its matrix alone. Write "
+            "`A.matrix().T`."
+        )
 
     @property
     def size(self) -> int:

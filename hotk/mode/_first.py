@@ -143,7 +143,7 @@ class Reverse(AbstractMode):
     ) -> tuple[PyTree, Gradient, PyTree]:
         """Return `y`, the cotangent `u` pulled back to `x`, and `aux`."""
         y, pull, aux = jax.vjp(f, x, has_aux=True)
-        return y, pull(u)[0], aux
+        return y, pull(jax.tree.map(typed_as, u, y))[0], aux
 
     def gradient(
         self, f: FunctionWithAux, x: Point, block: int | None = None
@@ -167,7 +167,7 @@ class Reverse(AbstractMode):
             return y, jax.tree.map(lambda _: x, y), aux
 
         def pull(u: Cotangent) -> tuple[Gradient]:
-            # along explicit axes of a mesh a cotangent is divided as the value is
+            # along axes of a mesh a cotangent is divided as the value is
             return back(jax.tree.map(typed_as, u, y))
 
         def rows(scale: complex) -> list[list[Array]]:

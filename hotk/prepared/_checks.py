@@ -273,7 +273,8 @@ def _check_scalar(
         problem = f"{where} must return a real floating-point number."
         complex_ = jnp.issubdtype(jnp.result_type(y), jnp.complexfloating)
         fix = (
-            "Take the real part or `jnp.abs(y)**2`"
+            "Take the real part or `jnp.abs(y)**2`; for the derivatives of a complex "
+            "number, as log psi, use `hotk.jacobian`"
             if complex_
             else "Cast it to a float; an integer has no derivative"
         )

@@ -13,6 +13,7 @@ from hotk.primitive import with_forward_rules
 
 from ._call import Call
 from ._checks import as_one_number
+from ._one_device import DeviceSum
 from ._plan import Plan
 from .warnings import warn_if_zero_hessian
 
@@ -84,6 +85,8 @@ def derive(
 
     if plan.derive_rules:
         f = with_forward_rules(f, by_body=plan.by_body)
+    over_devices = DeviceSum(call, point)
+    total = over_devices.of(f)
 
     def checked(v: PyTree) -> PyTree:
         return call.direction(v, leaves, differentiated, point, arrays)
@@ -95,9 +98,10 @@ def derive(
         elif takes == "vs":
             direction = tuple(map(checked, direction))
         elif takes == "u":
-            y, _ = jax.eval_shape(f, point)
+            y, _ = jax.eval_shape(total, point)
             direction = call.cotangent(direction, y, arrays)
-        result = call.options.apply(f, point, direction, plan.mode, plan.block)
+        results = call.options.evaluate(total, point, direction, plan.mode, plan.block)
+        result = call.options.arrange(over_devices.results(results))
         if plan.kinks:
             _warn_of_kinks(call, f, point, plan)
     return result

@@ -5,13 +5,23 @@ from typing import NamedTuple
 
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Tracer, hides_frames, in_trace
+from hotk._core import (
+    Function,
+    ModeError,
+    Point,
+    Tracer,
+    function_name,
+    function_place,
+    hides_frames,
+    in_trace,
+    message,
+)
 from hotk.capture import CHANGED, KEEPS, Closure, Opaque, StaticArrays, Walk, is_static
 
 from ._call import Call
 from ._checks import check_callable
 from ._deleted import note_deleted
-from ._opaque import call_opaque
+from ._opaque import call_opaque, rule_fix
 from ._options import Options
 from ._plan import Fallback
 from ._small import call_small
@@ -66,6 +76,19 @@ def call_slowly(
     except RuntimeError as error:
         note_deleted(error, options.definition, x, rest, Closure.of(f).leaves)
         raise
+    except TypeError as error:
+        # Of a rule that was transposed only the compiler sees what it keeps.
+        if "No constant handler" not in str(error):
+            raise
+        raise ModeError(
+            message(
+                options.definition.call(),
+                f"`{function_name(f)}`{function_place(f)} cannot be compiled.",
+                expected="a program of arrays",
+                got="one with a tracer, which a derivative rule inside it captures",
+                fix=rule_fix(""),
+            )
+        ) from error
 
 
 def _by_stages(

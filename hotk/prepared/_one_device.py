@@ -1,16 +1,19 @@
-"""Derivatives inside of `shard_map` that would silently be those of one device."""
+"""Derivatives in `shard_map` that would be those of one device: added, or refused."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
+from jaxtyping import PyTree
 
 from hotk._core import (
     Jaxpr,
     JaxprEqn,
     Literal,
     ModeError,
+    Point,
     StructureError,
     Var,
+    differs_along,
     has_types,
     inner_jaxprs,
     is_shard,
@@ -19,7 +22,9 @@ from hotk._core import (
     message,
     source_line,
 )
-from hotk.primitive import shared_axes, shares, takes_part
+from hotk.capture import StaticArrays
+from hotk.mode import Forward
+from hotk.primitive import shared_axes, shares, summed, takes_part
 
 from ._call import Call
 
@@ -35,6 +40,99 @@ _COLLECTIVES = (
     "psum_invariant",
     "reduce_scatter",
 )
+
+
+class DeviceSum:
+    """Derivatives by a point that all devices hold alike, of a value that they do not.
+
+    With `check_vma=True` reverse mode returns their sum over the devices, because the
+    transpose of "each device takes its copy" is a sum; forward mode returns those of
+    one device. Here all modes return the sum: what still differs is added. The types
+    tell, so nothing is added twice. Without types, and outside of `shard_map`, nothing
+    is done. Values stay those of each device, as in `jax.value_and_grad`, and tangents
+    of `jvp`, as in `jax.jvp`.
+
+    Attributes:
+        call: The call.
+        x: The differentiated part of the point.
+        axes: For each output of the function, the axes along which it differs.
+        first: Whether values are added, and not the derivatives.
+    """
+
+    def __init__(self, call: Call, x: Point) -> None:
+        self.call = call
+        self.x = x
+        self.axes: list[tuple[str, ...]] = []
+        own = call.options.definition
+        self.first = own.iterates or own.static_arrays is StaticArrays.ALL_INTEGERS
+
+    def of(self, f: Callable[[Point], PyTree]) -> Callable[[Point], PyTree]:
+        """Return the function of which the formula of an operator is evaluated.
+
+        Where its results are not linear in the function, or without types, the function
+        is the sum itself: an optimizer compares values, and a sparse matrix has entries
+        from anywhere.
+        """
+        inside, definition = manual_axes(), self.call.options.definition
+        if not inside or definition.modes == (Forward,):
+            return f
+
+        def watched(x: Point) -> PyTree:
+            y, aux = f(x)
+            self.axes = [differs_along(a, inside) for a in jax.tree.leaves(y)]
+            if not self.first or not any(self.axes):
+                return y, aux
+            return self._added(y), (y, aux)
+
+        return watched
+
+    def results(self, results: Sequence[PyTree]) -> list[PyTree]:
+        """Add the results of a formula over devices, except the value and `aux`."""
+        options = self.call.options
+        first = 1 if options.definition.value else 0
+        *found, aux = results
+        if any(self.axes) and not self.first:
+            return [*found[:first], *map(self._added, found[first:]), aux]
+        if any(self.axes) and (first or options.has_aux):
+            y, aux = aux
+            return [*([y] if first else []), *found[first:], aux]
+        return [*found, aux]
+
+    def _added(self, result: PyTree) -> PyTree:
+        """Add the leaves of a result over the axes along which only they differ."""
+        axes = sorted(set().union(*self.axes))
+        parts, tree = jax.tree.flatten(result)
+        points, like = jax.tree.flatten(self.x)
+        own = [differs_along(a, axes) for a in points]
+        definition = self.call.options.definition
+        # A gradient has a leaf for each leaf of the point; other results mix them.
+        by_leaf = definition.wants != "inexact" or definition.takes == "u"
+        if not (by_leaf and tree == like and not self.first):
+            if len(set(own)) > 1:
+                raise self._mixed(axes)
+            own = own[:1] * len(parts)
+        places: dict[tuple[str, ...], list[int]] = {}
+        for i, (part, held) in enumerate(zip(parts, own, strict=True)):
+            over = tuple(a for a in differs_along(part, axes) if a not in held)
+            places.setdefault(over, []).append(i)
+        for over, chosen in places.items():
+            sums = summed([parts[i] for i in chosen], over) if over else ()
+            for i, total in zip(chosen, sums, strict=False):
+                parts[i] = total
+        return tree.unflatten(parts)
+
+    def _mixed(self, axes: Sequence[str]) -> StructureError:
+        return StructureError(
+            message(
+                self.call.options.definition.call(),
+                "the devices hold some leaves of `x` alike and others not, so the "
+                "result is neither that of one device nor of all.",
+                expected="leaves that all differ, or none",
+                got=f"leaves of which some vary along {' or '.join(map(repr, axes))}",
+                fix="Choose leaves by `where=`; or use `hotk.over_axis` and "
+                "`hotk.as_shards`.",
+            )
+        )
 
 
 def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:

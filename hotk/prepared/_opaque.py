@@ -22,6 +22,7 @@ from hotk._core import (
     function_place,
     in_trace,
     message,
+    source_line,
     tracers_inside,
 )
 from hotk.capture import StaticArrays, TracedProgram, reaches_ended_tracer
@@ -34,7 +35,7 @@ from ._family import Bound
 from ._inputs import sort_inputs
 from ._joined import TracedFunction, join, join_derived
 from ._options import Options
-from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
+from ._plan import ASKED, CAPTURES, Fallback, Plan, first_line, may_try, plans
 from ._program import Program, Runner, types_of
 from ._store import STORE
 from .warnings import error_line, warn_if_opaque_again
@@ -188,7 +189,7 @@ def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:
     check_linear(traced.closed)
     is_bound = reaches_ended_tracer if inside else tracers_inside
     if is_bound(traced.closed):
-        raise ValueError("a derivative rule inside it captures a tracer")
+        raise ValueError(CAPTURES)
     return traced
 
 
@@ -282,6 +283,15 @@ def _fix(facts: Facts, asked: bool) -> str:
     )
 
 
+def rule_fix(place: str) -> str:
+    """Say what to do about a derivative rule that captures a tracer."""
+    return (
+        f"The derivative rule{place} was made inside of a loop, branch or trace, and "
+        "keeps an array of it. Make it by `hotk.rule.custom`, or give it the array as "
+        "an argument."
+    )
+
+
 def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError:
     """Write the error for a function that cannot be differentiated as asked."""
     tried = "\n".join(
@@ -292,6 +302,10 @@ def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError
     facts = Facts.of(call.traced.closed.jaxpr)
     found = f" It holds {facts}." if str(facts) else ""
     asked = failures[0][0].why == ASKED
+    fix = _fix(facts, asked)
+    if any(str(error) == CAPTURES for _, error in failures):
+        rule = reaches_ended_tracer(call.traced.closed)
+        fix = rule_fix("" if rule is None else f" at {source_line(rule)}")
     return ModeError(
         message(
             call.options.definition.call(),
@@ -300,6 +314,6 @@ def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError
             + found,
             expected="a program whose derivative exists",
             got=f"\n{tried}",
-            fix=_fix(facts, asked),
+            fix=fix,
         )
     )

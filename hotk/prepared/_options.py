@@ -146,15 +146,15 @@ class Options:
         self.block_size = block_size
         self.selected = selected
 
-    def apply(
+    def evaluate(
         self,
         f: Callable[[Point], tuple[PyTree, PyTree]],
         x: Point,
         v: PyTree,
         mode: AbstractMode,
         block: Block,
-    ) -> PyTree:
-        """Evaluate the formula, and arrange its results as the caller gets them."""
+    ) -> Sequence[PyTree]:
+        """Return the results of the formula: the value if it is one, `aux` last."""
         formula = self.definition.formula
         keywords: dict[str, Any] = {"mode": mode}
         if self.definition.sized:
@@ -164,11 +164,13 @@ class Options:
         if self.definition.choice is not None:
             keywords["order"] = self.order
         if not self.definition.takes:
-            results = formula(f, x, **keywords)
-        elif self.batched:
-            results = _over_directions(lambda v: formula(f, x, v, **keywords), v)
-        else:
-            results = formula(f, x, v, **keywords)
+            return formula(f, x, **keywords)
+        if self.batched:
+            return _over_directions(lambda v: formula(f, x, v, **keywords), v)
+        return formula(f, x, v, **keywords)
+
+    def arrange(self, results: Sequence[PyTree]) -> PyTree:
+        """Return the results of the formula as the caller gets them."""
         *found, aux = results
         if self.has_aux and self.definition.value:
             return ((found[0], aux), *found[1:])

@@ -17,6 +17,7 @@ from .warnings import kinks
 
 
 ASKED = "asked for"
+CAPTURES = "a derivative rule inside it captures a tracer"
 
 
 class Fallback(Exception):
@@ -96,9 +97,11 @@ def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:
     The derivative of a body stands in for a reverse rule that cannot be transposed. It
     does not for one that raises, in code of the user or in what that calls.
     """
+    failed = list(failures)
+    if plan.derive_rules and any(str(error) == CAPTURES for error in failed):
+        return False  # a rule that is transposed captures it as well, unseen
     if not plan.by_body:
         return True
-    failed = list(failures)
     stands_in = any(isinstance(error, NotTransposableError) for error in failed)
     return stands_in and not any(map(raised_by_user, failed))
 

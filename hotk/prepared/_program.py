@@ -30,7 +30,7 @@ from hotk.primitive import check_linear
 from ._call import Call
 from ._derive import Derived, Evaluation, derive
 from ._options import Options
-from ._plan import Plan
+from ._plan import CAPTURES, Plan
 from ._slot import IndirectJit, Mismatch
 
 
@@ -282,7 +282,7 @@ class Program:
         given = len(captured) + len(arrays)
         lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
         if lifted or tracers_inside(traced.jaxpr):
-            raise Opaque("a derivative rule inside it captures a tracer")
+            raise Opaque(CAPTURES)
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)

@@ -17,6 +17,7 @@ from hotk._core import (
     Point,
     check_forward,
     function_name,
+    in_trace,
     inlined_equations,
     is_inexact,
     jaxpr_as_fun,
@@ -24,6 +25,7 @@ from hotk._core import (
     nothing_inexact,
     split_point,
     trace_once,
+    tracers_inside,
 )
 from hotk.mode import (
     NESTINGS,
@@ -166,6 +168,8 @@ def _program_of(equation: JaxprEqn) -> ClosedJaxpr | None:
 def _existing(closed: ClosedJaxpr, order: int) -> Modes:
     """Return the modes in which a derivative of a program can be traced."""
     failures = {m: _failure(closed, m, order, by_body=False) for m in _modes(order)}
+    if any(isinstance(error, _CapturesTracer) for error in failures.values()):
+        return ()  # in other modes its rule captures it as well, unseen
     # As `hotk.Auto` does: bodies of custom_vjp functions where nothing else works, as
     # their rules cannot be transposed.
     if None not in failures.values() and any(
@@ -208,9 +212,15 @@ def _failure(
         program = jax.make_jaxpr(derivative)(shapes(types))
         check_forward(program)
         check_linear(program)
+        if not in_trace() and tracers_inside(program):
+            raise _CapturesTracer
     except Exception as error:  # rules raise what they like
         return error
     return None
+
+
+class _CapturesTracer(Exception):
+    """A derivative rule inside of a program captures a tracer."""
 
 
 def _pushed_forward(

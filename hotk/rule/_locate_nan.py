@@ -16,7 +16,7 @@ from hotk._core import (
     Point,
     describe,
     run_watched,
-    run_watched_scan,
+    run_watched_inside,
 )
 from hotk.mode import AUTO, NESTINGS, AbstractMode, Forward, Nested, Reverse, Taylor
 from hotk.prepared import Operator, TypedOperator
@@ -80,8 +80,8 @@ def locate_nan(
 
     The program of the operator is run one operation after the other, without a
     compiler: slow, for finding out. It reports the first operation that returns NaN
-    from inputs without NaN: inside of a `scan` the operation in its body, inside of a
-    `while_loop` the loop. Then the other modes are tried.
+    from inputs without NaN; of a loop or a branch it is the operation inside. Then the
+    other modes are tried.
 
     Args:
         operator: An operator: `hotk.hvp`, `hotk.hessian`, `hotk.partial`, ...
@@ -131,8 +131,7 @@ def locate_nan(
         if not makes_nan or findings:
             return
         name = equation.primitive.name
-        if name == "scan":
-            run_watched_scan(equation, inputs, check, line, stack)
+        run_watched_inside(equation, inputs, check, line, stack)
         # Compiled as a whole, a loop may round to NaN where its steps do not.
         if not findings:
             findings.append(_Finding(name, inputs, line, stack))

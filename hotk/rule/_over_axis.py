@@ -164,9 +164,10 @@ def over_axis(
     order of derivatives. A gradient, or a product with a Hessian, takes one all-reduce.
     This holds with `check_vma=True` and `check_vma=False`.
 
-    Without it, the derivatives are those of `f` on one device. With `check_vma=False`
-    JAX treats `psum` and `pmean` as their own transposes, so this is also the case for
-    a function that ends with one of them.
+    Without it, the derivatives are those of `f` on one device with `check_vma=False`,
+    and with `check_vma=True` those of the sum, as in `jax.grad`. With `check_vma=False`
+    JAX treats `psum` and `pmean` as their own transposes, so the derivatives of a
+    function that ends with one of them are those of one device as well.
 
     `f` can contain collectives, such as `jax.lax.pmean` for the statistics of a batch
     normalization. A `pmean` at its end is allowed, and takes one more all-reduce.

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
 from hotk._core import DtypeError, Leaf, describe, message
+from hotk.mode import Taylor
 
 from ._custom import custom
 from ._determinant import det as det, slogdet as slogdet
@@ -60,10 +61,10 @@ def norm(x: Leaf, axis: Axes = None, *, keepdims: bool = False) -> Float[Array, 
 
     The sum is scaled by the largest entry, so it neither overflows nor underflows. At 0
     the gradient is 0, the middle of the subgradients; $|x|^2$ has the Hessian $2 I$,
-    and the root is that of `hotk.safe.sqrt`. A function $g(|x|)$ that is smooth at 0
-    because terms of first order cancel, as in $(1 + r) e^{-r}$, gets the second
-    derivative 0 there: rounding removes what is left. Write it in $|x|^2$, or by its
-    series near 0.
+    and the root is that of `hotk.safe.sqrt`. Write a function $g(|x|)$ that is smooth
+    at 0 because terms of first order cancel, as $(1 + r) e^{-r}$ and $\sin(r)/r$, as
+    `hotk.safe.radial`. Composed with this norm it has second derivatives of 0 or of
+    rounding there.
 
     Args:
         x: Floating or complex array, not float16.
@@ -90,6 +91,51 @@ def norm(x: Leaf, axis: Axes = None, *, keepdims: bool = False) -> Float[Array, 
     squares = sum((part / scale) ** 2 for part in _real_parts(x))
     root = scale * sqrt(jnp.sum(squares, axis, keepdims=True))
     return root if keepdims else jnp.squeeze(root, axis)
+
+
+def radial(
+    x: Leaf, g: Callable[[Array], Array], axis: Axes = None
+) -> Inexact[Array, "..."]:
+    r"""Compute $g(|x|)$ with its derivatives at 0, as of a Matérn kernel.
+
+    With $g(r) = \sum_k c_k r^k$ it is $\sum_k c_k (|x|^2)^{k/2}$, smooth at 0 as far as
+    the odd terms vanish; its Hessian there is $g''(0)\, I$. Near 0 it is computed by
+    this series, from six derivatives of $g$ at 0. So its derivatives up to the sixth
+    order are right at 0 and near it, in all modes, where those of $g$ of a norm are NaN
+    or lose all digits. Where odd terms are left it is $|x|^k$ of `hotk.safe.norm`: the
+    gradient of $e^{-|x|}$ at 0 is zero, its second derivatives are huge.
+
+    Args:
+        x: Floating or complex array, such as the difference of two points.
+        g: Function of the distances, entry by entry, with six derivatives at 0 from the
+            right. What it captures may be differentiated as well.
+        axis: Axis or axes of `x` to sum over; all by default.
+
+    Returns:
+        $g(|x|)$, with the shape of `x` but for these axes.
+
+    Raises:
+        DtypeError: If `x` holds no floating-point numbers.
+
+    Example:
+        >>> matern = lambda r: (1 + r) * jnp.exp(-r)
+        >>> hotk.hessian(lambda x: hotk.safe.radial(x, matern), jnp.zeros(2)).tolist()
+        [[-1.0, 0.0], [0.0, -1.0]]
+    """
+    x = _floating(x, "radial")
+    s = jnp.sum(jnp.asarray(sum(part**2 for part in _real_parts(x))), axis)
+    zero, eps = jnp.zeros((), s.dtype), jnp.finfo(s.dtype).eps
+    c, _ = Taylor().coefficients(lambda r: (g(r), ()), zero, zero + 1, 6)
+    size = [jnp.abs(jax.lax.stop_gradient(a)) for a in c]
+    # Where the terms left out are below a rounding of the second derivative.
+    fits = size[6] * s**2 + size[5] * s**1.5 <= eps * size[2]
+    near = fits & ((s <= eps) | (size[2] * s <= eps**0.5 * size[0])) | (s == 0)
+    series: Array = c[0] + s * (c[2] + s * (c[4] + s * c[6]))
+    for k in (1, 3, 5):
+        # An odd term that is a rounding is none: its derivatives would be infinite.
+        there = near & (size[k] ** 2 > eps * size[k - 1] * size[k + 1])
+        series += jnp.where(there, c[k], 0) * sqrt(jnp.where(there, s, 1)) ** k
+    return jnp.where(near, series, g(jnp.sqrt(jnp.where(near, 1, s))))
 
 
 def _floating(x: Leaf, name: str) -> Array:

@@ -91,6 +91,9 @@ def refuse_indefinite(
         direction /= np.linalg.norm(direction)
         smallest = direction @ a @ direction
     what = "is singular" if singular else "is not positive definite"
+    if not singular and plain[-1] <= rounding:
+        what += " but negative"
+        hint = "Is it a log-likelihood? Give its negative. Or this is a maximum."
     raise NotPositiveDefiniteError(
         message(
             call,

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import (
@@ -116,6 +117,8 @@ def laplace_approximation(
         StructureError: If `curvature` acts on another space.
         DtypeError: If a parameter is complex.
         ValueError: If there is no such form, or `prior_precision` is missing.
+        TypeError: If `prior_precision` is more than one number, or `curvature` has no
+            Kronecker factors for the form `"kfac"`.
 
     Example:
         >>> t, y = jnp.arange(5.0), jnp.array([1.0, 2.9, 5.1, 7.0, 9.1])
@@ -143,6 +146,19 @@ def laplace_approximation(
         what = "the precision of the prior" if form == "kfac" else what
         raise ValueError(
             f'`{_CALL}`: `form="{form}"` needs `prior_precision=`, {what}.'
+        )
+    numbers, tree = jax.tree.flatten(prior_precision)
+    if tree.num_nodes > 1 or any(map(np.ndim, numbers)):
+        raise TypeError(
+            message(
+                _CALL,
+                "`prior_precision` is one number.",
+                expected="a positive number",
+                got=describe_tree(prior_precision),
+                fix="For one of each layer or entry add it to the curvature: "
+                "`curvature=GGN + hotk.Diagonal(tree)`, with a tree like the mode and "
+                '`form="full"`.',
+            )
         )
     selected = selection(_CALL, mode, where)
     parameters = jax.tree.map(jnp.asarray, split_point(mode, selected)[0])

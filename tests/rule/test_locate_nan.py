@@ -84,3 +84,38 @@ def test_inside_of_a_scan_it_is_the_operation_in_its_body(reverse):
     with open(__file__) as lines:
         expected = 1 + next(i for i, line in enumerate(lines) if "jnp.sqrt(row" in line)
     assert f"test_locate_nan.py:{expected}:" in found.line
+
+
+def looped(x):
+    step = lambda c: (c[0] + 1, c[1] + jnp.sqrt(c[1] * 0))  # of a loop
+    return jax.lax.while_loop(lambda c: c[0] < 3, step, (0, x))[1]
+
+
+def branched(x):
+    return jax.lax.cond(
+        x > 0,
+        lambda x: jnp.sqrt(x * 0) + x,  # of a branch
+        lambda x: x,
+        x,
+    )
+
+
+def looped_in_a_branch(x):
+    return jax.lax.cond(x > 0, looped, lambda x: x, x)
+
+
+@pytest.mark.parametrize(
+    ("f", "line"),
+    [(looped, "loop"), (branched, "branch"), (looped_in_a_branch, "loop")],
+)
+def test_inside_of_loops_and_branches_it_is_the_operation(f, line):
+    with open(__file__) as lines:
+        text = f"# of a {line}"
+        expected = 1 + next(
+            i for i, row in enumerate(lines) if row.endswith(text + "\n")
+        )
+    operators = [hotk.derivative] if "looped" in f.__name__ else []
+    for operator in [*operators, hotk.second_derivative]:
+        found = hotk.locate_nan(operator, f, 1.0)
+        assert found.primitive not in ("while", "cond", None)
+        assert f"test_locate_nan.py:{expected}:" in found.line

@@ -48,6 +48,71 @@ def test_higher_derivatives_of_norms_at_zero(dtype):
             close(float(found), known[order - 1], rtol=0, atol=1e-12)
 
 
+# g, and its second and fourth derivative at 0 by hand; None where there is no fourth
+RADIAL = {
+    "Matern 3/2": (lambda r: (1 + r) * jnp.exp(-r), -1, None),
+    "Matern 5/2": (
+        lambda r: (1 + 5**0.5 * r + 5 * r**2 / 3) * jnp.exp(-(5**0.5) * r),
+        -5 / 3,
+        25,
+    ),
+    "sinc": (jnp.sinc, -(np.pi**2) / 3, np.pi**4 / 5),
+    "r - log1p(r)": (lambda r: r - jnp.log1p(r), 1, None),
+    "cosine": (jnp.cos, -1, 1),
+    "fourth power": (lambda r: r**4, 0, 24),
+}
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("size", [0.0, 1e-30])
+@pytest.mark.parametrize("name", RADIAL)
+def test_radial_functions_at_zero_and_near_it(name, size):
+    g, second, fourth = RADIAL[name]
+    z, v = size * jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
+    f = lambda x: safe.radial(x, g)
+    near = {"rtol": 1e-12, "atol": 1e-14}
+    close(f(z), np.asarray(g(jnp.linalg.norm(z))), atol=1e-15)
+    for mode in NESTINGS[:1] if size else NESTINGS:
+        close(hotk.hessian(f, z, mode=mode), second * np.eye(2), **near)
+    close(hotk.laplacian(f, z), 2 * second, **near)
+    close(hotk.hessian_diagonal(f, z), second * np.ones(2), **near)
+    close(hotk.partial(f, z, (2, 0)), second, **near)
+    # what a Gaussian process has at one point: the covariance of two gradients
+    mixed = hotk.cross_hessian(lambda x, y: f(x - y), z, jnp.zeros(2))
+    close(mixed, -second * np.eye(2), **near)
+    if fourth is not None:
+        # D^4 of c_4 |x|^4 along v is 24 c_4 |v|^4; its bi-Laplacian 64 c_4
+        found = hotk.derivatives(f, z, v, order=4)[4]
+        close(found, fourth * 1.25**2, rtol=1e-11)
+        close(hotk.biharmonic(f, z), 64 * fourth / 24, rtol=1e-11)
+        nested = jax.jacfwd(jax.jacrev(jax.jacfwd(jax.jacrev(f))))(z)
+        close(nested[0, 0, 1, 1], fourth / 3, rtol=1e-11, atol=1e-11)
+
+
+def test_radial_functions_far_from_zero_along_axes_and_by_what_they_capture():
+    rows = np.array([[0.3, -0.4], [0.0, 0.0], [3.0, 4.0]])
+    kernel = lambda x, scale: safe.radial(x, lambda r: jnp.cosh(r / scale), axis=-1)
+    plain = lambda x, scale: jnp.cosh(jnp.linalg.norm(x) / scale)
+    close(kernel(rows, 2.0), np.cosh(np.linalg.norm(rows, axis=1) / 2))
+    for x in rows[::2]:
+        close(hotk.hessian(kernel, x, 2.0), np.asarray(jax.hessian(plain)(x, 2.0)))
+        slope = jax.grad(plain, argnums=1)(x, 2.0)
+        close(hotk.gradient(kernel, x, 2.0, argnums=1), np.asarray(slope))
+    # at 0 the Hessian is I / scale^2, and its derivative by the scale -2 I / scale^3
+    curved = lambda scale: hotk.hessian(kernel, jnp.zeros(2), scale)
+    close(jax.jacfwd(curved)(2.0), -0.25 * np.eye(2))
+    close(jax.vmap(lambda x: hotk.laplacian(kernel, x, 2.0))(rows)[1], 0.5)
+    close(safe.radial(np.array([3 + 4j]), jnp.exp), np.exp(5.0))
+
+
+def test_radial_functions_with_a_kink_are_those_of_the_safe_norm(default_settings):
+    f, z = lambda x: safe.radial(x, lambda r: jnp.exp(-r)), jnp.zeros(2, "float32")
+    assert hotk.gradient(f, z).tolist() == [0, 0]
+    assert not hotk.laplacian(f, z) > -1e6  # minus infinity: as huge as may be
+    matern = lambda x: safe.radial(x, lambda r: (1 + r) * jnp.exp(-r))
+    close(hotk.hessian(matern, z), -np.eye(2, dtype="float32"))
+
+
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
 def test_norms_of_any_size(size):
     x = size * np.array([3.0, 4.0])

@@ -43,11 +43,12 @@ def warn_if_nested(
         f"`{name}`: derivatives of order {order} by nesting: the program of "
         f"`{function_name(function)}`{function_place(function)} has {count} "
         "equations already, and each further order makes it two to four times longer. "
-        "In Taylor mode it grows with the square of the order: "
+        "If all of them are by the same variable, Taylor mode has them in one pass: "
         f"`hotk.derivatives(f, x, v, order={order})` along a direction, "
         f"`hotk.derivative_tensor(f, x, order={order})` for all entries, "
         "`hotk.partial(f, x, index)` or `hotk.tvp(f, x, v1, v2, ...)` for one, "
-        "`hotk.laplacian` and `hotk.differential_operator` for sums of them.",
+        "`hotk.laplacian` and `hotk.differential_operator` for sums of them. The "
+        "result is right as it is.",
         NestedDerivativesWarning,
         stacklevel=user_level(),
     )
