@@ -66,7 +66,7 @@ def parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:
     return parts
 
 
-def _may_be_gradient(part: object, leaf: object) -> bool:
+def _may_be_gradient(part: Any, leaf: Any) -> bool:
     """Whether it stands for one leaf: a node without leaves, or what has its shape."""
     if not jax.tree_util.all_leaves([part]):
         return not jax.tree.leaves(part)

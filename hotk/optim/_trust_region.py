@@ -84,7 +84,8 @@ def scale_by_trust_region(
     Args:
         radius: The first $\Delta$; if left out, the length of the step to the minimum
             of the model along -g, or 1 where the curvature along g is not positive,
-            which costs one product.
+            which costs one product; at most a hundred lengths of the point, or a
+            hundred, as a nearly singular Hessian tells no length.
         max_radius: The largest one.
         accept: The least ratio for a step.
         max_tol: $\eta$.

@@ -146,5 +146,5 @@ def test_bounds_as_trees_like_the_start():
 
 @pytest.mark.parametrize("make", [scipy_problem, scipy_residuals])
 def test_within_a_trace_is_refused(make):
-    with pytest.raises(TypeError, match="outside of `jax.jit`"):
+    with pytest.raises(TypeError, match=r"outside of `jax\.jit`"):
         jax.jit(lambda x: make(lambda x: x**2, x).x0)(jnp.ones(3))
