@@ -84,6 +84,7 @@ from ._describe import (
     describe_tree as describe_tree,
     dtype_name as dtype_name,
     file_name as file_name,
+    float_scalar as float_scalar,
     function_name as function_name,
     function_place as function_place,
     leaf_name as leaf_name,

@@ -47,6 +47,11 @@ def describe(leaf: object) -> str:
     return type(leaf).__name__
 
 
+def float_scalar() -> str:
+    """Describe one number of the default dtype: `f32[]`, or `f64[]`."""
+    return describe(jax.ShapeDtypeStruct((), jax.dtypes.canonicalize_dtype(float)))
+
+
 def leaf_name(root: str, path: KeyPath) -> str:
     """Name a leaf by its path: `x['w'][0]`."""
     return root + jax.tree_util.keystr(path)

@@ -108,7 +108,14 @@ _DAMPED: Final = (
     "Add it to the operator: `(H + damping * hotk.Identity()).solve(b)`. Another "
     "number does not compile again."
 )
+_OF_SCIPY: Final = (
+    "Methods of SciPy have bounds, constraints and callbacks: write "
+    "`hotk.interop.scipy_problem(f, x0).minimize(method, bounds=...)`, which computes "
+    "the derivatives."
+)
 _ELSEWHERE: Final = {
+    **{("minimize", name): _OF_SCIPY for name in ("bounds", "constraints", "callback")},
+    **{("minimize", name): _OF_SCIPY for name in ("jac", "hess", "hessp")},
     **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
     "axis_name": _OVER_AXIS,
     "split": _DIVIDED,
@@ -123,6 +130,7 @@ _ELSEWHERE: Final = {
 _REMARKS: Final = {
     "atol": "It is relative where there is a right-hand side, absolute for a gradient.",
     "options": "Options are keywords of their own.",
+    "method": "For a method of SciPy `hotk.interop.scipy_problem(f, x0)` has one.",
 }
 
 

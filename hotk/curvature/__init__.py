@@ -7,6 +7,7 @@ from ._fisher import (
     SampledFisher as SampledFisher,
 )
 from ._gauss_newton import GaussNewton as GaussNewton
+from ._huber import HuberLoss as HuberLoss
 from ._least_squares import LeastSquares as LeastSquares
 from ._likelihoods import (
     GammaLoss as GammaLoss,
@@ -17,7 +18,6 @@ from ._likelihoods import (
 from ._losses import (
     AbstractLikelihood as AbstractLikelihood,
     AbstractLoss as AbstractLoss,
-    HuberLoss as HuberLoss,
     PoissonLoss as PoissonLoss,
     SigmoidCrossEntropy as SigmoidCrossEntropy,
     SoftmaxCrossEntropy as SoftmaxCrossEntropy,

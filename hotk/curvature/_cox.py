@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 
 from hotk._core import Scalar, StructureError, message
 
-from ._losses import Outputs, as_array
+from ._targets import Outputs, as_array, refuse_complex
 
 
 Rows = Float[Array, " N"]
@@ -113,6 +113,7 @@ class CoxLoss(eqx.Module):
 
         Raises:
             StructureError: If they have another shape.
+            OutputError: If they are complex.
         """
         risks = self._risks(z)
         each = risks.log_total + jnp.log(risks.left) - risks.z
@@ -160,6 +161,7 @@ class CoxLoss(eqx.Module):
         return whole - risks.events * risks.part * gone
 
     def _risks(self, z: Outputs) -> _Risks:
+        refuse_complex(self, z)
         n = len(self.times)
         if z.shape not in ((n,), (n, 1)):
             raise self._other_shape(

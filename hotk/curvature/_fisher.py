@@ -6,7 +6,7 @@ from typing import final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import Function, Point, RandomKey, RealNumber, Scalar, message
 from hotk.primitive import held
@@ -159,7 +159,8 @@ class SampledFisher(eqx.Module):
         slopes = drawn(held(z))
         factor = loss.factor(z) / self.samples
         value = _with_outer_products(loss(z), z, loss.gradient, slopes, factor)
-        outer = lambda z: Roots(factor**0.5 * jnp.moveaxis(drawn(z), 0, 1), None)
+        roots = lambda z: jax.vmap(lambda g: factor**0.5 * g)(drawn(z))
+        outer = lambda z: Roots(jnp.moveaxis(roots(z), 0, 1), None)
         return with_rows(value, self.model, x, args, outer)
 
 
@@ -210,8 +211,8 @@ class EmpiricalFisher(eqx.Module):
         def outer(z: Array) -> Roots:
             # the gradient of the loss is c times the slopes
             root = jnp.asarray(factor, z.dtype) ** 0.5
-            weights = jnp.full((len(z), 1), root)
-            return Roots(root * loss.slope(z, loss.targets)[:, None], weights)
+            weights = jnp.broadcast_to(root.reshape(-1, 1), (len(z), 1))
+            return Roots((root * loss.slope(z, loss.targets))[:, None], weights)
 
         return with_rows(value, self.model, x, args, outer)
 
@@ -221,7 +222,7 @@ def _with_outer_products(
     z: Inexact[Array, "N *outputs"],
     gradient: Callable[[PyTree], PyTree],
     slopes: Inexact[Array, "samples N *outputs"],
-    factor: RealNumber,
+    factor: RealNumber | Float[Array, "N ..."],
 ) -> Scalar:
     """Return `value` with the curvature `factor sum_sn g_sn g_sn^T`."""
     axes = tuple(range(2, slopes.ndim))

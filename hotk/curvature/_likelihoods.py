@@ -1,5 +1,6 @@
 """Likelihoods whose outputs are no natural parameters: the Fisher matrix is another."""
 
+import math
 from typing import Literal, final
 
 import equinox as eqx
@@ -9,7 +10,8 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 
 from hotk._core import RandomKey, RealNumber, Scalar
 
-from ._losses import AbstractLikelihood, Outputs, Targets, as_array, like_outputs
+from ._losses import AbstractLikelihood
+from ._targets import Outputs, Targets, as_array, like_outputs
 
 
 def _number(value: RealNumber, z: Outputs) -> Scalar:
@@ -28,6 +30,7 @@ class GammaLoss(AbstractLikelihood):
         targets: Positive numbers, as many as outputs.
         shape: The shape $\alpha$, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.GammaLoss(jnp.array([1.0, 2.0]), reduction="sum")
@@ -43,6 +46,7 @@ class GammaLoss(AbstractLikelihood):
     shape: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
     convex = True
+    support = (0, math.inf)
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
         """Return the losses."""
@@ -82,6 +86,7 @@ class NegativeBinomialLoss(AbstractLikelihood):
         targets: Counts, as many as outputs.
         size: The size r, a positive number; the Poisson loss is its limit for large r.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> counts = jnp.array([0.0, 3.0])
@@ -98,6 +103,7 @@ class NegativeBinomialLoss(AbstractLikelihood):
     size: RealNumber = 1.0
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
     convex = True
+    support = (0, math.inf)
 
     def _logits(self, z: Outputs) -> Outputs:
         return z - jnp.log(_number(self.size, z))
@@ -145,6 +151,7 @@ class StudentTLoss(AbstractLikelihood):
         degrees: The degrees of freedom $\nu$, a positive number.
         scale: The scale s, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.StudentTLoss(jnp.zeros(2), degrees=3.0)
@@ -206,6 +213,7 @@ class OrdinalCrossEntropy(AbstractLikelihood):
         targets: Classes 0 to K - 1, as many as scores.
         thresholds: The K - 1 thresholds, ascending.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> classes, thresholds = jnp.array([0, 2]), jnp.array([-1.0, 1.0])
@@ -222,6 +230,11 @@ class OrdinalCrossEntropy(AbstractLikelihood):
     thresholds: Num[Array, " thresholds"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
     convex = True
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The classes."""
+        return 0, len(self.thresholds)
 
     def _bounds(self, z: Outputs, classes: Targets) -> tuple[Outputs, Outputs]:
         """Return the two thresholds of each class, minus the score."""

@@ -1,64 +1,36 @@
 """Losses of common models, with their Hessians in closed form."""
 
 import abc
-from typing import Literal, TypeAlias, final
+import math
+from typing import Literal, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Num, Shaped
+from jaxtyping import Array, Float, Num, Shaped
 
-from hotk._core import RandomKey, RealNumber, Scalar, StructureError, message
+from hotk._core import RandomKey, RealNumber, Scalar, StructureError, Tracer, message
 
-
-Outputs: TypeAlias = Inexact[Array, "N *outputs"]
-"""The outputs of a model, examples first."""
-
-Targets: TypeAlias = Shaped[Array, "N ..."]
-"""What they are compared with: as many numbers, or class numbers."""
-
-
-def as_array(values: jax.typing.ArrayLike) -> Array:
-    """Return targets as an array of JAX.
-
-    Those of NumPy are copied, as the user may write to them.
-    """
-    return values if isinstance(values, jax.Array) else jnp.array(values)
-
-
-def like_outputs(loss: object, targets: Targets, z: Outputs) -> Targets:
-    """Return targets in the dtype of the outputs, of which there must be as many.
-
-    Broadcast against each other, N targets and outputs of shape (N, 1) would be N times
-    N: a loss, and a curvature, N times as large.
-
-    Raises:
-        StructureError: If they have another shape.
-    """
-    if targets.shape != z.shape:
-        raise _other_shape(loss, str(z.shape), targets)
-    return targets.astype(z.dtype)
-
-
-def _other_shape(loss: object, expected: str, targets: Targets) -> StructureError:
-    name = type(loss).__name__
-    return StructureError(
-        message(
-            f"{name}(targets)(z)",
-            "the targets do not have the shape of the outputs.",
-            expected=f"targets of shape {expected}",
-            got=str(targets.shape),
-            fix="Reshape the targets, or the outputs of the model; hotk never "
-            "broadcasts them.",
-        )
-    )
+from ._targets import (
+    Outputs,
+    Targets,
+    as_array,
+    as_weights,
+    impossible,
+    in_support,
+    like_outputs,
+    other_shape,
+    refuse_complex,
+)
 
 
 class AbstractLoss(eqx.Module):
-    r"""A loss $L(z) = c \sum_n \ell(z_n, y_n)$ of outputs, example by example.
+    r"""A loss $L(z) = c \sum_n w_n\, \ell(z_n, y_n)$ of outputs, example by example.
 
-    The first axis of `z` counts the N examples; $\ell$ is summed over the others. The
-    factor c is 1/N for the mean over examples, 1 for the sum.
+    The first axis of `z` counts the N examples; $\ell$ is summed over the others.
+    Without weights w is 1, and the factor c is 1/N for the mean over examples, 1 for
+    the sum. With weights the mean is the weighted one, of the factor $1 / \sum_n w_n$:
+    with zeros and ones, the mean over the examples that are kept.
 
     Attributes:
         targets: What the outputs are compared with.
@@ -66,16 +38,37 @@ class AbstractLoss(eqx.Module):
         convex: Whether $\ell$ is convex in the outputs, for all targets that it takes:
             then a Gauss-Newton matrix is known to be positive semidefinite. `False`
             unless a class says so.
+        support: The smallest and the largest target, of any numbers unless a class says
+            so. Others are refused where a loss is made, if their values are known
+            there.
+        weights: A number that is not negative, or a truth value, for each example;
+            by keyword. Targets of weight zero do not count, and are finite.
     """
 
     targets: eqx.AbstractVar[Targets]
     reduction: eqx.AbstractVar[Literal["mean", "sum"]]
+    weights: Float[Array, " N"] | None = eqx.field(
+        default=None, kw_only=True, converter=as_weights
+    )
     convex = False
+    support = (-math.inf, math.inf)
 
     def __check_init__(self) -> None:
-        """Refuse another reduction."""
+        """Refuse another reduction, weights of another shape, impossible targets."""
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"`reduction` is {self.reduction!r}, not 'mean' or 'sum'.")
+        if self.weights is not None and self.weights.shape != self.targets.shape[:1]:
+            raise StructureError(
+                message(
+                    f"{type(self).__name__}(targets, weights=)",
+                    "there is not one weight for each example.",
+                    expected=f"weights of shape {self.targets.shape[:1]}",
+                    got=str(self.weights.shape),
+                    fix="The first axis of the targets counts the examples.",
+                )
+            )
+        if not in_support(self):
+            raise impossible(self, *self.support)
 
     def __call__(self, z: Outputs) -> Scalar:
         """Return the loss $L(z)$.
@@ -83,15 +76,28 @@ class AbstractLoss(eqx.Module):
         Args:
             z: The outputs, examples first.
         """
-        total = jnp.sum(self.each(z))  # first, as it refuses outputs of another shape
-        return self.factor(z) * total
+        each = self.each(z)  # first, as it refuses outputs of another shape
+        if self.weights is None:
+            return self.factor(z) * jnp.sum(each)
+        return jnp.sum(self.factor(each) * each)
 
-    def factor(self, z: Outputs) -> RealNumber:
+    def factor(self, z: Outputs) -> RealNumber | Float[Array, "N ..."]:
         """Return the factor c: 1/N for the mean over N examples, 1 for the sum.
+
+        With weights it is the factor of each example, $c w_n$, in an array with as many
+        axes as `z`.
 
         Args:
             z: The outputs, examples first.
+
+        Raises:
+            OutputError: If they are complex.
         """
+        refuse_complex(self, z)
+        if self.weights is not None:
+            w = self.weights.astype(jnp.finfo(z.dtype).dtype)
+            w = w if self.reduction == "sum" else w / jnp.sum(w)
+            return w.reshape(-1, *(1 for _ in z.shape[1:]))
         if self.reduction == "sum":
             return 1.0
         count = z.shape[0]
@@ -148,6 +154,7 @@ class AbstractLikelihood(AbstractLoss):
         natural: Whether the outputs are natural parameters: the Hessian of the loss
             does not depend on the targets then, and is its own expectation. `False`
             unless a class says so.
+        weights: A weight for each example, or none; see `AbstractLoss`.
     """
 
     natural = False
@@ -194,6 +201,7 @@ class SquaredError(AbstractLikelihood):
     Attributes:
         targets: As many numbers as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.array([1.0, 2.0]))
@@ -229,11 +237,14 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     r"""The cross entropy of logits, $\ell(z, y) = \log\sum_j e^{z_j} - z_y$.
 
     Its Hessian is $\mathrm{diag}(p) - p p^T$ with $p = \mathrm{softmax}(z)$, over the
-    last axis. Targets are class numbers, or probabilities of the same shape as `z`.
+    last axis. Targets are class numbers, or probabilities of the same shape as `z`. A
+    class that does not exist is refused; where the classes are traced, as inside of a
+    compiled program, the loss and its derivatives are NaN.
 
     Attributes:
         targets: Integers without the last axis of the logits, or probabilities.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SoftmaxCrossEntropy(jnp.array([0, 1]))
@@ -247,11 +258,24 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     targets: Shaped[Array, "N ..."] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
 
+    @property
+    def support(self) -> tuple[float, float]:
+        """Classes from 0; how many there are is known with the logits."""
+        return 0, 1 if jnp.issubdtype(self.targets.dtype, jnp.floating) else math.inf
+
     def _probabilities(self, z: Outputs, targets: Targets) -> Outputs:
+        refuse_complex(self, z)
         if jnp.issubdtype(targets.dtype, jnp.integer):
             if targets.shape != z.shape[:-1]:
-                raise _other_shape(self, str(z.shape[:-1]), targets)
-            return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
+                raise other_shape(self, str(z.shape[:-1]), targets)
+            classes = z.shape[-1]
+            outside = (targets < 0) | (targets >= classes)
+            if self.weights is not None:  # targets of weight zero do not count
+                outside &= (self.weights != 0).reshape(-1, *(1,) * (targets.ndim - 1))
+            if not isinstance(outside, Tracer) and outside.any():
+                raise impossible(self, 0, classes - 1)
+            y = jax.nn.one_hot(targets, classes, dtype=z.dtype)
+            return jnp.where(outside[..., None], jnp.nan, y)
         return like_outputs(self, targets, z)
 
     def each(self, z: Outputs) -> Float[Array, "..."]:
@@ -286,6 +310,7 @@ class SigmoidCrossEntropy(AbstractLikelihood):
     Attributes:
         targets: 0 and 1, or probabilities; as many as logits.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
@@ -295,6 +320,7 @@ class SigmoidCrossEntropy(AbstractLikelihood):
 
     natural = True
     convex = True
+    support = (0, 1)
 
     targets: Shaped[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -325,6 +351,7 @@ class PoissonLoss(AbstractLikelihood):
     Attributes:
         targets: Counts, as many as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
+        weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.PoissonLoss(jnp.array([0.0, 3.0]), reduction="sum")
@@ -334,6 +361,7 @@ class PoissonLoss(AbstractLikelihood):
 
     natural = True
     convex = True
+    support = (0, math.inf)
 
     targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
     reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
@@ -353,46 +381,3 @@ class PoissonLoss(AbstractLikelihood):
     def sample(self, key: RandomKey, z: Outputs) -> Targets:
         """Draw counts."""
         return jax.random.poisson(key, jnp.exp(z)).astype(z.dtype)
-
-
-@final
-class HuberLoss(AbstractLoss):
-    r"""Huber's loss of the residual $r = z - y$: quadratic near zero, then linear.
-
-    It is $r^2 / 2$ for $|r| \le \delta$ and $\delta (|r| - \delta / 2)$ beyond; its
-    Hessian is 1 and 0 there. It has no density of its own, so no Fisher matrix.
-
-    Attributes:
-        targets: As many numbers as outputs.
-        delta: Where the linear part begins, a positive number.
-        reduction: `"mean"` or `"sum"` over the examples.
-
-    Example:
-        >>> loss = hotk.curvature.HuberLoss(jnp.array([0.0, 0.0]), delta=1.0)
-        >>> loss.each(jnp.array([0.5, 3.0])).tolist()
-        [0.125, 2.5]
-    """
-
-    targets: Num[Array, "N *outputs"] = eqx.field(converter=as_array)
-    delta: RealNumber = 1.0
-    reduction: Literal["mean", "sum"] = eqx.field(default="mean", static=True)
-    convex = True
-
-    def each(self, z: Outputs) -> Float[Array, "..."]:
-        """Return the losses."""
-        r = jnp.abs(z - like_outputs(self, self.targets, z))
-        inside = jnp.minimum(r, self._delta(z))
-        return inside * (r - inside / 2)
-
-    def slope(self, z: Outputs, targets: Targets) -> Outputs:
-        """Return the clipped residuals."""
-        delta = self._delta(z)
-        return jnp.clip(z - like_outputs(self, targets, z), -delta, delta)
-
-    def hessian_product(self, z: Outputs, u: Outputs) -> Outputs:
-        """Return `c u` where the loss is quadratic, zero elsewhere."""
-        inside = jnp.abs(z - like_outputs(self, self.targets, z)) <= self._delta(z)
-        return self.factor(z) * jnp.where(inside, u, 0)
-
-    def _delta(self, z: Outputs) -> Scalar:
-        return jnp.asarray(self.delta, z.dtype)

@@ -69,17 +69,18 @@ class Roots(NamedTuple):
 
 
 def roots_of_squares(
-    r: Inexact[Array, "N *outputs"], factor: RealNumber = 1.0
+    r: Inexact[Array, "N *outputs"], factor: RealNumber | Float[Array, "N ..."] = 1.0
 ) -> Roots:
     """Return the roots of half the sum of squares, times a factor.
 
     Args:
         r: The residuals.
-        factor: The factor.
+        factor: The factor; of all examples, or one of each.
     """
-    flat, root = r.reshape(len(r), -1), jnp.asarray(factor, r.dtype) ** 0.5
-    unit = root * jnp.eye(flat.shape[1], dtype=r.dtype).reshape(-1, *r.shape[1:])
-    return Roots(jnp.broadcast_to(unit, (len(r), *unit.shape)), root * flat)
+    flat = r.reshape(len(r), -1)
+    root = jnp.broadcast_to(jnp.asarray(factor, r.dtype).reshape(-1), len(r)) ** 0.5
+    unit = jnp.eye(flat.shape[1], dtype=r.dtype).reshape(-1, *r.shape[1:])
+    return Roots(jax.vmap(lambda c: c * unit)(root), root[:, None] * flat)
 
 
 def roots_of(

@@ -4,7 +4,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import DtypeError, Point, StructureError, describe_tree, message
+from hotk._core import (
+    DtypeError,
+    Point,
+    StructureError,
+    describe_tree,
+    float_scalar,
+    message,
+)
 from hotk.dense import is_complex
 
 
@@ -32,15 +39,18 @@ def refuse_complex(call: str, x: PyTree, instead: str, name: str = "x") -> None:
 
 def check_scalar_point(call: str, x: Point) -> None:
     """Refuse a point that is not one real number."""
+    instead = "`hotk.jacobian`"
+    if call.startswith("second_derivative"):
+        instead = "`hotk.hessian` or `hotk.hessian_diagonal`"
     leaves = jax.tree.leaves(x)
     if len(leaves) != 1 or np.shape(leaves[0]) != ():
         raise StructureError(
             message(
                 call,
                 "`x` must be one real number.",
-                expected="f32[]",
+                expected=float_scalar(),
                 got=describe_tree(x),
-                fix="Use `hotk.jacobian` for arrays and trees.",
+                fix=f"Use {instead} for arrays and trees.",
             )
         )
     refuse_complex(call, x, "jvp")

@@ -81,6 +81,18 @@ class Coordinates:
         """Copy an argument `name` of a solver as a vector."""
         return as_flat(self._call, name, z, self.layout.size)
 
+    def flat_like(self, like: PyTree, tree: PyTree) -> Float[np.ndarray, "n"]:
+        """Return a tree of numbers or arrays, for each leaf of another, as a vector."""
+        leaves = zip(jax.tree.leaves(like), jax.tree.leaves(tree), strict=True)
+        of_role = zip(self._roles, leaves, strict=True)
+        return self.layout.join(
+            _real_arrays(
+                np.broadcast_to(np.asarray(b), np.shape(a))
+                for role, (a, b) in of_role
+                if role != "constant"
+            )
+        )
+
     def parts(self, z: Float[np.ndarray, "n"]) -> list[Leaf]:
         """Return a vector as the real arrays of a point."""
         return self.layout.point(z)

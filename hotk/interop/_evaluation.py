@@ -1,13 +1,15 @@
 """What problems for solvers share: flat vectors, and results at the last one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
+from scipy.optimize import Bounds
 
-from hotk._core import Function, Leaf, Point, function_name
+from hotk._core import Function, Leaf, Point, function_name, in_trace, message
 
 from ._coordinates import Coordinates
 
@@ -67,6 +69,17 @@ class AbstractProblem:
     """
 
     def __init__(self, call: str, f: Function, x0: Point) -> None:
+        if in_trace():
+            raise TypeError(
+                message(
+                    call,
+                    "the solver runs on the host, with numbers.",
+                    expected="a call outside of `jax.jit` and other transformations",
+                    got="a call inside of one",
+                    fix="Leave out the `jit`: the callbacks are compiled. Inside of "
+                    "one `hotk.optim.minimize` runs.",
+                )
+            )
         self._name = function_name(f)
         self._coordinates = Coordinates(call, x0)
         self._last = LastEvaluation(self._coordinates)
@@ -77,6 +90,31 @@ class AbstractProblem:
     def x0(self) -> Float[np.ndarray, "n"]:
         """The starting point, as a new flat vector."""
         return self._coordinates.start.copy()
+
+    def _given(
+        self, bounds: Any, options: Mapping[str, object] | None, more: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return bounds as SciPy takes them, and all options of a method."""
+        for name in ("fun", "x0", "args", "jac", "hess", "hessp"):
+            if name in more:
+                raise TypeError(
+                    message(
+                        f"{self!r}: {name}=",
+                        "this is what the problem itself gives to SciPy.",
+                        expected="options of the method",
+                        got=f"{name}=",
+                        fix="Start and arguments belong to the call that makes the "
+                        "problem. For other derivatives call SciPy with its methods, "
+                        "as in `scipy.optimize.minimize(p.fun, p.x0, jac=p.jac)`.",
+                    )
+                )
+        pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2 != self.n
+        like = self._coordinates.tree(self._coordinates.start)
+        same = lambda b: jax.tree.structure(b) == jax.tree.structure(like)
+        if pair and all(map(same, bounds)):
+            flat = [self._coordinates.flat_like(like, b) for b in bounds]
+            bounds = Bounds(*flat)  # type: ignore[arg-type]
+        return bounds, {**(options or {}), **more}
 
     def unravel(self, z: npt.ArrayLike) -> Point:
         """Return a flat vector as a tree like `x0`.

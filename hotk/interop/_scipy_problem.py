@@ -30,7 +30,9 @@ _GRADIENT_ONLY = ("cg", "bfgs", "l-bfgs-b", "tnc", "slsqp")
 _LARGE = 2000
 _VALUES_ONLY = ("nelder-mead", "powell", "cobyla", "cobyqa")
 
-Bounds: TypeAlias = scipy.optimize.Bounds | Sequence[Sequence[float | None]]
+Bounds: TypeAlias = (
+    scipy.optimize.Bounds | Sequence[Sequence[float | None]] | tuple[PyTree, PyTree]
+)
 Constraint: TypeAlias = (
     scipy.optimize.LinearConstraint
     | scipy.optimize.NonlinearConstraint
@@ -213,7 +215,8 @@ class ScipyProblem(AbstractProblem):
         bounds: Bounds | None = None,
         constraints: Constraint | Sequence[Constraint] = (),
         callback: Callable[..., object] | None = None,
-        **options: object,
+        options: Mapping[str, object] | None = None,
+        **more: object,
     ) -> scipy.optimize.OptimizeResult:
         """Minimize the function with `scipy.optimize.minimize`.
 
@@ -225,18 +228,22 @@ class ScipyProblem(AbstractProblem):
                 of second order its products. From 2000 variables on
                 `"trust-constr"` gets a sparse Hessian if the program shows one.
             tol: The tolerance of the method.
-            bounds: Bounds of the flat vector, as SciPy takes them.
+            bounds: Bounds of the flat vector, as SciPy takes them; or two trees like
+                `x0`, the lower and the upper bounds, with numbers or arrays.
             constraints: Constraints on the flat vector, as SciPy takes them.
             callback: Called after each iteration, as SciPy does.
-            **options: Options of the method, such as `gtol` or `maxiter`.
+            options: Options of the method, such as `gtol` or `maxiter`.
+            **more: Further options, by name.
 
         Returns:
             The result of SciPy, with one more entry: `tree`, the solution as a tree.
 
         Raises:
+            TypeError: If something is given that the problem itself gives to SciPy.
             TooLargeError: If the method needs a dense Hessian that would exceed
                 `hotk.memory_budget()`.
         """
+        bounds, options = self._given(bounds, options, more)
         name = method.lower() if isinstance(method, str) else ""
         derivatives: dict[str, Callable[..., Any]] = {}
         if name not in _VALUES_ONLY:

@@ -1,7 +1,8 @@
 """`scipy_residuals`: a vector function for SciPy's least squares and constraints."""
 
 import functools
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any, Literal, final
 
 import jax
 import numpy as np
@@ -133,18 +134,37 @@ class ScipyResiduals(AbstractProblem):
         weights = self._outputs.split(as_flat(_CALL, "v", v, self.m))
         return for_scipy(self._hessian(self._last.at(z).parts, weights))
 
-    def solve(self, **options: Any) -> scipy.optimize.OptimizeResult:
+    def solve(
+        self,
+        method: Literal["trf", "dogbox", "lm"] = "trf",
+        *,
+        bounds: Any = (-np.inf, np.inf),
+        options: Mapping[str, object] | None = None,
+        **more: Any,
+    ) -> scipy.optimize.OptimizeResult:
         """Minimize half the sum of squares with `scipy.optimize.least_squares`.
 
         Args:
-            **options: The keywords of `least_squares` but `fun`, `x0` and `jac`, such
-                as `bounds`, `loss` or `xtol`.
+            method: One of SciPy's methods. `"lm"` gets a dense Jacobian.
+            bounds: Bounds of the flat vector, as SciPy takes them; or two trees like
+                `x0`, with numbers or arrays.
+            options: Further keywords of `least_squares` but `fun`, `x0` and `jac`, such
+                as `loss` or `xtol`.
+            **more: The same, by name.
 
         Returns:
             The result of SciPy, with one more entry: `tree`, the solution as a tree.
+
+        Raises:
+            TypeError: If something is given that the problem itself gives to SciPy.
         """
-        jac: Any = self.jac  # SciPy's annotation names the strings that it takes alone
-        result = scipy.optimize.least_squares(self.fun, self.x0, jac=jac, **options)
+        bounds, given = self._given(bounds, options, more)
+        dense = lambda a: a if isinstance(a, np.ndarray) else a.toarray()
+        # SciPy's annotation names the strings that it takes alone
+        jac: Any = (lambda z: dense(self.jac(z))) if method == "lm" else self.jac
+        result = scipy.optimize.least_squares(
+            self.fun, self.x0, jac=jac, method=method, bounds=bounds, **given
+        )
         result["tree"] = self.unravel(result.x)
         return result
 

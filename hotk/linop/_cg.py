@@ -297,13 +297,13 @@ def after_product(
     alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
     reached = jnp.zeros((), bool)
     if system.radius is not None:
-        gap = system.radius**2 - xx
-        beyond = 2 * alpha * xp + alpha**2 * pp >= gap
+        gap, share = 1 - xx, alpha / system.radius
+        beyond = 2 * share * xp + share**2 * pp >= gap
         reached = finite & (~positive | beyond)
         root = jnp.sqrt(jnp.maximum(xp**2 + pp * gap, 0))
         # the positive root, without cancellation
         far = jnp.where(xp > 0, gap / (xp + root), (root - xp) / pp)
-        alpha = jnp.where(reached, far, alpha)
+        alpha = jnp.where(reached, far * system.radius, alpha)
     x = space.choose(finite, space.plus(s.x, p, alpha), s.x)
     r = space.choose(finite, space.plus(s.r, ap, -alpha), s.r)
     if has_start or verify:  # b - A p for the start, and for the solution
@@ -347,6 +347,7 @@ def next_direction(
     """Stop, or turn to the next direction."""
     step, (xx, xp, pp) = s.phase == STEP, s.norms
     z, alpha, finite = s.r if z is None else z, move.alpha, move.finite
+    alpha = alpha if system.radius is None else alpha / system.radius
     sums = space.inner(s.r, z), space.inner(s.r, s.r)
     new_rz, square = space.settled(z, *sums)
     beta = new_rz / s.rz

@@ -255,7 +255,8 @@ def finished(
         curvature=end.curvature,
         direction=space.narrowed(end.direction, like),
         # x'Ax/2 - b'x with A x = b - r
-        model=-space.inner(x, space.plus(b, r)) / 2 * unit**2,
+        # one factor after the other: their square may overflow where this does not
+        model=-space.inner(x, space.plus(b, r)) / 2 * unit * unit,
         reason=reason,
         method=method,
     )

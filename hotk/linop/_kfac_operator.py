@@ -149,7 +149,8 @@ class KFACOperator(AbstractBlockDiagonal):
                 batch normalization. Inside of a transformation the last one gives NaN.
             StructureError: If arrays of `args` have no common first axis, or the model
                 is one of a single example.
-            OutputError: If the model does not return one array with a row an example.
+            OutputError: If the model does not return one real array with a row an
+                example.
             ModeError: If the model computes across devices, an array is divided along
                 an explicit axis of a mesh, or the call is inside of `jax.shard_map`.
             DtypeError: If a parameter is complex.

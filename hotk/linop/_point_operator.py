@@ -23,6 +23,7 @@ from hotk._core import (
     Tangent,
     Vector,
     describe_tree,
+    float_scalar,
     in_trace,
     message,
 )
@@ -352,7 +353,7 @@ def _several_outputs(operator: AbstractPointOperator) -> OutputError:
         message(
             f"{type(operator).__name__}(f, x)",
             f"`{operator.f.skeleton.name}` must return one real number.",
-            expected="a floating-point scalar, f32[]",
+            expected=f"a floating-point scalar, {float_scalar()}",
             got="several outputs",
             fix="Reduce them with `jnp.sum` or with weights. For each output use "
             "`hotk.hvp(f, x, v)` or `hotk.hessian(f, x)`.",

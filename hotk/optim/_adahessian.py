@@ -16,7 +16,6 @@ from ._moments import (
     DiagonalState,
     estimated,
     first_moments,
-    mean_of,
     of_signs,
     with_gradient,
     zero_unless_accepted,
@@ -89,18 +88,21 @@ def scale_by_adahessian(
 def _adahessian(
     local: Local, gradient: Gradient, state: DiagonalState, numbers: Numbers
 ) -> tuple[Any, DiagonalState]:
-    square = lambda old, new: mean_of(
-        numbers["b2"], old, jax.tree.map(lambda a: a * a, new)
-    )
-    state = estimated(local, gradient, state, numbers, square, of_signs)
+    def mean_square(old: Any, new: Any) -> Any:
+        # by roots: squares overflow, or vanish, where these do not
+        a, b = jnp.sqrt(numbers["b2"]), jnp.sqrt(1 - numbers["b2"])
+        root = lambda o, n: jnp.hypot(a.astype(o.dtype) * o, b.astype(o.dtype) * n)
+        return jax.tree.map(root, old, new)
+
+    state = estimated(local, gradient, state, numbers, mean_square, of_signs)
     state = with_gradient(state, gradient, numbers)
 
     def entry(m: Array, v: Array) -> Array:
         b1, b2, eps, power = (numbers[k].astype(m.dtype) for k in _ADAHESSIAN)
         count, estimates = state.count.astype(m.dtype), state.estimates.astype(m.dtype)
         first = m / (1 - b1 ** jnp.maximum(count, 1))
-        second = v / (1 - b2 ** jnp.maximum(estimates, 1))
-        return jnp.where(v > 0, first / (second ** (power / 2) + eps), 0)
+        root = v / jnp.sqrt(1 - b2 ** jnp.maximum(estimates, 1))
+        return jnp.where(v > 0, first / (root**power + eps), 0)
 
     estimated_once = state.estimates > 0
     state = state._replace(

@@ -3,15 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
 from hotk._core import Gradient, Scalar, Where
-from hotk.linop import AbstractOperator
+from hotk.linop import AbstractOperator, space
 
 from ._extra_args import restricted
-from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._globalized import (
+    GlobalizedState,
+    Trial,
+    globalized_step,
+    initial_state,
+    product_along,
+)
 from ._linear_solver import (
     DenseOrSparse,
     LinearSolver,
@@ -27,10 +34,14 @@ from ._step import of_steps, transformation
 from ._subproblem import eigenmodel, with_cubic
 
 
+# How much of the curvature along the first gradient the first weight adds.
+_SHARE = 0.1
+
+
 @of_steps
 def scale_by_cubic_newton(
     *,
-    weight: ArrayLike = 1.0,
+    weight: ArrayLike | None = None,
     accept: ArrayLike = 0.1,
     max_rejections: ArrayLike = 40,
     linear_solver: DenseOrSparse = "auto",
@@ -45,7 +56,8 @@ def scale_by_cubic_newton(
     tries larger weights by itself until a step is taken.
 
     Args:
-        weight: The first $\sigma$.
+        weight: The first $\sigma$; if left out, the one with which a step along -g is
+            regularized by a tenth of the curvature along it, which costs one product.
         accept: The least ratio for a step.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"dense"`, `"sparse"`, or `"auto"`, as for `scale_by_newton`.
@@ -81,7 +93,11 @@ def scale_by_cubic_newton(
             first_solver(linear_solver, LinearSolver.dense),
         ),
         _cubic,
-        {"weight": weight, "accept": accept, "max_rejections": max_rejections},
+        {
+            "weight": 0.0 if weight is None else weight,
+            "accept": accept,
+            "max_rejections": max_rejections,
+        },
         linear_solver=linear_solver,
     )
 
@@ -103,15 +119,23 @@ def _cubic(
 
     def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
-        least = jnp.finfo(weight.dtype).eps
+        least = jnp.finfo(weight.dtype).tiny
         lighter = jnp.where(ratio > 0.9, jnp.maximum(weight / 3, least), weight)
         return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
+
+    def begin() -> Scalar:
+        size = space.norm(gradient)
+        product = product_along(near.hessian, gradient)[1]
+        curvature = space.norm(product).astype(size.dtype)
+        weight = _SHARE * curvature * (curvature / jnp.where(size > 0, size, 1))
+        usual = jnp.isfinite(weight) & (weight > 0)
+        return jnp.where(usual, weight, size).astype(state.control.dtype)
 
     return globalized_step(
         local,
         near,
         gradient,
-        state.control,
+        jax.lax.cond(state.control > 0, lambda: state.control, begin),
         propose,
         adapt,
         accept=numbers["accept"],
@@ -140,7 +164,7 @@ def _with_cubic(
 def cubic_newton(
     learning_rate: optax.ScalarOrSchedule = 1.0,
     *,
-    weight: ArrayLike = 1.0,
+    weight: ArrayLike | None = None,
     accept: ArrayLike = 0.1,
     max_rejections: ArrayLike = 40,
     linear_solver: DenseOrSparse = "auto",

@@ -13,7 +13,13 @@ from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
-from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._globalized import (
+    GlobalizedState,
+    Trial,
+    globalized_step,
+    initial_state,
+    product_along,
+)
 from ._linear_solver import (
     CgOrSparse,
     LinearSolver,
@@ -21,7 +27,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers
+from ._local import Local, Numbers, relative_residual
 from ._preconditioner import (
     Known,
     Preconditioner,
@@ -214,15 +220,13 @@ def _levenberg_marquardt(
 ) -> tuple[Any, GlobalizedState]:
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
-    gradient = _as_stated(gradient, near.gradient)
     size = space.norm(gradient)
     dtype = size.dtype
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    tol = jnp.minimum(numbers["max_tol"].astype(dtype), jnp.sqrt(size))
+    tol = relative_residual(numbers, size)
 
     def begin() -> Scalar:
-        product = near.hessian.mv(space.narrowed(gradient, local.x))
-        largest = space.norm(product) / jnp.where(size > 0, size, 1)
+        largest = space.norm(product_along(near.hessian, gradient)[1])
         usual = jnp.isfinite(largest) & (largest > 0)
         return (numbers["damping"] * jnp.where(usual, largest, 1)).astype(dtype)
 
@@ -291,22 +295,6 @@ def _levenberg_marquardt(
         solver=solver,
     )
     return step, after._replace(preconditioner=known.state)
-
-
-def _as_stated(gradient: Gradient, own: Gradient) -> Gradient:
-    """Return a gradient in the scale of the objective whose curvature is known.
-
-    With `residual_fn=` that is half the sum of squares. Gradients of their mean are
-    less by a factor; the steps would be as well, and seem to have converged.
-    """
-    size, along = space.inner(own, own), space.inner(own, gradient)
-    scale = along / jnp.where(size > 0, size, 1)
-    # Another direction is that of a clipped gradient, or rounding at the minimum.
-    rest = space.norm(space.plus(gradient, own, -scale))
-    parallel = (scale > 0) & (rest <= 1e-3 * space.norm(gradient))
-    other = parallel & (jnp.abs(scale - 1) > 1e-3)
-    factor = jnp.where(other, 1 / jnp.where(scale > 0, scale, 1), 1)
-    return space.times(factor, gradient)
 
 
 @of_steps

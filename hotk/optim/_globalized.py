@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Int
 
 from hotk._core import Gradient, Point, Scalar, Tangent, from_host
-from hotk.linop import space
+from hotk.linop import AbstractOperator, space
 
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome
@@ -85,6 +85,15 @@ def initial_state(
     return GlobalizedState(
         start, none, zero, zero, zero, zero, none, Outcome.accepted, solver
     )
+
+
+def product_along(
+    hessian: AbstractOperator, gradient: Gradient
+) -> tuple[Tangent, Tangent]:
+    """Return the unit vector along a gradient, and its product: neither overflows."""
+    size = space.norm(gradient)
+    unit = space.times(1 / jnp.where(size > 0, size, 1), space.widened(gradient))
+    return unit, hessian.mv(space.narrowed(unit, hessian.like))
 
 
 def globalized_step(

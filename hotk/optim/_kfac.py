@@ -16,6 +16,7 @@ from hotk.linop import KFACOperator, space
 
 from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
+from ._parameters import parts_like
 from ._step import as_number, of_steps
 
 
@@ -160,7 +161,7 @@ def kfac(
         inputs = inputs if isinstance(inputs, tuple) else (inputs,)
         assert isinstance(state, KFACState)
         points, moves, treedef = _parts(CALL, params, state.step)
-        slopes = treedef.flatten_up_to(updates)
+        slopes = parts_like(CALL, params, updates)
         triples = list(zip(points, slopes, moves, strict=True))
         part = treedef.unflatten(a if yes else None for a, _, yes in triples)
         rest = treedef.unflatten(None if yes else a for a, _, yes in triples)

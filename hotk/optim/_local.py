@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from hotk._core import (
@@ -166,6 +167,19 @@ class Local:
             return self.mode.inner.along(self.f, self.x, v)[:2]
         y, gradient, _ = self.mode.inner.gradient(self.f, self.x)
         return y, space.inner(gradient, v)
+
+
+def relative_residual(numbers: Numbers, size: Scalar) -> Scalar:
+    r"""Return $\min(\eta, \sqrt{\|g\|})$, the root no less than that of rounding.
+
+    Further on curvatures of small directions vanish for functions of small numbers.
+
+    Args:
+        numbers: With $\eta$, `max_tol`.
+        size: The norm of the gradient.
+    """
+    root = jnp.sqrt(jnp.maximum(size, jnp.finfo(size.dtype).eps))
+    return jnp.minimum(numbers["max_tol"].astype(size.dtype), root)
 
 
 class Outcome(eqx.Enumeration):

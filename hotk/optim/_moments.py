@@ -22,7 +22,8 @@ class DiagonalState(NamedTuple):
     Attributes:
         count: Updates so far.
         moment: The mean of gradients.
-        diagonal: The mean of diagonals (`sophia`), or of their squares (`adahessian`).
+        diagonal: The mean of diagonals (`sophia`), or the root of the mean of their
+            squares (`adahessian`).
         estimates: How many diagonals were estimated.
         key: The data of the random key of the next one.
         curvature: The smallest entry of the last estimate.

@@ -12,7 +12,7 @@ from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._extra_args import restricted
 from ._line_search import with_line_search
-from ._local import Local, Numbers, Outcome
+from ._local import Local, Numbers, Outcome, relative_residual
 from ._preconditioner import (
     Preconditioner,
     PreconditionerState,
@@ -135,7 +135,7 @@ def _newton_cg(
     )
     operator = near.hessian + numbers["damping"] * Identity()
     size = space.norm(gradient)
-    tol = jnp.minimum(numbers["max_tol"].astype(size.dtype), jnp.sqrt(size))
+    tol = relative_residual(numbers, size)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     found = cg(
         operator,

@@ -47,19 +47,30 @@ def all_parameters(given: optax.Params | AllParameters | None) -> AllParameters 
 
 def parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:
     """Return the gradient of each parameter, `None` where there is none."""
+    leaves, tree = jax.tree.flatten(params)
     try:
-        return jax.tree.structure(params).flatten_up_to(updates)
-    except (ValueError, TypeError, KeyError) as error:
+        parts = tree.flatten_up_to(updates)
+    except (ValueError, TypeError, KeyError):
+        parts = None
+    if parts is None or not all(map(_may_be_gradient, parts, leaves)):
         raise StructureError(
             message(
                 call,
-                "`updates` must have the structure of `params`.",
+                "`updates` must have the structure and the shapes of `params`.",
                 expected=describe_tree(params),
                 got=describe_tree(updates),
                 fix="Give the gradient with respect to `params`; it may have `None` in "
                 "the places of leaves that do not change.",
             )
-        ) from error
+        )
+    return parts
+
+
+def _may_be_gradient(part: Any, leaf: Any) -> bool:
+    """Whether it stands for one leaf: a node without leaves, or what has its shape."""
+    if not jax.tree_util.all_leaves([part]):
+        return not jax.tree.leaves(part)
+    return not is_inexact(leaf) or np.shape(part) == np.shape(leaf)
 
 
 def of_all_parameters(

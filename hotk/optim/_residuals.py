@@ -13,7 +13,7 @@ def explained_for_residuals() -> Iterator[None]:
         yield
     except OutputError as error:
         text = str(error)
-        if text.endswith(_REDUCE):
+        if text.endswith(_REDUCE) or "got:      tuple" in text:
             error.args = (text + _RESIDUALS, *error.args[1:])
         raise
 

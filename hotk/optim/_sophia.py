@@ -53,7 +53,8 @@ class _Drawn(eqx.Module):
         key, _ = jax.random.split(jax.random.wrap_key_data(self.key))
         slope = self.loss.slope(fixed, self.loss.sample(key, fixed))
         slope = jax.lax.stop_gradient(slope)
-        return jnp.asarray(self.loss.factor(z) ** 0.5, z.dtype) * jnp.sum(slope * z)
+        root = jnp.asarray(self.loss.factor(z) ** 0.5, z.dtype)
+        return jnp.sum(root * slope * z)
 
 
 def _drawn(

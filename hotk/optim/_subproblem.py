@@ -91,7 +91,7 @@ def _secular(found: EigenModel, length: Callable[[Any], Any]) -> Scalar:
     dtype = found.values.dtype
     tiny = jnp.finfo(dtype).tiny
     lowest = jnp.maximum(-found.values[0], 0)
-    size = jnp.linalg.norm(found.gradient)
+    size = space.norm(found.gradient)
     scale = jnp.maximum(jnp.max(jnp.abs(found.values)), tiny)
     norm_at = lambda lam: jnp.linalg.norm(_inverse(found, lam))
     gap = lambda lam: norm_at(lam) - length(lam)

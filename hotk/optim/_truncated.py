@@ -25,8 +25,8 @@ def truncated(
     program once.
     """
     first, size = radius <= 0, space.norm(gradient)
-    # finite, with a finite square: a step to this boundary is scaled below
-    huge = jnp.finfo(size.dtype).max ** 0.45
+    # finite in units of the gradient: a step to this boundary is scaled below
+    huge = jnp.finfo(size.dtype).max ** 0.9
     widest = jnp.minimum(largest, huge * jnp.minimum(size, 1))
     steps = jnp.where(first, 1, limits["max_steps"])
     found = steihaug(

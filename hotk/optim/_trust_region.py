@@ -13,7 +13,13 @@ from hotk._core import Gradient, Scalar, Where
 from hotk.linop import AbstractOperator, space
 
 from ._extra_args import restricted
-from ._globalized import GlobalizedState, Trial, globalized_step, initial_state
+from ._globalized import (
+    GlobalizedState,
+    Trial,
+    globalized_step,
+    initial_state,
+    product_along,
+)
 from ._linear_solver import (
     DenseOrSparse,
     LinearSolver,
@@ -21,7 +27,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers
+from ._local import Local, Numbers, relative_residual
 from ._preconditioner import (
     Preconditioner,
     Preconditioning,
@@ -36,6 +42,10 @@ from ._sparse_steps import proposal
 from ._step import of_steps, those_given, transformation
 from ._subproblem import eigenmodel, in_region
 from ._truncated import length_along, truncated
+
+
+# How long the first step may be, in lengths of the point, or in ones.
+_FAR = 100.0
 
 
 @of_steps
@@ -74,7 +84,8 @@ def scale_by_trust_region(
     Args:
         radius: The first $\Delta$; if left out, the length of the step to the minimum
             of the model along -g, or 1 where the curvature along g is not positive,
-            which costs one product.
+            which costs one product; at most a hundred lengths of the point, or a
+            hundred, as a nearly singular Hessian tells no length.
         max_radius: The largest one.
         accept: The least ratio for a step.
         max_tol: $\eta$.
@@ -181,6 +192,9 @@ def _trust_region(
         wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
         return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
 
+    # a nearly singular Hessian would have the first step leave the objective's domain
+    far = _FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)
+    widest = jnp.minimum(largest, far) if M is None else largest
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     matrix = None if linear_solver is None else sparse_system(local, linear_solver)
@@ -193,14 +207,14 @@ def _trust_region(
         )
     else:
         solver = LinearSolver.cg
-        tol = jnp.minimum(numbers["max_tol"].astype(dtype), space.norm(gradient) ** 0.5)
+        tol = relative_residual(numbers, space.norm(gradient))
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
         propose = functools.partial(
-            truncated, near.hessian, M, gradient, limits, largest
+            truncated, near.hessian, M, gradient, limits, widest
         )
     if solver is not LinearSolver.cg:
-        along = lambda: jnp.minimum(_along(near.hessian, gradient), largest)
+        along = lambda: jnp.minimum(_along(near.hessian, gradient), widest)
         radius = jax.lax.cond(begun, lambda: radius, along)
     step, after = globalized_step(
         local,
@@ -219,9 +233,8 @@ def _trust_region(
 def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
     """Return the length of the step to the minimum of the model along the gradient."""
     size = space.norm(gradient)
-    product = hessian.mv(space.narrowed(gradient, hessian.like))
-    curvature = space.inner(gradient, product)
-    length = size**3 / jnp.where(curvature > 0, curvature, 1)
+    curvature = space.inner(*product_along(hessian, gradient))
+    length = size / jnp.where(curvature > 0, curvature, 1)
     usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
     return jnp.where(usual, length, 1).astype(size.dtype)
 

@@ -15,6 +15,7 @@ from hotk._core import (
     StructureError,
     describe,
     describe_tree,
+    float_scalar,
     function_name,
     function_place,
     leaf_name,
@@ -285,7 +286,7 @@ def _check_scalar(
         message(
             call,
             problem,
-            expected="a floating-point scalar, f32[]",
+            expected=f"a floating-point scalar, {float_scalar()}",
             got=got,
             fix=fix + ".",
         )

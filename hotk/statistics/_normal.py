@@ -28,7 +28,7 @@ from hotk.linop import Index, space
 from ._covariance import AbstractCovariance, standard_errors
 from ._interval import Interval, around
 from ._names import name_of
-from ._parameters import jacobian_rows
+from ._parameters import jacobian_rows, refuse_complex
 
 
 # In standard errors. An interval that is off by a twentieth of its error covers the
@@ -180,6 +180,7 @@ class NormalApproximation(AbstractReport):
 
         Raises:
             ValueError: If `level` is not between 0 and 1.
+            DtypeError: If the function returns complex numbers.
 
         Example:
             >>> nll = lambda p: jnp.sum((p - 1) ** 2) / 2
@@ -207,6 +208,9 @@ class NormalApproximation(AbstractReport):
         Returns:
             The matrix, in the order in which the leaves of the value stand, each of
             them flat.
+
+        Raises:
+            DtypeError: If the function returns complex numbers.
         """
         _, roots = self._pushed(function, args)
         flat = [r.reshape(-1, r.shape[-1]) for r in jax.tree.leaves(roots)]
@@ -239,6 +243,9 @@ class NormalApproximation(AbstractReport):
         Returns:
             An `Interval`, each field of it a tree like the outputs.
 
+        Raises:
+            DtypeError: If the function returns complex numbers.
+
         Example:
             >>> line = lambda p, t: p[0] + p[1] * t
             >>> t, y = jnp.arange(4.0), jnp.array([1.0, 3.0, 5.0, 7.0])
@@ -269,6 +276,7 @@ class NormalApproximation(AbstractReport):
             )
         where = None if self.selected is None else Selection(self.selected)
         value, jacobian = value_and_jacobian(function, self.mode, *args, where=where)
+        refuse_complex("interval(function, *args)", value, "values of the function")
         covariance = self.covariance_operator
 
         def one(y: Array, rows: Array) -> Array:

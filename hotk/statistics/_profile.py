@@ -1,6 +1,7 @@
 """`profile_intervals`: limits where the profile of a likelihood has risen enough."""
 
 import math
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,8 @@ _FAR, _ENDLESS = 1e2, 1e6
 # The root of twice the rise grows by less where a target half as far again changes
 # nothing, in quantiles.
 _NO_MORE = 1e-4
+# The slope of a bounded function at its largest value, of 1 at the mode.
+_LEVEL = 0.1
 
 
 def profile_intervals(
@@ -88,16 +91,18 @@ def profile_intervals(
         the function; of a leaf with a mask in `part` they have `leaf[mask]`. The
         standard errors are those of the normal approximation, by the delta method. A
         limit is infinite where the profile stays below for as far as a million standard
-        errors, and the largest or smallest value of a bounded function where it stays
-        below up to there.
+        errors, or is flat up to where the derivatives overflow; it is the largest or
+        smallest value of a bounded function where the profile stays below up to there,
+        and the end of the domain of the potential, with a warning if the profile is
+        flat there.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian at the mode is not positive definite.
         DtypeError: If a parameter or a value of the function is complex.
         OutputError: If the function returns integers.
         ValueError: If a fit finds a lower potential than that of the mode, a limit is
-            not found in `max_refits` fits, or the derivative of the function is zero
-            at the mode.
+            not found in `max_refits` fits, no fit converges where the potential is
+            finite, or the derivative of the function is zero at the mode.
         TypeError: If it is called inside of a transformation.
 
     Example:
@@ -243,6 +248,7 @@ def _limit(
     low, high, s, reached = 0.0, math.inf, size * (1 + 1 / refits.stiffness), 0.0
     zero = np.zeros_like(tangent)
     last, start, before, below = zero, tangent, (0.0, 0.0), 0.0
+    failed, ahead = False, 0.0
     for _ in range(most):
         # A start may lie outside of the domain of the potential, or beyond a pole of
         # the function, where the fit finds values on the other side of the mode.
@@ -252,7 +258,7 @@ def _limit(
             if math.isfinite(fit.rise) and t >= reached * (1 - eps**0.5):
                 break
         else:
-            fit = Refit(math.inf, math.nan, side * s, zero)
+            fit = Refit(math.inf, math.nan, side * s, zero, 1.0)
             t = s
         if fit.rise < -max(1e-6, 1e3 * eps * abs(refits.start)):
             raise ValueError(
@@ -269,15 +275,20 @@ def _limit(
         if root < size:
             # A bounded function, at its largest value. Near a pole the profile is as
             # steep, and still rises.
-            if s > max(_FAR, 1.5 * low, 2 * t) and root - below < _NO_MORE * size:
+            at_most = s > max(_FAR, 1.5 * low, 2 * t) and fit.steepness < _LEVEL
+            if at_most and root - below < _NO_MORE * size:
                 return side * t
             low, reached, below = s, t, root
+            ahead = newton if rate > 0 else math.inf
             last, start = fit.point, fit.point / s
         else:
-            high = s
+            high, failed = s, not math.isfinite(fit.rise)
         # Rounding, or the end of the domain of the potential.
         if high < math.inf and high - low <= eps**0.5 * high:
-            return side * reached
+            if not failed:
+                return side * reached
+            domain_ends = not math.isfinite(refits.value_at(high * start))
+            return side * _last(f"entry {i}", side * t, ahead, reached, domain_ends)
         # The slope there, by that of the last two points; at the mode it is zero.
         bend = (slope - before[1]) / (t - before[0]) if t != before[0] else 0.0
         aim = newton + (slope + bend * (newton - t)) / refits.stiffness
@@ -292,6 +303,36 @@ def _limit(
         f"between {side * low:.6g} and {side * high:.6g} standard errors from the "
         "mode. Give a larger `max_refits`."
     )
+
+
+def _last(
+    entry: str, at: float, ahead: float, reached: float, domain_ends: bool
+) -> float:
+    """Return the limit where there are no fits beyond: does it end, or overflow?
+
+    Args:
+        entry: The entry, for messages.
+        at: Where, in standard errors.
+        ahead: Where the profile would reach the limit if it went on straight.
+        reached: The distance of the last fit.
+        domain_ends: Whether the potential is not finite beyond.
+    """
+    flat = ahead > _ENDLESS
+    if flat and not domain_ends:
+        return math.inf
+    text = f"`{_CALL}`: the profile of {entry} "
+    if not domain_ends:
+        raise ValueError(
+            f"{text}cannot be followed beyond {at:.6g} standard errors: the potential "
+            "is finite there, but no fit converges. Is its derivative finite?"
+        )
+    if flat:
+        warnings.warn(
+            f"{text}is flat up to {at:.6g} standard errors, where the potential ends. "
+            "If a number overflows there, the limit is infinite.",
+            stacklevel=4,
+        )
+    return reached
 
 
 def _numbered(like: PyTree) -> PyTree:

@@ -33,12 +33,14 @@ class Refit(NamedTuple):
         distance: How far what is profiled is from its value at the mode, in its
             standard errors.
         point: All parameters, in their standard errors around the mode.
+        steepness: How steep what is profiled is there; at least 1 at the mode.
     """
 
     rise: float
     slope: float
     distance: float
     point: np.ndarray
+    steepness: float
 
     @staticmethod
     def checked(
@@ -70,6 +72,7 @@ class Refit(NamedTuple):
             slope if found else math.nan,
             distance,
             np.asarray(point, float),
+            float(np.linalg.norm(normal)),
         )
 
 
@@ -104,9 +107,9 @@ class Scaled(NamedTuple):
         value = self.potential(self.point(z), *args)
         return jnp.asarray(self.scale, value.dtype) * value
 
-    def at_mode(self) -> float:
-        """Return the potential at the mode."""
-        return float(self.free(jnp.zeros_like(self.center), *self.args))
+    def value(self, z: Float[np.ndarray, " n"]) -> float:
+        """Return the potential at a point."""
+        return float(self.free(jnp.asarray(z, self.center.dtype), *self.args))
 
 
 @final
@@ -115,6 +118,7 @@ class EntryRefits:
 
     Attributes:
         start: The potential at the mode.
+        value_at: The potential at a point.
         dtype: The dtype of the parameters.
         stiffness: Infinite: a fit is at the distance that it is given.
     """
@@ -122,7 +126,8 @@ class EntryRefits:
     stiffness = math.inf
 
     def __init__(self, scaled: Scaled) -> None:
-        self._scaled, self.start = scaled, scaled.at_mode()
+        self._scaled, self.value_at = scaled, scaled.value
+        self.start = scaled.value(np.zeros(scaled.center.shape))
         self.dtype = scaled.center.dtype
         # Not a method: what a function captures is compared at each call.
         self._free = free = scaled.free
@@ -154,6 +159,7 @@ class FunctionRefits:
 
     Attributes:
         start: The potential at the mode.
+        value_at: The potential at a point.
         dtype: The dtype of the parameters.
         stiffness: The constant $\rho$.
     """
@@ -167,7 +173,8 @@ class FunctionRefits:
         values: Float[Array, " m"],
         errors: Float[Array, " m"],
     ) -> None:
-        self._scaled, self.start = scaled, scaled.at_mode()
+        self._scaled, self.value_at = scaled, scaled.value
+        self.start = scaled.value(np.zeros(scaled.center.shape))
         self.dtype = scaled.center.dtype
         self._free = free = scaled.free
         to_point = scaled.point

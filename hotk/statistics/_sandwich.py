@@ -67,14 +67,16 @@ def sandwich(
             Jacobian.
         kind: `"HC0"`, `"HC1"`, `"HC2"` or `"HC3"`.
         clusters: A label for each example; those of one cluster may be correlated.
-            There must be two clusters at least; dozens are needed to trust the errors.
+            There must be two clusters at least; dozens are needed to trust the errors,
+            and G clusters vary in at most G - 1 directions.
         curvature: An operator in place of the Hessian of the sum of the losses, such as
             the expected information, `FisherOperator`.
         where: Which leaves of `x` are parameters; see `hotk.Where`.
 
     Returns:
         A `hotk.statistics.NormalApproximation` of the distribution of the estimate. A
-        `hotk.NotStationaryWarning` tells if `x` is no minimum.
+        warning tells if the clusters vary in fewer directions than there are
+        parameters, otherwise a `hotk.NotStationaryWarning` if `x` is no minimum.
 
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite.
@@ -131,9 +133,26 @@ def sandwich(
     method = f"sandwich {kind}, {of}"
     value = jnp.sum(examples.values)
     fit = NormalApproximation(x, covariance, value, shift, examples.selected, method)
-    if not isinstance(value, Tracer) and not bool(fit.stationary):
+    if isinstance(value, Tracer):
+        return fit
+    rank = _rank(corrected, scores @ bread)
+    if rank < n:
+        warnings.warn(
+            f"`{_CALL}`: the scores of {of} vary in {rank} of {n} directions (they "
+            "add up to zero), so in the others the errors are too small, or zero. Take "
+            "more clusters than parameters, or fewer parameters.",
+            stacklevel=2,
+        )
+    elif not bool(fit.stationary):  # in errors that tell something
         warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 2)
     return fit
+
+
+def _rank(grouped: Float[Array, "G n"], scores: Float[Array, "N n"]) -> int:
+    """Return in how many directions clusters vary, by more than rounding of scores."""
+    largest = float(jnp.linalg.norm(scores)) * float(jnp.finfo(scores.dtype).eps) ** 0.5
+    sizes = np.linalg.svd(np.asarray(grouped, float), compute_uv=False)
+    return min(int(np.sum(sizes > largest)), len(grouped) - 1)
 
 
 def _small_sample(examples: int, groups: int, n: int) -> float:

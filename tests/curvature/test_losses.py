@@ -22,7 +22,19 @@ from hotk.curvature import (
     SquaredError,
     StudentTLoss,
 )
-from tests.curvature.models import BITS, CLASSES, COUNTS, NUMBERS, RNG, probabilities
+from tests.curvature.models import (
+    BITS,
+    CLASSES,
+    COUNTS,
+    NUMBERS,
+    RNG,
+    W,
+    X,
+    net,
+    outputs,
+    probabilities,
+    sandwich,
+)
 from tests.helpers import close
 
 
@@ -284,3 +296,140 @@ def test_targets_are_never_broadcast_against_outputs(name, as_user):
 def test_a_loss_without_a_density_is_no_likelihood(as_user):
     with pytest.raises(TypeError, match="HuberLoss"):
         hotk.testing.check_likelihood(HuberLoss(NUMBERS), Z)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_complex_outputs_and_targets_are_refused(name, as_user):
+    kind, targets, _ = LOSSES[name]
+    turn = lambda z: jax.lax.complex(z, 2 * z)
+    loss, turned = kind(targets), turn(Z)
+    calls = [
+        lambda: loss(turned),
+        lambda: loss.each(turned),
+        lambda: loss.slope(turned, loss.targets),
+        lambda: loss.gradient(turned),
+        lambda: loss.hessian_product(turned, U),
+        lambda: hotk.ggnvp(turn, loss, Z, U),
+        lambda: hotk.GGNOperator(turn, loss, Z).matrix(),
+        lambda: hotk.EmpiricalFisherOperator(turn, loss, Z).matrix(),
+    ]
+    if jnp.issubdtype(loss.targets.dtype, jnp.floating):
+        calls.append(lambda: kind(turn(jnp.asarray(targets)))(Z))
+    for call in calls:
+        with pytest.raises(hotk.OutputError, match="complex"):
+            call()
+
+
+def test_real_and_imaginary_parts_as_two_outputs_have_the_matrix_of_both():
+    # |(1 + 2i) w|^2 / 2 has the second derivative 5
+    model = lambda w: jnp.stack([w, 2 * w], axis=-1)
+    found = hotk.GGNOperator(model, SquaredError(jnp.zeros((1, 2))), jnp.ones(1))
+    close(found.matrix(), jnp.array([[5.0]]))
+
+
+WEIGHTS = np.array([2.0, 0.0, 1.0, 0.0, 3.0, 1.0, 1.0])
+
+
+@pytest.mark.thinned(4)
+@each_loss
+@each_reduction
+def test_a_weight_counts_an_example_as_often(name, reduction):
+    kind, targets, _ = LOSSES[name]
+    rows = np.repeat(np.arange(len(z)), WEIGHTS.astype(int))
+    repeated = kind(np.asarray(targets)[rows], reduction=reduction)
+    loss = kind(targets, reduction=reduction, weights=WEIGHTS)
+    close(loss(Z), repeated(Z[rows]))
+    by_row = lambda a: jnp.zeros_like(Z).at[rows].add(a)
+    close(loss.gradient(Z), by_row(repeated.gradient(Z[rows])))
+    product = repeated.hessian_product(Z[rows], U[rows])
+    close(loss.hessian_product(Z, U), by_row(product))
+    if isinstance(loss, AbstractLikelihood):
+        product = repeated.fisher_product(Z[rows], U[rows])
+        close(loss.fisher_product(Z, U), by_row(product))
+
+
+@pytest.mark.parametrize("kind", [hotk.GGNOperator, hotk.FisherOperator])
+@pytest.mark.parametrize("given", [WEIGHTS, WEIGHTS > 0])
+def test_matrices_of_weighted_examples_by_hand(kind, given):
+    blocks = [np.diag(q) - np.outer(q, q) for q in probabilities(outputs())]
+    share = given / given.sum()
+    expected = sandwich(share[:, None, None] * np.stack(blocks))
+    loss = SoftmaxCrossEntropy(CLASSES, weights=given)
+    close(kind(net, loss, W).matrix(), jnp.asarray(expected).reshape(12, 12))
+
+
+def test_the_empirical_fisher_of_weighted_examples_by_hand():
+    errors = outputs() - np.asarray(NUMBERS)
+    blocks = np.einsum("n,ni,nj->nij", WEIGHTS / WEIGHTS.sum(), errors, errors)
+    loss = SquaredError(NUMBERS, weights=WEIGHTS)
+    found = hotk.EmpiricalFisherOperator(net, loss, W).matrix()
+    close(found, jnp.asarray(sandwich(blocks)).reshape(12, 12))
+
+
+@pytest.mark.parametrize("kind", ["fisher", "empirical", "sampled", "squares"])
+def test_rows_of_weighted_examples_are_those_of_the_matrix(kind):
+    model = hotk.curvature.PerExample(lambda w, x: jnp.tanh(x @ w), X)
+    loss = SquaredError(NUMBERS, weights=WEIGHTS)
+    f = {
+        "fisher": hotk.curvature.Fisher(model, loss),
+        "empirical": hotk.curvature.EmpiricalFisher(model, loss),
+        "sampled": hotk.curvature.SampledFisher(model, loss, jax.random.key(0), 2),
+        "squares": hotk.curvature.GaussNewton(model, loss),
+    }[kind]
+    found = hotk.curvature.rows_program(f, W).compute()
+    rows = found.rows.reshape(len(found.rows), -1)
+    close(rows.T @ rows, hotk.hessian(f, W).reshape(12, 12))
+    if found.weights is not None:
+        close(rows.T @ found.weights, hotk.gradient(f, W).reshape(12))
+
+
+def test_targets_of_weight_zero_do_not_count():
+    kept, ignored = jnp.array([0, 2]), jnp.array([0, -100, 2])
+    z = jnp.array([[1.0, 2.0, 0.5], [3.0, 1.0, 0.0], [0.3, 0.1, 0.7]])
+    loss = SoftmaxCrossEntropy(ignored, weights=ignored >= 0)
+    expected = SoftmaxCrossEntropy(kept)(z[jnp.array([0, 2])])
+    close(loss(z), expected)
+    close(hotk.hvp(loss, z, z)[1], jnp.zeros(3))
+    close(
+        jax.jit(lambda y, z: SoftmaxCrossEntropy(y, weights=y >= 0)(z))(ignored, z),
+        expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "expected"),
+    [
+        (SoftmaxCrossEntropy, [0, -1], "from 0 to inf"),
+        (SoftmaxCrossEntropy, [[0.5, -0.5]], "from 0 to 1"),
+        (SoftmaxCrossEntropy, [[1.5, 0.5]], "from 0 to 1"),
+        (SigmoidCrossEntropy, [0.0, 2.0], "from 0 to 1"),
+        (SigmoidCrossEntropy, [0, -1], "from 0 to 1"),
+        (PoissonLoss, [3, -2], "from 0 to inf"),
+        (GammaLoss, [3.0, -2.0], "from 0 to inf"),
+        (NegativeBinomialLoss, [3, -2], "from 0 to inf"),
+        (functools.partial(OrdinalCrossEntropy, thresholds=[0.0, 1.0]), [3], "0 to 2"),
+        (functools.partial(OrdinalCrossEntropy, thresholds=[0.0, 1.0]), [-1], "0 to 2"),
+    ],
+)
+def test_impossible_targets_are_refused(kind, targets, expected, as_user):
+    for given in (np.array(targets), jnp.array(targets)):
+        with pytest.raises(ValueError, match=expected):
+            kind(given)
+    with pytest.raises(ValueError, match="weights="):  # the other ones are left out
+        kind(np.array(targets), weights=np.ones(len(targets)))
+    kind(np.array(targets), weights=np.zeros(len(targets)))
+
+
+def test_a_class_beyond_the_logits_is_refused_or_nan(as_user):
+    labels, z = jnp.array([1, 4]), jnp.zeros((2, 4))
+    with pytest.raises(ValueError, match="from 0 to 3"):
+        SoftmaxCrossEntropy(labels)(z)
+    assert jnp.isnan(jax.jit(lambda y, z: SoftmaxCrossEntropy(y)(z))(labels, z))
+    product = hotk.ggnvp(lambda z: z, SoftmaxCrossEntropy(labels), z, z + 1)
+    assert jnp.isnan(product[1]).all()
+    assert jnp.isfinite(product[0]).all()
+
+
+def test_there_is_one_weight_for_each_example(as_user):
+    with pytest.raises(hotk.StructureError, match="one weight for each example"):
+        SquaredError(NUMBERS, weights=np.ones(2))

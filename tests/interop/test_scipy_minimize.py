@@ -2,13 +2,14 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
 import hotk
-from hotk.interop import scipy_problem
+from hotk.interop import scipy_problem, scipy_residuals
 from tests.counting import compiles
 from tests.helpers import close
 
@@ -100,3 +101,50 @@ def test_minimize_passes_bounds_constraints_tolerance_and_callback_on():
     on_a_line = {"type": "eq", "fun": lambda z: z[0] + z[1] - 2.0}
     result = problem.minimize("SLSQP", tol=1e-12, constraints=on_a_line)
     np.testing.assert_allclose(result.x, [1.0, 1.0], atol=1e-6)
+
+
+# ----- What belongs to SciPy, and bounds as trees
+
+
+def test_options_as_scipy_takes_them():
+    problem = scipy_problem(lambda x: jnp.sum(jnp.cosh(x - 1)), jnp.zeros(3))
+    with pytest.warns(scipy.optimize.OptimizeWarning, match="Unknown solver options"):
+        problem.minimize("L-BFGS-B", options={"no_such": 2})
+    assert problem.minimize("L-BFGS-B", options={"maxiter": 1}).nit == 1
+    assert problem.minimize("L-BFGS-B", options={"maxiter": 5}, maxiter=1).nit == 1
+    residuals = scipy_residuals(lambda x: jnp.sinh(x - 1), jnp.zeros(3))
+    assert residuals.solve(options={"max_nfev": 2}).nfev == 2
+    close(residuals.solve("lm").x, np.ones(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fun", "x0", "args", "jac", "hess", "hessp"])
+def test_what_the_problem_gives_to_scipy_is_refused(name):
+    problem = scipy_problem(lambda x: x @ x, jnp.zeros(3))
+    residuals = scipy_residuals(lambda x: x, jnp.zeros(3))
+    for call in (problem.minimize, residuals.solve):
+        with pytest.raises(TypeError, match="the problem itself gives to SciPy"):
+            call(**{name: None})
+
+
+def test_bounds_as_trees_like_the_start():
+    f = lambda x: jnp.sum((x["a"] - 3.0) ** 2) + (x["b"] - 1.0) ** 2
+    start = {"a": jnp.zeros(2), "b": jnp.array(0.0), "n": 3}
+    low = {"a": -1.0, "b": -np.inf, "n": 0}
+    high = {"a": np.array([1.0, 5.0]), "b": 0.5, "n": 0}
+    found = scipy_problem(f, start).minimize("L-BFGS-B", bounds=(low, high))
+    close(found.tree["a"], np.array([1.0, 3.0]), rtol=1e-6)
+    close(found.tree["b"], 0.5)
+    arrays = (-np.ones(3), np.array([0.5, 2.0, 2.0]))
+    problem = scipy_problem(lambda x: jnp.sum((x - 1.0) ** 2), jnp.zeros(3))
+    close(problem.minimize("L-BFGS-B", bounds=arrays).x, np.array([0.5, 1.0, 1.0]))
+    r = lambda x: jnp.append(x["a"] - 3.0, x["b"] - 1.0)
+    start = {"a": jnp.zeros(2), "b": jnp.array(0.0)}
+    low, high = ({k: t[k] for k in start} for t in (low, high))
+    found = scipy_residuals(r, start).solve(bounds=(low, high))
+    close(found.tree["a"], np.array([1.0, 3.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [scipy_problem, scipy_residuals])
+def test_within_a_trace_is_refused(make):
+    with pytest.raises(TypeError, match=r"outside of `jax\.jit`"):
+        jax.jit(lambda x: make(lambda x: x**2, x).x0)(jnp.ones(3))

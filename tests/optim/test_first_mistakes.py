@@ -107,3 +107,22 @@ def test_explicit_axes_for_kfac(as_user):
     x = jax.device_put(E["a"], rows)
     with jax.set_mesh(mesh), pytest.raises(hotk.ModeError, match=r"AxisType\.Auto"):
         hotk.KFACOperator(lambda p, x: x @ p["w"].T, LOSS, POINT, x)
+
+
+@pytest.mark.parametrize("keyword", ["bounds", "constraints", "callback", "hess"])
+def test_keywords_of_scipy_name_its_problem(keyword):
+    with pytest.raises(TypeError, match=r"scipy_problem\(f, x0\)\.minimize"):
+        hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), **{keyword: None})
+    with pytest.raises(TypeError, match=r"`transform=`.*method of SciPy"):
+        hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), method="L-BFGS-B")
+
+
+def test_residuals_in_a_tuple_name_least_squares():
+    with pytest.raises(hotk.OutputError, match="LeastSquares") as raised:
+        hotk.optim.minimize(lambda x: (x[0], x[1] - 1), jnp.ones(2))
+    assert "f64[]" in str(raised.value)
+
+
+def test_a_second_derivative_of_an_array_names_the_hessian():
+    with pytest.raises(hotk.StructureError, match=r"hotk\.hessian_diagonal"):
+        hotk.second_derivative(lambda x: x @ x, jnp.ones(2))

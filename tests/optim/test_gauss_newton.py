@@ -64,18 +64,28 @@ def test_residuals_and_models_are_keywords():
 
 
 @pytest.mark.parametrize("scale", [2.0, 1e-3, 1.0 / len(X)])
-def test_a_step_does_not_depend_on_how_the_loss_is_stated(scale):
-    """The gradient is that of a mean, or of a sum without the half."""
+def test_a_step_is_that_of_the_gradient_that_is_given(scale):
+    """As in all optimizers: a clipped gradient gives a shorter step."""
     r = lambda w: model(w) - Y
     w = jnp.array([0.3, -0.2, 0.1])
     jacobian = np.asarray(jax.jacobian(model)(w))
     g = jacobian.T @ np.asarray(r(w))
-    expected = -np.linalg.solve(jacobian.T @ jacobian, g)
+    expected = -np.linalg.solve(jacobian.T @ jacobian, scale * g)
     transform = hotk.optim.levenberg_marquardt(damping=0.0, max_tol=1e-12)
     got, _ = transform.update(
         jnp.asarray(scale * g), transform.init(w), w, residual_fn=r
     )
     close(got, expected, rtol=1e-6)
+
+
+def test_clipping_by_the_norm_is_not_undone():
+    clipped = optax.chain(
+        optax.clip_by_global_norm(1e-4), hotk.optim.levenberg_marquardt(damping=1.0)
+    )
+    w, r = jnp.array([3.0, -2.0]), lambda w: 2 * w  # J'J is 4, and so is the damping
+    g = jax.grad(lambda w: jnp.sum(r(w) ** 2) / 2)(w)
+    step, _ = clipped.update(g, clipped.init(w), w, residual_fn=r)
+    close(step, -1e-4 * g / jnp.linalg.norm(g) / 8, rtol=1e-2)
 
 
 @pytest.mark.exhaustive

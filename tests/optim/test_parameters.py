@@ -280,7 +280,7 @@ def test_a_state_of_other_leaves_is_refused_by_name(make):
         update(g, {**START, "w": jnp.ones(3)})
     with pytest.raises(hotk.StructureError, match="other nodes"):
         transform.update(
-            tuple(g.values()),
+            tuple(g[name] for name in START),
             transform.init(list(START.values())),
             tuple(START.values()),
             value_fn=lambda p: quadratic(dict(zip(START, p, strict=True))),
@@ -311,3 +311,22 @@ def test_an_auxiliary_output_is_taken_off():
         transform.update(g, state, START, value_fn=f)
     found, _ = transform.update(g, state, START, value_fn=lambda p: f(p)[0])
     close(found, jax.tree.map(np.asarray, newton(1.0)))
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "line search", "kfac"])
+def test_gradients_of_another_structure_are_refused(name, as_user):
+    f, x = lambda x: jnp.sum((x - 1.0) ** 4), jnp.zeros(3)
+    more = {"value_fn": f}
+    if name == "kfac":
+        model, loss = lambda x, a: a @ x, hotk.curvature.SquaredError(jnp.ones(2))
+        inputs = jnp.ones((2, 3))
+        transform = hotk.optim.kfac(hotk.KFACOperator(model, loss, x, inputs))
+        more = {"model_fn": model, "loss_fn": loss, "inputs": inputs}
+    elif name == "line search":
+        transform = hotk.optim.scale_by_line_search()
+    else:
+        transform = OPTIMIZERS[name].make()
+    g, state = jax.grad(f)(x), transform.init(x)
+    for wrong in ({"a": g}, [g], (g,), [[g, g]], g[:, None], g[:2], g[0], 1.0):
+        with pytest.raises(hotk.StructureError, match="structure and the shapes"):
+            transform.update(wrong, state, x, **more)

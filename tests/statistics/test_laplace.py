@@ -312,6 +312,11 @@ def test_what_is_refused(as_user):
     found = hotk.laplace_approximation(normal, MEAN)
     with pytest.raises(ValueError, match="level"):
         found.interval(level=95)
+    turned = lambda p, *t: jax.lax.complex(p["b"], p["b"])
+    calls = (found.interval, found.covariance_of, lambda f: found.predict(f, 1.0))
+    for call in calls:
+        with pytest.raises(hotk.DtypeError, match="complex values of the function"):
+            call(lambda p, *t: {"real": p["b"], "turned": turned(p)})
     with pytest.raises(TypeError, match=r"fit\.interval\(level=0\.9\)"):
         found.interval(0.95)
     with pytest.raises(ValueError, match="degrees"):

@@ -123,3 +123,54 @@ def test_what_is_refused():
     nll = lambda p: -jnp.log(p) - 9 * jnp.log1p(-p)
     with pytest.raises(ValueError, match="1 fits"):
         hotk.statistics.profile_intervals(nll, jnp.array(0.1), max_refits=1)
+
+
+TIMES = np.linspace(0.5, 4.0, 8)
+SEEN = np.array([0.95, 1.08, 1.03, 0.87, 1.09, 1.04, 0.95, 1.06])
+
+
+def saturation(share):
+    """Return a potential of a level and the logarithm of a rate."""
+    model = lambda p: p["A"] * (1 - share(p["k"]))
+    return lambda p: jnp.sum((SEEN - model(p)) ** 2) / 0.02
+
+
+def mode_of(nll):
+    start = {"A": jnp.array(1.0), "k": jnp.array(1.0)}
+    return hotk.optim.minimize(nll, start, NEWTON, tol=1e-8).x
+
+
+def test_derivatives_that_overflow_are_no_limit():
+    nll = saturation(lambda k: jnp.exp(-jnp.exp(k) * TIMES))
+    mode = mode_of(nll)
+
+    def profile(k):  # the level is found by linear regression
+        shape = 1 - np.exp(-np.exp(k) * TIMES)
+        rest = SEEN - shape * (shape @ SEEN) / (shape @ shape)
+        return rest @ rest / 0.02
+
+    center = float(mode["k"])
+    above = lambda k: profile(k) - profile(center) - DROP
+    low = scipy.optimize.brentq(above, 0.1, center, xtol=1e-13)
+    assert above(100.0) < -1  # as flat for any larger rate: exp(k) overflows at 709.78
+    found = hotk.statistics.profile_intervals(nll, mode, part="k")
+    close(found.lower["k"], low, rtol=1e-6)
+    assert found.upper["k"] == np.inf
+    with pytest.raises(ValueError, match="no limit was found in 40 fits"):
+        hotk.statistics.profile_intervals(nll, mode, function=lambda p: p["k"])
+
+
+def test_a_flat_profile_up_to_the_end_of_the_potential_is_told():
+    share = lambda k: jnp.exp(-jnp.exp(jnp.minimum(k, 20.0)) * TIMES)
+    nll = saturation(lambda k: jnp.where(k < 20.0, share(k), jnp.nan))
+    with pytest.warns(UserWarning, match="number overflows there, the limit is infin"):
+        found = hotk.statistics.profile_intervals(nll, mode_of(nll), part="k")
+    close(found.upper["k"], 20.0, rtol=1e-6)
+
+
+def test_a_profile_that_cannot_be_followed_is_told():
+    # its derivative is no number beyond 1, its value is
+    root = lambda x: jnp.sqrt(jnp.where(x > 1, 0 * x, 1.0))
+    kink = lambda x: x + jnp.where(x > 1, root(x), 0.0)
+    with pytest.raises(ValueError, match="cannot be followed beyond 1 stand"):
+        hotk.statistics.profile_intervals(lambda x: kink(x) ** 2 / 2, jnp.array(0.0))

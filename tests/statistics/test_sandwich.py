@@ -142,3 +142,30 @@ def test_clusters_that_tell_nothing():
     )
     with pytest.raises(TypeError, match="capture them"):
         jax.jit(of_labels)(jnp.arange(N) % 4)
+
+
+@pytest.mark.parametrize("kind", ["HC0", "HC1", "HC2", "HC3"])
+@pytest.mark.parametrize("few", [2, 3])
+def test_as_few_clusters_as_parameters_are_told(kind, few):
+    labels = np.arange(N) % few
+    with pytest.warns(UserWarning, match=rf"vary in {few - 1} of 3 directions") as told:
+        found = hotk.statistics.sandwich(
+            losses, jnp.asarray(B), X, Y, clusters=labels, kind=kind
+        )
+    assert len(told) == 1  # and not that this is no minimum, in errors of zero
+    # by hand: the scores of the clusters add up to zero
+    scores = np.stack([X[labels == k].T @ (X @ B - Y)[labels == k] for k in range(few)])
+    assert np.linalg.matrix_rank(scores, tol=1e-10) == few - 1
+    if kind == "HC0":
+        H = np.linalg.inv(X.T @ X)
+        close(found.covariance, jnp.asarray(H @ scores.T @ scores @ H))
+
+
+def test_equal_clusters_are_told_and_no_other_reason():
+    x, y = np.tile(X, (9, 1)), np.tile(Y, 9)
+    with pytest.warns(UserWarning, match="vary in 0 of 3 directions") as told:
+        hotk.statistics.sandwich(
+            losses, jnp.asarray(B), x, y, clusters=np.repeat(np.arange(9), N)
+        )
+    assert len(told) == 1
+    assert not issubclass(told[0].category, hotk.NotStationaryWarning)

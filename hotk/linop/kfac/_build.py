@@ -137,7 +137,9 @@ def blocks_of(
         loss, z, options.estimate, key, options.samples
     )
     seen = signals(perturbed, rows.arrays, list(sites.values()), vectors)
-    blocks = [_of_group(group, seen, names, options) for group in groups]
+    w = loss.weights
+    share = None if w is None else w / jnp.mean(w)
+    blocks = [_of_group(group, seen, names, options, share) for group in groups]
     run_one = lambda leaves, row: of_leaves(leaves, rows.one(row))[0]
     blocks += _of_rest(direct, run_one, leaves, rows.arrays, seen.vectors, names)
     first = lambda block: min(part.leaf for part in block.layout.parts)
@@ -183,12 +185,16 @@ def _check_program(closed: ClosedJaxpr, shape: PyTree) -> None:
 
 
 def _of_group(
-    group: Group, seen: Signals, names: Sequence[str], options: Options
+    group: Group,
+    seen: Signals,
+    names: Sequence[str],
+    options: Options,
+    share: Float[Array, " N"] | None,
 ) -> AbstractBlock:
     sites = [site for site, _ in group.members]
     origin = _origin(group.views, sites, names)
     if group.product:
-        terms = _terms(group, seen, options)
+        terms = _terms(group, seen, options, share)
         layout = Layout(tuple(group.views), sites[0].sizes)
         A, G = nearest(terms)
         if sites[0].sizes[0] == 1:
@@ -201,7 +207,10 @@ def _of_group(
 
 
 def _terms(
-    group: Group, seen: Signals, options: Options
+    group: Group,
+    seen: Signals,
+    options: Options,
+    share: Float[Array, " N"] | None,
 ) -> list[tuple[Factor, Factor]]:
     """Return the factors of rows and columns, one pair for each way of use."""
     ways: dict[tuple[bool, bool], list[Site]] = {}
@@ -213,7 +222,9 @@ def _terms(
         a, g = joined(each)
         bias = None if group.bias is None else group.bias.factor
         rows = sites[0].sizes[1] if table else None
-        A = input_factor(a, options.approximation, dtype=g.dtype, rows=rows, bias=bias)
+        A = input_factor(
+            a, options.approximation, dtype=g.dtype, rows=rows, bias=bias, share=share
+        )
         G = output_factor(g, options.approximation)
         terms.append((G, A) if swapped else (A, G))
     return terms

@@ -93,6 +93,7 @@ def input_factor(
     dtype: jnp.dtype,
     rows: int | None = None,
     bias: float | None = None,
+    share: Float[Array, " N"] | None = None,
 ) -> Factor:
     """Return the mean of the outer products of what is read.
 
@@ -102,26 +103,29 @@ def input_factor(
         dtype: The dtype of the factor.
         rows: The number of rows, if it is a table.
         bias: What a bias is multiplied with; it is one more input, which is constant.
+        share: How much each example counts, 1 in the mean; `None` if all do alike.
     """
+    share = None if share is None else share.astype(dtype)
     if rows is not None:
-        return Factor(_row_moments(a, rows, approximation, dtype), True)
+        return Factor(_row_moments(a, rows, approximation, dtype, share), True)
     if approximation == "reduce":
         a = jnp.mean(a, axis=-2, keepdims=True)
-    a = a.reshape(*a.shape[:-3], -1, a.shape[-1])
+    weighted = a if share is None else a * share[:, None, None]
+    a, weighted = (a.reshape(*a.shape[:-3], -1, a.shape[-1]) for a in (a, weighted))
     count = max(a.shape[-2], 1)
     extra = 0 if bias is None else 1
     if a.shape[-1] + extra > LARGEST_FACTOR:
-        squares = jnp.mean(a**2, axis=-2)
+        squares = jnp.mean(a * weighted, axis=-2)
         if bias is not None:
             squares = jnp.concatenate(
                 [squares, jnp.full_like(squares[..., :1], bias**2)], axis=-1
             )
         return Factor(squares, True)
-    second = jnp.swapaxes(a, -1, -2) @ a / count
+    second = jnp.swapaxes(a, -1, -2) @ weighted / count
     if bias is None:
         return Factor(second, False)
     # Without a column of ones in `a`: a copy of it would be made for that.
-    first = bias * jnp.mean(a, axis=-2)[..., None]
+    first = bias * jnp.mean(weighted, axis=-2)[..., None]
     corner = jnp.full_like(first[..., :1, :], bias**2)
     top = jnp.concatenate([second, first], axis=-1)
     bottom = jnp.concatenate([jnp.swapaxes(first, -1, -2), corner], axis=-1)
@@ -133,22 +137,27 @@ def _row_moments(
     rows: int,
     approximation: Approximation,
     dtype: jnp.dtype,
+    share: Float[Array, " N"] | None,
 ) -> Float[Array, "*heads group rows"]:
     """Return the mean squares of the indicator of each row of a table."""
     *heads, examples, times = i.shape
+    share = jnp.ones(examples, dtype) if share is None else share
     if approximation == "expand":
         # Rows out of range read nothing; negative ones would count from the end.
         flat = i.reshape(-1, examples * times)
-        count = lambda i: _counted(i, rows, dtype) / max(examples * times, 1)
+        each = jnp.repeat(share, times)
+        count = lambda i: _counted(i, rows, each) / max(examples * times, 1)
         return jax.vmap(count)(flat).reshape(*heads, rows)
     flat = i.reshape(-1, times)
-    shares = jax.vmap(lambda i: _counted(i, rows, dtype) / times)(flat)
-    return jnp.mean(shares.reshape(*heads, examples, rows) ** 2, axis=-2)
+    ones = jnp.ones(times, dtype)
+    parts = jax.vmap(lambda i: _counted(i, rows, ones) / times)(flat)
+    parts = parts.reshape(*heads, examples, rows)
+    return jnp.mean(parts**2 * share[:, None], axis=-2)
 
 
-def _counted(i: Num[Array, " T"], rows: int, dtype: jnp.dtype) -> Array:
+def _counted(i: Num[Array, " T"], rows: int, each: Float[Array, " T"]) -> Array:
     i = jnp.where(i < 0, rows, i)
-    return jnp.zeros(rows, dtype).at[i].add(1, mode="drop")
+    return jnp.zeros(rows, each.dtype).at[i].add(each, mode="drop")
 
 
 def output_factor(

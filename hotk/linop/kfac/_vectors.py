@@ -41,15 +41,15 @@ def curvature_vectors(
         TooLargeError: If the exact matrices would exceed the memory budget.
     """
     jax.eval_shape(loss, z)  # it refuses targets of another shape; its Hessian may not
-    factor = math.sqrt(loss.factor(z))
+    root = loss.factor(z) ** 0.5
     if estimate == "empirical":
-        return factor * loss.slope(z, loss.targets)[None]
+        return (root * loss.slope(z, loss.targets))[None]
     if estimate == "sampled":
         assert isinstance(loss, AbstractLikelihood)
         assert key is not None
         keys = jax.random.split(key, samples)
-        slopes = jax.vmap(lambda k: loss.slope(z, loss.sample(k, z)))(keys)
-        return factor / math.sqrt(samples) * slopes
+        slopes = jax.vmap(lambda k: root * loss.slope(z, loss.sample(k, z)))(keys)
+        return slopes / math.sqrt(samples)
     return _roots(loss, z)
 
 

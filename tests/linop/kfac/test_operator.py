@@ -310,6 +310,11 @@ linear = lambda w, x: x @ w
                 ROWS,
             ),
         ),
+        (
+            hotk.OutputError,
+            "outputs or targets are complex",
+            lambda: (lambda w, x: jax.lax.complex(x @ w, x @ w), SQUARES, W, ROWS),
+        ),
         (hotk.DtypeError, "no leaf", lambda: (linear, SQUARES, W.astype(int), ROWS)),
     ],
 )
@@ -332,6 +337,44 @@ def test_options_that_do_not_fit(as_user):
     with pytest.raises(TypeError, match="no distribution"):
         make(huber, estimate="sampled", key=jax.random.key(0))
     assert make(huber).blocks
+
+
+@pytest.mark.parametrize("estimate", ["empirical", "sampled"])
+def test_complex_outputs_are_refused_for_all_estimates(as_user, estimate):
+    turned = lambda w, x: jax.lax.complex(x @ w, x @ w)
+    with pytest.raises(hotk.OutputError, match="complex"):
+        hotk.KFACOperator(
+            turned, SQUARES, W, ROWS, estimate=estimate, key=jax.random.key(0)
+        )
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("approximation", ["expand", "reduce"])
+@pytest.mark.parametrize("estimate", ["exact", "empirical"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_weight_counts_an_example_as_often(approximation, estimate, reduction):
+    # all kinds of blocks: a table, groups, a bias that joins, a scale
+    weights = np.array([2, 0, 1, 3, 1])
+    rows = np.repeat(np.arange(5), weights)
+    options = {"approximation": approximation, "estimate": estimate}
+
+    def matrix(y, x, weights=None):
+        loss = SoftmaxCrossEntropy(y, reduction=reduction, weights=weights)
+        with jax.numpy_rank_promotion("allow"):
+            return hotk.KFACOperator(model, loss, P, x, **options).matrix()
+
+    close(matrix(Y, X, weights), matrix(Y[rows], X[rows]))
+
+
+def test_sampled_factors_of_weighted_examples_by_hand():
+    weights, x, w = np.array([2.0, 0.0, 1.0, 1.0]), ROWS[:, :2], normal(3, 2, 1)
+    loss = SquaredError(jnp.zeros((4, 1)), reduction="sum", weights=weights)
+    key = jax.random.key(0)
+    found = hotk.KFACOperator(linear, loss, w, x, estimate="sampled", key=key)
+    [k] = jax.random.split(key, 1)
+    a, g = np.asarray(x), np.asarray(x @ w - loss.sample(k, x @ w))[:, 0]
+    A = np.einsum("n,ni,nj->ij", weights / weights.sum(), a, a)
+    close(found.matrix(), jnp.asarray(A * np.sum(weights * g**2)))
 
 
 def test_a_model_across_devices(as_user):

@@ -1,0 +1,87 @@
+"""Steps of a function that is multiplied by a number: the same, in single precision."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from hotk import optim
+
+
+D = jnp.arange(1.0, 6.0)
+
+
+def f(x):
+    """Return numbers of about one, without symmetry."""
+    near = D.astype(x.dtype) * ((x - 1) ** 4 + (x - 1) ** 2)
+    return jnp.sum(near) + jnp.sum((x[1:] - x[:-1] ** 2) ** 2) / 4
+
+
+# With no number that has the unit of f, or of its derivatives: no damping, no epsilon
+# that is added, and no tolerance that is less near a minimum.
+exactly = {"max_tol": 3e-4}
+TRANSFORMS = {
+    "newton": lambda: optim.newton(),
+    "newton, sparse": lambda: optim.newton(linear_solver="sparse"),
+    "newton_cg": lambda: optim.newton_cg(**exactly),
+    "trust_region": lambda: optim.trust_region(**exactly),
+    "trust_region, exact": lambda: optim.trust_region(subproblem="exact"),
+    "trust_region, sparse": lambda: optim.trust_region(
+        subproblem="exact", linear_solver="sparse"
+    ),
+    "cubic_newton": lambda: optim.cubic_newton(),
+    "cubic_newton, sparse": lambda: optim.cubic_newton(linear_solver="sparse"),
+    "levenberg_marquardt": lambda: optim.levenberg_marquardt(**exactly),
+    "levenberg_marquardt, sparse": lambda: optim.levenberg_marquardt(
+        linear_solver="sparse"
+    ),
+    "natural_gradient": lambda: optim.natural_gradient(1.0, damping=0.0, tol=3e-4),
+    "adahessian": lambda: optim.adahessian(0.1, eps=0.0),
+    "sophia": lambda: optim.sophia(0.1, eps=0.0),
+}
+
+
+def points(transform, scale, steps=4):
+    g = lambda x: jnp.float32(scale) * f(x)
+    x = jnp.linspace(-0.5, 2.5, 5, dtype=jnp.float32)
+    state, found = transform.init(x), []
+    for _ in range(steps):
+        step, state = transform.update(jax.grad(g)(x), state, x, value_fn=g)
+        x = optax.apply_updates(x, step)
+        found.append(np.asarray(x))
+    return np.stack(found)
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_steps_do_not_depend_on_the_unit_of_the_function(name, scale, default_settings):
+    usual = _usual(name)
+    assert np.abs(np.diff(usual, axis=0)).max() > 1e-3  # there were steps
+    np.testing.assert_allclose(points(TRANSFORMS[name](), scale), usual, atol=2e-4)
+
+
+@functools.cache
+def _usual(name):
+    return points(TRANSFORMS[name](), 1.0)
+
+
+def test_a_first_step_does_not_leave_the_domain_along_a_flat_direction():
+    """A nearly singular Hessian: the minimum along the gradient is 1e15 away."""
+    met = []
+    seen = lambda x: met.append(float(np.linalg.norm(x)))
+
+    def objective(x):
+        jax.debug.callback(seen, x)
+        return jnp.sum(jnp.array([1e-15, 0.0]) * x**2 / 2) + x[0] + x[1] ** 4
+
+    for subproblem in ("steihaug", "exact"):
+        transform = optim.trust_region(subproblem=subproblem)
+        x = jnp.array([3.0, 1e-8])
+        g = jax.grad(objective)(x)
+        transform.update(g, transform.init(x), x, value_fn=objective)
+        jax.effects_barrier()
+    assert 100 < max(met) < 1000
