@@ -18,11 +18,9 @@ from hotk._core import (
     describe_tree,
     message,
 )
-from hotk.dense import as_vector, is_flat
+from hotk.dense import as_vector, from_flat, is_flat
 from hotk.prepared import jitted
 from hotk.sparse import SparseMatrix
-
-from .space import unflattened
 
 
 M = TypeVar("M", bound="AbstractLinearMap")
@@ -119,7 +117,7 @@ class AbstractLinearMap(eqx.Module):
         if self.like is None:
             return jax.tree.map(jnp.asarray, v)
         if is_flat(v, self.like):
-            return unflattened(jnp.asarray(v), self.like)
+            return from_flat(call, v, self.like)
         return as_vector(call, v, self.like)
 
 

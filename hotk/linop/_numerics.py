@@ -104,8 +104,7 @@ class AbstractNumerics(AbstractLinearMap):
             >>> eigsh(H, k=2, return_eigenvectors=False).round(3).tolist()
             [12.0, 14.0]
         """
-        flat = np.asarray(v).reshape(-1)
-        product = self.mv(self.vector(flat.astype(self.dtype), "A.matvec(v)"))
+        product = self.mv(self.vector(np.asarray(v).reshape(-1), "A.matvec(v)"))
         return np.array(flattened(product))  # a copy: SciPy writes into it
 
     def rmatvec(self, v: npt.ArrayLike) -> Inexact[np.ndarray, " n"]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Num, PyTree
 
 from hotk._core import RealNumber, Vector, number_name
-from hotk.dense import is_flat
+from hotk.dense import from_flat, is_flat
 from hotk.sparse import SparseMatrix
 
 from . import space
@@ -19,7 +19,7 @@ from ._inverse import AbstractInverse, InverseMethod, inverse_fields
 from ._linear_map import check_same_space, common_like, refuse_number
 from ._numerics import AbstractNumerics
 from ._vectors import is_known_positive, space_of
-from .space import flattened, unflattened
+from .space import flattened
 
 
 class AbstractOperator(AbstractNumerics):
@@ -62,7 +62,7 @@ class AbstractOperator(AbstractNumerics):
             return Product((self, other))
         like = self.like
         if is_flat(other, like):
-            return flattened(self.mv(unflattened(jnp.asarray(other), like)))
+            return flattened(self.mv(from_flat("A @ v", other, like)))
         return self.mv(self.vector(other))
 
     def restrict(self, part: Part) -> "AbstractOperator":
