@@ -66,11 +66,11 @@ _FRACTION = Range("a number in (0, 1]", lambda a: 0 < a <= 1)
 _FACTOR = Range("a number of at least 1", lambda a: a >= 1)
 
 _COUNTS: Final = (
-    "samples steps max_steps block_size k rank window max_basis every update_every "
+    "samples steps max_steps block_size rank window max_basis every update_every "
     "factors_every inverses_every max_evaluations max_refits"
 )
 _SIZES: Final = (
-    "tol gtol xtol rtol max_tol damping eps power l2 weight_decay accept least gamma "
+    "tol gtol xtol rtol max_tol damping eps power l2 weight_decay least gamma "
     "decrease max_acceleration prior_precision noise_variance"
 )
 _RANGES: Final = {
@@ -82,7 +82,7 @@ _RANGES: Final = {
     **dict.fromkeys(("shrink", "level"), _INSIDE),
     **dict.fromkeys(("factors_fraction", "model_fraction"), _FRACTION),
     "grow": _FACTOR,
-    "learning_rate": _FINITE,
+    **dict.fromkeys(("learning_rate", "accept"), _FINITE),
     ("minimize", "max_steps"): _FROM_ZERO,
     ("can_differentiate", "order"): _COUNT,
     # a shift of the spectrum, in either direction

@@ -244,7 +244,7 @@ def _gauss(
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[PyTree, PyTree]:
     nodes, vectors = jnp.linalg.eigh(*primals)
     turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
-    gaps = nodes - nodes[:, None]
+    gaps = nodes[None] - nodes[:, None]
     slopes = jnp.where(gaps == 0, 0, turned / jnp.where(gaps == 0, 1, gaps))
     first = vectors[0]
     moved = 2 * first * jnp.matmul(first, slopes, precision="highest")

@@ -46,7 +46,7 @@ COUNTS = """
     factors_every inverses_every max_evaluations max_refits
 """
 SIZES = """
-    tol gtol xtol rtol max_tol damping eps power l2 weight_decay accept least gamma
+    tol gtol xtol rtol max_tol damping eps power l2 weight_decay least gamma
     decrease max_acceleration prior_precision noise_variance
 """
 KINDS = {
@@ -59,6 +59,7 @@ KINDS = {
     **dict.fromkeys(("factors_fraction", "model_fraction"), "fraction"),
     "grow": "factor",
     "learning_rate": "finite",
+    "accept": "finite",
     "key": "key",
     ("minimize", "max_steps"): "from zero",
     ("can_differentiate", "order"): "count",
