@@ -37,5 +37,6 @@ from ._split import (
 from ._vectors import (
     as_vector as as_vector,
     cast_leaf as cast_leaf,
+    from_flat as from_flat,
     is_flat as is_flat,
 )

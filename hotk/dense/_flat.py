@@ -19,6 +19,7 @@ from hotk._core import (
     StructureError,
     Tracer,
     Vector,
+    describe,
     has_shards,
     held,
     is_divided_by_type,
@@ -129,8 +130,16 @@ def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
     """Return one array as a vector; of the leaves of `like` only the types matter.
 
     Along explicit axes it is divided as these are.
+
+    Raises:
+        StructureError: If the numbers are complex, whose imaginary parts a cast drops.
     """
     refuse_shards(like)
+    if jnp.iscomplexobj(flat):
+        raise StructureError(
+            f"a flat vector of complex numbers, {describe(flat)}, for a space of "
+            f"{dimension(like)} real ones: write `A @ v.real` and `A @ v.imag`."
+        )
     made, start = [], 0
     for leaf in jax.tree.leaves(like):
         for _ in range(2 if jnp.iscomplexobj(leaf) else 1):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Num
 
 from hotk._core import StructureError, Vector, describe_tree, message
 
-from ._flat import dimension
+from ._flat import dimension, promoted, unflattened
 
 
 def is_flat(v: object, like: Vector) -> TypeGuard[Num[Array | np.ndarray, " n"]]:
@@ -24,7 +24,22 @@ def is_flat(v: object, like: Vector) -> TypeGuard[Num[Array | np.ndarray, " n"]]
     one_axis = treedef == jax.tree.structure(0) and leaves[0].ndim == 1
     # A space of one real array with one axis: its vectors are what they are. If that
     # array is complex, `n` real numbers are a flat vector and complex ones are not.
-    return not one_axis or jnp.iscomplexobj(leaves[0]) != np.iscomplexobj(v)
+    return not one_axis or (jnp.iscomplexobj(leaves[0]) and not np.iscomplexobj(v))
+
+
+def from_flat(call: str, v: Array | np.ndarray, like: Vector) -> Vector:
+    """Return one flat array as a vector of the space.
+
+    It is cast as a leaf is: if it is of NumPy, and to no narrower class of numbers.
+
+    Raises:
+        StructureError: If the dtype is not that of the flat vectors of the space.
+    """
+    dtypes = [jnp.finfo(a.dtype).dtype for a in jax.tree.leaves(like)]
+    flat = cast_leaf(v, jax.ShapeDtypeStruct(v.shape, promoted(*dtypes)))
+    if flat is None:
+        raise _not_of_the_space(call, v, like)
+    return unflattened(flat, like)
 
 
 def as_vector(call: str, v: object, like: Vector) -> Vector:
@@ -48,14 +63,18 @@ def as_vector(call: str, v: object, like: Vector) -> Vector:
         pairs = zip(expected, cast, strict=True)
         if not any(a is not None and b is None for a, b in pairs):
             return treedef.unflatten(cast)
-    raise StructureError(
+    raise _not_of_the_space(call, v, like)
+
+
+def _not_of_the_space(call: str, v: object, like: Vector) -> StructureError:
+    return StructureError(
         message(
             call,
             "this is not a vector of the space.",
             expected=describe_tree(like),
             got=describe_tree(v),
             fix="Give it the structure, shapes and dtypes of the point, or one array "
-            f"of {dimension(like)} numbers.{_of_several(like, v)}",
+            f"of {dimension(like)} real numbers.{_of_several(like, v)}",
         )
     )
 

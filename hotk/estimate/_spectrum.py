@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from hotk._core import AbstractReport, RandomKey, from_host, names_ours
-from hotk.linop import AbstractOperator, spectrum_of
+from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
@@ -280,13 +280,8 @@ def spectrum(
             Algorithm 1. https://doi.org/10.1137/16M1104974
     """
     call = "spectrum(A, key)"
-    counts = {"samples": samples, "steps": steps, "block_size": block_size}
-    key = check_arguments(call, operator, key, **counts)
-    if not operator.symmetric:
-        raise TypeError(
-            f"`{call}`: the operator is not known to be symmetric, and its eigenvalues "
-            "may be complex."
-        )
+    key = check_arguments(call, operator, key)
+    check_symmetric(call, operator)
     if operator.size <= steps and not progress:
         values = spectrum_of(operator)
         if values is not None:

@@ -21,6 +21,7 @@ from hotk._core import (
 from hotk.dense import By
 
 from . import space
+from ._dense import in_rows
 from ._entries import Part
 from ._frozen import arrays_of
 from ._of_batch import OfBatch, product, products, value_and_gradient
@@ -79,6 +80,11 @@ class DataOperator(AbstractSymmetricOperator):
         Raises:
             ValueError: If there is no batch, or a loss is not the same twice.
         """
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(
+                f"`over(loss, x, batches)`: `dtype` is {jnp.dtype(dtype).name}, and "
+                "sums over batches are floating numbers."
+            )
 
         def first() -> tuple[AbstractPointOperator, int]:
             of_first = make()
@@ -148,7 +154,7 @@ class DataOperator(AbstractSymmetricOperator):
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors: one pass over the data."""
         del block_size  # several blocks would be several passes
-        return self._product(vectors, batched=True)
+        return in_rows(self, vectors, lambda v: self._product(v, batched=True))
 
     def _product(self, v: PyTree, *, batched: bool) -> PyTree:
         """Multiply, with the loss as auxiliary output, which costs nothing more."""

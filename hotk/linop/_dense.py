@@ -79,7 +79,8 @@ def in_rows(
     if not rows or like is None or vectors.shape[1] != space.dimension(like):
         return multiply(vectors)
     leaves, treedef = jax.tree.flatten(like)
-    if treedef == jax.tree.structure(0) and leaves[0].shape == vectors.shape[1:]:
+    one_axis = treedef == jax.tree.structure(0) and leaves[0].ndim == 1
+    if one_axis and jnp.iscomplexobj(vectors) == jnp.iscomplexobj(leaves[0]):
         return multiply(vectors)  # they are vectors of the space as they are
     trees = jax.vmap(lambda v: unflattened(v, like))(jnp.asarray(vectors))
     return jax.vmap(flattened)(multiply(trees))

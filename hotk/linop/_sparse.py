@@ -103,9 +103,8 @@ def solve_by_factors(
         tol: The largest residual over the norm of `b` that counts as converged.
         batched: Whether `b` has a leading axis, one right-hand side each.
     """
-    one = b if batched else jax.tree.map(lambda a: jnp.asarray(a)[None], b)
-    count = len(jax.tree.leaves(one)[0])
-    rights = [space.take(one, i) for i in range(count)]
+    count = len(jax.tree.leaves(b)[0]) if batched else 1
+    rights = [space.take(b, i) if batched else b for i in range(count)]
     systems = [
         check_system("solve(A, b)", operator, right, None, tol, None)
         for right in rights

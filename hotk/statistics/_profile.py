@@ -15,6 +15,7 @@ from hotk._core import (
     RealNumber,
     Tracer,
     Where,
+    names_ours,
     selection,
     split_point,
 )
@@ -41,6 +42,7 @@ _NO_MORE = 1e-4
 _LEVEL = 0.1
 
 
+@names_ours
 def profile_intervals(
     potential: Function,
     mode: Point,

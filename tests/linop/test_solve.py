@@ -430,3 +430,20 @@ def test_no_more_products_are_counted_than_were_allowed(most):
     ]
     for solution in found:
         assert (np.asarray(solution.iterations) <= most).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_singular_system_without_a_solution_does_not_blow_up(seed):
+    """Eigenvalues 0, 0, 3, 4, 5, and a right-hand side with a part in the null space."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    a, b = turn @ np.diag([0, 0, 3.0, 4.0, 5.0]) @ turn.T, rng.normal(size=5)
+    rows = jnp.asarray(a)
+    H = hotk.HessianOperator(lambda x: x @ rows @ x / 2, jnp.zeros(5))
+    least = np.linalg.norm(a @ np.linalg.lstsq(a, b, rcond=1e-10)[0] - b)
+    for found in (H.solve(b), jax.jit(H.solve)(b), hotk.linop.minres(H, b)):
+        assert not bool(found.converged)
+        assert float(found.residual) < least * (1 + 1e-6)
+    by_cg = hotk.linop.cg(H, b)
+    assert int(by_cg.reason == Reason.negative_curvature)
+    assert int(by_cg.iterations) <= 6
