@@ -1,5 +1,7 @@
 """hotk: higher-order derivatives in JAX, prepared once, never stale."""
 
+import os
+
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
     CurvatureMismatchWarning as CurvatureMismatchWarning,
@@ -15,6 +17,7 @@ from hotk._core import (
     Shard as Shard,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    VerificationError as VerificationError,
     Where as Where,
     ZeroHessianWarning as ZeroHessianWarning,
 )
@@ -128,3 +131,8 @@ from . import plot as plot
 
 
 __version__ = "0.1.0"
+
+if os.environ.get("HOTK_VERIFY", "0") != "0":
+    from hotk.verify import verify_process
+
+    verify_process(os.environ["HOTK_VERIFY"])

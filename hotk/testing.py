@@ -15,6 +15,7 @@ from jaxtyping import Array, Key, PyTree
 import hotk
 from hotk.curvature import AbstractLikelihood
 from hotk.rule import disabled
+from hotk.verify import Verified as Verified, verified as verified
 
 
 Function: TypeAlias = Callable[..., PyTree]

@@ -16,6 +16,7 @@ from ._by_numpy import (
     LOGIC as LOGIC,
     MOVES as MOVES,
     ORDERED as ORDERED,
+    ARITHMETIC as ARITHMETIC,
     RING as RING,
 )
 from ._canonical import (
@@ -100,6 +101,7 @@ from ._errors import (
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    VerificationError as VerificationError,
     ZeroHessianWarning as ZeroHessianWarning,
     message as message,
 )

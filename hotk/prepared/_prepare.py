@@ -45,6 +45,7 @@ from ._program import Program, types_of
 from ._stages import HELD_LEVELS
 from ._store import STORE
 from ._traced import find_program
+from ._watch import WATCH, WatchedPrepared
 
 
 _SHAPE = jax.ShapeDtypeStruct
@@ -82,7 +83,8 @@ def prepare(
     if not traced and program.compile(call, captured, arrays):
         STORE.compiled()
     roots = options.definition.roots(1 + len(rest))
-    return Prepared(
+    made = Prepared if WATCH.by is None else WatchedPrepared
+    return made(
         closure.leaves,
         closure.skeleton,
         program,

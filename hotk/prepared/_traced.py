@@ -47,6 +47,7 @@ from ._plan import Fallback, Plan, first_line, raised_by_user
 from ._program import Primal, Program, Runner, Types, types_of
 from ._reasons import what_is_new
 from ._store import STORE
+from ._watch import run_shown
 from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 
 
@@ -63,7 +64,8 @@ def call_traced(call: Call) -> PyTree:
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
         # The outer program takes it in: nothing is compiled here, and no program of
         # another function is taken, as its derivative rules may differ.
-        return find_program(call, types).run(call, captured, arrays)
+        program = find_program(call, types)
+        return run_shown(program, call, captured, arrays)
     context = trace_context()
     entry = STORE.entries.get(call.store_key)
     runner = None if entry is None else entry.runners.get((types, context))
@@ -77,6 +79,7 @@ def call_traced(call: Call) -> PyTree:
         entry.only = runner if len(entry.runners) == 1 else None
         own = entry.programs.get((types, context))
         entry.shared = runner is not own
+        return run_shown(runner, call, captured, arrays)
     return runner.run(call, captured, arrays)
 
 

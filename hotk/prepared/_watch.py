@@ -1,0 +1,82 @@
+"""`WATCH`: who is shown the first results of programs, if anyone is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from jaxtyping import PyTree
+
+from hotk._core import Leaf
+
+from ._call import Call
+from ._prepared import Prepared
+from ._program import Runner
+
+
+class Watcher(Protocol):
+    """Someone who looks at programs and their results."""
+
+    def operator(
+        self,
+        call: Call,
+        runner: Runner,
+        captured: Sequence[Leaf],
+        arrays: Sequence[Leaf],
+        result: PyTree,
+    ) -> None:
+        """Look at the result of an operator."""
+        ...
+
+    def prepared(
+        self, prepared: Prepared, arguments: tuple[PyTree, ...], result: PyTree
+    ) -> None:
+        """Look at the result of a prepared operator."""
+        ...
+
+    def function(
+        self,
+        function: Callable[..., PyTree],
+        run: Callable[..., PyTree],
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
+        options: Mapping[str, Any],
+    ) -> PyTree:
+        """Run a jitted function of hotk, and look at its result."""
+        ...
+
+
+class Watch:
+    """Holds the one who looks; `None` most of the time.
+
+    It is asked only where a program is made or found slowly, and never in a direct call
+    that finds its program at once.
+    """
+
+    by: Watcher | None = None
+
+
+WATCH = Watch()
+
+
+def run_shown(
+    runner: Runner, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+) -> PyTree:
+    """Run a call, and show its result."""
+    result = runner.run(call, captured, arrays)
+    if WATCH.by is not None:
+        WATCH.by.operator(call, runner, captured, arrays, result)
+    return result
+
+
+class WatchedPrepared(Prepared):
+    """A `Prepared` made while someone looks: its results are shown."""
+
+    __getattribute__ = object.__getattribute__
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __call__(self, x: PyTree, *rest: PyTree) -> PyTree:
+        """Evaluate the operator at `x`; see `Prepared`."""
+        result = super().__call__(x, *rest)
+        if WATCH.by is not None:
+            WATCH.by.prepared(self, (x, *rest), result)
+        return result

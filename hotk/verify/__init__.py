@@ -1,0 +1,7 @@
+"""Every new program checked against other roads to its numbers, at its first result."""
+
+from ._verified import (
+    Verified as Verified,
+    verified as verified,
+    verify_process as verify_process,
+)

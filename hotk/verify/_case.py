@@ -1,0 +1,182 @@
+"""`Case`: a call as plain JAX would compute it, with nothing of hotk in between."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from hotk._core import Function, Leaf, settings_for
+from hotk.capture import Closure
+from hotk.prepared import Call
+
+from ._comparison import Comparison
+from ._operations import wide
+
+
+Arrays = list[Any]
+
+# Functions that hotk makes of others, each with the attribute that holds the other one.
+_WRAPPERS = {"Rearranged": "func", "WithStatics": "f"}
+
+
+class Case:
+    """A call of an operator, and its result.
+
+    All trees are lists of their differentiated leaves.
+
+    Attributes:
+        call: The call.
+        results: What it returned besides auxiliary output.
+        value: The value of the function, if that is among the results.
+        x: The point.
+        y: The shapes of the value.
+        v: The direction or the cotangent, if the operator takes one.
+    """
+
+    def __init__(self, call: Call, result: PyTree) -> None:
+        self.call, self.options = call, call.options
+        self.random = np.random.default_rng(0)
+        leaves, direction, self._args = call.unflatten(call.inputs.arrays)
+        point, self._moves = call.point(leaves)
+        self._leaves = leaves
+        self.x: Arrays = [jnp.asarray(a) for a in jax.tree.leaves(point)]
+        self._deriving, self._running = settings_for(self.x)
+        self.inside, self._wrap = _unwrapped(call.f)
+        self.y: Arrays = jax.tree.leaves(jax.eval_shape(self.f, self.x))
+        definition, self.value = self.options.definition, None
+        if self.options.has_aux:
+            result = result if definition.value else result[0]
+        if definition.value:
+            self.value, *rest = result
+            self.value = self.value[0] if self.options.has_aux else self.value
+            result = rest[-1]
+            self.others = rest[:-1]
+        self.found: Arrays = jax.tree.leaves(result)
+        self.result = result
+        self.v: Arrays = []
+        if definition.takes == "v":
+            parts = call.x_tree.flatten_up_to(direction)
+            kept = [p for p, moves in zip(parts, self._moves, strict=True) if moves]
+            pairs = zip(kept, self.x, strict=True)
+            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+        elif definition.takes == "u":
+            pairs = zip(jax.tree.leaves(direction), self.y, strict=True)
+            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+
+    def f(self, moving: Arrays, wrapped: Callable[..., Any] | None = None) -> Arrays:
+        """Call the function of the user as it is, or another one in its place."""
+        call = self.call
+        with self._running():
+            whole = call.merge(self._leaves, self._moves, moving)
+            if call.traced is not None:
+                x, args = call.arrays_only(whole, 0), self._args
+                given = call.arrays_only(args, call.ahead)
+                out = call.traced(call.captured, x, given)[0]
+            else:
+                function = self._wrap(self.inside if wrapped is None else wrapped)
+                out = function(call.x_tree.unflatten(whole), *call.args)
+                out = out[0] if self.options.has_aux else out
+            return [jnp.asarray(a) for a in jax.tree.leaves(out)]
+
+    def number(self, moving: Arrays, w: Arrays) -> Leaf:
+        """Return the sum of the outputs, each times its weight."""
+        parts = [jnp.sum(a * b).real for a, b in zip(w, self.f(moving), strict=True)]
+        return functools.reduce(lambda a, b: a + b.astype(a.dtype), parts)
+
+    def weights(self) -> Arrays:
+        """Draw weights of the outputs; 1 for a single number."""
+        if len(self.y) == 1 and self.y[0].size == 1:
+            return [np.ones(self.y[0].shape, self.y[0].dtype)]
+        return self.direction(self.y)
+
+    def direction(self, like: Sequence[Any]) -> Arrays:
+        """Draw a direction."""
+        drawn = [self.random.normal(size=a.shape) for a in like]
+        return [
+            (d + 1j * self.random.normal(size=d.shape)).astype(a.dtype)
+            if jnp.issubdtype(a.dtype, jnp.complexfloating)
+            else d.astype(a.dtype)
+            for d, a in zip(drawn, like, strict=True)
+        ]
+
+    def units(self) -> Iterator[tuple[int, Arrays]]:
+        """Yield unit directions: all of a small point, else one of each array."""
+        sizes = [a.size for a in self.x]
+        ends = np.cumsum([0, *sizes])
+        numbers: Sequence[int] = range(int(ends[-1]))
+        if len(numbers) > 6:
+            picked = [int(self.random.integers(size)) for size in sizes if size]
+            starts = [int(e) for e, size in zip(ends, sizes, strict=False) if size]
+            numbers = [a + b for a, b in zip(starts, picked, strict=True)]
+            numbers = [*numbers[:6], *([len(range(int(ends[-1]))) - 1])]
+        for i in numbers:
+            unit = np.zeros(int(ends[-1]))
+            unit[i] = 1
+            yield i, split(unit, self.x)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the point is."""
+        return any(jnp.iscomplexobj(a) for a in self.x)
+
+
+def _unwrapped(f: Function) -> tuple[Function, Callable[[Function], Function]]:
+    """Return the function inside of those of hotk, and what puts another in its place.
+
+    The gradient by another argument, which is hotk's, becomes that of JAX.
+    """
+    if isinstance(f, Closure) and f.skeleton.opaque is None:
+        return _unwrapped(f.skeleton.function(f.leaves))
+    known = type(f).__module__.startswith("hotk.")
+    name: str = _WRAPPERS.get(type(f).__name__, "") if known else ""
+    if name:
+        inside, wrap = _unwrapped(getattr(f, name))
+        replaced: Any = f
+        return inside, lambda g: dataclasses.replace(replaced, **{name: wrap(g)})
+    if known and type(f).__name__ == "_FirstGradient":
+        return eqx.filter_grad(f.func), lambda g: g
+    return f, lambda g: g
+
+
+def dense(found: Sequence[Any], spaces: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Make one array of blocks, with one axis for each space."""
+    sizes = [[int(np.prod(a.shape)) for a in space] for space in spaces]
+    ends = [np.cumsum([0, *size]) for size in sizes]
+    dtype = np.result_type(float, *(wide(a.dtype) for a in found))
+    whole = np.zeros([int(e[-1]) for e in ends], dtype)
+    places = itertools.product(*(range(len(size)) for size in sizes))
+    for place, block in zip(places, found, strict=True):
+        where = tuple(
+            slice(e[i], e[i + 1]) for e, i in zip(ends, place, strict=True)
+        )
+        shape = [size[i] for size, i in zip(sizes, place, strict=True)]
+        whole[where] = np.asarray(block).astype(dtype).reshape(shape)
+    return whole
+
+
+def flat(vector: Sequence[Any]) -> np.ndarray:
+    """Make one array of the leaves of a vector."""
+    return dense(vector, [vector])
+
+
+def split(numbers: np.ndarray, like: Sequence[Any]) -> Arrays:
+    """Make leaves of one array."""
+    ends = np.cumsum([0, *(int(np.prod(a.shape)) for a in like)])
+    parts = [numbers[a:b] for a, b in itertools.pairwise(ends)]
+    return [
+        (p if jnp.issubdtype(a.dtype, jnp.complexfloating) else p.real)
+        .reshape(a.shape)
+        .astype(a.dtype)
+        for p, a in zip(parts, like, strict=True)
+    ]
+
+
+Alternatives = Sequence[Comparison]
+"""The same comparison by derivatives nested otherwise; the first that exists counts."""
