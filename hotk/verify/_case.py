@@ -14,10 +14,10 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, Leaf, settings_for
 from hotk.capture import Closure
-from hotk.prepared import Call
+from hotk.prepared import Call, as_one_number
 
 from ._comparison import Comparison
-from ._operations import wide
+from ._operations import epsilon, wide
 
 
 Arrays = list[Any]
@@ -83,18 +83,18 @@ class Case:
                 function = self._wrap(self.inside if wrapped is None else wrapped)
                 out = function(call.x_tree.unflatten(whole), *call.args)
                 out = out[0] if self.options.has_aux else out
-            return [jnp.asarray(a) for a in jax.tree.leaves(out)]
+            out = jax.tree.map(jnp.asarray, out)
+            if wrapped is None:
+                out = as_one_number(out, self.options.definition.wants)
+            return jax.tree.leaves(out)
 
     def number(self, moving: Arrays, w: Arrays) -> Leaf:
         """Return the sum of the outputs, each times its weight."""
-        parts = [jnp.sum(a * b).real for a, b in zip(w, self.f(moving), strict=True)]
-        return functools.reduce(lambda a, b: a + b.astype(a.dtype), parts)
+        return inner(w, self.f(moving))
 
     def weights(self) -> Arrays:
         """Draw weights of the outputs; 1 for a single number."""
-        if len(self.y) == 1 and self.y[0].size == 1:
-            return [np.ones(self.y[0].shape, self.y[0].dtype)]
-        return self.direction(self.y)
+        return [np.ones((), self.y[0].dtype)] if self.one else self.direction(self.y)
 
     def direction(self, like: Sequence[Any]) -> Arrays:
         """Draw a direction."""
@@ -122,6 +122,11 @@ class Case:
             yield i, split(unit, self.x)
 
     @property
+    def one(self) -> bool:
+        """Whether the value is one number."""
+        return len(self.y) == 1 and not self.y[0].shape
+
+    @property
     def is_complex(self) -> bool:
         """Whether the point is."""
         return any(jnp.iscomplexobj(a) for a in self.x)
@@ -145,6 +150,13 @@ def _unwrapped(f: Function) -> tuple[Function, Callable[[Function], Function]]:
     return f, lambda g: g
 
 
+def inner(a: Arrays, b: Arrays) -> Leaf:
+    """Return the real part of the sum of products, within a trace."""
+    parts = [jnp.sum(jnp.asarray(p) * q).real for p, q in zip(a, b, strict=True)]
+    dtype = max((p.dtype for p in parts), key=lambda d: -epsilon(d))
+    return functools.reduce(jnp.add, [p.astype(dtype) for p in parts])
+
+
 def dense(found: Sequence[Any], spaces: Sequence[Sequence[Any]]) -> np.ndarray:
     """Make one array of blocks, with one axis for each space."""
     sizes = [[int(np.prod(a.shape)) for a in space] for space in spaces]
@@ -153,9 +165,7 @@ def dense(found: Sequence[Any], spaces: Sequence[Sequence[Any]]) -> np.ndarray:
     whole = np.zeros([int(e[-1]) for e in ends], dtype)
     places = itertools.product(*(range(len(size)) for size in sizes))
     for place, block in zip(places, found, strict=True):
-        where = tuple(
-            slice(e[i], e[i + 1]) for e, i in zip(ends, place, strict=True)
-        )
+        where = tuple(slice(e[i], e[i + 1]) for e, i in zip(ends, place, strict=True))
         shape = [size[i] for size, i in zip(sizes, place, strict=True)]
         whole[where] = np.asarray(block).astype(dtype).reshape(shape)
     return whole
@@ -176,6 +186,12 @@ def split(numbers: np.ndarray, like: Sequence[Any]) -> Arrays:
         .astype(a.dtype)
         for p, a in zip(parts, like, strict=True)
     ]
+
+
+def number(value: Any, like: Sequence[Any]) -> np.ndarray:
+    """Return a number in the real dtype of the leaf with the fewest digits."""
+    dtype = max((a.dtype for a in like), key=epsilon)
+    return np.asarray(np.real(value)).astype(jnp.finfo(dtype).dtype)
 
 
 Alternatives = Sequence[Comparison]

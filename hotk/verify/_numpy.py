@@ -29,7 +29,7 @@ def _dot(
     product = left.reshape(*batch, math.prod(rows), summed) @ right.reshape(
         *batch, summed, math.prod(columns)
     )
-    return product.reshape(*batch, *rows, *columns)
+    return product.reshape([*batch, *rows, *columns])
 
 
 def _iota(shape: _Axes, dimension: int, **_: Any) -> np.ndarray:
@@ -52,10 +52,7 @@ def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
 
 _Ufuncs: dict[str, Callable[..., Any]] = {
     name: getattr(np, name)
-    for name in """
-    acos acosh asin asinh atan atan2 atanh cbrt ceil conj cos cosh exp exp2 expm1 floor
-    imag log log1p log2 nextafter pow real sign sin sinh sqrt square tan tanh
-    """.split()
+    for name in ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "conj", "cos", "cosh", "exp", "exp2", "expm1", "floor", "imag", "log", "log1p", "log2", "nextafter", "pow", "real", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"]
 }
 # What it does not have is left to JAX, one operation at a time.
 _BY_NUMPY: dict[str, Callable[..., Any]] = {

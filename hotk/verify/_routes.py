@@ -9,19 +9,12 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from ._case import Alternatives, Arrays, Case, dense, flat, split
-from ._comparison import Comparison
+from ._case import Alternatives, Arrays, Case, dense, flat, inner, number, split
+from ._comparison import Comparison, Skipped
+from ._operations import wide
 
 
 Route: TypeAlias = Callable[[Case], Iterator[Alternatives]]
-
-
-def _pushed(case: Case, f: Callable[..., Arrays], x: Arrays, v: Arrays) -> Arrays:
-    return jax.jvp(f, (x,), (v,))[1]
-
-
-def _dot(a: Arrays, b: Arrays) -> Arrays:
-    return [sum(np.sum(flat([p]) * flat([q])) for p, q in zip(a, b, strict=True)).real]
 
 
 def _along(case: Case, found: Arrays, v: Arrays) -> Alternatives:
@@ -33,45 +26,25 @@ def _along(case: Case, found: Arrays, v: Arrays) -> Alternatives:
         ),
         Comparison(
             "w' J v",
-            [_one(np.vdot(flat(w).conj(), flat(found)), case)],
-            lambda x, v, w: [_inner(jax.grad(case.number)(x, w), v)],
+            [number(flat(w) @ flat(found), case.y)],
+            lambda x, v, w: [inner(jax.grad(case.number)(x, w), v)],
             (case.x, v, w),
         ),
     ]
 
 
-def _one(number: complex, case: Case) -> np.ndarray:
-    return np.asarray(number.real).astype(np.result_type(*(a.dtype for a in case.y)))
-
-
-def _inner(a: Arrays, b: Arrays) -> jax.Array:
-    import jax.numpy as jnp
-
-    parts = [jnp.sum(p * q).real for p, q in zip(a, b, strict=True)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part.astype(total.dtype)
-    return total
-
-
 def _gradient(case: Case, found: Arrays, w: Arrays) -> Alternatives:
     """Compare a gradient of the weighted outputs."""
     u = case.direction(case.x)
-    number = lambda x, w: case.number(x, w)
     return [
-        Comparison("gradient", found, jax.grad(number), (case.x, w)),
+        Comparison("gradient", found, jax.grad(case.number), (case.x, w)),
         Comparison(
             "gradient along u",
-            [_scalar(flat(found) @ flat(u), case.x)],
-            lambda x, w, u: [jax.jvp(lambda x: number(x, w), (x,), (u,))[1]],
+            [number(flat(found) @ flat(u), case.x)],
+            lambda x, w, u: [jax.jvp(lambda x: case.number(x, w), (x,), (u,))[1]],
             (case.x, w, u),
         ),
     ]
-
-
-def _scalar(number: complex, like: Arrays) -> np.ndarray:
-    widest = np.result_type(*(a.dtype for a in like))
-    return np.asarray(number).real.astype(np.zeros((), widest).real.dtype)
 
 
 def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
@@ -88,12 +61,12 @@ def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
         Comparison(
             "H v",
             found,
-            lambda x, v, w: jax.grad(lambda x: _inner(slope(x, w), v))(x),
+            lambda x, v, w: jax.grad(lambda x: inner(slope(x, w), v))(x),
             (case.x, v, w),
         ),
         Comparison(
             "u' H v",
-            [_scalar(flat(found) @ flat(u), case.x)],
+            [number(flat(found) @ flat(u), case.x)],
             lambda x, u, v, w: [_twice(case, x, u, v, w)],
             (case.x, u, v, w),
         ),
@@ -101,8 +74,8 @@ def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
 
 
 def _twice(case: Case, x: Arrays, u: Arrays, v: Arrays, w: Arrays) -> jax.Array:
-    number = lambda x: case.number(x, w)
-    return jax.jvp(lambda x: jax.jvp(number, (x,), (u,))[1], (x,), (v,))[1]
+    weighted = lambda x: case.number(x, w)
+    return jax.jvp(lambda x: jax.jvp(weighted, (x,), (u,))[1], (x,), (v,))[1]
 
 
 def _value(case: Case) -> Iterator[Alternatives]:
@@ -113,10 +86,16 @@ def _value(case: Case) -> Iterator[Alternatives]:
 
 def _gradient_of(case: Case, leaves: Arrays) -> Alternatives:
     w = case.weights()
-    weighted = np.real(flat(w) @ dense(leaves, [case.y, case.x]))
-    if len(case.y) == 1 and case.y[0].size == 1:
-        weighted = flat(leaves)
-    return _gradient(case, split(weighted, case.x), w)
+    return _gradient(case, _weighted(case, leaves, w), w)
+
+
+def _weighted(case: Case, leaves: Arrays, w: Arrays) -> Arrays:
+    """Return the sum over outputs, each times its weight, of a vector for each."""
+    if case.one:
+        return leaves
+    if case.is_complex:
+        raise Skipped("several outputs of a complex point")
+    return split(np.real(flat(w) @ dense(leaves, [case.y, case.x])), case.x)
 
 
 def gradient(case: Case) -> Iterator[Alternatives]:
@@ -128,7 +107,7 @@ def gradient(case: Case) -> Iterator[Alternatives]:
 def jvp(case: Case) -> Iterator[Alternatives]:
     """Compare a product with the Jacobian; a batch of them by a random sum."""
     yield from _value(case)
-    found, v = _batch(case, case.y)
+    found, v = _batch(case)
     yield _along(case, found, v)
 
 
@@ -141,7 +120,7 @@ def derivative(case: Case) -> Iterator[Alternatives]:
 def vjp(case: Case) -> Iterator[Alternatives]:
     """Compare a product of a cotangent with the Jacobian."""
     yield from _value(case)
-    found, u = _batch(case, case.x)
+    found, u = _batch(case)
     yield [
         Comparison(
             "u' J", found, lambda x, u: jax.vjp(case.f, x)[1](u)[0], (case.x, u)
@@ -156,29 +135,19 @@ def hvp(case: Case) -> Iterator[Alternatives]:
     for slopes in getattr(case, "others", ()):
         yield _gradient_of(case, jax.tree.leaves(slopes))
     w = case.weights()
-    single = len(case.y) == 1 and case.y[0].size == 1
-    like = case.x if single else _outer(case)
-    found, v = _batch(case, like)
-    if not single:
-        found = split(np.real(flat(w) @ dense(found, [case.y, case.x])), case.x)
-    yield _product(case, found, v, w)
+    found, v = _batch(case)
+    yield _product(case, _weighted(case, found, w), v, w)
 
 
-def _outer(case: Case) -> Arrays:
-    shaped = lambda a, b: jax.ShapeDtypeStruct(a.shape + b.shape, a.dtype)
-    return [shaped(a, b) for a in case.y for b in case.x]
-
-
-def _batch(case: Case, like: Arrays) -> tuple[Arrays, Arrays]:
+def _batch(case: Case) -> tuple[Arrays, Arrays]:
     """Return result and direction; of a batch of them a random sum of each."""
     if not case.options.batched:
         return case.found, case.v
     count = len(case.v[0])
     r = case.random.normal(size=count)
-    mixed = lambda a: np.tensordot(r, np.asarray(a).astype(np.result_type(a, r)), 1)
-    return [mixed(a).astype(a.dtype) for a in case.found], [
-        mixed(a).astype(a.dtype) for a in case.v
-    ]
+    mixed = lambda a: np.tensordot(r, np.asarray(a).astype(wide(a.dtype)), 1)
+    both = case.found, case.v
+    return tuple([mixed(a).astype(a.dtype) for a in leaves] for leaves in both)
 
 
 def hessian(case: Case) -> Iterator[Alternatives]:
@@ -201,7 +170,7 @@ def quadratic_form(case: Case) -> Iterator[Alternatives]:
     nested = lambda x, v, w: [_twice(case, x, v, v, w)]
     slope = jax.grad(case.number)
     product = lambda x, v, w: jax.jvp(lambda x: slope(x, w), (x,), (v,))[1]
-    mixed = lambda x, v, w: [_inner(product(x, v, w), v)]
+    mixed = lambda x, v, w: [inner(product(x, v, w), v)]
     at = (case.x, v, w)
     yield [
         Comparison("v' H v", found, nested, at),
@@ -213,7 +182,7 @@ def hessian_diagonal(case: Case) -> Iterator[Alternatives]:
     """Compare entries of the diagonal: all of few, else one of each array."""
     w, diagonal = case.weights(), flat(case.found)
     for i, unit in case.units():
-        found = [_scalar(diagonal[i], case.x)]
+        found = [number(diagonal[i], case.x)]
         form = lambda x, u, w: [_twice(case, x, u, u, w)]
         yield [Comparison(f"entry {i}", found, form, (case.x, unit, w))]
 

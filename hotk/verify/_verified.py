@@ -3,7 +3,6 @@
 import atexit
 import collections
 import contextlib
-import functools
 import sys
 import threading
 import weakref
@@ -26,7 +25,7 @@ from hotk._core import (
     message,
     text_table,
 )
-from hotk.capture import StaticArrays, is_library_file
+from hotk.capture import is_library_file
 from hotk.prepared import STORE, WATCH, Call, Prepared, Runner
 
 from ._case import Case
@@ -159,9 +158,7 @@ class _Checker:
         with self._checking():
             closed = None if program.first is None else program.first.closed
             arrays = [a for a in leaves if eqx.is_array_like(a)]
-            self._by_operations(
-                options.definition.name, where, closed, arrays, result
-            )
+            self._by_operations(options.definition.name, where, closed, arrays, result)
             self._by_derivatives(options.definition.name, where, case)
 
     def function(
