@@ -16,7 +16,7 @@ from hotk._core import Function, Leaf, settings_for
 from hotk.capture import Closure
 from hotk.prepared import Call, as_one_number
 
-from ._comparison import Comparison
+from ._comparison import Comparison, Skipped
 from ._operations import epsilon, wide
 
 
@@ -50,7 +50,8 @@ class Case:
         self._deriving, self._running = settings_for(self.x)
         self.inside, self._wrap = _unwrapped(call.f)
         self.y: Arrays = jax.tree.leaves(jax.eval_shape(self.f, self.x))
-        definition, self.value = self.options.definition, None
+        definition = self.options.definition
+        self.value, self.others = None, ()
         if self.options.has_aux:
             result = result if definition.value else result[0]
         if definition.value:
@@ -61,32 +62,36 @@ class Case:
         self.found: Arrays = jax.tree.leaves(result)
         self.result = result
         self.v: Arrays = []
+        self.taken: PyTree = direction
         if definition.takes == "v":
-            parts = call.x_tree.flatten_up_to(direction)
-            kept = [p for p, moves in zip(parts, self._moves, strict=True) if moves]
-            pairs = zip(kept, self.x, strict=True)
-            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+            self.v = self.tangent(direction)
         elif definition.takes == "u":
-            pairs = zip(jax.tree.leaves(direction), self.y, strict=True)
-            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+            self.v = _typed(jax.tree.leaves(direction), self.y)
 
-    def f(self, moving: Arrays, wrapped: Callable[..., Any] | None = None) -> Arrays:
-        """Call the function of the user as it is, or another one in its place."""
+    def tangent(self, direction: PyTree) -> Arrays:
+        """Return the differentiated leaves of a direction, in the point's dtypes."""
+        parts = self.call.x_tree.flatten_up_to(direction)
+        kept = [p for p, moves in zip(parts, self._moves, strict=True) if moves]
+        return _typed(kept, self.x)
+
+    def f(self, moving: Arrays) -> Arrays:
+        """Call the function of the user as it is, with other arrays in the point."""
+        out = self.tree(moving)
+        return jax.tree.leaves(as_one_number(out, self.options.definition.wants))
+
+    def tree(self, moving: Arrays, inside: Function | None = None) -> PyTree:
+        """Call the function, or one in the place of what is inside of it."""
         call = self.call
         with self._running():
             whole = call.merge(self._leaves, self._moves, moving)
             if call.traced is not None:
-                x, args = call.arrays_only(whole, 0), self._args
-                given = call.arrays_only(args, call.ahead)
-                out = call.traced(call.captured, x, given)[0]
-            else:
-                function = self._wrap(self.inside if wrapped is None else wrapped)
-                out = function(call.x_tree.unflatten(whole), *call.args)
-                out = out[0] if self.options.has_aux else out
-            out = jax.tree.map(jnp.asarray, out)
-            if wrapped is None:
-                out = as_one_number(out, self.options.definition.wants)
-            return jax.tree.leaves(out)
+                x = call.arrays_only(whole, 0)
+                args = call.arrays_only(self._args, call.ahead)
+                return call.traced(call.captured, x, args)[0]
+            function = self._wrap(self.inside if inside is None else inside)
+            out = function(call.x_tree.unflatten(whole), *call.args)
+            out = out[0] if self.options.has_aux else out
+            return jax.tree.map(jnp.asarray, out)
 
     def number(self, moving: Arrays, w: Arrays) -> Leaf:
         """Return the sum of the outputs, each times its weight."""
@@ -108,18 +113,30 @@ class Case:
 
     def units(self) -> Iterator[tuple[int, Arrays]]:
         """Yield unit directions: all of a small point, else one of each array."""
-        sizes = [a.size for a in self.x]
-        ends = np.cumsum([0, *sizes])
-        numbers: Sequence[int] = range(int(ends[-1]))
+        sizes = [int(a.size) for a in self.x]
+        numbers: Sequence[int] = range(sum(sizes))
         if len(numbers) > 6:
-            picked = [int(self.random.integers(size)) for size in sizes if size]
-            starts = [int(e) for e, size in zip(ends, sizes, strict=False) if size]
-            numbers = [a + b for a, b in zip(starts, picked, strict=True)]
-            numbers = [*numbers[:6], *([len(range(int(ends[-1]))) - 1])]
+            starts = zip(itertools.accumulate([0, *sizes]), sizes, strict=False)
+            drawn = [a + int(self.random.integers(n)) for a, n in starts if n]
+            numbers = [*drawn[:5], sum(sizes) - 1]
         for i in numbers:
-            unit = np.zeros(int(ends[-1]))
-            unit[i] = 1
-            yield i, split(unit, self.x)
+            yield i, self.unit(i)
+
+    def unit(self, number: int) -> Arrays:
+        """Return a unit direction."""
+        numbers = np.zeros(sum(int(a.size) for a in self.x))
+        numbers[number] = 1
+        return split(numbers, self.x)
+
+    def basis(self, most: int) -> Arrays:
+        """Return all unit directions along a leading axis; refuse more than `most`."""
+        count = sum(int(a.size) for a in self.x)
+        if count > most:
+            raise Skipped(f"more than {most} directions")
+        units = [self.unit(i) for i in range(count)]
+        if not units:
+            raise Skipped("a point of size zero")
+        return [np.stack(column) for column in zip(*units, strict=True)]
 
     @property
     def one(self) -> bool:
@@ -130,6 +147,11 @@ class Case:
     def is_complex(self) -> bool:
         """Whether the point is."""
         return any(jnp.iscomplexobj(a) for a in self.x)
+
+
+def _typed(parts: Sequence[Any], like: Sequence[Any]) -> Arrays:
+    pairs = zip(parts, like, strict=True)
+    return [jnp.asarray(p).astype(a.dtype) for p, a in pairs]
 
 
 def _unwrapped(f: Function) -> tuple[Function, Callable[[Function], Function]]:

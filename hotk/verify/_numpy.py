@@ -52,7 +52,38 @@ def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
 
 _Ufuncs: dict[str, Callable[..., Any]] = {
     name: getattr(np, name)
-    for name in ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "conj", "cos", "cosh", "exp", "exp2", "expm1", "floor", "imag", "log", "log1p", "log2", "nextafter", "pow", "real", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"]
+    for name in [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "conj",
+        "cos",
+        "cosh",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "imag",
+        "log",
+        "log1p",
+        "log2",
+        "nextafter",
+        "pow",
+        "real",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+    ]
 }
 # What it does not have is left to JAX, one operation at a time.
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
