@@ -30,4 +30,4 @@ from ._store import (
     clear_cache as clear_cache,
 )
 from ._typed_operator import TypedOperator as TypedOperator
-from ._watch import WATCH as WATCH
+from ._watch import WATCH as WATCH, shown as shown

@@ -1,7 +1,8 @@
 """`WATCH`: who is shown the first results of programs, if anyone is."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from jaxtyping import PyTree
 
@@ -10,6 +11,10 @@ from hotk._core import Leaf
 from ._call import Call
 from ._prepared import Prepared
 from ._program import Runner
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Watcher(Protocol):
@@ -43,6 +48,16 @@ class Watcher(Protocol):
         """Run a jitted function of hotk, and look at its result."""
         ...
 
+    def solver(
+        self,
+        function: Callable[..., PyTree],
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
+        result: PyTree,
+    ) -> None:
+        """Look at the result of a function that is not compiled as a whole."""
+        ...
+
 
 class Watch:
     """Holds the one who looks; `None` most of the time.
@@ -65,6 +80,19 @@ def run_shown(
     if WATCH.by is not None:
         WATCH.by.operator(call, runner, captured, arrays, result)
     return result
+
+
+def shown(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function that is not compiled as a whole show its results."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        result = function(*args, **keywords)
+        if WATCH.by is not None:
+            WATCH.by.solver(function, args, keywords, result)
+        return result
+
+    return call
 
 
 class WatchedPrepared(Prepared):

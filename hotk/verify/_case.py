@@ -47,6 +47,8 @@ class Case:
         point, self._moves = call.point(leaves)
         self._leaves = leaves
         self.x: Arrays = [jnp.asarray(a) for a in jax.tree.leaves(point)]
+        if not sum(a.size for a in self.x):
+            raise Skipped("an empty point")
         self._deriving, self._running = settings_for(self.x)
         self.inside, self._wrap = _unwrapped(call.f)
         self.y: Arrays = jax.tree.leaves(jax.eval_shape(self.f, self.x))

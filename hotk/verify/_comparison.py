@@ -29,12 +29,14 @@ class Comparison(NamedTuple):
         found: Of the result: a list of arrays.
         expected: From arrays to the same; of the derivatives of plain JAX.
         at: The arrays.
+        slack: How far a result may be off besides: an iteration ends at a tolerance.
     """
 
     what: str
     found: Sequence[Leaf]
     expected: Callable[..., Sequence[Leaf]]
     at: tuple[PyTree, ...]
+    slack: float = 0.0
 
 
 class Difference(NamedTuple):
@@ -60,11 +62,16 @@ def difference_of(comparison: Comparison) -> Difference | None:
     leaves, tree = jax.tree.flatten(comparison.at)
     expected = lambda *leaves: list(comparison.expected(*tree.unflatten(leaves)))
     closed = jax.make_jaxpr(expected)(*leaves)
-    return difference(comparison.what, closed, leaves, comparison.found)
+    what, found, slack = comparison.what, comparison.found, comparison.slack
+    return difference(what, closed, leaves, found, slack)
 
 
 def difference(
-    what: str, closed: ClosedJaxpr, arguments: Sequence[Leaf], found: Sequence[Leaf]
+    what: str,
+    closed: ClosedJaxpr,
+    arguments: Sequence[Leaf],
+    found: Sequence[Leaf],
+    slack: float = 0.0,
 ) -> Difference | None:
     """Compare results with those of a program, evaluated operation by operation.
 
@@ -74,25 +81,31 @@ def difference(
     if calls_host(closed):
         raise Skipped("it calls the host")
     exact = Operations().run(closed, arguments)
-    if _first(what, found, exact, exact) is None:
+    if _first(what, found, exact, exact, slack) is None:
         return None
     # Rounding alone may be the reason where terms cancel.
     moved = Operations(noise=True).run(closed, arguments)
-    return _first(what, found, exact, moved)
+    return _first(what, found, exact, moved, slack)
 
 
 def _first(
-    what: str, found: Sequence[Leaf], exact: Sequence[Leaf], moved: Sequence[Leaf]
+    what: str,
+    found: Sequence[Leaf],
+    exact: Sequence[Leaf],
+    moved: Sequence[Leaf],
+    slack: float,
 ) -> Difference | None:
     for i, numbers in enumerate(zip(found, exact, moved, strict=True)):
         place = f"{what}[{i}]" if len(found) > 1 else what
-        different = _difference(place, *numbers)
+        different = _difference(place, *numbers, slack)
         if different is not None:
             return different
     return None
 
 
-def _difference(what: str, found: Leaf, exact: Leaf, moved: Leaf) -> Difference | None:
+def _difference(
+    what: str, found: Leaf, exact: Leaf, moved: Leaf, slack: float
+) -> Difference | None:
     dtype = jnp.result_type(found)
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         return None
@@ -114,7 +127,7 @@ def _difference(what: str, found: Leaf, exact: Leaf, moved: Leaf) -> Difference 
         size = float(np.max(np.abs(b), initial=0, where=finite))
         by_rounding = float(np.max(np.abs(c - b), initial=0, where=finite))
         least = float(jnp.finfo(dtype).tiny)
-        allowed = _ALLOWED * (by_rounding + epsilon(dtype) * size) + least
+        allowed = _ALLOWED * (by_rounding + epsilon(dtype) * size) + least + slack
     place = int(np.argmax(errors))
     if errors[place] <= allowed:
         return None

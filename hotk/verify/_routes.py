@@ -62,7 +62,10 @@ def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
     u = case.direction(case.x)
     along = [number(flat(found) @ flat(u), case.x)]
     return [
-        *(Comparison("H v", found, way, (case.x, v, w)) for way in _ways(case)),
+        *(
+            Comparison("H v", found, way, (case.x, v, w))
+            for way in hessian_products(case)
+        ),
         Comparison(
             "u' H v",
             along,
@@ -72,7 +75,7 @@ def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
     ]
 
 
-def _ways(case: Case) -> Sequence[Callable[..., Arrays]]:
+def hessian_products(case: Case) -> Sequence[Callable[..., Arrays]]:
     """Return what multiplies with the Hessian, each from a point, a vector, weights."""
     if isinstance(case.inside, CURVATURES) and case.call.traced is None:
         return [lambda x, v, w: curvature_product(case, x, v)]
@@ -180,7 +183,7 @@ def quadratic_form(case: Case) -> Iterator[Alternatives]:
     v, w = list(map(last, case.v)), case.weights()
     found = [np.asarray(last(case.found[0]))]
     nested = lambda x, v, w: [_twice(case, x, v, v, w)]
-    mixed = lambda x, v, w: [inner(_ways(case)[0](x, v, w), v)]
+    mixed = lambda x, v, w: [inner(hessian_products(case)[0](x, v, w), v)]
     at = (case.x, v, w)
     yield [Comparison("v' H v", found, way, at) for way in (nested, mixed)]
 
@@ -189,7 +192,7 @@ def hessian_diagonal(case: Case) -> Iterator[Alternatives]:
     """Compare entries of the diagonal: all of few, else one of each array."""
     w, diagonal = case.weights(), flat(case.found)
     nested = lambda x, u, w: [_twice(case, x, u, u, w)]
-    mixed = lambda x, u, w: [inner(_ways(case)[0](x, u, w), u)]
+    mixed = lambda x, u, w: [inner(hessian_products(case)[0](x, u, w), u)]
     for i, unit in case.units():
         found, at = [number(diagonal[i], case.x)], (case.x, unit, w)
         yield [Comparison(f"entry {i}", found, way, at) for way in (nested, mixed)]
@@ -301,8 +304,10 @@ def divergence(case: Case) -> Iterator[Alternatives]:
     """Compare the trace of the Jacobian, by all unit directions."""
     yield from _value(case)
 
+    field = lambda x: case.tangent(case.tree(x))
+
     def summed(x: Arrays, basis: Arrays) -> Arrays:
-        entry = lambda u: inner(u, jax.jvp(case.f, (x,), (u,))[1])
+        entry = lambda u: inner(u, jax.jvp(field, (x,), (u,))[1])
         return [jnp.sum(jax.vmap(entry)(basis), axis=0)]
 
     yield [Comparison("divergence", case.found, summed, (case.x, case.basis(256)))]

@@ -28,9 +28,10 @@ from hotk._core import (
 from hotk.capture import is_library_file
 from hotk.prepared import STORE, WATCH, Call, Prepared, Runner
 
-from ._case import Case
+from ._case import Alternatives, Case
 from ._comparison import Difference, Skipped, difference, difference_of
 from ._routes import ROUTES
+from ._solvers import SOLVERS
 
 
 _MATHEMATICS, _OPERATIONS, _NEITHER = "by derivatives", "by operations", "skipped"
@@ -170,22 +171,18 @@ class _Checker:
         options: Mapping[str, Any],
     ) -> PyTree:
         """Run a jitted function of hotk, and check it if it is new."""
-        given = (args, dict(keywords))
-        arrays, statics = eqx.partition(given, eqx.is_array)
-        leaves, tree = jax.tree.flatten(arrays)
-        if self._skips(leaves):
+        leaves, key = _signature(function, args, keywords)
+        if self._skips(leaves) or key in self.signatures:
             return run(*args, **keywords)
-        types = tuple((a.shape, str(a.dtype)) for a in leaves)
-        key = (function, tree, types)
-        if key in self.signatures:
-            return run(*args, **keywords)
+        arrays, statics = eqx.partition((args, dict(keywords)), eqx.is_array)
+        tree = jax.tree.structure(arrays)
         self.signatures.add(key)
         if "donate_argnums" in options:
             copies = eqx.combine(jax.tree.map(lambda a: a.copy(), arrays), statics)
             result = run(*copies[0], **copies[1])
         else:
             result = run(*args, **keywords)
-        name = f"{function.__module__.removeprefix('hotk.')}.{function.__name__}"
+        name = _name(function)
 
         def body(*leaves: Leaf) -> PyTree:
             args, keywords = eqx.combine(tree.unflatten(leaves), statics)
@@ -199,7 +196,39 @@ class _Checker:
                 self.report.skip(name, f"{type(error).__name__} in its trace")
                 closed = None
             self._by_operations(name, where, closed, leaves, result)
+            self._by_residuals(name, where, args, keywords, result)
         return result
+
+    def solver(
+        self,
+        function: Callable[..., PyTree],
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
+        result: PyTree,
+    ) -> None:
+        """Check a function that is not compiled as a whole, by residuals alone."""
+        leaves, key = _signature(function, args, keywords)
+        if self._skips(leaves) or key in self.signatures:
+            return
+        self.signatures.add(key)
+        name = _name(function)
+        where = _Where(name, "on the host", "an operator")
+        with self._checking():
+            self._by_residuals(name, where, args, keywords, result)
+
+    def _by_residuals(
+        self,
+        name: str,
+        where: "_Where",
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
+        result: PyTree,
+    ) -> None:
+        """Check a function of hotk that is no operator by what it should fulfil."""
+        route = SOLVERS.get(name)
+        if route is not None:
+            make = lambda: route(args, keywords, result)
+            self._by_route(name, where, make)
 
     def _by_operations(
         self,
@@ -225,9 +254,15 @@ class _Checker:
         route = ROUTES.get(name)
         if route is None:
             return self.report.skip(name, "no other route")
+        return self._by_route(name, where, lambda: route(make()))
+
+    def _by_route(
+        self, name: str, where: "_Where", make: Callable[[], Iterator[Alternatives]]
+    ) -> None:
+        """Compare all that a route compares."""
 
         def compare() -> Difference | None:
-            for alternatives in route(make()):
+            for alternatives in make():
                 different = _first_that_exists(alternatives)
                 if different is not None:
                     return different
@@ -235,7 +270,6 @@ class _Checker:
 
         if self._compared(name, where, "derivatives by plain JAX", compare):
             self.report.count(name, _MATHEMATICS)
-        return None
 
     def _compared(
         self,
@@ -278,6 +312,21 @@ class _Where(collections.namedtuple("_Where", "call mode function")):
                 "found a fault of hotk, of JAX or of its compiler: please report it.",
             )
         )
+
+
+def _name(function: Callable[..., PyTree]) -> str:
+    return f"{function.__module__.removeprefix('hotk.')}.{function.__name__}"
+
+
+def _signature(
+    function: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    keywords: Mapping[str, PyTree],
+) -> tuple[list[Leaf], Hashable]:
+    """Return the arrays of a call, and what tells it from other calls."""
+    arrays = eqx.filter((args, dict(keywords)), eqx.is_array)
+    leaves, tree = jax.tree.flatten(arrays)
+    return leaves, (function, tree, *((a.shape, str(a.dtype)) for a in leaves))
 
 
 def _first_that_exists(alternatives: Sequence[Any]) -> Difference | None:
