@@ -16,6 +16,7 @@ from hotk.second import hvp
 
 from ._case import Alternatives, Case, flat, split
 from ._comparison import Comparison, Skipped
+from ._curvature import kfac
 from ._operations import wide
 from ._routes import hessian_products
 
@@ -88,7 +89,7 @@ def _random(A: Any) -> tuple[Vector, np.ndarray]:
         raise Skipped("no real space")
     numbers = np.random.default_rng(0).normal(size=sum(a.size for a in leaves))
     parts = split(numbers, leaves)
-    return tree.unflatten(parts), flat(parts)
+    return tree.unflatten(map(jnp.asarray, parts)), flat(parts)
 
 
 def system(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
@@ -112,20 +113,34 @@ def eigenpairs(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
     yield _image("A V", mixed(r * values), A, mixed(r), slack)
 
 
+def inverse(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
+    """Compare a random vector with the damped product of what the inverse makes of it."""
+    A, damping = args[0], _damping(args, keywords)
+    v = _random(A)[0]
+    size = max(float(np.max(np.abs(a), initial=0)) for a in jax.tree.leaves(v))
+    slack = size * (keywords.get("tol") or 1e-5)
+    expected = lambda x: _damped(A, damping, x)
+    yield [Comparison("A x", jax.tree.leaves(v), expected, (result.mv(v),), slack)]
+
+
+def _damping(args: Any, keywords: Any) -> Any:
+    return keywords.get("damping", args[1] if len(args) > 1 else 0.0)
+
+
+def _damped(A: Any, damping: Any, v: Vector) -> list[Any]:
+    pairs = zip(*map(jax.tree.leaves, (product(A, v), v)), strict=True)
+    return [a + jnp.asarray(damping, b.dtype) * b for a, b in pairs]
+
+
 def cholesky(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
     """Compare L L^T u with A u plus the damping times u."""
-    A, damping = args[0], keywords.get("damping", [*args, 0.0][1] if args[1:] else 0.0)
+    A, damping = args[0], _damping(args, keywords)
     if not isinstance(result, jax.Array):
         raise Skipped("sparse factors")
     v, u = _random(A)
     factor = np.asarray(result, float)
     found = split(factor @ (factor.T @ u), jax.tree.leaves(v))
-
-    def damped(v: Vector) -> list[Any]:
-        pairs = zip(*map(jax.tree.leaves, (product(A, v), v)), strict=True)
-        return [a + jnp.asarray(damping, b.dtype) * b for a, b in pairs]
-
-    yield [Comparison("L L' u", found, damped, (v,))]
+    yield [Comparison("L L' u", found, lambda v: _damped(A, damping, v), (v,))]
 
 
 def matrix(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
@@ -171,6 +186,8 @@ SOLVERS: dict[str, Route] = {
     "linop._solve.solve": system,
     "linop._eigh.eigh": eigenpairs,
     "linop._solve.cholesky": cholesky,
+    "linop._operator.inverse": inverse,
+    "linop._kfac_operator._computed": kfac,
     "linop._dense._matrix": matrix,
     "linop._dense._block": block,
     "linop._dense._diagonal": diagonal,
