@@ -1,8 +1,8 @@
 """`WATCH`: who is shown the first results of programs, if anyone is."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from jaxtyping import PyTree
 
@@ -17,48 +17,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Watcher(Protocol):
-    """Someone who looks at programs and their results."""
-
-    def operator(
-        self,
-        call: Call,
-        runner: Runner,
-        captured: Sequence[Leaf],
-        arrays: Sequence[Leaf],
-        result: PyTree,
-    ) -> None:
-        """Look at the result of an operator."""
-        ...
-
-    def prepared(
-        self, prepared: Prepared, arguments: tuple[PyTree, ...], result: PyTree
-    ) -> None:
-        """Look at the result of a prepared operator."""
-        ...
-
-    def function(
-        self,
-        function: Callable[..., PyTree],
-        run: Callable[..., PyTree],
-        args: tuple[PyTree, ...],
-        keywords: Mapping[str, PyTree],
-        options: Mapping[str, Any],
-    ) -> PyTree:
-        """Run a jitted function of hotk, and look at its result."""
-        ...
-
-    def solver(
-        self,
-        function: Callable[..., PyTree],
-        args: tuple[PyTree, ...],
-        keywords: Mapping[str, PyTree],
-        result: PyTree,
-    ) -> None:
-        """Look at the result of a function that is not compiled as a whole."""
-        ...
-
-
 class Watch:
     """Holds the one who looks; `None` most of the time.
 
@@ -66,7 +24,7 @@ class Watch:
     that finds its program at once.
     """
 
-    by: Watcher | None = None
+    by: Any = None  # a checker of `hotk.verify`
 
 
 WATCH = Watch()

@@ -22,21 +22,42 @@ class Skipped(Exception):
 
 
 class Comparison(NamedTuple):
-    """A result, and a function that computes it by another route.
+    """A result, and functions that compute it by other routes.
 
     Attributes:
         what: What is compared.
         found: Of the result: a list of arrays.
-        expected: From arrays to the same; of the derivatives of plain JAX.
+        ways: From arrays to the same, by derivatives of plain JAX; the first one that
+            can be traced is taken.
         at: The arrays.
         slack: How far a result may be off besides: an iteration ends at a tolerance.
     """
 
     what: str
     found: Sequence[Leaf]
-    expected: Callable[..., Sequence[Leaf]]
+    ways: Sequence[Callable[..., Sequence[Leaf]]]
     at: tuple[PyTree, ...]
     slack: float = 0.0
+
+    def difference(self) -> "Difference | None":
+        """Return where the result differs.
+
+        Raises:
+            Skipped: If no way exists.
+        """
+        leaves, tree = jax.tree.flatten(self.at)
+        failed: list[Exception] = []
+        for way in self.ways:
+            run = lambda *leaves, way=way: list(way(*tree.unflatten(leaves)))
+            try:
+                closed = jax.make_jaxpr(run)(*leaves)
+            except Skipped:
+                raise
+            except Exception as error:
+                failed.append(error)
+                continue
+            return difference(self.what, closed, leaves, self.found, self.slack)
+        raise Skipped(f"plain JAX has no such derivative: {first_line(failed[0])}")
 
 
 class Difference(NamedTuple):
@@ -57,13 +78,10 @@ class Difference(NamedTuple):
     allowed: float
 
 
-def difference_of(comparison: Comparison) -> Difference | None:
-    """Compare a result with what plain JAX computes, operation by operation."""
-    leaves, tree = jax.tree.flatten(comparison.at)
-    expected = lambda *leaves: list(comparison.expected(*tree.unflatten(leaves)))
-    closed = jax.make_jaxpr(expected)(*leaves)
-    what, found, slack = comparison.what, comparison.found, comparison.slack
-    return difference(what, closed, leaves, found, slack)
+def first_line(error: Exception) -> str:
+    """Return the class of an error and the beginning of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:100] if lines else ''}"
 
 
 def difference(
@@ -81,23 +99,17 @@ def difference(
     if calls_host(closed):
         raise Skipped("it calls the host")
     exact = Operations().run(closed, arguments)
-    if _first(what, found, exact, exact, slack) is None:
-        return None
-    # Rounding alone may be the reason where terms cancel.
-    moved = Operations(noise=True).run(closed, arguments)
-    return _first(what, found, exact, moved, slack)
+    different = _first(what, found, exact, exact, slack=slack)
+    if different is not None:  # rounding may be the reason, where terms cancel
+        moved = Operations(noise=True).run(closed, arguments)
+        different = _first(what, found, exact, moved, slack=slack)
+    return different
 
 
-def _first(
-    what: str,
-    found: Sequence[Leaf],
-    exact: Sequence[Leaf],
-    moved: Sequence[Leaf],
-    slack: float,
-) -> Difference | None:
-    for i, numbers in enumerate(zip(found, exact, moved, strict=True)):
-        place = f"{what}[{i}]" if len(found) > 1 else what
-        different = _difference(place, *numbers, slack)
+def _first(what: str, *results: Sequence[Leaf], slack: float) -> Difference | None:
+    for i, numbers in enumerate(zip(*results, strict=True)):
+        place = f"{what}[{i}]" if len(results[0]) > 1 else what
+        different = _difference(place, *numbers, slack=slack)
         if different is not None:
             return different
     return None
@@ -111,23 +123,23 @@ def _difference(
         return None
     if np.shape(found) != np.shape(exact):
         return Difference(what, describe(found), describe(exact), np.inf, 0.0)
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        a, b, c = map(np.asarray, (found, exact, moved))
-        if (a == b).all() or (b != c).any():  # or it is decided by rounding
-            return None
-        place = int(np.argmax((a != b).ravel()))
-        return Difference(what, str(a.flat[place]), str(b.flat[place]), np.inf, 0.0)
-    a, b, c = (np.asarray(v).astype(wide(dtype)).ravel() for v in (found, exact, moved))
-    if not a.size or (np.isfinite(b) != np.isfinite(c)).any():
+    inexact = jnp.issubdtype(dtype, jnp.inexact)
+    kind = wide(dtype) if inexact else np.int64
+    a, b, c = (np.asarray(v).astype(kind).ravel() for v in (found, exact, moved))
+    finite = np.isfinite(b)
+    if not a.size or (finite != np.isfinite(c)).any():
+        return None
+    if not inexact and (b != c).any():  # decided by rounding
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-        errors = np.where(np.isnan(errors), np.inf, errors)
-        finite = np.isfinite(b)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
         size = float(np.max(np.abs(b), initial=0, where=finite))
         by_rounding = float(np.max(np.abs(c - b), initial=0, where=finite))
-        least = float(jnp.finfo(dtype).tiny)
-        allowed = _ALLOWED * (by_rounding + epsilon(dtype) * size) + least + slack
+    allowed = 0.0
+    if inexact:
+        unit = by_rounding + epsilon(dtype) * size + float(jnp.finfo(dtype).tiny)
+        allowed = _ALLOWED * unit + slack
     place = int(np.argmax(errors))
     if errors[place] <= allowed:
         return None

@@ -1,7 +1,7 @@
-"""Products with Gauss-Newton and Fisher matrices, as J^T (H (J v)) of plain JAX."""
+"""Gauss-Newton and Fisher matrices, as the curvature of a loss along J u and J v."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -10,53 +10,49 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import Selection
+from hotk._core import Leaf, Selection
 from hotk.curvature import EmpiricalFisher, Fisher, GaussNewton, SampledFisher
 from hotk.linop import KFACOperator
 
-from ._case import Alternatives, Arrays, Case
+from ._case import Arrays, along
 from ._comparison import Comparison, Skipped
 
 
 CURVATURES = (GaussNewton, Fisher, SampledFisher, EmpiricalFisher)
 
 
-def curvature_product(case: Case, x: Arrays, v: Arrays) -> Arrays:
-    """Multiply with the matrix of a function whose Hessian is a curvature."""
-    inside: Any = case.inside
-    model = lambda x: case.tree(x, inside.model)
-    z, pull = jax.vjp(model, x)
-    try:
-        along = jax.jvp(model, (x,), (v,))[1]
-    except TypeError:  # a `custom_vjp`: the transpose of the transpose
-        zero = jax.tree.map(jnp.zeros_like, z)
-        along = jax.vjp(lambda u: pull(u)[0], zero)[1](v)[0]
-    return pull(_times(inside, inside.loss, z, along))[0]
-
-
-def _times(inside: Any, loss: Any, z: PyTree, u: PyTree) -> PyTree:
-    """Multiply with the curvature of the loss at an output."""
+def curvature(
+    inside: Any, model: Callable[[Arrays], PyTree], x: Arrays, u: Arrays, v: Arrays
+) -> Leaf:
+    """Return u^T J^T H J v by plain JAX."""
+    z, loss = model(x), inside.loss
+    Ju, Jv = _pushed(model, x, u), _pushed(model, x, v)
     if isinstance(inside, Fisher) and not loss.natural:
-        return loss.fisher_product(z, u)
+        return jnp.sum(Ju * loss.fisher_product(z, Jv))
     if isinstance(inside, GaussNewton | Fisher):
-        return jax.jvp(jax.grad(loss), (z,), (u,))[1]
-    slope = jax.grad(lambda z, y: jnp.sum(_with_targets(loss, y).each(z)))
-    if isinstance(inside, EmpiricalFisher):
-        slopes = [slope(z, loss.targets)]
-    else:
+        return along(loss, [Ju, Jv])(z)
+    value = lambda z, y: jnp.sum(dataclasses.replace(loss, targets=y).each(z))
+    targets = [loss.targets]
+    if isinstance(inside, SampledFisher):
         keys = jax.random.split(inside.key, inside.samples)
-        slopes = [slope(z, loss.sample(key, z)) for key in keys]
+        targets = [loss.sample(key, z) for key in keys]
     axes = tuple(range(1, jnp.ndim(z)))
-    parts = [g * jnp.sum(g * u, axis=axes, keepdims=True) for g in slopes]
+    slopes = [jax.grad(value)(z, y) for y in targets]
+    parts = [jnp.sum(g * Ju, axes) * jnp.sum(g * Jv, axes) for g in slopes]
     factor = jnp.asarray(loss.factor(z) / len(slopes), parts[0].dtype)
-    return factor * sum(parts[1:], start=parts[0])
+    return factor * jnp.sum(sum(parts[1:], start=parts[0]))
 
 
-def _with_targets(loss: Any, targets: PyTree) -> Any:
-    return dataclasses.replace(loss, targets=targets)
+def _pushed(model: Callable[[Arrays], PyTree], x: Arrays, v: Arrays) -> PyTree:
+    try:
+        return along(model, [v])(x)
+    except TypeError:  # a `custom_vjp`: the transpose of the transpose
+        z, pull = jax.vjp(model, x)
+        zero = jax.tree.map(jnp.zeros_like, z)
+        return jax.vjp(lambda u: pull(u)[0], zero)[1](v)[0]
 
 
-def kfac(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
+def kfac(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     """Compare Kronecker factors where they are exact: for copies of one example.
 
     Then each block is that of the Gauss-Newton or Fisher matrix, if the gradients of
@@ -69,6 +65,9 @@ def kfac(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
         raise Skipped("it is exact in the mean alone")
     same = lambda a: jnp.broadcast_to(a[:1], a.shape) if a.ndim else a
     of_one = closure.skeleton.function(closure.leaves)
+    of_loss = loss.skeleton.function(loss.leaves)
+    targets, rows = jax.tree.map(same, (of_loss.targets, rows))
+    of_loss = dataclasses.replace(of_loss, targets=targets)
     axes = jax.tree.map(lambda a: 0 if a.ndim else None, rows)
 
     def model(x: Any, *rows: Any) -> Any:
@@ -76,41 +75,37 @@ def kfac(args: Any, keywords: Any, result: Any) -> Iterator[Alternatives]:
         one = lambda *row: of_one(x, *jax.tree.map(lead, row, rows))[0]
         return jax.vmap(one, in_axes=axes)(*rows)
 
-    of_loss = loss.skeleton.function(loss.leaves)
-    of_loss = _with_targets(of_loss, jax.tree.map(same, of_loss.targets))
-    rows = jax.tree.map(same, rows)
     where = None if selected is None else Selection(selected)
     K = KFACOperator(
         model, of_loss, x, *rows, approximation=options.approximation, where=where
     )
     leaves, tree = jax.tree.flatten(K.template)
     f = lambda leaves: model(eqx.combine(tree.unflatten(leaves), x), *rows)
-    natural = getattr(of_loss, "natural", True)
-    inside = GaussNewton(model, of_loss) if natural else Fisher(model, of_loss)
+    inside = (GaussNewton if getattr(of_loss, "natural", True) else Fisher)(f, of_loss)
     random = np.random.default_rng(0)
     drawn = lambda a: jnp.asarray(random.normal(size=a.shape), a.dtype)
-
-    def times(y: Any, layout: Any) -> list[Any]:
-        totals: list[Any] = [None] * len(leaves)
-        layout.put(totals, y, leaves)
-        pairs = zip(totals, leaves, strict=True)
-        v = [jnp.zeros_like(a) if t is None else t for t, a in pairs]
-        z, pull = jax.vjp(f, leaves)
-        product = pull(_times(inside, of_loss, z, jax.jvp(f, (leaves,), (v,))[1]))[0]
-        return [layout.take(product)]
-
     z, pull = jax.vjp(f, leaves)
     for block in K.blocks:
-        layout, y = block.layout, block.layout.take(list(map(drawn, leaves)))
-        if block.kind.startswith("Kronecker") and y.ndim == 2:
-            first = lambda a: jnp.zeros_like(a).at[0].set(drawn(a[0]))
-            u = [first(z) for _ in range(3)]
-            slopes = [np.asarray(layout.take(pull(each)[0])) for each in u]
-            sizes = np.linalg.svd(np.concatenate(slopes, axis=1), compute_uv=False)
+        take, put = block.layout.take, _putting(block.layout, leaves)
+        u, v = (take(list(map(drawn, leaves))) for _ in range(2))
+        if block.kind.startswith("Kronecker") and u.ndim == 2:
+            of_first = [jnp.zeros_like(z).at[0].set(drawn(z[0])) for _ in range(3)]
+            slopes = np.concatenate([take(pull(each)[0]) for each in of_first], axis=1)
+            sizes = np.linalg.svd(slopes, compute_uv=False)
             if sizes[1:2].sum() > 1e-3 * sizes[0]:
                 continue
         elif not block.kind.startswith("dense"):
             continue
-        expected = lambda y, layout=layout: times(y, layout)
-        name = ", ".join(block.origin.parameters)
-        yield [Comparison(f"block of {name}", [block.mv(y)], expected, (y,))]
+        form = lambda u, v, put=put: [curvature(inside, f, leaves, put(u), put(v))]
+        found = [jnp.sum(u * block.mv(v))]
+        yield Comparison("u' B v", found, [form], (u, v))
+
+
+def _putting(layout: Any, leaves: Arrays) -> Callable[[Any], Arrays]:
+    def put(entries: Any) -> Arrays:
+        totals: list[Any] = [None] * len(leaves)
+        layout.put(totals, entries, leaves)
+        pairs = zip(totals, leaves, strict=True)
+        return [jnp.zeros_like(a) if t is None else t for t, a in pairs]
+
+    return put
