@@ -11,7 +11,6 @@ from jaxtyping import Array, Num, PyTree
 
 from hotk._core import RealNumber, Vector, number_name
 from hotk.dense import is_flat
-from hotk.prepared import shown
 from hotk.sparse import SparseMatrix
 
 from . import space
@@ -96,7 +95,6 @@ class AbstractOperator(AbstractNumerics):
         """
         return Restricted(self, Entries.of("A.restrict(part)", space_of(self), part))
 
-    @shown
     def inverse(
         self,
         damping: RealNumber = 0.0,

@@ -10,7 +10,8 @@ from hotk._core import Leaf
 
 from ._call import Call
 from ._prepared import Prepared
-from ._program import Runner
+from ._program import Program, Runner
+from ._slot import SLOT
 
 
 _P = ParamSpec("_P")
@@ -53,16 +54,26 @@ def shown(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-class WatchedPrepared(Prepared):
-    """A `Prepared` made while someone looks: its results are shown."""
+class FirstResult:
+    """Stands for the jitted function of a `Prepared` until it has shown a result.
 
-    __getattribute__ = object.__getattribute__
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    Then the program has its own again, so that a call costs what it always does.
+    """
 
-    def __call__(self, x: PyTree, *rest: PyTree) -> PyTree:
-        """Evaluate the operator at `x`; see `Prepared`."""
-        result = super().__call__(x, *rest)
-        if WATCH.by is not None:
-            WATCH.by.prepared(self, (x, *rest), result)
+    def __init__(self, program: Program) -> None:
+        self.program: Any = program
+        self.jit: Any = program.jit
+
+    def __call__(self, *flat: Leaf) -> PyTree:
+        """Compute; a call of a `Prepared` is known by what it left in the slot."""
+        source: Any = SLOT.source
+        result = self.jit(*flat)
+        is_prepared = source is not None and isinstance(source[1], Prepared)
+        if is_prepared and WATCH.by is not None:
+            WATCH.by.prepared(source[1], flat, result)
+        if is_prepared or WATCH.by is None:
+            self.program.jit = self.jit
         return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)

@@ -50,7 +50,7 @@ def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
     return np.flip(summed, axis) if reverse else summed
 
 
-# Beside the functions of NumPy that have the same name. What it does not have is left to
+# Beside the functions of NumPy that have the same name. What is not here is left to
 # JAX, one operation at a time.
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **MOVES,

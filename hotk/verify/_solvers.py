@@ -87,10 +87,6 @@ def _random(A: Any) -> tuple[Vector, np.ndarray]:
     return tree.unflatten(map(jnp.asarray, parts)), flat(parts)
 
 
-def _damping(args: Any, keywords: Any) -> Any:
-    return keywords.get("damping", args[1] if len(args) > 1 else 0.0)
-
-
 def _system(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     """Compare A x with b, up to the residual that was told."""
     del keywords
@@ -116,10 +112,12 @@ def _eigenpairs(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
 
 def _inverse(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     """Compare a vector with the damped product of what the inverse makes of it."""
-    v, numbers = _random(args[0])
-    slack = float(np.max(np.abs(numbers))) * (keywords.get("tol") or 1e-5)
-    x, damping = result.mv(v), _damping(args, keywords)
-    yield _compared("A x", v, args[0], x, damping, slack)
+    del keywords, result
+    A, damping, method, tol, most = args
+    v, numbers = _random(A)
+    slack = float(np.max(np.abs(numbers))) * (tol or 1e-5)
+    x = A.inverse(damping, method, tol=tol, max_steps=most).mv(v)
+    yield _compared("A x", v, A, x, damping, slack)
 
 
 def _cholesky(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
@@ -129,7 +127,8 @@ def _cholesky(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     v, u = _random(args[0])
     factor = np.asarray(result, float)
     found = split(factor @ (factor.T @ u), jax.tree.leaves(v))
-    yield _compared("L L' u", found, args[0], v, _damping(args, keywords))
+    damping = keywords.get("damping", args[1] if len(args) > 1 else 0.0)
+    yield _compared("L L' u", found, args[0], v, damping)
 
 
 def _matrix(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
@@ -176,7 +175,7 @@ SOLVERS: dict[str, Route] = {
     "linop._solve.solve": _system,
     "linop._eigh.eigh": _eigenpairs,
     "linop._solve.cholesky": _cholesky,
-    "linop._operator.inverse": _inverse,
+    "linop._inverse.inverse_fields": _inverse,
     "linop._kfac_operator._computed": kfac,
     "linop._dense._matrix": _matrix,
     "linop._dense._block": _block,

@@ -3,6 +3,7 @@
 import atexit
 import collections
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -77,9 +78,14 @@ class _Checker:
         self.signatures: set[Hashable] = set()
         self.thread = threading.local()
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether this thread is in a check."""
+        return getattr(self.thread, "busy", False)
+
     def _is_new(self, arrays: Sequence[Leaf], key: Any) -> bool:
         """Whether a program is to be checked now: with numbers, and not in a check."""
-        if getattr(self.thread, "busy", False) or in_trace():
+        if self.is_checking or in_trace():
             return False
         seen: Any = self.signatures if isinstance(key, tuple) else self.programs
         if key in seen or any(isinstance(a, Tracer) for a in arrays):
@@ -112,22 +118,25 @@ class _Checker:
         self._check(name, about, closed, [*captured, *arrays], result, compare)
 
     def prepared(
-        self, prepared: Prepared, arguments: tuple[PyTree, ...], result: PyTree
+        self, prepared: Prepared, arrays: Sequence[Leaf], result: PyTree
     ) -> None:
         """Check a call of a prepared operator."""
         program, skeleton = prepared.program, prepared.skeleton
-        leaves = jax.tree.leaves((prepared.leaves, arguments))
-        arrays = [a for a in leaves if eqx.is_array_like(a)]
         if not self._is_new(arrays, program):
             return
-        options, (x, *rest) = program.options, arguments
+        options = program.options
         route = route_of(options.definition.name)
 
         def compare() -> Iterable[Comparison]:
             if skeleton.opaque is not None:
                 raise Skipped("a prepared function that is opaque")
-            f, static = skeleton.function(prepared.leaves), skeleton.static_arrays
-            call = Call(options, f, x, tuple(rest), static_arrays=static)
+            moving, statics = iter(arrays), prepared.statics.by_number
+            captured = [next(moving) for _ in prepared.leaves]
+            numbers = range(program.tree.num_leaves)
+            leaves = [statics[i] if i in statics else next(moving) for i in numbers]
+            x, rest = program.tree.unflatten(leaves)
+            f, static = skeleton.function(captured), skeleton.static_arrays
+            call = Call(options, f, x, rest, static_arrays=static)
             assert route is not None
             return route(Case(call, result))
 
@@ -274,14 +283,15 @@ def _user_line() -> str:
     return f"{file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def verify_process(how: str) -> None:
+def _verify_process(how: str) -> None:
     """Check all programs of this process, and print the table at its end if asked to.
 
     Args:
         how: The value of `HOTK_VERIFY`: `"print"` for the table.
     """
-    report = Verified()
-    WATCH.by = _Checker(report, raises=True)
+    WATCH.by, report = None, Verified()
+    if how not in ("", "0"):
+        WATCH.by = _Checker(report, raises=True)
     if how == "print":
         atexit.register(lambda: print(report, file=sys.stderr))
 
@@ -333,3 +343,6 @@ def verified(*, raises: bool = True) -> Iterator[Verified]:
         yield report
     finally:
         WATCH.by = before
+
+
+_verify_process(os.environ.get("HOTK_VERIFY", ""))
