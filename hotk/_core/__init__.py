@@ -18,6 +18,7 @@ from ._by_numpy import (
     MOVES as MOVES,
     ORDERED as ORDERED,
     RING as RING,
+    SELECTED as SELECTED,
 )
 from ._canonical import (
     CanonicalForm as CanonicalForm,

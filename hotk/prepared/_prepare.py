@@ -84,7 +84,7 @@ def prepare(
         STORE.compiled()
     roots = options.definition.roots(1 + len(rest))
     if WATCH.by is not None:
-        program.jit = FirstResult(program)
+        FirstResult.of(program)
     return Prepared(
         closure.leaves,
         closure.skeleton,

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from hotk._core import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, JaxprEqn
+from hotk._core import (
+    ARITHMETIC,
+    COMPARISONS,
+    LOGIC,
+    MOVES,
+    ORDERED,
+    SELECTED,
+    JaxprEqn,
+)
 
 
 _Axes = Sequence[int]
@@ -32,18 +40,6 @@ def _dot(
     return product.reshape([*batch, *rows, *columns])
 
 
-def _iota(shape: _Axes, dimension: int, **_: Any) -> np.ndarray:
-    sizes = [1] * len(shape)
-    sizes[dimension] = shape[dimension]
-    return np.broadcast_to(np.arange(shape[dimension]).reshape(sizes), shape)
-
-
-def _select(which: np.ndarray, *cases: np.ndarray, **_: Any) -> np.ndarray:
-    if len(cases) > 2:
-        return np.choose(which, cases)
-    return np.where(which.astype(bool), cases[-1], cases[0])
-
-
 def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
     turned = np.flip(a, axis) if reverse else a
     summed = np.cumsum(turned, axis)
@@ -58,6 +54,7 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **LOGIC,
     **ORDERED,
     **ARITHMETIC,
+    **SELECTED,
     "add_any": np.add,
     "imag": lambda a, **_: np.imag(a),
     "real": lambda a, **_: np.real(a),
@@ -70,10 +67,8 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "cumsum": _cumulated,
     "dot_general": _dot,
     "integer_pow": lambda a, y, **_: a**y if y >= 0 else 1 / a**-y,
-    "iota": _iota,
     "reduce_prod": lambda a, axes, **_: np.prod(a, tuple(axes)),
     "reduce_sum": lambda a, axes, **_: np.sum(a, tuple(axes)),
-    "select_n": _select,
     "stop_gradient": lambda a, **_: a,
 }
 
@@ -81,11 +76,11 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
 def by_numpy(equation: JaxprEqn, inputs: Sequence[Any]) -> list[np.ndarray] | None:
     """Evaluate an operation by NumPy; return `None` for one to be left to JAX."""
     name = equation.primitive.name
-    run = _BY_NUMPY.get(name, getattr(np, name, None))
+    run: Any = _BY_NUMPY.get(name, getattr(np, name, None))
     if name not in _BY_NUMPY and not isinstance(run, np.ufunc):
         return None
     types = [v.aval for v in (*equation.invars, *equation.outvars)]
-    dtypes = [getattr(t, "dtype", None) for t in types]
+    dtypes: list[Any] = [getattr(t, "dtype", None) for t in types]
     if any(getattr(d, "kind", "V") not in "biufc" for d in dtypes):
         return None
     floats = all(np.issubdtype(d, np.inexact) for d in dtypes)

@@ -266,13 +266,13 @@ class _Checker:
 
 def _parts(
     args: tuple[PyTree, ...], keywords: Mapping[str, PyTree]
-) -> tuple[list[Leaf], Any, PyTree]:
+) -> tuple[list[Any], Any, PyTree]:
     """Return the arrays of a call, their structure, and the rest."""
     arrays, statics = eqx.partition((args, dict(keywords)), eqx.is_array)
     return (*jax.tree.flatten(arrays), statics)
 
 
-def _signature(function: object, leaves: Sequence[Leaf], tree: Any) -> Hashable:
+def _signature(function: object, leaves: Sequence[Any], tree: Any) -> Hashable:
     return (function, tree, *((a.shape, str(a.dtype)) for a in leaves))
 
 
