@@ -438,3 +438,11 @@ def test_a_process_can_be_checked_as_a_whole():
         [sys.executable, "-c", code], env=env, check=True, capture_output=True
     )
     assert b"by derivatives" in run.stderr
+
+
+def test_where_plain_jax_is_nan_nothing_is_said():
+    """A power that the program does not know has a NaN in its fourth derivative."""
+    with hotk.testing.verified() as report:
+        found = hotk.derivatives(lambda x, c: x**c, 0.0, 1.0, 3.0, order=4)
+    assert [float(d) for d in found] == [0, 0, 0, 6, 0]
+    assert any("plain JAX is NaN" in why for why in report.reasons)
