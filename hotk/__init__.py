@@ -15,6 +15,7 @@ from hotk._core import (
     Shard as Shard,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    VerificationError as VerificationError,
     Where as Where,
     ZeroHessianWarning as ZeroHessianWarning,
 )
@@ -124,7 +125,7 @@ from hotk.statistics import (
     laplace_approximation as laplace_approximation,
 )
 
-from . import plot as plot
+from . import plot as plot, verify as verify
 
 
 __version__ = "0.1.0"

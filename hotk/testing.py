@@ -20,6 +20,7 @@ from hotk.rule import (
     check_backend as check_backend,
     disabled,
 )
+from hotk.verify import Verified as Verified, verified as verified
 
 
 Function: TypeAlias = Callable[..., PyTree]

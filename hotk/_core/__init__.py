@@ -14,11 +14,13 @@ from ._axes import (
     varying_as as varying_as,
 )
 from ._by_numpy import (
+    ARITHMETIC as ARITHMETIC,
     COMPARISONS as COMPARISONS,
     LOGIC as LOGIC,
     MOVES as MOVES,
     ORDERED as ORDERED,
     RING as RING,
+    SELECTED as SELECTED,
 )
 from ._canonical import (
     CanonicalForm as CanonicalForm,
@@ -106,6 +108,7 @@ from ._errors import (
     PreparationError as PreparationError,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
+    VerificationError as VerificationError,
     ZeroHessianWarning as ZeroHessianWarning,
     message as message,
     not_finite as not_finite,

@@ -99,6 +99,14 @@ class NotPositiveDefiniteError(HotkError, ValueError):
         self.direction = direction
 
 
+class VerificationError(HotkError, ArithmeticError):
+    """Two roads to one number disagree by more than rounding explains.
+
+    Raised by `hotk.testing.verified` alone. The message has both numbers, the operator
+    and its mode, the function and the line of the call. Also an `ArithmeticError`.
+    """
+
+
 class NotStationaryWarning(UserWarning):
     """The point is no minimum, or one that was not reached, so its errors mean little.
 
@@ -193,6 +201,7 @@ for _error in (
     PreparationError,
     TooLargeError,
     NotPositiveDefiniteError,
+    VerificationError,
     NotStationaryWarning,
     CurvatureMismatchWarning,
     ZeroHessianWarning,

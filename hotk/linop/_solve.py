@@ -19,6 +19,7 @@ from hotk._core import (
     names_ours,
     not_finite,
 )
+from hotk.prepared import shown
 from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
 from . import _direct, space
@@ -42,6 +43,7 @@ SolveMethod: TypeAlias = Literal["iterative", "sparse"]
 
 
 @names_ours
+@shown
 def solve(
     operator: AbstractLinearMap,
     b: PyTree,
@@ -254,6 +256,7 @@ def cholesky(
 
 
 @names_ours
+@shown
 def cholesky(
     operator: AbstractLinearMap,
     damping: RealNumber = 0.0,

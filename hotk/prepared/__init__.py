@@ -12,6 +12,8 @@ from ._budget import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
+from ._call import Call as Call
+from ._checks import as_one_number as as_one_number
 from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
 from ._inputs import as_input as as_input
@@ -20,6 +22,7 @@ from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options
 from ._prepare import prepare_again as prepare_again
 from ._prepared import Prepared as Prepared
+from ._program import Program as Program, Runner as Runner
 from ._store import (
     STORE as STORE,
     CacheInfo as CacheInfo,
@@ -27,3 +30,4 @@ from ._store import (
     clear_cache as clear_cache,
 )
 from ._typed_operator import TypedOperator as TypedOperator
+from ._watch import WATCH as WATCH, shown as shown

@@ -13,6 +13,7 @@ from hotk.capture import Closure, Opaque, key_and_arrays
 
 from ._program import SMALL
 from ._store import STORE
+from ._watch import WATCH
 
 
 _MOST_PROGRAMS = 256
@@ -67,7 +68,10 @@ def jitted(
 
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:
-        return find(args, keywords)(*args, **keywords)
+        run = find(args, keywords)
+        if WATCH.by is None:
+            return run(*args, **keywords)
+        return WATCH.by.function(function, run, args, keywords, options)
 
     @functools.wraps(function)
     def eval_shape(*args: PyTree, **keywords: PyTree) -> PyTree:

@@ -38,6 +38,7 @@ from ._options import Options
 from ._plan import ASKED, CAPTURES, Fallback, Plan, first_line, may_try, plans
 from ._program import Program, Runner, types_of
 from ._store import STORE
+from ._watch import run_shown
 from .warnings import error_line, warn_if_opaque_again
 
 
@@ -152,7 +153,7 @@ def call_opaque(
     )
     if runner.compile(call, [], arrays):
         STORE.compiled()
-    return runner.run(call, [], arrays)
+    return run_shown(runner, call, [], arrays)
 
 
 def _signature(call: OpaqueCall) -> int:

@@ -45,6 +45,7 @@ from ._program import Program, types_of
 from ._stages import HELD_LEVELS
 from ._store import STORE
 from ._traced import find_program
+from ._watch import WATCH, FirstResult
 
 
 _SHAPE = jax.ShapeDtypeStruct
@@ -82,6 +83,8 @@ def prepare(
     if not traced and program.compile(call, captured, arrays):
         STORE.compiled()
     roots = options.definition.roots(1 + len(rest))
+    if WATCH.by is not None:
+        FirstResult.of(program)
     return Prepared(
         closure.leaves,
         closure.skeleton,

@@ -21,6 +21,7 @@ from ._plan import Fallback
 from ._program import Runner, types_of
 from ._store import STORE
 from ._traced import HOST_KEEPS, is_host_function
+from ._watch import run_shown
 from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES
 
 
@@ -30,7 +31,7 @@ def call_small(call: Call) -> PyTree:
     captured, arrays = call.captured, call.inputs.arrays
     if runner.compile(call, captured, arrays):
         STORE.compiled()
-    return runner.run(call, captured, arrays)
+    return run_shown(runner, call, captured, arrays)
 
 
 def find_small(call: Call) -> Runner:

@@ -1,5 +1,6 @@
 """The one bounded store behind direct calls."""
 
+import contextlib
 import html
 import itertools
 import operator
@@ -308,6 +309,28 @@ class Store:
                 self.evictions,
                 tuple(self.reasons),
             )
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Keep and count nothing of what is done meanwhile."""
+        counted = ("hits", "misses", "compiles", "shared", "evictions")
+        counted = (*counted, "traces_before", "opaque_traces")
+        numbers = {name: getattr(self, name) for name in counted}
+        tables: Any = (self.entries, self.primals, self.families)
+        before, reasons = [dict(table) for table in tables], list(self.reasons)
+        traces = {primal: primal.traces for primal in self.primals.values()}
+        try:
+            yield
+        finally:
+            with self.lock:
+                vars(self).update(numbers)
+                for table, known in zip(tables, before, strict=True):
+                    for key in [key for key in table if key not in known]:
+                        del table[key]
+                for primal, count in traces.items():
+                    primal.traces = count
+                self.reasons.clear()
+                self.reasons.extend(reasons)
 
     def clear_programs(self) -> None:
         """Drop the programs of operators; functions stay traced."""

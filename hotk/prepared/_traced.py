@@ -44,6 +44,7 @@ from ._plan import Fallback, first_line, raised_by_user
 from ._program import Primal, Program, Runner, Types, types_of
 from ._reasons import what_is_new
 from ._store import STORE
+from ._watch import run_shown
 from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 
 
@@ -60,7 +61,7 @@ def call_traced(call: Call) -> PyTree:
     if in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays)):
         # The outer program takes it in: nothing is compiled here, and no program of
         # another function is taken, as its derivative rules may differ.
-        return find_program(call, types).run(call, captured, arrays)
+        return run_shown(find_program(call, types), call, captured, arrays)
     signed = types, trace_context()
     known = STORE.known(call.store_key, signed)
     runner = None if known is None else known.runner
@@ -70,6 +71,7 @@ def call_traced(call: Call) -> PyTree:
         if runner.compile(call, captured, arrays):
             STORE.compiled()
         STORE.add(call.store_key, signed, runner=runner)
+        return run_shown(runner, call, captured, arrays)
     return runner.run(call, captured, arrays)
 
 

@@ -1,0 +1,85 @@
+"""`WATCH`: who is shown the first results of programs, if anyone is."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from jaxtyping import PyTree
+
+from hotk._core import Leaf
+
+from ._call import Call
+from ._prepared import Prepared
+from ._program import Program, Runner
+from ._slot import SLOT
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Watch:
+    """Holds the one who looks; `None` most of the time.
+
+    It is asked only where a program is made or found slowly, and never in a direct call
+    that finds its program at once.
+    """
+
+    by: Any = None  # a checker of `hotk.verify`
+
+
+WATCH = Watch()
+
+
+def run_shown(
+    runner: Runner, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
+) -> PyTree:
+    """Run a call, and show its result."""
+    result = runner.run(call, captured, arrays)
+    if WATCH.by is not None:
+        WATCH.by.operator(call, runner, captured, arrays, result)
+    return result
+
+
+def shown(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function that is not compiled as a whole show its results."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        result = function(*args, **keywords)
+        if WATCH.by is not None:
+            WATCH.by.solver(function, args, keywords, result)
+        return result
+
+    return call
+
+
+class FirstResult:
+    """Stands for the jitted function of a `Prepared` until it has shown a result.
+
+    Then the program has its own again, so that a call costs what it always does.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program: Any = program
+        self.jit: Any = program.jit
+
+    @staticmethod
+    def of(program: Any) -> None:
+        """Put one in the place of the jitted function of a program."""
+        program.jit = FirstResult(program)
+
+    def __call__(self, *flat: Leaf) -> PyTree:
+        """Compute; a call of a `Prepared` is known by what it left in the slot."""
+        source: Any = SLOT.source
+        result = self.jit(*flat)
+        prepared = source[1] if source else None
+        is_prepared = isinstance(prepared, Prepared)
+        if is_prepared and WATCH.by is not None:
+            WATCH.by.prepared(prepared, flat, result)
+        if is_prepared or WATCH.by is None:
+            self.program.jit = self.jit
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)
