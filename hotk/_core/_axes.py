@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 from ._compat import JaxprEqn, batching, inner_jaxprs
 from ._types import Leaf
@@ -97,6 +99,19 @@ def crosses_devices(equation: JaxprEqn) -> bool:
         return True
     inner = inner_jaxprs(equation.params.values())
     return any(crosses_devices(e) for jaxpr in inner for e in jaxpr.eqns)
+
+
+def has_explicit_axes(array: Leaf) -> bool:
+    """Whether the type of an array is one on a mesh with explicit axes."""
+    return bool(jax.typeof(array).sharding.mesh.explicit_axes)
+
+
+def whole(array: Array) -> Array:
+    """Let each device hold all of an array that its type says is divided."""
+    if not is_divided_by_type(array):
+        return array
+    sharding: Any = jax.typeof(array).sharding
+    return jax.sharding.reshard(array, sharding.update(spec=P(*[None] * array.ndim)))
 
 
 def is_divided_by_type(array: Leaf) -> bool:

@@ -137,9 +137,7 @@ def _at_indices(equation: JaxprEqn, k: int) -> Pairs:
     return pairs if gathers else [(e, d) for d, e in pairs]
 
 
-def _solved(
-    equation: JaxprEqn, operands: Sequence[Operand], context: Context
-) -> Pairs:
+def _solved(equation: JaxprEqn, operands: Sequence[Operand], context: Context) -> Pairs:
     """Return the axes along which a direct solver solves apart, by its own program.
 
     That gives the solution, so it tells the pattern; not the derivatives of the values:
