@@ -32,8 +32,8 @@ def summed(
         isinstance(k, (int, np.integer)) and k >= 0 for k in shape
     ):
         raise StructureError(
-            "`SparseMatrix.from_coo(values, rows, cols, shape)`: `shape` is the numbers "
-            f"of rows and columns, not {shape}."
+            "`SparseMatrix.from_coo(values, rows, cols, shape)`: `shape` is the "
+            f"numbers of rows and columns, not {shape}."
         )
     if shape is None:
         shape = (int(rows.max(initial=-1)) + 1, int(cols.max(initial=-1)) + 1)

@@ -106,8 +106,8 @@ class SparseMatrix(AbstractForms):
         entries = _as_values(values)
         if not isinstance(entries, jax.Array):
             raise TypeError(
-                f"`SparseMatrix.from_coo(values, rows, cols)`: {describe(values)} is no "
-                "list of numbers."
+                f"`SparseMatrix.from_coo(values, rows, cols)`: {describe(values)} is "
+                "no list of numbers."
             )
         found, pattern = summed(entries, rows, cols, shape, symmetric)
         check_halves(pattern, found)
