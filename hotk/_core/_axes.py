@@ -7,7 +7,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ._compat import JaxprEqn, batching, inner_jaxprs
+from ._compat import JaxprEqn, Tracer, batching, inner_jaxprs
 from ._types import Leaf
 
 
@@ -55,7 +55,7 @@ def varying_as(types: Sequence[Any], arrays: Sequence[Leaf]) -> list[Any]:
     Numbers that are known in place of traced ones have lost it. They keep none as long
     as there are only such.
     """
-    if not (manual_axes() and any(isinstance(a, jax.core.Tracer) for a in arrays)):
+    if not (manual_axes() and any(isinstance(a, Tracer) for a in arrays)):
         return list(arrays)
     return [
         jax.lax.pcast(a, tuple(sorted(new)), to="varying")
