@@ -3,6 +3,7 @@
 from ._axes import (
     crosses_devices as crosses_devices,
     differs_along as differs_along,
+    has_explicit_axes as has_explicit_axes,
     has_types as has_types,
     in_front as in_front,
     is_divided_by_type as is_divided_by_type,
@@ -12,6 +13,7 @@ from ._axes import (
     varying_alike as varying_alike,
     varying_along as varying_along,
     varying_as as varying_as,
+    whole as whole,
 )
 from ._by_numpy import (
     ARITHMETIC as ARITHMETIC,
@@ -43,6 +45,7 @@ from ._compat import (
     Options as Options,
     Primitive as Primitive,
     ShapedArray as ShapedArray,
+    ShardingTypeError as ShardingTypeError,
     Tracer as Tracer,
     Var as Var,
     ad as ad,

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
-from ._compat import JaxprEqn, batching, inner_jaxprs
+from ._compat import JaxprEqn, Tracer, batching, inner_jaxprs
 from ._types import Leaf
 
 
@@ -53,7 +55,7 @@ def varying_as(types: Sequence[Any], arrays: Sequence[Leaf]) -> list[Any]:
     Numbers that are known in place of traced ones have lost it. They keep none as long
     as there are only such.
     """
-    if not (manual_axes() and any(isinstance(a, jax.core.Tracer) for a in arrays)):
+    if not (manual_axes() and any(isinstance(a, Tracer) for a in arrays)):
         return list(arrays)
     return [
         jax.lax.pcast(a, tuple(sorted(new)), to="varying")
@@ -97,6 +99,19 @@ def crosses_devices(equation: JaxprEqn) -> bool:
         return True
     inner = inner_jaxprs(equation.params.values())
     return any(crosses_devices(e) for jaxpr in inner for e in jaxpr.eqns)
+
+
+def has_explicit_axes(array: Leaf) -> bool:
+    """Whether the type of an array is one on a mesh with explicit axes."""
+    return bool(jax.typeof(array).sharding.mesh.explicit_axes)
+
+
+def whole(array: Array) -> Array:
+    """Let each device hold all of an array that its type says is divided."""
+    if not is_divided_by_type(array):
+        return array
+    sharding: Any = jax.typeof(array).sharding
+    return jax.sharding.reshard(array, sharding.update(spec=P(*[None] * array.ndim)))
 
 
 def is_divided_by_type(array: Leaf) -> bool:

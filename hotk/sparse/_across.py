@@ -6,7 +6,7 @@ the values of one.
 
 import jax.numpy as jnp
 
-from hotk._core import JaxprEqn, bound, varying_along
+from hotk._core import Arrays, JaxprEqn, bound, varying_along
 from hotk.primitive import crossing
 
 from ._context import Context, Operand, Rule, operand_type
@@ -20,7 +20,7 @@ def _pair(
     cross = crossing(equation)
     if cross is None:
         return None
-    arrays = [
+    arrays: Arrays = [
         jnp.asarray(values, operand_type(equation, k)[1])
         for k, a in enumerate(operands)
         for values in ([p.values for p in a.pieces] if isinstance(a, Linear) else [a])

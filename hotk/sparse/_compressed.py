@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
+from hotk._core import whole
 from hotk.dense import choose_block, dimension, flattened, unflattened
 
 from ._coloring import Coloring, color
@@ -56,4 +57,4 @@ def _products(
     if not along.shape[0]:
         rows = dimension(jax.eval_shape(product, like))
         return jnp.zeros((0, rows), dtype)
-    return jax.lax.map(one, along, batch_size=min(block, along.shape[0]))
+    return whole(jax.lax.map(one, along, batch_size=min(block, along.shape[0])))

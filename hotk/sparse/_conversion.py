@@ -28,6 +28,13 @@ def summed(
             "`SparseMatrix.from_coo(values, rows, cols)`: they must be three lists of "
             f"one length, not {describe(values)}, {describe(rows)}, {describe(cols)}."
         )
+    if shape is not None and not all(
+        isinstance(k, (int, np.integer)) and k >= 0 for k in shape
+    ):
+        raise StructureError(
+            "`SparseMatrix.from_coo(values, rows, cols, shape)`: `shape` is the "
+            f"numbers of rows and columns, not {shape}."
+        )
     if shape is None:
         shape = (int(rows.max(initial=-1)) + 1, int(cols.max(initial=-1)) + 1)
     outside = (rows < 0) | (rows >= shape[0]) | (cols < 0) | (cols >= shape[1])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from hotk._core import ShardingTypeError
 from hotk.dense import dimension, is_complex, promoted
 
 from ._assemble import Entries, assemble
@@ -62,7 +63,11 @@ def entries(
 
     dtype = real_dtype(linear.outputs, linear.inputs)
     columns = m if transposed else n
-    return assemble(compute, columns, dtype, valued=valued, symmetric=symmetric)
+    try:
+        return assemble(compute, columns, dtype, valued=valued, symmetric=symmetric)
+    except ShardingTypeError as error:
+        # Values that are divided along explicit axes of a mesh cannot be read anywhere.
+        raise TooDense from error
 
 
 def _stacked(results: Sequence[object], outputs: Sequence[Any]) -> Iterator[Piece]:

@@ -24,14 +24,17 @@ from ._conversion import summed
 from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
-from ._symmetry import symmetric_if_seen
+from ._symmetry import check_halves, symmetric_if_seen
 from ._vectors import apply, check_one
 
 
 def _as_values(values: npt.ArrayLike | Array) -> Any:
     if isinstance(values, (np.ndarray, np.generic, list, tuple)):
         # A copy: JAX may use the memory of a NumPy array, which the user may change.
-        values = jnp.asarray(np.array(values))
+        values = np.array(values)
+        if values.dtype.kind in "OSUmM":
+            raise TypeError(f"`SparseMatrix`: the values {values} are no numbers.")
+        values = jnp.asarray(values)
     if isinstance(values, jax.Array) and values.dtype.kind in "iub":
         values = values.astype(float)
     return values
@@ -93,8 +96,22 @@ class SparseMatrix(AbstractForms):
 
         Returns:
             The matrix.
+
+        Raises:
+            TypeError: If something is no list of numbers, or a position no integer.
+            StructureError: If the lists differ in length, an entry stands outside of
+                the shape or without its mirror image, or values that are known and
+                called symmetric are not.
         """
-        return SparseMatrix(*summed(_as_values(values), rows, cols, shape, symmetric))
+        entries = _as_values(values)
+        if not isinstance(entries, jax.Array):
+            raise TypeError(
+                f"`SparseMatrix.from_coo(values, rows, cols)`: {describe(values)} is "
+                "no list of numbers."
+            )
+        found, pattern = summed(entries, rows, cols, shape, symmetric)
+        check_halves(pattern, found)
+        return SparseMatrix(found, pattern)
 
     @staticmethod
     def from_scipy(matrix: Any, *, symmetric: bool = False) -> "SparseMatrix":

@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from hotk._core import has_explicit_axes
+
 from ._coefficients import read_at, written
 from ._positions import Positions
 
@@ -59,7 +61,9 @@ def in_order(arrays: Sequence[Array], places: Positions) -> Array:
     before, after = (
         [part(*run) for run in _runs(places, which, *ends)] for ends in outside
     )
-    if places.size - body.size > body.size // _LITTLE:
+    # An array on explicit axes of a mesh is written into one on the same alone.
+    explicit = any(map(has_explicit_axes, (*before, body, *after)))
+    if explicit or places.size - body.size > body.size // _LITTLE:
         return jnp.concatenate([*before, body, *after])
     # A concatenation asks for each entry which part it is of. Beside a few entries that
     # takes longer than to write the band into zeros. The band comes first: XLA writes

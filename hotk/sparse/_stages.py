@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from hotk._core import whole
 from hotk.dense import dimension, is_complex
 from hotk.prepared import check_bytes
 
@@ -169,7 +170,7 @@ def _all_entries(task: Task, blocks: Sequence[Sequence[Array]]) -> Entries:
     dtype = real_dtype(task.output, task.input)
     rows: list[Array] = []
     for output, of_row in zip(jax.tree.leaves(task.output), blocks, strict=True):
-        flat = [block.reshape(output.size, -1) for block in of_row]
+        flat = [whole(block).reshape(output.size, -1) for block in of_row]
         is_complex = jnp.issubdtype(output.dtype, jnp.complexfloating)
         parts = (jnp.real, jnp.imag) if is_complex else (jnp.asarray,)
         joined = lambda part, flat=flat: jnp.concatenate(

@@ -270,3 +270,38 @@ def test_blocks_beside_leaves_without_entries():
     close(H.block("a", "c").todense(), np.full((2, 3), 12.0))
     assert H.block("a", "c").pattern.input["p"].shape == (3,)
     assert H.block("b", "c/p").shape == (0, 3)
+
+
+def test_halves_that_differ_are_refused():
+    rows, cols = [0, 0, 1, 1], [0, 1, 0, 1]
+    make = lambda v: hotk.SparseMatrix.from_coo(v, rows, cols, symmetric=True)
+    with pytest.raises(hotk.StructureError, match=r"halves differ[\s\S]*symmetrized"):
+        make([1.0, 2.0, 5.0, 3.0])
+    with pytest.raises(hotk.StructureError, match="halves differ"):
+        # Both halves are sums of entries of one position.
+        hotk.SparseMatrix.from_coo(
+            np.ones(5), [0, 0, 1, 1, 1], [1, 1, 0, 0, 0], symmetric=True
+        )
+    rounded = make([1.0, 0.1 + 0.2, 0.3, 1.0])
+    assert rounded.symmetric
+    assert np.isnan(make([1.0, np.nan, np.nan, 3.0]).values).any()
+    assert jax.jit(make)(jnp.array([1.0, 2.0, 5.0, 3.0])).symmetric  # not known there
+
+
+@pytest.mark.parametrize("shape", [(-1, 2), (2.5, 2), (2, "2"), (2, None)])
+def test_shapes_that_are_none_are_refused(shape):
+    with pytest.raises(hotk.StructureError, match="numbers of rows and columns"):
+        hotk.SparseMatrix.from_coo([], [], [], shape)
+
+
+@pytest.mark.parametrize("values", [None, ["a"], "ab", [None], 3.0])
+def test_values_that_are_no_numbers_are_refused(values):
+    with pytest.raises(TypeError, match="number"):
+        hotk.SparseMatrix.from_coo(values, [0], [0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_factors_of_what_is_not_finite_are_refused(value):
+    A = hotk.SparseMatrix.from_coo([value, 1.0], [0, 1], [0, 1], symmetric=True)
+    with pytest.raises((ValueError, RuntimeError)):
+        A.factorize()

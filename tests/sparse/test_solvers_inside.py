@@ -116,7 +116,7 @@ def looping(x):
 
 def test_each_operator_and_under_vmap():
     H = jax.jacfwd(jax.jacfwd(looping))(X)
-    y, g, found = hotk.value_gradient_and_sparse_hessian(looping, X)
+    _, g, found = hotk.value_gradient_and_sparse_hessian(looping, X)
     close(found.todense(), H)
     close(g, jax.jacfwd(looping)(X))
     operator = hotk.HessianOperator(looping, X)
