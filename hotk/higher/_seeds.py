@@ -12,17 +12,19 @@ from hotk.mode import Seeds, support
 from ._directions import Table
 
 
-def unit_seeds(x: Point) -> PyTree[Seeds] | None:
+def unit_seeds(x: Point) -> PyTree[Seeds | None] | None:
     """Return all unit directions of a point, `None` if they save nothing.
 
-    That is where there is only one, or the point is divided along explicit axes.
+    They do where there is only one, or the point is divided along explicit axes. A leaf
+    without entries has `None`.
     """
     leaves, treedef = jax.tree.flatten(x)
     starts = [0, *itertools.accumulate(leaf.size for leaf in leaves)]
     if starts[-1] < 2 or any(map(is_divided_by_type, leaves)):
         return None
     pairs = zip(starts, leaves, strict=False)
-    return treedef.unflatten(_units(start, leaf.shape) for start, leaf in pairs)
+    units = lambda start, leaf: _units(start, leaf.shape) if leaf.size else None
+    return treedef.unflatten(units(start, leaf) for start, leaf in pairs)
 
 
 def sparse_seeds(table: Table, x: Point) -> PyTree[Seeds | None] | None:

@@ -207,3 +207,20 @@ def test_polynomials_of_lower_degree_give_zero():
     cubic = lambda x: jnp.sum(x) ** 3 + jnp.prod(x[:3])
     close(hotk.biharmonic(cubic, x), 0.0, atol=1e-12)
     assert math.isclose(hotk.laplacian(lambda x: x[0] * x[1], x), 0.0, abs_tol=1e-15)
+
+
+EMPTY = {
+    "linear": lambda a: jnp.sum(a),
+    "nonlinear": lambda a: jnp.sum(jnp.sin(a)),
+    "square": lambda a: jnp.sum(a**2),
+    "joined": lambda a: jnp.sum(jnp.concatenate([a.ravel(), jnp.ones(2)]) ** 2),
+}
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (3, 0)])
+@pytest.mark.parametrize("term", EMPTY.values(), ids=EMPTY)
+def test_a_leaf_without_entries_adds_nothing(term, shape):
+    f = lambda t: jnp.sum(t[0] ** 4) + term(t[1])
+    x = (jnp.ones(3), jnp.zeros(shape))
+    close(hotk.laplacian(f, x), jnp.asarray(36.0))
+    close(hotk.biharmonic(f, x), jnp.asarray(72.0))
