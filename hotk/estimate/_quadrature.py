@@ -69,9 +69,13 @@ def quadrature(
         [1] Golub and Welsch (1969). Calculation of Gauss quadrature rules. Math. Comp.
             23, 221-230.
     """
+    # A derivative in reverse mode keeps the basis of each step, and needs a number of
+    # them that is known. Whether one is taken a trace does not tell.
+    traced = in_trace() or any(isinstance(a, Tracer) for a in jax.tree.leaves(operator))
     if block is None:
         leaves = jax.tree.leaves(jax.eval_shape(space.widened, operator.like))
         size = sum(a.size * a.dtype.itemsize for a in leaves) * (steps + 1)
+        size *= steps if traced else 1
         block = max(1, _BYTES // max(size, 1))
     windows = math.ceil(samples / min(block, samples))
     # windows of one size: the last one may overlap the one before it
@@ -79,7 +83,9 @@ def quadrature(
     starts = [min(i * block, samples - block) for i in range(windows)]
     keys = jax.random.split(key, samples)
     if not show:
-        return loop(operator, _all, operator, keys, jnp.array(starts), steps, block)
+        fixed = traced and not operator.on_host
+        inputs = operator, keys, jnp.array(starts), steps, block, fixed
+        return loop(operator, _all, *inputs)
     if isinstance(key, Tracer) or in_trace():
         raise ValueError(
             "`progress=True`: there is no progress bar inside of a transformation."
@@ -94,6 +100,7 @@ def _all(
     starts: Int[Array, " windows"],
     steps: int,
     block: int,
+    fixed: bool,
 ) -> Rule:
     dtype = space.scalar_dtype(A.like)
 
@@ -102,12 +109,20 @@ def _all(
         rows = starts[i] + jnp.arange(block)
         state = _initial_state(keys[rows], A.like, steps)
         unfinished = lambda s: (s.j < steps) & s.running
-        end = while_loop(unfinished, lambda s: _step(while_loop, A, s), state)
+        step = lambda s: _step(while_loop, A, s)
+        if fixed:
+            maybe = lambda _, s: jax.lax.cond(unfinished(s), step, lambda s: s, s)
+            end = jax.lax.fori_loop(0, steps, maybe, state)
+        else:
+            end = while_loop(unfinished, step, state)
         return i + 1, _with_rows(rule, rows, end, block * end.j)
 
     zeros = jnp.zeros((len(keys), steps), dtype)
     zero = jnp.zeros((), jnp.int32)
     state = zero, Rule(zeros, zeros, zero)
+    if fixed:
+        run = jax.checkpoint(window)
+        return jax.lax.fori_loop(0, len(starts), lambda _, s: run(s), state)[1]
     return while_loop(lambda s: s[0] < len(starts), window, state)[1]
 
 
@@ -178,9 +193,12 @@ def _grown(state: State, images: PyTree) -> State:
     def grow(vectors: PyTree, image: Vector) -> tuple[PyTree, Scalar, Scalar]:
         alpha = space.inner(space.take(vectors, j), image)
         w, _ = orthogonalized(vectors, image)
-        beta = space.norm(w)
+        size = jax.lax.stop_gradient(space.norm(w))
         # a vector in the span of the basis leaves rounding errors, not a new direction
-        exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * space.norm(image)
+        exhausted = size <= 10 * jnp.finfo(size.dtype).eps * space.norm(image)
+        # the norm of zero has no derivative
+        w = space.choose(exhausted, space.take(vectors, 0), w)
+        beta = space.norm(w)
         w = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)
         return space.put(vectors, j + 1, w), alpha, jnp.where(exhausted, 0, beta)
 
@@ -207,7 +225,27 @@ def _rule(state: State) -> tuple[Array, Array]:
         # the smallest node would be 0 for a positive definite operator
         diagonal = jnp.where(reached, alpha, alpha[0])
         matrix = jnp.diag(diagonal) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
-        nodes, vectors = jnp.linalg.eigh(matrix)
-        return nodes, vectors[0] ** 2
+        return _gauss(matrix)
 
     return jax.vmap(rule)(state.alpha, state.beta)
+
+
+@jax.custom_jvp
+def _gauss(
+    matrix: Float[Array, "steps steps"],
+) -> tuple[Float[Array, " steps"], Float[Array, " steps"]]:
+    nodes, vectors = jnp.linalg.eigh(matrix)
+    return nodes, vectors[0] ** 2
+
+
+# that of `eigh` divides by differences, also of nodes beyond the Krylov space, which
+# coincide: their weights are zero, whichever vectors they have
+@_gauss.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[PyTree, PyTree]:
+    nodes, vectors = jnp.linalg.eigh(*primals)
+    turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
+    gaps = nodes[None] - nodes[:, None]
+    slopes = jnp.where(gaps == 0, 0, turned / jnp.where(gaps == 0, 1, gaps))
+    first = vectors[0]
+    moved = 2 * first * jnp.matmul(first, slopes, precision="highest")
+    return (nodes, first**2), (jnp.diagonal(turned), moved)

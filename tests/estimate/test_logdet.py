@@ -95,3 +95,57 @@ def test_nonsense_is_refused():
         logdet(hessian(positive()), KEY, samples=0)
     with pytest.raises(TypeError, match="symmetric"):
         logdet(Dense(jnp.asarray(square(6)), False), KEY)
+
+
+def tridiagonal(c, n):
+    """Return a positive definite matrix of a parameter, and its derivative by hand."""
+    diagonal = jnp.exp(c * jnp.linspace(0.5, 1.5, n))
+    beside = 0.2 * c * jnp.ones(n - 1)
+    return jnp.diag(diagonal) + jnp.diag(beside, 1) + jnp.diag(beside, -1)
+
+
+@pytest.mark.parametrize("n", [2, 12])
+def test_derivatives_in_both_modes(n):
+    c, h = 0.7, 1e-5
+
+    def estimates(c):
+        a = tridiagonal(c, n)
+        A = hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(n))
+        return logdet(A, KEY, samples=30, steps=n).value
+
+    # the estimate is one of fixed vectors: its differences, and by NumPy the truth
+    run = jax.jit(estimates)
+    difference = (run(c + h) - run(c - h)) / (2 * h)
+    grad = jax.grad(estimates)(c)
+    close(grad, jax.jvp(estimates, (c,), (1.0,))[1], rtol=1e-8)
+    close(grad, difference, rtol=1e-6)
+    a, b = (np.linalg.slogdet(tridiagonal(c + s, n))[1] for s in (h, -h))
+    assert abs(float(grad) - (a - b) / (2 * h)) < 0.2 * abs(a - b) / (2 * h)
+
+
+def test_the_gradient_where_the_krylov_space_ends_early():
+    """Two eigenvalues: after two steps of six there is no further direction."""
+    share = jnp.arange(10) < 5
+
+    def estimates(c):
+        d = jnp.where(share, jnp.exp(c), jnp.exp(2 * c))
+        return logdet(hotk.Diagonal(d), KEY, samples=2, steps=6).value
+
+    # of weights p, 1 - p the estimate is n (p c + (1 - p) 2 c): linear in c
+    c = 0.3
+    close(jax.grad(estimates)(c), jax.jit(estimates)(c) / c, rtol=1e-8)
+
+
+def test_the_gradient_of_the_density():
+    def moment(c):
+        a = tridiagonal(c, 8)
+        A = hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(8))
+        return (
+            hotk.estimate.spectrum(A, KEY, samples=3, steps=8)
+            .integrate(jnp.square)
+            .value
+        )
+
+    h = 1e-5
+    run = jax.jit(moment)
+    close(jax.grad(moment)(0.7), (run(0.7 + h) - run(0.7 - h)) / (2 * h), rtol=1e-6)
