@@ -61,7 +61,8 @@ class State(NamedTuple):
             inverse, by recurrences: the preconditioner itself is not inverted.
         limit: The square of the largest norm that a residual may have.
         steps: The number of products.
-        curvature: The smallest Rayleigh quotient met.
+        largest: The largest Rayleigh quotient met.
+        curvature: The smallest one.
         direction: Its direction if it is not positive, else zero.
         phase: What the next product is for.
         reason: Why it stopped.
@@ -74,6 +75,7 @@ class State(NamedTuple):
     norms: tuple[Scalar, Scalar, Scalar]
     limit: Scalar
     steps: Int[Array, ""]
+    largest: Scalar
     curvature: Float[Array, ""]
     direction: Vector
     phase: Int[Array, ""]
@@ -192,8 +194,7 @@ def steihaug(
 
 
 def _chosen(inputs: tuple[PyTree, ...]) -> Callable[..., Solution]:
-    operator, *others = inputs
-    better = not operator.on_host and is_better_flat(operator, *others)
+    better = not inputs[0].on_host and is_better_flat(*inputs)
     return _run_flat if better else iterate
 
 
@@ -253,6 +254,7 @@ def initial(
         norms=(zero, zero, zero),
         limit=zero,
         steps=jnp.zeros((), jnp.int32),
+        largest=zero,
         curvature=jnp.asarray(jnp.inf, dtype),
         direction=nothing,
         phase=jnp.asarray(START, jnp.int32),
@@ -291,7 +293,8 @@ def after_product(
     pap, length, image = space.settled(p, *sums)
     finite = jnp.isfinite(pap)
     # of a singular operator rounding leaves a curvature, and a step without end
-    positive = (pap > 0) & (rz * image <= pap * jnp.sqrt(s.limit))
+    enough = pap > s.largest * length / system.growth
+    positive = enough & (rz * image <= pap * jnp.sqrt(s.limit))
     pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
     rayleigh = pap / length
     alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)
@@ -379,6 +382,7 @@ def next_direction(
         ),
         limit=s.limit,
         steps=steps,
+        largest=jnp.where(step, jnp.fmax(s.largest, rayleigh), s.largest),
         curvature=jnp.where(lower, rayleigh, s.curvature),
         direction=space.choose(bad, s.p, s.direction),
         phase=jnp.where(step, after, DONE).astype(jnp.int32),
