@@ -102,6 +102,7 @@ from ._errors import (
     TooLargeError as TooLargeError,
     ZeroHessianWarning as ZeroHessianWarning,
     message as message,
+    not_finite as not_finite,
 )
 from ._extra import extra as extra
 from ._fingerprint import (
@@ -150,6 +151,7 @@ from ._programs import (
     scan_counts as scan_counts,
 )
 from ._progress import bar as bar, progress as progress
+from ._ranges import check_settings as check_settings
 from ._settings import (
     decisive_settings as decisive_settings,
     makes_keys as makes_keys,

@@ -172,6 +172,18 @@ def message(call: str, problem: str, *, expected: str, got: str, fix: str) -> st
     return f"`{call}`: {problem}\n  expected: {expected}\n{shown}\n{fix}"
 
 
+def not_finite(call: str) -> str:
+    """Return what to say of a matrix with NaN or infinity, which has no factors."""
+    return message(
+        call,
+        "the matrix is not finite.",
+        expected="finite numbers",
+        got="NaN or infinity",
+        fix="Look at the point, and at `H.value` and `H.gradient` there: "
+        "`hotk.rule.locate_nan(f, x)` says where a NaN comes from.",
+    )
+
+
 for _error in (
     HotkError,
     StructureError,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from ._errors import message
+from ._ranges import range_of
 
 
 _P = ParamSpec("_P")
@@ -139,7 +140,9 @@ def elsewhere(name: str, keyword: str) -> str | None:
 def names_ours(
     function: Callable[_P, _T], *, makes_steps: bool = False, name: str | None = None
 ) -> Callable[_P, _T]:
-    """Let an unknown keyword raise an error that says what it is called here.
+    """Check the keywords of a function: their names, and the range of numbers.
+
+    An unknown one raises an error that says what it is called here.
 
     Args:
         function: A function with keywords, all of them named.
@@ -148,7 +151,15 @@ def names_ours(
         name: Its name, if it is not its own.
     """
     called = function.__name__ if name is None else name
-    known = frozenset(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    known = frozenset(parameters)
+    ranges = {name: range_of(called, name) for name in parameters}
+    ranged = {name: found for name, found in ranges.items() if found is not None}
+    places = [
+        (i, name)
+        for i, (name, parameter) in enumerate(parameters.items())
+        if name in ranged and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
 
     @functools.wraps(function)
     def checked(*args: _P.args, **named: _P.kwargs) -> _T:
@@ -157,6 +168,11 @@ def names_ours(
             if makes_steps and keyword in _OF_MINIMIZE:
                 raise _of_minimize(called, keyword)
             raise _unknown(called, known, keyword)
+        if ranged:
+            given = {name: args[i] for i, name in places if i < len(args)} | named
+            for name in ranged.keys() & given.keys():
+                if given[name] is not parameters[name].default:
+                    ranged[name].check(f"{called}(...)", name, given[name])
         return function(*args, **named)
 
     return checked

@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import Function, Point, RandomKey, RealNumber, Scalar, message
+from hotk._core import (
+    Function,
+    Point,
+    RandomKey,
+    RealNumber,
+    Scalar,
+    check_settings,
+    message,
+)
 
 from ._gauss_newton import linearized, with_curvature
 from ._losses import AbstractLikelihood, AbstractLoss
@@ -139,8 +147,7 @@ class SampledFisher(eqx.Module):
     def __check_init__(self) -> None:
         """Refuse a loss without a density."""
         _check_likelihood("SampledFisher", self.loss)
-        if self.samples < 1:
-            raise ValueError(f"`samples` is {self.samples}, not positive.")
+        check_settings("SampledFisher(model, loss, key)", samples=self.samples)
 
     def __call__(self, x: Point, *args: PyTree) -> Scalar:
         """Return the value of the loss.

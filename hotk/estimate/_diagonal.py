@@ -85,7 +85,7 @@ def diagonal(
             Section 2.4. https://arxiv.org/abs/2301.07825
     """
     call = "diagonal(A, key)"
-    key = check_arguments(call, operator, key, samples=samples, block_size=block_size)
+    key = check_arguments(call, operator, key)
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]

@@ -16,6 +16,7 @@ from hotk._core import (
     Tangent,
     Vector,
     Where,
+    names_ours,
     nothing_inexact,
     selection,
     split_point,
@@ -32,6 +33,7 @@ from ._estimate import Estimate, averaged
 Orders: TypeAlias = Sequence[PyTree]
 
 
+@names_ours
 def laplacian(
     f: Function,
     x: Point,
@@ -80,7 +82,7 @@ def laplacian(
             matrix for Laplacian smoothing splines. Commun. Stat. Simul. Comput. 19(2).
     """
     call = "estimate.laplacian(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size, where)
+    like = _check_arguments(call, x, where)
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
     second = lambda v: derivatives(f, x, v, *args, order=2, batched=True, where=where)[
         2
@@ -89,6 +91,7 @@ def laplacian(
     return _estimate(second, jax.vmap(draw), keys, block_size, "signs")
 
 
+@names_ours
 def divergence(
     f: Function,
     x: Point,
@@ -138,7 +141,7 @@ def divergence(
             https://arxiv.org/abs/1810.01367
     """
     call = "estimate.divergence(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size, where)
+    like = _check_arguments(call, x, where)
     draw = lambda key: _draw_leaves(key, like, jax.random.rademacher)
 
     def along(v: Tangent) -> Float[Array, " count"]:
@@ -149,6 +152,7 @@ def divergence(
     return _estimate(along, jax.vmap(draw), keys, block_size, "signs")
 
 
+@names_ours
 def biharmonic(
     f: Function,
     x: Point,
@@ -197,7 +201,7 @@ def biharmonic(
             https://arxiv.org/abs/2412.00088
     """
     call = "estimate.biharmonic(f, x, key)"
-    like = _check_arguments(call, x, samples, block_size, where)
+    like = _check_arguments(call, x, where)
     n = sum(leaf.size for leaf in jax.tree.leaves(like))
 
     def draw(key: RandomKey) -> Tangent:
@@ -217,6 +221,7 @@ def biharmonic(
     return _estimate(fourth, jax.vmap(draw), keys, block_size, "sphere")
 
 
+@names_ours
 def differential(
     operator: DifferentialOperator,
     f: Function,
@@ -272,7 +277,7 @@ def differential(
             f"`{call}`: expected a `hotk.differential_operator(...)` first, got "
             f"`{type(operator).__name__}`."
         )
-    like = _check_arguments(call, x, samples, block_size, where)
+    like = _check_arguments(call, x, where)
     refuse_complex(call, operator.coefficients, "differential_operator")
     table = directions_of(operator, x, where)
     order = len(table.weights[0, 0]) - 1
@@ -309,18 +314,11 @@ def differential(
     return _estimate(weighted, draw, chosen, block_size, "terms", weights)
 
 
-def _check_arguments(
-    call: str, x: Point, samples: int, block_size: int | None, where: Where
-) -> Vector:
+def _check_arguments(call: str, x: Point, where: Where) -> Vector:
     """Check what all of them need; return the differentiated leaves of a point."""
     selected = selection(call, x, where)
     like = jax.tree.map(jnp.asarray, split_point(x, selected)[0])
     refuse_complex(call, like, "partial")
-    for name, count in (("samples", samples), ("block_size", block_size)):
-        if count is not None and not isinstance(count, int | np.integer):
-            raise TypeError(f"`{call}`: `{name}` must be an integer, not {count!r}.")
-        if count is not None and count < 1:
-            raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     if not jax.tree.leaves(like):
         raise nothing_inexact(call, x, kinds="floating", selected=selected)
     return like

@@ -11,6 +11,7 @@ from hotk._core import (
     from_host,
     message,
     names_ours,
+    not_finite,
 )
 from hotk.linop import AbstractOperator
 
@@ -89,6 +90,8 @@ def logdet(
         return Estimate(value, error, trace.products, trace.method)
     nodes = np.asarray(density.nodes)  # by NumPy, of which nothing is compiled
     smallest, largest = float(np.min(nodes)), float(np.max(nodes))
+    if not np.isfinite(nodes).all():
+        raise NotPositiveDefiniteError(not_finite("logdet(A, key)"), float("nan"))
     limit = float(_limit(density, max(abs(smallest), abs(largest))))
     if not smallest > limit:
         raise NotPositiveDefiniteError(

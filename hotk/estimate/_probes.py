@@ -11,15 +11,12 @@ from hotk.prepared import jitted
 from hotk.sparse import SparseMatrix
 
 
-def check_arguments(
-    call: str, operator: object, key: RandomKey, **counts: int | None
-) -> RandomKey:
+def check_arguments(call: str, operator: object, key: RandomKey) -> RandomKey:
     """Check what all estimates need, and return the key as an array of JAX.
 
     Raises:
         StructureError: If the space has no dimension.
         TypeError: If it is not an operator, or one that acts on any space.
-        ValueError: If a count is not positive.
     """
     if isinstance(operator, SparseMatrix):
         raise TypeError(
@@ -30,9 +27,6 @@ def check_arguments(
         raise TypeError(f"`{call}`: expected an operator of `hotk`, got `{got}`.")
     if not space.dimension(space_of(operator)):
         raise StructureError(f"`{call}`: the operator has size 0.")
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{call}`: `{name}` is {count}, not positive.")
     return key if isinstance(key, jax.Array) else jnp.asarray(key)
 
 

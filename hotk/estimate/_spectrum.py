@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
 from hotk._core import AbstractReport, RandomKey, from_host, names_ours
-from hotk.linop import AbstractOperator, spectrum_of
+from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
@@ -243,6 +243,9 @@ def spectrum(
     the space has no more than `steps` dimensions (and no more than 128, outside of
     transformations) it is exact: the eigenvalues of the matrix, from `n` products.
 
+    Derivatives, in both modes, are those of the estimate with its random vectors held
+    fixed. Reverse mode keeps the basis of each step, for a block of vectors at once.
+
     Args:
         operator: A symmetric operator.
         key: A random key.
@@ -280,13 +283,8 @@ def spectrum(
             Algorithm 1. https://doi.org/10.1137/16M1104974
     """
     call = "spectrum(A, key)"
-    counts = {"samples": samples, "steps": steps, "block_size": block_size}
-    key = check_arguments(call, operator, key, **counts)
-    if not operator.symmetric:
-        raise TypeError(
-            f"`{call}`: the operator is not known to be symmetric, and its eigenvalues "
-            "may be complex."
-        )
+    key = check_arguments(call, operator, key)
+    check_symmetric(call, operator)
     if operator.size <= steps and not progress:
         values = spectrum_of(operator)
         if values is not None:

@@ -80,7 +80,7 @@ def trace(
             Algorithm 1.2. https://arxiv.org/abs/2301.07825
     """
     call = "trace(A, key)"
-    key = check_arguments(call, operator, key, samples=samples, block_size=block_size)
+    key = check_arguments(call, operator, key)
     if method not in _METHODS:
         raise ValueError(f"`{call}`: method {method!r} is not one of {list(_METHODS)}.")
     run = _METHODS[method]

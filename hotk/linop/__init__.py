@@ -15,20 +15,16 @@ from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
+from ._inertia import Inertia as Inertia, inertia as inertia
 from ._kfac_operator import KFACOperator as KFACOperator
 from ._leaf_blocks import LeafBlocks as LeafBlocks
 from ._linearized import Linearized as Linearized
 from ._low_rank import LowRank as LowRank, nystrom as nystrom
 from ._minres import minres as minres
 from ._operator import AbstractOperator as AbstractOperator
-from ._simple import Diagonal as Diagonal, Identity as Identity
+from ._simple import Diagonal as Diagonal, Identity as Identity, Symmetric as Symmetric
 from ._solution import Method as Method, Reason as Reason, Solution as Solution
-from ._solve import (
-    Inertia as Inertia,
-    cholesky as cholesky,
-    inertia as inertia,
-    solve as solve,
-)
+from ._solve import cholesky as cholesky, solve as solve
 from ._sparse_operator import SparseOperator as SparseOperator
 from ._symmetric import AbstractSymmetricOperator as AbstractSymmetricOperator
-from ._vectors import space_of as space_of
+from ._vectors import check_symmetric as check_symmetric, space_of as space_of

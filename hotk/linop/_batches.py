@@ -80,6 +80,11 @@ class DataOperator(AbstractSymmetricOperator):
         Raises:
             ValueError: If there is no batch, or a loss is not the same twice.
         """
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(
+                f"`over(loss, x, batches)`: `dtype` is {jnp.dtype(dtype).name}, and "
+                "sums over batches are floating numbers."
+            )
 
         def first() -> tuple[AbstractPointOperator, int]:
             of_first = make()

@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import ModeError, RealNumber, Scalar, Tracer, Vector, from_host, message
@@ -15,7 +16,7 @@ from hotk.prepared import jitted
 from . import space
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
-from ._vectors import check_operator
+from ._vectors import check_symmetric
 
 
 S = TypeVar("S")
@@ -64,22 +65,15 @@ def check_system(
 
     Raises:
         TypeError: If the operator is not symmetric.
-        ValueError: If `max_steps` is not positive.
         StructureError: If `b` or `x0` is not a vector of the space.
     """
-    check_operator(call, operator)
-    if not operator.symmetric:
-        raise TypeError(
-            f"`{call}`: the operator is not known to be symmetric. For a product of "
-            "operators solve with one factor after the other."
-        )
-    if isinstance(max_steps, int) and max_steps < 1:
-        raise ValueError(f"`{call}`: `max_steps` is {max_steps}, not positive.")
+    check_symmetric(call, operator)
     b = operator.vector(b, call)
     start = None if x0 is None else space.widened(operator.vector(x0, call))
     steps = 10 * max(space.dimension(b), 1) if max_steps is None else max_steps
     # a larger Python number is no integer of JAX without 64 bits
-    steps = min(steps, 2**31 - 1) if isinstance(steps, int) else steps
+    whole = isinstance(steps, (int, np.integer))
+    steps = min(int(steps), 2**31 - 1) if whole else steps
     dtype = space.scalar_dtype(b)
     limits = Limits(from_host(tol, dtype), from_host(steps))
     return space.widened(b), start, limits

@@ -32,7 +32,7 @@ from ._lanczos import (
 from ._lanczos_host import run_on_host
 from ._linear_map import AbstractLinearMap
 from ._solution import Method
-from ._vectors import check_operator, space_of
+from ._vectors import check_symmetric, space_of
 
 
 _DERIVATIVE = "that of a simple eigenvalue with the vector v is v' dA v"
@@ -175,11 +175,9 @@ def eigh(
             power and Lanczos algorithms with a random start. SIAM J. Matrix Anal. Appl.
             13(4), 1094-1122.
     """
-    check_operator("eigh(A, k)", operator)
+    check_symmetric("eigh(A, k)", operator)
     like = space_of(operator)
     n = space.dimension(like)
-    if not operator.symmetric:
-        raise TypeError("`eigh(A, k)`: the operator is not known to be symmetric.")
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
         raise TypeError(
             f"`eigh(A, k)`: k is {describe(k)}. It is the number of eigenvalues, an "

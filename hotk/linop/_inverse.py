@@ -15,7 +15,7 @@ from . import _dense, space
 from ._linear_map import AbstractLinearMap
 from ._solution import Solution
 from ._solve import cholesky, solve
-from ._vectors import is_known_positive, space_of
+from ._vectors import check_symmetric, is_known_positive, space_of
 
 
 InverseMethod: TypeAlias = Literal["cholesky", "solve"]
@@ -97,11 +97,7 @@ def inverse_fields(
     call, like = "A.inverse()", space_of(operator)
     if method not in (None, "cholesky", "solve"):
         raise ValueError(f"`{call}`: method {method!r} is not 'cholesky' or 'solve'.")
-    if not operator.symmetric:
-        raise TypeError(
-            f"`{call}`: the operator is not known to be symmetric. The inverse of a "
-            "product is that of its factors, the last one first."
-        )
+    check_symmetric(call, operator)
     if method is None:
         small = space.dimension(like) <= _LARGEST_FACTOR
         method = "cholesky" if small else "solve"

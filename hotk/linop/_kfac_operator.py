@@ -316,7 +316,7 @@ def _depends_on_others() -> ValueError:
 
 
 def _check_options(loss: object, options: Options, key: RandomKey | None) -> None:
-    approximation, estimate, samples = options
+    approximation, estimate, _ = options
     if approximation not in ("expand", "reduce"):
         raise ValueError(
             f"`{CALL}`: approximation {approximation!r} is not 'expand' or 'reduce'."
@@ -348,8 +348,6 @@ def _check_options(loss: object, options: Options, key: RandomKey | None) -> Non
             f'`{CALL}`: `estimate="sampled"` needs a random key: '
             "`key=jax.random.key(0)`, another one for each call."
         )
-    if samples < 1:
-        raise ValueError(f"`{CALL}`: `samples` is {samples}, not positive.")
     if estimate == "exact" and not is_likelihood and not loss.convex:
         raise ValueError(
             f"`{CALL}`: the Hessian of `{type(loss).__name__}` may be indefinite, as "

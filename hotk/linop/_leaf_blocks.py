@@ -22,7 +22,7 @@ from hotk._core import (
 from . import space
 from ._operator import AbstractOperator
 from ._symmetric import AbstractSymmetricOperator
-from ._vectors import space_of
+from ._vectors import check_symmetric, space_of
 
 
 @final
@@ -81,10 +81,7 @@ class LeafBlocks(AbstractSymmetricOperator):
             TypeError: If it is not symmetric.
         """
         like = space_of(operator)
-        if not operator.symmetric:
-            raise TypeError(
-                "`LeafBlocks.of(A)`: the operator is not known to be symmetric."
-            )
+        check_symmetric("LeafBlocks.of(A)", operator)
         leaves, tree = jax.tree.flatten(like)
         if len(leaves) == 1:
             return LeafBlocks((operator.matrix(),), like)

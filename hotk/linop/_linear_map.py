@@ -1,6 +1,7 @@
 """`AbstractLinearMap`: what solvers and dense methods need of an operator."""
 
 import abc
+import operator
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -90,6 +91,18 @@ class AbstractLinearMap(eqx.Module):
         del damping
         return None
 
+    def is_transpose_of(self, other: "AbstractLinearMap") -> bool:
+        """Whether it is known to be the transpose of another operator.
+
+        Args:
+            other: The other one: itself, if it is symmetric, or one made of the same
+                arrays.
+        """
+        if not self.symmetric or self is other:
+            return self.symmetric
+        (a, tree), (b, other_tree) = jax.tree.flatten(self), jax.tree.flatten(other)
+        return tree == other_tree and all(map(operator.is_, a, b))
+
     def __copy__(self: M) -> M:
         """Return itself: nothing in it can change."""
         return self
@@ -129,6 +142,20 @@ def _product(operator: AbstractLinearMap, v: Vector) -> Vector:
 def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:
     """Return a vector of the space that operators share, `None` for any space."""
     return next((o.like for o in operators if o.like is not None), None)
+
+
+def as_factor(number: PyTree) -> Array | None:
+    """Return what an operator is multiplied with, `None` if it is no number.
+
+    Raises:
+        TypeError: If it is complex.
+    """
+    if isinstance(number, AbstractLinearMap) or np.ndim(number) or number is None:
+        return None
+    if np.iscomplexobj(number):
+        raise TypeError("an operator is multiplied by real numbers only")
+    exact = isinstance(number, (bool, int))  # one program for 2 and for 2.5
+    return jnp.asarray(float(number) if exact else number)
 
 
 def refuse_number(other: object, sign: str) -> Any:

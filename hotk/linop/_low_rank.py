@@ -23,7 +23,7 @@ from hotk._core import (
 from . import space
 from ._operator import AbstractOperator
 from ._symmetric import AbstractSymmetricOperator
-from ._vectors import is_known_positive, space_of
+from ._vectors import check_symmetric, is_known_positive, space_of
 
 
 # Products at once: each needs the memory of a linearization.
@@ -144,10 +144,7 @@ def nystrom(operator: AbstractOperator, rank: int, key: RandomKey) -> LowRank:
         raise ValueError(
             f"`nystrom(A, rank, key)`: rank = {rank} is not between 1 and n = {n}."
         )
-    if not operator.symmetric:
-        raise TypeError(
-            "`nystrom(A, rank, key)`: the operator is not known to be symmetric."
-        )
+    check_symmetric("nystrom(A, rank, key)", operator)
     wide = space.widened(like)
     dtype = space.scalar_dtype(like)
     omega = jnp.linalg.qr(jax.random.normal(key, (n, rank), dtype))[0]

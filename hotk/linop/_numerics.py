@@ -6,18 +6,19 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector
+from hotk._core import RealNumber, Scalar, Vector, names_ours
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
 from . import _dense, space
 from ._eigh import Eigenpairs, eigh
 from ._entries import Part
+from ._inertia import Inertia, inertia
 from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook
 from ._solution import Solution
-from ._solve import Inertia, cholesky, inertia, solve
+from ._solve import cholesky, solve
 from ._vectors import space_of
 from .space import flattened
 
@@ -39,6 +40,7 @@ class AbstractNumerics(AbstractLinearMap):
         """
         return flattened(self.vector(v, "A.flat(v)"))
 
+    @names_ours
     def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
         """Return the products with several vectors.
 
@@ -129,6 +131,7 @@ class AbstractNumerics(AbstractLinearMap):
         """The rows of each leaf in the matrix, by its path: `H.index["w"]`."""
         return Index.of(space_of(self))
 
+    @names_ours
     def matrix(
         self,
         block_size: int | None = None,
@@ -164,6 +167,7 @@ class AbstractNumerics(AbstractLinearMap):
         """
         return _dense.matrix(self, block_size, split, mesh_axis)
 
+    @names_ours
     def block(
         self,
         row: Part,
@@ -199,6 +203,7 @@ class AbstractNumerics(AbstractLinearMap):
         """
         return _dense.block(self, row, column, block_size, split, mesh_axis)
 
+    @names_ours
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal of the matrix as a vector of the space.
 

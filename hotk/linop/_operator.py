@@ -4,20 +4,22 @@ import functools
 import operator
 from typing import Any, final
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Num, PyTree
 
-from hotk._core import RealNumber, Vector, number_name
+from hotk._core import RealNumber, Vector, names_ours, number_name
 from hotk.dense import from_flat, is_flat
 from hotk.sparse import SparseMatrix
 
 from . import space
+from ._congruence import middle_of, product_fields
 from ._entries import Entries, Part
 from ._inverse import AbstractInverse, InverseMethod, inverse_fields
-from ._linear_map import check_same_space, common_like, refuse_number
+from ._linear_map import as_factor, check_same_space, common_like, refuse_number
 from ._numerics import AbstractNumerics
+from ._restricted import AbstractRestricted
 from ._vectors import is_known_positive, space_of
 from .space import flattened
 
@@ -59,7 +61,7 @@ class AbstractOperator(AbstractNumerics):
             StructureError: If the vector is not one of the space.
         """
         if isinstance(other, AbstractOperator):
-            return Product((self, other))
+            return Product(*product_fields(Product, self, other))
         like = self.like
         if is_flat(other, like):
             return flattened(self.mv(from_flat("A @ v", other, like)))
@@ -95,6 +97,7 @@ class AbstractOperator(AbstractNumerics):
         """
         return Restricted(self, Entries.of("A.restrict(part)", space_of(self), part))
 
+    @names_ours
     def inverse(
         self,
         damping: RealNumber = 0.0,
@@ -137,6 +140,10 @@ class AbstractOperator(AbstractNumerics):
             return refuse_number(other, "+")
         return Sum((self, other))
 
+    def __radd__(self, other: object) -> "AbstractOperator":
+        """Return the operator itself for `0 + A`, with which Python's `sum` begins."""
+        return self if isinstance(other, int) and other == 0 else self + other
+
     def __sub__(self, other: object) -> "AbstractOperator":
         """Return the difference of two operators."""
         if not isinstance(other, AbstractOperator):
@@ -149,18 +156,14 @@ class AbstractOperator(AbstractNumerics):
 
     def __mul__(self, factor: PyTree) -> "AbstractOperator":
         """Return the operator times a real number: of Python, NumPy or JAX."""
-        if isinstance(factor, AbstractOperator) or np.ndim(factor) or factor is None:
-            return NotImplemented
-        if np.iscomplexobj(factor):
-            raise TypeError("an operator is multiplied by real numbers only")
-        exact = isinstance(factor, (bool, int))  # one program for 2 and for 2.5
-        return Scaled(self, jnp.asarray(float(factor) if exact else factor))
+        known = as_factor(factor)
+        return NotImplemented if known is None else Scaled(self, known)
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: PyTree) -> "AbstractOperator":
         """Return the operator divided by a real number."""
-        if isinstance(divisor, AbstractOperator) or np.ndim(divisor) or divisor is None:
+        if as_factor(divisor) is None:
             return NotImplemented
         # known under `jit`; the dtype of one of NumPy would be forced on the vectors
         if isinstance(divisor, (int, float, np.generic, np.ndarray)):
@@ -234,9 +237,12 @@ class Product(AbstractOperator):
 
     Attributes:
         factors: The operators.
+        congruent: Whether it is $L^T A L$ with a symmetric operator A, or $L^T L$; it
+            is found where the product is made, as later the factors may be traced.
     """
 
     factors: tuple[AbstractOperator, ...]
+    congruent: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         """Refuse factors of different spaces."""
@@ -249,9 +255,14 @@ class Product(AbstractOperator):
 
     @property
     def symmetric(self) -> bool:
-        """Whether it is known to be symmetric: one factor, besides identities, is."""
-        others = [f for f in self.factors if f.like is not None]
-        return len(others) <= 1 and all(f.symmetric for f in others)
+        """Whether it is known to be symmetric: a congruence, as `D @ A @ D`."""
+        return self.congruent
+
+    @property
+    def positive_semidefinite(self) -> bool:
+        """Whether it is a congruence of an operator that is known to be."""
+        middle = middle_of(self.factors)
+        return self.congruent and (middle is None or middle.positive_semidefinite)
 
     def __repr__(self) -> str:
         """Show the factors."""
@@ -326,75 +337,5 @@ class Scaled(AbstractOperator):
 
 
 @final
-class Restricted(AbstractOperator):
-    """An operator on some entries of the vectors of its space; see `restrict`.
-
-    Attributes:
-        inner: The operator on the whole space.
-        entries: Which entries.
-    """
-
-    inner: AbstractOperator
-    entries: Entries
-
-    @property
-    def like(self) -> Vector:
-        """A vector of the space: these entries of a vector of the whole space."""
-        return self.entries.take(self.inner.like)
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the operator on the whole space is symmetric."""
-        return self.inner.symmetric
-
-    @property
-    def positive_semidefinite(self) -> bool:
-        """Whether the operator on the whole space is known to be."""
-        return self.inner.positive_semidefinite
-
-    def __repr__(self) -> str:
-        """Show the operator and the number of entries."""
-        return f"Restricted({self.inner!r}, n={self.size})"
-
-    @property
-    def on_host(self) -> bool:
-        """Whether a product with the operator runs on the host."""
-        return self.inner.on_host
-
-    def take(self, v: PyTree) -> Vector:
-        """Return these entries of a vector of the whole space.
-
-        Args:
-            v: A vector of the whole space, such as the gradient.
-
-        Returns:
-            A vector of this space.
-
-        Raises:
-            StructureError: If it is not a vector of the whole space.
-        """
-        return self.entries.take(self.inner.vector(v, "R.take(v)"))
-
-    def embed(self, v: PyTree) -> Vector:
-        """Return a vector of the whole space: these entries, and zeros elsewhere.
-
-        Args:
-            v: A vector of this space.
-
-        Returns:
-            A vector of the whole space.
-
-        Raises:
-            StructureError: If it is not a vector of this space.
-        """
-        return self.entries.put(self.vector(v, "R.embed(v)"), self.inner.like)
-
-    def mv(self, v: Vector) -> Vector:
-        """Return these entries of the product, all other entries being zero."""
-        return self.entries.take(self.inner.mv(self.entries.put(v, self.inner.like)))
-
-    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
-        """Return the products with several vectors."""
-        put = lambda v: self.entries.put(v, self.inner.like)
-        products = self.inner.many(jax.vmap(put)(vectors), block_size)
-        return jax.vmap(self.entries.take)(products)
+class Restricted(AbstractRestricted, AbstractOperator):
+    """An operator on some entries of the vectors of its space; see `restrict`."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import RealNumber, Tracer, Vector, describe_tree
 from hotk.sparse import SparseMatrix, diagonal
 
+from ._operator import AbstractOperator
 from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive
 
@@ -45,6 +46,48 @@ class Identity(AbstractSymmetricOperator):
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector: the vector itself."""
         return v
+
+
+@final
+class Symmetric(AbstractSymmetricOperator):
+    """An operator that its user knows to be symmetric, such as a product that commutes.
+
+    Nothing is checked: solvers and factorizations then read one half of the matrix, the
+    mean of it and its transpose.
+
+    Attributes:
+        inner: The operator.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x @ x, jnp.ones(2))
+        >>> A = H @ (H + hotk.Identity())
+        >>> A.symmetric, hotk.linop.Symmetric(A).eigh(1).values.tolist()
+        (False, [6.0])
+    """
+
+    inner: AbstractOperator
+
+    @property
+    def like(self) -> Vector:
+        """A vector of the space: of the operator."""
+        return self.inner.like
+
+    def __repr__(self) -> str:
+        """Show the operator."""
+        return f"Symmetric({self.inner!r})"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether a product runs on the host."""
+        return self.inner.on_host
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+        return self.inner.mv(v)
+
+    def many(self, vectors: PyTree, block_size: int | None = None) -> PyTree:
+        """Return the products with several vectors."""
+        return self.inner.many(vectors, block_size)
 
 
 def _arrays(tree: PyTree) -> Vector:

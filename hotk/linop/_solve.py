@@ -1,7 +1,7 @@
 """Systems with an operator: a solver chosen by definiteness, and factorizations."""
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Literal, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,10 @@ from hotk._core import (
     Tracer,
     Vector,
     WhileLoop,
-    from_host,
     in_trace,
     message,
     names_ours,
-    number_name,
+    not_finite,
 )
 from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
@@ -31,13 +30,12 @@ from ._minres import minres
 from ._solution import Reason, Solution, is_known_as
 from ._sparse import (
     FEW_PRODUCTS,
-    inertia_by_factors,
     is_banded,
     solve_by_factors,
     sparse_if_large,
     sparse_of,
 )
-from ._vectors import check_operator
+from ._vectors import check_symmetric
 
 
 SolveMethod: TypeAlias = Literal["iterative", "sparse"]
@@ -98,7 +96,7 @@ def solve(
         >>> solution.x.round(4).tolist(), bool(solution.definite)
         ([1.0, -1.0], False)
     """
-    check_operator("solve(A, b)", operator)
+    check_symmetric("solve(A, b)", operator)
     options = {"preconditioner": preconditioner, "tol": tol, "max_steps": max_steps}
     iteration = any(a is not None for a in (x0, preconditioner, max_steps))
     if method == "sparse":
@@ -134,7 +132,8 @@ def solve(
     if continued and in_trace():
         return by_cg
     most = 10 * space.dimension(by_cg.x) if max_steps is None else max_steps
-    most = min(most, 2**31 - 1) if isinstance(most, int) else most
+    whole = isinstance(most, (int, np.integer))
+    most = min(int(most), 2**31 - 1) if whole else most
 
     def go_on(by_cg: Solution) -> Solution:
         left = jnp.asarray(most, jnp.int32) - by_cg.iterations
@@ -237,64 +236,6 @@ def _batched(
     return jax.vmap(solve_one, in_axes=(0, None if x0 is None else 0))(b, x0)
 
 
-class Inertia(NamedTuple):
-    """The inertia of a symmetric matrix: the number of eigenvalues of each sign.
-
-    Attributes:
-        positive: The number of positive eigenvalues.
-        zero: The number that are zero up to rounding: at most `n eps` times the largest
-            magnitude.
-        negative: The number of negative eigenvalues.
-    """
-
-    positive: Int[Array, ""]
-    zero: Int[Array, ""]
-    negative: Int[Array, ""]
-
-    def __repr__(self) -> str:
-        """Show the three numbers."""
-        numbers = zip(self._fields, map(number_name, self), strict=True)
-        return f"Inertia({', '.join(f'{name}: {n}' for name, n in numbers)})"
-
-
-def inertia(operator: AbstractLinearMap) -> Inertia:
-    """Count the positive, zero and negative eigenvalues of a symmetric operator.
-
-    It forms the matrix and computes all eigenvalues: `n^2` numbers and about `n^3`
-    operations. Of a sparse matrix of 2000 rows or more it factorizes instead, where
-    that shows them, and counts a pivot of at most `n eps` times the largest as zero.
-    All three counts are zero if the matrix is not finite.
-
-    Args:
-        operator: A symmetric operator.
-
-    Returns:
-        An `Inertia`: the numbers of positive, zero and negative eigenvalues.
-
-    Raises:
-        TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
-
-    Example:
-        >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(3))
-        >>> hotk.linop.inertia(H)
-        Inertia(positive: 1, zero: 1, negative: 1)
-    """
-    counts = inertia_by_factors(operator)
-    if counts is not None:
-        return Inertia(*map(from_host, counts))
-    a = operator.matrix()
-    if _direct.is_on_host(a):
-        return Inertia(*map(from_host, _signs(np, _direct.eigenvalues(a))))
-    return Inertia(*_signs(jnp, jnp.linalg.eigvalsh(a)))
-
-
-def _signs(xp: Any, values: Float[Array | np.ndarray, " n"]) -> tuple[Any, ...]:
-    """Count positive, zero and negative eigenvalues, with NumPy or in a trace."""
-    limit = jnp.finfo(values.dtype).eps * values.size * xp.max(abs(values), initial=0)
-    signs = values > limit, abs(values) <= limit, values < -limit
-    return tuple(xp.sum(sign, dtype=int) for sign in signs)
-
-
 @overload
 def cholesky(
     operator: AbstractLinearMap,
@@ -312,6 +253,7 @@ def cholesky(
 ) -> Factorization: ...
 
 
+@names_ours
 def cholesky(
     operator: AbstractLinearMap,
     damping: RealNumber = 0.0,
@@ -338,7 +280,8 @@ def cholesky(
             positive by more than rounding. Inside of a transformation no error is
             possible, and the factor is NaN.
         TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
-        TypeError: If the operator has no sparse matrix, or is traced.
+        TypeError: If the operator is not known to be symmetric, has no sparse matrix,
+            or is traced.
         ValueError: If there is no such method.
 
     Example:
@@ -346,8 +289,10 @@ def cholesky(
         >>> hotk.linop.cholesky(H, damping=2.0).tolist()[1]
         [0.0, 2.0]
     """
+    call = "cholesky(A)"
+    check_symmetric(call, operator)
     if method == "sparse":
-        matrix = sparse_of("cholesky(A)", operator)
+        matrix = sparse_of(call, operator)
         shift = damping * identity(matrix)
         return (matrix + shift).symmetrized().cholesky()
     if method != "dense":
@@ -366,9 +311,12 @@ def cholesky(
     else:
         shifted = a + jnp.asarray(damping, a.dtype) * jnp.eye(len(a), dtype=a.dtype)
         values = np.asarray(jnp.linalg.eigvalsh(shifted))
-    smallest, largest = float(np.min(values)), float(np.max(values))
+    smallest = float(np.min(values, initial=np.inf))
+    largest = float(np.max(values, initial=-np.inf))
+    if np.isnan(smallest):
+        raise NotPositiveDefiniteError(not_finite(call), smallest)
     limit = float(jnp.finfo(a.dtype).eps) * len(a) * max(abs(smallest), abs(largest))
-    if not smallest > limit:
+    if len(a) and not smallest > limit:
         gradient: Vector = getattr(operator, "gradient", None)
         slope = ""
         if gradient is not None:

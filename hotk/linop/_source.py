@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from hotk._core import StructureError, message, progress
+from hotk._core import StructureError, describe, message, progress
 
 from ._frozen import inputs_of
 from ._processes import Processes
@@ -47,6 +47,11 @@ class Source:
         show: bool,
         processes: Processes | None = None,
     ) -> None:
+        if not (callable(batches) or hasattr(batches, "__iter__")):
+            raise TypeError(
+                f"`over(loss, x, batches)`: `batches` is {describe(batches)}. Give a "
+                "list, a data loader, or a function that returns a new iterator."
+            )
         # an iterator is its own iterator, and empty in the second pass
         if not callable(batches) and iter(batches) is batches:
             raise TypeError(

@@ -4,10 +4,12 @@ from typing import final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hotk._core import StructureError, Tracer, Vector, describe, message
 from hotk.sparse import SparseMatrix
 
+from ._linear_map import AbstractLinearMap
 from ._operator import AbstractOperator
 
 
@@ -84,6 +86,20 @@ class SparseOperator(AbstractOperator):
     def symmetric(self) -> bool:
         """Whether the matrix is symmetric."""
         return self.entries.symmetric
+
+    def is_transpose_of(self, other: AbstractLinearMap) -> bool:
+        """Whether it is known to be the transpose of another operator.
+
+        Args:
+            other: The other one, whose matrix is compared if it is one of this class.
+        """
+        if self.symmetric or not isinstance(other, SparseOperator):
+            return super().is_transpose_of(other)
+        a, b = self.entries, other.entries.T
+        if isinstance(a.values, Tracer) or isinstance(b.values, Tracer):
+            return False
+        same = a.pattern == b.pattern
+        return same and np.array_equal(np.asarray(a.values), np.asarray(b.values))
 
     def sparse_or_none(self, like: Vector) -> SparseMatrix:
         """Return the matrix."""

@@ -1,5 +1,7 @@
 """Which space an operator acts on, and what is known of its numbers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +58,37 @@ def check_operator(call: str, operator: object) -> None:
                 expected="an operator of `hotk`, such as `hotk.HessianOperator(f, x)`",
                 got=describe(operator),
                 fix=_fix(operator),
+            )
+        )
+
+
+def check_symmetric(call: str, operator: Any) -> None:
+    """Refuse what is no operator, or one that is not known to be symmetric.
+
+    All factorizations and eigenvalues pass here: they read one half of a matrix.
+
+    Args:
+        call: The call, for the message.
+        operator: What was given for an operator.
+
+    Raises:
+        TypeError: If it is none, or not known to be symmetric.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x @ x, jnp.ones(2))
+        >>> hotk.linop.check_symmetric("sqrt(A)", H)
+    """
+    check_operator(call, operator)
+    if not operator.symmetric:
+        raise TypeError(
+            message(
+                call,
+                "the operator is not known to be symmetric.",
+                expected="a symmetric operator, `A.symmetric`",
+                got=repr(operator),
+                fix="If it is symmetric, write `hotk.linop.Symmetric(A)`. Congruences "
+                "`D @ H @ D` are known to be. A system with a product is solved with "
+                "one factor after the other.",
             )
         )
 

@@ -182,7 +182,7 @@ def scale_by_levenberg_marquardt(
     }
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     check_system_choice("levenberg_marquardt", system)
-    split = preconditioning("levenberg_marquardt", preconditioner, update_every)
+    split = preconditioning("levenberg_marquardt", preconditioner)
     if preconditioner is not None:
         only_for_iterations("levenberg_marquardt", system, linear_solver)
         system, linear_solver = "parameters", "cg"

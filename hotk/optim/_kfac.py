@@ -119,8 +119,8 @@ def kfac(
     }
     arrays = {key: as_number("kfac", key, value) for key, value in numbers.items()}
     strides = (
-        _stride("factors_fraction", factors_fraction),
-        _stride("model_fraction", model_fraction),
+        round(1 / factors_fraction),
+        round(1 / model_fraction),
     )
     choices = Choices(curvature.options, adaptive, momentum, *strides)
 
@@ -181,12 +181,6 @@ def kfac(
         return treedef.unflatten(steps), made
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _stride(name: str, fraction: float) -> int:
-    if not 0 < fraction <= 1:
-        raise ValueError(f"`kfac(K)`: `{name}` is {fraction}, not in (0, 1].")
-    return round(1 / fraction)
 
 
 def _check_given(

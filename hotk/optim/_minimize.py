@@ -107,8 +107,6 @@ def minimize(
         (True, True)
     """
     call = "minimize(f, x0, transform)"
-    if max_steps < 0:
-        raise ValueError(f"`{call}`: max_steps is {max_steps}.")
     if tol is not None and gtol is not None:
         raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
     tol = gtol if tol is None else tol

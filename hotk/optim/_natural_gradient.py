@@ -140,7 +140,7 @@ def scale_by_natural_gradient(
         key = jax.random.fold_in(start, state.count)
         return SampledFisher(model, loss_of(extra), key, samples)
 
-    split = preconditioning("natural_gradient", preconditioner, update_every)
+    split = preconditioning("natural_gradient", preconditioner)
     if preconditioner is not None:
         only_for_iterations("natural_gradient", system)
         system = "parameters"

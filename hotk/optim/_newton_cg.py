@@ -103,7 +103,7 @@ def scale_by_newton_cg(
         "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
-    split = preconditioning("newton_cg", preconditioner, update_every)
+    split = preconditioning("newton_cg", preconditioner)
     return transformation(
         "newton_cg",
         lambda params, numbers: _first(params, first_preconditioner(*split, params)),

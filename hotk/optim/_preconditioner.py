@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Int
+from jaxtyping import Array, Int
 
 from hotk._core import (
     Point,
@@ -133,19 +133,13 @@ class Known(NamedTuple):
 
 
 def preconditioning(
-    name: str, function: Preconditioner | None, every: ArrayLike
+    name: str, function: Preconditioner | None
 ) -> tuple[Preconditioning | None, tuple[Any, ...]]:
     """Split a preconditioner into what is static and what it captured.
 
     Raises:
         TypeError: If it cannot be called.
-        ValueError: If the number of updates is not positive.
     """
-    # An array, as of `optax.inject_hyperparams`, may be traced.
-    if isinstance(every, (bool, float)) or (isinstance(every, int) and every < 1):
-        raise ValueError(
-            f"`{name}`: update_every is {every!r}, not a positive integer."
-        )
     if function is None:
         return None, ()
     if isinstance(function, AbstractOperator) or not callable(function):

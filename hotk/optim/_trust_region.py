@@ -126,7 +126,7 @@ def scale_by_trust_region(
         )
     check_choice("trust_region", linear_solver, ("auto", "dense", "sparse"))
     exact = subproblem == "exact"
-    split = preconditioning("trust_region", preconditioner, update_every)
+    split = preconditioning("trust_region", preconditioner)
     if preconditioner is not None:
         only_for_iterations("trust_region", subproblem)
     numbers = {

@@ -16,6 +16,7 @@ from hotk._core import (
     OutputError,
     Point,
     check_forward,
+    check_settings,
     function_name,
     inlined_equations,
     is_inexact,
@@ -102,10 +103,7 @@ def can_differentiate(
         >>> [str(mode) for mode in result.modes], result.missing[0][0]
         (['forward over forward'], 'while')
     """
-    if order < 1:
-        raise ValueError(
-            f"`can_differentiate(f, x)`: `order` is {order}, not positive."
-        )
+    check_settings("can_differentiate", order=order)
     moving, static = split_point(x, shapes=True)
     if not jax.tree.leaves(moving):
         raise nothing_inexact("can_differentiate(f, x)", x)

@@ -12,6 +12,7 @@ from hotk._core import (
     Function,
     Held,
     StructureError,
+    describe,
     differs_along,
     function_name,
     held,
@@ -191,6 +192,7 @@ def over_axis(
         StructureError: When called outside of a `shard_map` over the axis, or without
             one of the shared arguments; if one of these differs from one device to
             another and is not marked, or is divided along another axis.
+        TypeError: If `f` is no function.
         ValueError: If `reduction` is something else, or no axis is given.
 
     Example:
@@ -210,6 +212,9 @@ def over_axis(
         Shoeybi et al. (2019). Megatron-LM. arXiv:1909.08053, section 3: the two
         conjugate operators f and g.
     """
+    if not callable(f):
+        what = describe(f)
+        raise TypeError(f"`over_axis(f, axis_name)`: `f` is {what}, no function.")
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     positions = (shared,) if isinstance(shared, int) else tuple(shared)
     if reduction not in ("mean", "sum") or not axes:

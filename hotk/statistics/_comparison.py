@@ -109,7 +109,7 @@ def warn_of_mismatch(
             fix=fix,
         ),
         CurvatureMismatchWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from hotk._core import NotPositiveDefiniteError, Scalar, Tracer, Vector, message
+from hotk._core import (
+    NotPositiveDefiniteError,
+    Scalar,
+    Tracer,
+    Vector,
+    message,
+    not_finite,
+)
 from hotk.linop import space
 
 from ._names import direction_name, name_of
@@ -70,9 +77,7 @@ def refuse_indefinite(
     of the parameters must not decide whether there is a covariance.
     """
     if not np.all(np.isfinite(a)):
-        raise NotPositiveDefiniteError(
-            f"`{call}`: the Hessian is not finite at this point.", float("nan")
-        )
+        raise NotPositiveDefiniteError(not_finite(call), float("nan"))
     diagonal = np.abs(np.diagonal(a))
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     scaled = a / np.outer(scale, scale)

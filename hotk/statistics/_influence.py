@@ -22,6 +22,7 @@ from hotk._core import (
     Where,
     describe_tree,
     message,
+    names_ours,
     split_point,
 )
 from hotk.estimate import Estimate
@@ -44,6 +45,7 @@ _HINT = (
 _DENSE = 2048
 
 
+@names_ours
 def influence(
     losses: Function,
     x: Point,

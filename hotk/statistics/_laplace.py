@@ -17,6 +17,7 @@ from hotk._core import (
     Where,
     describe_tree,
     message,
+    names_ours,
     selection,
     split_point,
 )
@@ -38,6 +39,7 @@ _HINT = (
 )
 
 
+@names_ours
 def laplace_approximation(
     potential: Function,
     mode: Point,
@@ -180,7 +182,7 @@ def laplace_approximation(
         f"{name} ({form})",
     )
     if not isinstance(fit.largest_shift, Tracer) and not bool(fit.stationary):
-        warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 2)
+        warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 3)
     return fit
 
 

@@ -20,6 +20,7 @@ from hotk._core import (
     Vector,
     describe,
     message,
+    names_ours,
     split_point,
 )
 from hotk.first import value_and_jacobian
@@ -128,6 +129,7 @@ class NormalApproximation(AbstractReport):
 
     # ----- What follows
 
+    @names_ours
     def sample(self, key: RandomKey, shape: int | tuple[int, ...] = ()) -> Vector:
         """Draw parameters.
 
@@ -144,7 +146,9 @@ class NormalApproximation(AbstractReport):
             >>> fit.sample(jax.random.key(0), 1000).shape
             (1000, 2)
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = tuple(np.atleast_1d(shape).tolist())
+        if not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise ValueError(f"`sample(key, shape)`: shape {shape} has no draws.")
         covariance = self.covariance_operator
         dtype = space.wide(covariance.dtype)
         count = math.prod(shape)
@@ -154,6 +158,7 @@ class NormalApproximation(AbstractReport):
         moved = lambda a, b: (a[None] + b).reshape(*shape, *a.shape)
         return jax.tree.map(moved, self._parameters, drawn)
 
+    @names_ours
     def interval(
         self,
         function: Function | None = None,
@@ -213,6 +218,7 @@ class NormalApproximation(AbstractReport):
         rows = jnp.concatenate(flat)
         return jnp.matmul(rows, rows.T, precision="highest")
 
+    @names_ours
     def predict(
         self,
         model: Function,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import DtypeError, StructureError, Vector, describe_tree, message
-from hotk.linop import AbstractOperator, space
+from hotk.linop import AbstractOperator, check_symmetric, space
 
 from ._covariance import AbstractCovariance, standard_errors
 
@@ -64,7 +64,8 @@ def refuse_complex(call: str, parameters: Vector, what: str = "parameters") -> N
 
 
 def check_space(call: str, operator: AbstractOperator, parameters: Vector) -> None:
-    """Refuse an operator that does not act on the parameters."""
+    """Refuse what is no symmetric operator, or one that acts on other vectors."""
+    check_symmetric(call, operator)
     like = operator.like
     shape_of = lambda tree: [(a.shape, a.dtype) for a in jax.tree.leaves(tree)]
     same = jax.tree.structure(like) == jax.tree.structure(parameters)

@@ -14,6 +14,7 @@ from hotk._core import (
     RealNumber,
     Tracer,
     Where,
+    names_ours,
     selection,
     split_point,
 )
@@ -38,6 +39,7 @@ _FAR, _ENDLESS = 1e2, 1e6
 _NO_MORE = 1e-4
 
 
+@names_ours
 def profile_intervals(
     potential: Function,
     mode: Point,

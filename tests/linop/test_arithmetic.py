@@ -115,8 +115,11 @@ def test_a_product_is_not_known_to_be_symmetric_and_solvers_refuse_it():
 
 def test_what_is_symmetric_is_known():
     symmetric = [H, -H, 2 * H, H + G, DIAGONAL, EYE, EYE @ H, H @ (2 * EYE), EYE @ EYE]
+    symmetric += [H @ H, H @ G @ H, -(H @ DIAGONAL @ H)]
     assert all(operator.symmetric for operator in symmetric)
-    assert not any(o.symmetric for o in (H @ H, 2 * (H @ G), H + H @ G, H @ DIAGONAL))
+    assert not any(
+        o.symmetric for o in (H @ G @ G, 2 * (H @ G), H + H @ G, H @ DIAGONAL)
+    )
 
 
 @pytest.mark.usefixtures("as_user")
@@ -175,3 +178,10 @@ def test_identity_alone_has_no_size():
         ):
             with pytest.raises(TypeError, match="identities alone"):
                 ask(operator)
+
+
+def test_a_sum_of_python_is_the_sum():
+    close(sum([H, G, H]).matrix(), 2 * H.matrix() + G.matrix())
+    for other in (1, 2.0, np.ones(3)):
+        with pytest.raises(TypeError, match="terms of a sum are operators"):
+            other + H

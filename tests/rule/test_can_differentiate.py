@@ -69,5 +69,5 @@ def test_trees_integers_and_further_arguments():
 
 
 def test_an_order_must_be_positive(as_user):
-    with pytest.raises(ValueError, match="not positive"):
+    with pytest.raises(ValueError, match="not a positive"):
         hotk.can_differentiate(jnp.sin, 1.0, order=0)
