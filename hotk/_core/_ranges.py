@@ -26,7 +26,7 @@ class Range(NamedTuple):
     """
 
     text: str
-    holds: Callable[[float], bool]
+    holds: Callable[[Any], bool]
     whole: bool = False
 
     def check(self, call: str, keyword: str, value: Any) -> None:
@@ -40,16 +40,15 @@ class Range(NamedTuple):
         """
         if isinstance(value, (jax.Array, np.ndarray)) and np.shape(value) == ():
             value = value if isinstance(value, Tracer) else np.asarray(value)[()]
+        wrong = isinstance(value, (str, bytes, complex, np.complexfloating))
         if isinstance(value, (int, float, np.bool_, np.integer, np.floating)):
             # a flag is an integer in Python, and a mistake
             flag = isinstance(value, (bool, np.bool_))
             integer = isinstance(value, (int, np.integer))
             wrong = flag or (self.whole and not integer)
-        elif isinstance(value, (str, bytes, complex, np.complexfloating)):
-            wrong = True
-        else:
+        elif not wrong:
             return
-        if wrong or not self.holds(float(value)):
+        if wrong or not self.holds(value):
             raise (TypeError if wrong else ValueError)(
                 f"`{call}`: `{keyword}` is {value!r}, not {self.text}."
             )

@@ -243,6 +243,9 @@ def spectrum(
     the space has no more than `steps` dimensions (and no more than 128, outside of
     transformations) it is exact: the eigenvalues of the matrix, from `n` products.
 
+    Derivatives, in both modes, are those of the estimate with its random vectors held
+    fixed. Reverse mode keeps the basis of each step, for a block of vectors at once.
+
     Args:
         operator: A symmetric operator.
         key: A random key.

@@ -196,8 +196,7 @@ def steihaug(
 
 
 def _chosen(inputs: tuple[PyTree, ...]) -> Callable[..., Solution]:
-    operator, *others = inputs
-    better = not operator.on_host and is_better_flat(operator, *others)
+    better = not inputs[0].on_host and is_better_flat(*inputs)
     return _run_flat if better else iterate
 
 
@@ -296,9 +295,8 @@ def after_product(
     pap, length, image = space.settled(p, *sums)
     finite = jnp.isfinite(pap)
     # of a singular operator rounding leaves a curvature, and a step without end
-    positive = (pap > s.largest * length / system.growth) & (
-        rz * image <= pap * jnp.sqrt(s.limit)
-    )
+    enough = pap > s.largest * length / system.growth
+    positive = enough & (rz * image <= pap * jnp.sqrt(s.limit))
     pap = jnp.where(positive, pap, jnp.minimum(pap, 0))
     rayleigh = pap / length
     alpha = jnp.where(positive & finite, rz / jnp.where(positive, pap, 1), 0)

@@ -112,6 +112,7 @@ def _run(
     apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     options = x0 is not None, True
     cg, system, unit = _cg.initial(b, x0, limits, None, M is None)
+    of_minres, of_system, _ = _minres.initial(system.b, None, limits, like)
     if x0 is None:
         cg = _cg.begin(cg, apply_m(cg.r), system, *options)
 
@@ -128,7 +129,8 @@ def _run(
         return State(new._replace(phase=phase), s.minres, goes_on)
 
     def smaller(s: State) -> _minres.System:
-        return _minres.System(system.b, system.target, system.max_steps - s.cg.steps)
+        left = system.max_steps - s.cg.steps
+        return of_system._replace(b=system.b, target=system.target, max_steps=left)
 
     def minres_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
         moved, move = _minres.after_product(_as_minres(s), image, smaller(s))
@@ -155,7 +157,6 @@ def _run(
         s = _if(by_cg, lambda s: cg_turned(s, z, move), s)
         return _if(~by_cg, lambda s: minres_turned(s, z, move), s)
 
-    of_minres, *_ = _minres.initial(system.b, None, limits)
     start = State(cg, _without_shared(of_minres), jnp.zeros((), bool))
     s = while_loop(lambda s: s.cg.phase != DONE, body, start)
     steps = s.cg.steps + s.minres.steps

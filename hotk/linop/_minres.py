@@ -36,11 +36,13 @@ class System(NamedTuple):
         b: The right-hand side.
         target: The square of the norm that the residual is to be below.
         max_steps: The largest number of steps.
+        rounding: The precision of a product: that of the leaf with the most digits.
     """
 
     b: Vector
     target: Scalar
     max_steps: Int[Array, ""]
+    rounding: Scalar
 
 
 class State(NamedTuple):
@@ -166,7 +168,7 @@ def iterate(
     # Without a preconditioner its product is the vector: `None` stands for that.
     apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     has_start = x0 is not None
-    state, system, unit = initial(b, x0, limits)
+    state, system, unit = initial(b, x0, limits, like)
     if not has_start:
         state = begin(state, apply_m(state.r2), system)
 
@@ -181,7 +183,7 @@ def iterate(
 
 @jitted
 def initial(
-    b: Vector, x0: Vector | None, limits: Limits
+    b: Vector, x0: Vector | None, limits: Limits, like: Vector
 ) -> tuple[State, System, Scalar]:
     dtype = space.scalar_dtype(b)
     unit = space.power_of_size(b)
@@ -215,7 +217,10 @@ def initial(
         phase=jnp.asarray(START, jnp.int32),
         reason=Reason.most_steps,
     )
-    return state, System(b, limits.tol**2 * square, limits.max_steps), unit
+    precisions = [float(jnp.finfo(a.dtype).eps) for a in jax.tree.leaves(like)]
+    target = limits.tol**2 * square
+    rounding = min(precisions, default=0.0) * one
+    return state, System(b, target, limits.max_steps, rounding), unit
 
 
 class Move(NamedTuple):
@@ -255,6 +260,7 @@ def begin(s: State, z: Vector | None, system: System) -> State:
     reason = Reason.where(square > 0, Reason.most_steps, Reason.preconditioner)
     reason = Reason.where(size <= system.target, Reason.converged, reason)
     return s._replace(
+        score=jnp.sqrt(size),
         r=s.r2,
         r1=s.r2,
         v=space.choose(goes_on, space.times(1 / beta, z), s.x),
@@ -306,13 +312,17 @@ def next_direction(
     singular = root <= nothing * largest
     # the residual, and what rounding makes of it: that of a singular system grows
     (far,) = space.settled(x, space.scaled_norm(x))
-    score = jnp.sqrt(size) + eps * largest * far
+    lost = system.rounding * largest * far
+    score = jnp.sqrt(size) + lost
+    # in half precision no step is left then that makes the residual smaller
+    stalls = (system.rounding > eps) & (score <= 2 * lost)
     better = step & finite & ~singular & (score < s.score)
     lower = step & (move.rayleigh < s.curvature)
     reasons = (
         (~finite, Reason.not_finite),
         (small, Reason.converged),
         (singular, Reason.least_squares),
+        (stalls, Reason.stagnated),
         (square < 0, Reason.preconditioner),
         (new_beta <= eps * largest, Reason.least_squares),
         (steps >= system.max_steps, Reason.most_steps),

@@ -193,6 +193,7 @@ def over_axis(
         StructureError: When called outside of a `shard_map` over the axis, or without
             one of the shared arguments; if one of these differs from one device to
             another and is not marked, or is divided along another axis.
+        TypeError: If `f` is no function.
         ValueError: If `reduction` is something else, or no axis is given.
 
     Example:

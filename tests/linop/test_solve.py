@@ -434,7 +434,7 @@ def test_no_more_products_are_counted_than_were_allowed(most):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_singular_system_without_a_solution_does_not_blow_up(seed):
-    """Eigenvalues 0, 0, 3, 4, 5, and a right-hand side with a part in the null space."""
+    """Eigenvalues 0, 0, 3, 4, 5; the right-hand side has a part in the null space."""
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     a, b = turn @ np.diag([0, 0, 3.0, 4.0, 5.0]) @ turn.T, rng.normal(size=5)
@@ -447,3 +447,25 @@ def test_a_singular_system_without_a_solution_does_not_blow_up(seed):
     by_cg = hotk.linop.cg(H, b)
     assert int(by_cg.reason == Reason.negative_curvature)
     assert int(by_cg.iterations) <= 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_half_precision_it_stops_where_rounding_is_all_that_is_left(seed):
+    """An indefinite Hessian in bfloat16, whose products have two or three digits."""
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(10 * seed + i), shape)
+    half = lambda a: (0.3 * a).astype(jnp.bfloat16)
+    p = {"a": half(draw(0, 6, 6)), "b": half(draw(1, 6, 2))}
+    x, y = draw(2, 32, 6).astype(jnp.bfloat16), draw(3, 32, 2).astype(jnp.bfloat16)
+
+    def f(p):
+        return jnp.mean((jnp.tanh(x @ p["a"]) @ p["b"] - y).astype(jnp.float32) ** 2)
+
+    H = hotk.HessianOperator(f, p)
+    b = H.gradient
+    for found in (minres(H, b), H.solve(b)):
+        assert int(found.iterations) <= 4 * H.size
+        length = jnp.linalg.norm(H.flat(b).astype(jnp.float32))
+        assert float(found.residual) < float(length)
+    image = H.flat(H @ found.x).astype(jnp.float32)
+    size = jnp.linalg.norm(image - H.flat(b).astype(jnp.float32))
+    assert float(size) < 1.2 * float(length)
