@@ -74,8 +74,8 @@ def impossible(loss: Any, low: float, high: float) -> ValueError:
             "some targets are impossible.",
             expected=f"numbers from {low:g} to {high:g}",
             got=f"{np.min(loss.targets)} to {np.max(loss.targets)}",
-            fix="Classes count from 0. To leave out an example, give it the weight zero "
-            "by `example_weights=`.",
+            fix="Classes count from 0. To leave out an example, give it the weight "
+            "zero, by `example_weights=`.",
         )
     )
 
