@@ -23,7 +23,7 @@ class HuberLoss(AbstractLoss):
         targets: As many numbers as outputs.
         delta: Where the linear part begins, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.HuberLoss(jnp.array([0.0, 0.0]), delta=1.0)

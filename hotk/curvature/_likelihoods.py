@@ -30,7 +30,7 @@ class GammaLoss(AbstractLikelihood):
         targets: Positive numbers, as many as outputs.
         shape: The shape $\alpha$, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.GammaLoss(jnp.array([1.0, 2.0]), reduction="sum")
@@ -86,7 +86,7 @@ class NegativeBinomialLoss(AbstractLikelihood):
         targets: Counts, as many as outputs.
         size: The size r, a positive number; the Poisson loss is its limit for large r.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> counts = jnp.array([0.0, 3.0])
@@ -151,7 +151,7 @@ class StudentTLoss(AbstractLikelihood):
         degrees: The degrees of freedom $\nu$, a positive number.
         scale: The scale s, a positive number.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.StudentTLoss(jnp.zeros(2), degrees=3.0)
@@ -213,7 +213,7 @@ class OrdinalCrossEntropy(AbstractLikelihood):
         targets: Classes 0 to K - 1, as many as scores.
         thresholds: The K - 1 thresholds, ascending.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> classes, thresholds = jnp.array([0, 2]), jnp.array([-1.0, 1.0])

@@ -41,13 +41,13 @@ class AbstractLoss(eqx.Module):
         support: The smallest and the largest target, of any numbers unless a class says
             so. Others are refused where a loss is made, if their values are known
             there.
-        weights: A number that is not negative, or a truth value, for each example;
-            by keyword. Targets of weight zero do not count, and are finite.
+        example_weights: A number that is not negative, or a truth value, for each
+            example; by keyword. Targets of weight zero do not count, and are finite.
     """
 
     targets: eqx.AbstractVar[Targets]
     reduction: eqx.AbstractVar[Literal["mean", "sum"]]
-    weights: Float[Array, " N"] | None = eqx.field(
+    example_weights: Float[Array, " N"] | None = eqx.field(
         default=None, kw_only=True, converter=as_weights
     )
     convex = False
@@ -57,13 +57,16 @@ class AbstractLoss(eqx.Module):
         """Refuse another reduction, weights of another shape, impossible targets."""
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"`reduction` is {self.reduction!r}, not 'mean' or 'sum'.")
-        if self.weights is not None and self.weights.shape != self.targets.shape[:1]:
+        if (
+            self.example_weights is not None
+            and self.example_weights.shape != self.targets.shape[:1]
+        ):
             raise StructureError(
                 message(
-                    f"{type(self).__name__}(targets, weights=)",
+                    f"{type(self).__name__}(targets, example_weights=)",
                     "there is not one weight for each example.",
                     expected=f"weights of shape {self.targets.shape[:1]}",
-                    got=str(self.weights.shape),
+                    got=str(self.example_weights.shape),
                     fix="The first axis of the targets counts the examples.",
                 )
             )
@@ -77,7 +80,7 @@ class AbstractLoss(eqx.Module):
             z: The outputs, examples first.
         """
         each = self.each(z)  # first, as it refuses outputs of another shape
-        if self.weights is None:
+        if self.example_weights is None:
             return self.factor(z) * jnp.sum(each)
         return jnp.sum(self.factor(each) * each)
 
@@ -94,8 +97,8 @@ class AbstractLoss(eqx.Module):
             OutputError: If they are complex.
         """
         refuse_complex(self, z)
-        if self.weights is not None:
-            w = self.weights.astype(jnp.finfo(z.dtype).dtype)
+        if self.example_weights is not None:
+            w = self.example_weights.astype(jnp.finfo(z.dtype).dtype)
             w = w if self.reduction == "sum" else w / jnp.sum(w)
             return w.reshape(-1, *(1 for _ in z.shape[1:]))
         if self.reduction == "sum":
@@ -154,7 +157,7 @@ class AbstractLikelihood(AbstractLoss):
         natural: Whether the outputs are natural parameters: the Hessian of the loss
             does not depend on the targets then, and is its own expectation. `False`
             unless a class says so.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
     """
 
     natural = False
@@ -201,7 +204,7 @@ class SquaredError(AbstractLikelihood):
     Attributes:
         targets: As many numbers as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SquaredError(jnp.array([1.0, 2.0]))
@@ -244,7 +247,7 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     Attributes:
         targets: Integers without the last axis of the logits, or probabilities.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SoftmaxCrossEntropy(jnp.array([0, 1]))
@@ -270,8 +273,10 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
                 raise other_shape(self, str(z.shape[:-1]), targets)
             classes = z.shape[-1]
             outside = (targets < 0) | (targets >= classes)
-            if self.weights is not None:  # targets of weight zero do not count
-                outside &= (self.weights != 0).reshape(-1, *(1,) * (targets.ndim - 1))
+            if self.example_weights is not None:  # targets of weight zero do not count
+                outside &= (self.example_weights != 0).reshape(
+                    -1, *(1,) * (targets.ndim - 1)
+                )
             if not isinstance(outside, Tracer) and outside.any():
                 raise impossible(self, 0, classes - 1)
             y = jax.nn.one_hot(targets, classes, dtype=z.dtype)
@@ -310,7 +315,7 @@ class SigmoidCrossEntropy(AbstractLikelihood):
     Attributes:
         targets: 0 and 1, or probabilities; as many as logits.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.SigmoidCrossEntropy(jnp.array([0.0, 1.0]))
@@ -351,7 +356,7 @@ class PoissonLoss(AbstractLikelihood):
     Attributes:
         targets: Counts, as many as outputs.
         reduction: `"mean"` or `"sum"` over the examples.
-        weights: A weight for each example, or none; see `AbstractLoss`.
+        example_weights: A weight for each example, or none; see `AbstractLoss`.
 
     Example:
         >>> loss = hotk.curvature.PoissonLoss(jnp.array([0.0, 3.0]), reduction="sum")

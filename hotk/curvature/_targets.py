@@ -74,8 +74,8 @@ def impossible(loss: Any, low: float, high: float) -> ValueError:
             "some targets are impossible.",
             expected=f"numbers from {low:g} to {high:g}",
             got=f"{np.min(loss.targets)} to {np.max(loss.targets)}",
-            fix="Classes count from 0. Leave out an example by `weights=`, with the "
-            "weight zero.",
+            fix="Classes count from 0. To leave out an example, give it the weight "
+            "zero, by `example_weights=`.",
         )
     )
 
@@ -105,7 +105,11 @@ def as_weights(values: jax.typing.ArrayLike | None) -> Float[Array, " N"] | None
 
 def in_support(loss: Any) -> bool:
     """Whether the targets lie in the support, where they and the weights are known."""
-    arrays = (loss.targets,) if loss.weights is None else (loss.targets, loss.weights)
+    arrays = (
+        (loss.targets,)
+        if loss.example_weights is None
+        else (loss.targets, loss.example_weights)
+    )
     for a in arrays:
         if isinstance(a, Tracer) or not getattr(a, "is_fully_addressable", True):
             return True

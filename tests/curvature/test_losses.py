@@ -337,7 +337,7 @@ def test_a_weight_counts_an_example_as_often(name, reduction):
     kind, targets, _ = LOSSES[name]
     rows = np.repeat(np.arange(len(z)), WEIGHTS.astype(int))
     repeated = kind(np.asarray(targets)[rows], reduction=reduction)
-    loss = kind(targets, reduction=reduction, weights=WEIGHTS)
+    loss = kind(targets, reduction=reduction, example_weights=WEIGHTS)
     close(loss(Z), repeated(Z[rows]))
     by_row = lambda a: jnp.zeros_like(Z).at[rows].add(a)
     close(loss.gradient(Z), by_row(repeated.gradient(Z[rows])))
@@ -354,14 +354,14 @@ def test_matrices_of_weighted_examples_by_hand(kind, given):
     blocks = [np.diag(q) - np.outer(q, q) for q in probabilities(outputs())]
     share = given / given.sum()
     expected = sandwich(share[:, None, None] * np.stack(blocks))
-    loss = SoftmaxCrossEntropy(CLASSES, weights=given)
+    loss = SoftmaxCrossEntropy(CLASSES, example_weights=given)
     close(kind(net, loss, W).matrix(), jnp.asarray(expected).reshape(12, 12))
 
 
 def test_the_empirical_fisher_of_weighted_examples_by_hand():
     errors = outputs() - np.asarray(NUMBERS)
     blocks = np.einsum("n,ni,nj->nij", WEIGHTS / WEIGHTS.sum(), errors, errors)
-    loss = SquaredError(NUMBERS, weights=WEIGHTS)
+    loss = SquaredError(NUMBERS, example_weights=WEIGHTS)
     found = hotk.EmpiricalFisherOperator(net, loss, W).matrix()
     close(found, jnp.asarray(sandwich(blocks)).reshape(12, 12))
 
@@ -369,7 +369,7 @@ def test_the_empirical_fisher_of_weighted_examples_by_hand():
 @pytest.mark.parametrize("kind", ["fisher", "empirical", "sampled", "squares"])
 def test_rows_of_weighted_examples_are_those_of_the_matrix(kind):
     model = hotk.curvature.PerExample(lambda w, x: jnp.tanh(x @ w), X)
-    loss = SquaredError(NUMBERS, weights=WEIGHTS)
+    loss = SquaredError(NUMBERS, example_weights=WEIGHTS)
     f = {
         "fisher": hotk.curvature.Fisher(model, loss),
         "empirical": hotk.curvature.EmpiricalFisher(model, loss),
@@ -386,12 +386,14 @@ def test_rows_of_weighted_examples_are_those_of_the_matrix(kind):
 def test_targets_of_weight_zero_do_not_count():
     kept, ignored = jnp.array([0, 2]), jnp.array([0, -100, 2])
     z = jnp.array([[1.0, 2.0, 0.5], [3.0, 1.0, 0.0], [0.3, 0.1, 0.7]])
-    loss = SoftmaxCrossEntropy(ignored, weights=ignored >= 0)
+    loss = SoftmaxCrossEntropy(ignored, example_weights=ignored >= 0)
     expected = SoftmaxCrossEntropy(kept)(z[jnp.array([0, 2])])
     close(loss(z), expected)
     close(hotk.hvp(loss, z, z)[1], jnp.zeros(3))
     close(
-        jax.jit(lambda y, z: SoftmaxCrossEntropy(y, weights=y >= 0)(z))(ignored, z),
+        jax.jit(lambda y, z: SoftmaxCrossEntropy(y, example_weights=y >= 0)(z))(
+            ignored, z
+        ),
         expected,
     )
 
@@ -415,9 +417,11 @@ def test_impossible_targets_are_refused(kind, targets, expected, as_user):
     for given in (np.array(targets), jnp.array(targets)):
         with pytest.raises(ValueError, match=expected):
             kind(given)
-    with pytest.raises(ValueError, match="weights="):  # the other ones are left out
-        kind(np.array(targets), weights=np.ones(len(targets)))
-    kind(np.array(targets), weights=np.zeros(len(targets)))
+    with pytest.raises(
+        ValueError, match="example_weights="
+    ):  # the other ones are left out
+        kind(np.array(targets), example_weights=np.ones(len(targets)))
+    kind(np.array(targets), example_weights=np.zeros(len(targets)))
 
 
 def test_a_class_beyond_the_logits_is_refused_or_nan(as_user):
@@ -432,4 +436,4 @@ def test_a_class_beyond_the_logits_is_refused_or_nan(as_user):
 
 def test_there_is_one_weight_for_each_example(as_user):
     with pytest.raises(hotk.StructureError, match="one weight for each example"):
-        SquaredError(NUMBERS, weights=np.ones(2))
+        SquaredError(NUMBERS, example_weights=np.ones(2))

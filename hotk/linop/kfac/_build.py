@@ -137,7 +137,7 @@ def blocks_of(
         loss, z, options.estimate, key, options.samples
     )
     seen = signals(perturbed, rows.arrays, list(sites.values()), vectors)
-    w = loss.weights
+    w = loss.example_weights
     share = None if w is None else w / jnp.mean(w)
     blocks = [_of_group(group, seen, names, options, share) for group in groups]
     run_one = lambda leaves, row: of_leaves(leaves, rows.one(row))[0]

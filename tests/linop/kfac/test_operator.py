@@ -359,7 +359,7 @@ def test_a_weight_counts_an_example_as_often(approximation, estimate, reduction)
     options = {"approximation": approximation, "estimate": estimate}
 
     def matrix(y, x, weights=None):
-        loss = SoftmaxCrossEntropy(y, reduction=reduction, weights=weights)
+        loss = SoftmaxCrossEntropy(y, reduction=reduction, example_weights=weights)
         with jax.numpy_rank_promotion("allow"):
             return hotk.KFACOperator(model, loss, P, x, **options).matrix()
 
@@ -368,7 +368,7 @@ def test_a_weight_counts_an_example_as_often(approximation, estimate, reduction)
 
 def test_sampled_factors_of_weighted_examples_by_hand():
     weights, x, w = np.array([2.0, 0.0, 1.0, 1.0]), ROWS[:, :2], normal(3, 2, 1)
-    loss = SquaredError(jnp.zeros((4, 1)), reduction="sum", weights=weights)
+    loss = SquaredError(jnp.zeros((4, 1)), reduction="sum", example_weights=weights)
     key = jax.random.key(0)
     found = hotk.KFACOperator(linear, loss, w, x, estimate="sampled", key=key)
     [k] = jax.random.split(key, 1)
