@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, message
+from hotk._core import RealNumber, Scalar, Vector
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
@@ -73,14 +73,8 @@ class AbstractNumerics(AbstractLinearMap):
             TypeError: Always.
         """
         raise TypeError(
-            message(
-                f"np.asarray({type(self).__name__})",
-                "an operator is no array.",
-                expected="an array",
-                got=repr(self),
-                fix="Write `H.matrix()` for the matrix, `hotk.interop.as_scipy(H)` for "
-                "a function of SciPy.",
-            )
+            f"`np.asarray({type(self).__name__})`: an operator is no array. Write "
+            "`H.matrix()`; for a function of SciPy `hotk.interop.as_scipy(H)`."
         )
 
     @property
