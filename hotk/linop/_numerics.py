@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, message, names_ours
+from hotk._core import RealNumber, Scalar, Vector, names_ours
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
@@ -75,14 +75,8 @@ class AbstractNumerics(AbstractLinearMap):
             TypeError: Always.
         """
         raise TypeError(
-            message(
-                f"np.asarray({type(self).__name__})",
-                "an operator is no array.",
-                expected="an array",
-                got=repr(self),
-                fix="Write `H.matrix()` for the matrix, `hotk.interop.as_scipy(H)` for "
-                "a function of SciPy.",
-            )
+            f"`np.asarray({type(self).__name__})`: an operator is no array. Write "
+            "`H.matrix()`; for a function of SciPy `hotk.interop.as_scipy(H)`."
         )
 
     @property

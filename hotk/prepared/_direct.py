@@ -14,7 +14,6 @@ from hotk._core import (
     function_place,
     hides_frames,
     in_trace,
-    message,
 )
 from hotk.capture import CHANGED, KEEPS, Closure, Opaque, StaticArrays, Walk, is_static
 
@@ -81,13 +80,8 @@ def call_slowly(
         if "No constant handler" not in str(error):
             raise
         raise ModeError(
-            message(
-                options.definition.call(),
-                f"`{function_name(f)}`{function_place(f)} cannot be compiled.",
-                expected="a program of arrays",
-                got="one with a tracer, which a derivative rule inside it captures",
-                fix=rule_fix(""),
-            )
+            f"`{options.definition.call()}`: `{function_name(f)}`{function_place(f)} "
+            f"cannot be compiled. {rule_fix('')}"
         ) from error
 
 

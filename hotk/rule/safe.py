@@ -119,7 +119,8 @@ def radial(
 
     Example:
         >>> matern = lambda r: (1 + r) * jnp.exp(-r)
-        >>> hotk.hessian(lambda x: hotk.safe.radial(x, matern), jnp.zeros(2)).tolist()
+        >>> f = lambda x: hotk.safe.radial(x, matern)
+        >>> hotk.hessian(f, jnp.zeros(2)).round(4).tolist()
         [[-1.0, 0.0], [0.0, -1.0]]
     """
     x = _floating(x, "radial")

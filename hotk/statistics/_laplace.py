@@ -152,15 +152,9 @@ def laplace_approximation(
     numbers, tree = jax.tree.flatten(prior_precision)
     if tree.num_nodes > 1 or any(map(np.ndim, numbers)):
         raise TypeError(
-            message(
-                _CALL,
-                "`prior_precision` is one number.",
-                expected="a positive number",
-                got=describe_tree(prior_precision),
-                fix="For one of each layer or entry add it to the curvature: "
-                "`curvature=GGN + hotk.Diagonal(tree)`, with a tree like the mode and "
-                '`form="full"`.',
-            )
+            f"`{_CALL}`: `prior_precision` is one number, not "
+            f"{describe_tree(prior_precision)}. For one of each layer or entry write "
+            '`curvature=GGN + hotk.Diagonal(tree)` with `form="full"`.'
         )
     selected = selection(_CALL, mode, where)
     parameters = jax.tree.map(jnp.asarray, split_point(mode, selected)[0])
