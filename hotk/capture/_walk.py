@@ -17,7 +17,8 @@ from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
 
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # Why a callable is opaque that was seen to write, or that keeps what it computes: it is
 # run so that what does not depend on the point is computed at once, and is no tracer.
