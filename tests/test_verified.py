@@ -147,6 +147,7 @@ def damped():
 SOLVERS = {
     "cg": lambda: hotk.linop.cg(damped(), point()),
     "minres": lambda: hotk.linop.minres(damped(), point()),
+    "steihaug": lambda: hotk.linop.steihaug(damped(), point(), 0.1),
     "solve": lambda: damped().solve(point()),
     "eigh": lambda: damped().eigh(2),
     "eigh, by Lanczos": lambda: hotk.HessianOperator(banded, jnp.ones(300)).eigh(2),

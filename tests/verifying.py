@@ -14,7 +14,7 @@ import pytest
 
 
 _WORDS = re.compile(
-    r"\b(tick|__next__|next|cache_info|weakref|getrefcount|perf_counter|tracemalloc|"
+    r"\b(tick|__next__|next|walks|cache_info|weakref|getrefcount|perf_counter|tracemalloc|"
     r"monkeypatch|planted|subprocess|no_leaks)\b"
 )
 
