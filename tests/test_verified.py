@@ -147,6 +147,7 @@ def damped():
 SOLVERS = {
     "cg": lambda: hotk.linop.cg(damped(), point()),
     "minres": lambda: hotk.linop.minres(damped(), point()),
+    "steihaug": lambda: hotk.linop.steihaug(damped(), point(), 0.1),
     "solve": lambda: damped().solve(point()),
     "eigh": lambda: damped().eigh(2),
     "eigh, by Lanczos": lambda: hotk.HessianOperator(banded, jnp.ones(300)).eigh(2),
@@ -199,6 +200,15 @@ def test_a_loop_has_forward_derivatives_alone():
         hotk.hessian(loop, jnp.ones(3))
     assert not report.reasons
     assert report.programs == 3
+
+
+def test_a_mapped_loop_is_run_as_one():
+    """Its condition is an array: each of the loops has an end of its own."""
+    grow = lambda s: (s[0] * 1.1, s[1] + s[0])
+    one = lambda x: jax.lax.while_loop(lambda s: s[1] < 3, grow, (x, x))[1]
+    with hotk.testing.verified() as report:
+        hotk.jvp(jax.vmap(one), jnp.arange(1.0, 4.0) / 5, jnp.ones(3))
+    assert report.counts["jvp"] == {"by derivatives": 1, "by operations": 1}
 
 
 def test_a_prepared_operator_is_checked_once():

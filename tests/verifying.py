@@ -6,15 +6,18 @@ call takes or at hotk's own counters. Most are told by the words in their source
 are marked `counts`. What `tests/counting.py` counts is counted without the checks.
 """
 
+import functools
 import inspect
 import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 
 _WORDS = re.compile(
-    r"\b(tick|__next__|next|cache_info|weakref|getrefcount|perf_counter|tracemalloc|"
+    r"\b(tick|__next__|next|walks|cache_info|weakref|getrefcount|perf_counter|tracemalloc|"
     r"monkeypatch|planted|subprocess|no_leaks)\b"
 )
 
@@ -29,4 +32,9 @@ def counts(item: pytest.Item) -> bool:
     if item.get_closest_marker("counts"):
         return True
     function = getattr(item, "function", None)
-    return function is not None and bool(_WORDS.search(inspect.getsource(function)))
+    return function is not None and _sees_checks(function)
+
+
+@functools.cache
+def _sees_checks(function: Callable[..., Any]) -> bool:
+    return bool(_WORDS.search(inspect.getsource(function)))

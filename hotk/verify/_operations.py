@@ -103,6 +103,8 @@ class Operations:
         first, second = parameters["cond_nconsts"], parameters["body_nconsts"]
         asked, fixed = inputs[:first], inputs[first:][:second]
         carry = inputs[first + second :]
+        if parameters["cond_jaxpr"].out_avals[0].shape:  # mapped over several loops
+            return bound(equation, inputs)
         for _ in range(_STEPS):
             (goes_on,) = self._inside(parameters["cond_jaxpr"], [*asked, *carry])
             if not bool(goes_on):

@@ -97,6 +97,13 @@ def _system(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     yield _compared("A x", A.vector(b, "verified()"), A, result.x, slack=slack)
 
 
+def _region(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
+    """Compare A x with minus the gradient."""
+    A, g = args[:2]
+    b = jax.tree.map(jnp.negative, A.vector(g, "verified()"))
+    yield from _system((A, b), keywords, result)
+
+
 def _eigenpairs(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
     """Compare a random sum of vectors, times the values, with the product."""
     del keywords
@@ -171,6 +178,7 @@ def _diagonal(args: Any, keywords: Any, result: Any) -> Iterator[Comparison]:
 
 SOLVERS: dict[str, Route] = {
     "linop._cg.cg": _system,
+    "linop._cg.steihaug": _region,
     "linop._minres.minres": _system,
     "linop._solve.solve": _system,
     "linop._eigh.eigh": _eigenpairs,
