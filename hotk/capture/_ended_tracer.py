@@ -72,7 +72,7 @@ def reaches_ended_tracer(closed: ClosedJaxpr) -> JaxprEqn | None:
     """
     for equation in equations(closed.jaxpr):
         if _is_on_host(equation):
-            return True
+            return equation
         if equation.primitive.name not in CUSTOM:
             continue
         try:
