@@ -1,7 +1,5 @@
 """hotk: higher-order derivatives in JAX, prepared once, never stale."""
 
-import os
-
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
     CurvatureMismatchWarning as CurvatureMismatchWarning,
@@ -127,12 +125,7 @@ from hotk.statistics import (
     laplace_approximation as laplace_approximation,
 )
 
-from . import plot as plot
+from . import plot as plot, verify as verify
 
 
 __version__ = "0.1.0"
-
-if os.environ.get("HOTK_VERIFY", "0") != "0":
-    from hotk.verify import verify_process
-
-    verify_process(os.environ["HOTK_VERIFY"])

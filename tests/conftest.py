@@ -11,7 +11,7 @@ import jax
 import jaxtyping
 import pytest
 
-from tests import compilation, thinning, type_checker
+from tests import compilation, thinning, type_checker, verifying
 from tests.counting import settings
 
 
@@ -69,6 +69,9 @@ def pytest_collection_modifyitems(config, items):
     if unstable:
         raise pytest.UsageError("give `ids=` to " + ", ".join(unstable))
     thinning.mark_exhaustive(items)
+    if verifying.is_on():
+        config.hook.pytest_deselected(items=list(filter(verifying.counts, items)))
+        items[:] = [item for item in items if not verifying.counts(item)]
     if part := config.option.part:
         others = [item for item in items if not thinning.in_part(item, part)]
         config.hook.pytest_deselected(items=others)

@@ -237,6 +237,7 @@ def test_errors_are_caught_as_python_names_them():
         "PreparationError": TypeError,
         "TooLargeError": MemoryError,
         "NotPositiveDefiniteError": ValueError,
+        "VerificationError": ArithmeticError,
     }.items():
         assert issubclass(getattr(hotk, name), hotk.HotkError)
         assert issubclass(getattr(hotk, name), kinds)

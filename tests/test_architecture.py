@@ -33,13 +33,13 @@ FLOORS = [
     "linop",
     "estimate",
     "optim",
-    "statistics interop parallel exported plot",
+    "statistics interop parallel exported plot verify",
 ]
 HEIGHT = {name: i for i, names in enumerate(FLOORS) for name in names.split()}
 # Those that users enter by themselves.
 ENTERED = (
     *("curvature", "linop", "estimate", "rule", "interop", "optim", "plot"),
-    *("statistics", "sparse"),
+    *("statistics", "sparse", "verify"),
 )
 INTERNALS = ("jax._src", "jax.extend", "jax.interpreters", "equinox.internal")
 INTERNALS_DOORS = (ROOT / "_core" / "_compat.py", ROOT / "_core" / "_compat_trace.py")

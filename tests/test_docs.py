@@ -33,7 +33,8 @@ REFERENCE = HOUSE / "docs" / "reference"
 TESTING = [
     f"testing.{name}"
     for name, value in vars(testing).items()
-    if not name.startswith("_") and getattr(value, "__module__", "") == testing.__name__
+    if not name.startswith("_")
+    and getattr(value, "__module__", "").startswith((testing.__name__, "hotk.verify"))
 ]
 NAMES = {"hotk": hotk, "jax": jax, "jnp": jnp, "np": np}
 # Pages that need libraries of the extra `everyday`; skipped where these are missing.

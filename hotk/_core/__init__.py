@@ -12,12 +12,13 @@ from ._axes import (
     varying_along as varying_along,
 )
 from ._by_numpy import (
+    ARITHMETIC as ARITHMETIC,
     COMPARISONS as COMPARISONS,
     LOGIC as LOGIC,
     MOVES as MOVES,
     ORDERED as ORDERED,
-    ARITHMETIC as ARITHMETIC,
     RING as RING,
+    SELECTED as SELECTED,
 )
 from ._canonical import (
     CanonicalForm as CanonicalForm,

@@ -50,6 +50,22 @@ def _reshape(
     return ordered.reshape(new_sizes)
 
 
+def _iota(
+    shape: Sequence[int], dimension: int, dtype: np.dtype, **_: object
+) -> np.ndarray:
+    axis = [1] * len(shape)
+    axis[dimension] = shape[dimension]
+    return np.broadcast_to(
+        np.arange(shape[dimension], dtype=dtype).reshape(axis), shape
+    )
+
+
+def _select(which: np.ndarray, *cases: np.ndarray, **_: object) -> np.ndarray:
+    if len(cases) == 2:
+        return np.where(np.asarray(which).astype(bool), cases[1], cases[0])
+    return np.choose(which, cases)
+
+
 # Operations that only move numbers, by NumPy: it and JAX do the same with any content.
 MOVES: dict[str, Callable[..., Arrays]] = {
     "broadcast_in_dim": _broadcast,
@@ -103,3 +119,5 @@ ARITHMETIC: dict[str, Callable[..., Arrays]] = {
     "sqrt": np.sqrt,
     "square": np.square,
 }
+# Exact as well, once dtypes are as JAX has them.
+SELECTED: dict[str, Callable[..., Arrays]] = {"iota": _iota, "select_n": _select}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
-from hotk.prepared import jitted
+from hotk.prepared import jitted, shown
 
 from . import space
 from ._driver import (
@@ -81,6 +81,7 @@ class State(NamedTuple):
 
 
 @names_ours
+@shown
 def cg(
     operator: AbstractLinearMap,
     b: PyTree,
@@ -135,6 +136,7 @@ def cg(
 
 
 @names_ours
+@shown
 def steihaug(
     operator: AbstractLinearMap,
     g: PyTree,

@@ -16,6 +16,7 @@ from hotk._core import (
     from_host,
     names_ours,
 )
+from hotk.prepared import shown
 
 from . import _direct, space
 from ._driver import compiled, nondifferentiable
@@ -91,6 +92,7 @@ class Eigenpairs(AbstractReport):
 
 
 @names_ours
+@shown
 def eigh(
     operator: AbstractLinearMap,
     k: int = 6,

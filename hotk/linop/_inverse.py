@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, describe_tree
+from hotk.prepared import shown
 from hotk.sparse import SparseMatrix, identity
 
 from . import _dense, space
@@ -77,6 +78,7 @@ class Damped(AbstractLinearMap):
         return a + self.damping.astype(a.dtype) * jnp.eye(len(a), dtype=a.dtype)
 
 
+@shown
 def inverse_fields(
     operator: AbstractLinearMap,
     damping: RealNumber,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
-from hotk.prepared import jitted
+from hotk.prepared import jitted, shown
 
 from . import space
 from ._driver import (
@@ -98,6 +98,7 @@ class State(NamedTuple):
 
 
 @names_ours
+@shown
 def minres(
     operator: AbstractLinearMap,
     b: PyTree,

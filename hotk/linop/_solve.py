@@ -20,6 +20,7 @@ from hotk._core import (
     names_ours,
     number_name,
 )
+from hotk.prepared import shown
 from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
 from . import _direct, space
@@ -44,6 +45,7 @@ SolveMethod: TypeAlias = Literal["iterative", "sparse"]
 
 
 @names_ours
+@shown
 def solve(
     operator: AbstractLinearMap,
     b: PyTree,
@@ -312,6 +314,7 @@ def cholesky(
 ) -> Factorization: ...
 
 
+@shown
 def cholesky(
     operator: AbstractLinearMap,
     damping: RealNumber = 0.0,

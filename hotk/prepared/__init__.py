@@ -13,6 +13,7 @@ from ._budget import (
     set_memory_budget as set_memory_budget,
 )
 from ._call import Call as Call
+from ._checks import as_one_number as as_one_number
 from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
 from ._inputs import as_input as as_input
@@ -29,4 +30,4 @@ from ._store import (
     clear_cache as clear_cache,
 )
 from ._typed_operator import TypedOperator as TypedOperator
-from ._watch import WATCH as WATCH
+from ._watch import WATCH as WATCH, shown as shown

@@ -45,7 +45,7 @@ from ._program import Program, types_of
 from ._stages import HELD_LEVELS
 from ._store import STORE
 from ._traced import find_program
-from ._watch import WATCH, WatchedPrepared
+from ._watch import WATCH, FirstResult
 
 
 _SHAPE = jax.ShapeDtypeStruct
@@ -83,8 +83,9 @@ def prepare(
     if not traced and program.compile(call, captured, arrays):
         STORE.compiled()
     roots = options.definition.roots(1 + len(rest))
-    made = Prepared if WATCH.by is None else WatchedPrepared
-    return made(
+    if WATCH.by is not None:
+        FirstResult.of(program)
+    return Prepared(
         closure.leaves,
         closure.skeleton,
         program,

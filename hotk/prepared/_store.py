@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from hotk._core import bytes_name, html_table, text_table
@@ -286,7 +286,7 @@ class Store:
         counted = ("hits", "misses", "compiles", "shared", "evictions")
         counted = (*counted, "traces_before", "opaque_traces")
         numbers = {name: getattr(self, name) for name in counted}
-        tables = (self.entries, self.primals, self.evaluators, self.families)
+        tables: Any = (self.entries, self.primals, self.evaluators, self.families)
         before, reasons = [dict(table) for table in tables], list(self.reasons)
         traces = {primal: primal.traces for primal in self.primals.values()}
         try:

@@ -1,7 +1,8 @@
 """`WATCH`: who is shown the first results of programs, if anyone is."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from jaxtyping import PyTree
 
@@ -9,39 +10,12 @@ from hotk._core import Leaf
 
 from ._call import Call
 from ._prepared import Prepared
-from ._program import Runner
+from ._program import Program, Runner
+from ._slot import SLOT
 
 
-class Watcher(Protocol):
-    """Someone who looks at programs and their results."""
-
-    def operator(
-        self,
-        call: Call,
-        runner: Runner,
-        captured: Sequence[Leaf],
-        arrays: Sequence[Leaf],
-        result: PyTree,
-    ) -> None:
-        """Look at the result of an operator."""
-        ...
-
-    def prepared(
-        self, prepared: Prepared, arguments: tuple[PyTree, ...], result: PyTree
-    ) -> None:
-        """Look at the result of a prepared operator."""
-        ...
-
-    def function(
-        self,
-        function: Callable[..., PyTree],
-        run: Callable[..., PyTree],
-        args: tuple[PyTree, ...],
-        keywords: Mapping[str, PyTree],
-        options: Mapping[str, Any],
-    ) -> PyTree:
-        """Run a jitted function of hotk, and look at its result."""
-        ...
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Watch:
@@ -51,7 +25,7 @@ class Watch:
     that finds its program at once.
     """
 
-    by: Watcher | None = None
+    by: Any = None  # a checker of `hotk.verify`
 
 
 WATCH = Watch()
@@ -67,16 +41,45 @@ def run_shown(
     return result
 
 
-class WatchedPrepared(Prepared):
-    """A `Prepared` made while someone looks: its results are shown."""
+def shown(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function that is not compiled as a whole show its results."""
 
-    __getattribute__ = object.__getattribute__
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-    def __call__(self, x: PyTree, *rest: PyTree) -> PyTree:
-        """Evaluate the operator at `x`; see `Prepared`."""
-        result = super().__call__(x, *rest)
+    @functools.wraps(function)
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        result = function(*args, **keywords)
         if WATCH.by is not None:
-            WATCH.by.prepared(self, (x, *rest), result)
+            WATCH.by.solver(function, args, keywords, result)
         return result
+
+    return call
+
+
+class FirstResult:
+    """Stands for the jitted function of a `Prepared` until it has shown a result.
+
+    Then the program has its own again, so that a call costs what it always does.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program: Any = program
+        self.jit: Any = program.jit
+
+    @staticmethod
+    def of(program: Any) -> None:
+        """Put one in the place of the jitted function of a program."""
+        program.jit = FirstResult(program)
+
+    def __call__(self, *flat: Leaf) -> PyTree:
+        """Compute; a call of a `Prepared` is known by what it left in the slot."""
+        source: Any = SLOT.source
+        result = self.jit(*flat)
+        prepared = source[1] if source else None
+        is_prepared = isinstance(prepared, Prepared)
+        if is_prepared and WATCH.by is not None:
+            WATCH.by.prepared(prepared, flat, result)
+        if is_prepared or WATCH.by is None:
+            self.program.jit = self.jit
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jit, name)

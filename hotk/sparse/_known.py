@@ -12,6 +12,7 @@ from hotk._core import (
     MOVES,
     ORDERED,
     RING,
+    SELECTED,
     JaxprEqn,
     ShapedArray,
     bound,
@@ -22,20 +23,6 @@ from hotk._core import (
 _MOST_KNOWN = 100_000_000
 
 
-def _iota(shape: Sequence[int], dimension: int, dtype: np.dtype, **_: Any) -> Any:
-    axis = [1] * len(shape)
-    axis[dimension] = shape[dimension]
-    return np.broadcast_to(
-        np.arange(shape[dimension], dtype=dtype).reshape(axis), shape
-    )
-
-
-def _select(which: Any, *cases: Any, **_: Any) -> Any:
-    if len(cases) == 2:
-        return np.where(np.asarray(which).astype(bool), cases[1], cases[0])
-    return np.choose(which, cases)
-
-
 # Each as JAX does it with integers and Booleans. An operation that is run by JAX would
 # be compiled, for milliseconds, at each size.
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
@@ -44,8 +31,7 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **LOGIC,
     **RING,
     **ORDERED,
-    "iota": _iota,
-    "select_n": _select,
+    **SELECTED,
     "convert_element_type": lambda a, **_: a,  # the result is cast below
     "clamp": lambda low, a, high, **_: np.clip(a, low, high),
 }

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +14,10 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, Leaf, settings_for
 from hotk.capture import Closure
-from hotk.prepared import Call
+from hotk.prepared import Call, as_one_number
 
-from ._comparison import Comparison
-from ._operations import wide
+from ._comparison import Skipped
+from ._operations import epsilon, wide
 
 
 Arrays = list[Any]
@@ -27,104 +27,85 @@ _WRAPPERS = {"Rearranged": "func", "WithStatics": "f"}
 
 
 class Case:
-    """A call of an operator, and its result.
+    """A call of an operator, and its result; of a batch the last one.
 
-    All trees are lists of their differentiated leaves.
+    All vectors are lists of their differentiated leaves.
 
     Attributes:
         call: The call.
-        results: What it returned besides auxiliary output.
-        value: The value of the function, if that is among the results.
+        inside: The user's function, or one of hotk's whose Hessian is a curvature.
         x: The point.
         y: The shapes of the value.
         v: The direction or the cotangent, if the operator takes one.
+        taken: The same, as the operator takes it.
+        results: What it returned, without auxiliary output: the value comes first if it
+            is among them.
     """
 
     def __init__(self, call: Call, result: PyTree) -> None:
-        self.call, self.options = call, call.options
-        self.random = np.random.default_rng(0)
-        leaves, direction, self._args = call.unflatten(call.inputs.arrays)
-        point, self._moves = call.point(leaves)
-        self._leaves = leaves
+        self.call, self.random = call, np.random.default_rng(0)
+        self._leaves, self.taken, self._args = call.unflatten(call.inputs.arrays)
+        point, self._moves = call.point(self._leaves)
         self.x: Arrays = [jnp.asarray(a) for a in jax.tree.leaves(point)]
-        self._deriving, self._running = settings_for(self.x)
+        if not sum(a.size for a in self.x):
+            raise Skipped("an empty point")
+        self._running = settings_for(self.x)[1]
         self.inside, self._wrap = _unwrapped(call.f)
         self.y: Arrays = jax.tree.leaves(jax.eval_shape(self.f, self.x))
-        definition, self.value = self.options.definition, None
-        if self.options.has_aux:
-            result = result if definition.value else result[0]
+        definition, has_aux = call.options.definition, call.options.has_aux
         if definition.value:
-            self.value, *rest = result
-            self.value = self.value[0] if self.options.has_aux else self.value
-            result = rest[-1]
-            self.others = rest[:-1]
-        self.found: Arrays = jax.tree.leaves(result)
-        self.result = result
+            value, *rest = result
+            self.results = [value[0] if has_aux else value, *rest]
+        else:
+            self.results = [result[0] if has_aux else result]
+        last = (lambda a: a[-1]) if call.options.batched else (lambda a: a)
+        self.results[-1] = jax.tree.map(last, self.results[-1])
         self.v: Arrays = []
         if definition.takes == "v":
-            parts = call.x_tree.flatten_up_to(direction)
-            kept = [p for p, moves in zip(parts, self._moves, strict=True) if moves]
-            pairs = zip(kept, self.x, strict=True)
-            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+            self.v = list(map(last, self.tangent(self.taken)))
         elif definition.takes == "u":
-            pairs = zip(jax.tree.leaves(direction), self.y, strict=True)
-            self.v = [jnp.asarray(p, a.dtype) for p, a in pairs]
+            self.v = list(map(last, jax.tree.leaves(self.taken)))
 
-    def f(self, moving: Arrays, wrapped: Callable[..., Any] | None = None) -> Arrays:
-        """Call the function of the user as it is, or another one in its place."""
+    def tangent(self, direction: PyTree) -> Arrays:
+        """Return the differentiated leaves of a direction, in the point's dtypes."""
+        parts = self.call.x_tree.flatten_up_to(direction)
+        kept = [p for p, moves in zip(parts, self._moves, strict=True) if moves]
+        pairs = zip(kept, self.x, strict=True)
+        return [jnp.asarray(p).astype(a.dtype) for p, a in pairs]
+
+    def f(self, moving: Arrays) -> Arrays:
+        """Call the function of the user as it is, with other arrays in the point."""
+        out = self.tree(moving)
+        wants = self.call.options.definition.wants
+        return jax.tree.leaves(as_one_number(out, wants))
+
+    def tree(self, moving: Arrays, inside: Function | None = None) -> PyTree:
+        """Call the function, or one in the place of what is inside of it."""
         call = self.call
         with self._running():
             whole = call.merge(self._leaves, self._moves, moving)
             if call.traced is not None:
-                x, args = call.arrays_only(whole, 0), self._args
-                given = call.arrays_only(args, call.ahead)
-                out = call.traced(call.captured, x, given)[0]
-            else:
-                function = self._wrap(self.inside if wrapped is None else wrapped)
-                out = function(call.x_tree.unflatten(whole), *call.args)
-                out = out[0] if self.options.has_aux else out
-            return [jnp.asarray(a) for a in jax.tree.leaves(out)]
+                x = call.arrays_only(whole, 0)
+                args = call.arrays_only(self._args, call.ahead)
+                return call.traced(call.captured, x, args)[0]
+            function = self._wrap(self.inside if inside is None else inside)
+            out = function(call.x_tree.unflatten(whole), *call.args)
+            out = out[0] if call.options.has_aux else out
+            return jax.tree.map(jnp.asarray, out)
 
-    def number(self, moving: Arrays, w: Arrays) -> Leaf:
-        """Return the sum of the outputs, each times its weight."""
-        parts = [jnp.sum(a * b).real for a, b in zip(w, self.f(moving), strict=True)]
-        return functools.reduce(lambda a, b: a + b.astype(a.dtype), parts)
+    def direction(self, like: Sequence[Any] | None = None) -> Arrays:
+        """Draw a vector."""
+        like = self.x if like is None else like
+        drawn = [self.random.normal(size=(2, *a.shape)) for a in like]
+        pairs = zip(drawn, like, strict=True)
+        return split(
+            np.concatenate([(d[0] + 1j * d[1]).ravel() for d, _ in pairs]), like
+        )
 
     def weights(self) -> Arrays:
         """Draw weights of the outputs; 1 for a single number."""
-        if len(self.y) == 1 and self.y[0].size == 1:
-            return [np.ones(self.y[0].shape, self.y[0].dtype)]
-        return self.direction(self.y)
-
-    def direction(self, like: Sequence[Any]) -> Arrays:
-        """Draw a direction."""
-        drawn = [self.random.normal(size=a.shape) for a in like]
-        return [
-            (d + 1j * self.random.normal(size=d.shape)).astype(a.dtype)
-            if jnp.issubdtype(a.dtype, jnp.complexfloating)
-            else d.astype(a.dtype)
-            for d, a in zip(drawn, like, strict=True)
-        ]
-
-    def units(self) -> Iterator[tuple[int, Arrays]]:
-        """Yield unit directions: all of a small point, else one of each array."""
-        sizes = [a.size for a in self.x]
-        ends = np.cumsum([0, *sizes])
-        numbers: Sequence[int] = range(int(ends[-1]))
-        if len(numbers) > 6:
-            picked = [int(self.random.integers(size)) for size in sizes if size]
-            starts = [int(e) for e, size in zip(ends, sizes, strict=False) if size]
-            numbers = [a + b for a, b in zip(starts, picked, strict=True)]
-            numbers = [*numbers[:6], *([len(range(int(ends[-1]))) - 1])]
-        for i in numbers:
-            unit = np.zeros(int(ends[-1]))
-            unit[i] = 1
-            yield i, split(unit, self.x)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether the point is."""
-        return any(jnp.iscomplexobj(a) for a in self.x)
+        one = len(self.y) == 1 and not self.y[0].shape
+        return [np.ones((), self.y[0].dtype)] if one else self.direction(self.y)
 
 
 def _unwrapped(f: Function) -> tuple[Function, Callable[[Function], Function]]:
@@ -134,31 +115,43 @@ def _unwrapped(f: Function) -> tuple[Function, Callable[[Function], Function]]:
     """
     if isinstance(f, Closure) and f.skeleton.opaque is None:
         return _unwrapped(f.skeleton.function(f.leaves))
-    known = type(f).__module__.startswith("hotk.")
-    name: str = _WRAPPERS.get(type(f).__name__, "") if known else ""
+    known: Any = f if type(f).__module__.startswith("hotk.") else None
+    name = _WRAPPERS.get(type(known).__name__, "")
     if name:
         inside, wrap = _unwrapped(getattr(f, name))
-        replaced: Any = f
-        return inside, lambda g: dataclasses.replace(replaced, **{name: wrap(g)})
-    if known and type(f).__name__ == "_FirstGradient":
-        return eqx.filter_grad(f.func), lambda g: g
+        return inside, lambda g: dataclasses.replace(known, **{name: wrap(g)})
+    if type(known).__name__ == "_FirstGradient":
+        return eqx.filter_grad(known.func), lambda g: g
     return f, lambda g: g
+
+
+def inner(a: Arrays, b: Arrays) -> Leaf:
+    """Return the real part of the sum of products, within a trace."""
+    parts = [jnp.sum(jnp.asarray(p) * q).real for p, q in zip(a, b, strict=True)]
+    dtype = max((p.dtype for p in parts), key=lambda d: -epsilon(d))
+    return functools.reduce(jnp.add, [p.astype(dtype) for p in parts])
+
+
+def along(f: Callable[[Arrays], Any], vectors: Sequence[Arrays]) -> Callable[..., Any]:
+    """Differentiate along one direction after the other, by nested `jax.jvp`."""
+    for v in vectors:
+        f = lambda x, f=f, v=v: jax.jvp(f, (x,), (v,))[1]
+    return f
 
 
 def dense(found: Sequence[Any], spaces: Sequence[Sequence[Any]]) -> np.ndarray:
     """Make one array of blocks, with one axis for each space."""
     sizes = [[int(np.prod(a.shape)) for a in space] for space in spaces]
-    ends = [np.cumsum([0, *size]) for size in sizes]
-    dtype = np.result_type(float, *(wide(a.dtype) for a in found))
-    whole = np.zeros([int(e[-1]) for e in ends], dtype)
-    places = itertools.product(*(range(len(size)) for size in sizes))
-    for place, block in zip(places, found, strict=True):
-        where = tuple(
-            slice(e[i], e[i + 1]) for e, i in zip(ends, place, strict=True)
-        )
-        shape = [size[i] for size, i in zip(sizes, place, strict=True)]
-        whole[where] = np.asarray(block).astype(dtype).reshape(shape)
-    return whole
+    blocks = iter(found)
+
+    def joined(shape: tuple[int, ...], rest: Sequence[Sequence[int]]) -> np.ndarray:
+        if not rest:
+            block = next(blocks)
+            return np.asarray(block).astype(wide(block.dtype)).reshape(shape)
+        parts = [joined((*shape, n), rest[1:]) for n in rest[0]]
+        return np.concatenate(parts, axis=len(shape))
+
+    return joined((), sizes)
 
 
 def flat(vector: Sequence[Any]) -> np.ndarray:
@@ -170,13 +163,6 @@ def split(numbers: np.ndarray, like: Sequence[Any]) -> Arrays:
     """Make leaves of one array."""
     ends = np.cumsum([0, *(int(np.prod(a.shape)) for a in like)])
     parts = [numbers[a:b] for a, b in itertools.pairwise(ends)]
-    return [
-        (p if jnp.issubdtype(a.dtype, jnp.complexfloating) else p.real)
-        .reshape(a.shape)
-        .astype(a.dtype)
-        for p, a in zip(parts, like, strict=True)
-    ]
-
-
-Alternatives = Sequence[Comparison]
-"""The same comparison by derivatives nested otherwise; the first that exists counts."""
+    real = lambda p, a: p if jnp.issubdtype(a.dtype, jnp.complexfloating) else p.real
+    pairs = zip(parts, like, strict=True)
+    return [real(p, a).reshape(a.shape).astype(a.dtype) for p, a in pairs]

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from hotk._core import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, JaxprEqn
+from hotk._core import (
+    ARITHMETIC,
+    COMPARISONS,
+    LOGIC,
+    MOVES,
+    ORDERED,
+    SELECTED,
+    JaxprEqn,
+)
 
 
 _Axes = Sequence[int]
@@ -29,19 +37,7 @@ def _dot(
     product = left.reshape(*batch, math.prod(rows), summed) @ right.reshape(
         *batch, summed, math.prod(columns)
     )
-    return product.reshape(*batch, *rows, *columns)
-
-
-def _iota(shape: _Axes, dimension: int, **_: Any) -> np.ndarray:
-    sizes = [1] * len(shape)
-    sizes[dimension] = shape[dimension]
-    return np.broadcast_to(np.arange(shape[dimension]).reshape(sizes), shape)
-
-
-def _select(which: np.ndarray, *cases: np.ndarray, **_: Any) -> np.ndarray:
-    if len(cases) > 2:
-        return np.choose(which, cases)
-    return np.where(which.astype(bool), cases[-1], cases[0])
+    return product.reshape([*batch, *rows, *columns])
 
 
 def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
@@ -50,22 +46,18 @@ def _cumulated(a: np.ndarray, axis: int, reverse: bool, **_: Any) -> np.ndarray:
     return np.flip(summed, axis) if reverse else summed
 
 
-_Ufuncs: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name)
-    for name in """
-    acos acosh asin asinh atan atan2 atanh cbrt ceil conj cos cosh exp exp2 expm1 floor
-    imag log log1p log2 nextafter pow real sign sin sinh sqrt square tan tanh
-    """.split()
-}
-# What it does not have is left to JAX, one operation at a time.
+# Beside the functions of NumPy that have the same name. What is not here is left to
+# JAX, one operation at a time.
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **MOVES,
     **COMPARISONS,
     **LOGIC,
     **ORDERED,
     **ARITHMETIC,
-    **_Ufuncs,
+    **SELECTED,
     "add_any": np.add,
+    "imag": lambda a, **_: np.imag(a),
+    "real": lambda a, **_: np.real(a),
     "complex": lambda a, b, **_: a + 1j * b,
     "is_finite": np.isfinite,
     "logistic": lambda a, **_: np.exp(-np.logaddexp(0, -a)),
@@ -75,22 +67,22 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "cumsum": _cumulated,
     "dot_general": _dot,
     "integer_pow": lambda a, y, **_: a**y if y >= 0 else 1 / a**-y,
-    "iota": _iota,
     "reduce_prod": lambda a, axes, **_: np.prod(a, tuple(axes)),
     "reduce_sum": lambda a, axes, **_: np.sum(a, tuple(axes)),
-    "select_n": _select,
     "stop_gradient": lambda a, **_: a,
 }
 
 
 def by_numpy(equation: JaxprEqn, inputs: Sequence[Any]) -> list[np.ndarray] | None:
     """Evaluate an operation by NumPy; return `None` for one to be left to JAX."""
-    run = _BY_NUMPY.get(equation.primitive.name)
-    types = [v.aval for v in (*equation.invars, *equation.outvars)]
-    dtypes = [getattr(t, "dtype", None) for t in types]
-    if run is None or any(getattr(d, "kind", "V") not in "biufc" for d in dtypes):
-        return None
     name = equation.primitive.name
+    run: Any = _BY_NUMPY.get(name, getattr(np, name, None))
+    if name not in _BY_NUMPY and not isinstance(run, np.ufunc):
+        return None
+    types = [v.aval for v in (*equation.invars, *equation.outvars)]
+    dtypes: list[Any] = [getattr(t, "dtype", None) for t in types]
+    if any(getattr(d, "kind", "V") not in "biufc" for d in dtypes):
+        return None
     floats = all(np.issubdtype(d, np.inexact) for d in dtypes)
     if name in ("div", "integer_pow", "pow") and not floats:
         return None

@@ -14,7 +14,6 @@ import numpy as np
 from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
-    Leaf,
     Program,
     bound,
     called_program,
@@ -50,20 +49,20 @@ class Operations:
     def __init__(self, *, noise: bool = False) -> None:
         self.random = np.random.default_rng(0) if noise else None
 
-    def run(self, closed: ClosedJaxpr, arguments: Sequence[Leaf]) -> list[Leaf]:
+    def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Evaluate a program, its arguments and constants moved as well."""
         constants = map(self._moved, closed.consts)
         return self._run(closed, list(constants), list(map(self._moved, arguments)))
 
     def _run(
-        self, closed: ClosedJaxpr, constants: Sequence[Leaf], arguments: Sequence[Leaf]
-    ) -> list[Leaf]:
+        self, closed: ClosedJaxpr, constants: Sequence[Any], arguments: Sequence[Any]
+    ) -> list[Any]:
         return evaluate(closed, constants, arguments, self._step)
 
-    def _inside(self, closed: ClosedJaxpr, arguments: Sequence[Leaf]) -> list[Leaf]:
+    def _inside(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         return self._run(closed, closed.consts, arguments)
 
-    def _step(self, equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
+    def _step(self, equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         traits, parameters = traits_of(equation), equation.params
         body = called_program(equation)
         if body is not None:
@@ -76,7 +75,7 @@ class Operations:
             return self._while(equation, inputs)
         if traits.program is Program.SCAN and 0 < parameters["length"] <= _STEPS:
             return self._scan(parameters, inputs)
-        outputs: Sequence[Leaf] | None = by_numpy(equation, inputs)
+        outputs: Sequence[Any] | None = by_numpy(equation, inputs)
         if outputs is None:
             outputs = bound(equation, inputs)
         kept = traits.moves or traits.constant or traits.kinked
@@ -84,12 +83,12 @@ class Operations:
             return outputs
         return list(map(self._moved, outputs))
 
-    def _scan(self, parameters: dict[str, Any], inputs: list[Leaf]) -> list[Leaf]:
+    def _scan(self, parameters: dict[str, Any], inputs: list[Any]) -> list[Any]:
         constants, carries = scan_counts(parameters)
         fixed, carry = inputs[:constants], inputs[constants:][:carries]
         rows = inputs[constants + carries :]
         steps = range(parameters["length"])
-        stacked: list[list[Leaf]] = []
+        stacked: list[list[Any]] = []
         for i in reversed(steps) if parameters["reverse"] else steps:
             outputs = self._inside(
                 parameters["jaxpr"], [*fixed, *carry, *(a[i] for a in rows)]
@@ -99,11 +98,13 @@ class Operations:
         ordered = reversed(stacked) if parameters["reverse"] else stacked
         return [*carry, *map(_stacked, zip(*ordered, strict=True))]
 
-    def _while(self, equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
+    def _while(self, equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         parameters = equation.params
         first, second = parameters["cond_nconsts"], parameters["body_nconsts"]
         asked, fixed = inputs[:first], inputs[first:][:second]
         carry = inputs[first + second :]
+        if parameters["cond_jaxpr"].out_avals[0].shape:  # mapped over several loops
+            return bound(equation, inputs)
         for _ in range(_STEPS):
             (goes_on,) = self._inside(parameters["cond_jaxpr"], [*asked, *carry])
             if not bool(goes_on):
@@ -111,7 +112,7 @@ class Operations:
             carry = self._inside(parameters["body_jaxpr"], [*fixed, *carry])
         return bound(equation, [*asked, *fixed, *carry])
 
-    def _moved(self, value: Leaf) -> Leaf:
+    def _moved(self, value: Any) -> Any:
         """Move the numbers of an array by rounding."""
         dtype = getattr(value, "dtype", None)
         if self.random is None or dtype is None:
@@ -124,7 +125,7 @@ class Operations:
         return moved.astype(numbers.dtype)
 
 
-def _stacked(column: Sequence[Leaf]) -> Leaf:
+def _stacked(column: Sequence[Any]) -> Any:
     is_key = jnp.issubdtype(jnp.result_type(column[0]), jax.dtypes.extended)
     return jnp.stack(column) if is_key else np.stack(column)
 

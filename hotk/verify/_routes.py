@@ -1,254 +1,285 @@
 """What each operator is compared with: derivatives of plain JAX, in other nestings.
 
-One function an operator, in one table. None of them uses a mode of hotk.
+Every result, multiplied with random vectors, is a sum of derivatives of the outputs
+along directions, each sum with weights of the outputs. Those are taken by `jax.grad`
+and nested `jax.jvp`. One function an operator, in one table; none uses a mode of hotk.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ._case import Alternatives, Arrays, Case, dense, flat, split
-from ._comparison import Comparison
+from hotk._core import Leaf
+from hotk.higher import SymmetricTensor
+
+from ._case import Arrays, Case, along, dense, flat, inner, split
+from ._comparison import Comparison, Skipped
+from ._curvature import CURVATURES, curvature
+from ._operations import epsilon, wide
 
 
-Route: TypeAlias = Callable[[Case], Iterator[Alternatives]]
+Route: TypeAlias = Callable[[Case], Iterator[Comparison]]
+Term: TypeAlias = tuple[Arrays, Sequence[Arrays]]
+"""Weights of the outputs, and directions."""
+
+# Nested derivatives cost exponentially more with the order.
+_MOST_NESTED = 4
+_MOST_TERMS = 40
+_MOST_DIRECTIONS = 256
+_MOST_ENTRIES = 6
 
 
-def _pushed(case: Case, f: Callable[..., Arrays], x: Arrays, v: Arrays) -> Arrays:
-    return jax.jvp(f, (x,), (v,))[1]
+def second(case: Case, x: Arrays, w: Arrays, u: Arrays, v: Arrays) -> Leaf:
+    """Return the second derivative along two directions."""
+    inside: Any = case.inside
+    if isinstance(inside, CURVATURES) and case.call.traced is None:
+        return curvature(inside, lambda x: case.tree(x, inside.model), x, u, v)
+    return _forward(case, x, w, [u, v])
 
 
-def _dot(a: Arrays, b: Arrays) -> Arrays:
-    return [sum(np.sum(flat([p]) * flat([q])) for p, q in zip(a, b, strict=True)).real]
+def _forward(case: Case, x: Arrays, w: Arrays, vectors: Sequence[Arrays]) -> Leaf:
+    return along(lambda x: inner(w, case.f(x)), vectors)(x)
 
 
-def _along(case: Case, found: Arrays, v: Arrays) -> Alternatives:
-    """Compare a derivative of all outputs along a direction."""
-    w = case.direction(case.y)
-    return [
-        Comparison(
-            "J v", found, lambda x, v: jax.jvp(case.f, (x,), (v,))[1], (case.x, v)
-        ),
-        Comparison(
-            "w' J v",
-            [_one(np.vdot(flat(w).conj(), flat(found)), case)],
-            lambda x, v, w: [_inner(jax.grad(case.number)(x, w), v)],
-            (case.x, v, w),
-        ),
-    ]
+def _reverse(case: Case, x: Arrays, w: Arrays, vectors: Sequence[Arrays]) -> Leaf:
+    slope = jax.grad(lambda x: inner(w, case.f(x)))
+    return along(lambda x: inner(slope(x), vectors[0]), vectors[1:])(x)
 
 
-def _one(number: complex, case: Case) -> np.ndarray:
-    return np.asarray(number.real).astype(np.result_type(*(a.dtype for a in case.y)))
+def _sum(case: Case, what: str, found: Any, terms: Sequence[Term]) -> Comparison:
+    """Compare a number with a sum of derivatives."""
+    orders = [len(vectors) for _, vectors in terms]
+    if max(orders) > _MOST_NESTED:
+        raise Skipped(f"an order above {_MOST_NESTED}")
+    if len(terms) > _MOST_TERMS:
+        raise Skipped(f"more than {_MOST_TERMS} terms")
+    dtype = max((a.dtype for a in (*case.x, *case.y)), key=epsilon)
+    number = np.asarray(np.real(found)).astype(jnp.finfo(dtype).dtype)
+    ways: list[Callable[..., Leaf]] = [_forward]
+    if orders == [2]:
+        is_curved = isinstance(case.inside, CURVATURES) and case.call.traced is None
+        curved = lambda case, x, w, vectors: second(case, x, w, *vectors)
+        ways = [curved] if is_curved else [_reverse, _forward]
+    elif orders == [1]:
+        ways = [_reverse, _forward]
+
+    def summed(way: Callable[..., Leaf], x: Arrays, terms: Sequence[Term]) -> Arrays:
+        parts = [way(case, x, w, vectors) for w, vectors in terms]
+        return [functools.reduce(jnp.add, parts)]
+
+    at = (case.x, terms)
+    return Comparison(what, [number], [functools.partial(summed, w) for w in ways], at)
 
 
-def _inner(a: Arrays, b: Arrays) -> jax.Array:
-    import jax.numpy as jnp
-
-    parts = [jnp.sum(p * q).real for p, q in zip(a, b, strict=True)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part.astype(total.dtype)
-    return total
-
-
-def _gradient(case: Case, found: Arrays, w: Arrays) -> Alternatives:
-    """Compare a gradient of the weighted outputs."""
-    u = case.direction(case.x)
-    number = lambda x, w: case.number(x, w)
-    return [
-        Comparison("gradient", found, jax.grad(number), (case.x, w)),
-        Comparison(
-            "gradient along u",
-            [_scalar(flat(found) @ flat(u), case.x)],
-            lambda x, w, u: [jax.jvp(lambda x: number(x, w), (x,), (u,))[1]],
-            (case.x, w, u),
-        ),
-    ]
-
-
-def _scalar(number: complex, like: Arrays) -> np.ndarray:
-    widest = np.result_type(*(a.dtype for a in like))
-    return np.asarray(number).real.astype(np.zeros((), widest).real.dtype)
-
-
-def _product(case: Case, found: Arrays, v: Arrays, w: Arrays) -> Alternatives:
-    """Compare a product with the Hessian of the weighted outputs."""
-    u = case.direction(case.x)
-    slope = jax.grad(case.number)
-    return [
-        Comparison(
-            "H v",
-            found,
-            lambda x, v, w: jax.jvp(lambda x: slope(x, w), (x,), (v,))[1],
-            (case.x, v, w),
-        ),
-        Comparison(
-            "H v",
-            found,
-            lambda x, v, w: jax.grad(lambda x: _inner(slope(x, w), v))(x),
-            (case.x, v, w),
-        ),
-        Comparison(
-            "u' H v",
-            [_scalar(flat(found) @ flat(u), case.x)],
-            lambda x, u, v, w: [_twice(case, x, u, v, w)],
-            (case.x, u, v, w),
-        ),
-    ]
-
-
-def _twice(case: Case, x: Arrays, u: Arrays, v: Arrays, w: Arrays) -> jax.Array:
-    number = lambda x: case.number(x, w)
-    return jax.jvp(lambda x: jax.jvp(number, (x,), (u,))[1], (x,), (v,))[1]
-
-
-def _value(case: Case) -> Iterator[Alternatives]:
-    if case.value is not None:
-        value = jax.tree.leaves(case.value)
-        yield [Comparison("value", value, case.f, (case.x,))]
-
-
-def _gradient_of(case: Case, leaves: Arrays) -> Alternatives:
+def _form(
+    case: Case, what: str, leaves: Any, vectors: Sequence[Arrays], last: int = 0
+) -> Comparison:
+    """Compare a result, with the last vectors in its last axes, with a derivative."""
     w = case.weights()
-    weighted = np.real(flat(w) @ dense(leaves, [case.y, case.x]))
-    if len(case.y) == 1 and case.y[0].size == 1:
-        weighted = flat(leaves)
-    return _gradient(case, split(weighted, case.x), w)
+    applied = vectors[len(vectors) - last :]
+    spaces = [case.x] * last
+    if last and case.y[0].shape != () and any(map(jnp.iscomplexobj, case.x)):
+        raise Skipped("several outputs of a complex point")
+    numbers = dense(jax.tree.leaves(leaves), [case.y, *spaces])
+    for v in reversed(applied):
+        numbers = numbers @ flat(v)
+    return _sum(case, what, flat(w) @ numbers, [(w, vectors)])
 
 
-def gradient(case: Case) -> Iterator[Alternatives]:
-    """Compare a gradient, or a Jacobian, multiplied by random weights."""
-    yield from _value(case)
-    yield _gradient_of(case, case.found)
+def _others(case: Case) -> Iterator[Comparison]:
+    """Compare value and gradient, where they are among the results."""
+    if case.call.options.definition.value:
+        yield _form(case, "value", case.results[0], [])
+    for gradient in case.results[1:-1]:
+        yield _form(case, "gradient", gradient, [case.direction()], 1)
 
 
-def jvp(case: Case) -> Iterator[Alternatives]:
-    """Compare a product with the Jacobian; a batch of them by a random sum."""
-    yield from _value(case)
-    found, v = _batch(case, case.y)
-    yield _along(case, found, v)
+def _along(count: int, applied: int, kind: str = "") -> Route:
+    """Compare a derivative along `count` directions, as many applied to the result.
+
+    Args:
+        count: The order.
+        applied: How many axes the result has for it.
+        kind: `"v"` if the first direction is that of the call, `"vv"` if all are, `"1"`
+            if the point is a number.
+    """
+
+    def route(case: Case) -> Iterator[Comparison]:
+        yield from _others(case)
+        vectors = [case.direction() for _ in range(count)]
+        if kind == "1":
+            vectors = [[np.ones((), a.dtype) for a in case.x]] * count
+        elif kind:
+            vectors = [case.v] * len(kind) + vectors[len(kind) :]
+        yield _form(case, f"order {count}", case.results[-1], vectors, applied)
+
+    return route
 
 
-def derivative(case: Case) -> Iterator[Alternatives]:
-    """Compare the derivative by a number."""
-    yield from _value(case)
-    yield _along(case, case.found, [np.ones((), a.dtype) for a in case.x])
+def _vjp(case: Case) -> Iterator[Comparison]:
+    yield from _others(case)
+    t, found = case.direction(), jax.tree.leaves(case.results[-1])
+    yield _sum(case, "u' J t", flat(found) @ flat(t), [(case.v, [t])])
 
 
-def vjp(case: Case) -> Iterator[Alternatives]:
-    """Compare a product of a cotangent with the Jacobian."""
-    yield from _value(case)
-    found, u = _batch(case, case.x)
-    yield [
-        Comparison(
-            "u' J", found, lambda x, u: jax.vjp(case.f, x)[1](u)[0], (case.x, u)
-        ),
-        *_gradient(case, found, u)[1:],
-    ]
+def _unit(case: Case, number: int) -> Arrays:
+    numbers = np.zeros(sum(a.size for a in case.x))
+    numbers[number] = 1
+    return split(numbers, case.x)
 
 
-def hvp(case: Case) -> Iterator[Alternatives]:
-    """Compare a product with the Hessian; a batch of them by a random sum."""
-    yield from _value(case)
-    for slopes in getattr(case, "others", ()):
-        yield _gradient_of(case, jax.tree.leaves(slopes))
-    w = case.weights()
-    single = len(case.y) == 1 and case.y[0].size == 1
-    like = case.x if single else _outer(case)
-    found, v = _batch(case, like)
-    if not single:
-        found = split(np.real(flat(w) @ dense(found, [case.y, case.x])), case.x)
-    yield _product(case, found, v, w)
+def _diagonal(case: Case) -> Iterator[Comparison]:
+    """Compare all entries of a small diagonal, else one of each of its arrays."""
+    sizes = np.array([a.size for a in case.x])
+    places = np.arange(sizes.sum())
+    if places.size > _MOST_ENTRIES:
+        full, starts = sizes > 0, np.cumsum(sizes) - sizes
+        drawn = case.random.integers(starts[full], starts[full] + sizes[full])
+        places = np.array([*drawn[: _MOST_ENTRIES - 1], places[-1]])
+    diagonal = flat(jax.tree.leaves(case.results[-1]))
+    for i in places:
+        term = (case.weights(), [_unit(case, i)] * 2)
+        yield _sum(case, f"entry {i}", diagonal[i], [term])
 
 
-def _outer(case: Case) -> Arrays:
-    shaped = lambda a, b: jax.ShapeDtypeStruct(a.shape + b.shape, a.dtype)
-    return [shaped(a, b) for a in case.y for b in case.x]
+def _taylor(case: Case) -> Iterator[Comparison]:
+    """Compare the lowest coefficients along a direction."""
+    scaled = case.call.options.definition.name == "taylor"
+    for k, found in enumerate(case.results[0][: _MOST_NESTED + 1]):
+        factor = math.factorial(k) if scaled else 1
+        leaves = [np.asarray(a) * np.asarray(factor, a.dtype) for a in _leaves(found)]
+        yield _form(case, f"order {k}", leaves, [case.v] * k)
 
 
-def _batch(case: Case, like: Arrays) -> tuple[Arrays, Arrays]:
-    """Return result and direction; of a batch of them a random sum of each."""
-    if not case.options.batched:
-        return case.found, case.v
-    count = len(case.v[0])
-    r = case.random.normal(size=count)
-    mixed = lambda a: np.tensordot(r, np.asarray(a).astype(np.result_type(a, r)), 1)
-    return [mixed(a).astype(a.dtype) for a in case.found], [
-        mixed(a).astype(a.dtype) for a in case.v
-    ]
+def _leaves(tree: Any) -> Arrays:
+    return jax.tree.leaves(tree)
 
 
-def hessian(case: Case) -> Iterator[Alternatives]:
-    """Compare a Hessian by its product with one random vector."""
-    yield from _value(case)
-    for slopes in getattr(case, "others", ()):
-        yield _gradient_of(case, jax.tree.leaves(slopes))
-    w, v = case.weights(), case.direction(case.x)
-    matrix = np.real(
-        np.tensordot(flat(w), dense(case.found, [case.y, case.x, case.x]), 1)
-    )
-    yield _product(case, split(matrix @ flat(v), case.x), v, w)
+def _tvp(case: Case) -> Iterator[Comparison]:
+    last = -1 if case.call.options.batched else ...
+    vectors = [[a[last] for a in case.tangent(v)] for v in case.taken]
+    yield _form(case, "derivative", case.results[0], vectors)
 
 
-def quadratic_form(case: Case) -> Iterator[Alternatives]:
-    """Compare the curvature along a direction, the last one of a batch."""
-    last = (lambda a: a[-1]) if case.options.batched else (lambda a: a)
-    v, w = list(map(last, case.v)), case.weights()
-    found = [np.asarray(last(case.found[0]))]
-    nested = lambda x, v, w: [_twice(case, x, v, v, w)]
-    slope = jax.grad(case.number)
-    product = lambda x, v, w: jax.jvp(lambda x: slope(x, w), (x,), (v,))[1]
-    mixed = lambda x, v, w: [_inner(product(x, v, w), v)]
-    at = (case.x, v, w)
-    yield [
-        Comparison("v' H v", found, nested, at),
-        Comparison("v' H v", found, mixed, at),
-    ]
+def _tensor(case: Case) -> Iterator[Comparison]:
+    order: Any = case.call.options.order
+    is_tensor = lambda a: isinstance(a, SymmetricTensor)
+    leaves = jax.tree.leaves(case.results[0], is_leaf=is_tensor)
+    vectors, w = [case.direction() for _ in range(order)], case.weights()
+    spaces = [case.x] * order
+    if any(map(is_tensor, leaves)):
+        whole = jax.ShapeDtypeStruct((flat(case.x).size,), float)
+        leaves, spaces = [a.full() for a in leaves], [[whole]] * order
+    numbers = dense(leaves, [case.y, *spaces])
+    for v in vectors:
+        numbers = numbers @ flat(v)
+    yield _sum(case, "derivative", flat(w) @ numbers, [(w, vectors)])
 
 
-def hessian_diagonal(case: Case) -> Iterator[Alternatives]:
-    """Compare entries of the diagonal: all of few, else one of each array."""
-    w, diagonal = case.weights(), flat(case.found)
-    for i, unit in case.units():
-        found = [_scalar(diagonal[i], case.x)]
-        form = lambda x, u, w: [_twice(case, x, u, u, w)]
-        yield [Comparison(f"entry {i}", found, form, (case.x, unit, w))]
+def _partial(case: Case) -> Iterator[Comparison]:
+    """Compare a partial derivative, or a sum of them with coefficients."""
+    order: Any = case.call.options.order
+    takes, w = case.call.options.definition.takes, case.weights()
+    found = flat(w) @ flat(jax.tree.leaves(case.results[0]))
+    factors = [np.asarray(c) for c in _leaves(case.taken)] if takes else [np.ones(())]
+    terms: list[Term] = []
+    for c, index in zip(factors, order.indices, strict=True):
+        vectors = [_unit(case, place) for place, power in index for _ in range(power)]
+        terms.append(([np.asarray(a * c).astype(a.dtype) for a in w], vectors))
+    yield _sum(case, "derivative", found, terms)
 
 
-def second_derivative(case: Case) -> Iterator[Alternatives]:
-    """Compare the second derivative by a number."""
-    one = [np.ones((), a.dtype) for a in case.x]
-    twice = lambda x, v: _repeated(case.f, 2)(x, v)
-    yield [Comparison("second derivative", case.found, twice, (case.x, one))]
+def _trace(order: int) -> Route:
+    """Compare a sum over all unit directions: of second or fourth derivatives.
+
+    The divergence, of order 1, has the weight of each output in its own direction.
+    """
+
+    def route(case: Case) -> Iterator[Comparison]:
+        yield from _others(case)
+        w, n = case.weights(), sum(a.size for a in case.x)
+        count = n ** max(order // 2, 1)
+        if count > _MOST_DIRECTIONS:
+            raise Skipped(f"more than {_MOST_DIRECTIONS} directions")
+        found = flat(_leaves(case.results[-1]))
+        found = found[0] if order == 1 else flat(w) @ found
+        units = [
+            np.stack(a) for a in zip(*(_unit(case, i) for i in range(n)), strict=True)
+        ]
+
+        def summed(x: Arrays, units: Arrays) -> Arrays:
+            if order == 1:
+                field = lambda x: case.tangent(case.tree(x))
+                one = lambda u: inner(u, along(field, [u])(x))
+            elif order == 2:
+                one = lambda u: _forward(case, x, w, [u, u])
+            else:
+                pair = lambda u, v: _forward(case, x, w, [u, u, v, v])
+                one = lambda u: jnp.sum(jax.vmap(lambda v: pair(u, v))(units))
+            return [jnp.sum(jax.vmap(one)(units))]
+
+        number = _sum(case, "", found, [(w, [])]).found
+        yield Comparison("sum over directions", number, [summed], (case.x, units))
+
+    return route
 
 
-def _repeated(f: Callable[[Arrays], Arrays], order: int) -> Callable[..., Arrays]:
-    """Return the derivative of an order along a direction, by nested `jax.jvp`."""
-    if order == 0:
-        return lambda x, v: f(x)
-    below = _repeated(f, order - 1)
-    return lambda x, v: jax.jvp(lambda x: below(x, v), (x,), (v,))[1]
+def _sparse(order: int) -> Route:
+    """Compare the product of a sparse matrix with a random vector, by NumPy."""
+
+    def route(case: Case) -> Iterator[Comparison]:
+        yield from _others(case)
+        result: Any = case.results[-1]
+        matrix, v = getattr(result, "matrix", result), case.direction()
+        if matrix is None:
+            raise Skipped("it was found to be dense")
+        values = np.asarray(matrix.values).astype(wide(matrix.values.dtype))
+        product = np.zeros(matrix.pattern.shape[0], np.result_type(values, 1.0))
+        rows, columns = map(np.asarray, (matrix.pattern.rows, matrix.pattern.cols))
+        np.add.at(product, rows, values * flat(v)[columns])
+        w = case.weights()
+        if order == 1:
+            yield _sum(case, "w' M v", flat(w) @ product, [(w, [v])])
+        else:
+            u = case.direction()
+            yield _sum(case, "u' M v", flat(u) @ product, [(w, [u, v])])
+
+    return route
 
 
 ROUTES: dict[str, Route] = {
-    "gradient": gradient,
-    "value_and_gradient": gradient,
-    "jacobian": gradient,
-    "value_and_jacobian": gradient,
-    "jvp": jvp,
-    "value_and_jvp": jvp,
-    "vjp": vjp,
-    "value_and_vjp": vjp,
-    "derivative": derivative,
-    "value_and_derivative": derivative,
-    "hvp": hvp,
-    "value_gradient_and_hvp": hvp,
-    "hessian": hessian,
-    "value_gradient_and_hessian": hessian,
-    "quadratic_form": quadratic_form,
-    "hessian_diagonal": hessian_diagonal,
-    "second_derivative": second_derivative,
+    "gradient": _along(1, 1),
+    "jacobian": _along(1, 1),
+    "jvp": _along(1, 0, "v"),
+    "vjp": _vjp,
+    "derivative": _along(1, 0, "1"),
+    "divergence": _trace(1),
+    "hvp": _along(2, 1, "v"),
+    "hessian": _along(2, 2),
+    "quadratic_form": _along(2, 0, "vv"),
+    "second_derivative": _along(2, 0, "1"),
+    "hessian_diagonal": _diagonal,
+    "derivatives": _taylor,
+    "taylor": _taylor,
+    "tvp": _tvp,
+    "derivative_tensor": _tensor,
+    "partial": _partial,
+    "differential_operator": _partial,
+    "laplacian": _trace(2),
+    "biharmonic": _trace(4),
+    "sparse_hessian": _sparse(2),
+    "sparse_jacobian": _sparse(1),
 }
+
+
+def route_of(name: str) -> Route | None:
+    """Return the route of an operator; its value and gradient are compared as well."""
+    for beginning in ("value_gradient_and_", "value_and_", ""):
+        if name.startswith(beginning):
+            return ROUTES.get(name.removeprefix(beginning))
+    return None

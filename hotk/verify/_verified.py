@@ -3,11 +3,11 @@
 import atexit
 import collections
 import contextlib
-import functools
+import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +15,7 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import (
+    AbstractReport,
     ClosedJaxpr,
     Leaf,
     Tracer,
@@ -24,58 +25,48 @@ from hotk._core import (
     function_place,
     in_trace,
     message,
-    text_table,
 )
-from hotk.capture import StaticArrays, is_library_file
+from hotk.capture import is_library_file
 from hotk.prepared import STORE, WATCH, Call, Prepared, Runner
 
 from ._case import Case
-from ._comparison import Difference, Skipped, difference, difference_of
-from ._routes import ROUTES
+from ._comparison import Comparison, Difference, Skipped, difference, first_line
+from ._routes import route_of
+from ._solvers import SOLVERS
 
 
-_MATHEMATICS, _OPERATIONS, _NEITHER = "by derivatives", "by operations", "skipped"
+_COLUMNS = ("by derivatives", "by operations", "skipped")
+_ROADS = ("plain JAX", "its program run operation by operation")
 
 
-class Verified:
+class Verified(AbstractReport):
     """What `hotk.testing.verified` has checked; it prints as a table.
 
     Attributes:
         counts: For each name, how many of its programs were checked by the derivatives
             of plain JAX, how many operation by operation, how many not at all.
-        skipped: Why programs were not checked, or not by derivatives, and how many.
-        mismatches: The errors, where they are collected and not raised.
+        reasons: Why a program was not checked by one of the roads, and how many.
+        mismatches: The errors, if they are collected and not raised.
     """
 
-    def __init__(self) -> None:
-        self.counts: dict[str, collections.Counter[str]] = {}
-        self.skipped: collections.Counter[str] = collections.Counter()
-        self.mismatches: list[VerificationError] = []
-
-    def count(self, name: str, what: str) -> None:
-        """Count a program."""
-        self.counts.setdefault(name, collections.Counter())[what] += 1
-
-    def skip(self, name: str, why: str) -> None:
-        """Count a program that one road does not lead to, and why."""
-        self.skipped[f"{name}: {why}"] += 1
+    counts: dict[str, collections.Counter[str]] = eqx.field(default_factory=dict)
+    reasons: collections.Counter[str] = eqx.field(default_factory=collections.Counter)
+    mismatches: list[VerificationError] = eqx.field(default_factory=list)
 
     @property
     def programs(self) -> int:
         """How many programs were checked, by one road or by both."""
-        return sum(
-            max(row[_MATHEMATICS], row[_OPERATIONS]) for row in self.counts.values()
-        )
+        return sum(max(row[c] for c in _COLUMNS[:2]) for row in self.counts.values())
 
-    def __str__(self) -> str:
-        """Write one line for each name, and one for each reason."""
-        columns = (_MATHEMATICS, _OPERATIONS, _NEITHER)
-        rows = [
-            [name, *(str(row[column]) for column in columns)]
-            for name, row in sorted(self.counts.items())
-        ]
-        reasons = [f"{count} x {why}" for why, count in self.skipped.most_common()]
-        return "\n".join([text_table(("program", *columns), rows), *reasons])
+    def _head(self) -> tuple[str, ...]:
+        return ("program", *_COLUMNS)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = sorted(self.counts.items())
+        return [(name, *(str(row[c]) for c in _COLUMNS)) for name, row in rows]
+
+    def _lines(self) -> list[str]:
+        return [f"{count} x {why}" for why, count in self.reasons.most_common()]
 
 
 class _Checker:
@@ -87,20 +78,20 @@ class _Checker:
         self.signatures: set[Hashable] = set()
         self.thread = threading.local()
 
-    @contextlib.contextmanager
-    def _checking(self) -> Iterator[None]:
-        """Check, unseen by the caches and by this checker."""
-        self.thread.busy = True
-        try:
-            with STORE.uncounted():
-                yield
-        finally:
-            self.thread.busy = False
+    @property
+    def is_checking(self) -> bool:
+        """Whether this thread is in a check."""
+        return getattr(self.thread, "busy", False)
 
-    def _skips(self, arrays: Sequence[Leaf]) -> bool:
-        if getattr(self.thread, "busy", False):
-            return True
-        return in_trace() or any(isinstance(a, Tracer) for a in arrays)
+    def _is_new(self, arrays: Sequence[Leaf], key: Any) -> bool:
+        """Whether a program is to be checked now: with numbers, and not in a check."""
+        if self.is_checking or in_trace():
+            return False
+        seen: Any = self.signatures if isinstance(key, tuple) else self.programs
+        if key in seen or any(isinstance(a, Tracer) for a in arrays):
+            return False
+        seen.add(key)
+        return True
 
     def operator(
         self,
@@ -111,58 +102,48 @@ class _Checker:
         result: PyTree,
     ) -> None:
         """Check a direct call."""
-        program: Any = getattr(runner, "program", runner)
-        if hasattr(runner, "evaluator"):
-            program = runner.evaluator
-        if self._skips([*captured, *arrays]) or program in self.programs:
+        # A program of its own, one that is shared, or one whose constants go in.
+        held: Any = runner
+        program = getattr(held, "evaluator", getattr(held, "program", held))
+        if not self._is_new([*captured, *arrays], program):
             return
-        self.programs.add(program)
-        closed: ClosedJaxpr | None = None
-        given = [*captured, *arrays]
-        if hasattr(runner, "evaluator"):
-            closed = runner.program.closed
-        elif program.first is not None:
-            closed = program.first.closed
-            if program is not runner:
-                given = [*runner.arrange(captured), *arrays]
-        name = call.options.definition.name
-        where = _Where(
-            call.options.definition.call(),
-            f"{getattr(program, 'mode', call.options.mode)} mode",
-            f"{function_name(call.f)}{function_place(call.f)}",
-        )
-        with self._checking():
-            self._by_operations(name, where, closed, given, result)
-            self._by_derivatives(name, where, lambda: Case(call, result))
+        traced = held.program if hasattr(held, "evaluator") else program.first
+        captured = held.arrange(captured) if hasattr(held, "arrange") else captured
+        closed = None if traced is None else traced.closed
+        what = f"{function_name(call.f)}{function_place(call.f)}"
+        name, where = call.options.definition.name, call.options.definition.call()
+        route = route_of(name)
+        compare = None if route is None else lambda: route(Case(call, result))
+        about = (where, f"{program.mode} mode, of {what}")
+        self._check(name, about, closed, [*captured, *arrays], result, compare)
 
     def prepared(
-        self, prepared: Prepared, arguments: tuple[PyTree, ...], result: PyTree
+        self, prepared: Prepared, arrays: Sequence[Leaf], result: PyTree
     ) -> None:
         """Check a call of a prepared operator."""
-        program, (x, *rest) = prepared.program, arguments
-        leaves = [*prepared.leaves, *jax.tree.leaves(arguments)]
-        if self._skips(leaves) or program in self.programs:
+        program, skeleton = prepared.program, prepared.skeleton
+        if not self._is_new(arrays, program):
             return
-        self.programs.add(program)
         options = program.options
-        where = _Where(options.definition.call(), f"{program.mode} mode", "")
-        where = where._replace(function=prepared.skeleton.name)
+        route = route_of(options.definition.name)
 
-        def case() -> Case:
-            if prepared.skeleton.opaque is not None:
-                raise Skipped("it is opaque")
-            f = prepared.skeleton.function(prepared.leaves)
-            static = prepared.skeleton.static_arrays
-            call = Call(options, f, x, tuple(rest), static_arrays=static)
-            return Case(call, result)
+        def compare() -> Iterable[Comparison]:
+            if skeleton.opaque is not None:
+                raise Skipped("a prepared function that is opaque")
+            moving, statics = iter(arrays), prepared.statics.by_number
+            captured = [next(moving) for _ in prepared.leaves]
+            numbers = range(program.tree.num_leaves)
+            leaves = [statics[i] if i in statics else next(moving) for i in numbers]
+            x, rest = program.tree.unflatten(leaves)
+            f, static = skeleton.function(captured), skeleton.static_arrays
+            call = Call(options, f, x, rest, static_arrays=static)
+            assert route is not None
+            return route(Case(call, result))
 
-        with self._checking():
-            closed = None if program.first is None else program.first.closed
-            arrays = [a for a in leaves if eqx.is_array_like(a)]
-            self._by_operations(
-                options.definition.name, where, closed, arrays, result
-            )
-            self._by_derivatives(options.definition.name, where, case)
+        about = options.definition.call(), f"{program.mode} mode, of {skeleton.name}"
+        closed = None if program.first is None else program.first.closed
+        checked = None if route is None else compare
+        self._check(options.definition.name, about, closed, arrays, result, checked)
 
     def function(
         self,
@@ -173,127 +154,126 @@ class _Checker:
         options: Mapping[str, Any],
     ) -> PyTree:
         """Run a jitted function of hotk, and check it if it is new."""
-        given = (args, dict(keywords))
-        arrays, statics = eqx.partition(given, eqx.is_array)
-        leaves, tree = jax.tree.flatten(arrays)
-        if self._skips(leaves):
+        leaves, tree, statics = _parts(args, keywords)
+        if not self._is_new(leaves, _signature(function, leaves, tree)):
             return run(*args, **keywords)
-        types = tuple((a.shape, str(a.dtype)) for a in leaves)
-        key = (function, tree, types)
-        if key in self.signatures:
-            return run(*args, **keywords)
-        self.signatures.add(key)
-        if "donate_argnums" in options:
-            copies = eqx.combine(jax.tree.map(lambda a: a.copy(), arrays), statics)
-            result = run(*copies[0], **copies[1])
-        else:
-            result = run(*args, **keywords)
-        name = f"{function.__module__.removeprefix('hotk.')}.{function.__name__}"
+        put = lambda leaves: eqx.combine(tree.unflatten(leaves), statics)
+        given, named = (args, keywords)
+        if "donate_argnums" in options:  # what the check still needs
+            given, named = put([a.copy() for a in leaves])
+        result = run(*given, **named)
 
         def body(*leaves: Leaf) -> PyTree:
-            args, keywords = eqx.combine(tree.unflatten(leaves), statics)
+            args, keywords = put(leaves)
             return function(*args, **keywords)
 
-        with self._checking():
-            where = _Where(name, "jitted", "a function of hotk")
-            try:
-                closed = jax.make_jaxpr(body)(*leaves)
-            except Exception as error:
-                self.report.skip(name, f"{type(error).__name__} in its trace")
-                closed = None
-            self._by_operations(name, where, closed, leaves, result)
+        trace = lambda: jax.make_jaxpr(body)(*leaves)
+        self._check_function(function, trace, leaves, args, keywords, result)
         return result
 
-    def _by_operations(
+    def solver(
         self,
-        name: str,
-        where: "_Where",
-        closed: ClosedJaxpr | None,
-        arguments: Sequence[Leaf],
+        function: Callable[..., PyTree],
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
         result: PyTree,
     ) -> None:
-        """Check a result against its own program, operation by operation."""
-        if closed is None:
-            return self.report.count(name, _NEITHER)
-        found = jax.tree.leaves(result)
-        compare = lambda: difference("result", closed, arguments, found)
-        if self._compared(name, where, "the same program, by operations", compare):
-            self.report.count(name, _OPERATIONS)
-        return None
+        """Check a function that is not compiled as a whole, by residuals alone."""
+        leaves, tree, _ = _parts(args, keywords)
+        if self._is_new(leaves, _signature(function, leaves, tree)):
+            self._check_function(function, None, leaves, args, keywords, result)
 
-    def _by_derivatives(
-        self, name: str, where: "_Where", make: Callable[[], Case]
+    def _check_function(
+        self,
+        function: Callable[..., PyTree],
+        trace: Callable[[], ClosedJaxpr] | None,
+        leaves: Sequence[Leaf],
+        args: tuple[PyTree, ...],
+        keywords: Mapping[str, PyTree],
+        result: PyTree,
     ) -> None:
-        """Check a result against derivatives of plain JAX."""
-        route = ROUTES.get(name)
-        if route is None:
-            return self.report.skip(name, "no other route")
+        name = f"{function.__module__.removeprefix('hotk.')}.{function.__name__}"
+        route = SOLVERS.get(name)
+        compare = None if route is None else lambda: route(args, keywords, result)
+        self._check(name, (name, "a function of hotk"), trace, leaves, result, compare)
 
-        def compare() -> Difference | None:
-            for alternatives in route(make()):
-                different = _first_that_exists(alternatives)
-                if different is not None:
-                    return different
-            return None
+    def _check(
+        self,
+        name: str,
+        about: tuple[str, str],
+        program: ClosedJaxpr | Callable[[], ClosedJaxpr] | None,
+        arguments: Sequence[Leaf],
+        result: PyTree,
+        compare: Callable[[], Iterable[Comparison]] | None,
+    ) -> None:
+        """Go both roads, unseen by the caches and by this checker."""
 
-        if self._compared(name, where, "derivatives by plain JAX", compare):
-            self.report.count(name, _MATHEMATICS)
-        return None
+        def by_operations() -> Difference | None:
+            closed = program() if callable(program) else program
+            assert isinstance(closed, ClosedJaxpr)
+            return difference("result", closed, arguments, jax.tree.leaves(result))
+
+        def by_derivatives() -> Difference | None:
+            assert compare is not None
+            found = (comparison.difference() for comparison in compare())
+            return next((d for d in found if d is not None), None)
+
+        row = self.report.counts.setdefault(name, collections.Counter())
+        self.thread.busy = True
+        try:
+            with STORE.uncounted():
+                roads = [(compare, by_derivatives), (program, by_operations)]
+                checked = [
+                    self._compared(name, about, road, run)
+                    for road, (is_there, run) in enumerate(roads)
+                    if is_there is not None
+                ]
+        finally:
+            self.thread.busy = False
+        if not any(checked):
+            row[_COLUMNS[2]] += 1
 
     def _compared(
         self,
         name: str,
-        where: "_Where",
-        road: str,
+        about: tuple[str, str],
+        road: int,
         compare: Callable[[], Difference | None],
     ) -> bool:
         """Compare, and raise or keep what differs; return whether it could be done."""
         try:
-            different = compare()
-        except Skipped as reason:
-            self.report.skip(name, str(reason))
-            return False
+            found = compare()
         except Exception as error:
-            line = (str(error).strip().splitlines() or [""])[0][:100]
-            self.report.skip(name, f"{type(error).__name__}: {line}")
+            why = str(error) if isinstance(error, Skipped) else first_line(error)
+            self.report.reasons[f"{name}: {why}"] += 1
             return False
-        if different is not None:
-            error = where.error(road, different)
-            self.report.mismatches.append(error)
-            if self.raises:
-                raise error
-        return True
-
-
-class _Where(collections.namedtuple("_Where", "call mode function")):
-    """What was called."""
-
-    def error(self, road: str, found: Difference) -> VerificationError:
-        """Write the error."""
-        return VerificationError(
-            message(
-                self.call,
-                f"its {found.what} differs from {road}, by {found.error:.3g}; rounding "
-                f"explains {found.allowed:.3g}.",
-                expected=f"{found.expected}, by {road}",
-                got=f"{found.found}, {self.mode}, of {self.function}",
+        self.report.counts[name][_COLUMNS[road]] += 1
+        if found is not None:
+            text = message(
+                about[0],
+                f"its {found.what} differs from {_ROADS[road]} by {found.error:.3g}; "
+                f"rounding explains {found.allowed:.3g}.",
+                expected=f"{found.expected}, by {_ROADS[road]}",
+                got=f"{found.found}, by {about[1]}",
                 fix=f"The call is at {_user_line()}. `hotk.testing.verified()` has "
                 "found a fault of hotk, of JAX or of its compiler: please report it.",
             )
-        )
+            self.report.mismatches.append(VerificationError(text))
+            if self.raises:
+                raise self.report.mismatches[-1]
+        return True
 
 
-def _first_that_exists(alternatives: Sequence[Any]) -> Difference | None:
-    failed: Exception | None = None
-    for comparison in alternatives:
-        try:
-            return difference_of(comparison)
-        except Skipped:
-            raise
-        except Exception as error:
-            failed = failed or error
-    line = (str(failed).strip().splitlines() or [""])[0][:100]
-    raise Skipped(f"plain JAX: {type(failed).__name__}: {line}")
+def _parts(
+    args: tuple[PyTree, ...], keywords: Mapping[str, PyTree]
+) -> tuple[list[Any], Any, PyTree]:
+    """Return the arrays of a call, their structure, and the rest."""
+    arrays, statics = eqx.partition((args, dict(keywords)), eqx.is_array)
+    return (*jax.tree.flatten(arrays), statics)
+
+
+def _signature(function: object, leaves: Sequence[Any], tree: Any) -> Hashable:
+    return (function, tree, *((a.shape, str(a.dtype)) for a in leaves))
 
 
 def _user_line() -> str:
@@ -303,24 +283,66 @@ def _user_line() -> str:
     return f"{file_name(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def verify_process(how: str) -> None:
+def _verify_process(how: str) -> None:
     """Check all programs of this process, and print the table at its end if asked to.
 
     Args:
         how: The value of `HOTK_VERIFY`: `"print"` for the table.
     """
-    report = Verified()
-    WATCH.by = _Checker(report, raises=True)
+    WATCH.by, report = None, Verified()
+    if how not in ("", "0"):
+        WATCH.by = _Checker(report, raises=True)
     if how == "print":
         atexit.register(lambda: print(report, file=sys.stderr))
 
 
 @contextlib.contextmanager
 def verified(*, raises: bool = True) -> Iterator[Verified]:
+    """Check every program of hotk that is new inside, at its first result.
+
+    Each is compared by two other roads, on the arrays of the call itself:
+
+    - by derivatives of plain JAX: `jax.grad` and nested `jax.jvp` of the function as it
+      stands, traced anew, and multiplied with random vectors; residuals for solvers and
+      factors;
+    - operation by operation: the same program, outside of what XLA compiles as a whole.
+
+    What may differ is rounding: a hundred times how far the result moves if each
+    operation is moved by one unit of rounding, and a hundred units. Programs that exist
+    already are made, and checked, anew. A function that calls the host, or that plain
+    JAX cannot differentiate, is skipped and counted, and so is what is called inside of
+    another transformation, where there are no numbers. A check takes about as long as
+    compiling; the calls that follow cost what they always do. `HOTK_VERIFY=1` in the
+    environment does the same for a whole process, and `HOTK_VERIFY=print` prints the
+    table at its end.
+
+    Args:
+        raises: Whether to raise at the first mismatch; else they are collected.
+
+    Yields:
+        A report with `programs`, `counts`, `reasons` and `mismatches`, which prints as
+        a table.
+
+    Raises:
+        VerificationError: If two roads disagree by more than rounding. The message has
+            both numbers, the operator and its mode, the function, and the line.
+
+    Example:
+        >>> import hotk.testing
+        >>> with hotk.testing.verified() as report:
+        ...     product = hotk.hvp(lambda x: jnp.sum(x**3), jnp.ones(2), jnp.ones(2))
+        >>> print(report)
+        program  by derivatives  by operations  skipped
+        -------  --------------  -------------  -------
+        hvp      1               1              0
+    """
     before, report = WATCH.by, Verified()
-    STORE.clear_programs()  # those made before are made, and checked, anew
+    STORE.clear_programs()
     WATCH.by = _Checker(report, raises)
     try:
         yield report
     finally:
         WATCH.by = before
+
+
+_verify_process(os.environ.get("HOTK_VERIFY", ""))
