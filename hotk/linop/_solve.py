@@ -255,7 +255,10 @@ def cholesky(
 ) -> Factorization: ...
 
 
+<<<<<<< HEAD
 @names_ours
+=======
+>>>>>>> verified
 @shown
 def cholesky(
     operator: AbstractLinearMap,
