@@ -255,10 +255,7 @@ def cholesky(
 ) -> Factorization: ...
 
 
-<<<<<<< HEAD
 @names_ours
-=======
->>>>>>> verified
 @shown
 def cholesky(
     operator: AbstractLinearMap,

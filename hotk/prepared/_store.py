@@ -8,10 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
-<<<<<<< HEAD
-=======
-from weakref import WeakValueDictionary
->>>>>>> verified
 
 from hotk._core import bytes_name, html_table, text_table
 
@@ -320,11 +316,7 @@ class Store:
         counted = ("hits", "misses", "compiles", "shared", "evictions")
         counted = (*counted, "traces_before", "opaque_traces")
         numbers = {name: getattr(self, name) for name in counted}
-<<<<<<< HEAD
         tables: Any = (self.entries, self.primals, self.families)
-=======
-        tables: Any = (self.entries, self.primals, self.evaluators, self.families)
->>>>>>> verified
         before, reasons = [dict(table) for table in tables], list(self.reasons)
         traces = {primal: primal.traces for primal in self.primals.values()}
         try:

@@ -32,10 +32,7 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
     **RING,
     **ORDERED,
     **SELECTED,
-<<<<<<< HEAD
     "pvary": lambda a, **_: a,
-=======
->>>>>>> verified
     "convert_element_type": lambda a, **_: a,  # the result is cast below
     "clamp": lambda low, a, high, **_: np.clip(a, low, high),
 }

@@ -56,11 +56,8 @@ def product(operator: Any, v: Vector) -> Vector:
     call = Call(options, operator.f, operator.x, given, static_arrays=static)
     point, w = Case(call, direction), [jnp.ones(())]
     leaves, tree = jax.tree.flatten(v)
-<<<<<<< HEAD
-=======
     if any(map(jnp.iscomplexobj, leaves)):
         raise Skipped("a complex space")
->>>>>>> verified
     # The form is linear in u: its gradient by u is the product.
     form = lambda u: second(point, point.x, _typed(w, point.y), u, leaves)
     return tree.unflatten(jax.grad(form)(list(map(jnp.zeros_like, leaves))))

@@ -102,14 +102,12 @@ class _Checker:
         result: PyTree,
     ) -> None:
         """Check a direct call."""
-        # A program of its own, one that is shared, or one whose constants go in.
         held: Any = runner
-        program = getattr(held, "evaluator", getattr(held, "program", held))
+        program = getattr(held, "program", held)  # its own, or one that is shared
         if not self._is_new([*captured, *arrays], program):
             return
-        traced = held.program if hasattr(held, "evaluator") else program.first
-        captured = held.arrange(captured) if hasattr(held, "arrange") else captured
-        closed = None if traced is None else traced.closed
+        captured = held.arrange(captured) if held is not program else captured
+        closed = None if program.first is None else program.first.closed
         what = f"{function_name(call.f)}{function_place(call.f)}"
         name, where = call.options.definition.name, call.options.definition.call()
         route = route_of(name)
