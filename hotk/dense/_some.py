@@ -16,6 +16,7 @@ from hotk._core import (
     jaxpr_as_fun,
     needed_for,
     run_replaced,
+    used_inputs,
 )
 
 
@@ -48,18 +49,23 @@ def of_some(
             every[i] = a
         return every
 
-    def along(some: Sequence[Array]) -> list[Array]:
+    def along(*both: Array) -> list[Array]:
+        point, some = both[: len(group)], both[len(group) :]
         at = lambda some: run_replaced(closed, among(leaves, some), _AS_IT_RUNS)
-        return jax.jvp(at, ([leaves[i] for i in group],), (some,))[1]
+        return jax.jvp(at, (list(point),), (list(some),))[1]
 
+    inside = [leaves[i] for i in group]
     try:
-        program = jax.make_jaxpr(along)([leaves[i] for i in group])
+        program = jax.make_jaxpr(along)(*inside, *inside)
+        linear = not any(used_inputs(program)[: len(group)])
     except (NotImplementedError, TypeError, ValueError):
-        # A call of the host, say, has no derivative.
+        linear = False  # a call of the host, say, has no derivative
+    if not linear:
+        # An iteration is no linear program: where it stops depends on the vector.
         zeros = jax.tree.map(jnp.zeros_like, leaves)
         return lambda some: push(tree.unflatten(among(zeros, some)))
     run = jaxpr_as_fun(needed_for(program, [True] * len(program.out_avals)))
-    return lambda some: jax.tree.structure(shapes).unflatten(run(*some))
+    return lambda some: jax.tree.structure(shapes).unflatten(run(*inside, *some))
 
 
 def _by_body(equation: JaxprEqn, inputs: list[Leaf]) -> list[Leaf]:
