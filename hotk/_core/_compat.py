@@ -20,38 +20,25 @@ from jax._src.interpreters import mlir, partial_eval as _partial_eval
 from jax._src.lax import lax as _lax
 from jax.extend import source_info_util as _lines
 
+# jax.extend is the semi-public home of these names.
+from jax.extend.core import (
+    ClosedJaxpr as ClosedJaxpr,
+    Jaxpr as Jaxpr,
+    JaxprEqn as JaxprEqn,
+    Literal as Literal,
+    Primitive as Primitive,
+    Var as Var,
+    jaxpr_as_fun as jaxpr_as_fun,
+    mapped_aval as mapped_aval,
+    unmapped_aval as unmapped_aval,
+)
+
 # The rules of a primitive of our own: a function with several derivative rules is one.
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
 from jaxlib.mlir.dialects import sdy as _sdy
 from jaxlib.version import __version__ as _jaxlib_version
 from jaxtyping import Array
-
-
-try:  # jax.extend is the semi-public home of these names
-    from jax.extend.core import (
-        ClosedJaxpr as ClosedJaxpr,
-        Jaxpr as Jaxpr,
-        JaxprEqn as JaxprEqn,
-        Literal as Literal,
-        Primitive as Primitive,
-        Var as Var,
-        jaxpr_as_fun as jaxpr_as_fun,
-        mapped_aval as mapped_aval,
-        unmapped_aval as unmapped_aval,
-    )
-except ImportError:  # pragma: no cover
-    from jax._src.core import (  # type: ignore[assignment]
-        ClosedJaxpr as ClosedJaxpr,
-        Jaxpr as Jaxpr,
-        JaxprEqn as JaxprEqn,
-        Literal as Literal,
-        Primitive as Primitive,
-        Var as Var,
-        jaxpr_as_fun as jaxpr_as_fun,
-        mapped_aval as mapped_aval,
-        unmapped_aval as unmapped_aval,
-    )
 
 
 _P = ParamSpec("_P")

@@ -66,7 +66,7 @@ _FACTOR = Range("a number of at least 1", lambda a: a >= 1)
 
 _COUNTS: Final = (
     "samples steps max_steps block_size rank window max_basis every update_every "
-    "factors_every inverses_every max_evaluations max_refits"
+    "factors_every inverses_every max_evaluations max_refits times"
 )
 _SIZES: Final = (
     "tol gtol xtol rtol max_tol damping eps power l2 weight_decay least gamma "

@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
 from hotk.prepared import jitted, shown
 
 from . import space
+from ._cg_state import State, System
 from ._driver import (
     CHECK,
     DONE,
@@ -28,58 +29,6 @@ from ._driver import (
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
-
-
-class System(NamedTuple):
-    """What an iteration is given, over the unit of the right-hand side.
-
-    Attributes:
-        b: The right-hand side.
-        target: The square of the norm that the residual is to be below: each root would
-            be one more kernel to compile.
-        growth: How much the square of the norm of a residual may grow.
-        max_steps: The largest number of steps.
-        radius: The radius of the trust region, `None` without one.
-    """
-
-    b: Vector
-    target: Scalar
-    growth: Scalar
-    max_steps: Int[Array, ""]
-    radius: Scalar | None
-
-
-class State(NamedTuple):
-    """The state of the iteration, over the unit of the right-hand side.
-
-    Attributes:
-        x: The solution so far.
-        r: The residual.
-        p: What is multiplied next: the direction of the next step.
-        rz: The inner product of the residual with the preconditioned one.
-        norms: The inner products x'x, x'p and p'p in the norm of the preconditioner's
-            inverse, by recurrences: the preconditioner itself is not inverted.
-        limit: The square of the largest norm that a residual may have.
-        steps: The number of products.
-        largest: The largest Rayleigh quotient met.
-        curvature: The smallest one.
-        direction: Its direction if it is not positive, else zero.
-        phase: What the next product is for.
-        reason: Why it stopped.
-    """
-
-    x: Vector
-    r: Vector
-    p: Vector
-    rz: Scalar
-    norms: tuple[Scalar, Scalar, Scalar]
-    limit: Scalar
-    steps: Int[Array, ""]
-    largest: Scalar
-    curvature: Float[Array, ""]
-    direction: Vector
-    phase: Int[Array, ""]
-    reason: Reason
 
 
 @names_ours

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace
 
 from . import _cg, _minres, space
+from ._cg_state import State as CGState
 from ._driver import (
     DONE,
     START,
@@ -50,7 +51,7 @@ class State(NamedTuple):
         continued: Whether minimal residuals have taken over.
     """
 
-    cg: _cg.State
+    cg: CGState
     minres: _minres.State
     continued: Bool[Array, ""]
 

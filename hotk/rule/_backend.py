@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from hotk._core import FUSIONS_FLAG
+from hotk._core import FUSIONS_FLAG, names_ours
 
 
 class Backend(NamedTuple):
@@ -54,6 +54,7 @@ _WRONG_BEFORE = (
 )
 
 
+@names_ours
 def check_backend(times: int = 3) -> Backend:
     """Run programs that XLA is known to compute wrongly, and compare by hand.
 

@@ -43,7 +43,7 @@ BAD = {
 }
 COUNTS = """
     samples steps block_size max_steps k rank window every max_basis update_every
-    factors_every inverses_every max_evaluations max_refits
+    factors_every inverses_every max_evaluations max_refits times
 """
 SIZES = """
     tol gtol xtol rtol max_tol damping eps power l2 weight_decay least gamma
@@ -127,6 +127,7 @@ CALLS = {
     "profile_intervals": functools.partial(
         hotk.statistics.profile_intervals, F, jnp.zeros(3)
     ),
+    "check_backend": hotk.rule.check_backend,
     "interval": FIT.interval,
     "predict": functools.partial(FIT.predict, lambda x: x[:2]),
     "sample": lambda key=KEY: FIT.sample(key),

@@ -53,7 +53,7 @@ def test_a_product_that_is_not_symmetric_has_its_transpose():
     close(operator.mv(jnp.asarray(X)), SPD @ (B * X))
     close(operator.T.mv(jnp.asarray(X)), B * (SPD @ X))
     with pytest.raises(ValueError, match="symmetric"):
-        as_lineax(H @ H, positive_semidefinite=True)
+        as_lineax(H @ hotk.Diagonal(jnp.asarray(B)), positive_semidefinite=True)
 
 
 def test_tags_are_those_asked_for():
@@ -77,8 +77,9 @@ def test_what_is_known_to_be_positive_semidefinite_is_tagged():
     close(got, np.linalg.solve(matrix, B), rtol=1e-8)
     F = hotk.FisherOperator(lambda w: jnp.asarray(A) @ w, squares, jnp.asarray(X))
     ones = jnp.ones(8)
-    known = (G, F, 2 * G, G + F, G.inverse(0.1), G.linearize(), hotk.Diagonal(ones))
-    for operator in (*known, G.restrict(np.arange(8) < 3)):
+    known = (G, F, 2 * G, G + F, G.inverse(0.1), G.linearize(), G @ G)
+    known = (*known, hotk.Diagonal(ones), G.restrict(np.arange(8) < 3))
+    for operator in known:
         assert operator.positive_semidefinite
         assert lineax.is_positive_semidefinite(as_lineax(operator))
         tagged = as_lineax(operator, positive_semidefinite=False)
@@ -86,7 +87,7 @@ def test_what_is_known_to_be_positive_semidefinite_is_tagged():
     student = least_squares(hotk.curvature.StudentTLoss(jnp.asarray(B)))
     H = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.asarray(X))
     function = least_squares(lambda z: jnp.sum(z**2))
-    unknown = (H, student, function, -1.0 * G, G - hotk.Identity(), G @ G)
+    unknown = (H, student, function, -1.0 * G, G - hotk.Identity(), G @ F)
     for operator in (*unknown, hotk.Diagonal(-ones), G + H):
         assert not operator.positive_semidefinite
         assert not lineax.is_positive_semidefinite(as_lineax(operator))

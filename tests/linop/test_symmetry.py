@@ -175,8 +175,8 @@ def test_a_matrix_that_is_not_finite_is_refused(factorize, error, name, bad):
 def test_inertia_of_what_is_not_finite_inside_of_a_transformation():
     count = jax.jit(lambda A: A.inertia())
     assert tuple(map(int, count(hessian()))) == (3, 0, 0)
-    with pytest.raises(Exception, match="not finite"):
-        jax.block_until_ready(count(hotk.Diagonal(jnp.asarray([1.0, np.nan, 2.0]))))
+    nowhere = count(hotk.Diagonal(jnp.asarray([1.0, np.nan, 2.0])))
+    assert tuple(map(int, nowhere)) == (-1, -1, -1)
 
 
 def test_the_cholesky_factor_of_no_dimension():

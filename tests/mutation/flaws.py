@@ -936,8 +936,8 @@ _KFAC = [
     Flaw(
         "the factor of the inputs is a sum",
         MOMENTS,
-        "@ a / count",
-        "@ a",
+        "@ weighted / count",
+        "@ weighted",
         within(FACTORS, "the_exact_factors_of_a_perceptron"),
     ),
     Flaw(
@@ -950,8 +950,8 @@ _KFAC = [
     Flaw(
         "a bias is uncorrelated with the inputs",
         MOMENTS,
-        "    first = bias * jnp.mean(a, axis=-2)[..., None]",
-        "    first = 0 * jnp.mean(a, axis=-2)[..., None]",
+        "    first = bias * jnp.mean(weighted, axis=-2)[..., None]",
+        "    first = 0 * jnp.mean(weighted, axis=-2)[..., None]",
         within(FACTORS, "the_exact_factors_of_a_perceptron"),
     ),
     Flaw(

@@ -403,7 +403,7 @@ def test_all_that_is_missing_is_named(as_user):
         transform.update(gradient(P), transform.init(P), P, model_fn=model)
     with pytest.raises(TypeError, match=r"hotk\.KFACOperator\(model"):
         kfac(0.1)
-    with pytest.raises(ValueError, match=r"`model_fraction` is 4.0, not in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"is 4.0, not a number in \(0, 1\]"):
         made(model_fraction=4.0)
 
 

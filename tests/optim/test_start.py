@@ -10,7 +10,7 @@ import pytest
 
 import hotk
 from hotk import optim
-from hotk._core import equations
+from hotk._core import compiler_options, equations
 from hotk.linop import space
 from hotk.optim._flat import Known, stepping
 from tests.counting import compiles
@@ -321,11 +321,16 @@ def test_step_info_tells_the_memory_of_a_step_and_runs_nothing():
         info = optim.step_info(f, x, transform)
     assert count() == 1
     assert info.mode == "forward over reverse"
-    run = jax.jit(lambda x: optim.minimize(f, x, transform, max_steps=64).x)
+    options = dict(compiler_options(False))
+    run = jax.jit(
+        lambda x: optim.minimize(f, x, transform, max_steps=64).x,
+        compiler_options=options,
+    )
     memory = run.lower(x).compile().memory_analysis()
     assert 0.8 < info.temporary_bytes / memory.temp_size_in_bytes < 1.25
-    # two more than in a step: the loop keeps point and gradient
-    assert info.temporary_bytes < 10.5 * vector
+    # two more than in a step: the loop keeps point and gradient; and three that XLA
+    # computes within a sum where that is not one of the fusions that are wrong
+    assert info.temporary_bytes < (11.5 if options else 10.5) * vector
     with compiles() as count:
         found = optim.minimize(f, x, transform)
     assert count() == 0

@@ -192,6 +192,7 @@ RULES = {
     "safe.matrix_function": lambda w: jnp.sum(safe.matrix_function(matrix(w), jnp.exp)),
     "safe.spectral_sum": lambda w: safe.spectral_sum(matrix(w), jnp.exp),
     "safe.norm": lambda w: safe.norm(w) ** 3,
+    "safe.radial": lambda w: safe.radial(w, jnp.cos),
     "safe.power": lambda w: jnp.sum(safe.power(w, 2.5)),
     "safe.sigmoid": lambda w: jnp.sum(safe.sigmoid(w)),
     "safe.softplus": lambda w: jnp.sum(safe.softplus(w)),

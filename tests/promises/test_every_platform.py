@@ -15,10 +15,10 @@ NO_PROGRAM = {
     *("locate_nan", "memory_budget", "set_memory_budget", "sparsity", "static"),
     *("as_shards", "from_shards", "laplace_approximation", "over_axis"),
     "curvature.rows_program",
-    *("linop.loop", "linop.space_of", "linop.spectrum_of"),
+    *("linop.check_symmetric", "linop.loop", "linop.space_of", "linop.spectrum_of"),
     *("optim.apply_gradients", "optim.minimize"),
     *("optim.step_info", "optim.strip_extra_args", "optim.with_params"),
-    *("rule.disabled", "rule.lint", "rule.which"),
+    *("rule.check_backend", "rule.disabled", "rule.lint", "rule.which"),
 }
 ELSEWHERE = ("interop.", "plot.", "sparse.", "statistics.")
 

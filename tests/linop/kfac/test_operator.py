@@ -331,7 +331,7 @@ def test_options_that_do_not_fit(as_user):
         make(approximation="both")
     with pytest.raises(ValueError, match="'exact', 'sampled' or 'empirical'"):
         make(estimate="fisher")
-    with pytest.raises(ValueError, match="not positive"):
+    with pytest.raises(ValueError, match="not a positive integer"):
         make(samples=0)
     huber = HuberLoss(jnp.zeros((4, 2)))
     with pytest.raises(TypeError, match="no distribution"):
