@@ -1,5 +1,6 @@
 """A linear map of some leaves: the others have no direction, rather than zeros."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -55,12 +56,11 @@ def of_some(
         return jax.jvp(at, (list(point),), (list(some),))[1]
 
     inside = [leaves[i] for i in group]
-    try:
+    program = None
+    # A call of the host, say, has no derivative.
+    with contextlib.suppress(NotImplementedError, TypeError, ValueError):
         program = jax.make_jaxpr(along)(*inside, *inside)
-        linear = not any(used_inputs(program)[: len(group)])
-    except (NotImplementedError, TypeError, ValueError):
-        linear = False  # a call of the host, say, has no derivative
-    if not linear:
+    if program is None or any(used_inputs(program)[: len(group)]):
         # An iteration is no linear program: where it stops depends on the vector.
         zeros = jax.tree.map(jnp.zeros_like, leaves)
         return lambda some: push(tree.unflatten(among(zeros, some)))
