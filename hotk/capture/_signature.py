@@ -115,10 +115,11 @@ def aval_of(leaf: object) -> Aval:
     """Return the type of an array, a tracer or a Python number."""
     # What an array on several devices keeps for its type may lack explicit axes of its
     # mesh (jax 0.10). Asking JAX takes ten times as long.
-    kept = isinstance(leaf, jax.Array) and (
+    if isinstance(leaf, jax.Array) and (
         type(leaf) is not ARRAY or isinstance(leaf.sharding, SingleDeviceSharding)
-    )
-    return Aval.of(leaf.aval if kept else jax.typeof(leaf))
+    ):
+        return Aval.of(leaf.aval)
+    return Aval.of(jax.typeof(leaf))
 
 
 def sharding_of(leaf: object) -> Sharding | None:

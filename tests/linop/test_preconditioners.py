@@ -71,7 +71,7 @@ def test_nystrom_refuses_what_it_cannot_take():
     with pytest.raises(TypeError, match="rank"):
         nystrom(H, 2.5, KEY)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="symmetric"):
-        nystrom(H @ hotk.Diagonal(jnp.arange(1.0, N + 1)), 3, KEY)
+        nystrom(H @ quadratic(np.linspace(1.0, 2.0, N))[0], 3, KEY)
 
 
 def test_blocks_of_leaves():
