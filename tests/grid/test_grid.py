@@ -45,7 +45,7 @@ NOT_HERE = {
     "curvature.rows_program": "how rows are found: tests/optim/test_samples.py",
     "linop.check_symmetric rule.check_backend": "checks",
 }
-CONTEXTS = ["plain", "jit", "grad", "jvp", "vmap", "scan"]
+CONTEXTS = ["plain", "grad", "jvp", "vmap", "scan"]
 UNITS = [1.0, 1e6, 1e-6]
 
 
@@ -98,8 +98,6 @@ def within(context, call, x):
     match context:
         case "plain":
             return call(x)
-        case "jit":
-            return jax.jit(call)(x)
         case "grad":
             return jax.grad(lambda x: weighted(call(x)))(x)
         case "jvp":
