@@ -128,8 +128,9 @@ def radial(
     zero, eps = jnp.zeros((), s.dtype), jnp.finfo(s.dtype).eps
     c, _ = Taylor().coefficients(lambda r: (g(r), ()), zero, zero + 1, 6)
     size = [jnp.abs(jax.lax.stop_gradient(a)) for a in c]
-    # Where the terms left out are below a rounding of the second derivative.
-    fits = size[6] * s**2 + size[5] * s**1.5 <= eps * size[2]
+    # Where the terms left out are below a rounding of the second derivative. Not where
+    # that is zero: how large they are is not known, nor are digits lost.
+    fits = size[6] * s**2 + size[5] * s**1.5 < eps * size[2]
     near = fits & ((s <= eps) | (size[2] * s <= eps**0.5 * size[0])) | (s == 0)
     series: Array = c[0] + s * (c[2] + s * (c[4] + s * c[6]))
     for k in (1, 3, 5):
