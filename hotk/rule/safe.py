@@ -63,8 +63,8 @@ def norm(x: Leaf, axis: Axes = None, *, keepdims: bool = False) -> Float[Array, 
     the gradient is 0, the middle of the subgradients; $|x|^2$ has the Hessian $2 I$,
     and the root is that of `hotk.safe.sqrt`. Write a function $g(|x|)$ that is smooth
     at 0 because terms of first order cancel, as $(1 + r) e^{-r}$ and $\sin(r)/r$, as
-    `hotk.safe.radial`. Composed with this norm it has second derivatives of 0 or of
-    rounding there.
+    `hotk.safe.radial`. Composed with this norm its second derivatives there are 0, or
+    a rounding times the square of a huge number.
 
     Args:
         x: Floating or complex array, not float16.
@@ -108,7 +108,8 @@ def radial(
     Args:
         x: Floating or complex array, such as the difference of two points.
         g: Function of the distances, entry by entry, with six derivatives at 0 from the
-            right. What it captures may be differentiated as well.
+            right, and no other formula within the root of the precision of 0 (3e-4 in
+            float32). What it captures may be differentiated as well.
         axis: Axis or axes of `x` to sum over; all by default.
 
     Returns:
@@ -128,8 +129,9 @@ def radial(
     zero, eps = jnp.zeros((), s.dtype), jnp.finfo(s.dtype).eps
     c, _ = Taylor().coefficients(lambda r: (g(r), ()), zero, zero + 1, 6)
     size = [jnp.abs(jax.lax.stop_gradient(a)) for a in c]
-    # Where the terms left out are below a rounding of the second derivative.
-    fits = size[6] * s**2 + size[5] * s**1.5 <= eps * size[2]
+    # Where the terms left out are below a rounding of the second derivative. Not where
+    # that is zero: how large they are is not known, nor are digits lost.
+    fits = size[6] * s**2 + size[5] * s**1.5 < eps * size[2]
     near = fits & ((s <= eps) | (size[2] * s <= eps**0.5 * size[0])) | (s == 0)
     series: Array = c[0] + s * (c[2] + s * (c[4] + s * c[6]))
     for k in (1, 3, 5):

@@ -126,6 +126,19 @@ def test_coefficients_along_a_curve(name):
     np.testing.assert_allclose(coefficients, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (special.i0, [1.0, 0.0, 1 / 2, 0.0, 3 / 8]),
+        (special.i1, [0.0, 1 / 2, 0.0, 3 / 8, 0.0]),
+        (lambda k: jnp.log(special.i0e(k)) + k, [0.0, 0.0, 1 / 2, 0.0, -3 / 8]),
+    ],
+)
+def test_bessel_functions_at_zero(f, expected):
+    close(jnp.array(hotk.derivatives(f, 0.0, 1.0, order=4)), np.array(expected))
+    close(hotk.laplacian(f, 0.0), expected[2])
+
+
 def test_a_whole_power_at_zero_that_the_program_does_not_know():
     cube = lambda x, r: x**r
     derivatives = hotk.derivatives(cube, 0.0, 1.0, jnp.asarray(3.0), order=5)

@@ -113,6 +113,28 @@ def test_radial_functions_with_a_kink_are_those_of_the_safe_norm(default_setting
     close(hotk.hessian(matern, z), -np.eye(2, dtype="float32"))
 
 
+@pytest.mark.parametrize("r", [1e-3, 0.3, 2.0])
+def test_radial_functions_that_are_flat_at_zero(r):
+    # no second derivative at 0 says how far their series is right
+    x = r * np.array([0.6, 0.8])
+    powers = lambda k: (r**k, k**2 * r ** (k - 2))  # value, and Laplacian in the plane
+    laplacian = lambda d1, d2: d2 + d1 / r
+    cosine = laplacian(
+        -2 * r * np.sin(r**2), -2 * np.sin(r**2) - 4 * r**2 * np.cos(r**2)
+    )
+    far = max(r - 1, 0.0)
+    for g, (value, curved) in [
+        (lambda r: r**8, powers(8)),
+        (lambda r: r**3, powers(3)),
+        (lambda r: jnp.cos(r**2), (np.cos(r**2), cosine)),
+        (lambda r: jax.nn.relu(r - 1) ** 3, (far**3, laplacian(3 * far**2, 6 * far))),
+    ]:
+        f = lambda x, g=g: safe.radial(x, g)
+        close(f(x), value)
+        close(hotk.laplacian(f, x), curved, rtol=1e-6)
+        close(jnp.trace(jax.hessian(f)(x)), curved, rtol=1e-6)
+
+
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
 def test_norms_of_any_size(size):
     x = size * np.array([3.0, 4.0])

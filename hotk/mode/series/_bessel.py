@@ -68,14 +68,6 @@ def _far(u: Real, order: int, degree: int) -> list[Real]:
     return terms
 
 
-def _at_zero(j: int, degree: int) -> float:
-    """Return a coefficient at zero of the function without its kink there."""
-    if (j - degree) % 2 or j < degree:
-        return 0.0
-    m = (j - degree) // 2
-    return 0.5**j / (math.factorial(m) * math.factorial(m + degree))
-
-
 def _bessel(degree: int) -> Rule:
     def rule(equation: JaxprEqn, inputs: list[Series]) -> list[Series]:
         (x,) = inputs
@@ -88,9 +80,9 @@ def _bessel(degree: int) -> Rule:
         rows = [first]
         for j in range(1, x.order + 1):
             term = jnp.where(is_far, far[j], near[j])
+            # At the kink at 0 from the right, as the derivative of |x| is in JAX: so
+            # that $I_\nu(x) = e^{|x|} e^{-|x|} I_\nu(x)$ has no kink.
             term = jnp.where(wide < 0, (-1) ** (j + degree) * term, term)
-            # JAX takes the sign of zero, in the exponent, for zero.
-            term = jnp.where(wide == 0, _at_zero(j, degree), term)
             rows.append(term.astype(first.dtype))
         return [composed(x, jnp.stack(rows))]
 
