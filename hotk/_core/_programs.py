@@ -57,6 +57,8 @@ def has_users_rule(equation: JaxprEqn) -> bool:
     name = equation.primitive.name
     if name == "hotk_ruled":
         return equation.params["function"].users_rule
+    if name == "hotk_held":  # after an odd number of derivatives: no Hessian either
+        return equation.params["derivatives"] == 1
     if name not in CUSTOM:
         return name not in TRAITS
     for inner in inner_jaxprs(equation.params.values()):

@@ -266,8 +266,18 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
         """Classes from 0; how many there are is known with the logits."""
         return 0, 1 if jnp.issubdtype(self.targets.dtype, jnp.floating) else math.inf
 
-    def _probabilities(self, z: Outputs, targets: Targets) -> Outputs:
+    def _probabilities(self, z: Outputs, targets: Shaped[Array, "..."]) -> Outputs:
         refuse_complex(self, z)
+        if z.ndim == 1:  # each class would count as an example
+            raise StructureError(
+                message(
+                    "SoftmaxCrossEntropy(targets)(z)",
+                    "the logits have no axis of examples.",
+                    expected="logits of shape (N, ..., classes)",
+                    got=str(z.shape),
+                    fix="Of one example: `z[None]`, and `targets[None]`.",
+                )
+            )
         if jnp.issubdtype(targets.dtype, jnp.integer):
             if targets.shape != z.shape[:-1]:
                 raise other_shape(self, str(z.shape[:-1]), targets)
@@ -288,7 +298,7 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
         y = self._probabilities(z, self.targets)
         return -jnp.sum(y * jax.nn.log_softmax(z), axis=-1)
 
-    def slope(self, z: Outputs, targets: Targets) -> Outputs:
+    def slope(self, z: Outputs, targets: Shaped[Array, "..."]) -> Outputs:
         """Return predicted minus given probabilities, if those sum to 1."""
         y = self._probabilities(z, targets)
         # targets may sum to another number than 1: then the log-sum-exp has that factor

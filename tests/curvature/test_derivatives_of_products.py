@@ -111,3 +111,55 @@ def test_the_gradient_is_that_of_the_loss_and_its_derivative_the_matrix():
     slope = lambda x: hotk.gradient(f, x)
     close(slope(X), jax.grad(lambda x: SOFTMAX(model(x)))(X))
     close(jax.jacfwd(slope)(X), matrix(curvature, X))
+
+
+SLOPES = {
+    "hvp": (lambda g, x: hotk.hvp(g, x, V), lambda D: D @ V),
+    "quadratic_form": (lambda g, x: hotk.quadratic_form(g, x, V), lambda D: V @ D @ V),
+    "second_derivative": (
+        lambda g, x: hotk.second_derivative(lambda t: g(x + t * V), 0.0),
+        lambda D: V @ D @ V,
+    ),
+    "hessian_diagonal": (hotk.hessian_diagonal, jnp.diag),
+    # not symmetric, so there is nothing to mirror
+    "sparse_hessian": (lambda g, x: hotk.sparse_hessian(g, x).todense(), lambda D: D),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_second_derivatives_of_a_slope_are_those_of_a_product(name):
+    f, curvature = CURVATURES["a function"]
+    operator, part = SLOPES[name]
+    by_point = jax.jacfwd(lambda x: matrix(curvature, x) @ V)(X)
+    assert jnp.abs(by_point - by_point.T).max() > 0.1
+    close(operator(lambda x: hotk.gradient(f, x) @ V, X), part(by_point))
+
+
+@pytest.mark.parametrize("name", ["a function", "softmax", "empirical"])
+def test_taylor_mode_refuses_derivatives_of_the_matrix(name):
+    f, curvature = CURVATURES[name]
+    slope = lambda x: hotk.gradient(f, x) @ V
+    close(hotk.derivatives(f, X, V, order=2)[2], V @ matrix(curvature, X) @ V)
+    traces = jax.hessian(lambda x: jnp.trace(matrix(curvature, x)))(X)
+    close(hotk.biharmonic(f, X), jnp.trace(traces))  # the Laplacian of a Laplacian
+    for call in (
+        lambda: hotk.derivatives(f, X, V, order=3),
+        lambda: hotk.tvp(f, X, V, V, V),
+        lambda: hotk.partial(f, X, (3, 0, 0)),
+        lambda: hotk.derivative_tensor(f, X, order=3),
+        lambda: hotk.laplacian(slope, X),
+        lambda: hotk.tvp(slope, X, V, V),
+    ):
+        with pytest.raises(hotk.ModeError, match="differentiate a product"):
+            call()
+
+
+@pytest.mark.parametrize("mode", [hotk.Taylor(), hotk.FORWARD_OVER_FORWARD], ids=str)
+def test_derivatives_by_an_argument_are_none_by_the_point(mode):
+    model = lambda w, c: jnp.sin(c * w)
+    f = hotk.curvature.GaussNewton(model, lambda z: jnp.sum(z**4))
+    w, c = jnp.array([0.7, -0.4]), 1.5
+    curvature = lambda w: hotk.quadratic_form(lambda c: f(w, c), c, 1.0, mode=mode)
+    twice = lambda w: jax.grad(jax.grad(lambda c: f(w, c)))(c)
+    close(curvature(w), twice(w))
+    close(jax.hessian(curvature)(w), jax.hessian(twice)(w))

@@ -437,3 +437,18 @@ def test_a_class_beyond_the_logits_is_refused_or_nan(as_user):
 def test_there_is_one_weight_for_each_example(as_user):
     with pytest.raises(hotk.StructureError, match="one weight for each example"):
         SquaredError(NUMBERS, example_weights=np.ones(2))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("label", [jnp.array(2), jnp.eye(3)[2]], ids=["class", "row"])
+def test_logits_of_one_example_are_refused(label, reduction):
+    z = jnp.array([0.5, -1.0, 0.25])
+    p = jax.nn.softmax(z)
+    of_one = hotk.curvature.SoftmaxCrossEntropy(label[None], reduction=reduction)
+    close(of_one(z[None]), -jnp.log(p[2]))
+    close(hotk.hessian(lambda z: of_one(z[None]), z), jnp.diag(p) - jnp.outer(p, p))
+    loss = hotk.curvature.SoftmaxCrossEntropy(label, reduction=reduction)
+    fisher = lambda z: hotk.EmpiricalFisherOperator(jnp.sin, loss, z) @ z
+    for call in (loss, fisher):
+        with pytest.raises(hotk.StructureError, match="no axis of examples"):
+            call(z)

@@ -128,10 +128,11 @@ def run_series(closed: ClosedJaxpr, inputs: Sequence[Value], frame: Frame) -> li
 
 def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any]:
     traits = traits_of(equation)
-    if traits.constant or not any(series.moves for series in values):
+    moves = any(series.moves for series in values)
+    if traits.constant or not moves:
         primals = [series.primal for series in values]
-        if derivatives := held_in(equation):
-            outputs = held(primals, derivatives - frame.order)
+        if moves and (derivatives := held_in(equation)):
+            outputs = _held(primals, derivatives, frame)
         else:
             outputs = bound(equation, primals)
         return list(map(frame.constant, outputs))
@@ -159,6 +160,20 @@ def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any
         return _ruled(equation, inputs, frame)
     outputs = rule_for(equation, inputs)
     return _by_derivative(equation, inputs, frame) if outputs is None else outputs
+
+
+def _held(primals: list[Any], derivatives: int, frame: Frame) -> list[Any]:
+    """Take arrays for constant, for as many derivatives as the order has.
+
+    More of them are derivatives of what the first ones have left, along the same curve:
+    a series has one coefficient for each order, and does not say which came first.
+    """
+    if frame.order > derivatives:
+        raise NotImplementedError(  # the modes that nest, where there are any, are next
+            "a Gauss-Newton matrix has no derivatives in Taylor mode: differentiate a "
+            "product, as by `hotk.jvp` of `hotk.hvp`"
+        )
+    return held(primals, derivatives - frame.order)
 
 
 def _has_program(equation: JaxprEqn, inputs: list[Series]) -> bool:
