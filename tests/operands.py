@@ -14,6 +14,7 @@ from hotk._core import (
     called_program,
     inner_jaxprs,
     needed_for,
+    scan_counts,
     source_line,
     traits_of,
 )
@@ -92,8 +93,7 @@ def _outputs(equation, name, inputs, found):
         held, carry = inputs[ahead:][:count], inputs[ahead + count :]
         return _loop(body, held, carry, [], found)
     if name == "scan":
-        counts = [params["num_consts"], params["num_carry"]]
-        ends = np.cumsum(counts)
+        ends = np.cumsum(scan_counts(params))
         rows = [known._replace(fixed=False) for known in inputs[ends[1] :]]
         held, carry = inputs[: ends[0]], inputs[ends[0] : ends[1]]
         return _loop(params["jaxpr"].jaxpr, held, carry, rows, found)

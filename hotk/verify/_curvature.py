@@ -40,7 +40,8 @@ def curvature(
     slopes = [jax.grad(value)(z, y) for y in targets]
     parts = [jnp.sum(g * Ju, axes) * jnp.sum(g * Jv, axes) for g in slopes]
     factor = jnp.asarray(loss.factor(z) / len(slopes), parts[0].dtype)
-    return factor * jnp.sum(sum(parts[1:], start=parts[0]))
+    factor = factor.reshape(-1) if factor.ndim else factor  # weights of the examples
+    return jnp.sum(factor * sum(parts[1:], start=parts[0]))
 
 
 def _pushed(model: Callable[[Arrays], PyTree], x: Arrays, v: Arrays) -> PyTree:

@@ -209,7 +209,8 @@ class _Checker:
         def by_operations() -> Difference | None:
             closed = program() if callable(program) else program
             assert isinstance(closed, ClosedJaxpr)
-            return difference("result", closed, arguments, jax.tree.leaves(result))
+            found = jax.tree.leaves(result)
+            return difference("result", closed, arguments, found, own=True)
 
         def by_derivatives() -> Difference | None:
             assert compare is not None

@@ -140,6 +140,7 @@ KEPT = """
 """
 
 
+@pytest.mark.counts
 def test_a_second_sharding_is_prepared_by_itself():
     run_on_eight_devices(SETUP.format(kind="Auto") + PREPARED)
 

@@ -639,6 +639,7 @@ def test_threads_with_other_settings_do_not_disturb_each_other(hotk):
         np.testing.assert_allclose(result, 6.0 * a * x * x, rtol=1e-5)
 
 
+@pytest.mark.counts
 def test_a_change_during_the_trace_poisons_nothing(hotk):
     """A program is stored under the state that it was traced for."""
     state = {"rate": 0, "stop": False}
