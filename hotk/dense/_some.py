@@ -14,6 +14,7 @@ from hotk._core import (
     Leaf,
     Tangent,
     called_program,
+    is_divided_by_type,
     jaxpr_as_fun,
     needed_for,
     run_replaced,
@@ -57,9 +58,11 @@ def of_some(
 
     inside = [leaves[i] for i in group]
     program = None
-    # A call of the host, say, has no derivative.
-    with contextlib.suppress(NotImplementedError, TypeError, ValueError):
-        program = jax.make_jaxpr(along)(*inside, *inside)
+    # A call of the host, say, has no derivative. Along explicit axes of a mesh JAX
+    # refuses a program in which nothing is left of what is divided.
+    if not any(map(is_divided_by_type, leaves)):
+        with contextlib.suppress(NotImplementedError, TypeError, ValueError):
+            program = jax.make_jaxpr(along)(*inside, *inside)
     if program is None or any(used_inputs(program)[: len(group)]):
         # An iteration is no linear program: where it stops depends on the vector.
         zeros = jax.tree.map(jnp.zeros_like, leaves)

@@ -129,6 +129,8 @@ def _cubic(
         curvature = space.norm(product).astype(size.dtype)
         weight = _SHARE * curvature * (curvature / jnp.where(size > 0, size, 1))
         usual = jnp.isfinite(weight) & (weight > 0)
+        # of a gradient that is not finite there is none: the next one begins
+        size = jnp.where(jnp.isfinite(size), size, 0)
         return jnp.where(usual, weight, size).astype(state.control.dtype)
 
     return globalized_step(
