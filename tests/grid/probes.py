@@ -464,11 +464,11 @@ probe("interop.scipy_problem", contexts="values")(
     )
 )(lambda s, x: (s.f(x), jax.grad(s.f)(x), hess(s.f, x)))
 probe("laplace_approximation", contexts="values", tol=10)(
-    lambda s, x: hotk.laplace_approximation(centred(s.f, x), x).covariance
+    lambda s, x: hotk.laplace_approximation(centred(s, x), x).covariance
 )(inverse)
 
 
-def centred(f, x):
+def centred(s, x):
     """Return a potential whose minimum is at the point, with the same Hessian."""
-    slope = jax.jacfwd(f)(x)
-    return lambda y: f(y) - jnp.sum(slope * y)
+    slope = jax.grad(s.f)(x) if s.reverse else jax.jacfwd(s.f)(x)
+    return lambda y: s.f(y) - jnp.sum(slope * y)

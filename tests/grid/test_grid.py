@@ -292,7 +292,12 @@ OVER_DEVICES = """
                 failed.append((name, device, here, expected))
     print(failed or "fine")
 """
-INSIDE = [name for name, probe in PROBES.items() if probe.contexts == "all"]
+# lineax compares types, in which arrays that vary over devices are others.
+INSIDE = [
+    name
+    for name, probe in PROBES.items()
+    if probe.contexts == "all" and not name.startswith("interop.")
+]
 
 
 @pytest.mark.exhaustive
