@@ -152,10 +152,9 @@ class _Checker:
         options: Mapping[str, Any],
     ) -> PyTree:
         """Run a jitted function of hotk, and check it if it is new."""
-        leaves, tree, statics = _parts(args, keywords)
+        leaves, tree, put = _parts(args, keywords)
         if not self._is_new(leaves, _signature(function, leaves, tree)):
             return run(*args, **keywords)
-        put = lambda leaves: eqx.combine(tree.unflatten(leaves), statics)
         given, named = (args, keywords)
         if "donate_argnums" in options:  # what the check still needs
             given, named = put([a.copy() for a in leaves])
@@ -265,10 +264,19 @@ class _Checker:
 
 def _parts(
     args: tuple[PyTree, ...], keywords: Mapping[str, PyTree]
-) -> tuple[list[Any], Any, PyTree]:
-    """Return the arrays of a call, their structure, and the rest."""
-    arrays, statics = eqx.partition((args, dict(keywords)), eqx.is_array)
-    return (*jax.tree.flatten(arrays), statics)
+) -> tuple[list[Any], Any, Callable[[Sequence[Any]], Any]]:
+    """Return the arrays of a call, its structure, and what puts others in their places.
+
+    No node is made with anything but arrays: a class of the user may convert the rest.
+    """
+    every, tree = jax.tree.flatten((args, dict(keywords)))
+    places = [i for i, leaf in enumerate(every) if eqx.is_array(leaf)]
+
+    def put(arrays: Sequence[Any]) -> Any:
+        others = dict(zip(places, arrays, strict=True))
+        return tree.unflatten([others.get(i, leaf) for i, leaf in enumerate(every)])
+
+    return [every[i] for i in places], tree, put
 
 
 def _signature(function: object, leaves: Sequence[Any], tree: Any) -> Hashable:

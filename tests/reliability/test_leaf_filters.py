@@ -608,7 +608,6 @@ class Converted:
             self.a = jnp.asarray(self.a)
 
 
-@pytest.mark.counts  # the class refuses the arrays of another trace
 @pytest.mark.usefixtures("as_user")
 def test_a_class_that_converts_its_fields():
     q, f = Converted(2.0), lambda q: q.a**3
