@@ -22,7 +22,9 @@ from hotk.prepared._program import Program
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Let nothing that is planted stay in a program."""
+    """Let no program of before be found, and nothing that is planted stay in one."""
+    hotk.clear_cache()
+    jax.clear_caches()
     yield monkeypatch
     monkeypatch.undo()
     hotk.clear_cache()

@@ -302,10 +302,12 @@ def known_results(
     def step(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
         # What differs from one device to another is not known; `shard_map` is not run.
         outside = equation.primitive.name == "shard_map" or crosses_devices(equation)
-        if outside or any(a is None for a in inputs):
+        # JAX runs a `pvary` in `shard_map` alone.
+        inner = inner_jaxprs(equation.params.values())
+        typed = any(e.primitive.name == "pvary" for j in inner for e in equations(j))
+        if outside or typed or any(a is None for a in inputs):
             return [None] * len(equation.outvars)
-        varies = equation.primitive.name == "pvary"  # JAX runs it in `shard_map` alone
-        return inputs if varies else bound(equation, inputs)
+        return inputs if equation.primitive.name == "pvary" else bound(equation, inputs)
 
     with jax.ensure_compile_time_eval():
         results = jax.jit(lambda: evaluate(program, program.consts, (), step))()

@@ -104,7 +104,8 @@ def _is_long(a: Any) -> bool:
 
 
 def _types(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
+    # With the axes of the mesh over which an array varies, inside of `shard_map`.
+    return jax.tree.map(jax.typeof, tree)
 
 
 def _known(traced: ClosedJaxpr, count: int) -> dict[int, np.ndarray]:

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts
+from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts, unmapped_aval
 
 from ._carried_values import is_bare, scan_by_pattern
 from ._carry import carry_kinds, held_parts, linear_parts
 from ._context import Context, Operand
 from ._fixed_carry import MOST_PASSES, Carry, depends_on_step, fixed_carry
 from ._linear import Linear, Piece, TooDense, zero
-from ._loop import Loop, shape_of
+from ._loop import Loop
 from ._merge import added, same_entries
 from ._pieces import kept, moved
 from ._positions import Positions, size_of
@@ -146,9 +146,9 @@ def _vectorized(loop: Loop) -> ClosedJaxpr:
     constants = len(loop.constants)
     types, axes = [], []
     for i, v in enumerate(loop.body.jaxpr.invars):
-        steps = () if i < constants else (loop.length,)
-        types.append(jax.ShapeDtypeStruct((*steps, *shape_of(v)), v.aval.dtype))
-        axes.append(None if i < constants else 0)
+        axis = None if i < constants else 0
+        types.append(unmapped_aval(loop.length, axis, v.aval))
+        axes.append(axis)
     mapped = jax.vmap(
         jaxpr_as_fun(loop.body), in_axes=axes, out_axes=0, axis_size=loop.length
     )

@@ -145,3 +145,36 @@ EXPLICIT = """
 
 def test_explicit_axes_of_a_mesh():
     run_on_eight_devices(EXPLICIT)
+
+
+INSIDE = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, PartitionSpec as P
+    from tests.sparse.programs import PROGRAMS
+
+    jax.config.update("jax_enable_x64", True)
+    mesh = jax.make_mesh((8,), ("r",), axis_types=(AxisType.Auto,))
+    f = PROGRAMS["{name}"]
+    # both signs of the number by which a branch is chosen
+    X = jnp.asarray(np.random.default_rng(0).normal(size=(8, 24)))
+    dense = lambda x: hotk.sparse_hessian(f, x).todense()
+    for outer in (lambda g: g, jax.jacfwd):
+        each = lambda x: outer(dense)(x[0])[None]
+        over = jax.shard_map(each, mesh=mesh, in_specs=P("r"), out_specs=P("r"))
+        want = jax.lax.map(outer(jax.jacfwd(jax.jacfwd(f))), X)
+        np.testing.assert_allclose(jax.jit(over)(X), want, rtol=1e-8, atol=1e-8)
+    print("fine")
+"""
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("relu", "batched solve", "sort", "maximum pool", "cond", "switch"),
+        *("map", "loop with a counter", "gather under vmap", "interpolation"),
+    ],
+)
+def test_each_device_at_a_point_of_its_own(name):
+    """Inside of `shard_map`, whose types say which arrays vary."""
+    run_on_eight_devices(INSIDE.format(name=name))
