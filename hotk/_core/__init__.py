@@ -158,7 +158,9 @@ from ._primitives import (
     traits_of as traits_of,
 )
 from ._programs import (
+    EXTREMES as EXTREMES,
     check_forward as check_forward,
+    differentiates_extremes as differentiates_extremes,
     has_users_rule as has_users_rule,
     operation_name as operation_name,
     scan_counts as scan_counts,

@@ -93,7 +93,7 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
     ),
     (Traits(linear=_ALL, fused=True), "pad"),
     (Traits(linear=_ALL, moves=True), "split unstack"),
-    (Traits(linear=_ALL), "cumsum fft reduce_sum reduce_window_sum"),
+    (Traits(linear=_ALL), "cumsum fft hotk_written reduce_sum reduce_window_sum"),
     # Across devices. They are linear in each device's part.
     (
         Traits(linear=_ALL),

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from ._compat import ClosedJaxpr, JaxprEqn, equations, inner_jaxprs
-from ._primitives import CUSTOM, TRAITS
+from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var, equations, inner_jaxprs
+from ._inexact import is_inexact
+from ._primitives import CUSTOM, TRAITS, traits_of
 
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__))
@@ -65,6 +66,28 @@ def has_users_rule(equation: JaxprEqn) -> bool:
         file = inner.debug_info.func_filename or ""
         return not file.startswith((_JAX + os.sep, _LOSSES + os.sep))
     return True
+
+
+EXTREMES = ("reduce_max", "reduce_min")
+
+
+def differentiates_extremes(jaxpr: Jaxpr) -> bool:
+    """Whether the derivative of a program goes through a maximum of an array.
+
+    That of a softmax does not: its maximum is held fixed.
+    """
+    live = {v for v in jaxpr.outvars if isinstance(v, Var)}
+    for equation in reversed(jaxpr.eqns):
+        if live.isdisjoint(equation.outvars) or traits_of(equation).constant:
+            continue
+        name, operands = equation.primitive.name, equation.invars
+        if name in EXTREMES and is_inexact(operands[0].aval):
+            return True
+        inner = inner_jaxprs(equation.params.values()) if name not in CUSTOM else []
+        if any(map(differentiates_extremes, inner)):
+            return True
+        live.update(v for v in operands if isinstance(v, Var))
+    return False
 
 
 def transforms(equation: JaxprEqn) -> str:

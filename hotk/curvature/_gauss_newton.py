@@ -24,14 +24,14 @@ from hotk._core import (
     Scalar,
     Tangent,
     equations,
-    jaxpr_as_fun,
     trace_once,
 )
 from hotk.primitive import (
     NotTransposableError,
     check_linear,
     held,
-    with_forward_rules,
+    with_extremes,
+    with_rules,
 )
 
 from ._cox import CoxLoss
@@ -112,7 +112,7 @@ def _value_and_tangent(
     """Return the value and the derivative along `v`, linear in `v` in any mode."""
     closed, shapes = trace_once(at, x, kept=False)  # the model itself runs once
     tree = jax.tree.structure(shapes)
-    run = lambda x: tree.unflatten(jaxpr_as_fun(closed)(*jax.tree.leaves(x)))
+    run = lambda x: tree.unflatten(with_extremes(closed)(*jax.tree.leaves(x)))
     names = [e.primitive.name for e in equations(closed.jaxpr)]
     if not any(name.startswith("custom_vjp") for name in names):
         return jax.jvp(run, (x,), (v,))
@@ -120,12 +120,12 @@ def _value_and_tangent(
     # derivative of its body where JAX cannot transpose the rule, as that of a solver
     # that goes back over checkpoints.
     try:
-        run_derived = with_forward_rules(run)
+        run_derived = with_rules(run)
         check_linear(
             jax.make_jaxpr(lambda x, v: jax.jvp(run_derived, (x,), (v,)))(x, v)
         )
     except NotTransposableError:
-        run_derived = with_forward_rules(run, by_body=True)
+        run_derived = with_rules(run, by_body=True)
     return jax.jvp(run_derived, (x,), (v,))
 
 

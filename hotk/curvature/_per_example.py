@@ -18,6 +18,7 @@ from hotk._core import (
     function_name,
     message,
 )
+from hotk.primitive import with_rules
 
 
 def _models(model: Any) -> Any:
@@ -154,7 +155,7 @@ class PerExample(eqx.Module):
 
         def of_one(model: Function, e: PyTree, u: Array) -> PyTree:
             at = lambda p: jnp.asarray(model(eqx.combine(p, rest), e, *args))
-            z, pull = jax.vjp(at, moving)
+            z, pull = jax.vjp(with_rules(at, derive=False), moving)
             # Not one number for all examples, which XLA on CPUs reads beyond where it
             # fuses a product with a sum.
             return jax.vmap(lambda v: pull(jnp.where(z == z, v, z))[0])(u)

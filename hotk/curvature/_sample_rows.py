@@ -35,7 +35,7 @@ from hotk._core import (
     run_replaced,
     trace_once,
 )
-from hotk.primitive import AbstractRuled, apply_ruled
+from hotk.primitive import AbstractRuled, apply_ruled, with_extremes
 
 from ._per_example import PerExample
 
@@ -260,7 +260,7 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
     mark = found[0][0]
     before = needed_for(before, [True] * len(before.jaxpr.outvars))
 
-    run = jaxpr_as_fun(before)
+    run = with_extremes(before)
 
     def compute() -> SampleRows:
         inputs = run(*leaves)

@@ -4,7 +4,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hotk._core import Jaxpr, nested_order, placed_equations
+from hotk._core import (
+    Jaxpr,
+    differentiates_extremes,
+    nested_order,
+    placed_equations,
+)
 
 from ._first import AbstractMode, Forward, Reverse
 from ._nested import (
@@ -55,6 +60,7 @@ class Facts(NamedTuple):
     custom_vjps: tuple[str, ...]
     callbacks: tuple[str, ...]
     order: int = 0
+    extremes: bool = False
 
     @staticmethod
     def of(jaxpr: Jaxpr) -> "Facts":
@@ -69,7 +75,8 @@ class Facts(NamedTuple):
             elif "callback" in name or name == "pallas_call":
                 callbacks.append(f"{name} at {place}")
         order = nested_order(jaxpr)
-        return Facts(tuple(loops), tuple(rules), tuple(callbacks), order)
+        limits = tuple(loops), tuple(rules), tuple(callbacks)
+        return Facts(*limits, order, differentiates_extremes(jaxpr))
 
     def __str__(self) -> str:
         """Name the functions that limit the modes, with their lines."""

@@ -21,6 +21,7 @@ from hotk.capture import Closure
 from hotk.curvature import AbstractLikelihood, AbstractLoss
 from hotk.linop import BlockDiagonal, KFACOperator, space
 from hotk.prepared import jitted
+from hotk.primitive import with_rules
 
 from ._local import Numbers, Outcome
 
@@ -255,7 +256,8 @@ def _on_plane(
         the quadratic model.
     """
     loss = some.loss
-    z, push = jax.linearize(lambda x: model(x, *some.inputs), x)
+    at = with_rules(lambda x: model(x, *some.inputs), derive=False)
+    z, push = jax.linearize(at, x)
     along = [push(p) for p in directions]
     is_likelihood = isinstance(loss, AbstractLikelihood)
     product = loss.fisher_product if is_likelihood else loss.hessian_product

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from hotk._core import Leaf, Point, PyTreeDef, settings_for
 from hotk.mode import FORWARD_OVER_FORWARD, Nested
-from hotk.primitive import with_forward_rules
+from hotk.primitive import with_rules
 
 from ._call import Call
 from ._checks import as_one_number
@@ -83,8 +83,8 @@ def derive(
             # The program of `f` is that of all operators: its value is as `f` made it.
             return as_one_number(y, wants), aux
 
-    if plan.derive_rules:
-        f = with_forward_rules(f, by_body=plan.by_body)
+    if plan.derive_rules or plan.extremes:
+        f = with_rules(f, derive=plan.derive_rules, by_body=plan.by_body)
     over_devices = DeviceSum(call, point)
     total = over_devices.of(f)
 

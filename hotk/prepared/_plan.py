@@ -34,6 +34,7 @@ class Plan(NamedTuple):
         derive_rules: Whether functions of `jax.custom_vjp` get the forward rule that
             they lack: the transpose of their reverse rule.
         by_body: Whether they get the derivative of their body instead.
+        extremes: Whether a derivative goes through a maximum or a minimum.
         kinks: The places where a function that is piecewise linear has its kinks.
     """
 
@@ -42,6 +43,7 @@ class Plan(NamedTuple):
     block: Block
     derive_rules: bool = False
     by_body: bool = False
+    extremes: bool = False
     kinks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -71,7 +73,10 @@ def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
     else:
         found = [(options.mode, ASKED)]
     bent = kinks(closed.jaxpr) if definition.curved(options.order) else ()
-    plain = [Plan(mode, why, block, kinks=bent) for mode, why in found]
+    plain = [
+        Plan(mode, why, block, extremes=facts.extremes, kinks=bent)
+        for mode, why in found
+    ]
     if not facts.custom_vjps:
         return plain
     # The body may have another derivative than the rule: it comes last.

@@ -1,4 +1,4 @@
-"""Primitives of hotk: derivative rules, sums over devices, how results are divided."""
+"""Primitives of hotk: derivative rules, sums over devices, how arrays are computed."""
 
 from ._across import (
     crossing as crossing,
@@ -12,8 +12,9 @@ from ._across import (
 from ._alike import divided_as as divided_as
 from ._custom_vjp import (
     NotTransposableError as NotTransposableError,
-    with_forward_rules as with_forward_rules,
+    with_rules as with_rules,
 )
+from ._extremes import extreme as extreme, with_extremes as with_extremes
 from ._held import held as held, held_in as held_in
 from ._linear import (
     AbstractLinear as AbstractLinear,
@@ -22,3 +23,4 @@ from ._linear import (
     notes_of as notes_of,
 )
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
+from ._written import written as written

@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import (
+    EXTREMES,
     Arrays,
     Function,
+    Handlers,
     JaxprEqn,
     Leaf,
     ShapedArray,
@@ -28,19 +30,24 @@ from hotk._core import (
     varying_alike,
 )
 
+from ._extremes import extreme
 from ._linear import AbstractLinear, apply_linear
 from ._ruled import AbstractRuled, Tangents, apply_ruled
 
 
-def with_forward_rules(f: Function, *, by_body: bool = False) -> Function:
-    """Return `f` so that what it holds of `jax.custom_vjp` has all derivatives.
+def with_rules(f: Function, *, derive: bool = True, by_body: bool = False) -> Function:
+    """Return `f` so that what it holds has all derivatives, and the right ones.
 
     Args:
         f: A function of trees of arrays.
+        derive: Whether what it holds of `jax.custom_vjp` gets the forward rule that it
+            lacks; a maximum and a minimum always have the rule of `extreme`.
         by_body: Whether the forward rule is the derivative of the function's body. By
             default it is the transpose of the reverse rule, which need not exist.
     """
-    handlers = {"custom_vjp_call": functools.partial(_run, by_body)}
+    handlers: Handlers = dict.fromkeys(EXTREMES, extreme)
+    if derive:
+        handlers = {**handlers, "custom_vjp_call": functools.partial(_run, by_body)}
 
     def call(*arguments: PyTree) -> PyTree:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
@@ -132,7 +139,7 @@ class CustomVjpDerivative(AbstractLinear):
             return [o for o, t in pairs if is_inexact(t)]
 
         point = self._chosen(residuals)
-        return jax.jvp(with_forward_rules(body, by_body=True), (point,), (inputs,))[1]
+        return jax.jvp(with_rules(body, by_body=True), (point,), (inputs,))[1]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         """Apply the reverse rule, which may call the function again."""
@@ -146,7 +153,7 @@ class CustomVjpDerivative(AbstractLinear):
             function = lambda moved: self.function(*self._with(residuals, moved))
             return jax.vjp(function, self._chosen(residuals))[1](full)[0]
 
-        return with_forward_rules(pulled, by_body=self.by_body)(residuals, cotangents)
+        return with_rules(pulled, by_body=self.by_body)(residuals, cotangents)
 
     def _with(self, residuals: Arrays, moved: Arrays) -> Arrays:
         rest = iter(moved)

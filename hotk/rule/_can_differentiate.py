@@ -34,7 +34,7 @@ from hotk.mode import (
     Nested,
     Reverse,
 )
-from hotk.primitive import NotTransposableError, check_linear, with_forward_rules
+from hotk.primitive import NotTransposableError, check_linear, with_rules
 
 from ._shape import shapes
 
@@ -183,7 +183,7 @@ def _failure(
     """Return why a derivative cannot be traced, `None` if it can."""
     types = [v.aval for v in closed.jaxpr.invars]
     moves = [is_inexact(t) for t in types]
-    run = with_forward_rules(jaxpr_as_fun(closed), by_body=by_body)
+    run = with_rules(jaxpr_as_fun(closed), by_body=by_body)
 
     def derivative(inputs: list[Array]) -> PyTree:
         point = [a for a, m in zip(inputs, moves, strict=True) if m]

@@ -19,7 +19,7 @@ from hotk._core import (
     used_inputs,
 )
 from hotk.mode import Forward, Reverse
-from hotk.primitive import AbstractLinear, apply_linear, with_forward_rules
+from hotk.primitive import AbstractLinear, apply_linear, with_rules
 
 from ._results import cotangents_of, tangents_of
 from ._shape import Arrays, ArrayType, FunctionWithRules, Shape, shapes
@@ -102,7 +102,7 @@ class Derivative(AbstractLinear):
         # One rule that serves both modes needs no primitive to keep two apart: JAX
         # transposes it as it does any code, and may fuse it with what is around.
         if self.rules.names <= {"jvp"} and self.rules.forward == self.rules.backward:
-            return with_forward_rules(self.forward)(residuals, tangents)
+            return with_rules(self.forward)(residuals, tangents)
         return apply_linear(self, residuals, tangents)
 
     def takes(self, residuals: Arrays) -> Arrays:
@@ -122,9 +122,7 @@ class Derivative(AbstractLinear):
         if self.rules.forward == "body":
             point = self.chosen(residuals)
             # The body may call a `jax.custom_vjp`, which has no forward rule in JAX.
-            return jax.jvp(
-                with_forward_rules(self._body(residuals)), (point,), (inputs,)
-            )[1]
+            return jax.jvp(with_rules(self._body(residuals)), (point,), (inputs,))[1]
         self._check_linear(residuals)
         back = lambda cotangents: self._by_vjp(residuals, cotangents)
         return self.contracted(back, self.gives(residuals), inputs)

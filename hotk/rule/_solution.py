@@ -17,7 +17,7 @@ from hotk._core import (
     function_name,
     message,
 )
-from hotk.primitive import with_forward_rules
+from hotk.primitive import with_rules
 
 from ._application import FunctionArgument
 from ._custom import custom
@@ -161,9 +161,9 @@ def _implicit(
     moving, static = eqx.partition(whole, eqx.is_inexact_array)
     # With forward rules, as the equation may hold a `jax.custom_vjp`, as diffrax does,
     # which JAX refuses to differentiate in forward mode.
-    _, product = jax.linearize(with_forward_rules(lambda x: residual(x, *whole)), x)
+    _, product = jax.linearize(with_rules(lambda x: residual(x, *whole)), x)
     _, change = jax.jvp(
-        with_forward_rules(lambda moving: residual(x, *eqx.combine(moving, static))),
+        with_rules(lambda moving: residual(x, *eqx.combine(moving, static))),
         (moving,),
         ((d_equation, d_theta),),
     )

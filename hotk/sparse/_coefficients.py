@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from hotk._core import JaxprEqn
+from hotk.primitive import written
 
 from ._positions import Positions, Shape, as_affine, size_of, strides, unravel
 
@@ -98,39 +97,6 @@ def taken(
 def read_at(a: Array, places: Positions) -> Array:
     """Return the entries of an array of one axis, which is `written`, at places."""
     return jnp.broadcast_to(taken(a, places, is_written=True), places.shape)
-
-
-def written(*parts: Array) -> Array:
-    """Return an array that is computed once, and not anew at each place of a gather.
-
-    Several are joined. What is done inside of the branch saves a copy: the result of a
-    branch that does nothing is one.
-
-    XLA drops an optimization barrier on CPUs before it fuses operations; a branch it
-    keeps. The condition holds for no number, and XLA does not see that: the array is
-    returned as it is.
-    """
-    if jax.default_backend() != "cpu":
-        return lax.optimization_barrier(_joined(*parts))  # a branch waits for the host
-    return _hotk_written(*parts)
-
-
-def _joined(*parts: Array) -> Array:
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-
-
-@jax.jit
-def _hotk_written(*parts: Array) -> Array:
-    first = jnp.real(lax.index_in_dim(parts[0].reshape(-1), 0, keepdims=False))
-    never = (first != first) & (first == first)
-    double = jnp.logical_not if parts[0].dtype == bool else lambda a: 2 * a
-    other = lambda *parts: double(_joined(*parts))
-    return lax.cond(never, other, _joined, *parts)
-
-
-def is_writing(equation: JaxprEqn) -> bool:
-    """Whether an operation is `written`."""
-    return equation.params.get("name") == "_hotk_written"
 
 
 def _window(a: Array, shape: Shape, base: int, steps: Sequence[int]) -> Array | None:

@@ -20,8 +20,8 @@ from hotk._core import (
     known_results,
 )
 from hotk.mode import Forward, Reverse
+from hotk.primitive import written
 
-from ._coefficients import written
 from ._recomputation import CHEAP, recomputation_costs
 
 

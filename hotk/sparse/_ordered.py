@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array
 
 from hotk._core import has_explicit_axes
+from hotk.primitive import written
 
-from ._coefficients import read_at, written
+from ._coefficients import read_at
 from ._positions import Positions
 
 

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._coefficients import read_at, written
+from hotk.primitive import written
+
+from ._coefficients import read_at
 from ._positions import Positions
 from ._shared import Multiple
 

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from hotk._core import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, bound, traits_of
 
-from ._coefficients import is_concrete, is_writing
+from ._coefficients import is_concrete
 from ._context import result_type
 
 
@@ -125,7 +125,7 @@ def _step(
             return [_sum(equation, operands, done)]
         if traits.bilinear:
             return [_product(equation, operands, done)]
-        linear = slice(None) if is_writing(equation) else traits.linear or slice(0)
+        linear = traits.linear or slice(0)
         factors = {a.factor for a in operands[linear] if not _is_zero(a)}
         if len(factors) == 1:
             held = [done.array(a) for a in operands]

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._coefficients import as_array, written
+from hotk.primitive import written
+
+from ._coefficients import as_array
 from ._linear import Linear, Piece
 from ._parts import Parts
 from ._positions import Positions, size_of

@@ -4,8 +4,8 @@ from .program import Operation, Program
 
 
 REGRESSIONS = [
-    # Without its optimizations XLA gives NaN for what plain JAX computes at once, here
-    # in `jax.jit` as well: `logsumexp(h * max(h))` of `h - mean(h) + var(h)`.
+    # XLA rounds `h - mean(h) + var(h)` otherwise where it is compared with `max(h)`, so
+    # `jax.jit` of the gradient of `logsumexp(h * max(h))` is NaN.
     Program(
         "vector",
         (

@@ -16,9 +16,6 @@ from .regressions import REGRESSIONS
 from .shrink import shrink
 
 
-# One of them (seed 226284912) XLA compiles wrongly, `jax.jit(jax.grad(f))` as well: a
-# check of programs notices it, and no flag that is known makes it right.
-@pytest.mark.counts
 @pytest.mark.parametrize("program", REGRESSIONS, ids=str)
 def test_a_past_failure_stays_mended(program):
     assert check(program, hotk, extra="all").failure is None

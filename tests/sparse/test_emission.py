@@ -132,7 +132,7 @@ def test_edges_are_read_from_one_array():
     joined = [
         e
         for e in equations(program.jaxpr)
-        if e.params.get("name") == "_hotk_written" and len(e.invars) == 1
+        if e.primitive.name == "hotk_written" and len(e.invars) == 1
     ]
     assert {e.invars[0].aval.shape for e in joined} == {(S.size,)}
 

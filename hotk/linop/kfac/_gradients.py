@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from hotk.primitive import with_rules
+
 from ._site import Kind, Site
 from ._view import Part, View
 
@@ -83,7 +85,8 @@ def direct_moments(
     """
 
     def moments(row: PyTree, u: Float[Array, "vectors *outputs"]) -> list[Array]:
-        _, pull = jax.vjp(lambda leaves: model(leaves, row), list(leaves))
+        at = with_rules(lambda leaves: model(leaves, row), derive=False)
+        _, pull = jax.vjp(at, list(leaves))
         (gradients,) = jax.vmap(pull)(u)
         found = []
         for part, place, whole in zip(entries, places, dense, strict=True):

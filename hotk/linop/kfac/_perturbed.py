@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import (
+    EXTREMES,
     ClosedJaxpr,
     JaxprEqn,
     Leaf,
@@ -20,6 +21,7 @@ from hotk._core import (
     scan_counts,
     traits_of,
 )
+from hotk.primitive import extreme
 
 from ._site import Kind, Path, Site
 
@@ -110,6 +112,8 @@ def run(
                 scales = site.kind is Kind.SCALE  # perhaps by a number
                 read[here] = jnp.broadcast_to(other, site.shape) if scales else other
             return [out + taps[here]]
+        if equation.primitive.name in EXTREMES:
+            return extreme(equation, inputs)
         if here not in inside:
             return bound(equation, inputs)
         mine = {key: tap for key, tap in taps.items() if key[: len(here)] == here}
