@@ -144,6 +144,7 @@ def test_a_rule_that_is_wrong_for_a_batch_of_points_is_seen():
         hotk.testing.check(f, 2.0)
 
 
+@pytest.mark.counts  # by the check of a program as well
 def test_a_wrong_rule_for_series_is_seen():
     f = hotk.rule.custom(lambda x: jnp.exp(x))
     f.def_jvp(lambda p, t: jnp.exp(p[0]) * t[0])

@@ -191,6 +191,24 @@ def test_rounding_is_no_mismatch(dtype):
     assert report.programs == 2
 
 
+def test_a_jitted_function_that_is_stale_in_jax_is_no_mismatch():
+    rate = [1.0]
+    f = jax.jit(lambda x: rate[0] * jnp.sum(x**3))
+    with hotk.testing.verified():
+        for rate[0] in (1.0, 5.0):
+            found = hotk.gradient(lambda x: f(x), jnp.ones(2))
+            np.testing.assert_allclose(found, 3 * rate[0])
+
+
+def test_many_samples_are_checked_at_once():
+    with hotk.testing.verified() as report:
+        hotk.sampled_fvp(
+            *(model, LOSS, weights(), weights(), INPUTS),
+            **{"key": jax.random.key(1), "samples": 20_000},
+        )
+    assert report.counts["sampled_fvp"]["by derivatives"] == 1
+
+
 def test_a_loop_has_forward_derivatives_alone():
     def loop(x):
         step = lambda s: (s[0] + 1, jnp.sin(s[1]) * x)

@@ -990,6 +990,7 @@ def test_a_number_of_numpy_among_the_arguments_may_change(hotk, tick, kind):
     assert hotk.cache_info().compiles == 1
 
 
+@pytest.mark.counts  # the function is another one outside of a trace
 def test_a_number_of_numpy_is_traced_whatever_came_first(hotk):
     """As under `jax.jit`: a branch on its value that it escapes is not taken."""
 

@@ -565,6 +565,7 @@ def remembered():
         yield arrays
 
 
+@pytest.mark.counts  # plain JAX is stale here
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_an_array_that_jax_remembers_is_read_anew(steps, remembered, hotk):
     a, x, v = remembered
