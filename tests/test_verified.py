@@ -201,12 +201,10 @@ def test_a_jitted_function_that_is_stale_in_jax_is_no_mismatch():
 
 
 def test_many_samples_are_checked_at_once():
+    given = model, LOSS, weights(), weights(), INPUTS
     with hotk.testing.verified() as report:
-        hotk.sampled_fvp(
-            *(model, LOSS, weights(), weights(), INPUTS),
-            **{"key": jax.random.key(1), "samples": 20_000},
-        )
-    assert report.counts["sampled_fvp"]["by derivatives"] == 1
+        hotk.sampled_fvp(*given, key=jax.random.key(1), samples=20_000)
+    assert report.counts["hvp"]["by derivatives"] == 1
 
 
 def test_a_loop_has_forward_derivatives_alone():
