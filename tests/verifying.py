@@ -17,7 +17,8 @@ import pytest
 
 
 _WORDS = re.compile(
-    r"\b(tick|__next__|next|walks|cache_info|weakref|getrefcount|perf_counter|tracemalloc|"
+    r"\b(tick|__next__|next|walks|cache_info|weakref|getrefcount|tracemalloc|"
+    r"perf_counter|monotonic|"
     r"monkeypatch|planted|subprocess|no_leaks|resident_bytes|grown_by_fresh_closures)\b"
 )
 

@@ -134,6 +134,28 @@ def test_derivatives_by_other_means(n, dtype):
     near(hotk.sparse_ggn(model, squares, x).todense() @ v, curvature, dtype)
 
 
+@pytest.mark.parametrize(("dtype", "tol"), [(jnp.bfloat16, 0.1), (jnp.float16, 0.02)])
+def test_in_half_precision(dtype, tol):
+    x = jnp.asarray([0.9, -1.2, 0.4, 2.0], dtype)
+    H, (y, jacobian, _) = hessian_of(x), rows_of(x)
+    near = lambda a, b: np.testing.assert_allclose(
+        np.asarray(a, float), b, rtol=tol, atol=tol * np.abs(b).max()
+    )
+    near(hotk.gradient(f, x), 2 * y @ jacobian)
+    near(hotk.hvp(f, x, x), H @ np.asarray(x, float))
+
+
+def test_the_fourth_derivative_along_a_line():
+    """Each row is the square of a polynomial of second degree along the line."""
+    x, v = point(5, jnp.float64), np.ones(5)
+    _, jacobian, j = rows_of(x)
+    slope, half = jacobian @ v, v * v[j]
+    expected = 24 * np.sum(half**2)
+    near(hotk.derivatives(f, x, jnp.ones(5), order=4)[4], expected, jnp.float64)
+    third = 12 * np.sum(slope * half)
+    near(hotk.derivatives(f, x, jnp.ones(5), order=3)[3], third, jnp.float64)
+
+
 def test_a_softmax_is_run_as_it_is():
     """Its maximum is held fixed, so its array need not be written."""
     softmax = lambda x: jnp.sum(jax.nn.softmax(x) ** 2) + jax.nn.logsumexp(x)
