@@ -79,10 +79,9 @@ def _if_taken(
 
     closed, made = jax.make_jaxpr(run, return_shape=True)(given)
     if made:
-        compute = lambda *given: jaxpr_as_fun(closed)(*given)
+        compute = jaxpr_as_fun(closed)
         zeros = lambda *_: [jnp.zeros_like(a) for a in made.values()]
         arrays = jax.lax.cond(taken, compute, zeros, *given.values())
-        results = [*results]
         for i, a in zip(made, arrays, strict=True):
             results[i] = a
     return tree.unflatten(results)

@@ -128,10 +128,10 @@ def test_derivatives_by_other_means(n, dtype):
     product = lambda x, v: jax.jvp(lambda x: hotk.gradient(f, x), (x,), (v,))[1]
     near(jax.jit(product)(x, v), H @ along, dtype)
     squares = hotk.curvature.SquaredError(jnp.zeros(n, dtype))
-    G = jacobian.T @ jacobian
-    curvature = np.asarray(hotk.ggnvp(model, squares, x, v), float)
-    near(curvature * (along @ G @ along) / (curvature @ along), G @ along, dtype)
-    near(hotk.sparse_ggn(model, squares, x).todense() @ v, curvature, dtype)
+    G = jacobian.T @ jacobian / n  # half the mean of squares
+    near(hotk.ggnvp(model, squares, x, v), G @ along, dtype)
+    near(hotk.sparse_ggn(model, squares, x).todense(), G, dtype)
+    near(hotk.GGNOperator(model, squares, x).matrix(), G, dtype)
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(jnp.bfloat16, 0.1), (jnp.float16, 0.02)])
@@ -165,14 +165,10 @@ def test_a_softmax_is_run_as_it_is():
 
 
 def test_equal_numbers_share_the_derivative():
-    """As `jax.grad` has it."""
+    """As by `jax.grad`; where the maximum is not a number, all are `nan`."""
     x = jnp.array([2.0, 1.0, 2.0])
     np.testing.assert_array_equal(hotk.gradient(jnp.max, x), [0.5, 0, 0.5])
     np.testing.assert_array_equal(hotk.gradient(jnp.min, x), [0, 1, 0])
-    assert (
-        np.isnan(hotk.gradient(jnp.max, jnp.array([1.0, jnp.nan]))).any()
-        == np.isnan(jax.grad(jnp.max)(jnp.array([1.0, jnp.nan]))).any()
-    )
     gap = jnp.array([1.0, jnp.nan])
     assert np.isnan(hotk.gradient(jnp.max, gap)).all()
     inf = jnp.array([-jnp.inf, -jnp.inf])
