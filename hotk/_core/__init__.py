@@ -160,7 +160,9 @@ from ._primitives import (
 from ._programs import (
     EXTREMES as EXTREMES,
     check_forward as check_forward,
-    differentiates_extremes as differentiates_extremes,
+    compared_extremes as compared_extremes,
+    has_extremes as has_extremes,
+    has_ruled_extremes as has_ruled_extremes,
     has_users_rule as has_users_rule,
     operation_name as operation_name,
     scan_counts as scan_counts,

@@ -1,6 +1,7 @@
 """Programs read and evaluated equation by equation."""
 
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,6 +16,7 @@ from ._compat import (
     Jaxpr,
     JaxprEqn,
     Literal,
+    Var,
     as_written,
     equations,
     inner_jaxprs,
@@ -28,6 +30,7 @@ from ._types import Leaf
 
 
 V = TypeVar("V")
+Changes: TypeAlias = Mapping[Atom, Callable[[Any], Leaf]]
 Handlers: TypeAlias = Mapping[str, Callable[[JaxprEqn, list[Leaf]], Sequence[Leaf]]]
 
 
@@ -98,7 +101,10 @@ def run_jaxpr(
 
 
 def run_replaced(
-    closed: ClosedJaxpr, arguments: Iterable[Leaf], handlers: Handlers
+    closed: ClosedJaxpr,
+    arguments: Iterable[Leaf],
+    handlers: Handlers,
+    changes: Changes = types.MappingProxyType({}),
 ) -> list[Leaf]:
     """Evaluate a jaxpr, some of its equations otherwise, inside of loops as well.
 
@@ -107,9 +113,18 @@ def run_replaced(
         arguments: Its arguments.
         handlers: For the name of a primitive a function from an equation and its inputs
             to its outputs.
+        changes: For variables, of programs that `handlers` are for, a function from the
+            value to what is used in its place.
     """
 
+    def changed(variables: Iterable[Var], values: Iterable[Leaf]) -> list[Leaf]:
+        pairs = zip(variables, values, strict=True)
+        return [changes[v](a) if v in changes else a for v, a in pairs]
+
     def step(equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
+        return changed(equation.outvars, outputs_of(equation, inputs))
+
+    def outputs_of(equation: JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
         name, parameters = equation.primitive.name, equation.params
         if name in handlers:
             return handlers[name](equation, inputs)
@@ -117,11 +132,13 @@ def run_replaced(
             return bound(equation, inputs)
         inner = jitted(equation)
         if inner is not None:
-            return run_replaced(inner, inputs, handlers)
-        changed = {key: _replaced(v, handlers) for key, v in parameters.items()}
-        return bound(equation, inputs, changed)
+            return run_replaced(inner, inputs, handlers, changes)
+        traced = {key: _replaced(v, handlers, changes) for key, v in parameters.items()}
+        return bound(equation, inputs, traced)
 
-    return evaluate(closed, closed.consts, arguments, step)
+    constants = changed(closed.jaxpr.constvars, closed.consts)
+    arguments = changed(closed.jaxpr.invars, arguments)
+    return evaluate(closed, constants, arguments, step)
 
 
 def run_watched(
@@ -292,15 +309,15 @@ def _holds(parameters: Iterable[object], handlers: Handlers) -> bool:
     )
 
 
-def _replaced(value: object, handlers: Handlers) -> object:
+def _replaced(value: object, handlers: Handlers, changes: Changes) -> object:
     """Trace a parameter of an equation anew, if it is a program that is concerned."""
     if isinstance(value, (tuple, list)):
-        return type(value)(_replaced(item, handlers) for item in value)
+        return type(value)(_replaced(item, handlers, changes) for item in value)
     if not _holds((value,), handlers):
         return value
     assert isinstance(value, (Jaxpr, ClosedJaxpr))  # as it holds equations
     closed = value if isinstance(value, ClosedJaxpr) else ClosedJaxpr(value, ())
-    run = lambda *a: run_replaced(closed, a, handlers)
+    run = lambda *a: run_replaced(closed, a, handlers, changes)
     traced = jax.make_jaxpr(run)(*_shapes(closed.jaxpr))
     if isinstance(value, ClosedJaxpr):
         return traced

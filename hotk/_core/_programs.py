@@ -1,12 +1,14 @@
 """What a traced program says of itself."""
 
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from ._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var, equations, inner_jaxprs
+from ._by_numpy import COMPARISONS
+from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, equations, inner_jaxprs
 from ._inexact import is_inexact
 from ._primitives import CUSTOM, TRAITS, traits_of
 
@@ -71,23 +73,46 @@ def has_users_rule(equation: JaxprEqn) -> bool:
 EXTREMES = ("reduce_max", "reduce_min")
 
 
-def differentiates_extremes(jaxpr: Jaxpr) -> bool:
+def has_extremes(jaxpr: Jaxpr) -> bool:
     """Whether the derivative of a program goes through a maximum of an array.
 
-    That of a softmax does not: its maximum is held fixed.
+    That of a softmax does not: its maximum is held fixed. What goes through one already
+    compares the array with it. Of a rule of a user only the body is known here.
     """
+    if compared_extremes(jaxpr):
+        return True
     live = {v for v in jaxpr.outvars if isinstance(v, Var)}
     for equation in reversed(jaxpr.eqns):
         if live.isdisjoint(equation.outvars) or traits_of(equation).constant:
             continue
-        name, operands = equation.primitive.name, equation.invars
-        if name in EXTREMES and is_inexact(operands[0].aval):
+        if _is_extreme(equation) or has_ruled_extremes(equation):
             return True
-        inner = inner_jaxprs(equation.params.values()) if name not in CUSTOM else []
-        if any(map(differentiates_extremes, inner)):
+        inner = inner_jaxprs(equation.params.values())
+        if equation.primitive.name not in CUSTOM and any(map(has_extremes, inner)):
             return True
-        live.update(v for v in operands if isinstance(v, Var))
+        live.update(v for v in equation.invars if isinstance(v, Var))
     return False
+
+
+def has_ruled_extremes(equation: JaxprEqn) -> bool:
+    """Whether a function with a rule of a user has a maximum in its body."""
+    if equation.primitive.name not in CUSTOM or not has_users_rule(equation):
+        return False
+    inner = inner_jaxprs(equation.params.values())
+    return any(map(_is_extreme, itertools.chain(*map(equations, inner))))
+
+
+def compared_extremes(jaxpr: Jaxpr) -> set[Atom]:
+    """Return the arrays, also inside of loops, that have a maximum and are compared."""
+    found = {e.invars[0] for e in equations(jaxpr) if _is_extreme(e)}
+    compared = (e for e in equations(jaxpr) if e.primitive.name in COMPARISONS)
+    return found.intersection(
+        v for e in compared for v in e.invars if isinstance(v, Var)
+    )
+
+
+def _is_extreme(equation: JaxprEqn) -> bool:
+    return equation.primitive.name in EXTREMES and is_inexact(equation.invars[0].aval)
 
 
 def transforms(equation: JaxprEqn) -> str:

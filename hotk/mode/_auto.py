@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hotk._core import (
     Jaxpr,
-    differentiates_extremes,
+    has_extremes,
     nested_order,
     placed_equations,
 )
@@ -76,7 +76,7 @@ class Facts(NamedTuple):
                 callbacks.append(f"{name} at {place}")
         order = nested_order(jaxpr)
         limits = tuple(loops), tuple(rules), tuple(callbacks)
-        return Facts(*limits, order, differentiates_extremes(jaxpr))
+        return Facts(*limits, order, has_extremes(jaxpr))
 
     def __str__(self) -> str:
         """Name the functions that limit the modes, with their lines."""

@@ -10,11 +10,12 @@ from ._across import (
     takes_part as takes_part,
 )
 from ._alike import divided_as as divided_as
-from ._custom_vjp import (
+from ._custom import (
     NotTransposableError as NotTransposableError,
+    with_extremes as with_extremes,
     with_rules as with_rules,
 )
-from ._extremes import extreme as extreme, with_extremes as with_extremes
+from ._extremes import extreme as extreme
 from ._held import held as held, held_in as held_in
 from ._linear import (
     AbstractLinear as AbstractLinear,

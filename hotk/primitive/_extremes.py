@@ -9,24 +9,13 @@ compared as it was written once.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from hotk._core import (
-    EXTREMES,
-    Arrays,
-    ClosedJaxpr,
-    Handlers,
-    JaxprEqn,
-    Leaf,
-    Primitive,
-    differentiates_extremes,
-    jaxpr_as_fun,
-    run_replaced,
-)
+from hotk._core import Arrays, JaxprEqn, Leaf, Primitive
 
 from ._ruled import AbstractRuled, Tangents, apply_ruled
 from ._written import written
@@ -62,14 +51,6 @@ class _Extreme(AbstractRuled):
         chosen = (array == extreme).astype(array.dtype)
         chosen = jnp.where(extreme == extreme, chosen, jnp.nan)
         return [jnp.sum(tangent * chosen, axes) / jnp.sum(chosen, axes)]
-
-
-def with_extremes(closed: ClosedJaxpr) -> Callable[..., Arrays]:
-    """Return a program as a function, so that derivatives by its maxima are right."""
-    if not differentiates_extremes(closed.jaxpr):
-        return jaxpr_as_fun(closed)
-    handlers: Handlers = dict.fromkeys(EXTREMES, extreme)
-    return lambda *arrays: run_replaced(closed, arrays, handlers)
 
 
 def extreme(equation: JaxprEqn, inputs: list[Leaf]) -> Arrays:

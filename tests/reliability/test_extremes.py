@@ -134,6 +134,103 @@ def test_derivatives_by_other_means(n, dtype):
     near(hotk.GGNOperator(model, squares, x).matrix(), G, dtype)
 
 
+def table(x):
+    return jnp.outer(x, x) - 0.3 * x[None]
+
+
+@jax.custom_jvp
+def by_jvp(x):
+    """Compute `f`, with the derivative that JAX has for it."""
+    return f(x)
+
+
+by_jvp.defjvp(lambda points, tangents: jax.jvp(f, points, tangents))
+
+
+@jax.custom_jvp
+def by_mask(x):
+    """Compute `f`, with the derivative as people write it."""
+    return f(x)
+
+
+@by_mask.defjvp
+def _(points, tangents):
+    a, slope = jax.jvp(table, points, tangents)
+    top = jnp.max(a, 1, keepdims=True)
+    slopes = jnp.sum(jnp.where(a == top, slope, 0), 1, keepdims=True)
+    return jnp.sum(top**2), 2 * jnp.sum(top * slopes)
+
+
+@jax.custom_vjp
+def by_vjp(x):
+    """Compute `f`, with a reverse rule that takes a gradient of JAX."""
+    return f(x)
+
+
+by_vjp.defvjp(lambda x: (f(x), x), lambda x, c: (c * jax.grad(f)(x),))
+
+
+@jax.custom_vjp
+def by_pullback(x):
+    """Compute `f`, with what `jax.vjp` returns as residual."""
+    return f(x)
+
+
+by_pullback.defvjp(lambda x: jax.vjp(f, x), lambda pull, c: pull(c))
+
+
+@jax.custom_jvp
+def one_row(a):
+    return jnp.max(a)
+
+
+@one_row.defjvp
+def _(points, tangents):
+    return jax.jvp(jnp.max, points, tangents)
+
+
+def in_a_loop(x):
+    """Compute `f` row by row; the rule is inside of a loop."""
+    row = lambda total, a: (total + one_row(a * x - 0.3 * x) ** 2, None)
+    return jax.lax.scan(row, jnp.zeros((), x.dtype), x)[0]
+
+
+RULED = [by_jvp, by_mask, by_vjp, by_pullback, in_a_loop, jax.jit(by_jvp)]
+
+
+@pytest.mark.parametrize("ruled", RULED, ids=lambda f: getattr(f, "__name__", ""))
+@pytest.mark.parametrize(("n", "dtype"), TYPES)
+def test_inside_of_rules(n, dtype, ruled):
+    """Functions with a rule of a user, whose program has the maximum."""
+    x, v = point(n, dtype), point(n + 1, dtype)[:n]
+    y, jacobian, _ = rows_of(x)
+    H = hessian_of(x)
+    near(hotk.gradient(ruled, x), 2 * y @ jacobian, dtype)
+    near(hotk.jvp(ruled, x, v), 2 * y @ jacobian @ np.asarray(v), dtype)
+    near(hotk.hvp(ruled, x, v), H @ np.asarray(v, float), dtype)
+    near(hotk.hessian(ruled, x), H, dtype)
+    near(hotk.laplacian(ruled, x), np.trace(H), dtype)
+    near(jax.jacrev(lambda x: hotk.gradient(ruled, x))(x), H, dtype)
+    near(hotk.sparse_hessian(ruled, x).todense(), H, dtype)
+    third = third_of(x, np.eye(n)[0])
+    found = jax.jacrev(lambda x: hotk.hessian(ruled, x))(x)[..., 0]
+    tol = 1e-4 if dtype == jnp.float32 else 1e-6
+    np.testing.assert_allclose(found, third, rtol=tol, atol=tol * np.abs(third).max())
+
+
+@pytest.mark.parametrize(("n", "dtype"), TYPES)
+def test_of_a_function_that_takes_derivatives_itself(n, dtype):
+    """The program that is differentiated compares an array with its maximum."""
+    x, v = point(n, dtype), np.asarray(point(n + 1, dtype)[:n], float)
+    part = lambda x: jax.grad(f)(x) @ v.astype(dtype)
+    near(hotk.gradient(part, x), hessian_of(x) @ v, dtype)
+    near(hotk.jacobian(jax.grad(f), x, mode=R), hessian_of(x), dtype)
+    third = third_of(x, v)
+    found = hotk.hessian(part, x)
+    tol = 1e-4 if dtype == jnp.float32 else 1e-6
+    np.testing.assert_allclose(found, third, rtol=tol, atol=tol * np.abs(third).max())
+
+
 @pytest.mark.parametrize(("dtype", "tol"), [(jnp.bfloat16, 0.1), (jnp.float16, 0.02)])
 def test_in_half_precision(dtype, tol):
     x = jnp.asarray([0.9, -1.2, 0.4, 2.0], dtype)
@@ -190,6 +287,9 @@ AS_USERS = """
     for n, dtype in t.TYPES:
         t.test_first_derivatives(n, dtype)
         t.test_derivatives_by_other_means(n, dtype)
+        t.test_of_a_function_that_takes_derivatives_itself(n, dtype)
+        for ruled in t.RULED:
+            t.test_inside_of_rules(n, dtype, ruled)
         for mode in t.NESTINGS:
             t.test_second_derivatives(n, dtype, mode)
 """

@@ -1,13 +1,13 @@
-"""Functions of `jax.custom_vjp`, with the forward rule that they lack.
+"""Functions with a rule of `jax.custom_vjp` or `jax.custom_jvp`, and what they lack.
 
-JAX refuses to push tangents through them, at the latest at second order where their
-forward pass calls them again. But a reverse rule is a linear map, and its transpose is
-the forward rule.
+JAX refuses to push tangents through the former, at the latest at second order where
+their forward pass calls them again. But a reverse rule is a linear map, and its
+transpose is the forward rule. The program of either rule is known where it is applied:
+there its maxima get their derivative, as those of the function itself do.
 """
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import jax
@@ -17,12 +17,17 @@ from jaxtyping import PyTree
 from hotk._core import (
     EXTREMES,
     Arrays,
+    ClosedJaxpr,
     Function,
     Handlers,
     JaxprEqn,
     Leaf,
     ShapedArray,
     Types,
+    bound,
+    compared_extremes,
+    has_extremes,
+    has_ruled_extremes,
     is_inexact,
     jaxpr_as_fun,
     run_replaced,
@@ -33,6 +38,7 @@ from hotk._core import (
 from ._extremes import extreme
 from ._linear import AbstractLinear, apply_linear
 from ._ruled import AbstractRuled, Tangents, apply_ruled
+from ._written import written
 
 
 def with_rules(f: Function, *, derive: bool = True, by_body: bool = False) -> Function:
@@ -45,16 +51,45 @@ def with_rules(f: Function, *, derive: bool = True, by_body: bool = False) -> Fu
         by_body: Whether the forward rule is the derivative of the function's body. By
             default it is the transpose of the reverse rule, which need not exist.
     """
-    handlers: Handlers = dict.fromkeys(EXTREMES, extreme)
-    if derive:
-        handlers = {**handlers, "custom_vjp_call": functools.partial(_run, by_body)}
 
     def call(*arguments: PyTree) -> PyTree:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
-        outputs = run_replaced(closed, jax.tree.leaves(arguments), handlers)
+        outputs = _run(closed, jax.tree.leaves(arguments), derive, by_body)
         return jax.tree.structure(shapes).unflatten(outputs)
 
     return call
+
+
+def with_extremes(closed: ClosedJaxpr) -> Callable[..., Arrays]:
+    """Return a program as a function, so that derivatives by its maxima are right."""
+    if not has_extremes(closed.jaxpr):
+        return jaxpr_as_fun(closed)
+    return lambda *arrays: _run(closed, arrays, derive=False, by_body=False)
+
+
+def _run(
+    closed: ClosedJaxpr, arrays: Iterable[Leaf], derive: bool, by_body: bool
+) -> Arrays:
+    def forward(equation: JaxprEqn, inputs: Arrays) -> Sequence[Leaf]:
+        if not has_ruled_extremes(equation):
+            return bound(equation, inputs)
+        ruled = _CustomJvp(_Function(equation), derive, by_body)
+        return apply_ruled(ruled, varying_alike(inputs))
+
+    def reverse(equation: JaxprEqn, inputs: Arrays) -> Sequence[Leaf]:
+        if not derive and not has_ruled_extremes(equation):
+            return bound(equation, inputs)
+        ruled = _CustomVjp(_Function(equation), by_body)
+        return apply_ruled(ruled, varying_alike(inputs))
+
+    handlers: Handlers = {
+        **dict.fromkeys(EXTREMES, extreme),
+        "custom_jvp_call": forward,
+        "custom_vjp_call": reverse,
+    }
+    # What is a derivative already has its maxima by the rule of JAX.
+    changes = dict.fromkeys(compared_extremes(closed.jaxpr), written)
+    return run_replaced(closed, arrays, handlers, changes)
 
 
 class NotTransposableError(Exception):
@@ -109,7 +144,7 @@ class CustomVjpDerivative(AbstractLinear):
 
     def takes(self, residuals: Types) -> Types:
         """Return the types of the tangents."""
-        return [a.to_tangent_aval() for a in self._chosen(residuals)]
+        return [a.to_tangent_aval() for a in _chosen(residuals, self.moving)]
 
     def gives(self, residuals: Types) -> Types:
         """Return the types of the tangents of the outputs."""
@@ -134,11 +169,10 @@ class CustomVjpDerivative(AbstractLinear):
                 raise NotTransposableError(text) from error
 
         def body(moved: Arrays) -> Arrays:
-            outputs = self.function.body(*self._with(residuals, moved))
-            pairs = zip(outputs, self.types, strict=True)
-            return [o for o, t in pairs if is_inexact(t)]
+            outputs = self.function.body(*_filled(residuals, self.moving, moved))
+            return _chosen(outputs, list(map(is_inexact, self.types)))
 
-        point = self._chosen(residuals)
+        point = _chosen(residuals, self.moving)
         return jax.jvp(with_rules(body, by_body=True), (point,), (inputs,))[1]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
@@ -150,18 +184,12 @@ class CustomVjpDerivative(AbstractLinear):
                 next(rest) if is_inexact(t) else np.zeros(t.shape, jax.dtypes.float0)
                 for t in self.types
             ]
-            function = lambda moved: self.function(*self._with(residuals, moved))
-            return jax.vjp(function, self._chosen(residuals))[1](full)[0]
+            function = lambda moved: self.function(
+                *_filled(residuals, self.moving, moved)
+            )
+            return jax.vjp(function, _chosen(residuals, self.moving))[1](full)[0]
 
         return with_rules(pulled, by_body=self.by_body)(residuals, cotangents)
-
-    def _with(self, residuals: Arrays, moved: Arrays) -> Arrays:
-        rest = iter(moved)
-        pairs = zip(residuals, self.moving, strict=True)
-        return [next(rest) if m else r for r, m in pairs]
-
-    def _chosen(self, arrays: Sequence[T]) -> list[T]:
-        return [a for a, m in zip(arrays, self.moving, strict=True) if m]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,5 +213,37 @@ class _CustomVjp(AbstractRuled):
         return [next(slopes) if is_inexact(t) else None for t in types]
 
 
-def _run(by_body: bool, equation: JaxprEqn, inputs: Arrays) -> Arrays:
-    return apply_ruled(_CustomVjp(_Function(equation), by_body), varying_alike(inputs))
+@dataclasses.dataclass(frozen=True)
+class _CustomJvp(AbstractRuled):
+    """A function with a forward rule, which has the program of the rule rewritten."""
+
+    function: _Function
+    derive: bool
+    by_body: bool
+
+    def run(self, arrays: Arrays) -> Arrays:
+        """Evaluate it."""
+        return self.function(*arrays)
+
+    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
+        """Apply the rule."""
+        moving = tuple(t is not None for t in along)
+        inexact = [is_inexact(o) for o in outputs]
+
+        def rule(arrays: Arrays, moved: Arrays) -> Arrays:
+            function = lambda moved: self.function(*_filled(arrays, moving, moved))
+            point = _chosen(arrays, moving)
+            return _chosen(jax.jvp(function, (point,), (moved,))[1], inexact)
+
+        run = with_rules(rule, derive=self.derive, by_body=self.by_body)
+        slopes = iter(run(arrays, [t for t in along if t is not None]))
+        return [next(slopes) if i else None for i in inexact]
+
+
+def _filled(arrays: Arrays, moving: Sequence[bool], moved: Arrays) -> Arrays:
+    rest = iter(moved)
+    return [next(rest) if m else a for a, m in zip(arrays, moving, strict=True)]
+
+
+def _chosen(arrays: Sequence[T], which: Sequence[bool]) -> list[T]:
+    return [a for a, chosen in zip(arrays, which, strict=True) if chosen]
