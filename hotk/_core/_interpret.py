@@ -24,7 +24,7 @@ from ._compat import (
     source_line,
 )
 from ._inexact import is_inexact
-from ._primitives import CUSTOM, traits_of
+from ._primitives import CUSTOM, TRAITS, traits_of
 from ._programs import scan_counts, transforms
 from ._types import Leaf
 
@@ -128,7 +128,8 @@ def run_replaced(
         name, parameters = equation.primitive.name, equation.params
         if name in handlers:
             return handlers[name](equation, inputs)
-        if name in CUSTOM or not _holds(parameters.values(), handlers):
+        ours_to_change = name in TRAITS and name not in CUSTOM
+        if not ours_to_change or not _holds(parameters.values(), handlers):
             return bound(equation, inputs)
         inner = jitted(equation)
         if inner is not None:

@@ -8,10 +8,12 @@ there its maxima get their derivative, as those of the function itself do.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import PyTree
 
 from hotk._core import (
@@ -73,8 +75,7 @@ def _run(
     def forward(equation: JaxprEqn, inputs: Arrays) -> Sequence[Leaf]:
         if not has_ruled_extremes(equation):
             return bound(equation, inputs)
-        ruled = _CustomJvp(_Function(equation), derive, by_body)
-        return apply_ruled(ruled, varying_alike(inputs))
+        return _ruled_again(_Function(equation), derive, by_body)(*inputs)
 
     def reverse(equation: JaxprEqn, inputs: Arrays) -> Sequence[Leaf]:
         if not derive and not has_ruled_extremes(equation):
@@ -213,34 +214,31 @@ class _CustomVjp(AbstractRuled):
         return [next(slopes) if is_inexact(t) else None for t in types]
 
 
-@dataclasses.dataclass(frozen=True)
-class _CustomJvp(AbstractRuled):
-    """A function with a forward rule, which has the program of the rule rewritten."""
+def _ruled_again(function: _Function, derive: bool, by_body: bool) -> Function:
+    """Return a function of `jax.custom_jvp` whose rule has maxima with a derivative."""
 
-    function: _Function
-    derive: bool
-    by_body: bool
+    def rule(points: Sequence[Leaf], tangents: Sequence[Any]) -> tuple[Arrays, Arrays]:
+        moving = [not isinstance(t, SymbolicZero) for t in tangents]
 
-    def run(self, arrays: Arrays) -> Arrays:
-        """Evaluate it."""
-        return self.function(*arrays)
+        # With the values: a rule that solves a system solves it once.
+        def along(points: Sequence[Leaf], moved: Arrays) -> tuple[Arrays, Arrays]:
+            of = lambda moved: function(*_filled(points, moving, moved))
+            y, slopes = jax.jvp(of, (_chosen(points, moving),), (moved,))
+            return y, _chosen(slopes, list(map(is_inexact, y)))
 
-    def tangents(self, outputs: Arrays, arrays: Arrays, along: Tangents) -> Tangents:
-        """Apply the rule."""
-        moving = tuple(t is not None for t in along)
-        inexact = [is_inexact(o) for o in outputs]
+        run = with_rules(along, derive=derive, by_body=by_body)
+        y, slopes = run(points, _chosen(tangents, moving))
+        none = [np.zeros(jnp.shape(a), jax.dtypes.float0) for a in y]
+        return y, _filled(none, list(map(is_inexact, y)), slopes)
 
-        def rule(arrays: Arrays, moved: Arrays) -> Arrays:
-            function = lambda moved: self.function(*_filled(arrays, moving, moved))
-            point = _chosen(arrays, moving)
-            return _chosen(jax.jvp(function, (point,), (moved,))[1], inexact)
-
-        run = with_rules(rule, derive=self.derive, by_body=self.by_body)
-        slopes = iter(run(arrays, [t for t in along if t is not None]))
-        return [next(slopes) if i else None for i in inexact]
+    # JAX differentiates the body where it splits a loop into what is known and not.
+    body = function.equation.params["call_jaxpr"]
+    again = jax.custom_jvp(lambda *arrays: _run(body, arrays, derive, by_body))
+    again.defjvp(rule, symbolic_zeros=True)
+    return again
 
 
-def _filled(arrays: Arrays, moving: Sequence[bool], moved: Arrays) -> Arrays:
+def _filled(arrays: Sequence[Leaf], moving: Sequence[bool], moved: Arrays) -> Arrays:
     rest = iter(moved)
     return [next(rest) if m else a for a, m in zip(arrays, moving, strict=True)]
 

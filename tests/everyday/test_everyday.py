@@ -84,6 +84,12 @@ def on_the_fast_path(entry, costs):
     )
 
 
+def why_slow(entry):
+    """Say what hotk tells of an entry that was called."""
+    f, _, _ = entry.maker(5)
+    return hotk.explain(f).opaque, hotk.cache_info().reasons[-1:]
+
+
 def parameter(entry):
     marks = [pytest.mark.library] if entry.library else []
     return pytest.param(entry, id=entry.name, marks=marks)
@@ -105,9 +111,7 @@ def test_right_and_on_the_fast_path(entry):
         if entry.slow:
             assert not fast, "it is fast: take the mark `slow` off"
         else:
-            f, _, _ = entry.maker(5)
-            why = hotk.explain(f).opaque, hotk.cache_info().reasons[-1:]
-            assert fast, f"{costs}\n{why}"
+            assert fast, f"{costs}\n{why_slow(entry)}"
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
