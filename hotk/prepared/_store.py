@@ -155,13 +155,15 @@ class Store:
         self.reasons: deque[str] = deque(maxlen=32)
         self.max_entries = _MAX_ENTRIES
         self.max_bytes = _MAX_BYTES
+        self.most_entries = self.most_bytes = 0  # there are no more than these
 
     def entry(self, key: Key) -> Entry:
         """Return the entry of a key, a new one if there is none."""
         with self.lock:
-            entry = self.entries.setdefault(key, Entry())
-            entry.used = self.clock()  # before `trim`, which drops the oldest
-        self.trim()
+            entry = self.entries.setdefault(key, new := Entry())
+            entry.used = self.clock()  # before `_grown`, which drops the oldest
+        if entry is new:
+            self._grown()
         return entry
 
     def known(self, key: Key, signed: Signed) -> Specialization | None:
@@ -184,6 +186,7 @@ class Store:
         with self.lock:
             entry = self.entries.setdefault(key, Entry())
             found = entry.specializations.setdefault(signed, Specialization())
+            before = found.runner, found.program
             entry.used = found.used = self.clock()
             found.program = found.program or program
             if runner is not None:
@@ -192,7 +195,8 @@ class Store:
             each = entry.specializations.values()
             running = [one for one in each if one.runner is not None]
             entry.only = running[0] if len(running) == 1 else None
-        self.trim()
+        if found.runner is not before[0] or found.program is not before[1]:
+            self._grown(_BYTES_A_PROGRAM + _constant_bytes(found))
         return found
 
     def primal(self, key: Hashable) -> Primal:
@@ -239,22 +243,31 @@ class Store:
         self.misses += 1
         self.reasons.append(reason)
 
-    def trim(self) -> None:
-        """Drop what was used longest ago until the bounds hold.
+    def _grown(self, more: int = 0) -> None:
+        """Drop what was used longest ago if the bounds do not hold any more.
 
         A signature counts as a whole function does: one function of arrays of many
-        shapes has as many programs as many functions have.
+        shapes has as many programs as many functions have. Looking at all of them takes
+        longer than a call, so what is added is counted, and more than needed dropped.
         """
+        entries, size = (n - n // 16 for n in (self.max_entries, self.max_bytes))
         dropped: list[object] = []  # let go of without the lock: it may hold the user's
         with self.lock:
-            while len(ages := list(self._ages())) > 1 and (
-                len(ages) > self.max_entries or self.bytes() > self.max_bytes
-            ):
-                _, table, key = min(ages, key=operator.itemgetter(0))
+            self.most_entries += 1
+            self.most_bytes += more
+            few = self.most_entries <= self.max_entries
+            if few and self.most_bytes <= self.max_bytes:
+                return
+            ages = sorted(self._ages(), key=operator.itemgetter(0), reverse=True)
+            while len(ages) > 1 and (len(ages) > entries or self.bytes() > size):
+                _, table, key = ages.pop()
+                if table is not self.entries and len(table) == 1:
+                    continue  # the last one goes with its entry, at another time
                 dropped.append(oldest := table.pop(key))
                 self.evictions += 1
                 if isinstance(oldest, Specialization):
                     oldest.runner = None  # `only` of its entry runs it no more
+            self.most_entries, self.most_bytes = len(ages), self.bytes()
 
     def _ages(self) -> Iterator[tuple[int, dict[Any, Any], Hashable]]:
         """Return when each thing that holds a program was used, and where it stands."""
@@ -276,11 +289,7 @@ class Store:
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
-        constants = sum(
-            getattr(array, "nbytes", 0)
-            for one in self._specializations()
-            for array in (one.runner.extra if isinstance(one.runner, Bound) else ())
-        )
+        constants = sum(map(_constant_bytes, self._specializations()))
         return len(self._programs()) * _BYTES_A_PROGRAM + constants
 
     def _specializations(self) -> list[Specialization]:
@@ -346,7 +355,13 @@ class Store:
             clear_notes()
             self.hits = self.misses = self.compiles = self.shared = 0
             self.evictions = self.traces_before = self.opaque_traces = 0
+            self.most_entries = self.most_bytes = 0
             self.reasons.clear()
+
+
+def _constant_bytes(one: Specialization) -> int:
+    extra = one.runner.extra if isinstance(one.runner, Bound) else ()
+    return sum(getattr(array, "nbytes", 0) for array in extra)
 
 
 STORE = Store()

@@ -317,7 +317,7 @@ _MEMORY = [
     Flaw(
         "the cache has no bound",
         STORE,
-        "            while len(ages := list(self._ages())) > 1 and (",
+        "            while len(ages) > 1 and (",
         "            while False and (",
         within(
             "promises/test_bounded_memory",
@@ -327,8 +327,8 @@ _MEMORY = [
     Flaw(
         "the signatures of one function have no bound",
         STORE,
-        "len(ages) > self.max_entries",
-        "len(self.entries) > self.max_entries",
+        "len(ages) > entries",
+        "len(self.entries) > entries",
         within(
             "promises/test_bounded_memory", "one_function_of_many_shapes_is_bounded"
         ),
