@@ -346,8 +346,8 @@ _MEMORY = [
     Flaw(
         "what was used last goes first",
         STORE,
-        "_, table, key = min(ages,",
-        "_, table, key = max(ages,",
+        "_, table, key = ages.pop()",
+        "_, table, key = ages.pop(0)",
         within("promises/test_bounded_memory", "what_was_used_last_stays"),
     ),
     Flaw(
