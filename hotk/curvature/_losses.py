@@ -19,6 +19,7 @@ from ._targets import (
     impossible,
     in_support,
     like_outputs,
+    no_examples,
     other_shape,
     refuse_complex,
 )
@@ -95,8 +96,11 @@ class AbstractLoss(eqx.Module):
 
         Raises:
             OutputError: If they are complex.
+            StructureError: If they are one number.
         """
         refuse_complex(self, z)
+        if not z.ndim:
+            raise no_examples(self, "outputs", "(N, ...)", z)
         if self.example_weights is not None:
             w = self.example_weights.astype(jnp.finfo(z.dtype).dtype)
             w = w if self.reduction == "sum" else w / jnp.sum(w)
@@ -269,15 +273,7 @@ class SoftmaxCrossEntropy(AbstractLikelihood):
     def _probabilities(self, z: Outputs, targets: Shaped[Array, "..."]) -> Outputs:
         refuse_complex(self, z)
         if z.ndim == 1:  # each class would count as an example
-            raise StructureError(
-                message(
-                    "SoftmaxCrossEntropy(targets)(z)",
-                    "the logits have no axis of examples.",
-                    expected="logits of shape (N, ..., classes)",
-                    got=str(z.shape),
-                    fix="Of one example: `z[None]`, and `targets[None]`.",
-                )
-            )
+            raise no_examples(self, "logits", "(N, ..., classes)", z)
         if jnp.issubdtype(targets.dtype, jnp.integer):
             if targets.shape != z.shape[:-1]:
                 raise other_shape(self, str(z.shape[:-1]), targets)

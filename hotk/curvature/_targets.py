@@ -66,6 +66,19 @@ def refuse_complex(loss: object, *arrays: Array) -> None:
             )
 
 
+def no_examples(loss: Any, what: str, shape: str, z: Array) -> StructureError:
+    """Return the error for the outputs of one example, without an axis for it."""
+    return StructureError(
+        message(
+            f"{type(loss).__name__}(targets)(z)",
+            f"the {what} have no axis of examples.",
+            expected=f"{what} of shape {shape}",
+            got=str(z.shape),
+            fix="Of one example: `z[None]`, and `targets[None]`.",
+        )
+    )
+
+
 def impossible(loss: Any, low: float, high: float) -> ValueError:
     """Return the error for targets that are not from `low` to `high`."""
     return ValueError(

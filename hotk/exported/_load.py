@@ -90,6 +90,7 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
 
     Raises:
         ImportError: If the package `flatbuffers` is missing (the extra `export`).
+        TypeError: If it is neither bytes nor a path.
         ValueError: If there is no program in the bytes.
 
     Example:
@@ -100,6 +101,8 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
     """
     extra("flatbuffers", "export")
     named = isinstance(source, (str, os.PathLike))
+    if not named and not isinstance(source, (bytes, bytearray)):
+        raise TypeError(f"`hotk.load(data)`: {describe(source)} is no bytes, no path.")
     data = Path(source).read_bytes() if named else source
     try:
         return ExportedProgram(jax.export.deserialize(bytearray(data)))
@@ -124,7 +127,7 @@ def _array(leaf: object) -> object:
 def _check(
     exported: jax.export.Exported, args: tuple[PyTree, ...], named: dict[str, PyTree]
 ) -> None:
-    """Raise if an argument is another than was exported; sizes are compared by JAX."""
+    """Raise if an argument is another than was exported; JAX compares batch sizes."""
     call = f"hotk.load(...), called as {exported.fun_name}(...)"
     fix = "Pass what was exported, or export again for these arguments."
     structure = jax.tree.structure((args, named))
@@ -141,7 +144,10 @@ def _check(
     paths, _ = jax.tree_util.tree_flatten_with_path((args, named))
     for (path, leaf), expected in zip(paths, exported.in_avals, strict=True):
         found = jax.typeof(leaf)
-        if found.ndim == expected.ndim and found.dtype == expected.dtype:
+        sizes = zip(found.shape, expected.shape, strict=False)
+        alike = all(n == m for n, m in sizes if isinstance(m, int))
+        alike = alike and found.ndim == expected.ndim
+        if alike and found.dtype == expected.dtype:
             continue
         root = "args" if path[0].idx == 0 else "named"
         wide = expected.dtype.itemsize == 8 and jnp.result_type(float) == "float32"

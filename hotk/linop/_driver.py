@@ -108,8 +108,9 @@ def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> No
             "the result of an iteration with a stopping rule cannot be differentiated.",
             expected="an operator and vectors that are held constant",
             got="a derivative with respect to one of them",
-            fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
-            f"{derivative}.",
+            fix="Take `jax.lax.stop_gradient` of them, or let "
+            "`hotk.rule.linear_solve`, `hotk.rule.root` or `hotk.rule.minimum` "
+            f"differentiate the equation that it solves: {derivative}.",
         )
     )
 

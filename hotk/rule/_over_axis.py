@@ -193,7 +193,7 @@ def over_axis(
         StructureError: When called outside of a `shard_map` over the axis, or without
             one of the shared arguments; if one of these differs from one device to
             another and is not marked, or is divided along another axis.
-        TypeError: If `f` is no function.
+        TypeError: If `f` is no function, or `shared` holds anything but integers.
         ValueError: If `reduction` is something else, or no axis is given.
 
     Example:
@@ -217,7 +217,10 @@ def over_axis(
         what = describe(f)
         raise TypeError(f"`over_axis(f, axis_name)`: `f` is {what}, no function.")
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    positions = (shared,) if isinstance(shared, int) else tuple(shared)
+    positions = tuple(shared) if isinstance(shared, Sequence) else (shared,)
+    if not all(isinstance(i, int) for i in positions):
+        what = describe(shared)
+        raise TypeError(f"`over_axis(f, axis_name)`: `shared` is {what}, no positions.")
     if reduction not in ("mean", "sum") or not axes:
         raise ValueError(
             f"`over_axis(f, {axis_name!r}, {reduction!r})`: give one or several axes, "

@@ -452,3 +452,12 @@ def test_logits_of_one_example_are_refused(label, reduction):
     for call in (loss, fisher):
         with pytest.raises(hotk.StructureError, match="no axis of examples"):
             call(z)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_number_is_no_axis_of_examples(reduction, as_user):
+    loss, x = SquaredError(3.0, reduction=reduction), jnp.array([2.0, 0.5])
+    product = lambda x: hotk.ggnvp(lambda x: x[0] * x[1], loss, x, x)
+    for call in (lambda x: loss(x[0] * x[1]), product):
+        with pytest.raises(hotk.StructureError, match="no axis of examples"):
+            call(x)

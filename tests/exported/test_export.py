@@ -400,9 +400,10 @@ REFUSED = {
     ),
     "size": (
         lambda: hotk.load(hotk.export(jnp.sin, W))(jnp.ones(4)),
-        ValueError,
-        "expected",
+        hotk.PreparationError,
+        r"`args\[0\]`[^`]*f64\[3\][^`]*f64\[4\]",
     ),
+    "nothing": (lambda: hotk.load(None), TypeError, "None is no bytes"),
 }
 
 

@@ -324,3 +324,8 @@ def test_the_name_of_an_axis_elsewhere_says_what_to_write(name, as_user):
     call, text = ELSEWHERE[name]
     with pytest.raises(TypeError, match=text or r"hotk\.over_axis\(f, \"data\"\)"):
         call()
+
+
+def test_what_is_shared_is_given_by_position(as_user):
+    with pytest.raises(TypeError, match="no positions"):
+        hotk.over_axis(loss, "d", shared=2.5)
