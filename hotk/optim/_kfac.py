@@ -220,12 +220,15 @@ def _parts(call: str, params: Point, like: PyTree) -> tuple[list[Any], list[bool
     pairs = zip(points, expected, strict=False)
     if expected and all(b is None or jnp.shape(a) == b.shape for a, b in pairs):
         return points, moves, treedef
+    own, given = describe_tree(like), describe_tree(params)
+    if own == given:  # such as the variables of nnx, and the arrays in their place
+        own, given = str(jax.tree.structure(like)), str(treedef)
     raise StructureError(
         message(
             call,
             "`params` are not those of the curvature.",
-            expected=describe_tree(like),
-            got=describe_tree(params),
+            expected=own,
+            got=given,
             fix="Make the transformation from a `KFACOperator` at parameters of the "
             "same structure and shapes.",
         )

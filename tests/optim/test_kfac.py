@@ -412,6 +412,9 @@ def test_other_parameters_are_refused(as_user):
     other = {**P, "b2": jnp.zeros(3)}
     with pytest.raises(hotk.StructureError, match="not those of the curvature"):
         transform.init(other)
+    boxed = jax.tree.map(lambda a: jax.tree_util.Partial(jnp.sin, a), P)
+    with pytest.raises(hotk.StructureError, match=r"got: [^\n]*Partial"):
+        transform.init(boxed)
 
 
 def test_another_use_of_the_parameters_is_refused(as_user):
