@@ -192,7 +192,9 @@ def laplace_approximation(
         f"{name} ({form})",
     )
     if not isinstance(fit.largest_shift, Tracer) and not bool(fit.stationary):
-        warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 3)
+        warnings.warn(
+            f"`{_CALL}`: {shift_text(fit.shift, parameters)}.", NotStationaryWarning, 3
+        )
     return fit
 
 

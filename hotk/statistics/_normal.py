@@ -310,15 +310,15 @@ class NormalApproximation(AbstractReport):
             what = f"n = {n}"
         lines.append(what)
         if not bool(self.stationary):
-            lines.append(shift_text(self))
+            lines.append(shift_text(self.shift, self.covariance_operator.like))
         return lines
 
 
-def shift_text(fit: NormalApproximation) -> str:
+def shift_text(shift: Vector, like: Vector) -> str:
     """Say how far the mode is from a minimum."""
-    sizes = np.abs(np.asarray(space.flattened(fit.shift)))
+    sizes = np.abs(np.asarray(space.flattened(shift)))
     worst = int(np.argmax(sizes))
-    where = name_of(fit.covariance_operator.like, worst)
+    where = name_of(like, worst)
     return (
         f"the mode is not a minimum: the quadratic there has its minimum "
         f"{sizes[worst]:.2g} standard errors away in {where}"

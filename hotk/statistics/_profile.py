@@ -11,6 +11,7 @@ from jaxtyping import Float, PyTree
 
 from hotk._core import (
     Function,
+    NotStationaryWarning,
     Point,
     RealNumber,
     Tracer,
@@ -19,13 +20,14 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import value_and_jacobian
+from hotk.first import gradient, value_and_jacobian
 from hotk.linop import Diagonal, HessianOperator, space
 
 from ._definite import inverse_root
 from ._interval import Interval, quantile
 from ._names import name_of
-from ._parameters import jacobian_rows, refuse_complex
+from ._normal import SMALL_SHIFT, shift_text
+from ._parameters import jacobian_rows, refuse_complex, vector_of
 from ._refits import EntryRefits, FunctionRefits, Refit, Scaled
 
 
@@ -96,7 +98,8 @@ def profile_intervals(
         errors, or is flat up to where the derivatives overflow; it is the largest or
         smallest value of a bounded function where the profile stays below up to there,
         and the end of the domain of the potential, with a warning if the profile is
-        flat there.
+        flat there. A `hotk.NotStationaryWarning` tells if the mode is more than a
+        twentieth of a standard error away from the minimum.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian at the mode is not positive definite.
@@ -140,6 +143,13 @@ def profile_intervals(
     root = np.asarray(inverse_root(_CALL, matrix, H.like, _HINT).root)
     center = space.flattened(moving)
     units = np.linalg.norm(root, axis=1)
+    slope = vector_of(gradient(potential, mode, *args, where=where), moving)
+    slope = np.asarray(space.flattened(slope)) * np.asarray(scale)
+    shift = -root @ (root.T @ slope) / units
+    if np.max(np.abs(shift), initial=0) > SMALL_SHIFT:
+        away = space.unflattened(jnp.asarray(shift, center.dtype), moving)
+        text = shift_text(away, moving)
+        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, stacklevel=3)
     scaled = Scaled(
         potential, args, moving, rest, center, jnp.asarray(units, center.dtype), scale
     )

@@ -144,7 +144,7 @@ def sandwich(
             stacklevel=2,
         )
     elif not bool(fit.stationary):  # in errors that tell something
-        warnings.warn(f"`{_CALL}`: {shift_text(fit)}.", NotStationaryWarning, 2)
+        warnings.warn(f"`{_CALL}`: {shift_text(shift, like)}.", NotStationaryWarning, 2)
     return fit
 
 

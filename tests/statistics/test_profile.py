@@ -174,3 +174,20 @@ def test_a_profile_that_cannot_be_followed_is_told():
     kink = lambda x: x + jnp.where(x > 1, root(x), 0.0)
     with pytest.raises(ValueError, match="cannot be followed beyond 1 stand"):
         hotk.statistics.profile_intervals(lambda x: kink(x) ** 2 / 2, jnp.array(0.0))
+
+
+@pytest.mark.parametrize("function", [None, jnp.sum], ids=["parameters", "a function"])
+def test_a_mode_that_is_no_minimum_is_told(function):
+    """Half a standard error away: the interval is another one, by 3 to 12 %."""
+    A = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    potential = lambda t: t @ A @ t / 2
+    away = 0.5 * jnp.sqrt(jnp.linalg.inv(A)[0, 0])
+    intervals = hotk.statistics.profile_intervals
+    found = lambda at: intervals(potential, at, function=function)
+    with pytest.warns(hotk.NotStationaryWarning, match=r"0\.5 standard errors"):
+        found(jnp.array([away, 0.0]))
+    exact = found(jnp.zeros(2))  # no warning, which would be an error
+    C = np.linalg.inv(A)
+    close(
+        exact.upper, 1.959964 * np.sqrt(C.sum() if function else np.diag(C)), rtol=1e-4
+    )
