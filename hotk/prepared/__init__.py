@@ -12,6 +12,7 @@ from ._budget import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
+from ._cache_info import CacheInfo as CacheInfo
 from ._call import Call as Call
 from ._checks import as_one_number as as_one_number
 from ._explain import Explanation as Explanation, explain as explain
@@ -25,7 +26,6 @@ from ._prepared import Prepared as Prepared
 from ._program import Program as Program, Runner as Runner
 from ._store import (
     STORE as STORE,
-    CacheInfo as CacheInfo,
     cache_info as cache_info,
     clear_cache as clear_cache,
 )

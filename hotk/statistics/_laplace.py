@@ -1,6 +1,7 @@
 """`laplace_approximation`: the normal distribution that the Hessian at a mode gives."""
 
 import warnings
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import jax
@@ -14,7 +15,9 @@ from hotk._core import (
     Point,
     RandomKey,
     RealNumber,
+    Scalar,
     Tracer,
+    Vector,
     Where,
     describe_tree,
     message,
@@ -23,10 +26,13 @@ from hotk._core import (
     split_point,
 )
 from hotk.first import value_and_gradient
+from hotk.higher import tvp
 from hotk.linop import AbstractOperator, HessianOperator, space
 
 from ._comparison import warn_of_mismatch
+from ._covariance import AbstractCovariance
 from ._forms import FORMS, Precision
+from ._names import direction_name
 from ._normal import NormalApproximation, shift_text
 from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
 
@@ -38,6 +44,9 @@ _HINT = (
     "This is a saddle point or a point before convergence: minimize further. For a "
     "model give the Gauss-Newton matrix as `curvature=`, which has no such direction."
 )
+# How much less certain a parameter is than with all others held fixed, and by how much
+# a Newton step may change the curvature of its direction, before that is told of.
+_INFLATED, _MOST_CHANGE = 5.0, 0.3
 
 
 @names_ours
@@ -107,7 +116,8 @@ def laplace_approximation(
         A `hotk.statistics.NormalApproximation`. Inside of a transformation no error is
         possible: where the curvature is not positive definite, its numbers are NaN.
         Outside of one, a `hotk.NotStationaryWarning` tells if the mode is more than a
-        twentieth of a standard error away from the minimum, and a
+        twentieth of a standard error away from the minimum, or if its curvature there
+        would be another one by a third (`"full"`, without `curvature`), and a
         `hotk.CurvatureMismatchWarning` if `curvature` is ten times that of the
         potential or a tenth of it, by three random directions: a mean over examples
         and a sum, or a prior that the potential lacks.
@@ -191,11 +201,54 @@ def laplace_approximation(
         selected,
         f"{name} ({form})",
     )
-    if not isinstance(fit.largest_shift, Tracer) and not bool(fit.stationary):
-        warnings.warn(
-            f"`{_CALL}`: {shift_text(fit.shift, parameters)}.", NotStationaryWarning, 3
-        )
+    if isinstance(fit.largest_shift, Tracer):
+        return fit
+    if not bool(fit.stationary):
+        text = shift_text(fit.shift, parameters)
+        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, 3)
+    elif curvature is None and form == "full":
+        along = lambda *v: tvp(potential, mode, *v, args=args, where=where)
+        change, combination = _change_by_step(covariance, fit.shift, along)
+        if abs(scale * change) > _MOST_CHANGE:
+            warnings.warn(
+                f"`{_CALL}`: the curvature along {combination} is not determined here: "
+                f"a Newton step changes it by {abs(scale * change):.0%}. Minimize "
+                "further; if it vanishes there, the data do not determine this "
+                "combination of parameters.",
+                NotStationaryWarning,
+                stacklevel=3,
+            )
     return fit
+
+
+def _change_by_step(
+    covariance: AbstractCovariance, shift: Vector, along: Callable[..., Scalar]
+) -> tuple[float, str]:
+    """Return how much a Newton step changes the curvature of the worst combination.
+
+    Where only a product a b is determined, the Hessian is singular at the minimum. Next
+    to it it has a curvature of the size of the gradient there, of either sign.
+
+    Args:
+        covariance: The inverse of the Hessian.
+        shift: The Newton step, in standard errors.
+        along: The third derivative of the potential along three directions.
+
+    Returns:
+        The change over the curvature, zero if no parameter is far less certain than it
+        is with the others held fixed; and the name of the combination.
+    """
+    root, like = np.asarray(covariance.root_matrix(), float), covariance.like
+    errors = np.linalg.norm(root, axis=1)
+    inflation = errors * np.linalg.norm(np.linalg.inv(root), axis=0)
+    if not np.max(inflation, initial=0) > _INFLATED:
+        return 0.0, ""
+    worst = root[int(np.argmax(inflation))]
+    direction = root @ worst / np.linalg.norm(worst)  # as long as its standard error
+    step = np.asarray(space.flattened(shift), float) * errors
+    vectors = (jnp.asarray(v, covariance.dtype) for v in (direction, step))
+    u, s = (space.unflattened(v, like) for v in vectors)
+    return float(along(u, u, s)), direction_name(like, direction)
 
 
 def _no_such_form(form: object, mode: Point) -> ValueError:

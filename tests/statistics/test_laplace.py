@@ -324,3 +324,19 @@ def test_what_is_refused(as_user):
     infinite = lambda p: jnp.sum(jnp.sqrt(p["w"] - MEAN["w"]))
     with pytest.raises(hotk.NotPositiveDefiniteError, match="not finite"):
         hotk.laplace_approximation(infinite, MEAN)
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-4, 1e-6])
+def test_a_product_of_parameters_has_no_errors_before_its_minimum(gap):
+    """At the minimum `a b = 6` the Hessian is singular; below it is not."""
+    t = jnp.linspace(0.0, 1.0, 50)
+    potential = lambda p: jnp.sum((p[0] * p[1] * t - 6 * t) ** 2) / (2 * 0.1**2)
+    at = jnp.array([2.0, 3.0 - gap])
+    with pytest.warns(hotk.NotStationaryWarning, match=r"changes it by 1\d\d%|by 9\d%"):
+        hotk.laplace_approximation(potential, at)
+    # collinear columns are determined, if badly: no warning, which would be an error
+    rows = jnp.stack([jnp.ones(50), t, t**2, t**3], 1)
+    line = lambda p: jnp.sum((rows @ p - t) ** 2) / (2 * 0.1**2)
+    found = hotk.laplace_approximation(line, jnp.array([0.0, 1.0 + 1e-9, 0, 0]))
+    errors = 0.1 * np.sqrt(np.diag(np.linalg.inv(np.asarray(rows.T @ rows, float))))
+    np.testing.assert_allclose(found.standard_errors, errors, rtol=1e-6)
