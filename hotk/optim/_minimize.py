@@ -249,7 +249,7 @@ class _Loop(NamedTuple):
             raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
         selected = selection(call, x0, where)
         moving, rest = split_point(x0, selected)
-        if not jax.tree.leaves(moving):
+        if selected is not None and not jax.tree.leaves(moving):
             raise nothing_inexact(call, x0, name="x0", selected=selected)
         moving = jax.tree.map(jnp.asarray, moving)
         dtype = space.scalar_dtype(moving)

@@ -117,11 +117,6 @@ def test_keywords_of_scipy_name_its_problem(keyword):
         hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), method="L-BFGS-B")
 
 
-def test_no_parameters():
-    with pytest.raises(hotk.DtypeError, match="`x0` has no leaf"):
-        hotk.optim.minimize(lambda x: x - 1, None)
-
-
 def test_residuals_in_a_tuple_name_least_squares():
     with pytest.raises(hotk.OutputError, match="LeastSquares") as raised:
         hotk.optim.minimize(lambda x: (x[0], x[1] - 1), jnp.ones(2))
