@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from hotk._core import (
     Function,
+    ModeError,
     NotStationaryWarning,
     Point,
     RandomKey,
@@ -25,9 +26,9 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import value_and_gradient
-from hotk.higher import tvp
+from hotk.first import jvp, value_and_gradient
 from hotk.linop import AbstractOperator, HessianOperator, space
+from hotk.second import quadratic_form
 
 from ._comparison import warn_of_mismatch
 from ._covariance import AbstractCovariance
@@ -207,8 +208,9 @@ def laplace_approximation(
         text = shift_text(fit.shift, parameters)
         warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, 3)
     elif curvature is None and form == "full":
-        along = lambda *v: tvp(potential, mode, *v, args=args, where=where)
-        change, combination = _change_by_step(covariance, fit.shift, along)
+        form_of = lambda m, u: quadratic_form(potential, m, u, *args, where=where)
+        slope = lambda u, step: jvp(lambda m: form_of(m, u), mode, step, where=where)
+        change, combination = _change_by_step(covariance, fit.shift, slope)
         if abs(scale * change) > _MOST_CHANGE:
             warnings.warn(
                 f"`{_CALL}`: the curvature along {combination} is not determined here: "
@@ -222,7 +224,7 @@ def laplace_approximation(
 
 
 def _change_by_step(
-    covariance: AbstractCovariance, shift: Vector, along: Callable[..., Scalar]
+    covariance: AbstractCovariance, shift: Vector, slope: Callable[..., Scalar]
 ) -> tuple[float, str]:
     """Return how much a Newton step changes the curvature of the worst combination.
 
@@ -232,11 +234,12 @@ def _change_by_step(
     Args:
         covariance: The inverse of the Hessian.
         shift: The Newton step, in standard errors.
-        along: The third derivative of the potential along three directions.
+        slope: The derivative of $u^T H u$ along a step, from u and the step.
 
     Returns:
         The change over the curvature, zero if no parameter is far less certain than it
-        is with the others held fixed; and the name of the combination.
+        is with the others held fixed, or if there is no third derivative; and the name
+        of the combination.
     """
     root, like = np.asarray(covariance.root_matrix(), float), covariance.like
     errors = np.linalg.norm(root, axis=1)
@@ -248,7 +251,10 @@ def _change_by_step(
     step = np.asarray(space.flattened(shift), float) * errors
     vectors = (jnp.asarray(v, covariance.dtype) for v in (direction, step))
     u, s = (space.unflattened(v, like) for v in vectors)
-    return float(along(u, u, s)), direction_name(like, direction)
+    try:
+        return float(slope(u, s)), direction_name(like, direction)
+    except ModeError:
+        return 0.0, ""
 
 
 def _no_such_form(form: object, mode: Point) -> ValueError:
