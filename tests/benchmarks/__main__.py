@@ -1,7 +1,8 @@
 """All benchmarks in one table, in twenty minutes: `python -m tests.benchmarks`.
 
-But for the corpus, second-order methods in double precision, and K-FAC beside Adam,
-which have tables of their own: `everyday`, `second_order` and `networks`.
+But for the corpus, second-order methods in double precision, K-FAC beside Adam, and
+least squares, which have tables of their own: `everyday`, `second_order`, `networks`,
+`regressions`.
 With `--gpu` the table of a GPU, and nothing where there is none.
 """
 

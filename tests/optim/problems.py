@@ -1,8 +1,10 @@
 """Test problems of Moré, Garbow and Hillstrom, with their starts and minima.
 
 Moré, Garbow and Hillstrom (1981). Testing unconstrained optimization software. ACM
-Trans. Math. Softw. 7(1), 17-41. All are sums of squares; where the paper lists several
-minima, any is a minimum. Numbers in brackets are those of the paper.
+Trans. Math. Softw. 7(1), 17-41. All 35 are sums of squares; where the paper lists
+several minima, any is a minimum. Numbers in brackets are those of the paper. The digits
+of a minimum that the paper does not give are those on which SciPy and Newton's method
+agree.
 """
 
 from collections.abc import Callable
@@ -19,11 +21,13 @@ class Problem(NamedTuple):
         residuals: From a point to the terms.
         start: The standard start.
         minima: The published minima.
+        unit: The size of the smallest term near a minimum of 0.
     """
 
     residuals: Callable[[Any], Any]
     start: Any
     minima: tuple[float, ...]
+    unit: float = 1.0
 
     def value(self, x):
         """Return the sum of squares."""
@@ -36,6 +40,20 @@ class Problem(NamedTuple):
             abs(y - m) <= (1e-5 * m if m else 1e-10 * max(scale, 1.0))
             for m in self.minima
         )
+
+    def digits(self, y):
+        """Return the right digits of a value; where the minimum is 0, of the terms."""
+        of_terms = abs(y) ** 0.5 / self.unit
+        errors = [abs(y - m) / m if m else of_terms for m in self.minima]
+        error = min(errors) if np.isfinite(y) else 1.0
+        return float(np.clip(-np.log10(max(error, 1e-12)), 0, 12))
+
+    def farther(self, factor):
+        """Return the start times a factor: 1, 10, 100; of zeros all are the factor."""
+        start = np.asarray(self.start, float)
+        if factor == 1 or start.any():
+            return factor * start
+        return np.full_like(start, factor)
 
 
 def rosenbrock(x):  # [1], [21]
@@ -161,6 +179,24 @@ def biggs(x):  # [18]
     return made + x[5] * jnp.exp(-t * x[4]) - y
 
 
+OSBORNE_2 = (1.366, 1.191, 1.112, 1.013, 0.991, 0.885, 0.831, 0.847, 0.786, 0.725)
+OSBORNE_2 = (*OSBORNE_2, 0.746, 0.679, 0.608, 0.655, 0.616, 0.606, 0.602, 0.626)
+OSBORNE_2 = (*OSBORNE_2, 0.651, 0.724, 0.649, 0.649, 0.694, 0.644, 0.624, 0.661)
+OSBORNE_2 = (*OSBORNE_2, 0.612, 0.558, 0.533, 0.495, 0.500, 0.423, 0.395, 0.375)
+OSBORNE_2 = (*OSBORNE_2, 0.372, 0.391, 0.396, 0.405, 0.428, 0.429, 0.523, 0.562)
+OSBORNE_2 = (*OSBORNE_2, 0.607, 0.653, 0.672, 0.708, 0.633, 0.668, 0.645, 0.632)
+OSBORNE_2 = (*OSBORNE_2, 0.591, 0.559, 0.597, 0.625, 0.739, 0.710, 0.729, 0.720)
+OSBORNE_2 = (*OSBORNE_2, 0.636, 0.581, 0.428, 0.292, 0.162, 0.098, 0.054)
+
+
+def second_osborne(x):  # [19]
+    t = jnp.arange(65.0) / 10
+    made = x[0] * jnp.exp(-t * x[4])
+    for height, width, place in zip(x[1:4], x[5:8], x[8:11], strict=True):
+        made = made + height * jnp.exp(-width * (t - place) ** 2)
+    return jnp.array(OSBORNE_2) - made
+
+
 def watson(x):  # [20]
     t = jnp.arange(1.0, 30.0)[:, None] / 29
     j = jnp.arange(len(x) * 1.0)[None]
@@ -239,6 +275,11 @@ def linear_rank_one(x):  # [33], m = 20
     return jnp.arange(1.0, 21.0) * weighted - 1
 
 
+def linear_rank_one_with_zeros(x):  # [34], m = 20
+    weighted = jnp.sum(jnp.arange(2.0, len(x)) * x[1:-1])
+    return jnp.pad(jnp.arange(1.0, 19.0), 1) * weighted - 1
+
+
 def chebyquad(x):  # [35]
     n = len(x)
     t = 2 * x - 1
@@ -258,34 +299,43 @@ def _boundary_start(n):
 
 PROBLEMS = {
     "Rosenbrock": Problem(rosenbrock, [-1.2, 1.0], (0.0,)),
-    "Freudenstein and Roth": Problem(freudenstein_roth, [0.5, -2.0], (0.0, 48.98425)),
-    "Powell, badly scaled": Problem(powell_badly_scaled, [0.0, 1.0], (0.0,)),
+    "Freudenstein and Roth": Problem(
+        freudenstein_roth, [0.5, -2.0], (0.0, 48.9842536792)
+    ),
+    "Powell, badly scaled": Problem(powell_badly_scaled, [0.0, 1.0], (0.0,), unit=1e-4),
     "Brown, badly scaled": Problem(brown_badly_scaled, [1.0, 1.0], (0.0,)),
     "Beale": Problem(beale, [1.0, 1.0], (0.0,)),
-    "Jennrich and Sampson": Problem(jennrich_sampson, [0.3, 0.4], (124.3622,)),
+    "Jennrich and Sampson": Problem(jennrich_sampson, [0.3, 0.4], (124.362182356,)),
     "helical valley": Problem(helical_valley, [-1.0, 0.0, 0.0], (0.0,)),
-    "Bard": Problem(bard, [1.0, 1.0, 1.0], (8.214877e-3, 17.42869)),
-    "Gaussian": Problem(gaussian, [0.4, 1.0, 0.0], (1.127933e-8,)),
-    "Meyer": Problem(meyer, [0.02, 4000.0, 250.0], (87.94586,)),
+    "Bard": Problem(bard, [1.0, 1.0, 1.0], (8.21487730658e-3, 17.4286933333)),
+    "Gaussian": Problem(gaussian, [0.4, 1.0, 0.0], (1.12793276962e-8,)),
+    "Meyer": Problem(meyer, [0.02, 4000.0, 250.0], (87.945855171,)),
     "Gulf": Problem(gulf, [5.0, 2.5, 0.15], (0.0,)),
     "Box": Problem(box, [0.0, 10.0, 20.0], (0.0,)),
     "Powell, singular": Problem(powell_singular, [3.0, -1.0, 0.0, 1.0], (0.0,)),
     "Wood": Problem(wood, [-3.0, -1.0, -3.0, -1.0], (0.0,)),
     "Kowalik and Osborne": Problem(
-        kowalik_osborne, [0.25, 0.39, 0.415, 0.39], (3.075056e-4, 1.02734e-3)
+        kowalik_osborne, [0.25, 0.39, 0.415, 0.39], (3.07505603849e-4, 1.0273430487e-3)
     ),
-    "Brown and Dennis": Problem(brown_dennis, [25.0, 5.0, -5.0, -1.0], (85822.2,)),
-    "Osborne 1": Problem(osborne, [0.5, 1.5, -1.0, 0.01, 0.02], (5.464895e-5,)),
-    "Biggs": Problem(biggs, [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], (0.0, 5.655650e-3)),
-    "Watson": Problem(watson, [0.0] * 6, (2.287670e-3,)),
+    "Brown and Dennis": Problem(
+        brown_dennis, [25.0, 5.0, -5.0, -1.0], (85822.2016264,)
+    ),
+    "Osborne 1": Problem(osborne, [0.5, 1.5, -1.0, 0.01, 0.02], (5.46489469748e-5,)),
+    "Biggs": Problem(biggs, [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], (0.0, 5.6556499255e-3)),
+    "Osborne 2": Problem(
+        second_osborne,
+        [1.3, 0.65, 0.65, 0.7, 0.6, 3.0, 5.0, 7.0, 2.0, 4.5, 5.5],
+        (4.01377362935e-2,),
+    ),
+    "Watson": Problem(watson, [0.0] * 6, (2.28767005355e-3,)),
     "Rosenbrock, extended": Problem(rosenbrock, [-1.2, 1.0] * 5, (0.0,)),
     "Powell, extended": Problem(powell_singular, [3.0, -1.0, 0.0, 1.0] * 3, (0.0,)),
-    "penalty": Problem(penalty, [1.0, 2.0, 3.0, 4.0], (2.249978e-5,)),
-    "second penalty": Problem(second_penalty, [0.5] * 4, (9.376293e-6,)),
+    "penalty": Problem(penalty, [1.0, 2.0, 3.0, 4.0], (2.2499775009e-5,)),
+    "second penalty": Problem(second_penalty, [0.5] * 4, (9.37629300736e-6,)),
     "variably dimensioned": Problem(
         variably_dimensioned, 1 - np.arange(1, 11) / 10, (0.0,)
     ),
-    "trigonometric": Problem(trigonometric, [0.1] * 10, (0.0, 2.795062e-5)),
+    "trigonometric": Problem(trigonometric, [0.1] * 10, (0.0, 2.79505612188e-5)),
     "Brown, almost linear": Problem(brown_almost_linear, [0.5] * 10, (0.0, 1.0)),
     "boundary value": Problem(boundary_value, _boundary_start(10), (0.0,)),
     "integral equation": Problem(integral_equation, _boundary_start(10), (0.0,)),
@@ -293,5 +343,20 @@ PROBLEMS = {
     "Broyden, banded": Problem(broyden_banded, [-1.0] * 10, (0.0,)),
     "linear, full rank": Problem(linear_full_rank, [1.0] * 10, (10.0,)),
     "linear, rank 1": Problem(linear_rank_one, [1.0] * 10, (380 / 82,)),
-    "Chebyquad": Problem(chebyquad, np.arange(1, 9) / 9, (3.516874e-3,)),
+    "linear, rank 1 with zeros": Problem(
+        linear_rank_one_with_zeros, [1.0] * 10, (454 / 74,)
+    ),
+    "Chebyquad": Problem(chebyquad, np.arange(1, 9) / 9, (3.51687372568e-3,)),
+}
+
+# Of those with any number of parameters, the other sizes that the paper has minima of;
+# also that of Brown which MINPACK is tested with.
+SIZES = {
+    "Watson, 9": Problem(watson, [0.0] * 9, (1.39976013809e-6,)),
+    "Watson, 12": Problem(watson, [0.0] * 12, (4.7223811e-10,)),
+    "penalty, 10": Problem(penalty, np.arange(1.0, 11.0), (7.08765146709e-5,)),
+    "second penalty, 10": Problem(second_penalty, [0.5] * 10, (2.93660537457e-4,)),
+    "Brown, almost linear, 30": Problem(brown_almost_linear, [0.5] * 30, (0.0, 1.0)),
+    "Chebyquad, 9": Problem(chebyquad, np.arange(1, 10) / 10, (0.0,)),
+    "Chebyquad, 10": Problem(chebyquad, np.arange(1, 11) / 11, (6.50395480088e-3,)),
 }

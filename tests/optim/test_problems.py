@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import hotk
 from tests.optim.optimizers import of
-from tests.optim.problems import PROBLEMS
+from tests.optim.problems import PROBLEMS, SIZES
 
 
 REGIONS = {
@@ -115,12 +116,13 @@ def test_the_problems_are_those_of_the_paper():
         "Brown and Dennis": 7926693.33699,
         "Jennrich and Sampson": 4171.306,
         "Bard": 41.68169,
+        "Osborne 2": 2.093420,
     }
     for name, expected in at_start.items():
         problem = PROBLEMS[name]
         got = problem.value(jnp.asarray(problem.start, float))
         np.testing.assert_allclose(float(got), expected, rtol=1e-6)
-    assert len(PROBLEMS) == 33
+    assert len(PROBLEMS) == 35
     minimizers = {
         "Rosenbrock": [1.0, 1.0],
         "Freudenstein and Roth": [5.0, 4.0],
@@ -137,3 +139,30 @@ def test_the_problems_are_those_of_the_paper():
     for name, x in minimizers.items():
         assert float(PROBLEMS[name].value(jnp.array(x))) < 1e-8, name
     assert jax.config.values["jax_enable_x64"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*PROBLEMS, *SIZES])
+def test_scipy_reaches_the_published_minimum(name):
+    problem = {**PROBLEMS, **SIZES}[name]
+    r, jacobian = jax.jit(problem.residuals), jax.jit(jax.jacobian(problem.residuals))
+    found = scipy.optimize.least_squares(
+        lambda x: np.asarray(r(x)),
+        problem.farther(1),
+        lambda x: np.asarray(jacobian(x)),
+        method="lm",
+        **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15),
+    )
+    assert problem.solved(2 * found.cost)
+    assert problem.digits(2 * found.cost) >= 8
+
+
+@pytest.mark.exhaustive
+def test_digits_are_those_of_the_value_or_of_the_terms():
+    bard, rosenbrock = PROBLEMS["Bard"], PROBLEMS["Rosenbrock"]
+    np.testing.assert_allclose(bard.digits(1.0001 * bard.minima[0]), 4)
+    np.testing.assert_allclose(rosenbrock.digits(1e-8), 4)
+    assert rosenbrock.digits(0.0) == 12
+    assert rosenbrock.digits(np.nan) == rosenbrock.digits(7.0) == 0
+    assert rosenbrock.farther(10).tolist() == [-12, 10]
+    assert PROBLEMS["Watson"].farther(10).tolist() == [10] * 6
