@@ -5,7 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import hotk
 from tests.optim.nist import REGRESSIONS, digits
+
+
+# The data of Lanczos1 are exact: with eleven digits the gradient is not zero there.
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("name", [name for name in REGRESSIONS if name != "Lanczos1"])
+def test_certified_standard_errors(name):
+    known = REGRESSIONS[name]
+    potential = hotk.curvature.LeastSquares(known.residuals)
+    mode = jnp.asarray(known.certified)
+    freedom = len(known.residuals(mode)) - len(mode)
+    found = hotk.laplace_approximation(
+        potential, mode, scale=freedom / known.sum_of_squares
+    )
+    assert digits(found.standard_errors, known.standard_errors) >= 6
 
 
 @pytest.mark.exhaustive
