@@ -14,6 +14,7 @@ from hotk._core import (
     Leaf,
     ad,
     in_front,
+    is_divided_by_type,
     new_primitive,
     output_types,
     varying_alike,
@@ -50,7 +51,10 @@ def _run(*parts: Leaf, axis: int) -> Arrays:
 @jax.jit(static_argnames="axis")
 def _hotk_written(*parts: Array, axis: int) -> Array:
     some = next(a for a in parts if a.size)
-    first = jnp.real(lax.slice(some, [0] * some.ndim, [1] * some.ndim).reshape(()))
+    if is_divided_by_type(some):  # of which no entry can be taken
+        first = jnp.real(jnp.sum(some))
+    else:
+        first = jnp.real(lax.slice(some, [0] * some.ndim, [1] * some.ndim).reshape(()))
     never = (first != first) & (first == first)
     double = jnp.logical_not if some.dtype == bool else lambda a: 2 * a
     join = lambda *parts: _joined(*parts, axis=axis)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from hotk._core import whole
 from hotk.primitive import written
 
 from ._coefficients import as_array
@@ -167,5 +168,6 @@ def _long_sums(
 def _segment_sum(
     parts: Parts, entries: Positions, segments: np.ndarray, count: int
 ) -> Array:
-    terms = parts.read(entries)
+    # zeros on a mesh with explicit axes are whole, and so is what is added to them
+    terms = whole(parts.read(entries))
     return jax.ops.segment_sum(terms, segments, count, indices_are_sorted=True)

@@ -139,6 +139,14 @@ EXPLICIT = """
     g = hotk.gradient(f, w, X)
     step = t.update(g, t.init(w), w, value_fn=lambda w: f(w, X))[0]
     assert np.isfinite(step).all() and step @ g < 0
+    with jax.set_mesh(mesh):  # where the type of the point says how it is divided
+        w = jax.device_put(point(16), NamedSharding(mesh, P("d")))
+        cosh = lambda w: jnp.sum(jnp.cosh(w))
+        near(hotk.sparse_hessian(cosh, w).todense(), np.diag(np.cosh(point(16))))
+        # the largest is the last: 0.54, with the derivatives 1.5 and 2
+        largest = lambda w: jnp.max(w**2 - 0.3 * w) ** 2
+        product = hotk.hvp(largest, w, w)
+        near(product, np.r_[np.zeros(15), (2 * 1.5**2 + 4 * 0.54) * 0.9])
     print("fine")
 """
 
