@@ -17,9 +17,12 @@ def for_any_batch(f: Function, batch: str) -> Prepared | PreparedInOrder:
         batch: The name of the size.
 
     Raises:
-        ValueError: If the first axes are not one size, or `f` is not prepared.
+        ValueError: If it is no name, the first axes are not one size, or `f` is not
+            prepared.
     """
     call = f"hotk.export(..., batch={batch!r})"
+    if not (isinstance(batch, str) and batch.isidentifier()):
+        raise ValueError(f'`{call}`: `batch` is the name of a size, such as "N".')
     fix = (
         f'Write `(N,) = jax.export.symbolic_shape("{batch}")`, prepare with '
         "`jax.ShapeDtypeStruct((N, 8), dtype)` for what has that size, and leave "

@@ -67,7 +67,7 @@ class ExportedProgram:
             nodes of trees.
 
         Raises:
-            PreparationError: If an argument has another structure, rank or dtype.
+            PreparationError: If an argument has another structure, size or dtype.
         """
         args, named = plain((args, named), _array)
         return self._run(*args, **named)
@@ -105,7 +105,9 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
         raise TypeError(f"`hotk.load(data)`: {describe(source)} is no bytes, no path.")
     data = Path(source).read_bytes() if named else source
     try:
-        return ExportedProgram(jax.export.deserialize(bytearray(data)))
+        exported = jax.export.deserialize(bytearray(data))
+        exported.mlir_module()  # else JAX reads it at the first call alone
+        return ExportedProgram(exported)
     except Exception as error:  # whatever reading other bytes as a table may raise
         raise ValueError(
             message(

@@ -198,7 +198,8 @@ def _code(one: object, other: object) -> str:
         mine, theirs = peek(a, kind), peek(b, kind)
         if mine != theirs:
             return f" with {what} {mine!r:.60}"
-    return " with other code"
+    same = peek(a, "co_code") == peek(b, "co_code")
+    return " in another column" if same else " with other code"
 
 
 def _common(a: Sequence[object], b: Sequence[object]) -> int:

@@ -193,8 +193,9 @@ def over_axis(
         StructureError: When called outside of a `shard_map` over the axis, or without
             one of the shared arguments; if one of these differs from one device to
             another and is not marked, or is divided along another axis.
-        TypeError: If `f` is no function, or `shared` holds anything but integers.
-        ValueError: If `reduction` is something else, or no axis is given.
+        TypeError: If `f` is no function.
+        ValueError: If `reduction` is something else, no axis is given, or `shared`
+            holds anything but integers.
 
     Example:
         >>> from jax.sharding import AxisType, PartitionSpec as P
@@ -216,14 +217,13 @@ def over_axis(
     if not callable(f):
         what = describe(f)
         raise TypeError(f"`over_axis(f, axis_name)`: `f` is {what}, no function.")
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    positions = tuple(shared) if isinstance(shared, Sequence) else (shared,)
-    if not all(isinstance(i, int) for i in positions):
-        what = describe(shared)
-        raise TypeError(f"`over_axis(f, axis_name)`: `shared` is {what}, no positions.")
-    if reduction not in ("mean", "sum") or not axes:
+    listed = lambda a: tuple(a) if isinstance(a, (tuple, list)) else (a,)
+    axes, positions = listed(axis_name), listed(shared)
+    named = axes and all(isinstance(axis, str) for axis in axes)
+    counted = all(isinstance(position, int) for position in positions)
+    if not (named and counted and reduction in ("mean", "sum")):
         raise ValueError(
-            f"`over_axis(f, {axis_name!r}, {reduction!r})`: give one or several axes, "
-            'and "mean" or "sum".'
+            f"`over_axis(f, {axis_name!r}, {reduction!r}, shared={shared!r})`: give "
+            'one or several axes, "mean" or "sum", and positions of arguments.'
         )
     return OverAxis(f, axes, reduction, positions, has_aux)

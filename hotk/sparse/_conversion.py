@@ -28,8 +28,9 @@ def summed(
             "`SparseMatrix.from_coo(values, rows, cols)`: they must be three lists of "
             f"one length, not {describe(values)}, {describe(rows)}, {describe(cols)}."
         )
-    if shape is not None and not all(
-        isinstance(k, (int, np.integer)) and k >= 0 for k in shape
+    size = lambda k: isinstance(k, (int, np.integer)) and k >= 0
+    if shape is not None and not (
+        isinstance(shape, (tuple, list)) and [*map(size, shape)] == [True, True]
     ):
         raise StructureError(
             "`SparseMatrix.from_coo(values, rows, cols, shape)`: `shape` is the "

@@ -342,6 +342,12 @@ def counting():
     return f
 
 
+def damaged(data):
+    """Return the bytes with other operations: JAX reads these last."""
+    code = jax.export.deserialize(bytearray(data)).mlir_module_serialized
+    return data.replace(code, code[:40] + bytes(len(code) - 40))
+
+
 REFUSED = {
     "no function": (lambda: hotk.export(3, W), TypeError, "no function"),
     "no arguments": (lambda: hotk.export(jnp.sum), TypeError, "0 arguments"),
@@ -403,7 +409,27 @@ REFUSED = {
         hotk.PreparationError,
         r"`args\[0\]`[^`]*f64\[3\][^`]*f64\[4\]",
     ),
-    "nothing": (lambda: hotk.load(None), TypeError, "None is no bytes"),
+    "a number as batch": (
+        lambda: hotk.export(hotk.gradient.prepare(jnp.sum, W), batch=3),
+        ValueError,
+        'batch=3.`: `batch` is the name of a size, such as "N"',
+    ),
+    "no name": (
+        lambda: hotk.export(hotk.gradient.prepare(jnp.sum, W), batch="1N"),
+        ValueError,
+        "`batch` is the name of a size",
+    ),
+    "nothing to load": (
+        lambda: hotk.load(None),
+        TypeError,
+        "None is no bytes, no path",
+    ),
+    "a number to load": (lambda: hotk.load(3), TypeError, "int is no bytes, no path"),
+    "a damaged program": (
+        lambda: hotk.load(damaged(hotk.export(jnp.sin, W))),
+        ValueError,
+        "there is no program in it",
+    ),
 }
 
 

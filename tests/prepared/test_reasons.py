@@ -171,6 +171,15 @@ def test_other_code_is_told_from_no_difference():
     assert "Their code" not in str(hotk.explain(first, first))
 
 
+def test_an_equal_function_in_another_column_is_named():
+    pair = lambda x: jnp.sum(x**3), lambda x: jnp.sum(x**3)
+    prepared = hotk.gradient.prepare(pair[0], jnp.ones(2))
+    with pytest.raises(
+        hotk.PreparationError, match=r"py:\d+\) in another column, call"
+    ):
+        prepared.bind(pair[1])
+
+
 def test_the_same_number_is_explained_at_each_place():
     low, high = 2, 2
     rows = hotk.explain(lambda x: low * jnp.sum(x) ** high).rows

@@ -268,8 +268,9 @@ def test_a_call_outside_of_the_axis_is_refused():
         on_one_device(over, "data")
     with pytest.raises(ValueError, match="'median'"):
         hotk.over_axis(loss, "data", "median")
-    with pytest.raises(ValueError, match="give one or several axes"):
-        hotk.over_axis(loss, ())
+    for axes, shared in [((), 0), (3, 0), (None, 0), ("data", 2.5), ("data", "w")]:
+        with pytest.raises(ValueError, match="give one or several axes"):
+            hotk.over_axis(loss, axes, shared=shared)
 
 
 @pytest.mark.parametrize("vma", [True, False])
@@ -324,8 +325,3 @@ def test_the_name_of_an_axis_elsewhere_says_what_to_write(name, as_user):
     call, text = ELSEWHERE[name]
     with pytest.raises(TypeError, match=text or r"hotk\.over_axis\(f, \"data\"\)"):
         call()
-
-
-def test_what_is_shared_is_given_by_position(as_user):
-    with pytest.raises(TypeError, match="no positions"):
-        hotk.over_axis(loss, "d", shared=2.5)

@@ -288,7 +288,9 @@ def test_halves_that_differ_are_refused():
     assert jax.jit(make)(jnp.array([1.0, 2.0, 5.0, 3.0])).symmetric  # not known there
 
 
-@pytest.mark.parametrize("shape", [(-1, 2), (2.5, 2), (2, "2"), (2, None)])
+@pytest.mark.parametrize(
+    "shape", [(-1, 2), (2.5, 2), (2, "2"), (2, None), 3, (2, 2, 2)]
+)
 def test_shapes_that_are_none_are_refused(shape):
     with pytest.raises(hotk.StructureError, match="numbers of rows and columns"):
         hotk.SparseMatrix.from_coo([], [], [], shape)
