@@ -15,6 +15,8 @@ from ._operations import Operations, calls_host, epsilon, wide
 
 # Units of rounding, and of what rounding moved on the way, by which two results differ.
 _ALLOWED = 100
+# How often rounding is drawn: two terms that cancel may be moved alike.
+_DRAWS = 4
 
 
 class Skipped(Exception):
@@ -133,8 +135,11 @@ def difference(
     exact = Operations().run(closed, arguments)
     different = _first(what, found, exact, exact, slack=slack)
     if different is not None:  # rounding may be the reason, where terms cancel
-        moved = Operations(noise=True).run(closed, arguments)
-        different = _first(what, found, exact, moved, slack=slack)
+        for seed in range(_DRAWS):
+            moved = Operations(noise=seed).run(closed, arguments)
+            different = _first(what, found, exact, moved, slack=slack)
+            if different is None:
+                break
     names = [e.primitive.name for e in equations(closed.jaxpr)]
     if different is not None and own and "nan" in different.expected:
         raise Skipped("XLA drops what is not a number, as zero times infinity")

@@ -46,8 +46,8 @@ class Operations:
         random: What moves results by rounding; `None` to leave them as they are.
     """
 
-    def __init__(self, *, noise: bool = False) -> None:
-        self.random = np.random.default_rng(0) if noise else None
+    def __init__(self, *, noise: int | None = None) -> None:
+        self.random = None if noise is None else np.random.default_rng(noise)
 
     def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Evaluate a program, its arguments and constants moved as well."""
