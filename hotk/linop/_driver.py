@@ -98,7 +98,10 @@ def in_working_precision(
     return lambda v: space.widened(mv(space.narrowed(v, like)))
 
 
-_DERIVATIVE = "from A x = b follows A dx = db - dA x, another system with A"
+_DERIVATIVE = (
+    "from A x = b follows A dx = db - dA x, another system with A, as "
+    "`hotk.rule.linear_solve` solves it. For a minimum there is `hotk.rule.minimum`"
+)
 
 
 def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> NoReturn:
@@ -106,11 +109,10 @@ def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> No
         message(
             call,
             "the result of an iteration with a stopping rule cannot be differentiated.",
-            expected="an operator and vectors that are held constant",
+            expected="arguments that are held constant",
             got="a derivative with respect to one of them",
-            fix="Take `jax.lax.stop_gradient` of them, or let "
-            "`hotk.rule.linear_solve`, `hotk.rule.root` or `hotk.rule.minimum` "
-            f"differentiate the equation that it solves: {derivative}.",
+            fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
+            f"{derivative}.",
         )
     )
 

@@ -25,7 +25,7 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.linop import space
+from hotk.linop import nondifferentiable, space
 from hotk.prepared import Info
 
 from ._chunk import Iterate, Limits, chunk
@@ -38,6 +38,9 @@ from ._residuals import explained_for_residuals
 from ._step import BoundFormula, called, run, run_with_indices
 from ._trust_region import trust_region
 from ._whole import Transform
+
+
+_DERIVATIVE = "`hotk.rule.minimum(f, solver)` does, with this call as the solver"
 
 
 @names_ours
@@ -122,6 +125,7 @@ def minimize(
             moving = end.x
             state = end.state
             if traced:
+                end = nondifferentiable(call, end, _DERIVATIVE)
                 history = jnp.append(end.start, end.values[:max_steps])
                 break
             limits = limits._replace(

@@ -306,9 +306,3 @@ def test_sharded_parameters_stay_where_they_are():
         lambda x: jnp.sum(x**4), x, hotk.optim.newton_cg(), tol=1e-3
     )
     assert found.x.sharding.is_equivalent_to(spec, 1)
-
-
-def test_a_derivative_through_it_names_the_rule_that_has_one():
-    found = lambda a: hotk.optim.minimize(lambda x: (x - a) ** 2, 0.0).x
-    with pytest.raises(hotk.ModeError, match=r"hotk\.rule\.minimum"):
-        jax.grad(found)(1.0)
