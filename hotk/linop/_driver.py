@@ -127,6 +127,14 @@ def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
         call: What was called, for the message.
         inputs: Trees; what is no tracer of floating numbers is left as it is.
         derivative: What the derivative is, for the message.
+
+    Returns:
+        The same trees.
+
+    Example:
+        >>> x = hotk.linop.nondifferentiable("find(a)", jnp.ones(2))
+        >>> x.tolist()
+        [1.0, 1.0]
     """
 
     @jax.custom_jvp
