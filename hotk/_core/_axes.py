@@ -1,6 +1,6 @@
 """Axes of arrays: those that are mapped, and those of a mesh."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -94,11 +94,16 @@ def crosses_devices(equation: JaxprEqn) -> bool:
         return False  # what is inside reads what others hold, and gives all of it
     if name.startswith("hotk_") and inside:
         return True
-    names = [equation.params.get(name) for name in ("axes", "axis_name")]
-    if any(isinstance(name, str) for name in jax.tree.leaves(names)):
+    if names_axes(equation.params):
         return True
     inner = inner_jaxprs(equation.params.values())
     return any(crosses_devices(e) for jaxpr in inner for e in jaxpr.eqns)
+
+
+def names_axes(parameters: Mapping[str, object]) -> bool:
+    """Whether the parameters of an operation name mapped axes."""
+    names = [parameters.get(name) for name in ("axes", "axis_name")]
+    return any(isinstance(name, str) for name in jax.tree.leaves(names))
 
 
 def has_explicit_axes(array: Leaf) -> bool:

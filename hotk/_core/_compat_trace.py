@@ -26,7 +26,7 @@ from jax._src.interpreters import (
 )
 from jaxtyping import Array, PyTree
 
-from ._axes import crosses_devices
+from ._axes import crosses_devices, names_axes
 from ._compat import (
     AbstractValue,
     ClosedJaxpr,
@@ -86,6 +86,9 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
     ) -> object:
         outside: Any = self.parent_trace or _jax_core.eval_trace
         if self._is_staged(arrays) or not (self.host or _no_host(primitive, params)):
+            return super().process_primitive(primitive, arrays, params)
+        if isinstance(outside, _jax_core.EvalTrace) and names_axes(params):
+            # A number that is to vary over devices: there are none outside of the mesh.
             return super().process_primitive(primitive, arrays, params)
         with _jax_core.set_current_trace(outside):
             return outside.process_primitive(primitive, arrays, params)

@@ -128,8 +128,9 @@ def run_replaced(
         name, parameters = equation.primitive.name, equation.params
         if name in handlers:
             return handlers[name](equation, inputs)
-        ours_to_change = name in TRAITS and name not in CUSTOM
-        if not ours_to_change or not _holds(parameters.values(), handlers):
+        # What a program means inside of an operation of another library is not known.
+        known = name in TRAITS and name not in CUSTOM
+        if not known or not _holds(parameters.values(), handlers):
             return bound(equation, inputs)
         inner = jitted(equation)
         if inner is not None:

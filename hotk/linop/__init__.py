@@ -11,7 +11,7 @@ from ._curvature import (
     SampledFisherOperator as SampledFisherOperator,
 )
 from ._direct import spectrum_of as spectrum_of
-from ._driver import loop as loop, nondifferentiable as nondifferentiable
+from ._driver import loop as loop
 from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index

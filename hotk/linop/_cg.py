@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
 from hotk.prepared import jitted, shown
+from hotk.primitive import nondifferentiable
 
 from . import space
 from ._cg_state import State, System
@@ -24,7 +25,6 @@ from ._driver import (
     finished,
     in_working_precision,
     loop,
-    nondifferentiable,
 )
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace
+from hotk.primitive import nondifferentiable
 
 from . import _cg, _minres, space
 from ._cg_state import State as CGState
@@ -21,7 +22,6 @@ from ._driver import (
     finished,
     in_working_precision,
     loop,
-    nondifferentiable,
 )
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap

@@ -1,8 +1,7 @@
 """What the iterative solvers share: their input, their loop, their result."""
 
-import functools
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import ModeError, RealNumber, Scalar, Tracer, Vector, from_host, message
+from hotk._core import RealNumber, Scalar, Vector, from_host
 from hotk.prepared import jitted
 
 from . import space
@@ -96,55 +95,6 @@ def in_working_precision(
     """
     mv = operator.mv if product is None else product
     return lambda v: space.widened(mv(space.narrowed(v, like)))
-
-
-_DERIVATIVE = (
-    "from A x = b follows A dx = db - dA x, another system with A, as "
-    "`hotk.rule.linear_solve` solves it. For a minimum there is `hotk.rule.minimum`"
-)
-
-
-def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> NoReturn:
-    raise ModeError(
-        message(
-            call,
-            "the result of an iteration with a stopping rule cannot be differentiated.",
-            expected="arguments that are held constant",
-            got="a derivative with respect to one of them",
-            fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
-            f"{derivative}.",
-        )
-    )
-
-
-def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
-    """Return trees that raise when a derivative is taken by their arrays.
-
-    The derivative of the steps is not that of the solution if the steps are few, and
-    JAX would return it without an error: `tests/linop/test_derivatives.py`.
-
-    Args:
-        call: What was called, for the message.
-        inputs: Trees; what is no tracer of floating numbers is left as it is.
-        derivative: What the derivative is, for the message.
-
-    Returns:
-        The same trees.
-
-    Example:
-        >>> x = hotk.linop.nondifferentiable("find(a)", jnp.ones(2))
-        >>> x.tolist()
-        [1.0, 1.0]
-    """
-
-    @jax.custom_jvp
-    def same(leaf: Array) -> Array:
-        return leaf
-
-    same.defjvp(functools.partial(_refuse, call, derivative))
-    # only a tracer can be differentiated; an array outside would cost a call of JAX
-    traced = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
-    return jax.tree.map(lambda a: same(a) if traced(a) else a, inputs)
 
 
 def loop(operator: AbstractLinearMap, run: Callable[..., R], *inputs: PyTree) -> R:

@@ -17,9 +17,10 @@ from hotk._core import (
     names_ours,
 )
 from hotk.prepared import shown
+from hotk.primitive import nondifferentiable
 
 from . import _direct, space
-from ._driver import compiled, nondifferentiable
+from ._driver import compiled
 from ._flat import Flat, as_trees, is_better_flat
 from ._lanczos import (
     Found,

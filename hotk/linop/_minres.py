@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
 from hotk.prepared import jitted, shown
+from hotk.primitive import nondifferentiable
 
 from . import space
 from ._driver import (
@@ -22,7 +23,6 @@ from ._driver import (
     finished,
     in_working_precision,
     loop,
-    nondifferentiable,
 )
 from ._flat import flat, is_better_flat
 from ._linear_map import AbstractLinearMap

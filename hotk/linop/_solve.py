@@ -20,12 +20,13 @@ from hotk._core import (
     not_finite,
 )
 from hotk.prepared import shown
+from hotk.primitive import nondifferentiable
 from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
 
 from . import _direct, space
 from ._cg import cg
 from ._continued import cg_then_minres, may_continue
-from ._driver import compiled, nondifferentiable
+from ._driver import compiled
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
 from ._solution import Reason, Solution, is_known_as

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from hotk._core import RealNumber, Tracer
 from hotk.prepared import STORE, jitted
+from hotk.primitive import nondifferentiable
 from hotk.sparse import (
     Factorization,
     SparseMatrix,
@@ -20,7 +21,7 @@ from hotk.sparse import (
 
 from . import space
 from ._direct import is_concrete
-from ._driver import End, check_system, finished, nondifferentiable
+from ._driver import End, check_system, finished
 from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 

@@ -25,8 +25,9 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.linop import nondifferentiable, space
+from hotk.linop import space
 from hotk.prepared import Info
+from hotk.primitive import nondifferentiable
 
 from ._chunk import Iterate, Limits, chunk
 from ._flat import is_better_flat
@@ -122,10 +123,11 @@ def minimize(
             given, order = loop.arguments(moving, state, limits)
             with called(call), explained_for_residuals():
                 end: Iterate = loop.run(*given, **order)
+            if traced:
+                end = nondifferentiable(call, end, _DERIVATIVE)
             moving = end.x
             state = end.state
             if traced:
-                end = nondifferentiable(call, end, _DERIVATIVE)
                 history = jnp.append(end.start, end.values[:max_steps])
                 break
             limits = limits._replace(

@@ -222,7 +222,7 @@ class Store:
                 self.evictions += 1
                 if isinstance(oldest, Specialization):
                     oldest.runner = None  # `only` of its entry runs it no more
-            self.most_entries, self.most_bytes = len(ages), self.bytes()
+            self.most_entries, self.most_bytes = len([*self._ages()]), self.bytes()
 
     def _ages(self) -> Iterator[tuple[int, dict[Any, Any], Hashable]]:
         """Return when each thing that holds a program was used, and where it stands."""

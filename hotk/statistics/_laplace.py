@@ -252,9 +252,10 @@ def _change_by_step(
     vectors = (jnp.asarray(v, covariance.dtype) for v in (direction, step))
     u, s = (space.unflattened(v, like) for v in vectors)
     try:
-        return float(slope(u, s)), direction_name(like, direction)
+        change = float(slope(u, s))
     except ModeError:
         return 0.0, ""
+    return change, direction_name(like, direction / np.linalg.norm(direction))
 
 
 def _no_such_form(form: object, mode: Point) -> ValueError:

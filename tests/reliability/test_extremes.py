@@ -306,7 +306,7 @@ def test_the_same_as_users_compile():
 OVER_DEVICES = """
     import jax, jax.numpy as jnp, numpy as np, hotk
     from jax.sharding import NamedSharding, PartitionSpec as P
-    from tests.reliability.test_extremes import f, hessian_of, near
+    from tests.reliability.test_extremes import RULED, f, hessian_of, near
 
     jax.config.update("jax_enable_x64", True)
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -316,6 +316,10 @@ OVER_DEVICES = """
     over = jax.shard_map(each, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     near(jax.jit(over)(X), want, X.dtype)
     near(over(X), want, X.dtype)
+    for ruled in RULED[:4]:  # whose numbers are to vary over the devices as `x` does
+        each = lambda x: hotk.hessian(ruled, x[0])[None]
+        over = jax.shard_map(each, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+        near(jax.jit(over)(X), want, X.dtype)
     x = jax.device_put(jnp.tile(X[0], 8)[:40], NamedSharding(mesh, P("d")))
     x = x + jnp.arange(40) / 50
     near(hotk.hvp(f, x, x), hessian_of(x) @ np.asarray(x), X.dtype)
