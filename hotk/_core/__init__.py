@@ -1,19 +1,24 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
 from ._axes import (
+    axes_beyond as axes_beyond,
+    axes_named as axes_named,
     crosses_devices as crosses_devices,
     differs_along as differs_along,
+    first_collective as first_collective,
     has_explicit_axes as has_explicit_axes,
     has_types as has_types,
     in_front as in_front,
     is_divided_by_type as is_divided_by_type,
     manual_axes as manual_axes,
+    shared_as as shared_as,
     typed_as as typed_as,
     varies_by_device as varies_by_device,
     varying_alike as varying_alike,
     varying_along as varying_along,
     varying_as as varying_as,
     whole as whole,
+    zeros_like as zeros_like,
 )
 from ._by_numpy import (
     ARITHMETIC as ARITHMETIC,

@@ -4,11 +4,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ._compat import JaxprEqn, Tracer, batching, inner_jaxprs
+from ._compat import (
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Tracer,
+    batching,
+    inner_jaxprs,
+    is_type,
+)
 from ._types import Leaf
+
+
+# Operations across devices, which JAX transposes as if each device had a result, and a
+# derivative, of its own.
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_invariant",
+    "all_to_all",
+    "ppermute",
+    "psum",
+    "psum_invariant",
+    "reduce_scatter",
+)
 
 
 def varies_by_device(arrays: Iterable[Leaf]) -> bool:
@@ -65,6 +87,29 @@ def varying_as(types: Sequence[Any], arrays: Sequence[Leaf]) -> list[Any]:
     ]
 
 
+def shared_as(type_: Any, array: Leaf) -> Any:
+    """Let an array vary along the axes that a type says, summed over all others.
+
+    So do cotangents that devices have of a number that they share become its own: the
+    transpose of letting that number vary.
+    """
+    if extra := axes_beyond(type_, jax.typeof(array)):
+        array = jax.lax.psum(array, extra)
+    if missing := tuple(sorted(_varying_of(type_) - _varying(array))):
+        return jax.lax.pcast(array, missing, to="varying")
+    return array
+
+
+def zeros_like(array: Leaf) -> Array:
+    """Return zeros that vary along the same axes of a `shard_map` as an array."""
+    return varying_alike([jnp.zeros_like(array), array])[0]
+
+
+def axes_beyond(type_: Any, other: Any) -> tuple[str, ...]:
+    """Return the axes along which arrays of another type vary, and not of this one."""
+    return tuple(sorted(_varying_of(other) - _varying_of(type_)))
+
+
 def has_types(axes: Sequence[str]) -> bool:
     """Whether a `shard_map` types arrays by the axes that they vary along.
 
@@ -74,9 +119,10 @@ def has_types(axes: Sequence[str]) -> bool:
     return bool(_varying(jax.lax.axis_index(axes[0])))
 
 
-def differs_along(array: Leaf, axes: Sequence[str]) -> tuple[str, ...]:
-    """Return those of some axes along which an array is typed to vary."""
-    return tuple(axis for axis in axes if axis in _varying(array))
+def differs_along(array: Any, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return those of some axes along which an array, or a type, is said to vary."""
+    type_ = array if is_type(array) else jax.typeof(array)
+    return tuple(axis for axis in axes if axis in _varying_of(type_))
 
 
 def manual_axes() -> tuple[str, ...]:
@@ -104,6 +150,45 @@ def names_axes(parameters: Mapping[str, object]) -> bool:
     """Whether the parameters of an operation name mapped axes."""
     names = [parameters.get(name) for name in ("axes", "axis_name")]
     return any(isinstance(name, str) for name in jax.tree.leaves(names))
+
+
+def first_collective(
+    jaxpr: Jaxpr, moving: Sequence[bool], axes: set[str]
+) -> tuple[JaxprEqn, str] | None:
+    """Return the first collective of what depends on some inputs, and its axis.
+
+    Args:
+        jaxpr: A program.
+        moving: For each of its inputs whether it is one of these.
+        axes: The axes that matter.
+    """
+    reached = {v for v, moves in zip(jaxpr.invars, moving, strict=True) if moves}
+    for equation in jaxpr.eqns:
+        operands = [
+            not isinstance(atom, Literal) and atom in reached
+            for atom in equation.invars
+        ]
+        if not any(operands):
+            continue
+        reached.update(equation.outvars)
+        if equation.primitive.name in _COLLECTIVES:
+            over = axes & axes_named(equation)
+            if over:
+                return equation, min(over)
+        for inner in inner_jaxprs(equation.params.values()):
+            same = len(inner.invars) == len(operands)
+            found = first_collective(
+                inner, operands if same else [True] * len(inner.invars), axes
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def axes_named(equation: JaxprEqn) -> set[str]:
+    """Return the mapped axes that a collective names."""
+    names = equation.params.get("axes", equation.params.get("axis_name", ()))
+    return {names} if isinstance(names, str) else set(names)
 
 
 def has_explicit_axes(array: Leaf) -> bool:

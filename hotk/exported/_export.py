@@ -14,6 +14,7 @@ from hotk.prepared import Prepared, as_input
 from ._batch import for_any_batch
 from ._plain import plain
 from ._request import Request, request_of
+from ._static import with_statics
 
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -109,7 +110,8 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
     run.__name__ = run.__qualname__ = request.name.rpartition(".")[2].strip("<>")
     write = jax.export.export(jax.jit(run), platforms=platforms)
     try:
-        return bytes(write(*ahead, *shapes, **named).serialize())
+        data = bytes(write(*ahead, *shapes, **named).serialize())
+        return with_statics(data, ((*ahead, *given[0]), given[1]))
     except (NotImplementedError, ValueError) as error:
         if "callback" not in str(error):
             raise

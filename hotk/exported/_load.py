@@ -1,6 +1,7 @@
 """`load`: a program from bytes, called as the function that it was exported from."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -11,6 +12,7 @@ from jaxtyping import PyTree
 from hotk._core import PreparationError, describe, extra, leaf_name, message
 
 from ._plain import plain
+from ._static import check_statics, is_number, statics_of
 
 
 @final
@@ -36,15 +38,19 @@ class ExportedProgram:
     """
 
     # `jax.jit(program)` needs a weak reference to it.
-    __slots__ = ("__weakref__", "_run", "exported", "platforms")
+    __slots__ = ("__weakref__", "_run", "_statics", "exported", "platforms")
 
-    def __init__(self, exported: jax.export.Exported) -> None:
+    def __init__(
+        self, exported: jax.export.Exported, statics: Mapping[str, str] | None = None
+    ) -> None:
         """Wrap a program.
 
         Args:
             exported: What `jax.export.deserialize` returns.
+            statics: The texts of the arguments that are no arrays, by path.
         """
         self.exported = exported
+        self._statics = dict(statics or {})
         self.platforms = tuple(exported.platforms)
 
         def run(*args: PyTree, **named: PyTree) -> PyTree:
@@ -67,9 +73,12 @@ class ExportedProgram:
             nodes of trees.
 
         Raises:
-            PreparationError: If an argument has another structure, size or dtype.
+            PreparationError: If an argument has another structure, size or dtype, or
+                is no array and another than was exported. `None` stands for these.
         """
-        args, named = plain((args, named), _array)
+        check_statics(_called(self.exported), self._statics, (args, named))
+        array = lambda leaf: leaf if is_number(leaf) else None
+        args, named = plain((args, named), array)
         return self._run(*args, **named)
 
     def __repr__(self) -> str:
@@ -107,7 +116,7 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
     try:
         exported = jax.export.deserialize(bytearray(data))
         exported.mlir_module()  # else JAX reads it at the first call alone
-        return ExportedProgram(exported)
+        return ExportedProgram(exported, statics_of(data))
     except Exception as error:  # whatever reading other bytes as a table may raise
         raise ValueError(
             message(
@@ -120,17 +129,15 @@ def load(source: bytes | bytearray | str | os.PathLike[str]) -> ExportedProgram:
         ) from error
 
 
-def _array(leaf: object) -> object:
-    """Return arrays and numbers, and `None` for what is no argument of a program."""
-    numeric = hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
-    return leaf if numeric else None
+def _called(exported: jax.export.Exported) -> str:
+    return f"hotk.load(...), called as {exported.fun_name}(...)"
 
 
 def _check(
     exported: jax.export.Exported, args: tuple[PyTree, ...], named: dict[str, PyTree]
 ) -> None:
     """Raise if an argument is another than was exported; JAX compares batch sizes."""
-    call = f"hotk.load(...), called as {exported.fun_name}(...)"
+    call = _called(exported)
     fix = "Pass what was exported, or export again for these arguments."
     structure = jax.tree.structure((args, named))
     if structure != exported.in_tree:

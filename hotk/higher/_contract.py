@@ -105,7 +105,11 @@ def _with_least_work(*ways: Callable[[], PyTree]) -> PyTree:
     One that raises leaves no equations in the program that is being traced.
     """
     traced = [jax.make_jaxpr(way, return_shape=True)() for way in ways]
-    closed, shape = min(traced, key=lambda each: work(each[0].jaxpr))
+    works = [work(closed.jaxpr) for closed, _ in traced]
+    try:
+        closed, shape = traced[works.index(min(works))]
+    except jax.errors.InconclusiveDimensionOperation:  # which is less depends on a size
+        closed, shape = traced[0]
     return jax.tree.structure(shape).unflatten(jaxpr_as_fun(closed)())
 
 

@@ -66,10 +66,11 @@ def kfac(
         adaptive: Whether $\lambda$ changes.
         momentum: Whether the last step is one of the directions.
         factors_fraction: The fraction of a batch that factors are computed from, as
-            $\tau_1$ in [1] (section 8): 0.25 takes every fourth example.
+            $\tau_1$ in [1] (section 8): 0.25 takes every fourth example. Every k-th is
+            taken, where k is the whole number next to its inverse.
         model_fraction: The fraction of a batch whose matrix $G$ the quadratic model
-            has, as $\tau_2$ in [1]. Gradients, and the changes of the objective, are
-            those of the whole batch.
+            has, as $\tau_2$ in [1], taken in the same way. Gradients, and the changes
+            of the objective, are those of the whole batch.
         seed: Of the targets that are drawn with `estimate="sampled"`; the count of
             updates is folded in.
 

@@ -128,8 +128,8 @@ def _step(
         state.count + 1,
         # What was not finite before the step is not for the damping to mend.
         jnp.where(usual | ~given, state.damping, 4 * state.damping),
-        space.choose(space.is_finite(factors), factors, state.factors),
-        space.choose(space.is_finite(inverses), inverses, state.inverses),
+        space.choose(given & space.is_finite(factors), factors, state.factors),
+        space.choose(given & space.is_finite(inverses), inverses, state.inverses),
         step,
         jnp.where(usual, coefficients, 0),
         state.ratio,

@@ -231,11 +231,22 @@ def sophia(
         estimator=estimator,
         seed=seed,
     )
-    return restricted(
-        optax.chain(
-            inner,
-            optax.add_decayed_weights(weight_decay, mask),
-            scale_by_rate(learning_rate),
-        ),
-        where,
+    chain = optax.chain(
+        inner,
+        optax.add_decayed_weights(weight_decay, mask),
+        scale_by_rate(learning_rate),
     )
+
+    def update(
+        updates: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, optax.OptState]:
+        # Weights do not decay either where there is no step.
+        step, after = chain.update(updates, state, params, **extra)
+        none = space.zeros(step)
+        return space.choose(space.is_finite(updates), step, none), after
+
+    transform = optax.GradientTransformationExtraArgs(chain.init, update)
+    return restricted(transform, where)

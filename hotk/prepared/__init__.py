@@ -19,6 +19,7 @@ from ._explain import Explanation as Explanation, explain as explain
 from ._info import Info as Info
 from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
+from ._one_device import lost_sum as lost_sum
 from ._operator import Operator as Operator, operator as operator
 from ._options import Options as Options
 from ._prepare import prepare_again as prepare_again

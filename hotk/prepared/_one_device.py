@@ -13,7 +13,9 @@ from hotk._core import (
     Point,
     StructureError,
     Var,
+    axes_named,
     differs_along,
+    first_collective,
     has_types,
     inner_jaxprs,
     is_shard,
@@ -27,19 +29,6 @@ from hotk.mode import Forward
 from hotk.primitive import shared_axes, shares, summed, takes_part
 
 from ._call import Call
-
-
-# Operations across devices, which JAX transposes as if each device had a result, and a
-# derivative, of its own.
-_COLLECTIVES = (
-    "all_gather",
-    "all_gather_invariant",
-    "all_to_all",
-    "ppermute",
-    "psum",
-    "psum_invariant",
-    "reduce_scatter",
-)
 
 
 class DeviceSum:
@@ -162,13 +151,23 @@ def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:
     alone = set(axes) - shared_axes(jaxpr)
     if not alone:
         return
-    found = _collective(jaxpr, _moving(call, len(jaxpr.invars)), alone)
+    found = first_collective(jaxpr, _moving(call, len(jaxpr.invars)), alone)
     if found is None:
         return
-    equation, axis = found
-    raise ModeError(
+    raise lost_sum(call.options.definition.call(), *found)
+
+
+def lost_sum(where: str, equation: JaxprEqn, axis: str) -> ModeError:
+    """Return what is raised for a sum over devices, its operation and its axis.
+
+    Args:
+        where: The call.
+        equation: The operation.
+        axis: Its axis.
+    """
+    return ModeError(
         message(
-            call.options.definition.call(),
+            where,
             f"the function adds over the devices of the axis {axis!r}, and with "
             "`check_vma=False` its derivatives would be those of one device.",
             expected="a function of this device's part, or `hotk.over_axis` of it",
@@ -284,7 +283,7 @@ def _refuse_unmarked_parts(call: Call, jaxpr: Jaxpr) -> None:
     found = _gathered(jaxpr, points)[0]
     if found is None:
         return
-    name = _names(found)
+    name = axes_named(found)
     raise StructureError(
         message(
             call.options.definition.call(),
@@ -336,35 +335,3 @@ def _moving(call: Call, count: int) -> list[bool]:
     args = sum(i not in statics for i in range(call.ahead, len(call.leaves)))
     first = count - points - args
     return [first <= i < first + points for i in range(count)]
-
-
-def _collective(
-    jaxpr: Jaxpr, moving: Sequence[bool], axes: set[str]
-) -> tuple[JaxprEqn, str] | None:
-    """Return the first collective of what depends on some inputs, and its axis."""
-    reached = {v for v, moves in zip(jaxpr.invars, moving, strict=True) if moves}
-    for equation in jaxpr.eqns:
-        operands = [
-            not isinstance(atom, Literal) and atom in reached
-            for atom in equation.invars
-        ]
-        if not any(operands):
-            continue
-        reached.update(equation.outvars)
-        if equation.primitive.name in _COLLECTIVES:
-            over = axes & _names(equation)
-            if over:
-                return equation, min(over)
-        for inner in inner_jaxprs(equation.params.values()):
-            same = len(inner.invars) == len(operands)
-            found = _collective(
-                inner, operands if same else [True] * len(inner.invars), axes
-            )
-            if found is not None:
-                return found
-    return None
-
-
-def _names(equation: JaxprEqn) -> set[str]:
-    names = equation.params.get("axes", equation.params.get("axis_name", ()))
-    return {names} if isinstance(names, str) else set(names)

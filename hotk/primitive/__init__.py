@@ -23,6 +23,9 @@ from ._linear import (
     check_linear as check_linear,
     notes_of as notes_of,
 )
-from ._nondifferentiable import nondifferentiable as nondifferentiable
+from ._nondifferentiable import (
+    forward_only as forward_only,
+    nondifferentiable as nondifferentiable,
+)
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._written import written as written

@@ -34,7 +34,6 @@ from hotk._core import (
     jaxpr_as_fun,
     run_replaced,
     source_line,
-    varying_alike,
 )
 
 from ._extremes import extreme
@@ -81,7 +80,7 @@ def _run(
         if not derive and not has_ruled_extremes(equation):
             return bound(equation, inputs)
         ruled = _CustomVjp(_Function(equation), by_body)
-        return apply_ruled(ruled, varying_alike(inputs))
+        return apply_ruled(ruled, inputs)
 
     handlers: Handlers = {
         **dict.fromkeys(EXTREMES, extreme),

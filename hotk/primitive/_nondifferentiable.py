@@ -1,13 +1,25 @@
-"""Results of iterations: what raises where a derivative of them is taken."""
+"""What raises where a derivative of it is taken: in any mode, or in reverse."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from hotk._core import ModeError, Tracer, message
+from hotk._core import (
+    AbstractValue,
+    Arrays,
+    Leaf,
+    ModeError,
+    Tracer,
+    Types,
+    message,
+)
+
+from ._linear import AbstractLinear, apply_linear
 
 
 S = TypeVar("S")
@@ -51,3 +63,33 @@ def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
     # only a tracer can be differentiated; an array outside would cost a call of JAX
     traced = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
     return jax.tree.map(lambda a: same(a) if traced(a) else a, inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ForwardOnly(AbstractLinear):
+    """The same numbers, whose reverse derivative raises."""
+
+    refused: Callable[[], Exception]
+    type: AbstractValue
+
+    def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
+        """Return them."""
+        del residuals
+        return list(inputs)
+
+    def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
+        """Raise."""
+        del residuals, cotangents
+        raise self.refused()
+
+    def takes(self, residuals: Types) -> Types:
+        """Return their type."""
+        del residuals
+        return [self.type]
+
+    gives = takes
+
+
+def forward_only(refused: Callable[[], Exception], array: Leaf) -> Leaf:
+    """Return an array that raises when it is differentiated in reverse mode."""
+    return apply_linear(_ForwardOnly(refused, jax.typeof(array)), [], [array])[0]

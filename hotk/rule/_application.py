@@ -21,6 +21,7 @@ from hotk._core import (
     message,
     output_types,
     varying_alike,
+    zeros_like,
 )
 from hotk.capture import Closure, Opaque, Skeleton, survey
 from hotk.primitive import AbstractRuled, apply_ruled
@@ -86,7 +87,7 @@ class Application(AbstractRuled):
         columns = [
             shape.arguments.only(
                 [
-                    jnp.zeros_like(a) if t is None and is_inexact(a) else t
+                    zeros_like(a) if t is None and is_inexact(a) else t
                     for a, t in zip(arrays, column, strict=True)
                 ][shape.start :]
             )
@@ -112,9 +113,9 @@ def call_with_rules(function: FunctionWithRules, args: tuple[PyTree, ...]) -> Py
     arguments = split(args)
     skeleton, captured = _without_tracers(function)
     shape = Shape(skeleton, len(captured), built.form, arguments.form)
-    # In a `shard_map` what varies over devices and what does not cannot meet in one
-    # equation (`tests/rule/test_sharding.py`).
-    arrays = varying_alike([*captured, *built.arrays, *arguments.arrays])
+    arrays = [*captured, *built.arrays, *arguments.arrays]
+    if not function.transposable:  # what the host returns varies as all it was given
+        arrays = varying_alike(arrays)
     application = Application(shape)
     if captured and not function.transposable:  # the host may read what it captured
         application.on_host.append(True)

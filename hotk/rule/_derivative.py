@@ -15,14 +15,16 @@ from hotk._core import (
     function_name,
     function_place,
     is_inexact,
+    manual_axes,
     message,
     used_inputs,
+    zeros_like,
 )
 from hotk.mode import Forward, Reverse
 from hotk.primitive import AbstractLinear, apply_linear, with_rules
 
 from ._results import cotangents_of, tangents_of
-from ._shape import Arrays, ArrayType, FunctionWithRules, Shape, shapes
+from ._shape import Arrays, ArrayType, FunctionWithRules, Shape
 
 
 # Equations whose inner programs `_check_linear` does not follow.
@@ -136,7 +138,7 @@ class Derivative(AbstractLinear):
             return jax.vjp(self._body(residuals), point)[1](cotangents)[0]
         like = [jax.typeof(a).to_tangent_aval() for a in self.chosen(residuals)]
         ahead = lambda tangents: self._by_jvp(residuals, tangents)
-        return jax.linear_transpose(ahead, shapes(like))(cotangents)[0]
+        return jax.linear_transpose(ahead, like)(cotangents)[0]
 
     def _by_jvp(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         rule, args, arrays = self.rule("jvp", residuals)
@@ -171,7 +173,7 @@ class Derivative(AbstractLinear):
         this check the transpose would be taken of something else than the rule, and
         the result silently be wrong (`tests/rule/test_custom.py`).
         """
-        values = shapes(self.gives(residuals))
+        values = self.gives(residuals)
         back = lambda u: self._by_vjp(residuals, u)
         slope = lambda u, t: jax.jvp(back, (u,), (t,))[1]
         try:
@@ -200,7 +202,7 @@ class Derivative(AbstractLinear):
         """Return tangents of all arguments: zero for those that do not move."""
         rest = iter(inputs)
         tangents = [
-            next(rest) if m else (jnp.zeros_like(a) if is_inexact(a) else None)
+            next(rest) if m else (zeros_like(a) if is_inexact(a) else None)
             for a, m in zip(arrays, moving, strict=True)
         ]
         return self.shape.arguments.only(tangents[self.shape.start :])
@@ -233,9 +235,11 @@ class Derivative(AbstractLinear):
             values: What its results are contracted with.
         """
         single = len(types) == 1 and types[0].size == 1
+        # Of a number that devices share, each has a part of the product alone.
+        single = single and not manual_axes()
         single = single and jnp.issubdtype(types[0].dtype, jnp.floating)
         if self.shape.template.transposable and not single:
-            return jax.linear_transpose(product, shapes(types))(values)[0]
+            return jax.linear_transpose(product, types)(values)[0]
         zeros = [jnp.zeros(t.shape, t.dtype) for t in types]
 
         def entry(k: int, i: int | Array) -> Array:

@@ -9,6 +9,7 @@ from jaxtyping import Array, PyTree
 from hotk._core import (
     DtypeError,
     StructureError,
+    axes_beyond,
     describe,
     describe_tree,
     dtype_name,
@@ -16,6 +17,7 @@ from hotk._core import (
     function_place,
     is_inexact,
     message,
+    shared_as,
 )
 
 from ._shape import Arrays, ArrayType, Rule, Shape
@@ -42,7 +44,7 @@ def tangents_of(
         value = tree.unflatten(types)
         raise _structure(rule, "a tree like the value", value, result) from error
     return [
-        _checked(rule, f"output {i}", leaf, aval)
+        _along(rule, f"output {i}", _checked(rule, f"output {i}", leaf, aval), aval)
         for i, (leaf, aval) in enumerate(zip(leaves, types, strict=True))
         if is_inexact(aval)
     ]
@@ -73,7 +75,10 @@ def cotangents_of(rule: Rule, result: PyTree, shape: Shape, arrays: Arrays) -> A
     cotangents = [leaf for leaf, s in zip(leaves, static, strict=True) if s is None]
     own = arrays[shape.start :]
     checked = [
-        _checked(rule, f"argument array {i}", leaf, jax.typeof(a).to_tangent_aval())
+        shared_as(
+            t := jax.typeof(a).to_tangent_aval(),
+            _checked(rule, f"argument array {i}", leaf, t),
+        )
         if is_inexact(a)
         else None
         for i, (leaf, a) in enumerate(zip(cotangents, own, strict=True))
@@ -116,6 +121,22 @@ def _checked(rule: Rule, what: str, leaf: PyTree, aval: ArrayType) -> Array:
     elif not given.weak_type:
         return leaf
     return jnp.asarray(leaf, aval.dtype)
+
+
+def _along(rule: Rule, what: str, leaf: Array, aval: ArrayType) -> Array:
+    """Let a tangent vary over devices as its output does, and no further."""
+    if axes := axes_beyond(aval, jax.typeof(leaf)):
+        raise StructureError(
+            message(
+                _name(rule),
+                f"the derivative of {what} differs from one device to another along "
+                f"{', '.join(map(repr, axes))}, and {what} does not.",
+                expected=str(aval),
+                got=str(jax.typeof(leaf)),
+                fix="Reduce it as the function does, such as by `jax.lax.psum`.",
+            )
+        )
+    return shared_as(aval, leaf)
 
 
 def _text(rule: Rule, what: str, aval: ArrayType, leaf: PyTree, which: str) -> str:

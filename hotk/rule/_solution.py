@@ -1,6 +1,5 @@
 """`Solution`: a solver whose derivatives follow from the equation that it solves."""
 
-from collections.abc import Callable
 from typing import final
 
 import equinox as eqx
@@ -14,15 +13,19 @@ from hotk._core import (
     Point,
     PyTreeDef,
     describe_tree,
+    first_collective,
     function_name,
+    has_types,
+    manual_axes,
     message,
 )
-from hotk.primitive import with_rules
+from hotk.prepared import lost_sum
+from hotk.primitive import shared_axes, with_rules
 
 from ._application import FunctionArgument
 from ._custom import custom
 from ._disabled import is_disabled
-from ._linear_solve import LinearSolver, linear_solve
+from ._linear_solve import LinearSolver, linear_solve, real_parts
 
 
 @final
@@ -142,7 +145,7 @@ def _implicit(
     solution = y.tree()[0]
     unknown = jax.tree.map(eqx.is_inexact_array, solution)
     inexact, others = eqx.partition(solution, unknown)
-    x, joined = _real_parts(inexact)
+    x, joined = real_parts(inexact)
     whole_of = lambda x: eqx.combine(joined(x), others)
 
     def residual(x: Point, equation: Function, theta: tuple[PyTree, ...]) -> PyTree:
@@ -150,11 +153,16 @@ def _implicit(
             return jax.grad(lambda x: equation(whole_of(x), *theta))(x)
         value = equation(whole_of(x), *theta)
         _check_residual(problem, equation, value, solution)
-        value, _ = _real_parts(eqx.filter(value, unknown))
+        # What the unknowns are rounded to is all that the equation can tell of them.
+        of_kind = lambda v, a: jnp.asarray(v, a.dtype)
+        value = jax.tree.map(of_kind, eqx.filter(value, unknown), inexact)
+        value, _ = real_parts(value)
         if problem == "root":
             return value
         return jax.tree.map(jnp.subtract, value, x)
 
+    if problem == "minimum":
+        _refuse_sums(equation, lambda x: equation(whole_of(x), *theta), x)
     # The tangent is written with the solution `y` of the primal, which is itself a call
     # with this rule: differentiated again, it brings its own linear system.
     whole = (equation, theta)
@@ -174,35 +182,31 @@ def _implicit(
     return _Split(along, y.static, y.structure)
 
 
-def _real_parts(tree: PyTree) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
-    """Return a tree with pairs of real arrays for complex ones, and the inverse."""
-    leaves, structure = jax.tree.flatten(tree)
-    pairs = [jnp.iscomplexobj(leaf) for leaf in leaves]
-
-    def joined(parts: PyTree) -> PyTree:
-        split = structure.flatten_up_to(parts)
-        return structure.unflatten(
-            jax.lax.complex(*part) if pair else part
-            for part, pair in zip(split, pairs, strict=True)
-        )
-
-    parts = [
-        (jnp.real(leaf), jnp.imag(leaf)) if pair else leaf
-        for leaf, pair in zip(leaves, pairs, strict=True)
-    ]
-    return structure.unflatten(parts), joined
+def _refuse_sums(equation: Function, objective: Function, x: Point) -> None:
+    """Raise if the gradient of an objective would be that of one device's part."""
+    axes = manual_axes()
+    if not axes or has_types(axes):
+        return
+    program = jax.make_jaxpr(objective)(x).jaxpr
+    alone = {*axes} - shared_axes(program)
+    if found := first_collective(program, [True] * len(program.invars), alone):
+        raise lost_sum(f"minimum of {function_name(equation)}", *found)
 
 
 def _check_residual(problem: str, equation: Function, value: PyTree, x: PyTree) -> None:
     if jax.tree.structure(value) == jax.tree.structure(x):
         pairs = zip(*map(jax.tree.leaves, (value, x)), strict=True)
         unknowns = ((v, a) for v, a in pairs if eqx.is_inexact_array(a))
-        if all(jnp.shape(v) == a.shape for v, a in unknowns):
+        if all(
+            jnp.shape(v) == a.shape and jnp.iscomplexobj(v) == jnp.iscomplexobj(a)
+            for v, a in unknowns
+        ):
             return
     raise OutputError(
         message(
             f"{problem} of {function_name(equation)}",
-            "the equation has another structure or shape than the solution.",
+            "the equation has another structure or shape than the solution, or one is "
+            "complex and the other is not.",
             expected=describe_tree(x),
             got=describe_tree(value),
             fix="Return one equation for each unknown.",

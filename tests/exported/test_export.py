@@ -472,6 +472,20 @@ def test_dense_derivatives_for_any_batch(n):
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("order", [2, 4])
+def test_sums_of_derivatives_of_any_number_of_rows(order, as_user):
+    """Which of two ways is less work depends on a size that is not known yet."""
+    f = lambda w, X: jnp.mean(jnp.sin(X @ w))
+    w, X = jnp.linspace(-1.0, 1.0, 3), jnp.cos(jnp.arange(21.0)).reshape(7, 3)
+    operator = {2: hotk.laplacian, 4: hotk.biharmonic}[order]
+    program = hotk.load(hotk.export(operator.prepare(f, w, X), batch="N"))
+    for rows in (X[:2], X):
+        angles, lengths = rows @ w, jnp.sum(rows**2, axis=1)
+        sign = {2: -1, 4: 1}[order]
+        expected = jnp.mean(sign * jnp.sin(angles) * lengths ** (order // 2))
+        np.testing.assert_allclose(program(w, rows), expected, rtol=1e-10)
+
+
 def test_a_sparsity_pattern_needs_sizes_that_are_numbers(as_user):
     (n,) = jax.export.symbolic_shape("n")
     f = lambda x, a: jnp.sum(a * x[None] ** 2)
@@ -479,3 +493,20 @@ def test_a_sparsity_pattern_needs_sizes_that_are_numbers(as_user):
         shapes = [jax.ShapeDtypeStruct(s, float) for s in (x, a)]
         with pytest.raises(hotk.PreparationError, match="sizes that are numbers"):
             hotk.sparse_hessian.prepare(f, *shapes)
+
+
+def test_another_string_or_function_than_was_exported_is_refused():
+    """The program of "sum" was run where "mean" was asked for."""
+
+    def loss(w, kind, act):
+        reduced = {"mean": jnp.mean, "sum": jnp.sum}[kind["reduction"]]
+        return reduced(act(w) ** 2)
+
+    w, names = jnp.arange(3.0), {"reduction": "sum"}
+    program = hotk.load(hotk.export(hotk.gradient.prepare(loss, w, names, jnp.sin)))
+    expected = 2 * np.sin(np.arange(3)) * np.cos(np.arange(3))
+    np.testing.assert_allclose(program(w, names, jnp.sin), expected)
+    np.testing.assert_allclose(program(w, {"reduction": None}, None), expected)
+    for others in (({"reduction": "mean"}, jnp.sin), (names, jnp.cos)):
+        with pytest.raises(hotk.PreparationError, match="another than was exported"):
+            program(w, *others)

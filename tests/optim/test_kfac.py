@@ -369,6 +369,17 @@ def test_what_is_not_finite_changes_nothing():
     jax.tree.map(lambda a, b: close(a, b, rtol=0), after.inverses, state.inverses)
 
 
+def test_a_gradient_that_is_not_finite_leaves_the_averages():
+    transform = made(damping=0.5)
+    state, other = transform.init(P), 10 * X  # factors of these would be finite
+    bad = jax.tree.map(lambda a: a.at[0].set(jnp.nan), gradient(P, other))
+    given = {"model_fn": model, "loss_fn": classified(), "inputs": (other,)}
+    step, after = transform.update(bad, state, P, **given)
+    assert all(bool(jnp.all(a == 0)) for a in jax.tree.leaves(step))
+    jax.tree.map(lambda a, b: close(a, b, rtol=0), after.factors, state.factors)
+    jax.tree.map(lambda a, b: close(a, b, rtol=0), after.inverses, state.inverses)
+
+
 def test_an_opaque_model_is_read_in_each_update():
     """Its scale comes from what it counts, which no key can tell."""
     calls = iter(range(1, 100))

@@ -74,6 +74,16 @@ def test_batches_that_are_no_numbers_change_nothing(name):
     assert at(x) < 0.2 * at(jnp.array([1.0, 2.0]))
 
 
+def test_weights_do_not_decay_where_there_is_no_step():
+    transform, x = hotk.optim.sophia(0.1, weight_decay=0.5), jnp.ones(2)
+    f = lambda x: jnp.sum(x**2)
+    bad = jnp.array([jnp.nan, 1.0])
+    step, state = transform.update(bad, transform.init(x), x, value_fn=f)
+    close(step, np.zeros(2))
+    step, _ = transform.update(2 * x, state, x, value_fn=f)
+    assert jnp.all(step < 0)
+
+
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ALL)
 def test_at_a_stationary_point_nothing_happens(name):

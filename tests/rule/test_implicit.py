@@ -240,8 +240,65 @@ def test_what_is_no_solver_or_system_is_refused():
         hotk.rule.linear_solve(jnp.eye(2), jnp.ones(2))
     with pytest.raises(hotk.DtypeError, match="Convert"):
         hotk.rule.linear_solve(lambda v: v, jnp.ones(2, int))
+    for product in (lambda v: v.astype(complex), lambda v: v.astype("f")):
+        with pytest.raises(hotk.DtypeError, match="alike"):
+            hotk.rule.linear_solve(product, jnp.ones(2))
+    for product in (lambda v: v[:1], lambda v: (v, v)):
+        with pytest.raises(hotk.StructureError, match="alike"):
+            hotk.rule.linear_solve(product, jnp.ones(2))
+    mixed = hotk.rule.root(lambda x, a: (x - a).astype(complex), lambda x0, a: a)
+    with pytest.raises(hotk.OutputError, match="complex"):
+        jax.jvp(lambda a: mixed(0.0, a), (1.0,), (1.0,))
     with pytest.raises(TypeError, match="has no rules"), hotk.rule.disabled(jnp.sin):
         pass
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_systems_of_real_and_complex_numbers_and_of_conjugates():
+    draw = np.random.default_rng(0).normal
+    A = draw(size=(3, 3)) + 1j * draw(size=(3, 3)) + 4 * np.eye(3)
+    b = {"c": draw(size=3) + 1j * draw(size=3), "r": draw(size=3)}
+    scale = jnp.arange(2.0, 5.0)
+
+    def times(v, scale):
+        c = A @ v["c"] + 0.2 * jnp.conj(v["c"]) + 1j * v["r"]
+        return {"c": c, "r": scale * v["r"] + 0.3 * v["c"].imag}
+
+    def flat(v):
+        return jnp.concatenate([v["c"].real, v["c"].imag, v["r"]])
+
+    def by_its_matrix(scale, b):
+        tree = lambda u: {"c": u[:3] + 1j * u[3:6], "r": u[6:]}
+        units = jax.vmap(lambda u: flat(times(tree(u), scale)), out_axes=1)
+        return tree(jnp.linalg.solve(units(jnp.eye(9)), flat(b)))
+
+    def solved(scale, b):
+        return linear_solve(lambda v: times(v, scale), b)
+
+    x = solved(scale, b)
+    close(flat(times(x, scale)), flat(b))
+    assert x["r"].dtype == jnp.float64
+    weighed = lambda solve: lambda scale, b: jnp.sum(jnp.sin(flat(solve(scale, b))))
+    ours, known = weighed(solved), weighed(by_its_matrix)
+    for a, c in zip(
+        *(jax.grad(f, 1)(scale, b).values() for f in (ours, known)), strict=True
+    ):
+        close(a, c, rtol=1e-9)
+    close(jax.hessian(ours)(scale, b), jax.hessian(known)(scale, b), rtol=1e-9)
+    one = linear_solve(lambda v: 3 * v + jnp.conj(v), jnp.array([4 + 2j]))
+    close(one, np.array([1 + 1j]))
+    # a symmetry of complex numbers, whose transpose is no conjugate transpose
+    S = A + A.T
+    total = lambda solve: lambda c: jnp.sum(jnp.sin(jnp.real(solve(c))))
+    by_rule = lambda c: linear_solve(lambda v: S @ v, c, symmetric=True)
+    expected = jax.grad(total(lambda c: jnp.linalg.solve(S, c)))(b["c"])
+    close(jax.grad(total(by_rule))(b["c"]), expected, rtol=1e-9)
+
+
+def test_unknowns_that_are_narrower_than_the_equation():
+    narrow = lambda x0, t: jnp.sqrt(t).astype(jnp.float32)
+    solution = root(lambda x, t: x**2 - t, narrow)
+    close(jax.grad(lambda t: solution(jnp.float32(1), t))(2.0), 0.125**0.5, rtol=1e-6)
 
 
 @pytest.mark.exhaustive

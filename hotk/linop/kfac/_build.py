@@ -138,7 +138,8 @@ def blocks_of(
     )
     seen = signals(perturbed, rows.arrays, list(sites.values()), vectors)
     w = loss.example_weights
-    share = None if w is None else w / jnp.mean(w)
+    # Without any weight the loss is a sum of zeros, and so are all factors.
+    share = None if w is None else w / jnp.where(jnp.any(w != 0), jnp.mean(w), 1)
     blocks = [_of_group(group, seen, names, options, share) for group in groups]
     run_one = lambda leaves, row: of_leaves(leaves, rows.one(row))[0]
     blocks += _of_rest(direct, run_one, leaves, rows.arrays, seen.vectors, names)

@@ -18,13 +18,14 @@ from hotk._core import (
     is_inexact,
     needed_for,
     traits_of,
+    zeros_like,
 )
 
 from ._collapse import One, contracted, over_directions
 from ._control import Run, linear_solve
 from ._frame import Frame
 from ._rules import joint_places, of_moving, term
-from ._series import Coefficient, Series, scaled, times, total, zeros_like
+from ._series import Coefficient, Series, scaled, times, total
 
 
 def by_derivative(

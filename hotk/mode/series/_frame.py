@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from hotk._core import Leaf
+from hotk._core import Leaf, zeros_like
 
-from ._series import Coefficient, Series, constant, total, zeros_like
+from ._series import Coefficient, Series, constant, total
 
 
 class TooManyNumbersError(Exception):

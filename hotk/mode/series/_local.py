@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from hotk._core import Leaf, varying_alike
+from hotk._core import Leaf, varying_alike, zeros_like
 
 from ._frame import Frame
-from ._series import Coefficient, Series, total, zeros_like
+from ._series import Coefficient, Series, total
 from ._support import Support, matches, union
 
 

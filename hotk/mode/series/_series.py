@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
-from hotk._core import Leaf, varying_alike
+from hotk._core import Leaf, zeros_like
 
 
 Coefficient: TypeAlias = Leaf | None
 """A coefficient of a series, `None` if it is zero."""
-
-
-def zeros_like(a: Leaf) -> Array:
-    """Return zeros that vary along the same axes of a `shard_map` as an array."""
-    return varying_alike([jnp.zeros_like(a), a])[0]
 
 
 class Series(NamedTuple):

@@ -442,3 +442,14 @@ def test_sharded_data_and_parameters():
             raise AssertionError("explicit axes")
         print("fine")
     """)
+
+
+def test_a_sum_without_any_weight_is_zero():
+    none = SquaredError(jnp.arange(8.0), reduction="sum", example_weights=jnp.zeros(8))
+    x, w = normal(0, 8, 3), jnp.ones(3)
+    net = lambda w, x: x @ w
+    close(hotk.KFACOperator(net, none, w, x).matrix(), np.zeros((3, 3)))
+    # as a part of the data that is left out
+    every = SquaredError(jnp.arange(8.0), reduction="sum")
+    total = hotk.KFACOperator(net, every, w, x) + hotk.KFACOperator(net, none, w, x)
+    close(total.matrix(), np.asarray(x.T @ x), rtol=1e-9)
