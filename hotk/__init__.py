@@ -1,4 +1,12 @@
-"""hotk: higher-order derivatives in JAX, prepared once, never stale."""
+"""hotk: higher-order derivatives in JAX, prepared once, never stale.
+
+`dir(hotk)` lists the names, `help(hotk.optim)` documents a module.
+"""
+
+import importlib
+import os
+import types
+import typing
 
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
@@ -24,18 +32,6 @@ from hotk.capture import (
     Signature as Signature,
     static as static,
 )
-from hotk.curvature import (
-    empirical_fvp as empirical_fvp,
-    fvp as fvp,
-    ggnvp as ggnvp,
-    sampled_fvp as sampled_fvp,
-)
-from hotk.estimate import Estimate as Estimate
-from hotk.exported import (
-    ExportedProgram as ExportedProgram,
-    export as export,
-    load as load,
-)
 from hotk.first import (
     derivative as derivative,
     divergence as divergence,
@@ -50,29 +46,6 @@ from hotk.first import (
     value_and_vjp as value_and_vjp,
     vjp as vjp,
 )
-from hotk.higher import (
-    DifferentialOperator as DifferentialOperator,
-    SymmetricTensor as SymmetricTensor,
-    biharmonic as biharmonic,
-    derivative_tensor as derivative_tensor,
-    derivatives as derivatives,
-    differential_operator as differential_operator,
-    laplacian as laplacian,
-    partial as partial,
-    taylor as taylor,
-    tvp as tvp,
-    value_and_laplacian as value_and_laplacian,
-)
-from hotk.linop import (
-    Diagonal as Diagonal,
-    EmpiricalFisherOperator as EmpiricalFisherOperator,
-    FisherOperator as FisherOperator,
-    GGNOperator as GGNOperator,
-    HessianOperator as HessianOperator,
-    Identity as Identity,
-    KFACOperator as KFACOperator,
-    SampledFisherOperator as SampledFisherOperator,
-)
 from hotk.mode import (
     FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,
     FORWARD_OVER_REVERSE as FORWARD_OVER_REVERSE,
@@ -84,7 +57,6 @@ from hotk.mode import (
     Reverse as Reverse,
     Taylor as Taylor,
 )
-from hotk.optim import Minimum as Minimum
 from hotk.prepared import (
     Prepared as Prepared,
     cache_info as cache_info,
@@ -92,14 +64,6 @@ from hotk.prepared import (
     explain as explain,
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
-)
-from hotk.rule import (
-    as_shards as as_shards,
-    can_differentiate as can_differentiate,
-    from_shards as from_shards,
-    locate_nan as locate_nan,
-    over_axis as over_axis,
-    safe as safe,
 )
 from hotk.second import (
     cross_hessian as cross_hessian,
@@ -112,20 +76,123 @@ from hotk.second import (
     value_gradient_and_hessian as value_gradient_and_hessian,
     value_gradient_and_hvp as value_gradient_and_hvp,
 )
-from hotk.sparse import (
-    SparseMatrix as SparseMatrix,
-    sparse_ggn as sparse_ggn,
-    sparse_hessian as sparse_hessian,
-    sparse_jacobian as sparse_jacobian,
-    sparsity as sparsity,
-    value_and_sparse_jacobian as value_and_sparse_jacobian,
-    value_gradient_and_sparse_hessian as value_gradient_and_sparse_hessian,
-)
-from hotk.statistics import (
-    laplace_approximation as laplace_approximation,
-)
 
-from . import plot as plot, verify as verify
+
+if typing.TYPE_CHECKING:
+    from hotk.curvature import (
+        empirical_fvp as empirical_fvp,
+        fvp as fvp,
+        ggnvp as ggnvp,
+        sampled_fvp as sampled_fvp,
+    )
+    from hotk.estimate import Estimate as Estimate
+    from hotk.exported import (
+        ExportedProgram as ExportedProgram,
+        export as export,
+        load as load,
+    )
+    from hotk.higher import (
+        DifferentialOperator as DifferentialOperator,
+        SymmetricTensor as SymmetricTensor,
+        biharmonic as biharmonic,
+        derivative_tensor as derivative_tensor,
+        derivatives as derivatives,
+        differential_operator as differential_operator,
+        laplacian as laplacian,
+        partial as partial,
+        taylor as taylor,
+        tvp as tvp,
+        value_and_laplacian as value_and_laplacian,
+    )
+    from hotk.linop import (
+        Diagonal as Diagonal,
+        EmpiricalFisherOperator as EmpiricalFisherOperator,
+        FisherOperator as FisherOperator,
+        GGNOperator as GGNOperator,
+        HessianOperator as HessianOperator,
+        Identity as Identity,
+        KFACOperator as KFACOperator,
+        SampledFisherOperator as SampledFisherOperator,
+    )
+    from hotk.optim import Minimum as Minimum
+    from hotk.rule import (
+        as_shards as as_shards,
+        can_differentiate as can_differentiate,
+        from_shards as from_shards,
+        locate_nan as locate_nan,
+        over_axis as over_axis,
+        safe as safe,
+    )
+    from hotk.sparse import (
+        SparseMatrix as SparseMatrix,
+        sparse_ggn as sparse_ggn,
+        sparse_hessian as sparse_hessian,
+        sparse_jacobian as sparse_jacobian,
+        sparsity as sparsity,
+        value_and_sparse_jacobian as value_and_sparse_jacobian,
+        value_gradient_and_sparse_hessian as value_gradient_and_sparse_hessian,
+    )
+    from hotk.statistics import (
+        laplace_approximation as laplace_approximation,
+    )
+
+    from . import (
+        curvature as curvature,
+        estimate as estimate,
+        interop as interop,
+        linop as linop,
+        optim as optim,
+        plot as plot,
+        rule as rule,
+        sparse as sparse,
+        statistics as statistics,
+        testing as testing,
+        verify as verify,
+    )
+else:
+    # The same imports, each made when its name is first read: all of them at once take
+    # a third of the time of JAX. `tests/test_import.py` compares the two lists.
+    _LAZY = {
+        "curvature": "empirical_fvp fvp ggnvp sampled_fvp",
+        "estimate": "Estimate",
+        "exported": "ExportedProgram export load",
+        "higher": (
+            "DifferentialOperator SymmetricTensor biharmonic derivative_tensor "
+            "derivatives differential_operator laplacian partial taylor tvp "
+            "value_and_laplacian"
+        ),
+        "linop": (
+            "Diagonal EmpiricalFisherOperator FisherOperator GGNOperator "
+            "HessianOperator Identity KFACOperator SampledFisherOperator"
+        ),
+        "optim": "Minimum",
+        "rule": "as_shards can_differentiate from_shards locate_nan over_axis safe",
+        "sparse": (
+            "SparseMatrix sparse_ggn sparse_hessian sparse_jacobian sparsity "
+            "value_and_sparse_jacobian value_gradient_and_sparse_hessian"
+        ),
+        "statistics": "laplace_approximation",
+    }
+    _FOLDERS = {name: folder for folder in _LAZY for name in _LAZY[folder].split()}
+    # Modules only, as in SciPy: `help(hotk)` prints each class that is named here.
+    __all__ = ["curvature", "estimate", "interop", "linop", "optim", "plot", "rule"]
+    __all__ += ["safe", "sparse", "statistics", "testing", "verify"]
+
+    def __getattr__(name):
+        if name in _FOLDERS:
+            folder = importlib.import_module(f"hotk.{_FOLDERS[name]}")
+            return globals().setdefault(name, getattr(folder, name))
+        if name in __all__:
+            return importlib.import_module(f"hotk.{name}")
+        raise AttributeError(f"module 'hotk' has no attribute {name!r}")
+
+    def __dir__():
+        here = [name for name in list(globals()) if not name.startswith("_")]
+        own = [n for n in here if not isinstance(globals()[n], types.ModuleType)]
+        return sorted({*own, *_FOLDERS, *__all__})
+
+    if os.environ.get("HOTK_VERIFY"):  # it checks every program from the first on
+        importlib.import_module("hotk.verify")
 
 
 __version__ = "0.1.0"

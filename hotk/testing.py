@@ -1,7 +1,4 @@
-"""Check the derivatives of a function, and its rules: for tests of your own.
-
-Import it as `import hotk.testing`.
-"""
+"""Check the derivatives of a function, and its rules: for tests of your own."""
 
 import functools
 from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ SPACES = ["", *(f"{floor}." for floor in FLOORS)]
 PUBLIC = {
     space + name: value
     for space in SPACES
-    for name, value in vars(importlib.import_module(f"hotk.{space}"[:-1])).items()
+    for name, value in inspect.getmembers(importlib.import_module(f"hotk.{space}"[:-1]))
     if not name.startswith("_") and not isinstance(value, types.ModuleType)
 }
 PUBLIC |= {

@@ -147,16 +147,16 @@ def not_exported(path):
     docstring, *body = tree(path).body
     if not isinstance(docstring, ast.Expr):
         yield f"{named(path)} has no docstring"
+    if path.parent == ROOT:  # hotk itself loads some of them late: `test_import.py`
+        body = [node for node in ast.walk(tree(path)) if type(node) is ast.ImportFrom]
     for node in body:
         text = ast.unparse(node).split("\n")[0]
         here = f"{named(path)}: {text}"
-        if path.parent == ROOT and text.startswith("__version__ = "):
-            continue
         if not isinstance(node, ast.ImportFrom):
             yield f"{here} is no import"
             continue
         if path.parent == ROOT and node.module is None:
-            if not {alias.name for alias in node.names} <= set(FLOORS[-1].split()):
+            if not {alias.name for alias in node.names} <= {*ENTERED, "testing"}:
                 yield f"{here} is no floor that users enter"
         elif path.parent == ROOT:
             if node.module.removeprefix("hotk.") not in HEIGHT:

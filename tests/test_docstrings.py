@@ -39,7 +39,7 @@ def public():
     """Yield each public function and class once, with its dotted name."""
     seen = set()
     for space in SPACES:
-        for name, value in vars(namespace(space)).items():
+        for name, value in inspect.getmembers(namespace(space)):
             if name.startswith("_") or not callable(value):
                 continue
             # A folder exports by its `__init__`; a file has imports of its own as well.

@@ -49,7 +49,8 @@ class _Doubled:
 
 @pytest.mark.exhaustive
 def test_a_planted_flaw_is_found_and_shrunk():
-    flawed = types.SimpleNamespace(**{**vars(hotk), "hvp": _Doubled()})
+    plain = {name: getattr(hotk, name) for name in dir(hotk)}
+    flawed = types.SimpleNamespace(**{**plain, "hvp": _Doubled()})
     kinds = ["matmul", "scan", "reduce"]
     operations = tuple(Operation(kind, 5) for kind in kinds)
     program = Program("vector", operations, 1)
