@@ -304,7 +304,7 @@ def main() -> None:
 
     start, total = time.perf_counter(), 2 * MOST_STEPS + LANCZOS_STEPS + 24
     cancer, digits = load("breast_cancer"), load("digits")
-    with tqdm(total=total, leave=False, ncols=79, desc="fit") as progress:
+    with tqdm(total=total, leave=False, ncols=79, desc="fit", disable=None) as progress:
         progress.write(
             f"Newton's method on hotk.hvp\n{'model':<26}{'n':>6}{'loss':>9}"
             f"{'|grad|':>10}{'held out':>10}{'steps':>7}{'products':>9}{'seconds':>8}"

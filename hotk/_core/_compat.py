@@ -9,6 +9,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
+
+# The class of all members of an `equinox.Enumeration`: it has no public name.
+from equinox._enum import EnumerationItem as EnumerationItem
 from jax._src import (
     array as _array,
     config as _config,

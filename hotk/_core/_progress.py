@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ._extra import extra
 
@@ -10,8 +10,16 @@ from ._extra import extra
 T = TypeVar("T")
 
 
+def _tqdm(*items: Iterable[Any], **options: Any) -> Any:
+    auto = extra("tqdm.auto", "progress")
+    # `None` is off where the output is no terminal, as it is for tqdm in notebooks.
+    is_notebook = auto.notebook_tqdm is not auto.std_tqdm
+    disable = False if is_notebook else None
+    return auto.tqdm(*items, leave=False, disable=disable, **options)
+
+
 def progress(items: Iterable[T], what: str, *, show: bool) -> Iterator[T]:
-    """Iterate, with a bar in the terminal or the notebook if asked.
+    """Iterate, with a bar in a terminal or a notebook if asked.
 
     Args:
         items: What to iterate over.
@@ -23,7 +31,7 @@ def progress(items: Iterable[T], what: str, *, show: bool) -> Iterator[T]:
     """
     if not show:
         return iter(items)
-    return iter(extra("tqdm.auto", "progress").tqdm(items, desc=what, leave=False))
+    return iter(_tqdm(items, desc=what))
 
 
 @contextlib.contextmanager
@@ -41,7 +49,7 @@ def bar(what: str, total: int, *, show: bool) -> Iterator[Callable[[int, str], N
     if not show:
         yield lambda count, text: None
         return
-    with extra("tqdm.auto", "progress").tqdm(total=total, desc=what, leave=False) as it:
+    with _tqdm(total=total, desc=what) as it:
 
         def advance(count: int, text: str) -> None:
             it.set_postfix_str(text, refresh=False)

@@ -89,7 +89,7 @@ class Eigenpairs(AbstractReport):
     def _lines(self) -> list[str]:
         search = "complete" if bool(self.complete) else "copies may be missing"
         counts = f"{int(self.products)} products, {int(self.restarts)} restarts"
-        return [f"{counts}, {search}", f"by {Method[self.method]}"]
+        return [f"{counts}, {search}", f"by {self.method}"]
 
 
 @names_ours

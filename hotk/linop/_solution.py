@@ -2,19 +2,18 @@
 
 from typing import final
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport, Vector
+from hotk._core import AbstractReport, Enumeration, Vector
 
 
-class Reason(eqx.Enumeration):
-    """Why an iterative solver stopped: a member is an array, and prints as text.
+class Reason(Enumeration):
+    """Why an iterative solver stopped: a member is an array, and its `str` the text.
 
     Compare with `solution.reason == hotk.linop.Reason.converged`, which works inside of
-    `jit` as well. `Reason[solution.reason]` is the text.
+    `jit` as well.
     """
 
     converged = "the residual is below the tolerance"
@@ -36,7 +35,7 @@ def is_known_as(reason: Reason, member: Reason) -> bool:
     return bool(one == other)
 
 
-class Method(eqx.Enumeration):
+class Method(Enumeration):
     """How a result was computed; see `Reason` for how to compare."""
 
     cg = "conjugate gradients"
@@ -71,7 +70,7 @@ class Solution(AbstractReport):
     Example:
         >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.array([1.0, 2.0]))
         >>> solution = H.solve(jnp.array([12.0, 48.0]))
-        >>> hotk.linop.Reason[solution.reason], bool(solution.definite)
+        >>> str(solution.reason), bool(solution.definite)
         ('the residual is below the tolerance', True)
     """
 
@@ -109,8 +108,8 @@ class Solution(AbstractReport):
                 ("largest relative residual", f"{float(self.relative.max()):.3g}"),
             ]
         return [
-            ("method", Method[self.method]),
-            ("stopped", Reason[self.reason]),
+            ("method", str(self.method)),
+            ("stopped", str(self.reason)),
             ("iterations", str(self.iterations)),
             ("residual", f"{float(self.residual):.3g}"),
             ("relative residual", f"{float(self.relative):.3g}"),

@@ -2,13 +2,12 @@
 
 from typing import Literal, TypeAlias
 
-import equinox as eqx
 import jax
 import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from hotk._core import Tracer
+from hotk._core import Enumeration, Tracer
 from hotk.linop import space
 from hotk.sparse import SparseMatrix, is_worth_factors, traced_hessian_if_sparse
 
@@ -22,7 +21,7 @@ CgOrSparse: TypeAlias = Literal["auto", "cg", "sparse"]
 _LARGE = 2000
 
 
-class LinearSolver(eqx.Enumeration):
+class LinearSolver(Enumeration):
     """How the systems of a step were solved."""
 
     dense = "from the whole matrix"

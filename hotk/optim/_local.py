@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from hotk._core import (
     ClosedJaxpr,
+    Enumeration,
     Gradient,
     Point,
     Scalar,
@@ -182,7 +183,7 @@ def relative_residual(numbers: Numbers, size: Scalar) -> Scalar:
     return jnp.minimum(numbers["max_tol"].astype(size.dtype), root)
 
 
-class Outcome(eqx.Enumeration):
+class Outcome(Enumeration):
     """What became of a step."""
 
     accepted = "the step was taken"

@@ -4,15 +4,14 @@ import functools
 from math import inf
 from typing import final
 
-import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport, Point
+from hotk._core import AbstractReport, Enumeration, Point
 
 
-class Stop(eqx.Enumeration):
+class Stop(Enumeration):
     """Why a minimization stopped."""
 
     converged = "the gradient is below the tolerance"
@@ -65,7 +64,7 @@ class Minimum(AbstractReport):
             ]
         curvature = float(self.smallest_curvature)
         return [
-            ("stopped", Stop[self.reason]),
+            ("stopped", str(self.reason)),
             ("steps", str(int(self.steps))),
             ("value", f"{float(self.value):.6g}"),
             ("gradient norm", f"{float(self.gradient_norm):.3g}"),

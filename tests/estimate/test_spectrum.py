@@ -139,7 +139,8 @@ def test_blocks_change_nothing():
     close(found.weights, expected.weights, rtol=1e-3, atol=1e-3)
 
 
-def test_a_bar_changes_nothing(capsys):
+def test_a_bar_changes_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     expected = spectrum(hessian(MATRIX), KEY, **OPTIONS)
     assert not capsys.readouterr().err
     found = spectrum(hessian(MATRIX), KEY, progress=True, block_size=3, **OPTIONS)

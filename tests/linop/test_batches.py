@@ -153,7 +153,8 @@ def test_low_precision_is_summed_in_single(default_settings):
     np.testing.assert_allclose(product, 1.0, rtol=1e-6)
 
 
-def test_a_bar_is_shown_if_asked(capsys, default_settings):
+def test_a_bar_is_shown_if_asked(capsys, default_settings, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     H = hotk.HessianOperator.over(mean_loss, jnp.ones(5), cut(30), progress=True)
     H @ jnp.ones(5)
     assert "batches" in capsys.readouterr().err

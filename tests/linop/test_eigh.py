@@ -231,7 +231,8 @@ def test_what_makes_no_sense_is_refused():
 
 
 @pytest.mark.exhaustive
-def test_a_bar_changes_nothing(as_user, capsys):
+def test_a_bar_changes_nothing(as_user, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     A = symmetric(np.linspace(-1, 2, 40))
     H = operator(A)
     shown = H.eigh(2, window=6, progress=True)

@@ -279,7 +279,8 @@ def test_what_is_no_transformation_and_no_tuple():
 
 
 @pytest.mark.exhaustive
-def test_a_bar_is_shown(capfd):
+def test_a_bar_is_shown(capfd, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     hotk.optim.minimize(rosenbrock, START, hotk.optim.newton_cg(), progress=True)
     assert "minimize" in capfd.readouterr().err
 
