@@ -33,5 +33,6 @@ from ._products import (
 from ._sample_rows import (
     RowsProgram as RowsProgram,
     SampleRows as SampleRows,
+    residuals_of as residuals_of,
     rows_program as rows_program,
 )

@@ -11,7 +11,7 @@ from hotk._core import Function, Point, Scalar, message
 
 from ._gauss_newton import GaussNewton
 from ._per_example import PerExample
-from ._sample_rows import roots_of_squares, with_rows
+from ._sample_rows import Roots, roots_of_squares, with_rows
 
 
 @final
@@ -66,7 +66,11 @@ class LeastSquares(eqx.Module):
                         "tree of all residuals.",
                     )
                 )
-            return GaussNewton(self.residual_fn, _half_square)(x, *args)
+            residual_fn = self.residual_fn
+            value = GaussNewton(residual_fn, _half_square)(x, *args)
+            flat = lambda r: Roots(r[0], jnp.concatenate(list(map(jnp.ravel, r))))
+            model = lambda x, *args: jax.tree.leaves(residual_fn(x, *args))
+            return with_rows(value, model, x, args, flat, squares=True)
         model = PerExample(self.residual_fn, self.examples)
         value = GaussNewton(model, _half_square)(x, *args)
         return with_rows(value, model, x, args, roots_of_squares, squares=True)

@@ -9,7 +9,7 @@ parameters. What is not the value of such an equation itself has none.
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -121,7 +121,7 @@ class _Mark(AbstractRuled):
     Attributes:
         key: What the program is known by: marks are compared by value.
         program: From its constants and the floating leaves of a point to weights and
-            rows.
+            rows; to weights alone, if these have not one row for each example.
         constants: How many constants it has.
         weighted: Whether there are weights.
         squares: Whether the number is half the sum of their squares.
@@ -132,6 +132,7 @@ class _Mark(AbstractRuled):
     constants: int
     weighted: bool
     squares: bool
+    by_example: bool
 
     # No rule of a user: the derivative of the number is that of the number.
     users_rule = False
@@ -149,10 +150,10 @@ class _Mark(AbstractRuled):
 
 def with_rows(
     value: Scalar,
-    model: object,
+    model: Callable[..., Any],
     x: Point,
     args: tuple[PyTree, ...],
-    roots: Callable[[Inexact[Array, "N *outputs"]], Roots],
+    roots: Callable[[Any], Roots],
     *,
     squares: bool = False,
 ) -> Scalar:
@@ -160,26 +161,31 @@ def with_rows(
 
     Args:
         value: The value.
-        model: The model; one that is no `PerExample` has no rows.
+        model: The model; one that is no `PerExample` has weights alone, which are
+            residuals.
         x: The point.
         args: Further arguments of the model.
-        roots: From the outputs to the roots of the curvature of the loss.
+        roots: From the outputs, an array with one row for each example where the
+            model is a `PerExample`, to the roots of the curvature of the loss.
         squares: Whether the value is half the sum of the squares of their weights.
     """
-    if not isinstance(model, PerExample):
+    if not (isinstance(model, PerExample) or squares):
         return value
     moving, rest = eqx.partition(x, eqx.is_inexact_array)
     leaves, tree = jax.tree.flatten(moving)
-    if not jax.eval_shape(lambda: model(x, *args)).size:
+    by_example = isinstance(model, PerExample)
+    if by_example and not jax.eval_shape(lambda: model(x, *args)).size:
         return value
 
     def rows(leaves: Arrays) -> tuple[Array | None, list[Array]]:
         at = eqx.combine(tree.unflatten(leaves), rest)
         found = roots(model(at, *args))
+        weights = None if found.weights is None else found.weights.reshape(-1)
+        if not isinstance(model, PerExample):
+            return weights, []
         pulled = model.pulled_back(found.directions, at, *args)
         # without -1, which the shape of an empty leaf does not tell
         joined = lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
-        weights = None if found.weights is None else found.weights.reshape(-1)
         return weights, [joined(a) for a in jax.tree.leaves(pulled)]
 
     try:
@@ -194,7 +200,7 @@ def with_rows(
         key = fingerprint(bare, lift=False)[0]
     except Unrecognized:
         key = object()
-    mark = _Mark(key, bare, count, shapes[0] is not None, squares)
+    mark = _Mark(key, bare, count, shapes[0] is not None, squares, by_example)
     marked = apply_ruled(mark, [value, *constants, *leaves])[0]
     return jnp.asarray(marked)
 
@@ -232,12 +238,71 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
         >>> found.rows.tolist(), found.weights.tolist()
         ([[1.0, 2.0]], [-1.0])
     """
+    found = _marked(f, x)
+    if found is None or not found.mark.by_example:
+        return None
+    leaves, tree = jax.tree.flatten(x)
+    mark, before, run = found.mark, found.before, found.run
+
+    def compute() -> SampleRows:
+        inputs = run(*leaves)
+        split = lambda *leaves: run(*leaves)[mark.constants :]
+        _, pull = jax.vjp(split, *leaves)
+        results = jaxpr_as_fun(mark.program)(*inputs)
+        weights = results[0] if mark.weighted else None
+        of_point = jax.vmap(pull)(results[1:] if mark.weighted else results)
+        rows = tree.unflatten(of_point)
+        return SampleRows(rows, weights, found.residuals if mark.squares else None)
+
+    number = mark.program.out_avals[-1].shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return RowsProgram(number, (before, mark.program), compute)
+
+
+def residuals_of(
+    f: Callable[[Point], Scalar], x: Point
+) -> Callable[[Point], Float[Array, " m"]] | None:
+    """Find the residuals of half a sum of squares, or `None` if it is none.
+
+    Args:
+        f: A `LeastSquares`, a Gauss-Newton function of `SquaredError`, or one with the
+            same value.
+        x: The point: a tree of floating arrays.
+
+    Returns:
+        From a point to all residuals as one vector.
+    """
+    found = _marked(f, x)
+    return found.residuals if found is not None and found.mark.squares else None
+
+
+class _Marked(NamedTuple):
+    """The mark of the value of a function.
+
+    Attributes:
+        mark: The mark.
+        before: From the point to what the mark is given.
+        run: The same as a function.
+    """
+
+    mark: _Mark
+    before: ClosedJaxpr
+    run: Callable[..., Arrays]
+
+    def residuals(self, x: Point) -> Float[Array, " m"]:
+        """Return the weights, which of a sum of squares are its residuals."""
+        kept = [i == 0 for i in range(len(self.mark.program.out_avals))]
+        alone = needed_for(self.mark.program, kept)
+        return jaxpr_as_fun(alone)(*self.run(*jax.tree.leaves(x)))[0]
+
+
+def _marked(f: Callable[[Point], Scalar], x: Point) -> _Marked | None:
+    """Trace a function, and find the mark that its value comes from."""
     leaves, tree = jax.tree.flatten(x)
     closed = jax.make_jaxpr(lambda leaves: f(tree.unflatten(leaves)))(leaves)
     marks = [e for e, _ in inlined_equations(closed.jaxpr) if _mark_of(e) is not None]
     if not marks:
         return None
-    found: list[tuple[_Mark, bool]] = []
+    found: list[_Mark] = []
 
     def inputs(*leaves: Leaf) -> list[Leaf]:
         """Return what the equation of the value is given."""
@@ -251,34 +316,14 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
 
         [y] = run_replaced(closed, leaves, {"hotk_ruled": handle})
         of_value = [(mark, given) for mark, given, out in met if out is y]
-        found.extend((mark, True) for mark, _ in of_value)
+        found.extend(mark for mark, _ in of_value)
         return of_value[0][1] if of_value else []
 
     before = jax.make_jaxpr(inputs)(*leaves)
     if not found:  # something was added to the value, or it was scaled
         return None
-    mark = found[0][0]
     before = needed_for(before, [True] * len(before.jaxpr.outvars))
-
-    run = with_extremes(before)
-
-    def compute() -> SampleRows:
-        inputs = run(*leaves)
-        split = lambda *leaves: run(*leaves)[mark.constants :]
-        _, pull = jax.vjp(split, *leaves)
-        results = jaxpr_as_fun(mark.program)(*inputs)
-        weights = results[0] if mark.weighted else None
-        of_point = jax.vmap(pull)(results[1:] if mark.weighted else results)
-        rows = tree.unflatten(of_point)
-        return SampleRows(rows, weights, residuals if mark.squares else None)
-
-    def residuals(x: Point) -> Float[Array, " m"]:
-        kept = [i == 0 for i in range(len(mark.program.out_avals))]
-        alone = needed_for(mark.program, kept)
-        return jaxpr_as_fun(alone)(*run(*jax.tree.leaves(x)))[0]
-
-    number = mark.program.out_avals[-1].shape[0]  # pyright: ignore[reportAttributeAccessIssue]
-    return RowsProgram(number, (before, mark.program), compute)
+    return _Marked(found[0], before, with_extremes(before))
 
 
 def _mark_of(equation: JaxprEqn) -> _Mark | None:

@@ -1,5 +1,6 @@
 """`chunk`: the steps of `minimize` that are one program."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._flat import Known, on_flat, stepping
+from ._full_step import Distance, distance, is_affordable
 from ._minimum import Stop
 from ._whole import Transform
 
@@ -84,6 +86,7 @@ def chunk(
     length: int,
     flat: bool,
     by_steps: bool,
+    by_gradient: bool,
 ) -> Iterate:
     """Make at most `length` steps, or less until one of the reasons to stop."""
     state, limits, captured = c
@@ -115,13 +118,28 @@ def chunk(
         same = space.is_same(moved, s.x, dtype)
         still = jnp.where(same, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
-        small = size <= limits.tol
         stuck = still >= 10
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
-        ends = small
+        measured = _measured(after)
         if by_steps:  # else they would be compiled for nothing
-            reason, ends = _by_steps(s, moved, y, same, small, limits, reason)
+            confirm = functools.partial(distance, of_vector, moved, y, gradient, mode)
+            near = None if not is_affordable(moved) else measured or confirm
+            reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
+        else:
+            ends = jnp.zeros((), bool)
+        small = size <= limits.tol
+        if measured is not None and not by_gradient:
+            # What the transformation measured has no unit. The gradient has.
+            small = jnp.where(jnp.isposinf(measured.step), small, size == 0)
+            is_there = measured.step <= limits.tol
+            # Parameters can be told further than values: to the end of their steps.
+            most = jnp.where(same & ~begins, limits.tol**2, limits.tol ** (8 / 3))
+            is_flat = measured.decrease <= most
+            reason = Stop.where(is_there, Stop.small_step, reason)
+            reason = Stop.where(is_flat, Stop.orthogonal, reason)
+            ends = ends | is_there | is_flat
         reason = Stop.where(small, Stop.converged, reason)
+        ends = ends | small
         reason = Stop.where(finite, reason, Stop.not_finite)
         kept = finite | begins
         choose = lambda new, old: space.choose(kept, new, old)
@@ -170,19 +188,48 @@ def _by_steps(
     moved: Point,
     y: Scalar,
     same: Bool[Array, ""],
-    small: Bool[Array, ""],
     limits: Limits,
     reason: Stop,
+    near: Distance | Callable[[], Distance] | None,
 ) -> tuple[Stop, Bool[Array, ""]]:
-    """Return the reason to stop, given the length of a step that was taken."""
+    """Return the reason to stop, given the length of a step that was taken.
+
+    A step may be short for many reasons, so the whole step of a model has to be as
+    short: the one that the transformation measured, or that of Newton's method.
+    """
     step, reach = space.norm(space.minus(moved, s.x)), space.norm(moved)
     is_short = ~same & (step <= limits.xtol * (limits.xtol + reach))
     y = y.astype(s.y.dtype)
     is_flat = jnp.abs(y - s.y) <= limits.rtol * jnp.abs(y)
     is_close = ~same & (step <= limits.rtol * reach) & is_flat
+    if near is not None:
+        found = near if isinstance(near, Distance) else _if(is_short | is_close, near)
+        is_short = is_short & found.is_within(limits.xtol)
+        is_close = is_close & found.is_within(limits.rtol)
     reason = Stop.where(is_close, Stop.small_change, reason)
     reason = Stop.where(is_short, Stop.small_step, reason)
-    return reason, small | is_short | is_close
+    return reason, is_short | is_close
+
+
+def _if(candidate: Bool[Array, ""], near: Callable[[], Distance]) -> Distance:
+    """Return a distance, infinite where it is not asked for."""
+    types = jax.eval_shape(near)
+    far = lambda: jax.tree.map(lambda a: jnp.full(a.shape, jnp.inf, a.dtype), types)
+    return jax.lax.cond(candidate, near, far)
+
+
+def _measured(state: optax.OptState) -> Distance | None:
+    """Return how far the last update found the point before it, if it measures that.
+
+    NaN before the first update, infinity where an update could not tell.
+    """
+    fields = ("relative_step", "cosine")
+    of = lambda name: optax.tree_utils.tree_get_all_with_path(state, name)
+    found = [[a for _, a in of(name) if a is not None] for name in fields]
+    if any(len(values) != 1 for values in found):
+        return None
+    [step], [cosine] = found
+    return Distance(step, cosine**2)
 
 
 def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:

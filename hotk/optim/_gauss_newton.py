@@ -1,18 +1,20 @@
 """`levenberg_marquardt`: steps with the Gauss-Newton matrix of a model."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
+from ._factored import MOST_PARAMETERS, FactoredSystem, factored_system
 from ._globalized import (
     GlobalizedState,
     Trial,
@@ -27,7 +29,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers, relative_residual
+from ._local import Linearization, Local, Numbers, relative_residual
 from ._preconditioner import (
     Known,
     Preconditioner,
@@ -101,17 +103,27 @@ def scale_by_levenberg_marquardt(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Solve $(G + \lambda I)\,s = -g$ with the Gauss-Newton matrix G.
+    r"""Solve $(G + \lambda D^2)\,s = -g$ with the Gauss-Newton matrix G.
 
     $G = J^T H_L J$ leaves out the second derivatives of the model. $\lambda$ starts at
     `damping` times the largest curvature that is met first, and follows the ratio
     $\rho$ of the decrease of f and that of the model: where s is taken, it is
     multiplied with $\max(1/3, 1 - (2 \rho - 1)^3)$ [1] (Algorithm 3.16); where not,
     with 4, where [1] has 2, 4, 8, and so on. An update tries larger $\lambda$ by itself
-    until a step is taken. The systems are solved by conjugate gradients: no matrix is
-    formed. From 2000 parameters on G is a sparse matrix, if the program shows that it
-    is sparse and factors take less work than n products: it is factorized on the host
-    by SciPy's SuperLU.
+    until a step is taken.
+
+    For sums of squares of few parameters D has the norms of the columns of J that were
+    largest so far [4], and the systems of all $\lambda$ are solved by one QR
+    factorization of $J D^{-1}$: up to 32 parameters, and up to 300 where it takes less
+    work than a hundred products. The step then has no unit. The first $\lambda$ is at
+    least so large that $\|D s\| \le \|D x\|$. In the state, `cosine` and
+    `relative_step` are those of the step without damping; with the default `tol`
+    `minimize` stops by these.
+
+    For others D is the identity, and the systems are solved by conjugate gradients: no
+    matrix is formed. From 2000 parameters on G is a sparse matrix, if the program shows
+    that it is sparse and factors take less work than n products: it is factorized on
+    the host by SciPy's SuperLU.
 
     With fewer residuals than parameters the same step is $-J^T (J J^T + \lambda
     I)^{-1} r$, a system of the size of the residuals [2] (6). Where the objective tells
@@ -134,9 +146,9 @@ def scale_by_levenberg_marquardt(
             or `"auto"`: samples where these are fewer and take less work than a hundred
             products, counted in multiplications. That they rarely do with many outputs
             an example, as those of a classifier.
-        max_acceleration: Of a sum of squares, in the space of the samples: the longest
-            geodesic acceleration, twice its length over that of the step [3]; zero for
-            none.
+        max_acceleration: Of a sum of squares, by a factor of J or in the space of the
+            samples: the longest geodesic acceleration, twice its length over that of
+            the step [3]; zero for none.
         preconditioner: For conjugate gradients a function of the curvature at a point
             and a random key, as for `scale_by_newton_cg`. With one, systems are those
             of the parameters, solved by iteration.
@@ -176,6 +188,8 @@ def scale_by_levenberg_marquardt(
             gradient methods for training neural networks. arXiv:1906.02353.
         [3] Transtrum and Sethna (2012). Improvements to the Levenberg-Marquardt
             algorithm for nonlinear least-squares minimization. arXiv:1201.5885.
+        [4] More (1978). The Levenberg-Marquardt algorithm: implementation and theory.
+            Lecture Notes in Mathematics 630, 105-116. Section 6.
     """
     numbers = {
         "damping": damping,
@@ -192,13 +206,21 @@ def scale_by_levenberg_marquardt(
     if preconditioner is not None:
         only_for_iterations("levenberg_marquardt", system, linear_solver)
         system, linear_solver = "parameters", "cg"
+
+    def init(params: Any, numbers: Mapping[str, Any]) -> GlobalizedState:
+        solver = first_solver(linear_solver, LinearSolver.cg)
+        state = initial_state(params, from_host(0.0), solver)
+        state = state._replace(preconditioner=first_preconditioner(*split, params))
+        n = space.dimension(params)
+        if n > MOST_PARAMETERS or system != "auto" or linear_solver != "auto":
+            return state
+        none = jnp.full((), jnp.nan, state.control.dtype)
+        zeros = jnp.zeros(n, state.control.dtype)
+        return state._replace(scale=zeros, cosine=none, relative_step=none)
+
     return transformation(
         "levenberg_marquardt",
-        lambda params, numbers: initial_state(
-            params,
-            from_host(0.0),
-            first_solver(linear_solver, LinearSolver.cg),
-        )._replace(preconditioner=first_preconditioner(*split, params)),
+        init,
         _levenberg_marquardt,
         numbers,
         _of_residuals,
@@ -218,6 +240,9 @@ def _levenberg_marquardt(
     system: System,
     preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
+    factored = factored_system(local, state.scale)
+    if factored is not None:
+        return _factored_step(local, gradient, state, numbers, factored)
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
     size = space.norm(gradient)
@@ -275,26 +300,68 @@ def _levenberg_marquardt(
         if matrix is not None:
             solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
 
-    def adapt(damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        del trial
-        taken = ratio > numbers["accept"]
-        cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
-        lighter = damping * jnp.maximum(cubic, 1 / 3)
-        tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
-        return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
-
     step, after = globalized_step(
         local,
         near,
         gradient,
         control,
         propose,
-        adapt,
+        functools.partial(_adapted, numbers["accept"]),
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    return step, after._replace(preconditioner=known.state)
+    after = after._replace(preconditioner=known.state, scale=state.scale)
+    if state.cosine is None:
+        return step, after
+    unknown = jnp.full((), jnp.inf, dtype)
+    return step, after._replace(cosine=unknown, relative_step=unknown)
+
+
+def _adapted(accept: Array, damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
+    """Return the damping after a trial: Algorithm 3.16 of Madsen et al. (2004)."""
+    del trial
+    taken = ratio > accept
+    cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
+    lighter = damping * jnp.maximum(cubic, 1 / 3)
+    tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
+    return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
+
+
+def _factored_step(
+    local: Local,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    factored: FactoredSystem,
+) -> tuple[Any, GlobalizedState]:
+    """Make a step by a factor of the Jacobian."""
+    dtype = state.control.dtype
+    value, slope = local.value(), local.known[1] if local.known else local.gradient()
+    begun = state.control > 0
+    control = jax.lax.cond(
+        begun,
+        lambda: state.control,
+        lambda: factored.first_damping(numbers["damping"]).astype(dtype),
+    )
+    step, after = globalized_step(
+        local,
+        Linearization(value, slope, Identity()),
+        gradient,
+        control,
+        factored.proposal(gradient, numbers["max_acceleration"]),
+        functools.partial(_adapted, numbers["accept"]),
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+        solver=LinearSolver.factored,
+    )
+    scale = factored.scale.astype(dtype)
+    return step, after._replace(
+        preconditioner=state.preconditioner,
+        scale=jnp.where(jnp.isfinite(scale), scale, 0),  # once more from what comes
+        cosine=factored.cosine.astype(dtype),
+        relative_step=factored.relative_step.astype(dtype),
+    )
 
 
 @of_steps

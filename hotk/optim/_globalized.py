@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import AbstractOperator, space
@@ -52,6 +52,13 @@ class GlobalizedState(NamedTuple):
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
         preconditioner: What is kept of the preconditioner, `None` without one.
+        scale: Of sums of squares of few parameters the largest norm that each column of
+            the Jacobian had so far; `None` for other methods, and so are both below.
+        cosine: The root of the relative decrease that the step without any damping
+            promises for a sum of squares: the cosine of the angle between the residuals
+            and the range of their Jacobian, before the step. NaN before the first one,
+            infinity where it is not known.
+        relative_step: The largest entry of that step, relative to that of the point.
     """
 
     control: Scalar
@@ -64,6 +71,9 @@ class GlobalizedState(NamedTuple):
     outcome: Outcome
     solver: LinearSolver
     preconditioner: PreconditionerState | None = None
+    scale: Float[Array, " n"] | None = None
+    cosine: Scalar | None = None
+    relative_step: Scalar | None = None
 
 
 class _Trials(NamedTuple):

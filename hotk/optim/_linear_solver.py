@@ -28,6 +28,7 @@ class LinearSolver(Enumeration):
     cg = "by conjugate gradients"
     sparse = "by factors of the sparse matrix"
     samples = "by factors in the space of the samples"
+    factored = "by a factor of the Jacobian of the residuals"
 
 
 def may_be_sparse(choice: str | None, params: PyTree) -> bool:

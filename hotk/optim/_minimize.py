@@ -77,13 +77,17 @@ def minimize(
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
-            or take the mean.
+            or take the mean. If left out, `levenberg_marquardt` of few parameters stops
+            by what its state says of the step without damping, which has no unit.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
-            this number, as `scipy.optimize.least_squares` does. Not if left out.
+            this number, as `scipy.optimize.least_squares` does. Up to 300 parameters
+            the whole step of Newton's method has to be as short, in each entry, or to
+            change f by no more than its rounding. Not if left out.
         rtol: Stop as well after a step s with $\|s\| \le t \|x\|$ whose change of f is
-            at most $t |f|$, as optimistix does. It does not depend on the scale of f: a
-            sum and a mean stop at the same point. Not if left out.
+            at most $t |f|$, as optimistix does; Newton's step as for `xtol`. It does
+            not depend on the scale of f: a sum and a mean stop at the same point. Not
+            if left out.
         max_steps: The most updates.
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.
@@ -271,6 +275,7 @@ class _Loop(NamedTuple):
             "by_steps": not all(
                 isinstance(t, (int, float)) and t == 0 for t in (xtol, rtol)
             ),
+            "by_gradient": tol is not None,
         }
         default = float(jnp.finfo(dtype).eps) ** 0.5
         limits = Limits(

@@ -17,6 +17,7 @@ class Stop(Enumeration):
     converged = "the gradient is below the tolerance"
     most_steps = "the largest number of steps was reached"
     not_finite = "a number that is not finite was met: `x` is the point before it"
+    orthogonal = "no step along the residuals' Jacobian makes them smaller"
     small_step = "the step is below the tolerance"
     small_change = "step and value changed by less than the tolerance"
     stuck = "no step changed the point any more"
@@ -51,7 +52,7 @@ class Minimum(AbstractReport):
     @property
     def converged(self) -> Bool[Array, ""]:
         """Whether the gradient is below the tolerance, or the step as it was asked."""
-        reasons = (Stop.converged, Stop.small_step, Stop.small_change)
+        reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
         return functools.reduce(jnp.logical_or, [self.reason == r for r in reasons])
 
     def _rows(self) -> list[tuple[str, ...]]:

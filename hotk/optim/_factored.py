@@ -1,0 +1,195 @@
+r"""Gauss-Newton steps of few parameters: by a factor of the Jacobian of the residuals.
+
+The step with damping $\lambda$ is the least-squares solution of $J s = -r$,
+$\sqrt\lambda D s = 0$, where D has the norms of the columns of J that were largest so
+far [1]. So nothing depends on the units of the parameters. One triangular factor of
+$J D^{-1}$ and its singular values serve all dampings; $J^T J$ and its squared condition
+number are never formed. The same numbers tell how far it still is: what the residuals
+have in the range of J, and the step without any damping.
+
+References:
+    [1] More (1978). The Levenberg-Marquardt algorithm: implementation and theory.
+        Numerical Analysis, Lecture Notes in Mathematics 630, 105-116. Section 6.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from hotk._core import Gradient, Point, Scalar, Tangent, work
+from hotk.curvature import residuals_of
+from hotk.dense import columns
+from hotk.linop import space
+from hotk.primitive import with_rules
+
+from ._globalized import Trial
+from ._local import Local
+
+
+# More parameters than that have no factor of their own.
+MOST_PARAMETERS = 300
+_MOST_NUMBERS = 1 << 24
+# So few are always worth one: their systems are those that rounding ruins.
+_FEW = 32
+_PRODUCTS = 100
+
+
+class FactoredSystem:
+    """The damped systems of one point.
+
+    Attributes:
+        scale: D, for each parameter the largest norm that its column had so far.
+        cosine: Of the angle between the residuals and the range of J: the root of the
+            relative decrease that the linear model promises. It has no units.
+        relative_step: The largest entry of the step without damping, relative to that
+            of the point.
+        largest: The largest eigenvalue of $D^{-1} J^T J D^{-1}$.
+    """
+
+    def __init__(
+        self,
+        residuals: Callable[[Point], Float[Array, " m"]],
+        x: Point,
+        scale: Float[Array, " n"],
+    ) -> None:
+        """Form the Jacobian and its factor."""
+        self.x = x
+        flat = space.flattened(x)
+        self.of_flat = lambda v: residuals(space.unflattened(v, x))
+        # The program of the residuals may hold a function without a forward rule.
+        self.r, push = jax.linearize(with_rules(self.of_flat), flat)
+        [[jacobian]] = columns(push, flat, None)
+        norms = _norms(jacobian)
+        self.scale = jnp.maximum(scale, norms.astype(scale.dtype))
+        self.unit = jnp.where(self.scale > 0, self.scale, 1).astype(jacobian.dtype)
+        self.jacobian = jacobian / self.unit[None]
+        m, n = jacobian.shape
+        # Of a matrix with one column more the factor has Q^T r in its last one.
+        beside = jnp.concatenate([self.jacobian, -self.r[:, None]], axis=1)
+        factor = jnp.linalg.qr(beside, mode="r")
+        rows = min(m, n)
+        u, self.values, self.vectors = jnp.linalg.svd(
+            factor[:rows, :n], full_matrices=False
+        )
+        self.along = u.T @ factor[:rows, n]
+        eps = jnp.finfo(flat.dtype).eps
+        self.largest = self.values[0] ** 2
+        real = self.values > max(m, n) * eps * self.values[0]
+        size = jnp.linalg.norm(self.r)
+        inside = jnp.linalg.norm(jnp.where(real, self.along, 0))
+        self.cosine = jnp.where(size > 0, inside / jnp.where(size > 0, size, 1), 0)
+        full = jnp.where(real, self.along / jnp.where(real, self.values, 1), 0)
+        s = jnp.abs(self.vectors.T @ full) * norms / self.unit
+        at = jnp.abs(norms * flat)
+        reach = at + eps**0.5 * jnp.linalg.norm(at)
+        self.relative_step = jnp.max(jnp.where(s > 0, s / reach, 0))
+
+    def first_damping(self, damping: Scalar) -> Scalar:
+        r"""Return the first damping, at least so large that $\|D s\| \le \|D x\|$.
+
+        Args:
+            damping: What is asked for, relative to the largest eigenvalue.
+        """
+        reach = jnp.linalg.norm(self.unit * space.flattened(self.x))
+        reach = jnp.where(reach > 0, reach, jnp.inf)
+        push = self.values * self.along
+
+        def too_long(damping: Scalar) -> Any:
+            return jnp.linalg.norm(push / (self.values**2 + damping)) > reach
+
+        usual = jnp.isfinite(self.largest) & (self.largest > 0)
+        first = (damping * jnp.where(usual, self.largest, 1)).astype(self.r.dtype)
+        return jax.lax.while_loop(too_long, lambda damping: 2 * damping, first)
+
+    def proposal(self, gradient: Gradient, most: ArrayLike) -> Callable[[Any], Trial]:
+        r"""Return a function from a damping to the step with it.
+
+        Args:
+            gradient: The gradient of the step; what it has beside $J^T r$, as where it
+                was clipped, is solved for as well.
+            most: The longest geodesic acceleration; see `SampleSystem.accelerated`.
+        """
+        dtype = self.r.dtype
+        g = space.flattened(space.widened(gradient)).astype(dtype) / self.unit
+        eps = jnp.finfo(dtype).eps
+        rest = g + self.vectors.T @ (self.values * self.along)
+        # What is rounding would come back divided by the least singular value.
+        other = jnp.linalg.norm(rest) > eps**0.5 * jnp.linalg.norm(g)
+        rest = jnp.where(other, rest, 0)
+        inside = self.vectors @ rest
+        outside = rest - self.vectors.T @ inside  # of fewer rows than parameters
+
+        def solved(b: Array, damping: Scalar) -> Array:
+            return self.vectors.T @ ((self.vectors @ b) / (self.values**2 + damping))
+
+        def propose(damping: Scalar) -> Trial:
+            damping = jnp.asarray(damping, dtype)
+            weights = (self.values * self.along - inside) / (self.values**2 + damping)
+            s = self.vectors.T @ weights - outside / damping
+            image = self.values * weights
+            square = jnp.sum(image**2)
+            length = jnp.sum(s**2)
+            return Trial(
+                self._tree(s + self._acceleration(s, solved, damping, most), gradient),
+                jnp.sum(g * s) + square / 2,
+                jnp.zeros((), bool),
+                jnp.ones((), int),
+                square / jnp.where(length > 0, length, 1),
+                damping,
+            )
+
+        return propose
+
+    def _acceleration(
+        self,
+        s: Array,
+        solved: Callable[[Array, Scalar], Array],
+        damping: Scalar,
+        most: ArrayLike,
+    ) -> Array:
+        """Return the geodesic acceleration, zero if it is too long."""
+        h = 0.1  # as in `SampleSystem.accelerated`
+        beyond = space.flattened(self.x) + h * (s / self.unit)
+        bend = 2 / h * ((self.of_flat(beyond) - self.r) / h - self.jacobian @ s)
+        a = -0.5 * solved(self.jacobian.T @ bend, damping)
+        short = 2 * jnp.linalg.norm(a) <= most * jnp.linalg.norm(s)
+        return jnp.where(short, a, 0)
+
+    def _tree(self, s: Array, like: Gradient) -> Tangent:
+        return space.unflattened(s / self.unit, space.widened(like))
+
+
+def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
+    """Return the systems of a point, or `None` if a factor is not worth its work.
+
+    Counted in multiplications: the Jacobian and its factor, against a hundred products.
+
+    Args:
+        local: The objective at the point.
+        scale: D of the last update, `None` where there were too many parameters.
+    """
+    n = space.dimension(local.x)
+    if scale is None or scale.shape != (n,) or space.has_shards(local.x):
+        return None
+    residuals = residuals_of(local.at, local.x)
+    if residuals is None:
+        return None
+    program = jax.make_jaxpr(residuals)(local.x)
+    m, own = program.out_avals[0].shape[0], work(program.jaxpr)
+    if not (m > 0 and m * n <= _MOST_NUMBERS):
+        return None
+    # Of fewer residuals than parameters the systems are those of the samples.
+    costly = m < n or 2 * m * n**2 + n * own > _PRODUCTS * 3 * own
+    if n > _FEW and costly:
+        return None
+    return FactoredSystem(residuals, local.x, scale)
+
+
+def _norms(jacobian: Float[Array, "m n"]) -> Float[Array, " n"]:
+    """Return the norms of the columns; squares may be beyond the largest number."""
+    largest = jnp.max(jnp.abs(jacobian), axis=0)
+    usual = jnp.where(largest > 0, largest, 1)
+    return largest * jnp.linalg.norm(jacobian / usual[None], axis=0)

@@ -1,0 +1,78 @@
+"""How far a point is from a minimum: by the whole step of Newton's method."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, Bool
+
+from hotk._core import Gradient, Point, Scalar
+from hotk.dense import columns
+from hotk.linop import space
+from hotk.mode import Nested
+
+from ._local import Local
+
+
+# A Hessian of more parameters is not formed to confirm that a point is a minimum.
+MOST_PARAMETERS = 300
+
+
+class Distance(NamedTuple):
+    r"""What a quadratic model says of a point, without a unit.
+
+    Attributes:
+        step: The largest entry of the step $H^{-1} g$, relative to that of the point.
+        decrease: $g^T |H|^{-1} g / 2$ relative to the value.
+    """
+
+    step: Scalar
+    decrease: Scalar
+
+    def is_within(self, tol: ArrayLike) -> Bool[Any, ""]:
+        """Whether the minimum is as near, or nearer than the rounding of f can tell."""
+        return (self.step <= tol) | (self.decrease <= jnp.finfo(self.step.dtype).eps)
+
+
+def distance(
+    f: Callable[[Point], tuple[Scalar, Any]],
+    x: Point,
+    value: Scalar,
+    gradient: Gradient,
+    mode: Nested,
+) -> Distance:
+    """Form the Hessian at a point, in units in which its diagonal is one, and solve.
+
+    A step of a method may be short because a region, a damping or an iteration that was
+    stopped made it so. The whole step has none of these, and no unit.
+
+    Args:
+        f: The objective, which returns `(y, aux)`.
+        x: The point.
+        value: Its value there.
+        gradient: Its gradient there.
+        mode: How second derivatives are taken.
+    """
+    at, g = space.flattened(x), space.flattened(gradient)
+    of_flat = lambda v: f(space.unflattened(v, x))
+    product = Local(of_flat, at, mode).linearized().hessian.mv
+    [[hessian]] = columns(product, at, None)
+    eps = jnp.finfo(hessian.dtype).eps
+    diagonal = jnp.sqrt(jnp.abs(jnp.diagonal(hessian)))
+    unit = jnp.where(diagonal > 0, diagonal, 1)
+    values, vectors = jnp.linalg.eigh(hessian / unit[:, None] / unit[None])
+    real = jnp.abs(values) > len(at) * eps * jnp.max(jnp.abs(values))
+    along = jnp.where(real, vectors.T @ (g / unit), 0)
+    whole = along / jnp.where(real, values, 1)
+    s, reach = jnp.abs(vectors @ whole), jnp.abs(unit * at)
+    reach = reach + eps**0.5 * jnp.linalg.norm(reach)
+    decrease = jnp.sum(jnp.abs(along * whole)) / 2
+    return Distance(
+        jnp.max(jnp.where(s > 0, s / reach, 0)),
+        jnp.where(decrease > 0, decrease / jnp.abs(value), 0),
+    )
+
+
+def is_affordable(x: Point) -> bool:
+    """Whether the Hessian of these parameters is formed to confirm a minimum."""
+    return not space.has_shards(x) and space.dimension(x) <= MOST_PARAMETERS
