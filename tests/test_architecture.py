@@ -45,6 +45,7 @@ INTERNALS = ("jax._src", "jax.extend", "jax.interpreters", "equinox.internal")
 INTERNALS_DOORS = (ROOT / "_core" / "_compat.py", ROOT / "_core" / "_compat_trace.py")
 TOP = {"pyproject.toml", "README.md", "LICENSE", "hotk", "tests", "notebooks", "docs"}
 MADE_BY_TOOLS = {"__pycache__", "build", "dist", "site"}
+MADE_BY_TOOLS |= {"PKG-INFO"}  # in an unpacked source archive
 DRAWERS = {"utils", "util", "misc", "common", "base", "helpers"}
 
 FILES = sorted(ROOT.rglob("*.py"))

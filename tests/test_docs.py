@@ -169,20 +169,6 @@ def test_code_on_a_page_is_python():
     )
 
 
-def test_links_of_the_readme_lead_somewhere():
-    """Those of `docs/` are followed by `mkdocs build --strict`."""
-    text = (HOUSE / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
-    none(
-        (
-            target
-            for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
-            if not (HOUSE / target).exists()
-        ),
-        "A link of the README names a file of the repository, from its top.",
-    )
-
-
 def test_the_reference_has_every_public_name_once_and_no_other():
     pages = [path.read_text(encoding="utf-8") for path in REFERENCE.glob("*")]
     listed = re.findall(r"^::: hotk\.([\w.]+)$", "\n".join(pages), re.MULTILINE)
