@@ -48,7 +48,7 @@ METHOD = CapturedType(
     visit=_visit_method,
     guard=_guard_method,
     rebuild=_rebuild_method,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )
@@ -106,7 +106,7 @@ PARTIAL = CapturedType(
     visit=_visit_partial,
     guard=_guard_partial,
     rebuild=_rebuild_partial,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )
@@ -131,7 +131,9 @@ def _guard_wrapped_partial(w: Writer, value: Any, here: str) -> None:
 register(
     # It stands in the static data of a node only, where no array is replaced.
     uncopied(
-        visit=_visit_wrapped_partial, guard=_guard_wrapped_partial, treatment="walked"
+        visit=_visit_wrapped_partial,
+        guard=_guard_wrapped_partial,
+        treatment="traversed",
     ),
     WRAPPED_PARTIAL,
 )
@@ -191,7 +193,7 @@ CUSTOM_RULE = CapturedType(
     visit=_visit_rule,
     guard=_guard_rule,
     rebuild=_rebuild_rule,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )

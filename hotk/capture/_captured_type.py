@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
-Treatment = Literal["leaf", "walked", "static", "static by identity"]
+Treatment = Literal["leaf", "traversed", "static", "static by identity"]
 # The first argument is a `Walk`, a `Writer` or a `Rebuild`, and the second one is of
 # the captured type. Those three classes stand on this record, so it cannot name them.
 Visit = Callable[[Any, Any], None]

@@ -255,7 +255,7 @@ def _guard_class_item(w: Writer, item: object, expression: str) -> None:
         w.visit(getattr(item, part), f"{here}.{part}")
 
 
-CLASS = uncopied(visit=visit_class, guard=_guard_class, treatment="walked")
+CLASS = uncopied(visit=visit_class, guard=_guard_class, treatment="traversed")
 register(CLASS, type)
 
 

@@ -98,7 +98,7 @@ FROZEN_NODE = CapturedType(
     visit=visit_node,
     guard=guard_node,
     rebuild=_rebuild,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )

@@ -332,7 +332,7 @@ FUNCTION = CapturedType(
     visit=_visit_function,
     guard=_guard_function,
     rebuild=_rebuild_function,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=True,
 )

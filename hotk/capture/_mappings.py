@@ -84,7 +84,7 @@ DICT = CapturedType(
     visit=visit_dict,
     guard=_guard_dict,
     rebuild=_rebuild_dict,
-    treatment="walked",
+    treatment="traversed",
     mutable=True,
     refilled=True,
 )
@@ -123,7 +123,7 @@ PROXY = CapturedType(
     visit=_visit_proxy,
     guard=_guard_proxy,
     rebuild=_rebuild_proxy,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )
@@ -215,7 +215,7 @@ SUBCLASSED = CapturedType(
     visit=_visit_subclassed,
     guard=_guard_subclassed,
     rebuild=_rebuild_subclassed,
-    treatment="walked",
+    treatment="traversed",
     mutable=True,
     refilled=True,
 )

@@ -344,7 +344,7 @@ NODE = CapturedType(
     visit=visit_node,
     guard=guard_node,
     rebuild=rebuild_node,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )

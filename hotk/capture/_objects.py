@@ -50,7 +50,7 @@ OBJECT = CapturedType(
     visit=visit_object,
     guard=guard_object,
     rebuild=_rebuild_object,
-    treatment="walked",
+    treatment="traversed",
     mutable=True,
     refilled=True,
 )

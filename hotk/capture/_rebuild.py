@@ -182,7 +182,7 @@ def _is_mutable(node: Node) -> bool:
 
 def _is_seen_jitted(node: Node) -> bool:
     jitted = type(node.value) in (JITTED, FILTER_JITTED)
-    return jitted and node.treatment == "walked"
+    return jitted and node.treatment == "traversed"
 
 
 def _is_of_user(node: Node) -> bool:

@@ -50,7 +50,7 @@ LIST = CapturedType(
     visit=_visit_sequence,
     guard=_guard_sequence,
     rebuild=_rebuild_list,
-    treatment="walked",
+    treatment="traversed",
     mutable=True,
     refilled=True,
 )
@@ -58,7 +58,7 @@ TUPLE = CapturedType(
     visit=_visit_sequence,
     guard=_guard_sequence,
     rebuild=_rebuild_tuple,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )
@@ -99,7 +99,7 @@ DEQUE = CapturedType(
     visit=_visit_deque,
     guard=_guard_deque,
     rebuild=_rebuild_deque,
-    treatment="walked",
+    treatment="traversed",
     mutable=True,
     refilled=True,
 )

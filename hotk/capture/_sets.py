@@ -139,7 +139,7 @@ REFERENCE = CapturedType(
     visit=_visit_reference,
     guard=_guard_reference,
     rebuild=_rebuild_reference,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )

@@ -273,7 +273,7 @@ class Walk:
         if node is None:
             # Not "static by identity", as a module that is a value: it is copied where
             # it leads to an array.
-            node = Node(module, path, CAPTURED_TYPES[ModuleType], "walked")
+            node = Node(module, path, CAPTURED_TYPES[ModuleType], "traversed")
             trail.nodes[id(module)] = node
         if trail.stack:
             node.parents.append(trail.stack[-1])

@@ -61,7 +61,7 @@ SEALED = CapturedType(
     visit=visit_sealed,
     guard=guard_sealed,
     rebuild=rebuild_sealed,
-    treatment="walked",
+    treatment="traversed",
     mutable=False,
     refilled=False,
 )
@@ -93,7 +93,7 @@ def test_one_record_is_all_that_a_new_type_needs(registered):
     close(hotk.gradient(over(X, "two"), X), 3 * X**3)
     assert hotk.cache_info().misses == 2
     treated = {row[0]: row[2] for row in hotk.explain(over(X)).rows}
-    assert treated["cell `sealed`"] == "walked"
+    assert treated["cell `sealed`"] == "traversed"
     assert treated["cell `sealed`.held['scale']"] == "leaf"
 
 

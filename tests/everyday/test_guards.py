@@ -145,7 +145,7 @@ def test_a_guard_vouches_for_nothing_that_has_changed(entry):
         _, trail = survey(f)
         for node in list(trail.nodes.values()):
             fixed = isinstance(node.value, type) or is_permanent(node.value)
-            if node.treatment != "walked" or fixed:
+            if node.treatment != "traversed" or fixed:
                 continue
             for change in changes(node.value):
                 with change:
