@@ -128,7 +128,7 @@ def eigh(
 
     Up to a dimension of 128, and outside of transformations, all eigenvalues are those
     of the matrix, by LAPACK, unless `v0`, `window` or `max_basis` asks for the
-    iteration. `method` of the result tells which it was.
+    iteration. `method` of the result reports which was used.
 
     Memory: `max_basis` vectors and a few more. With `max_basis=k + 3`, the least that
     makes sense, the iteration is that of a locally optimal descent, as in LOBPCG

@@ -26,7 +26,7 @@ class AbstractHessian(AbstractPointOperator):
 
         It pays for products that are asked for one by one, from Python: a compiled
         solver moves the linearization out of its loop by itself. The result is used
-        like this operator, and tells its `plan` and the `bytes` that it stores.
+        like this operator, and reports its `plan` and the `bytes` that it stores.
 
         Args:
             plan: `"store"` stores the linearization, `"recompute"` stores nothing. If

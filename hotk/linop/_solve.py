@@ -61,8 +61,8 @@ def solve(
     Conjugate gradients stop where they meet a direction without positive curvature.
     Minimal residuals then go on from the point reached; up to a dimension of 128, and
     outside of transformations, the system is solved by the eigenvectors of the matrix
-    instead, n products. `method` and `definite` of the solution tell which was used,
-    and `curvature` and `direction` are those that conjugate gradients met.
+    instead, n products. `method` and `definite` of the solution report which was used,
+    and `curvature` and `direction` those that conjugate gradients encountered.
 
     A sparse matrix of 2000 rows or more is factorized where conjugate gradients need
     more than 100 products, or at once where factors are cheaper than those. Whether it

@@ -206,7 +206,7 @@ def leave_one_out(
 
     Returns:
         A `LeaveOneOut`: parameters, losses and leverages. A `hotk.NotStationaryWarning`
-        tells if `x` is no minimum.
+        is issued if `x` is not a minimum.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian of the sum is not positive definite.

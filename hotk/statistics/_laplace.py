@@ -116,8 +116,8 @@ def laplace_approximation(
     Returns:
         A `hotk.statistics.NormalApproximation`. Inside of a transformation no error is
         possible: where the curvature is not positive definite, its numbers are NaN.
-        Outside of one, a `hotk.NotStationaryWarning` tells if the mode is more than a
-        twentieth of a standard error away from the minimum, or if its curvature there
+        Outside of one, a `hotk.NotStationaryWarning` is issued if the mode is more than
+        a twentieth of a standard error away from the minimum, or if its curvature there
         would be another one by a third (`"full"`, without `curvature`), and a
         `hotk.CurvatureMismatchWarning` if `curvature` is ten times that of the
         potential or a tenth of it, by three random directions: a mean over examples
@@ -125,7 +125,7 @@ def laplace_approximation(
 
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite by more than
-            rounding. The message, and `direction` of the error, tell in which
+            rounding. The message and `direction` of the error give the
             combination of parameters.
         StructureError: If `curvature` acts on another space.
         DtypeError: If a parameter is complex.

@@ -98,8 +98,8 @@ def profile_intervals(
         errors, or is flat up to where the derivatives overflow; it is the largest or
         smallest value of a bounded function where the profile stays below up to there,
         and the end of the domain of the potential, with a warning if the profile is
-        flat there. A `hotk.NotStationaryWarning` tells if the mode is more than a
-        twentieth of a standard error away from the minimum.
+        flat there. A `hotk.NotStationaryWarning` is issued if the mode is more than
+        a twentieth of a standard error away from the minimum.
 
     Raises:
         NotPositiveDefiniteError: If the Hessian at the mode is not positive definite.

@@ -75,8 +75,8 @@ def sandwich(
 
     Returns:
         A `hotk.statistics.NormalApproximation` of the distribution of the estimate. A
-        warning tells if the clusters vary in fewer directions than there are
-        parameters, otherwise a `hotk.NotStationaryWarning` if `x` is no minimum.
+        warning is issued if the clusters vary in fewer directions than there are
+        parameters, otherwise a `hotk.NotStationaryWarning` if `x` is not a minimum.
 
     Raises:
         NotPositiveDefiniteError: If the curvature is not positive definite.
