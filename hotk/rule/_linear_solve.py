@@ -69,7 +69,12 @@ def linear_solve(
 
     Raises:
         TypeError: If `product` is not a function.
-        DtypeError: If `b` holds integers.
+        StructureError: If `product` or `solver` returns another structure or shape than
+            that of `b`.
+        DtypeError: If `b` holds integers, or `product` or `solver` returns another
+            dtype.
+        ModeError: If `product` adds over the devices of a `shard_map`, and the matrix
+            or the transpose cannot be derived.
         TooLargeError: If `b` has more than 2048 numbers and there is no `solver`.
 
     Example:
