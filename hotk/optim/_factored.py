@@ -102,6 +102,7 @@ class FactoredSystem:
 
         usual = jnp.isfinite(self.largest) & (self.largest > 0)
         first = (damping * jnp.where(usual, self.largest, 1)).astype(self.r.dtype)
+        first = jnp.maximum(first, jnp.finfo(first.dtype).tiny)
         return jax.lax.while_loop(too_long, lambda damping: 2 * damping, first)
 
     def proposal(self, gradient: Gradient, most: ArrayLike) -> Callable[[Any], Trial]:
