@@ -194,6 +194,20 @@ REMEDIES = {
         hotk.NotPositiveDefiniteError,
         "Is it a log-likelihood",
     ),
+    "a log-likelihood, its diagonal": (
+        lambda: hotk.laplace_approximation(
+            lambda m: -jnp.sum((m - X) ** 2), X, form="diagonal"
+        ),
+        hotk.NotPositiveDefiniteError,
+        "Is it a log-likelihood",
+    ),
+    "a log-likelihood, its eigenvalues": (
+        lambda: hotk.laplace_approximation(
+            lambda m: -jnp.sum((m - X) ** 2), X, form="lanczos", prior_precision=1.0
+        ),
+        hotk.NotPositiveDefiniteError,
+        "Is it a log-likelihood",
+    ),
     "precisions as a tree": (
         lambda: hotk.laplace_approximation(
             lambda m: jnp.sum(m["w"] ** 2),

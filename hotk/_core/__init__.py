@@ -148,7 +148,11 @@ from ._interpret import (
     run_watched as run_watched,
     run_watched_inside as run_watched_inside,
 )
-from ._keywords import elsewhere as elsewhere, names_ours as names_ours
+from ._keywords import (
+    elsewhere as elsewhere,
+    names_ours as names_ours,
+    remark as remark,
+)
 from ._leaked import tracers_inside as tracers_inside
 from ._moved import (
     SHORT as SHORT,

@@ -34,7 +34,8 @@ _OURS: Final = {
     "key": ("seed",),
     **dict.fromkeys(("rng", "random_state", "rng_key", "prng_key"), ("key", "seed")),
     "M": ("preconditioner",),
-    "guess": ("x0",),
+    **dict.fromkeys(("guess", "y0", "init_params"), ("x0",)),
+    **dict.fromkeys(("fun", "fn", "func"), ("f",)),
     "ncv": ("max_basis",),
     "largest": ("which",),
     **dict.fromkeys(("disp", "verbose"), ("progress",)),
@@ -112,11 +113,28 @@ _DAMPED: Final = (
 _OF_SCIPY: Final = (
     "Methods of SciPy have bounds, constraints and callbacks: write "
     "`hotk.interop.scipy_problem(f, x0).minimize(method, bounds=...)`, which computes "
-    "the derivatives."
+    "the derivatives. IPOPT: `hotk.interop.ipopt_problem(f, x0, constraints=g)`."
 )
+_DIFFERENTIATED: Final = (
+    "Leave it out: derivatives are computed from `f`, for a method of SciPy as well, "
+    "`hotk.interop.scipy_problem(f, x0).minimize(method)`."
+)
+_IMPLICIT: Final = (
+    "The derivative of a solution is that of `hotk.rule.minimum(f, solver)`, with this "
+    "call as the solver."
+)
+_MINIMIZE: Final = {
+    **dict.fromkeys(("bounds", "constraints", "lower", "upper", "callback"), _OF_SCIPY),
+    **dict.fromkeys(("jac", "hess", "hessp", "value_and_grad"), _DIFFERENTIATED),
+    **dict.fromkeys(("adjoint", "implicit_diff", "unroll"), _IMPLICIT),
+    "has_aux": "Give the value alone: `minimize(lambda x: f(x)[0], x0)`.",
+    "throw": "It raises nothing if it does not converge: ask `found.converged`.",
+    "jit": "Leave it out: the loop is compiled.",
+    "linesearch": "It is a transformation: put `hotk.optim.scale_by_line_search()` at "
+    "the end of an `optax.chain`. `hotk.optim.newton_cg()` has one.",
+}
 _ELSEWHERE: Final = {
-    **{("minimize", name): _OF_SCIPY for name in ("bounds", "constraints", "callback")},
-    **{("minimize", name): _OF_SCIPY for name in ("jac", "hess", "hessp")},
+    **{("minimize", name): fix for name, fix in _MINIMIZE.items()},
     **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
     "axis_name": _OVER_AXIS,
     "split": _DIVIDED,
@@ -131,8 +149,18 @@ _ELSEWHERE: Final = {
 _REMARKS: Final = {
     "atol": "It is relative where there is a right-hand side, absolute for a gradient.",
     "options": "Options are keywords of their own.",
-    "method": "For a method of SciPy `hotk.interop.scipy_problem(f, x0)` has one.",
+    "method": "For a method of SciPy write "
+    "`hotk.interop.scipy_problem(f, x0).minimize(method)`.",
 }
+
+
+def remark(keyword: str) -> str:
+    """Return what an error says of a keyword of another library besides its name here.
+
+    Args:
+        keyword: The keyword.
+    """
+    return _REMARKS[keyword]
 
 
 def elsewhere(name: str, keyword: str) -> str | None:

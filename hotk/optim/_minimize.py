@@ -22,6 +22,7 @@ from hotk._core import (
     message,
     names_ours,
     nothing_inexact,
+    remark,
     selection,
     split_point,
 )
@@ -254,6 +255,7 @@ class _Loop(NamedTuple):
                 f"`{call}`: expected an optax transformation, got "
                 f"{describe(transform)}. Call the factory, as in "
                 "`hotk.optim.trust_region()`, or leave it out."
+                + (f" {remark('method')}" if isinstance(transform, str) else "")
             )
         if not isinstance(args, tuple):
             raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")

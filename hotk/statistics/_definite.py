@@ -20,6 +20,9 @@ from hotk.linop import space
 from ._names import direction_name, name_of
 
 
+_NEGATIVE = "Is it a log-likelihood? Give its negative. Or this is a maximum."
+
+
 class InverseRoot(NamedTuple):
     """The root of the inverse of a matrix.
 
@@ -98,7 +101,7 @@ def refuse_indefinite(
     what = "is singular" if singular else "is not positive definite"
     if not singular and plain[-1] <= rounding:
         what += " but negative"
-        hint = "Is it a log-likelihood? Give its negative. Or this is a maximum."
+        hint = _NEGATIVE
     raise NotPositiveDefiniteError(
         message(
             call,
@@ -145,6 +148,8 @@ def refuse_not_positive(
     smallest = float(numbers[worst])
     if smallest > 0:
         return
+    if directions is not None or like is not None:
+        hint = _NEGATIVE if np.all(numbers < 0) else hint
     direction, place = None, ""
     if directions is not None:
         row = directions[worst]

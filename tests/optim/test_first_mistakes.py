@@ -124,12 +124,36 @@ def test_explicit_axes_for_kfac(as_user):
         hotk.KFACOperator(lambda p, x: x @ p["w"].T, LOSS, POINT, x)
 
 
-@pytest.mark.parametrize("keyword", ["bounds", "constraints", "callback", "hess"])
-def test_keywords_of_scipy_name_its_problem(keyword):
-    with pytest.raises(TypeError, match=r"scipy_problem\(f, x0\)\.minimize"):
+@pytest.mark.parametrize(
+    ("keyword", "fix"),
+    [
+        ("bounds", r"scipy_problem\(f, x0\)\.minimize\(method, bounds="),
+        ("lower", r"scipy_problem\(f, x0\)\.minimize\(method, bounds="),
+        ("constraints", r"hotk\.interop\.ipopt_problem\(f, x0, constraints=g\)"),
+        ("callback", r"scipy_problem\(f, x0\)\.minimize\("),
+        ("jac", r"Leave it out: derivatives are computed"),
+        ("hess", r"Leave it out: derivatives are computed"),
+        ("method", r"`transform=`.*scipy_problem\(f, x0\)\.minimize\(method\)"),
+        ("options", r"`max_steps=`\. Options are keywords of their own"),
+        ("ftol", r"`rtol=`"),
+        ("fun", r"`f=`"),
+        ("y0", r"`x0=`"),
+        ("has_aux", r"lambda x: f\(x\)\[0\]"),
+        ("throw", r"`found\.converged`"),
+        ("adjoint", r"hotk\.rule\.minimum\(f, solver\)"),
+        ("implicit_diff", r"hotk\.rule\.minimum\(f, solver\)"),
+        ("linesearch", r"hotk\.optim\.scale_by_line_search"),
+        ("jit", r"Leave it out: the loop is compiled"),
+    ],
+)
+def test_keywords_of_other_minimizers_name_what_does_it(keyword, fix):
+    with pytest.raises(TypeError, match=fix):
         hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), **{keyword: None})
-    with pytest.raises(TypeError, match=r"`transform=`.*method of SciPy"):
-        hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), method="L-BFGS-B")
+
+
+def test_a_method_of_scipy_in_the_place_of_a_transformation():
+    with pytest.raises(TypeError, match=r"scipy_problem\(f, x0\)\.minimize\(method\)"):
+        hotk.optim.minimize(lambda x: x @ x, jnp.ones(2), "BFGS")
 
 
 def test_residuals_in_a_tuple_name_least_squares():
