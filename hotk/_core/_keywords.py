@@ -248,4 +248,4 @@ def _unknown(name: str, known: frozenset[str], keyword: str) -> TypeError:
 
 
 def _listed(known: frozenset[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(known))
+    return ", ".join(f"`{name}`" for name in sorted(known - {"self"}))

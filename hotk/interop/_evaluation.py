@@ -108,7 +108,9 @@ class AbstractProblem:
                         "as in `scipy.optimize.minimize(p.fun, p.x0, jac=p.jac)`.",
                     )
                 )
-        pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2 != self.n
+        pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2
+        if pair and self.n == 2:  # two sequences are then SciPy's pairs
+            pair = not isinstance(bounds[0], (tuple, list, np.ndarray, jax.Array))
         like = self._coordinates.tree(self._coordinates.start)
         same = lambda b: jax.tree.structure(b) == jax.tree.structure(like)
         if pair and all(map(same, bounds)):

@@ -1,12 +1,12 @@
 """`AbstractNumerics`: what is computed from a linear map, as methods of it."""
 
-from typing import Any, Literal, NoReturn, overload
+from typing import Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Array, Float, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, names_ours
+from hotk._core import RandomKey, RealNumber, Scalar, Vector, names_ours
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
@@ -18,7 +18,7 @@ from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook
 from ._solution import Solution
-from ._solve import cholesky, solve
+from ._solve import SolveMethod, cholesky, solve
 from ._vectors import space_of
 from .space import flattened
 
@@ -253,28 +253,82 @@ class AbstractNumerics(AbstractLinearMap):
 
     # ----- Krylov
 
-    # `Any`: the keywords of the functions, which check them
-    def solve(self, b: PyTree, **options: Any) -> Solution:
+    @names_ours
+    def solve(
+        self,
+        b: PyTree,
+        *,
+        batched: bool = False,
+        x0: PyTree = None,
+        preconditioner: AbstractLinearMap | None = None,
+        tol: RealNumber = 1e-5,
+        max_steps: int | Int[Array, ""] | None = None,
+        method: SolveMethod | None = None,
+    ) -> Solution:
         """Solve `A x = b` by conjugate gradients, minimal residuals or sparse factors.
+
+        See `hotk.linop.solve`.
 
         Args:
             b: The right-hand side: a vector of the space.
-            **options: The keywords of `hotk.linop.solve`: `batched`, `x0`,
-                `preconditioner`, `tol`, `max_steps`, `method`.
+            batched: Whether `b` has a leading axis, one right-hand side each.
+            x0: The start of the iteration; zero if left out.
+            preconditioner: An operator close to the inverse of `A`, positive definite.
+            tol: Stop when the residual is below `tol` times the norm of `b`.
+            max_steps: The most products; `10 n` if left out.
+            method: `"iterative"` or `"sparse"`; chosen if left out.
         """
-        return solve(self, b, **options)
+        return solve(
+            self,
+            b,
+            batched=batched,
+            x0=x0,
+            preconditioner=preconditioner,
+            tol=tol,
+            max_steps=max_steps,
+            method=method,
+        )
 
-    def eigh(self, k: int = 6, which: Which = "LA", **options: Any) -> Eigenpairs:
+    @names_ours
+    def eigh(
+        self,
+        k: int = 6,
+        which: Which = "LA",
+        *,
+        key: RandomKey | None = None,
+        tol: float | None = None,
+        v0: PyTree = None,
+        window: int | None = None,
+        max_basis: int | None = None,
+        max_restarts: int = 100,
+        progress: bool = False,
+    ) -> Eigenpairs:
         """Compute `k` extreme eigenvalues and their vectors by Lanczos iteration.
 
         Args:
             k: The number of eigenvalues.
             which: `"LA"`, the largest; `"SA"`, the smallest; `"LM"`, those of largest
                 magnitude; `"BE"`, from both ends.
-            **options: The keywords of `hotk.linop.eigh`: `key`, `tol`, `window`,
-                `max_restarts`, `progress`.
+            key: A random key for the start; a fixed one if left out.
+            tol: Stop when residuals are below `tol` times the largest eigenvalue found.
+            v0: The start, a vector of the space, in place of a random one.
+            window: The number of basis vectors that are multiplied before a restart.
+            max_basis: The most basis vectors to hold.
+            max_restarts: The most restarts.
+            progress: Whether to show a bar.
         """
-        return eigh(self, k, which, **options)
+        return eigh(
+            self,
+            k,
+            which,
+            key=key,
+            tol=tol,
+            v0=v0,
+            window=window,
+            max_basis=max_basis,
+            max_restarts=max_restarts,
+            progress=progress,
+        )
 
     @overload
     def cholesky(

@@ -132,7 +132,7 @@ def adahessian(
 
     Args:
         learning_rate: A number or a schedule; the paper uses 0.15 where Adam uses 1e-3.
-        b1: As for `scale_by_adahessian`, and so are all others.
+        b1: For the mean of gradients.
         b2: For the mean of squared diagonals.
         eps: Added to the denominator.
         power: The Hessian's power.

@@ -176,10 +176,10 @@ def cubic_newton(
 
     Args:
         learning_rate: A factor of the step, or a schedule.
-        weight: As for `scale_by_cubic_newton`.
-        accept: As for `scale_by_cubic_newton`.
-        max_rejections: As for `scale_by_cubic_newton`.
-        linear_solver: As for `scale_by_cubic_newton`.
+        weight: The first weight of the cubic term; measured if left out.
+        accept: The least ratio for a step.
+        max_rejections: After so many trials the step is zero.
+        linear_solver: `"auto"`, `"dense"` or `"sparse"`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:

@@ -384,7 +384,7 @@ def levenberg_marquardt(
 
     Args:
         learning_rate: A factor of the step, or a schedule.
-        damping: As for `scale_by_levenberg_marquardt`, and so are all others.
+        damping: Of the first damping, which adapts; without a unit.
         accept: The least ratio for a step.
         max_tol: The largest relative residual of a system.
         max_steps: The most products of one system.

@@ -171,11 +171,11 @@ def step_info(
     `minimize` after it compiles nothing.
 
     Args:
-        f: As for `minimize`.
-        x0: As for `minimize`.
-        transform: As for `minimize`.
-        args: As for `minimize`.
-        where: As for `minimize`.
+        f: Function `f(x, *args)` that returns one real number.
+        x0: The start: any pytree.
+        transform: Any `optax.GradientTransformation`; `trust_region()` if left out.
+        args: Further arguments of `f`.
+        where: Which leaves of `x0` change; see `hotk.Where`.
 
     Returns:
         An `Info`. `temporary_bytes` are the bytes of a step besides the point, the

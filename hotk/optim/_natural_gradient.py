@@ -252,7 +252,7 @@ def natural_gradient(
 
     Args:
         learning_rate: A number or a schedule.
-        damping: As for `scale_by_natural_gradient`, and so are all others.
+        damping: A number that is added to the diagonal of the Fisher matrix.
         tol: The relative residual of the system.
         max_steps: The most products.
         samples: Targets to draw for each example; the exact matrix if left out.

@@ -183,9 +183,9 @@ def newton(
     Args:
         learning_rate: A number or a schedule; if left out, a line search chooses the
             length of each step (`hotk.optim.scale_by_line_search`).
-        damping: As for `scale_by_newton`.
-        least: As for `scale_by_newton`.
-        linear_solver: As for `scale_by_newton`.
+        damping: A number that is added to the diagonal of the Hessian in any case.
+        least: The first shift of an indefinite Hessian over its largest diagonal entry.
+        linear_solver: `"auto"`, `"dense"` or `"sparse"`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:

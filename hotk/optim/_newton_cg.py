@@ -190,11 +190,12 @@ def newton_cg(
     Args:
         learning_rate: A number or a schedule; if left out, a line search chooses the
             length of each step (`hotk.optim.scale_by_line_search`).
-        damping: As for `scale_by_newton_cg`.
-        max_tol: As for `scale_by_newton_cg`.
-        max_steps: As for `scale_by_newton_cg`.
-        preconditioner: As for `scale_by_newton_cg`.
-        update_every: As for `scale_by_newton_cg`.
+        damping: A number that is added to the diagonal of the Hessian.
+        max_tol: The largest relative residual of the system.
+        max_steps: The most products of one step; 2 n at most if left out.
+        preconditioner: A function of the curvature and a random key, such as
+            `functools.partial(hotk.linop.nystrom, rank=50)`.
+        update_every: How many updates one operator that it returns serves.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:

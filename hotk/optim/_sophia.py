@@ -199,7 +199,7 @@ def sophia(
 
     Args:
         learning_rate: A number or a schedule.
-        b1: As for `scale_by_sophia`, and so are all that follow.
+        b1: For the mean of gradients.
         b2: For the mean of diagonals.
         gamma: The factor of the diagonal.
         eps: The least denominator.

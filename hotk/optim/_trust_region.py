@@ -275,7 +275,7 @@ def trust_region(
     Args:
         learning_rate: A factor of the step, or a schedule. With any other than 1 the
             step is not the one that was tried.
-        radius: As for `scale_by_trust_region`, and so are all others.
+        radius: The first radius; if left out, measured along the gradient.
         max_radius: The largest radius.
         accept: The least ratio for a step.
         max_tol: The largest relative residual of the subproblem.

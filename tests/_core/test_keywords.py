@@ -1,5 +1,7 @@
 """Keywords of SciPy and others: they get an error that names ours."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -158,3 +160,10 @@ def test_a_damped_system_is_that_of_a_sum():
     solution = (H + 2.0 * hotk.Identity()).solve(jnp.ones(3)).x
     wanted = 1 / (12 * jnp.arange(1.0, 4.0) ** 2 + 2)
     assert jnp.allclose(solution, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["solve", "eigh"])
+def test_methods_show_the_keywords_and_defaults_of_their_functions(name):
+    of = [getattr(hotk.linop.AbstractOperator, name), getattr(hotk.linop, name)]
+    method, function = ([*inspect.signature(f).parameters.values()][1:] for f in of)
+    assert [str(p) for p in method] == [str(p) for p in function]

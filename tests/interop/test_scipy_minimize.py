@@ -142,6 +142,9 @@ def test_bounds_as_trees_like_the_start():
     low, high = ({k: t[k] for k in start} for t in (low, high))
     found = scipy_residuals(r, start).solve(bounds=(low, high))
     close(found.tree["a"], np.array([1.0, 3.0]), rtol=1e-6)
+    problem = scipy_problem(lambda x: jnp.sum((x["a"] - 3) ** 2), {"a": jnp.zeros(2)})
+    found = problem.minimize("L-BFGS-B", bounds=({"a": -1.0}, {"a": 1.0}))
+    close(found.x, np.ones(2))
 
 
 @pytest.mark.parametrize("make", [scipy_problem, scipy_residuals])
