@@ -42,6 +42,8 @@ LIBRARIES = {
     "diffrax.md": ["diffrax"],
     "flax.md": ["flax"],
     "haiku.md": ["haiku"],
+    "laplace.md": ["laplax"],
+    "matfree.md": ["matfree"],
     "numpyro.md": ["numpyro"],
     "solvers.md": ["jaxopt"],
 }
