@@ -270,6 +270,11 @@ def residuals_of(
 
     Returns:
         From a point to all residuals as one vector.
+
+    Example:
+        >>> f = hotk.curvature.LeastSquares(lambda w: {"a": w - 1.0, "b": w[0]})
+        >>> hotk.curvature.residuals_of(f, jnp.zeros(2))(jnp.ones(2)).tolist()
+        [0.0, 0.0, 1.0]
     """
     found = _marked(f, x)
     return found.residuals if found is not None and found.mark.squares else None

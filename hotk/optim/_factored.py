@@ -12,6 +12,7 @@ References:
         Numerical Analysis, Lecture Notes in Mathematics 630, 105-116. Section 6.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,12 @@ from jaxtyping import Array, ArrayLike, Float
 from hotk._core import Gradient, Point, Scalar, Tangent, work
 from hotk.curvature import residuals_of
 from hotk.dense import columns
-from hotk.linop import space
+from hotk.linop import Identity, space
 from hotk.primitive import with_rules
 
-from ._globalized import Trial
-from ._local import Local
+from ._globalized import GlobalizedState, Trial, globalized_step
+from ._linear_solver import LinearSolver
+from ._local import Linearization, Local, Numbers
 
 
 # More parameters than that have no factor of their own.
@@ -187,6 +189,54 @@ def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
     if n > _FEW and costly:
         return None
     return FactoredSystem(residuals, local.x, scale)
+
+
+def adapted_damping(
+    accept: Array, damping: Scalar, ratio: Scalar, trial: Trial
+) -> Scalar:
+    """Return the damping after a trial: Algorithm 3.16 of Madsen et al. (2004)."""
+    del trial
+    taken = ratio > accept
+    cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
+    lighter = damping * jnp.maximum(cubic, 1 / 3)
+    tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
+    return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
+
+
+def factored_step(
+    local: Local,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    factored: FactoredSystem,
+) -> tuple[Any, GlobalizedState]:
+    """Make a step by a factor of the Jacobian."""
+    dtype = state.control.dtype
+    value, slope = local.value(), local.known[1] if local.known else local.gradient()
+    begun = state.control > 0
+    control = jax.lax.cond(
+        begun,
+        lambda: state.control,
+        lambda: factored.first_damping(numbers["damping"]).astype(dtype),
+    )
+    step, after = globalized_step(
+        local,
+        Linearization(value, slope, Identity()),
+        gradient,
+        control,
+        factored.proposal(gradient, numbers["max_acceleration"]),
+        functools.partial(adapted_damping, numbers["accept"]),
+        accept=numbers["accept"],
+        max_rejections=numbers["max_rejections"],
+        solver=LinearSolver.factored,
+    )
+    scale = factored.scale.astype(dtype)
+    return step, after._replace(
+        preconditioner=state.preconditioner,
+        scale=jnp.where(jnp.isfinite(scale), scale, 0),  # once more from what comes
+        cosine=factored.cosine.astype(dtype),
+        relative_step=factored.relative_step.astype(dtype),
+    )
 
 
 def _norms(jacobian: Float[Array, "m n"]) -> Float[Array, " n"]:

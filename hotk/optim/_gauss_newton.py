@@ -7,14 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike
+from jaxtyping import ArrayLike
 
 from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
-from ._factored import MOST_PARAMETERS, FactoredSystem, factored_system
+from ._factored import (
+    MOST_PARAMETERS,
+    adapted_damping,
+    factored_step,
+    factored_system,
+)
 from ._globalized import (
     GlobalizedState,
     Trial,
@@ -29,7 +34,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Linearization, Local, Numbers, relative_residual
+from ._local import Local, Numbers, relative_residual
 from ._preconditioner import (
     Known,
     Preconditioner,
@@ -242,7 +247,7 @@ def _levenberg_marquardt(
 ) -> tuple[Any, GlobalizedState]:
     factored = factored_system(local, state.scale)
     if factored is not None:
-        return _factored_step(local, gradient, state, numbers, factored)
+        return factored_step(local, gradient, state, numbers, factored)
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
     size = space.norm(gradient)
@@ -306,7 +311,7 @@ def _levenberg_marquardt(
         gradient,
         control,
         propose,
-        functools.partial(_adapted, numbers["accept"]),
+        functools.partial(adapted_damping, numbers["accept"]),
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=solver,
@@ -316,52 +321,6 @@ def _levenberg_marquardt(
         return step, after
     unknown = jnp.full((), jnp.inf, dtype)
     return step, after._replace(cosine=unknown, relative_step=unknown)
-
-
-def _adapted(accept: Array, damping: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-    """Return the damping after a trial: Algorithm 3.16 of Madsen et al. (2004)."""
-    del trial
-    taken = ratio > accept
-    cubic = 1 - (2 * jnp.where(taken, ratio, 1) - 1) ** 3
-    lighter = damping * jnp.maximum(cubic, 1 / 3)
-    tiny = jnp.asarray(jnp.finfo(damping.dtype).tiny, damping.dtype)
-    return jnp.maximum(jnp.where(taken, lighter, 4 * damping), tiny)
-
-
-def _factored_step(
-    local: Local,
-    gradient: Gradient,
-    state: GlobalizedState,
-    numbers: Numbers,
-    factored: FactoredSystem,
-) -> tuple[Any, GlobalizedState]:
-    """Make a step by a factor of the Jacobian."""
-    dtype = state.control.dtype
-    value, slope = local.value(), local.known[1] if local.known else local.gradient()
-    begun = state.control > 0
-    control = jax.lax.cond(
-        begun,
-        lambda: state.control,
-        lambda: factored.first_damping(numbers["damping"]).astype(dtype),
-    )
-    step, after = globalized_step(
-        local,
-        Linearization(value, slope, Identity()),
-        gradient,
-        control,
-        factored.proposal(gradient, numbers["max_acceleration"]),
-        functools.partial(_adapted, numbers["accept"]),
-        accept=numbers["accept"],
-        max_rejections=numbers["max_rejections"],
-        solver=LinearSolver.factored,
-    )
-    scale = factored.scale.astype(dtype)
-    return step, after._replace(
-        preconditioner=state.preconditioner,
-        scale=jnp.where(jnp.isfinite(scale), scale, 0),  # once more from what comes
-        cosine=factored.cosine.astype(dtype),
-        relative_step=factored.relative_step.astype(dtype),
-    )
 
 
 @of_steps
