@@ -123,7 +123,7 @@ def chunk(
         measured = _measured(after)
         if by_steps:  # else they would be compiled for nothing
             confirm = functools.partial(distance, of_vector, moved, y, gradient, mode)
-            near = None if not is_affordable(moved) else measured or confirm
+            near = confirm if is_affordable(moved) else None
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
             ends = jnp.zeros((), bool)
@@ -190,12 +190,12 @@ def _by_steps(
     same: Bool[Array, ""],
     limits: Limits,
     reason: Stop,
-    near: Distance | Callable[[], Distance] | None,
+    near: Callable[[], Distance] | None,
 ) -> tuple[Stop, Bool[Array, ""]]:
     """Return the reason to stop, given the length of a step that was taken.
 
-    A step may be short for many reasons, so the whole step of a model has to be as
-    short: the one that the transformation measured, or that of Newton's method.
+    A step may be short for many reasons, so the whole step of Newton's method has to
+    be as short.
     """
     step, reach = space.norm(space.minus(moved, s.x)), space.norm(moved)
     is_short = ~same & (step <= limits.xtol * (limits.xtol + reach))
@@ -203,7 +203,7 @@ def _by_steps(
     is_flat = jnp.abs(y - s.y) <= limits.rtol * jnp.abs(y)
     is_close = ~same & (step <= limits.rtol * reach) & is_flat
     if near is not None:
-        found = near if isinstance(near, Distance) else _if(is_short | is_close, near)
+        found = _if(is_short | is_close, near)
         is_short = is_short & found.is_within(limits.xtol)
         is_close = is_close & found.is_within(limits.rtol)
     reason = Stop.where(is_close, Stop.small_change, reason)

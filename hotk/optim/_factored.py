@@ -93,10 +93,10 @@ class FactoredSystem:
         r"""Return the first damping, at least so large that $\|D s\| \le \|D x\|$.
 
         Args:
-            damping: What is asked for, relative to the largest eigenvalue.
+            damping: What is asked for, relative to the largest eigenvalue. Zero stays.
         """
         reach = jnp.linalg.norm(self.unit * space.flattened(self.x))
-        reach = jnp.where(reach > 0, reach, jnp.inf)
+        reach = jnp.where((reach > 0) & (damping > 0), reach, jnp.inf)
         push = self.values * self.along
 
         def too_long(damping: Scalar) -> Any:
@@ -124,6 +124,8 @@ class FactoredSystem:
         rest = jnp.where(other, rest, 0)
         inside = self.vectors @ rest
         outside = rest - self.vectors.T @ inside  # of fewer rows than parameters
+        other = jnp.linalg.norm(outside) > eps**0.5 * jnp.linalg.norm(rest)
+        outside = jnp.where(other, outside, 0)
 
         def solved(b: Array, damping: Scalar) -> Array:
             return self.vectors.T @ ((self.vectors @ b) / (self.values**2 + damping))

@@ -1000,7 +1000,7 @@ _KFAC = [
     Flaw(
         "averages of factors stay as they were",
         KFAC_STEP,
-        "space.choose(space.is_finite(factors), factors, state.factors)",
+        "space.choose(given & space.is_finite(factors), factors, state.factors)",
         "state.factors",
         within("optim/test_kfac", "factors_are_averaged"),
     ),

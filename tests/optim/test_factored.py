@@ -76,6 +76,18 @@ def test_a_squared_error_of_a_model_has_residuals_too(mean):
     close(found.x["b"], np.asarray(same.x["b"]), rtol=1e-7)
 
 
+def test_residuals_are_found_in_a_program():
+    w, e = jnp.array([0.3, 0.5]), jnp.arange(6.0).reshape(3, 2)
+    whole = LeastSquares(lambda w: {"a": jnp.sin(w) - 1, "b": jnp.sum(w)})
+    of_each = LeastSquares(lambda w, e: e @ w - 1, e)
+    expected = np.array([np.sin(0.3) - 1, np.sin(0.5) - 1, 0.8])
+    for f in (whole, jax.jit(whole), lambda w: whole(w)):
+        close(hotk.curvature.residuals_of(f, w)(w), expected)
+    close(hotk.curvature.residuals_of(of_each, w)(w), np.asarray(e @ w - 1))
+    for other in (lambda w: 2 * whole(w), lambda w: jnp.sum(w**2)):
+        assert hotk.curvature.residuals_of(other, w) is None
+
+
 @pytest.mark.parametrize("examples", [False, True])
 def test_units_of_parameters_change_nothing(examples):
     known = REGRESSIONS["Hahn1"]

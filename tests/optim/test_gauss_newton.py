@@ -71,7 +71,7 @@ def test_a_step_is_that_of_the_gradient_that_is_given(scale):
     jacobian = np.asarray(jax.jacobian(model)(w))
     g = jacobian.T @ np.asarray(r(w))
     expected = -np.linalg.solve(jacobian.T @ jacobian, scale * g)
-    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_tol=1e-12)
+    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_acceleration=0.0)
     got, _ = transform.update(
         jnp.asarray(scale * g), transform.init(w), w, residual_fn=r
     )
@@ -173,7 +173,7 @@ def test_the_diagonal_from_drawn_targets_is_right_in_the_mean(reduction):
 
 
 def test_residuals_and_models_take_keywords_of_the_update():
-    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_tol=1e-12)
+    transform = hotk.optim.levenberg_marquardt(damping=0.0, max_acceleration=0.0)
     w = jnp.array([0.3, -0.2, 0.1])
     r = lambda w, X, y: jnp.sin(X @ w) - y
     g = jax.grad(lambda w: jnp.sum(r(w, X, Y) ** 2) / 2)(w)

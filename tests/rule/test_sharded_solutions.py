@@ -42,7 +42,8 @@ CODE = """
     def solution(kind, mean):
         name = kind.split("-")[0]
         part, rest = PART[name], residual(name)
-        start = lambda x, d: x if mean is not None else x + 0 * d
+        own = mean is None
+        start = lambda x, d: x + 0 * d if own else x
         mean = mean or (lambda a: a)
 
         def solve(x, t, d):
