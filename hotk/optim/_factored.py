@@ -29,14 +29,13 @@ from hotk.primitive import with_rules
 from ._globalized import GlobalizedState, Trial, globalized_step
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Numbers
+from ._samples import DIFFERENCE, PASSES, PRODUCTS
 
 
-# More parameters than that have no factor of their own.
-MOST_PARAMETERS = 300
+# The numbers of the largest Jacobian: 128 MiB in float64.
 _MOST_NUMBERS = 1 << 24
-# So few are always worth one: their systems are those that rounding ruins.
+# So few parameters are always worth a factor: rounding ruins their systems first.
 _FEW = 32
-_PRODUCTS = 100
 
 
 class FactoredSystem:
@@ -48,6 +47,7 @@ class FactoredSystem:
             relative decrease that the linear model promises. It has no units.
         relative_step: The largest entry of the step without damping, relative to that
             of the point.
+        slope: The gradient $D^{-1} J^T r$.
         largest: The largest eigenvalue of $D^{-1} J^T J D^{-1}$.
     """
 
@@ -77,17 +77,22 @@ class FactoredSystem:
             factor[:rows, :n], full_matrices=False
         )
         self.along = u.T @ factor[:rows, n]
+        self.slope = -self.vectors.T @ (self.values * self.along)
         eps = jnp.finfo(flat.dtype).eps
         self.largest = self.values[0] ** 2
         real = self.values > max(m, n) * eps * self.values[0]
         size = jnp.linalg.norm(self.r)
         inside = jnp.linalg.norm(jnp.where(real, self.along, 0))
-        self.cosine = jnp.where(size > 0, inside / jnp.where(size > 0, size, 1), 0)
+        # A Jacobian that is not finite tells nothing, and not that there is nothing.
+        told = jnp.all(jnp.isfinite(self.values)) & jnp.isfinite(size)
+        cosine = jnp.where(size > 0, inside / jnp.where(size > 0, size, 1), 0)
+        self.cosine = jnp.where(told, cosine, jnp.nan)
         full = jnp.where(real, self.along / jnp.where(real, self.values, 1), 0)
         s = jnp.abs(self.vectors.T @ full) * norms / self.unit
         at = jnp.abs(norms * flat)
         reach = at + eps**0.5 * jnp.linalg.norm(at)
-        self.relative_step = jnp.max(jnp.where(s > 0, s / reach, 0))
+        step = jnp.max(jnp.where(s > 0, s / reach, 0))
+        self.relative_step = jnp.where(told, step, jnp.nan)
 
     def first_damping(self, damping: Scalar) -> Scalar:
         r"""Return the first damping, at least so large that $\|D s\| \le \|D x\|$.
@@ -118,7 +123,7 @@ class FactoredSystem:
         dtype = self.r.dtype
         g = space.flattened(space.widened(gradient)).astype(dtype) / self.unit
         eps = jnp.finfo(dtype).eps
-        rest = g + self.vectors.T @ (self.values * self.along)
+        rest = g - self.slope
         # What is rounding would come back divided by the least singular value.
         other = jnp.linalg.norm(rest) > eps**0.5 * jnp.linalg.norm(g)
         rest = jnp.where(other, rest, 0)
@@ -156,12 +161,16 @@ class FactoredSystem:
         most: ArrayLike,
     ) -> Array:
         """Return the geodesic acceleration, zero if it is too long."""
-        h = 0.1  # as in `SampleSystem.accelerated`
+        h = DIFFERENCE
         beyond = space.flattened(self.x) + h * (s / self.unit)
         bend = 2 / h * ((self.of_flat(beyond) - self.r) / h - self.jacobian @ s)
         a = -0.5 * solved(self.jacobian.T @ bend, damping)
         short = 2 * jnp.linalg.norm(a) <= most * jnp.linalg.norm(s)
         return jnp.where(short, a, 0)
+
+    def gradient(self) -> Gradient:
+        """Return the gradient of half the sum of squares."""
+        return space.unflattened(self.unit * self.slope, space.widened(self.x))
 
     def _tree(self, s: Array, like: Gradient) -> Tangent:
         return space.unflattened(s / self.unit, space.widened(like))
@@ -187,7 +196,7 @@ def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
     if not (m > 0 and m * n <= _MOST_NUMBERS):
         return None
     # Of fewer residuals than parameters the systems are those of the samples.
-    costly = m < n or 2 * m * n**2 + n * own > _PRODUCTS * 3 * own
+    costly = m < n or 2 * m * n**2 + n * own > PRODUCTS * PASSES * own
     if n > _FEW and costly:
         return None
     return FactoredSystem(residuals, local.x, scale)
@@ -214,7 +223,6 @@ def factored_step(
 ) -> tuple[Any, GlobalizedState]:
     """Make a step by a factor of the Jacobian."""
     dtype = state.control.dtype
-    value, slope = local.value(), local.known[1] if local.known else local.gradient()
     begun = state.control > 0
     control = jax.lax.cond(
         begun,
@@ -223,7 +231,7 @@ def factored_step(
     )
     step, after = globalized_step(
         local,
-        Linearization(value, slope, Identity()),
+        Linearization(local.value(), factored.gradient(), Identity()),
         gradient,
         control,
         factored.proposal(gradient, numbers["max_acceleration"]),

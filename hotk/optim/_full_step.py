@@ -14,8 +14,8 @@ from hotk.mode import Nested
 from ._local import Local
 
 
-# A Hessian of more parameters is not formed to confirm that a point is a minimum.
-MOST_PARAMETERS = 300
+# Of so many parameters a whole matrix is cheap beside what it decides.
+_MOST_PARAMETERS = 300
 
 
 class Distance(NamedTuple):
@@ -62,17 +62,22 @@ def distance(
     unit = jnp.where(diagonal > 0, diagonal, 1)
     values, vectors = jnp.linalg.eigh(hessian / unit[:, None] / unit[None])
     real = jnp.abs(values) > len(at) * eps * jnp.max(jnp.abs(values))
-    along = jnp.where(real, vectors.T @ (g / unit), 0)
+    slopes, size = vectors.T @ (g / unit), jnp.linalg.norm(unit * at)
+    along = jnp.where(real, slopes, 0)
     whole = along / jnp.where(real, values, 1)
-    s, reach = jnp.abs(vectors @ whole), jnp.abs(unit * at)
-    reach = reach + eps**0.5 * jnp.linalg.norm(reach)
+    # Where f does not bend, its slope must be the rounding of f along the whole point.
+    least = eps ** (2 / 3) * jnp.abs(value)
+    ends = jnp.all(real | (slopes == 0) | (jnp.abs(slopes) * size <= least))
+    s, reach = jnp.abs(vectors @ whole), jnp.abs(unit * at) + eps**0.5 * size
     decrease = jnp.sum(jnp.abs(along * whole)) / 2
-    return Distance(
+    found = Distance(
         jnp.max(jnp.where(s > 0, s / reach, 0)),
         jnp.where(decrease > 0, decrease / jnp.abs(value), 0),
     )
+    told = ends & jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(slopes))
+    return Distance(*(jnp.where(told, a, jnp.inf) for a in found))
 
 
 def is_affordable(x: Point) -> bool:
-    """Whether the Hessian of these parameters is formed to confirm a minimum."""
-    return not space.has_shards(x) and space.dimension(x) <= MOST_PARAMETERS
+    """Whether a matrix of these parameters is formed to confirm or to fit."""
+    return not space.has_shards(x) and space.dimension(x) <= _MOST_PARAMETERS

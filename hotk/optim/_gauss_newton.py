@@ -14,12 +14,8 @@ from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
-from ._factored import (
-    MOST_PARAMETERS,
-    adapted_damping,
-    factored_step,
-    factored_system,
-)
+from ._factored import adapted_damping, factored_step, factored_system
+from ._full_step import is_affordable
 from ._globalized import (
     GlobalizedState,
     Trial,
@@ -216,11 +212,10 @@ def scale_by_levenberg_marquardt(
         solver = first_solver(linear_solver, LinearSolver.cg)
         state = initial_state(params, from_host(0.0), solver)
         state = state._replace(preconditioner=first_preconditioner(*split, params))
-        n = space.dimension(params)
-        if n > MOST_PARAMETERS or system != "auto" or linear_solver != "auto":
+        if not (is_affordable(params) and system == linear_solver == "auto"):
             return state
         none = jnp.full((), jnp.nan, state.control.dtype)
-        zeros = jnp.zeros(n, state.control.dtype)
+        zeros = jnp.zeros(space.dimension(params), state.control.dtype)
         return state._replace(scale=zeros, cosine=none, relative_step=none)
 
     return transformation(

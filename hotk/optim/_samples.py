@@ -35,12 +35,12 @@ System: TypeAlias = Literal["auto", "parameters", "samples"]
 
 # Products that conjugate gradients are taken to need where the count decides. The
 # ill-conditioned systems that Gauss-Newton is used for need hundreds.
-_PRODUCTS = 100
+PRODUCTS = 100
 # The step of the difference for the second derivative of the residuals, in lengths of
 # the step: that of Transtrum and Sethna, section 2.3.
-_DIFFERENCE = 0.1
+DIFFERENCE = 0.1
 # A product linearizes three passes: of the model, forward and back.
-_PASSES = 3
+PASSES = 3
 
 
 @final
@@ -150,7 +150,7 @@ class DampedSystem(NamedTuple):
         rows, A = self.system.rows, self.system.curvature
         if rows.residuals is None or rows.weights is None:
             return s
-        h = _DIFFERENCE
+        h = DIFFERENCE
         beyond = space.plus(A.point, space.narrowed(s, A.point), h)
         after = rows.residuals(space.narrowed(beyond, A.point))
         bend = 2 / h * ((after - rows.weights) / h - A.along(s))
@@ -297,4 +297,4 @@ def is_cheaper(local: Local, found: RowsProgram) -> bool:
         return False
     own = m**2 * n + m**3 // 3 + sum(work(p.jaxpr) for p in found.programs)
     program: ClosedJaxpr = jax.make_jaxpr(local.at)(local.x)
-    return own < _PRODUCTS * _PASSES * work(program.jaxpr)
+    return own < PRODUCTS * PASSES * work(program.jaxpr)

@@ -6,15 +6,18 @@ Against what NIST certified, dense least squares in NumPy, and minima known by h
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import hotk
 from hotk.curvature import GaussNewton, LeastSquares, SquaredError
 from hotk.optim import levenberg_marquardt, minimize
+from hotk.optim._full_step import distance
 from tests.helpers import close
 from tests.optim.nist import REGRESSIONS
 
 
+X = jnp.arange(1.0, 3.0)
 T = jnp.linspace(0.0, 3.0, 9)
 Y = 2.0 * jnp.exp(-0.7 * T) + jnp.sin(5 * T) / 20
 
@@ -177,6 +180,29 @@ def test_no_minimum_is_no_convergence():
     f = lambda x: jnp.sum(-jnp.log1p(x**2))
     transform = hotk.optim.trust_region()
     found = minimize(f, jnp.array([0.1]), transform, xtol=1e-3, tol=0.0, max_steps=200)
+    assert not found.converged
+
+
+def test_a_slope_that_does_not_bend_is_no_minimum():
+    f = lambda x: (x[0] - 1) ** 2 + 1e-3 * x[1]
+    start, transform = jnp.array([1.0, 5.0]), optax.sgd(0.1)
+    found = minimize(f, start, transform, xtol=1e-3, tol=0.0, max_steps=50)
+    assert not found.converged
+
+
+def test_a_hessian_that_is_not_finite_confirms_nothing():
+    kink = lambda x: (jnp.sum(jnp.log(x) * x**2), None)
+    mode = hotk.FORWARD_OVER_REVERSE
+    assert not jnp.isfinite(jax.hessian(lambda x: kink(x)[0])(0 * X)).all()
+    far = distance(kink, 0 * X, jnp.array(1.0), jnp.zeros(2), mode)
+    assert not far.is_within(1.0)
+    at_rest = distance(lambda x: (x @ x, None), 0 * X, 0 * X[0], 0 * X, mode)
+    assert at_rest.is_within(0.0)
+
+
+def test_a_jacobian_that_is_not_finite_is_no_convergence():
+    r = lambda p: jnp.stack([p[0] - 3, jnp.where(p[1] > 0, p[1], 0.0) ** 0.5])
+    found = minimize(LeastSquares(r), jnp.array([1.0, 0.0]), levenberg_marquardt())
     assert not found.converged
 
 
