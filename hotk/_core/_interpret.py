@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._axes import varying_as
+from ._axes import varying_along, varying_as
 from ._compat import (
     Atom,
     ClosedJaxpr,
@@ -276,6 +276,8 @@ def bound(
     primitive = equation.primitive
     chosen = equation.params if parameters is None else parameters
     inputs = varying_as([v.aval for v in equation.invars], inputs)
+    if primitive.name == "pvary":  # of constants that have become arguments, some do
+        return varying_along(inputs, chosen["axes"])
     outputs = primitive.bind(*inputs, **primitive.get_bind_params(chosen))
     return list(outputs) if primitive.multiple_results else [outputs]
 

@@ -30,7 +30,6 @@ from hotk._core import (
     inlined,
     inlined_equations,
     jaxpr_as_fun,
-    manual_axes,
     needed_for,
     run_jaxpr,
     run_replaced,
@@ -170,8 +169,7 @@ def with_rows(
             model is a `PerExample`, to the roots of the curvature of the loss.
         squares: Whether the value is half the sum of the squares of their weights.
     """
-    # The program of one device's residuals cannot be traced again inside `shard_map`.
-    if not isinstance(model, PerExample) and (manual_axes() or not squares):
+    if not (isinstance(model, PerExample) or squares):
         return value
     moving, rest = eqx.partition(x, eqx.is_inexact_array)
     leaves, tree = jax.tree.flatten(moving)

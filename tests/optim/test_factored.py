@@ -13,6 +13,7 @@ import hotk
 from hotk.curvature import GaussNewton, LeastSquares, SquaredError
 from hotk.optim import levenberg_marquardt, minimize
 from hotk.optim._full_step import distance
+from tests.devices import run_on_eight_devices
 from tests.helpers import close
 from tests.optim.nist import REGRESSIONS
 
@@ -211,3 +212,39 @@ def test_where_the_minimum_is_confirmed_a_short_step_ends():
     found = minimize(rosen, jnp.array([-1.2, 1.0]), xtol=1e-6, tol=0.0)
     assert found.converged
     close(found.x, np.ones(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_fit_of_rows_on_several_devices(examples):
+    """With examples it raised an error of JAX about what varies over devices."""
+    run_on_eight_devices(f"""
+        import jax, jax.numpy as jnp, numpy as np, scipy.optimize, hotk
+        from hotk.curvature import LeastSquares
+        from jax.sharding import AxisType, PartitionSpec as P
+
+        jax.config.update("jax_enable_x64", True)
+        mesh = jax.make_mesh((2,), ("a",), axis_types=(AxisType.Auto,))
+        t = np.linspace(0.0, 3.0, 24)
+        y = 2 * np.exp(-t) + np.sin(5 * t) / 50
+        curve = lambda t, a, b: a * np.exp(-b * t)
+        tight = dict(xtol=1e-14, ftol=1e-14)
+        known = scipy.optimize.curve_fit(curve, t, y, p0=[1, 0.3], **tight)[0]
+        r = lambda p, t, y: p[0] * jnp.exp(-p[1] * t) - y
+
+        def loss(p, t, y):
+            if {examples}:
+                return LeastSquares(lambda p, e: r(p, *e), (t, y))(p)
+            return LeastSquares(r)(p, t, y)
+
+        def fit(t, y):
+            whole = hotk.over_axis(loss, "a", "sum")
+            start, transform = jnp.array([1.0, 0.3]), hotk.optim.levenberg_marquardt()
+            args = {{"args": (t, y), "tol": 1e-10, "max_steps": 60}}
+            return hotk.optim.minimize(whole, start, transform, **args).x
+
+        for check in (True, False):
+            specs = {{"in_specs": (P("a"), P("a")), "out_specs": P()}}
+            over = jax.shard_map(fit, mesh=mesh, check_vma=check, **specs)
+            np.testing.assert_allclose(jax.jit(over)(t, y), known, rtol=1e-7)
+        print("fine")
+    """)
