@@ -5,6 +5,7 @@ from typing import final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, Scalar, message
@@ -66,14 +67,19 @@ class LeastSquares(eqx.Module):
                         "tree of all residuals.",
                     )
                 )
+            value = GaussNewton(self.residual_fn, _half_square)(x, *args)
             residual_fn = self.residual_fn
-            value = GaussNewton(residual_fn, _half_square)(x, *args)
-            flat = lambda r: Roots(r[0], jnp.concatenate(list(map(jnp.ravel, r))))
-            model = lambda x, *args: jax.tree.leaves(residual_fn(x, *args))
-            return with_rows(value, model, x, args, flat, squares=True)
+            return with_rows(value, residual_fn, x, args, _as_vector, squares=True)
         model = PerExample(self.residual_fn, self.examples)
         value = GaussNewton(model, _half_square)(x, *args)
         return with_rows(value, model, x, args, roots_of_squares, squares=True)
+
+
+def _as_vector(r: PyTree) -> Roots:
+    """Return all residuals as one vector, of the widest dtype."""
+    with jax.numpy_dtype_promotion("standard"):
+        flat = ravel_pytree(r)[0]
+    return Roots(flat, flat)
 
 
 def _half_square(r: PyTree) -> Scalar:

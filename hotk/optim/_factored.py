@@ -192,8 +192,11 @@ def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
     if residuals is None:
         return None
     program = jax.make_jaxpr(residuals)(local.x)
-    m, own = program.out_avals[0].shape[0], work(program.jaxpr)
-    if not (m > 0 and m * n <= _MOST_NUMBERS):
+    [r], own = program.out_avals, work(program.jaxpr)
+    m = r.shape[0]
+    real = jnp.issubdtype(r.dtype, jnp.floating)
+    narrow = jnp.finfo(r.dtype).bits < 32  # LAPACK has no factors of these
+    if narrow or not (real and 0 < m * n <= _MOST_NUMBERS):
         return None
     # Of fewer residuals than parameters the systems are those of the samples.
     costly = m < n or 2 * m * n**2 + n * own > PRODUCTS * PASSES * own

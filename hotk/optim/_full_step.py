@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool
 
@@ -79,5 +80,10 @@ def distance(
 
 
 def is_affordable(x: Point) -> bool:
-    """Whether a matrix of these parameters is formed to confirm or to fit."""
-    return not space.has_shards(x) and space.dimension(x) <= _MOST_PARAMETERS
+    """Whether a matrix of these parameters is formed to confirm or to fit.
+
+    Not of half precision, which LAPACK does not factorize.
+    """
+    narrow = any(jnp.finfo(leaf.dtype).bits < 32 for leaf in jax.tree.leaves(x))
+    few = space.dimension(x) <= _MOST_PARAMETERS
+    return few and not (narrow or space.has_shards(x))

@@ -141,6 +141,22 @@ def test_the_regressions_of_nist(name, k):
     assert known.digits(found.x) >= 4
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("of", ["parameters", "residuals"])
+def test_half_precision_is_fitted_by_products(dtype, of):
+    """LAPACK has no factors of it."""
+    narrow = lambda a: jax.tree.map(lambda leaf: leaf.astype(dtype), a)
+    wide = lambda a: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), a)
+    if of == "parameters":
+        f, start = LeastSquares(lambda p: residuals(wide(p))["all"]), narrow(P)
+    else:
+        f, start = LeastSquares(lambda p: narrow(residuals(p)["all"])), wide(P)
+    with jax.numpy_dtype_promotion("standard"):
+        for limits in ({}, {"xtol": 1e-2}):
+            found = minimize(f, start, levenberg_marquardt(), max_steps=30, **limits)
+            close(found.x["b"].astype(float), np.array(0.70), atol=0.05)
+
+
 def test_parameters_that_the_data_do_not_determine():
     """The Jacobian has half of the rank: all minima are as good."""
     r = lambda p: jnp.stack([p[0] + p[1] - 3, 2 * (p[0] + p[1]) - 5, 0 * p[2]])
