@@ -191,7 +191,8 @@ else:
         own = [n for n in here if not isinstance(globals()[n], types.ModuleType)]
         return sorted({*own, *_FOLDERS, *__all__})
 
-    if os.environ.get("HOTK_VERIFY"):  # it checks every program from the first on
+    # It checks every program from the first on.
+    if os.environ.get("HOTK_VERIFY", "0") not in ("", "0"):
         importlib.import_module("hotk.verify")
 
 
