@@ -59,6 +59,9 @@ def minimize(
     args: tuple[Any, ...] = (),
     progress: bool = False,
     where: Where = None,
+    state: optax.OptState | None = None,
+    callback: Callable[[Minimum], Any] | None = None,
+    callback_every: int = 1,
 ) -> Minimum:
     r"""Minimize a function by the updates of a transformation of optax.
 
@@ -93,6 +96,14 @@ def minimize(
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.
         where: Which leaves of `x0` to change; see `hotk.Where`.
+        state: A state of the transformation to go on from, as `Minimum.state` of a run
+            before: with its `x` as `x0` the steps are those that it would have made.
+            Steps and history are counted anew. If left out, `transform.init(x0)`.
+        callback: Called on the host with the `Minimum` so far, whose `reason` is
+            `Stop.most_steps`. If it returns true, or raises `StopIteration`, the run
+            ends there.
+        callback_every: After how many steps it is called, at most 64. Each time f and
+            its gradient are evaluated once more.
 
     Returns:
         A `Minimum`: the point, its value, and why it stopped. Where a value or a
@@ -102,9 +113,11 @@ def minimize(
     Raises:
         OutputError: If `f` returns anything but one real number.
         DtypeError: If a parameter is complex, or none of them is floating.
-        TypeError: If `transform` is not a transformation, `args` is not a tuple, or
-            both `tol` and `gtol` are given.
-        ValueError: If `max_steps` is negative.
+        StructureError: If `state` is not one of the transformation at `x0`.
+        TypeError: If `transform` is not a transformation, `args` is not a tuple,
+            both `tol` and `gtol` are given, or there is a callback inside of a
+            transformation.
+        ValueError: If `max_steps` is negative, or `callback_every` not from 1 to 64.
 
     Example:
         >>> f = lambda x, a: jnp.sum((x - a) ** 4)
@@ -114,6 +127,13 @@ def minimize(
         >>> found = find(jnp.zeros(2), 1.0)
         >>> bool(found.converged), bool(jnp.all(abs(found.x - 1) < 0.1))
         (True, True)
+
+        Ten steps, and then the others:
+
+        >>> first = hotk.optim.minimize(f, jnp.zeros(2), max_steps=10, args=(1.0,))
+        >>> rest = hotk.optim.minimize(f, first.x, args=(1.0,), state=first.state)
+        >>> int(first.steps), bool(rest.converged)
+        (10, True)
     """
     call = "minimize(f, x0, transform)"
     if tol is not None and gtol is not None:

@@ -24,8 +24,10 @@ OTHERS = {
 # Two where those others need more than their thousand steps.
 HARD = {"newton": {"Meyer"}, "cubic_newton": {"Osborne 1"}, "newton_cg": {"Meyer"}}
 # Where the rounding of the gradient is above 1e-10: parameters of 1e6, and residuals
-# that change by 1e5 with a parameter.
-FLOORS = {"Brown, badly scaled": 1e-9, "Meyer": 1e-3}
+# that change by 6e6 with a parameter. The gradient of the latter at its minimum is off
+# by up to 8.5e-4, beside one of fifty digits at the same point; with the exponential of
+# another processor by 1.1e-3.
+FLOORS = {"Brown, badly scaled": 1e-9, "Meyer": 2e-3}
 SOME = [
     *("Rosenbrock", "Beale", "Brown, badly scaled", "helical valley", "Gulf", "Box"),
     *("Wood", "Meyer", "Osborne 1", "Watson", "trigonometric", "Chebyquad"),
