@@ -83,6 +83,10 @@ _RANGES: Final = {
     "grow": _FACTOR,
     **dict.fromkeys(("learning_rate", "accept"), _FINITE),
     ("minimize", "max_steps"): _FROM_ZERO,
+    # a chunk of its steps is one program, of so many
+    ("minimize", "callback_every"): Range(
+        "an integer from 1 to 64", lambda n: 1 <= n <= 64, whole=True
+    ),
     ("can_differentiate", "order"): _COUNT,
     # a shift of the spectrum, in either direction
     ("cholesky", "damping"): _FINITE,

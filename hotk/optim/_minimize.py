@@ -1,45 +1,30 @@
 """`minimize`: the loop around a transformation, and `step_info`: what it takes."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.typing import DTypeLike
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import ArrayLike
 
 from hotk._core import (
     Point,
-    Selection,
     Where,
     bar,
-    describe,
     from_host,
-    in_trace,
-    message,
     names_ours,
-    nothing_inexact,
-    remark,
-    selection,
-    split_point,
 )
-from hotk.linop import space
 from hotk.prepared import Info
 from hotk.primitive import nondifferentiable
 
-from ._chunk import Iterate, Limits, chunk
-from ._flat import is_better_flat
-from ._kfac_step import KFACState
-from ._linear_solver import asks_for_sparse
-from ._minimum import Minimum
-from ._parameters import refuse_complex_parameters
+from ._chunk import Iterate
+from ._loop import Loop
+from ._minimum import Minimum, Stop
 from ._residuals import explained_for_residuals
-from ._step import BoundFormula, called, run, run_with_indices
-from ._trust_region import trust_region
-from ._whole import Transform
+from ._step import called
 
 
 _DERIVATIVE = "`hotk.rule.minimum(f, solver)` does, with this call as the solver"
@@ -140,41 +125,49 @@ def minimize(
         raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
     tol = gtol if tol is None else tol
     limits = tol, xtol, rtol
-    loop = _Loop.of(call, f, x0, transform, limits, max_steps, args, where)
+    loop = Loop.of(call, f, x0, transform, limits, max_steps, args, where, state)
     moving, state, limits, traced = loop.moving, loop.state, loop.limits, loop.traced
+    if traced and callback is not None:
+        raise TypeError(
+            f"`{call}`: `callback` is called on the host, which cannot be inside of a "
+            "transformation. Call `minimize` outside, or leave the callback out."
+        )
     values: list[float] = []
     with bar("minimize", max_steps, show=progress) as advance:
         while True:
+            if callback is not None:
+                next_call = min(max_steps, int(limits.steps) + callback_every)
+                limits = limits._replace(most=from_host(next_call))
             given, order = loop.arguments(moving, state, limits)
             with called(call), explained_for_residuals():
                 end: Iterate = loop.run(*given, **order)
             if traced:
                 end = nondifferentiable(call, end, _DERIVATIVE)
-            moving = end.x
-            state = end.state
-            if traced:
-                history = jnp.append(end.start, end.values[:max_steps])
-                break
+                return loop.found(end, jnp.append(end.start, end.values[:max_steps]))
+            moving, state = end.x, end.state
             limits = limits._replace(
                 steps=end.steps, still=end.still, curvature=end.curvature
             )
             count = int(end.taken)
             values += [] if values else [float(end.start)]
             values += np.asarray(end.values)[:count].tolist()
-            history = jax.device_put(np.array(values, loop.dtype))
             advance(count, f"f = {float(end.y):.6g}")
-            if bool(end.done) or int(end.steps) >= max_steps:
-                break
-    return Minimum(
-        eqx.combine(moving, loop.rest),
-        end.y,
-        end.size,
-        end.steps,
-        end.reason,
-        history,
-        end.curvature,
-        state,
-    )
+            ended = bool(end.done) or int(end.steps) >= max_steps
+            if ended or callback is not None:
+                history = jax.device_put(np.array(values, loop.dtype))
+                found = loop.found(end, history)
+                asks = callback is not None and _asks_to_stop(callback, found)
+                if asks and not ended:
+                    return dataclasses.replace(found, reason=Stop.asked)
+                if ended:
+                    return found
+
+
+def _asks_to_stop(callback: Callable[[Minimum], Any], found: Minimum) -> bool:
+    try:
+        return bool(callback(found))
+    except StopIteration:  # as those of SciPy do
+        return True
 
 
 def step_info(
@@ -215,7 +208,7 @@ def step_info(
         ('forward over reverse', True)
     """
     call = "step_info(f, x0, transform)"
-    loop = _Loop.of(call, f, x0, transform, (None, 0.0, 0.0), 1000, args, where)
+    loop = Loop.of(call, f, x0, transform, (None, 0.0, 0.0), 1000, args, where)
     if loop.traced:
         raise TypeError(
             f"`{call}`: a program is compiled for it, which cannot be inside of a "
@@ -224,128 +217,3 @@ def step_info(
     given, order = loop.arguments(loop.moving, loop.state, loop.limits)
     with called(call):
         return loop.run.prepare(*given, **order).info
-
-
-class _Loop(NamedTuple):
-    """The arguments of `minimize`, checked, and the program that they ask for.
-
-    Attributes:
-        f: The objective.
-        moving: The start: what changes of it.
-        rest: What does not.
-        args: Further arguments of the objective.
-        where: Which leaves change, `None` for all.
-        state: The first state of the transformation.
-        captured: What the transformation captured.
-        limits: When to stop.
-        order: The program of a chunk of steps.
-        run: What runs it.
-        dtype: That of the value.
-        traced: Whether there is a trace around it.
-    """
-
-    f: Callable[..., Any]
-    moving: Point
-    rest: PyTree
-    args: tuple[Any, ...]
-    where: Selection | None
-    state: optax.OptState
-    captured: tuple[Any, ...]
-    limits: Limits
-    order: BoundFormula
-    run: Any
-    dtype: DTypeLike
-    traced: bool
-
-    @staticmethod
-    def of(
-        call: str,
-        f: Callable[..., Any],
-        x0: Point,
-        transform: optax.GradientTransformation | None,
-        tolerances: tuple[ArrayLike | None, ArrayLike, ArrayLike],
-        max_steps: int,
-        args: tuple[Any, ...],
-        where: Where,
-    ) -> "_Loop":
-        """Check the arguments of `call`; the tolerances are `tol`, `xtol`, `rtol`."""
-        transform = trust_region() if transform is None else transform
-        if not hasattr(transform, "update"):
-            raise TypeError(
-                f"`{call}`: expected an optax transformation, got "
-                f"{describe(transform)}. Call the factory, as in "
-                "`hotk.optim.trust_region()`, or leave it out."
-                + (f" {remark('method')}" if isinstance(transform, str) else "")
-            )
-        if not isinstance(args, tuple):
-            raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
-        selected = selection(call, x0, where)
-        moving, rest = split_point(x0, selected)
-        if selected is not None and not jax.tree.leaves(moving):
-            raise nothing_inexact(call, x0, name="x0", selected=selected)
-        moving = jax.tree.map(jnp.asarray, moving)
-        dtype = space.scalar_dtype(moving)
-        refuse_complex_parameters(call, moving)
-        traced = in_trace()
-        split, captured = Transform.of(transform)
-        tol, xtol, rtol = tolerances
-        choices = {
-            "transform": split,
-            "length": max(max_steps, 1) if traced else 64,
-            "flat": is_better_flat(moving),
-            # of Python, so that a tolerance that is traced is used
-            "by_steps": not all(
-                isinstance(t, (int, float)) and t == 0 for t in (xtol, rtol)
-            ),
-            "by_gradient": tol is not None,
-        }
-        default = float(jnp.finfo(dtype).eps) ** 0.5
-        limits = Limits(
-            tol=from_host(default if tol is None else tol, dtype),
-            xtol=from_host(xtol, dtype),
-            rtol=from_host(rtol, dtype),
-            # a larger Python number is no integer of JAX without 64 bits
-            most=from_host(min(max_steps, 2**31 - 1)),
-            steps=from_host(0, int),
-            still=from_host(0, int),
-            curvature=from_host(np.inf, dtype),
-        )
-        state = transform.init(moving)
-        _refuse_kfac(call, state)
-        return _Loop(
-            f,
-            moving,
-            rest,
-            args,
-            None if selected is None else Selection(selected),
-            state,
-            captured,
-            limits,
-            BoundFormula(chunk, tuple(choices.items())),
-            run_with_indices if asks_for_sparse(state) else run,
-            dtype,
-            traced,
-        )
-
-    def arguments(
-        self, moving: Point, state: optax.OptState, limits: Limits
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what `run` is called with at a point."""
-        point = eqx.combine(moving, self.rest)
-        given = self.f, point, (state, limits, self.captured), *self.args
-        return given, {"order": self.order, "where": self.where}
-
-
-def _refuse_kfac(call: str, state: optax.OptState) -> None:
-    is_kfac = lambda node: isinstance(node, KFACState)
-    if any(map(is_kfac, jax.tree.leaves(state, is_leaf=is_kfac))):
-        raise TypeError(
-            message(
-                call,
-                "`kfac` needs the model, the loss and the inputs in each update.",
-                expected="a transformation that needs the objective alone",
-                got="`hotk.optim.kfac`",
-                fix="Write the loop: `transform.update(g, state, p, model_fn=model, "
-                "loss_fn=loss, inputs=(X,))`.",
-            )
-        )

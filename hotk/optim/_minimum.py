@@ -21,6 +21,7 @@ class Stop(Enumeration):
     small_step = "the step is below the tolerance"
     small_change = "step and value changed by less than the tolerance"
     stuck = "no step changed the point any more"
+    asked = "the callback asked for it"
 
 
 @final

@@ -310,3 +310,80 @@ def test_sharded_parameters_stay_where_they_are():
         lambda x: jnp.sum(x**4), x, hotk.optim.newton_cg(), tol=1e-3
     )
     assert found.x.sharding.is_equivalent_to(spec, 1)
+
+
+def test_a_run_goes_on_from_a_state():
+    """As one run of both lengths: the radius of a region, and momentum."""
+    for transform in (None, optax.sgd(1e-4, momentum=0.9)):
+        run = lambda x, n, t=transform, **more: hotk.optim.minimize(
+            rosenbrock, x, t, max_steps=n, **more
+        )
+        first = run(START, 7)
+        rest = run(first.x, 5, state=first.state)
+        whole = run(START, 12)
+        close(rest.x, np.asarray(whole.x), rtol=1e-12)
+        close(rest.history, np.asarray(whole.history[7:]), rtol=1e-12)
+        assert float(abs(run(first.x, 5).x - whole.x).max()) > 1e-12
+
+
+def test_a_state_of_another_transformation_is_refused(as_user):
+    newton = hotk.optim.newton()
+    state = hotk.optim.minimize(rosenbrock, START, newton, max_steps=1).state
+    with pytest.raises(hotk.StructureError, match="`state` is not one of this"):
+        hotk.optim.minimize(rosenbrock, START, state=state)
+    momentum = optax.sgd(0.1, momentum=0.9)
+    shorter = hotk.optim.minimize(rosenbrock, START[:2], momentum, max_steps=1)
+    with pytest.raises(hotk.StructureError, match="`state` is not one of this"):
+        hotk.optim.minimize(rosenbrock, START, momentum, state=shorter.state)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_callback_sees_each_point_and_stops(every):
+    seen = []
+
+    def callback(found):
+        seen.append((int(found.steps), found.value, np.asarray(found.x)))
+        assert int(found.state[0].rejections) >= 0
+        return len(seen) == 3
+
+    transform = hotk.optim.trust_region()
+    run = lambda **more: hotk.optim.minimize(rosenbrock, START, transform, **more)
+    run(callback=lambda found: None)  # compiles
+    with compiles() as count:
+        found = run(callback=callback, callback_every=every)
+    assert count() == 0
+    assert found.reason == hotk.optim.Stop.asked
+    assert not found.converged
+    assert [steps for steps, *_ in seen] == [every, 2 * every, 3 * every]
+    for steps, value, x in seen:
+        known = run(max_steps=steps)
+        close(x, np.asarray(known.x), rtol=1e-12)
+        close(value, scipy.optimize.rosen(x), rtol=1e-9)
+    close(found.x, seen[-1][2])
+    assert len(found.history) == 3 * every + 1
+
+
+def test_a_callback_that_does_not_ask_changes_nothing():
+    seen = []
+    without = hotk.optim.minimize(rosenbrock, START)
+    found = hotk.optim.minimize(rosenbrock, START, callback=seen.append)
+    assert len(seen) == int(found.steps) == int(without.steps)
+    assert found.converged
+    close(found.x, np.asarray(without.x), rtol=1e-12)
+    assert seen[-1].converged
+    assert not seen[0].converged
+
+
+def test_a_callback_stops_as_those_of_scipy(as_user):
+    def callback(found):
+        raise StopIteration
+
+    found = hotk.optim.minimize(rosenbrock, START, callback=callback)
+    assert found.reason == hotk.optim.Stop.asked
+    assert int(found.steps) == 1
+    with pytest.raises(TypeError, match="cannot be inside of a transformation"):
+        jax.jit(lambda x: hotk.optim.minimize(rosenbrock, x, callback=callback).x)(
+            START
+        )
+    with pytest.raises(ValueError, match="an integer from 1 to 64"):
+        hotk.optim.minimize(rosenbrock, START, callback=callback, callback_every=65)
