@@ -142,6 +142,9 @@ _VERSION = tuple(map(int, re.findall(r"\d+", _jaxlib_version)[:3]))
 # what was there before it. Later versions have neither its cost nor the option.
 _IS_OLD = _VERSION[:2] == (0, 10)
 _QUICK: Options = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
+# A program of a thousand operations on few numbers: half the time again. Large arrays
+# take twice as long in it.
+_LEAST: Options = (*_QUICK, ("xla_backend_optimization_level", 0))
 
 # What these versions fuse with a sum of a product of matrices reads beyond an operand
 # that is one number, and is wrong beyond 16384 rows (`hotk.testing.check_backend`). So
@@ -165,8 +168,12 @@ def compiler_options(quickly: bool) -> Options:
     return _RIGHT + _QUICK if quickly else _RIGHT
 
 
-def compiled(lowered: jax.stages.Lowered, *, quickly: bool) -> jax.stages.Compiled:
+def compiled(
+    lowered: jax.stages.Lowered, *, quickly: bool, is_little: bool
+) -> jax.stages.Compiled:
     """Compile a program with the options above.
+
+    With `is_little`, what is compiled quickly is not optimized beyond its fusions.
 
     The jitted function that it was lowered from runs what is compiled here. JAX has no
     public way to that: a nested `jax.jit` refuses options of the compiler, and what
@@ -175,7 +182,8 @@ def compiled(lowered: jax.stages.Lowered, *, quickly: bool) -> jax.stages.Compil
     computation: Any = getattr(lowered, "_lowering", None)
     options = getattr(computation, "_compiler_options_kvs", None)
     if isinstance(options, tuple) and jax.default_backend() == "cpu":
-        extra = _RIGHT + _QUICK if quickly else _RIGHT
+        quick = _LEAST if is_little else _QUICK
+        extra = _RIGHT + quick if quickly else _RIGHT
         computation._compiler_options_kvs = options + extra
     return lowered.compile()
 

@@ -21,6 +21,7 @@ from hotk._core import (
     order_name,
     trace_context,
     tracers_inside,
+    work,
 )
 from hotk.capture import Opaque, TracedProgram, aval_of
 from hotk.dense import Block, recorded_blocks
@@ -308,6 +309,7 @@ class Program:
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
             quickly = self.options.definition.iterates and size_of(self.types) <= SMALL
-            self.compiled = compiled(lowered, quickly=quickly)
+            is_little = quickly and work(traced.jaxpr.jaxpr) <= SMALL
+            self.compiled = compiled(lowered, quickly=quickly, is_little=is_little)
             self.seconds["compile"] = time.perf_counter() - start
             return True
