@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import Gradient, Point, Scalar
 from hotk.linop import space
 from hotk.mode import Nested
 
+from ._bounds import Bounds, bounds_of_loop
 from ._flat import Known, on_flat, stepping
 from ._full_step import Distance, distance, is_affordable
 from ._minimum import Stop
@@ -59,6 +60,8 @@ class Iterate(NamedTuple):
         start: The value before the first step of this chunk.
         values: The value after each step of this chunk.
         taken: Steps of this chunk.
+        multipliers: The gradient at active bounds, of a result.
+        active: Which these are, of a result.
     """
 
     x: Point
@@ -74,6 +77,8 @@ class Iterate(NamedTuple):
     start: Scalar
     values: Float[Array, " length"]
     taken: Int[Array, ""]
+    multipliers: Gradient | None = None
+    active: PyTree[Int[Array, "..."]] | None = None
 
 
 def chunk(
@@ -97,6 +102,10 @@ def chunk(
     as_vector = space.flattened if flat else lambda v: v
     of_vector = on_flat(f, x) if flat else f
     nothing = jnp.zeros((), dtype)
+    bounds = bounds_of_loop("minimize(f, x0, transform)", state, x, given=False)
+    if bounds is not None:
+        x = bounds.clipped(x)  # a start that was traced may be outside
+    box = None if bounds is None else Bounds(*map(as_vector, bounds))
 
     def stepped(s: Iterate) -> tuple[Point, optax.OptState]:
         params, gradient = as_tree(s.x), as_tree(s.gradient)
@@ -105,7 +114,8 @@ def chunk(
             more = {"value": s.y, "grad": gradient, "value_fn": value_fn}
         with stepping(Known(value_fn, params, s.y, gradient, flat)):
             updates, after = update(gradient, s.state, params, **more)
-        return as_vector(optax.apply_updates(params, updates)), after
+        y = as_vector(optax.apply_updates(params, updates))
+        return y if box is None else box.landed(y, s.x), after
 
     def step(s: Iterate) -> Iterate:
         # The start is evaluated by the same loop: the function stands in it once.
@@ -113,7 +123,9 @@ def chunk(
         moved, after = jax.lax.cond(begins, lambda s: (s.x, s.state), stepped, s)
         y, gradient, _ = mode.inner.gradient(of_vector, moved)
         y = jnp.asarray(y)
-        size = space.norm(gradient)
+        # what is zero at a minimum
+        slope = gradient if box is None else box.projected(moved, gradient)
+        size = space.norm(slope)
         finite = space.is_finite(moved, y, size)
         same = space.is_same(moved, s.x, dtype)
         still = jnp.where(same, s.still + 1, 0)
@@ -122,7 +134,9 @@ def chunk(
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
         measured = _measured(after)
         if by_steps:  # else they would be compiled for nothing
-            confirm = functools.partial(distance, of_vector, moved, y, gradient, mode)
+            point = of_vector, moved, y, slope, mode
+            held = None if box is None else _differ(slope, gradient)
+            confirm = functools.partial(distance, *point, held)
             near = confirm if is_affordable(moved) else None
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
@@ -180,7 +194,15 @@ def chunk(
     )
     end = jax.lax.while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
     # The gradient is not handed out: it would be one more tree of results a chunk.
-    return end._replace(x=as_tree(end.x), gradient=None)
+    at, slope = as_tree(end.x), as_tree(end.gradient)
+    if bounds is not None:
+        multipliers, active = bounds.multipliers(at, slope)
+        end = end._replace(multipliers=multipliers, active=active)
+    return end._replace(x=at, gradient=None)
+
+
+def _differ(u: Gradient, v: Gradient) -> Bool[Array, " n"]:
+    return space.flattened(u) != space.flattened(v)
 
 
 def _by_steps(

@@ -10,6 +10,9 @@ have in the range of J, and the step without any damping.
 References:
     [1] More (1978). The Levenberg-Marquardt algorithm: implementation and theory.
         Numerical Analysis, Lecture Notes in Mathematics 630, 105-116. Section 6.
+    [2] Kanzow, Yamashita and Fukushima (2004). Levenberg-Marquardt methods with strong
+        local convergence properties for solving nonlinear equations with convex
+        constraints. J. Comput. Appl. Math. 172(2), 375-397.
 """
 
 import functools
@@ -26,6 +29,7 @@ from hotk.dense import columns
 from hotk.linop import Identity, space
 from hotk.primitive import with_rules
 
+from ._bounds import Bounds
 from ._globalized import GlobalizedState, Trial, globalized_step
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Numbers
@@ -47,6 +51,8 @@ class FactoredSystem:
             relative decrease that the linear model promises. It has no units.
         relative_step: The largest entry of the step without damping, relative to that
             of the point.
+        held: Which parameters do not move, as they are at a bound that their gradient
+            pushes to: all of the above but the scale is without them.
         slope: The gradient $D^{-1} J^T r$.
         largest: The largest eigenvalue of $D^{-1} J^T J D^{-1}$.
     """
@@ -56,6 +62,7 @@ class FactoredSystem:
         residuals: Callable[[Point], Float[Array, " m"]],
         x: Point,
         scale: Float[Array, " n"],
+        bounds: Bounds | None = None,
     ) -> None:
         """Form the Jacobian and its factor."""
         self.x = x
@@ -67,16 +74,21 @@ class FactoredSystem:
         norms = _norms(jacobian)
         self.scale = jnp.maximum(scale, norms.astype(scale.dtype))
         self.unit = jnp.where(self.scale > 0, self.scale, 1).astype(jacobian.dtype)
+        self.limits, self.held = None, jnp.zeros(len(flat), bool)
+        if bounds is not None:
+            within = Bounds(*map(space.flattened, bounds))
+            gradient = jacobian.T @ self.r
+            self.held = within.projected(flat, gradient) != gradient
+            self.limits = Bounds(*(self.unit * (b - flat) for b in within))
+            jacobian = jnp.where(self.held[None], 0, jacobian)
         self.jacobian = jacobian / self.unit[None]
         m, n = jacobian.shape
         # Of a matrix with one column more the factor has Q^T r in its last one.
         beside = jnp.concatenate([self.jacobian, -self.r[:, None]], axis=1)
-        factor = jnp.linalg.qr(beside, mode="r")
-        rows = min(m, n)
-        u, self.values, self.vectors = jnp.linalg.svd(
-            factor[:rows, :n], full_matrices=False
-        )
-        self.along = u.T @ factor[:rows, n]
+        factor = jnp.linalg.qr(beside, mode="r")[: min(m, n)]
+        self.factor, self.target = factor[:, :n], factor[:, n]
+        u, self.values, self.vectors = jnp.linalg.svd(self.factor, full_matrices=False)
+        self.along = u.T @ self.target
         self.slope = -self.vectors.T @ (self.values * self.along)
         eps = jnp.finfo(flat.dtype).eps
         self.largest = self.values[0] ** 2
@@ -122,6 +134,7 @@ class FactoredSystem:
         """
         dtype = self.r.dtype
         g = space.flattened(space.widened(gradient)).astype(dtype) / self.unit
+        g = jnp.where(self.held, 0, g)
         eps = jnp.finfo(dtype).eps
         rest = g - self.slope
         # What is rounding would come back divided by the least singular value.
@@ -140,18 +153,73 @@ class FactoredSystem:
             weights = (self.values * self.along - inside) / (self.values**2 + damping)
             s = self.vectors.T @ weights - outside / damping
             image = self.values * weights
+            whole = s + self._acceleration(s, solved, damping, most)
+            rounds = jnp.ones((), int)
+            if self.limits is not None:
+                fits = jnp.all(
+                    (self.limits.lower <= whole) & (whole <= self.limits.upper)
+                )
+                whole, s, image, rounds = jax.lax.cond(
+                    fits,
+                    lambda: (whole, s, image, rounds),
+                    lambda: self._within(self.limits, g, rest, damping),
+                )
             square = jnp.sum(image**2)
             length = jnp.sum(s**2)
             return Trial(
-                self._tree(s + self._acceleration(s, solved, damping, most), gradient),
+                self._tree(whole, gradient),
                 jnp.sum(g * s) + square / 2,
                 jnp.zeros((), bool),
-                jnp.ones((), int),
+                rounds,
                 square / jnp.where(length > 0, length, 1),
                 damping,
             )
 
         return propose
+
+    def _within(
+        self, limits: Bounds, g: Array, rest: Array, damping: Scalar
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return a step within the bounds, twice, its image and the factorizations.
+
+        It begins with a step along the projected gradient, as short as the largest
+        curvature asks for. From there it goes to the minimum over what is inside, up to
+        the first bound, which is kept, and so on: the damped model only decreases, so
+        it does no less than the projected gradient does [2].
+        """
+        lower, upper = limits
+        n, root = len(g), jnp.sqrt(damping)
+        inside = lambda z: (lower < z) & (z < upper) & ~self.held
+
+        def on_face(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            z, count, _ = state
+            free = inside(z)
+            above = self.target - self.factor @ z
+            below = jnp.where(free, -root * z - rest / root, 0)
+            left = jnp.concatenate(
+                [
+                    jnp.where(free[None], self.factor, 0),
+                    jnp.diag(jnp.where(free, root, 1)),
+                ]
+            )
+            right = jnp.concatenate([above, below])[:, None]
+            r = jnp.linalg.qr(jnp.concatenate([left, right], axis=1), mode="r")[:n]
+            d = jax.scipy.linalg.solve_triangular(r[:, :n], r[:, n])
+            d = jnp.where(free, d, 0)
+            room = jnp.where(d < 0, lower - z, upper - z)
+            ways = jnp.where(d != 0, room / jnp.where(d != 0, d, 1), jnp.inf)
+            way = jnp.minimum(jnp.min(ways), 1)
+            moved = jnp.clip(z + way * d, lower, upper)
+            # the bound itself: not what rounding makes of it
+            moved = jnp.where(ways <= way, jnp.where(d < 0, lower, upper), moved)
+            return moved, count + 1, way >= 1
+
+        more = lambda s: ~s[2] & (s[1] <= n) & jnp.any(inside(s[0]))
+        begin = jnp.clip(-g / (self.largest + damping), lower, upper)
+        none = jnp.zeros((), int)
+        begin = jnp.where(self.held, 0, begin), none, jnp.zeros((), bool)
+        z, count, _ = jax.lax.while_loop(more, on_face, begin)
+        return z, z, self.factor @ z, jnp.maximum(count, 1)
 
     def _acceleration(
         self,
@@ -176,7 +244,9 @@ class FactoredSystem:
         return space.unflattened(s / self.unit, space.widened(like))
 
 
-def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
+def factored_system(
+    local: Local, scale: Array | None, bounds: Bounds | None = None
+) -> FactoredSystem | None:
     """Return the systems of a point, or `None` if a factor is not worth its work.
 
     Counted in multiplications: the Jacobian and its factor, against a hundred products.
@@ -184,6 +254,7 @@ def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
     Args:
         local: The objective at the point.
         scale: D of the last update, `None` where there were too many parameters.
+        bounds: The bounds, as the point is, if there are any.
     """
     n = space.dimension(local.x)
     if scale is None or scale.shape != (n,) or space.has_shards(local.x):
@@ -202,7 +273,7 @@ def factored_system(local: Local, scale: Array | None) -> FactoredSystem | None:
     costly = m < n or 2 * m * n**2 + n * own > PRODUCTS * PASSES * own
     if n > _FEW and costly:
         return None
-    return FactoredSystem(residuals, local.x, scale)
+    return FactoredSystem(residuals, local.x, scale, bounds)
 
 
 def adapted_damping(
@@ -223,6 +294,7 @@ def factored_step(
     state: GlobalizedState,
     numbers: Numbers,
     factored: FactoredSystem,
+    bounds: Bounds | None = None,
 ) -> tuple[Any, GlobalizedState]:
     """Make a step by a factor of the Jacobian."""
     dtype = state.control.dtype
@@ -235,17 +307,19 @@ def factored_step(
     step, after = globalized_step(
         local,
         Linearization(local.value(), factored.gradient(), Identity()),
-        gradient,
+        gradient if bounds is None else bounds.projected(local.x, gradient),
         control,
         factored.proposal(gradient, numbers["max_acceleration"]),
         functools.partial(adapted_damping, numbers["accept"]),
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=LinearSolver.factored,
+        bounds=bounds,
     )
     scale = factored.scale.astype(dtype)
     return step, after._replace(
         preconditioner=state.preconditioner,
+        bounds=state.bounds,
         scale=jnp.where(jnp.isfinite(scale), scale, 0),  # once more from what comes
         cosine=factored.cosine.astype(dtype),
         relative_step=factored.relative_step.astype(dtype),

@@ -41,6 +41,7 @@ def distance(
     value: Scalar,
     gradient: Gradient,
     mode: Nested,
+    held: Bool[Any, " n"] | None = None,
 ) -> Distance:
     """Form the Hessian at a point, in units in which its diagonal is one, and solve.
 
@@ -53,11 +54,16 @@ def distance(
         value: Its value there.
         gradient: Its gradient there.
         mode: How second derivatives are taken.
+        held: What does not move, as it is at a bound: it has no part in it.
     """
     at, g = space.flattened(x), space.flattened(gradient)
     of_flat = lambda v: f(space.unflattened(v, x))
     product = Local(of_flat, at, mode).linearized().hessian.mv
     [[hessian]] = columns(product, at, None)
+    if held is not None:
+        at, g = jnp.where(held, 0, at), jnp.where(held, 0, g)
+        one = jnp.eye(len(at), dtype=hessian.dtype)
+        hessian = jnp.where(held[:, None] | held[None], one, hessian)
     eps = jnp.finfo(hessian.dtype).eps
     diagonal = jnp.sqrt(jnp.abs(jnp.diagonal(hessian)))
     unit = jnp.where(diagonal > 0, diagonal, 1)

@@ -13,6 +13,7 @@ from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import GaussNewton, LeastSquares, PerExample
 from hotk.linop import Identity, Reason, cg, space
 
+from ._bounds import Limits, first_bounds
 from ._extra_args import restricted
 from ._factored import adapted_damping, factored_step, factored_system
 from ._full_step import is_affordable
@@ -40,6 +41,7 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
+from ._projected import projected_step
 from ._rate import scale_by_rate
 from ._samples import System, check_system_choice, sample_system
 from ._sparse_steps import damped_proposal
@@ -103,6 +105,7 @@ def scale_by_levenberg_marquardt(
     max_acceleration: ArrayLike = 0.75,
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    bounds: Limits | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda D^2)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -133,6 +136,11 @@ def scale_by_levenberg_marquardt(
     factor gives a second-order correction, the geodesic acceleration [3]: on networks
     for differential equations it halves the steps.
 
+    With bounds that a step by the factor of J would cross, it is found on the faces
+    that it meets, by factors of the columns that are left. Systems that are not solved
+    by the factor are then those of `trust_region`, with G for the Hessian: `control` is
+    their radius.
+
     Args:
         damping: Of the first $\lambda$, without a unit.
         accept: The least ratio for a step; zero in [1].
@@ -155,6 +163,9 @@ def scale_by_levenberg_marquardt(
             of the parameters, solved by iteration.
         update_every: How many updates one such operator serves; its inverse with the
             damping of each of them is the preconditioner.
+        bounds: A pair of lower and upper bounds: each a number, `None`, or a tree like
+            the parameters, as for `minimize`. `init` puts them into the state. Not
+            beside a sparse solver, systems of samples or a preconditioner.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
@@ -168,7 +179,8 @@ def scale_by_levenberg_marquardt(
         its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such solver or system.
+        ValueError: If there is no such solver or system, or it takes no bounds and
+            there are some.
         TypeError: If there is no function, or `params` is missing, in an update.
         StructureError: If with `system="samples"` the function of an update is not one
             of single examples.
@@ -204,6 +216,9 @@ def scale_by_levenberg_marquardt(
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     check_system_choice("levenberg_marquardt", system)
     split = preconditioning("levenberg_marquardt", preconditioner)
+    refused = "`linear_solver='sparse'`" if linear_solver == "sparse" else None
+    refused = "`system='samples'`" if system == "samples" else refused
+    refused = refused if preconditioner is None else "`preconditioner=`"
     if preconditioner is not None:
         only_for_iterations("levenberg_marquardt", system, linear_solver)
         system, linear_solver = "parameters", "cg"
@@ -211,7 +226,10 @@ def scale_by_levenberg_marquardt(
     def init(params: Any, numbers: Mapping[str, Any]) -> GlobalizedState:
         solver = first_solver(linear_solver, LinearSolver.cg)
         state = initial_state(params, from_host(0.0), solver)
-        state = state._replace(preconditioner=first_preconditioner(*split, params))
+        state = state._replace(
+            preconditioner=first_preconditioner(*split, params),
+            bounds=first_bounds("levenberg_marquardt", bounds, params, refused),
+        )
         if not (is_affordable(params) and system == linear_solver == "auto"):
             return state
         none = jnp.full((), jnp.nan, state.control.dtype)
@@ -240,9 +258,14 @@ def _levenberg_marquardt(
     system: System,
     preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
-    factored = factored_system(local, state.scale)
+    bounds = None if state.bounds is None else state.bounds.like(local.x)
+    factored = factored_system(local, state.scale, bounds)
     if factored is not None:
-        return factored_step(local, gradient, state, numbers, factored)
+        return factored_step(local, gradient, state, numbers, factored, bounds)
+    if bounds is not None:
+        near = local.linearized()
+        made = projected_step(local, near, gradient, state, numbers, bounds)
+        return made[0], _without_distance(made[1], state)
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
     size = space.norm(gradient)
@@ -311,11 +334,17 @@ def _levenberg_marquardt(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    after = after._replace(preconditioner=known.state, scale=state.scale)
+    return step, _without_distance(after._replace(preconditioner=known.state), state)
+
+
+def _without_distance(
+    after: GlobalizedState, state: GlobalizedState
+) -> GlobalizedState:
+    after = after._replace(scale=state.scale)
     if state.cosine is None:
-        return step, after
-    unknown = jnp.full((), jnp.inf, dtype)
-    return step, after._replace(cosine=unknown, relative_step=unknown)
+        return after
+    unknown = jnp.full((), jnp.inf, after.control.dtype)
+    return after._replace(cosine=unknown, relative_step=unknown)
 
 
 @of_steps
@@ -332,6 +361,7 @@ def levenberg_marquardt(
     max_acceleration: ArrayLike = 0.75,
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    bounds: Limits | None = None,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -348,6 +378,7 @@ def levenberg_marquardt(
         max_acceleration: The longest geodesic acceleration; zero for none.
         preconditioner: A function of the curvature and a random key.
         update_every: How many updates one operator that it returns serves.
+        bounds: A pair of lower and upper bounds.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -373,5 +404,6 @@ def levenberg_marquardt(
         max_acceleration=max_acceleration,
         preconditioner=preconditioner,
         update_every=update_every,
+        bounds=bounds,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

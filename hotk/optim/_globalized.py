@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from hotk._core import Gradient, Point, Scalar, Tangent, from_host
 from hotk.linop import AbstractOperator, space
 
+from ._bounds import Bounds
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome
 from ._preconditioner import PreconditionerState
@@ -59,6 +60,7 @@ class GlobalizedState(NamedTuple):
             and the range of their Jacobian, before the step. NaN before the first one,
             infinity where it is not known.
         relative_step: The largest entry of that step, relative to that of the point.
+        bounds: The bounds of the parameters, `None` without any.
     """
 
     control: Scalar
@@ -74,6 +76,7 @@ class GlobalizedState(NamedTuple):
     scale: Float[Array, " n"] | None = None
     cosine: Scalar | None = None
     relative_step: Scalar | None = None
+    bounds: Bounds | None = None
 
 
 class _Trials(NamedTuple):
@@ -106,6 +109,15 @@ def product_along(
     return unit, hessian.mv(space.narrowed(unit, hessian.like))
 
 
+def first_length(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
+    """Return the length of the step to the minimum of the model along the gradient."""
+    size = space.norm(gradient)
+    curvature = space.inner(*product_along(hessian, gradient))
+    length = size / jnp.where(curvature > 0, curvature, 1)
+    usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
+    return jnp.where(usual, length, 1).astype(size.dtype)
+
+
 def globalized_step(
     local: Local,
     near: Linearization,
@@ -117,6 +129,7 @@ def globalized_step(
     accept: ArrayLike,
     max_rejections: ArrayLike,
     solver: LinearSolver,
+    bounds: Bounds | None = None,
 ) -> tuple[Any, GlobalizedState]:
     r"""Try steps until the objective decreases as it should.
 
@@ -137,6 +150,7 @@ def globalized_step(
         accept: The smallest ratio of a step that is taken.
         max_rejections: After so many the step is zero.
         solver: How the trials solve their systems.
+        bounds: Bounds of the point, in which it is and the trials are.
 
     References:
         [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
@@ -149,10 +163,17 @@ def globalized_step(
     # f sums many terms, each with a rounding of its own: its noise is many roundings
     noise = jnp.finfo(dtype).eps ** (2 / 3) * jnp.abs(start)
 
+    def moved(step: Tangent) -> Point:
+        y = space.plus(local.x, space.narrowed(step, local.x))
+        return y if bounds is None else bounds.landed(y, local.x)
+
+    def size_at(x: Point, gradient: Gradient) -> Scalar:
+        return space.norm(gradient if bounds is None else bounds.projected(x, gradient))
+
     def attempt(s: _Trials) -> _Trials:
         trial = propose(s.control)
         step = space.narrowed(trial.step, gradient)
-        y = local.at(space.plus(local.x, space.narrowed(step, local.x))).astype(dtype)
+        y = local.at(moved(step)).astype(dtype)
         predicted, actual = -trial.model.astype(dtype), start - y
         # where both are rounding errors of f they agree
         ratio = (actual + rounding) / (predicted + rounding)
@@ -191,11 +212,11 @@ def globalized_step(
     end = jax.lax.while_loop(lambda s: worthwhile & more(s), attempt, begin)
 
     def decrease_by_slopes() -> Scalar:
-        y = space.plus(local.x, space.narrowed(end.step, local.x))
+        y = moved(end.step)
         after = Local(local.f, y, local.mode).gradient()
         slopes = [space.inner(g, end.step) for g in (near.gradient, after)]
         # without this, steps at the floor of the gradient's rounding never end
-        better = space.norm(after) < space.norm(near.gradient)
+        better = size_at(y, after) < size_at(local.x, near.gradient)
         return jnp.where(better, -sum(slopes) / 2, -jnp.inf).astype(dtype)
 
     # Once an update and not once a trial: under `vmap` both branches are computed.
@@ -217,4 +238,6 @@ def globalized_step(
         outcome=outcome,
     )
     step = space.choose(taken, end.step, space.zeros(end.step))
+    if bounds is not None:
+        step = bounds.shortened(step, local.x)
     return space.times(-1, step), state

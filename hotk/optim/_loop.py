@@ -28,6 +28,13 @@ from hotk._core import (
 )
 from hotk.linop import space
 
+from ._bounds import (
+    Bounds,
+    Limits as Sides,
+    bounds_like,
+    bounds_of_loop,
+    giving,
+)
 from ._chunk import Iterate, Limits, chunk
 from ._flat import is_better_flat
 from ._kfac_step import KFACState
@@ -80,6 +87,7 @@ class Loop(NamedTuple):
         max_steps: int,
         args: tuple[Any, ...],
         where: Where,
+        bounds: Sides | None,
         before: optax.OptState | None = None,
     ) -> "Loop":
         """Check the arguments of `call`; the tolerances are `tol`, `xtol`, `rtol`.
@@ -127,7 +135,10 @@ class Loop(NamedTuple):
             still=from_host(0, int),
             curvature=from_host(np.inf, dtype),
         )
-        state = transform.init(moving)
+        given = None if bounds is None else bounds_like(call, bounds, moving)
+        with giving(given):
+            state = transform.init(moving)
+        bounds_of_loop(call, state, moving, given is not None)
         _refuse_kfac(call, state)
         if before is not None:
             state = _resumed(call, before, state)
@@ -165,6 +176,8 @@ class Loop(NamedTuple):
             history,
             end.curvature,
             end.state,
+            end.multipliers,
+            end.active,
         )
 
 
@@ -186,7 +199,10 @@ def _resumed(call: str, before: optax.OptState, first: optax.OptState) -> Any:
                 "point of the same shapes, or leave it out.",
             )
         )
-    return before
+    # its bounds are those of this call
+    is_bounds = lambda node: isinstance(node, Bounds)
+    keep = lambda old, new: new if is_bounds(new) else old
+    return jax.tree.map(keep, before, first, is_leaf=is_bounds)
 
 
 def _refuse_kfac(call: str, state: optax.OptState) -> None:

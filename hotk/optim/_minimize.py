@@ -20,6 +20,7 @@ from hotk._core import (
 from hotk.prepared import Info
 from hotk.primitive import nondifferentiable
 
+from ._bounds import Limits as Sides
 from ._chunk import Iterate
 from ._loop import Loop
 from ._minimum import Minimum, Stop
@@ -43,6 +44,7 @@ def minimize(
     max_steps: int = 1000,
     args: tuple[Any, ...] = (),
     progress: bool = False,
+    bounds: Sides | None = None,
     where: Where = None,
     state: optax.OptState | None = None,
     callback: Callable[[Minimum], Any] | None = None,
@@ -80,10 +82,15 @@ def minimize(
         max_steps: The most updates.
         args: Further arguments of `f`; they may change value freely.
         progress: Whether to show a bar.
+        bounds: A pair of lower and upper bounds, within which all points stay: each a
+            number, `None`, or a tree like `x0`, or the head of one, with numbers,
+            `None` and arrays. Equal bounds fix a parameter. The transformation has to
+            be `trust_region`, as it is if left out, or `levenberg_marquardt`.
         where: Which leaves of `x0` to change; see `hotk.Where`.
         state: A state of the transformation to go on from, as `Minimum.state` of a run
             before: with its `x` as `x0` the steps are those that it would have made.
-            Steps and history are counted anew. If left out, `transform.init(x0)`.
+            Steps and history are counted anew, and bounds are those of this call. If
+            left out, `transform.init(x0)`.
         callback: Called on the host with the `Minimum` so far, whose `reason` is
             `Stop.most_steps`. If it returns true, or raises `StopIteration`, the run
             ends there.
@@ -91,18 +98,23 @@ def minimize(
             its gradient are evaluated once more.
 
     Returns:
-        A `Minimum`: the point, its value, and why it stopped. Where a value or a
+        A `Minimum`: the point, its value, and why it stopped. With bounds, the gradient
+        in the tests above is without what pushes out of one, the step that of the other
+        parameters, and `multipliers` and `active` tell the rest. Where a value or a
         gradient is not finite, it stops at the point before. Where ten updates in a row
         change nothing, it stops as well.
 
     Raises:
         OutputError: If `f` returns anything but one real number.
         DtypeError: If a parameter is complex, or none of them is floating.
-        StructureError: If `state` is not one of the transformation at `x0`.
-        TypeError: If `transform` is not a transformation, `args` is not a tuple,
-            both `tol` and `gtol` are given, or there is a callback inside of a
-            transformation.
-        ValueError: If `max_steps` is negative, or `callback_every` not from 1 to 64.
+        StructureError: If `state` is not one of the transformation at `x0`, or bounds
+            have another structure or shape.
+        TypeError: If `transform` is not a transformation, or takes no bounds and there
+            are some, `args` is not a tuple, both `tol` and `gtol` are given, or there
+            is a callback inside of a transformation.
+        ValueError: If `max_steps` is negative, or `callback_every` not from 1 to 64; if
+            a bound is NaN, a lower one above its upper one, or `x0` outside. If they
+            are traced, the start is clipped.
 
     Example:
         >>> f = lambda x, a: jnp.sum((x - a) ** 4)
@@ -125,7 +137,9 @@ def minimize(
         raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
     tol = gtol if tol is None else tol
     limits = tol, xtol, rtol
-    loop = Loop.of(call, f, x0, transform, limits, max_steps, args, where, state)
+    loop = Loop.of(
+        call, f, x0, transform, limits, max_steps, args, where, bounds, state
+    )
     moving, state, limits, traced = loop.moving, loop.state, loop.limits, loop.traced
     if traced and callback is not None:
         raise TypeError(
@@ -176,6 +190,7 @@ def step_info(
     transform: optax.GradientTransformation | None = None,
     *,
     args: tuple[Any, ...] = (),
+    bounds: Sides | None = None,
     where: Where = None,
 ) -> Info:
     """Tell what a step of `minimize` takes, before one is made.
@@ -188,6 +203,7 @@ def step_info(
         x0: The start: any pytree.
         transform: Any `optax.GradientTransformation`; `trust_region()` if left out.
         args: Further arguments of `f`.
+        bounds: Bounds, as for `minimize`.
         where: Which leaves of `x0` change; see `hotk.Where`.
 
     Returns:
@@ -208,7 +224,8 @@ def step_info(
         ('forward over reverse', True)
     """
     call = "step_info(f, x0, transform)"
-    loop = Loop.of(call, f, x0, transform, (None, 0.0, 0.0), 1000, args, where)
+    none = None, 0.0, 0.0
+    loop = Loop.of(call, f, x0, transform, none, 1000, args, where, bounds)
     if loop.traced:
         raise TypeError(
             f"`{call}`: a program is compiled for it, which cannot be inside of a "

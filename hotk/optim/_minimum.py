@@ -6,9 +6,9 @@ from typing import final
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import AbstractReport, Enumeration, Point
+from hotk._core import AbstractReport, Enumeration, Gradient, Point
 
 
 class Stop(Enumeration):
@@ -31,7 +31,8 @@ class Minimum(AbstractReport):
     Attributes:
         x: The point, with the structure and dtypes of the start.
         value: f there.
-        gradient_norm: The Euclidean norm of the gradient there.
+        gradient_norm: The Euclidean norm of the gradient there; with bounds of what
+            does not push out of one.
         steps: How many updates were made.
         reason: Why it stopped, a member of `hotk.optim.Stop`.
         history: f at the start and after each step: `steps + 1` numbers; within a
@@ -39,6 +40,11 @@ class Minimum(AbstractReport):
         smallest_curvature: The smallest of the fields `curvature` in the states of the
             transformation along the way; infinity if it has none.
         state: The last state of the transformation.
+        multipliers: With bounds the gradient where one is active, zero elsewhere: not
+            negative at a lower bound and not positive at an upper one, once converged.
+            A tree like `x`, `None` where that does not move; `None` without bounds.
+        active: Which bound that is, as SciPy's `active_mask`: -1 at the lower one, 1 at
+            the upper one, 0 within.
     """
 
     x: Point
@@ -49,6 +55,8 @@ class Minimum(AbstractReport):
     history: Float[Array, " k"]
     smallest_curvature: Float[Array, ""]
     state: optax.OptState
+    multipliers: Gradient | None = None
+    active: PyTree[Int[Array, "..."]] | None = None
 
     @property
     def converged(self) -> Bool[Array, ""]:

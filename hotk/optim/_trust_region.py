@@ -12,13 +12,14 @@ from jaxtyping import ArrayLike
 from hotk._core import Gradient, Scalar, Where
 from hotk.linop import AbstractOperator, space
 
+from ._bounds import Limits, first_bounds
 from ._extra_args import restricted
 from ._globalized import (
     GlobalizedState,
     Trial,
+    first_length,
     globalized_step,
     initial_state,
-    product_along,
 )
 from ._linear_solver import (
     DenseOrSparse,
@@ -36,16 +37,13 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
+from ._projected import FAR, projected_step
 from ._rate import scale_by_rate
 from ._secular import Region
 from ._sparse_steps import proposal
 from ._step import of_steps, those_given, transformation
 from ._subproblem import eigenmodel, in_region
 from ._truncated import length_along, truncated
-
-
-# How long the first step may be, in lengths of the point, or in ones.
-_FAR = 100.0
 
 
 @of_steps
@@ -61,6 +59,7 @@ def scale_by_trust_region(
     max_rejections: ArrayLike = 20,
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    bounds: Limits | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model in a region where it is trusted.
 
@@ -80,6 +79,9 @@ def scale_by_trust_region(
     an ellipsoid that is long where the curvature is small, and $\Delta$ is measured in
     it. The first radius is that of a step along -M g. It shrinks to a quarter of itself
     [1] (Algorithm 4.1), as the length of a step inside is not known.
+
+    With bounds the step is Newton's in a region and within them [5]: conjugate
+    gradients along the projected gradient, then on the faces that they meet.
 
     Args:
         radius: The first $\Delta$; if left out, the length of the step to the minimum
@@ -101,6 +103,9 @@ def scale_by_trust_region(
             may be indefinite `hotk.linop.LeafBlocks.of(A)` serves, whose eigenvalues
             count by their sizes. Otherwise steps are rejected.
         update_every: How many updates one such operator serves.
+        bounds: A pair of lower and upper bounds: each a number, `None`, or a tree like
+            the parameters, as for `minimize`. `init` puts them into the state. Not
+            beside the exact subproblem or a preconditioner.
 
     Returns:
         A transformation from the gradient to -s. Its update takes `value_fn=`. Its
@@ -109,7 +114,8 @@ def scale_by_trust_region(
 
     Raises:
         ValueError: If there is no such subproblem or solver, if `update_every` is not
-            positive, or if a preconditioner is beside the exact subproblem.
+            positive, or if a preconditioner is beside the exact subproblem, or bounds
+            are beside one of them.
         TypeError: If `value_fn` or `params` is missing in an update, or the
             preconditioner is no function.
 
@@ -129,6 +135,8 @@ def scale_by_trust_region(
         [3] Conn, Gould and Toint (2000). Trust-Region Methods. SIAM.
         [4] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
             descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
+        [5] Lin and More (1999). Newton's method for large bound-constrained
+            optimization problems. SIAM J. Optim. 9(4), 1100-1127.
     """
     if subproblem not in ("steihaug", "exact"):
         raise ValueError(
@@ -140,6 +148,8 @@ def scale_by_trust_region(
     split = preconditioning("trust_region", preconditioner)
     if preconditioner is not None:
         only_for_iterations("trust_region", subproblem)
+    refused = "`subproblem='exact'`" if exact else None
+    refused = refused if preconditioner is None else "`preconditioner=`"
     numbers = {
         "radius": 0.0 if radius is None else radius,
         "max_radius": max_radius,
@@ -157,7 +167,10 @@ def scale_by_trust_region(
             first_solver(linear_solver, LinearSolver.dense)
             if exact
             else LinearSolver.cg,
-        )._replace(preconditioner=first_preconditioner(*split, params)),
+        )._replace(
+            preconditioner=first_preconditioner(*split, params),
+            bounds=first_bounds("trust_region", bounds, params, refused),
+        ),
         _trust_region,
         numbers,
         preconditioner=split,
@@ -177,6 +190,9 @@ def _trust_region(
     dtype = space.scalar_dtype(gradient)
     largest = numbers["max_radius"].astype(dtype)
     near = local.linearized()
+    if state.bounds is not None:
+        bounds = state.bounds.like(local.x)
+        return projected_step(local, near, gradient, state, numbers, bounds)
     known = preconditioner_at(
         "trust_region", preconditioning, numbers, state.preconditioner, near.hessian
     )
@@ -193,7 +209,7 @@ def _trust_region(
         return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
 
     # a nearly singular Hessian would have the first step leave the objective's domain
-    far = _FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)
+    far = FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)
     widest = jnp.minimum(largest, far) if M is None else largest
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
@@ -214,7 +230,7 @@ def _trust_region(
             truncated, near.hessian, M, gradient, limits, widest
         )
     if solver is not LinearSolver.cg:
-        along = lambda: jnp.minimum(_along(near.hessian, gradient), widest)
+        along = lambda: jnp.minimum(first_length(near.hessian, gradient), widest)
         radius = jax.lax.cond(begun, lambda: radius, along)
     step, after = globalized_step(
         local,
@@ -228,15 +244,6 @@ def _trust_region(
         solver=solver,
     )
     return step, after._replace(preconditioner=known.state)
-
-
-def _along(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
-    """Return the length of the step to the minimum of the model along the gradient."""
-    size = space.norm(gradient)
-    curvature = space.inner(*product_along(hessian, gradient))
-    length = size / jnp.where(curvature > 0, curvature, 1)
-    usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
-    return jnp.where(usual, length, 1).astype(size.dtype)
 
 
 def _in_eigenvectors(
@@ -268,6 +275,7 @@ def trust_region(
     max_rejections: ArrayLike = 20,
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    bounds: Limits | None = None,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
@@ -286,6 +294,7 @@ def trust_region(
         preconditioner: A function of the curvature and a random key; see
             `scale_by_trust_region` for the region that it makes.
         update_every: How many updates one such operator serves.
+        bounds: A pair of lower and upper bounds.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -309,5 +318,6 @@ def trust_region(
         max_rejections=max_rejections,
         preconditioner=preconditioner,
         update_every=update_every,
+        bounds=bounds,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
