@@ -73,25 +73,27 @@ def test_a_first_call_compiles_so_many_programs(counts, call, programs):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Count the programs that are compiled quickly."""
+    """Tell of each program that is compiled quickly whether it is a little one."""
     seen = []
 
-    def compiled(lowered, *, quickly):
-        seen.extend([lowered] * quickly)
-        return _core.compiled(lowered, quickly=quickly)
+    def compiled(lowered, *, quickly, is_little):
+        seen.extend([is_little] * quickly)
+        return _core.compiled(lowered, quickly=quickly, is_little=is_little)
 
     monkeypatch.setattr(_program, "compiled", compiled)
     return seen
 
 
-@pytest.mark.parametrize(("n", "programs"), [(3, 1), (1 << 17, 0)])
+@pytest.mark.parametrize(
+    ("n", "programs"), [(3, [True]), (1 << 14, [False]), (1 << 17, [])]
+)
 def test_small_loops_of_optimizers_alone_are_compiled_quickly(quick, n, programs):
     hotk.clear_cache()
     f, x = lambda x: jnp.sum(jnp.cosh(x)) + n, jnp.ones(n)
     hotk.hvp(f, x, x)
     assert not quick
     found = hotk.optim.minimize(f, x, hotk.optim.newton_cg(1.0), max_steps=8)
-    assert len(quick) == programs
+    assert quick == programs
     np.testing.assert_allclose(found.x, np.zeros(n), atol=1e-6)
 
 
@@ -99,7 +101,7 @@ def test_what_is_compiled_with_options_is_what_a_call_runs():
     run = jax.jit(lambda x: jnp.sin(x) + 3)
     x = jnp.linspace(0.0, 1.0, 7)
     with compiles() as count:
-        compiled = _core.compiled(run.lower(x), quickly=True)
+        compiled = _core.compiled(run.lower(x), quickly=True, is_little=True)
         result = run(x)
     assert count() == 1
     np.testing.assert_allclose(result, np.sin(np.asarray(x)) + 3, rtol=1e-6)

@@ -32,6 +32,7 @@ NOT_COUNTS = (-1, 0, 2.5, jnp.nan, "a", True, np.float32(2.5), np.int64(0))
 BAD = {
     "count": NOT_COUNTS,
     "from zero": (-1, 2.5, jnp.nan, "a"),
+    "to 64": (0, 65, 2.5, jnp.nan, "a"),
     "positive": (-1.0, 0, jnp.nan, "a", 1j, np.float32(-1), jnp.asarray(-1.0)),
     "not negative": (-1.0, -1, jnp.nan, "a", 1j, np.float32(-1), jnp.asarray(-1.0)),
     "share": (-0.1, 1.0, 2.0, jnp.nan, "a"),
@@ -62,13 +63,15 @@ KINDS = {
     "accept": "finite",
     "key": "key",
     ("minimize", "max_steps"): "from zero",
+    ("minimize", "callback_every"): "to 64",
     ("can_differentiate", "order"): "count",
     ("cholesky", "damping"): "finite",
     ("inverse", "damping"): "finite",
 }
 # Numbers of another kind, with checks and tests of their own: positions of arguments,
-# orders of derivatives, bytes, and seeds, of which any integer is one.
+# orders of derivatives, bytes, states, and seeds, of which any integer is one.
 OTHERS = {
+    "state",
     "argnums",
     "shared",
     "order",
