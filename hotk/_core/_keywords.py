@@ -34,7 +34,8 @@ _OURS: Final = {
     "key": ("seed",),
     **dict.fromkeys(("rng", "random_state", "rng_key", "prng_key"), ("key", "seed")),
     "M": ("preconditioner",),
-    **dict.fromkeys(("guess", "y0", "init_params"), ("x0",)),
+    **dict.fromkeys(("guess", "y0", "init_params"), ("x0", "p0")),
+    **dict.fromkeys(("x0", "params"), ("p0",)),
     **dict.fromkeys(("fun", "fn", "func"), ("f",)),
     "ncv": ("max_basis",),
     "largest": ("which",),
@@ -133,7 +134,17 @@ _MINIMIZE: Final = {
     "linesearch": "It is a transformation: put `hotk.optim.scale_by_line_search()` at "
     "the end of an `optax.chain`. `hotk.optim.newton_cg()` has one.",
 }
+_LEFT_OUT: Final = "Leave out what is missing: `keep = np.isfinite(y)`."
+_FIT: Final = {
+    "jac": "Leave it out: the derivatives are those of the model.",
+    "method": "Leave it out: it is Levenberg's and Marquardt's, with any loss.",
+    "weights": "Give the standard deviations, `sigma=1 / weights`.",
+    "args": "Let the model capture them, or put them into `x`, which may be any tree.",
+    "full_output": "Leave it out: all there is stands in the result.",
+    **dict.fromkeys(("nan_policy", "check_finite"), _LEFT_OUT),
+}
 _ELSEWHERE: Final = {
+    **{("fit", name): fix for name, fix in _FIT.items()},
     **{("minimize", name): fix for name, fix in _MINIMIZE.items()},
     **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
     "axis_name": _OVER_AXIS,

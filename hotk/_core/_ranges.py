@@ -77,6 +77,7 @@ _RANGES: Final = {
     **dict.fromkeys(_SIZES.split(), _NOT_NEGATIVE),
     **dict.fromkeys(("max_restarts", "max_rejections"), _FROM_ZERO),
     **dict.fromkeys(("radius", "max_radius", "weight", "clip", "scale"), _POSITIVE),
+    "f_scale": _POSITIVE,
     **dict.fromkeys(("b1", "b2", "decay"), _SHARE),
     **dict.fromkeys(("shrink", "level"), _INSIDE),
     **dict.fromkeys(("factors_fraction", "model_fraction"), _FRACTION),

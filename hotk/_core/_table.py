@@ -43,6 +43,10 @@ class AbstractReport(eqx.Module):
     def _rows(self) -> list[tuple[str, ...]]:
         """Return the rows below the header."""
 
+    def _first_lines(self) -> list[str]:
+        """Return what must be said first, above the table."""
+        return []
+
     def _lines(self) -> list[str]:
         """Return what else there is to say, below the table."""
         return []
@@ -60,13 +64,18 @@ class AbstractReport(eqx.Module):
     def __str__(self) -> str:
         """Write one line a row."""
         try:
-            return "\n".join([text_table(self._head(), self._rows()), *self._lines()])
+            table = text_table(self._head(), self._rows())
+            return "\n".join([*self._first_lines(), table, *self._lines()])
         except Exception:  # inside of a transformation there are no numbers yet
             return eqx.tree_pformat(self)
 
     def _repr_html_(self) -> str:
         try:
-            lines = [f"<p>{html.escape(line)}</p>" for line in self._lines()]
-            return "".join([html_table(self._head(), self._rows()), *lines])
+            above, below = (
+                [f"<p>{html.escape(line)}</p>" for line in lines]
+                for lines in (self._first_lines(), self._lines())
+            )
+            table = html_table(self._head(), self._rows())
+            return "".join([*above, table, *below])
         except Exception:  # inside of a transformation there are no numbers yet
             return f"<pre>{html.escape(eqx.tree_pformat(self))}</pre>"

@@ -1,5 +1,7 @@
-"""Uncertainty of estimates: Laplace's approximation, sandwich, profiles, influence."""
+"""Regressions; uncertainty of estimates: Laplace, sandwich, profiles, influence."""
 
+from ._fit import fit as fit
+from ._fitted import Fit as Fit
 from ._influence import (
     LeaveOneOut as LeaveOneOut,
     influence as influence,

@@ -71,6 +71,59 @@ def _traced(a: Inexact[Array, "n n"]) -> InverseRoot:
     return InverseRoot(inverse.T, -2 * jnp.sum(jnp.log(jnp.diagonal(factor))))
 
 
+def inverse_root_of_rows(
+    call: str, rows: Float[Any, "m n"], dtype: Any, like: Vector, hint: str
+) -> InverseRoot:
+    """Return a root of the inverse of $J^T J$ by the factor of J alone.
+
+    The product would have the square of its condition number. The columns are scaled
+    first: the units of parameters must not decide whether there is a covariance.
+
+    Args:
+        call: The call, for messages.
+        rows: J, of NumPy, or traced: then there is no error, and NaN instead.
+        dtype: What J was computed in, whose rounding it has.
+        like: A vector of the space, for the names of entries.
+        hint: What to do if J has not full rank.
+
+    Raises:
+        NotPositiveDefiniteError: If it has not, by more than rounding.
+    """
+    numpy: Any = jnp if isinstance(rows, Tracer) else np
+    norms = numpy.linalg.norm(rows, axis=0)
+    scale = numpy.where(norms > 0, norms, 1)
+    factor = numpy.linalg.qr(rows / scale[None], mode="r")
+    _, values, vectors = numpy.linalg.svd(factor)
+    # A derivative is off by a few roundings, so a column of length one by as many.
+    limit = 10 * rows.shape[1] * float(jnp.finfo(dtype).eps)
+    regular = values[-1] > limit * values[0]
+    if numpy is jnp:
+        factor = jnp.where(regular, factor, jnp.nan)
+    elif not regular:
+        raise _singular_rows(call, rows, vectors[-1] / scale, like, hint)
+    root = numpy.triu(numpy.linalg.inv(factor)) / scale[:, None]
+    diagonal = numpy.abs(numpy.diagonal(factor))
+    log_determinant = -2 * numpy.sum(numpy.log(diagonal) + numpy.log(scale))
+    return InverseRoot(root, log_determinant)
+
+
+def _singular_rows(
+    call: str, rows: Any, direction: np.ndarray, like: Vector, hint: str
+) -> NotPositiveDefiniteError:
+    direction = direction / np.linalg.norm(direction)
+    return NotPositiveDefiniteError(
+        message(
+            call,
+            "the Jacobian does not have full rank, so there is no covariance.",
+            expected="an effect of each combination of parameters, beyond rounding",
+            got=f"none along {direction_name(like, direction)}",
+            fix=hint,
+        ),
+        float(np.linalg.norm(rows @ direction)) ** 2,
+        space.unflattened(jnp.asarray(direction), like),
+    )
+
+
 def refuse_indefinite(
     call: str, a: np.ndarray, dtype: Any, like: Vector, hint: str
 ) -> None:

@@ -46,19 +46,7 @@ class Interval(AbstractReport):
         return ("", "estimate", "std. error", *limits)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        trees = (self.value, self.standard_errors, self.lower, self.upper)
-        columns = [[np.asarray(a) for a in jax.tree.leaves(tree)] for tree in trees]
-        rows: list[tuple[str, ...]] = []
-        for name, *leaf in zip(leaf_names(self.value), *columns, strict=True):
-            shape, size = leaf[0].shape, leaf[0].size
-            if size > _MOST_ENTRIES:
-                rows.append(_row_of_many(name, leaf))
-                continue
-            numbers = zip(*(a.reshape(-1) for a in leaf), strict=True)
-            for place, entry in enumerate(numbers):
-                shown = (f"{float(a):.5g}" for a in entry)
-                rows.append((entry_name(name, shape, place), *shown))
-        return rows[:_MOST_ROWS]
+        return rows_of(self.value, self.standard_errors, self.lower, self.upper)
 
     def _lines(self) -> list[str]:
         sizes = [np.size(a) for a in jax.tree.leaves(self.value)]
@@ -67,14 +55,29 @@ class Interval(AbstractReport):
         return [*more, f"{100 * self.level:.4g} % intervals, {self.method}"]
 
 
+def rows_of(*trees: PyTree) -> list[tuple[str, ...]]:
+    """Return a row for each entry of trees of one structure: its name, its numbers."""
+    columns = [[np.asarray(a) for a in jax.tree.leaves(tree)] for tree in trees]
+    rows: list[tuple[str, ...]] = []
+    for name, *leaf in zip(leaf_names(trees[0]), *columns, strict=True):
+        shape, size = leaf[0].shape, leaf[0].size
+        if size > _MOST_ENTRIES:
+            rows.append(_row_of_many(name, leaf))
+            continue
+        numbers = zip(*(a.reshape(-1) for a in leaf), strict=True)
+        for place, entry in enumerate(numbers):
+            shown = (f"{float(a):.5g}" for a in entry)
+            rows.append((entry_name(name, shape, place), *shown))
+    return rows[:_MOST_ROWS]
+
+
 def _row_of_many(name: str, leaf: list[np.ndarray]) -> tuple[str, ...]:
     """Show a large leaf by the ranges of its numbers."""
     texts = [f"{np.min(a):.3g} to {np.max(a):.3g}" for a in leaf[:2]]
     return (
         f"{name} {describe(jax.ShapeDtypeStruct(leaf[0].shape, leaf[0].dtype))}",
         *texts,
-        "",
-        "",
+        *[""] * (len(leaf) - 2),
     )
 
 

@@ -55,6 +55,7 @@ KINDS = {
     **dict.fromkeys(SIZES.split(), "not negative"),
     **dict.fromkeys(("max_restarts", "max_rejections"), "from zero"),
     **dict.fromkeys(("radius", "max_radius", "weight", "clip", "scale"), "positive"),
+    "f_scale": "positive",
     **dict.fromkeys(("b1", "b2", "decay"), "share"),
     **dict.fromkeys(("shrink", "level"), "inside"),
     **dict.fromkeys(("factors_fraction", "model_fraction"), "fraction"),
@@ -69,7 +70,7 @@ KINDS = {
     ("inverse", "damping"): "finite",
 }
 # Numbers of another kind, with checks and tests of their own: positions of arguments,
-# orders of derivatives, bytes, states, and seeds, of which any integer is one.
+# orders of derivatives, bytes, data, states, and seeds, of which any integer is one.
 OTHERS = {
     "state",
     "argnums",
@@ -81,6 +82,8 @@ OTHERS = {
     "coefficients",
     "shape",
     "mask",
+    "sigma",
+    "y",
 }
 
 optimizer = lambda name, *args: functools.partial(getattr(hotk.optim, name), *args)
@@ -126,6 +129,9 @@ CALLS = {
     ),
     "influence": functools.partial(
         hotk.statistics.influence, lambda x, r: (r @ x) ** 2, X, ROWS
+    ),
+    "fit": functools.partial(
+        hotk.statistics.fit, lambda p, x: p * x, X, np.arange(3.0), 1.0
     ),
     "profile_intervals": functools.partial(
         hotk.statistics.profile_intervals, F, jnp.zeros(3)

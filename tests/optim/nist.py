@@ -42,6 +42,9 @@ class Regression(NamedTuple):
         certified: The parameters.
         standard_errors: Those of the parameters.
         sum_of_squares: Of the residuals.
+        model: From the parameters and `x` to what `y` is.
+        x: The predictors.
+        y: The response.
     """
 
     name: str
@@ -51,6 +54,9 @@ class Regression(NamedTuple):
     certified: Float[np.ndarray, " n"]
     standard_errors: Float[np.ndarray, " n"]
     sum_of_squares: float
+    model: Callable[..., Float[Array, " m"]]
+    x: Float[np.ndarray, "... m"]
+    y: Float[np.ndarray, " m"]
 
     def digits(self, b: ArrayLike) -> float:
         """Return how many digits are right; terms of a sum may change places."""
@@ -87,6 +93,9 @@ def _regression(name: str, given: dict) -> Regression:
         np.array(given["certified"]),
         np.array(given["standard_errors"]),
         given["residual_sum_of_squares"],
+        model,
+        x,
+        y,
     )
 
 

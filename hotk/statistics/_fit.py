@@ -1,0 +1,301 @@
+"""`fit`: a regression in one call."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_flatten_with_path
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from hotk._core import (
+    DtypeError,
+    Function,
+    NotStationaryWarning,
+    Point,
+    RealNumber,
+    StructureError,
+    Tracer,
+    Where,
+    describe,
+    from_host,
+    in_trace,
+    leaf_name,
+    map_free,
+    message,
+    names_ours,
+    nothing_inexact,
+    selection,
+    split_point,
+)
+from hotk.curvature import LeastSquares
+from hotk.optim import Minimum, levenberg_marquardt, minimize
+
+from ._at_solution import fitted
+from ._fitted import Fit
+from ._parameters import refuse_complex
+from ._regression import CALL, LOSSES, Loss, Regression
+
+
+@names_ours
+def fit(
+    model: Function,
+    x: PyTree,
+    y: ArrayLike,
+    p0: Point,
+    *,
+    sigma: ArrayLike | None = None,
+    absolute_sigma: bool = False,
+    loss: Loss = "linear",
+    f_scale: RealNumber = 1.0,
+    max_steps: int = 1000,
+    where: Where = None,
+) -> Fit:
+    r"""Fit a model to data: estimates, standard errors, intervals, bands.
+
+    Minimizes $\frac12 \sum_i C^2 \rho(r_i^2 / C^2)$ with the residuals $r_i = (f(p,
+    x)_i - y_i) / \sigma_i$ by `hotk.optim.levenberg_marquardt`. The losses $\rho$ and
+    their scale C are those of `scipy.optimize.least_squares`; for `"linear"` it is half
+    the sum of squares.
+
+    The covariance of the estimate is $s^2 (J^T J)^{-1}$ with the Jacobian J of the
+    residuals, by its QR factorization: $J^T J$ is never formed. For m data and n
+    parameters $s^2 = \sum_i r_i^2 / (m - n)$, or 1 with `absolute_sigma=True`, both as
+    in `scipy.optimize.curve_fit`. For a robust loss with $\psi(u)$, the derivative of
+    $\rho(u^2) / 2$ at $u = r / C$, it is Huber's [1] (7.6.9), with means and the
+    variance over the data:
+    $$s^2 = C^2 K^2 \frac{\sum_i \psi(u_i)^2 / (m - n)}{\overline{\psi'}^2}, \qquad
+    K = 1 + \frac nm \frac{\mathrm{var}\,\psi'}{\overline{\psi'}^2}.$$
+
+    Args:
+        model: `model(p, x)`, which returns an array like `y`, for all of `x` at once.
+        x: What the model takes besides the parameters: an array, or any tree.
+        y: The data: an array of any shape, of finite real numbers.
+        p0: The start: any pytree. Its floating leaves are fitted; numbers of Python may
+            be integers.
+        sigma: The standard deviations of `y`: a number, an array like `y`, or the
+            covariance matrix of the flat `y`. Only their ratios matter, unless
+            `absolute_sigma` is true.
+        absolute_sigma: Whether `sigma` are the standard deviations themselves, so that
+            the residuals do not change the covariance.
+        loss: `"linear"`, `"soft_l1"`, `"huber"`, `"cauchy"` or `"arctan"`.
+        f_scale: C, the residual where a robust loss begins to differ from a square, in
+            units of `sigma`.
+        max_steps: The most steps.
+        where: Which leaves of `p0` to fit; see `hotk.Where`. The others stay.
+
+    Returns:
+        A `hotk.statistics.Fit`, which shows as a table. Inside of a transformation such
+        as `eqx.filter_vmap`, no data are refused, and a covariance that does not exist
+        is NaN. A `hotk.NotStationaryWarning` is issued if it did not converge.
+
+    Raises:
+        NotPositiveDefiniteError: If the data do not determine all parameters. The
+            message and `direction` of the error give the combination.
+        StructureError: If the model does not return an array like `y`, or `sigma` has
+            another shape.
+        DtypeError: If a parameter or `y` is complex, an array of `p0` has integers, or
+            nothing in it can be fitted.
+        ValueError: If `x` has NaN, or `y` what is not finite, or the model at `p0`; if
+            `sigma` is not positive; if there are too few data; if there is no such
+            loss, or `absolute_sigma` is given for a robust one.
+
+    Example:
+        >>> x = jnp.linspace(0.0, 3.0, 20)
+        >>> y = 2.5 * jnp.exp(-1.3 * x) + 0.1 * jnp.sin(20 * x)
+        >>> model = lambda p, x: p["a"] * jnp.exp(-p["b"] * x)
+        >>> found = hotk.statistics.fit(model, x, y, {"a": 1.0, "b": 1.0})
+        >>> print(f"{found.x['b']:.2f} +- {found.standard_errors['b']:.2f}")
+        1.30 +- 0.01
+        >>> band = found.band(jnp.array([1.0, 2.0]), kind="prediction")
+        >>> print(np.round(band.lower, 1))
+        [0.6 0.1]
+
+    References:
+        [1] Huber (1981). Robust Statistics. Wiley. Section 7.6.
+    """
+    regression = _regression(model, x, y, sigma, loss, f_scale, absolute_sigma)
+    p0 = _start(p0, where)
+    selected = selection(CALL, p0, where)
+    moving = split_point(p0, selected)[0]
+    if not jax.tree.leaves(moving):
+        raise nothing_inexact(CALL, p0, name="p0", selected=selected)
+    refuse_complex(CALL, moving)
+    m = regression.y.size
+    n = sum(np.size(leaf) for leaf in jax.tree.leaves(moving))
+    _refuse_few(m, n, absolute_sigma)
+    objective, method = LeastSquares(regression.roots), levenberg_marquardt()
+    found = minimize(objective, p0, method, max_steps=max_steps, where=where)
+    if not in_trace():
+        _refuse_start(regression, p0, found)
+    result = fitted(regression, found, selected, absolute_sigma)
+    if not in_trace() and not bool(found.converged):
+        text = f"`{CALL}`: the fit did not converge: {found.reason}. Its standard "
+        text += "errors mean little. Start nearer, or give a larger `max_steps`."
+        warnings.warn(text, NotStationaryWarning, stacklevel=3)
+    return result
+
+
+def _regression(
+    model: Function,
+    x: PyTree,
+    y: ArrayLike,
+    sigma: ArrayLike | None,
+    loss: Loss,
+    f_scale: RealNumber,
+    absolute_sigma: bool,
+) -> Regression:
+    """Check the data."""
+    if not callable(model):
+        raise TypeError(f"`{CALL}`: `model` is {describe(model)}, not a function.")
+    if loss not in LOSSES:
+        raise ValueError(f"`{CALL}`: loss {loss!r} is not one of {list(LOSSES)}.")
+    if absolute_sigma and loss != "linear":
+        raise ValueError(
+            f"`{CALL}`: with `loss={loss!r}` the errors have another distribution than "
+            "the normal one, and their scale is estimated: leave `absolute_sigma` out."
+        )
+    if isinstance(x, (list, tuple)) and all(
+        isinstance(a, (int, float)) for a in jax.tree.leaves(x)
+    ):
+        x = np.asarray(x)
+    x = jax.tree.map(_as_array, x)
+    y = _as_real("y", y)
+    for path, leaf in tree_flatten_with_path(x)[0]:
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            _refuse_entries(leaf_name("x", path), leaf, np.isnan, "no NaN")
+    _refuse_entries("y", y, lambda a: ~np.isfinite(a), "finite numbers")
+    if sigma is not None:
+        sigma = _scale(sigma, y)
+    return Regression(model, x, y, sigma, from_host(f_scale, y.dtype), LOSSES[loss])
+
+
+def _as_array(leaf: Any) -> Any:
+    # Copied: who fits in a loop may fill the same array of NumPy again.
+    if isinstance(leaf, jax.Array) or not hasattr(leaf, "__array__"):
+        return leaf
+    return from_host(np.asarray(leaf))
+
+
+def _as_real(name: str, a: ArrayLike) -> Float[Array, "..."]:
+    array: Any = a if isinstance(a, jax.Array) else from_host(np.asarray(a))
+    if jnp.iscomplexobj(array):
+        raise DtypeError(
+            f"`{CALL}`: `{name}` is complex. Fit real and imaginary parts: "
+            "`jnp.stack([y.real, y.imag])`, in the model as well."
+        )
+    real = jnp.issubdtype(array.dtype, jnp.floating)
+    return array if real else from_host(array, jnp.result_type(float))
+
+
+_LEAVE_OUT = "Leave these rows out, of `x`, `y` and `sigma` alike."
+
+
+def _refuse_entries(
+    name: str, a: Any, is_wrong: Any, expected: str, fix: str = _LEAVE_OUT
+) -> None:
+    """Refuse an array with entries of a kind; the first of them is named."""
+    if isinstance(a, Tracer):
+        return
+    array = np.asarray(a)
+    places = np.argwhere(is_wrong(array.astype(np.float64)))
+    if not len(places):
+        return
+    first = tuple(places[0].tolist())
+    at = f"[{', '.join(map(str, first))}]" if first else ""
+    count = f", and {len(places) - 1} more" if len(places) > 1 else ""
+    raise ValueError(
+        message(
+            CALL,
+            f"a fit needs {expected} in `{name}`.",
+            expected=expected,
+            got=f"{array[first]} in `{name}{at}`{count}",
+            fix=fix,
+        )
+    )
+
+
+def _scale(sigma: ArrayLike, y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return errors, or the lower factor of their covariance."""
+    array = _as_real("sigma", sigma)
+    if array.shape in ((), y.shape):
+        wrong = lambda a: ~(np.isfinite(a) & (a > 0))
+        _refuse_entries("sigma", array, wrong, "positive numbers")
+        return array
+    if array.shape != (y.size, y.size):
+        raise StructureError(
+            message(
+                CALL,
+                "`sigma` has another shape than `y`.",
+                expected=f"a number, an array of shape {y.shape}, or a covariance of "
+                f"shape {(y.size, y.size)}",
+                got=f"shape {array.shape}",
+                fix="Broadcast it: `np.broadcast_to(sigma, y.shape)`.",
+            )
+        )
+    if isinstance(array, Tracer):
+        return jnp.linalg.cholesky(array)
+    _refuse_entries("sigma", array, lambda a: ~np.isfinite(a), "finite numbers")
+    matrix = np.asarray(array, np.float64)
+    try:
+        if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=0):
+            raise np.linalg.LinAlgError
+        return from_host(np.linalg.cholesky(matrix), array.dtype)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            f"`{CALL}`: the matrix `sigma` is not a covariance: it must be symmetric "
+            "and positive definite."
+        ) from None
+
+
+def _start(p0: Point, where: Where) -> Point:
+    """Let integers of Python be floating; refuse arrays of integers."""
+    is_integer = lambda a: isinstance(a, int) and not isinstance(a, bool)
+    p0 = map_free(lambda a: float(a) if is_integer(a) else a, p0)
+    for path, leaf in tree_flatten_with_path(p0)[0] if where is None else ():
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and jnp.issubdtype(dtype, jnp.integer):
+            name = leaf_name("p0", path)
+            raise DtypeError(
+                message(
+                    CALL,
+                    f"`{name}` has integers, which would not be fitted.",
+                    expected="floating arrays",
+                    got=describe(leaf),
+                    fix=f"Convert it, `{name}.astype(float)`; or say by `where=` what "
+                    "is fitted.",
+                )
+            )
+    return p0
+
+
+def _refuse_few(m: int, n: int, absolute_sigma: bool) -> None:
+    if m > n or (m == n and absolute_sigma):
+        return
+    least = "as many data as parameters, at least"
+    if not absolute_sigma:
+        least = "more data than parameters: the rest tells the size of the errors"
+    raise ValueError(
+        message(
+            CALL,
+            "there are too few data.",
+            expected=least,
+            got=f"{m} numbers in `y`, and {n} parameters",
+            fix="Hold parameters by `where=`"
+            + (", or give `sigma` and `absolute_sigma=True`." if m == n else "."),
+        )
+    )
+
+
+def _refuse_start(regression: Regression, p0: Point, found: Minimum) -> None:
+    if np.isfinite(np.asarray(found.history)[0]):
+        return
+    output = regression.difference(p0) + regression.y
+    wrong = lambda a: ~np.isfinite(a)
+    fix = "Start elsewhere: `hotk.rule.locate_nan` says where in the model it arises."
+    _refuse_entries("model(p0, x)", output, wrong, "finite numbers", fix)
+    raise ValueError(
+        f"`{CALL}`: the sum of squares at `p0` is beyond the largest number: start "
+        "nearer."
+    )
