@@ -45,6 +45,7 @@ LIBRARIES = {
     "laplace.md": ["laplax"],
     "matfree.md": ["matfree"],
     "numpyro.md": ["numpyro"],
+    "optimistix.md": ["optimistix"],
     "solvers.md": ["jaxopt"],
 }
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

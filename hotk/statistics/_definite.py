@@ -100,7 +100,7 @@ def inverse_root_of_rows(
     if numpy is jnp:
         factor = jnp.where(regular, factor, jnp.nan)
     elif not regular:
-        raise _singular_rows(call, rows, vectors[-1] / scale, like, hint)
+        raise _singular_rows(call, rows, vectors[-1], scale, like, hint)
     root = numpy.triu(numpy.linalg.inv(factor)) / scale[:, None]
     diagonal = numpy.abs(numpy.diagonal(factor))
     log_determinant = -2 * numpy.sum(numpy.log(diagonal) + numpy.log(scale))
@@ -108,15 +108,23 @@ def inverse_root_of_rows(
 
 
 def _singular_rows(
-    call: str, rows: Any, direction: np.ndarray, like: Vector, hint: str
+    call: str,
+    rows: Any,
+    direction: np.ndarray,
+    scale: np.ndarray,
+    like: Vector,
+    hint: str,
 ) -> NotPositiveDefiniteError:
-    direction = direction / np.linalg.norm(direction)
+    direction = direction / scale
+    direction /= np.linalg.norm(direction)
+    # Named are parameters that change the data, in whatever units they are.
+    name = direction_name(like, direction, scale)
     return NotPositiveDefiniteError(
         message(
             call,
             "the Jacobian does not have full rank, so there is no covariance.",
             expected="an effect of each combination of parameters, beyond rounding",
-            got=f"none along {direction_name(like, direction)}",
+            got=f"none along {name}",
             fix=hint,
         ),
         float(np.linalg.norm(rows @ direction)) ** 2,

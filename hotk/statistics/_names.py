@@ -31,16 +31,29 @@ def name_of(like: Vector, place: int) -> str:
     raise IndexError(place)
 
 
-def direction_name(like: Vector, direction: np.ndarray, most: int = 4) -> str:
-    """Describe a direction by its largest entries: `0.89 w[1] - 0.45 b`."""
-    order = np.argsort(-np.abs(direction))[:most]
+def direction_name(
+    like: Vector,
+    direction: np.ndarray,
+    units: np.ndarray | float = 1.0,
+    most: int = 4,
+) -> str:
+    """Describe a direction by its largest entries: `0.89 w[1] - 0.45 b`.
+
+    Args:
+        like: A vector of the space.
+        direction: The direction, of length one.
+        units: What the entries are multiplied with where their sizes are compared.
+        most: The most entries.
+    """
+    sizes = np.abs(direction * units)
+    order = np.argsort(-sizes)[:most]
     # An entry of a tenth of the largest one does not tell where the direction points.
-    kept = [i for i in order if abs(direction[i]) > 0.1 * abs(direction[order[0]])]
+    kept = [i for i in order if sizes[i] > 0.1 * sizes[order[0]]]
     sign = np.sign(direction[order[0]])
     text = ""
     for i in kept:
         number = float(sign * direction[i])
         joint = (" + " if number > 0 else " - ") if text else ""
         text += f"{joint}{abs(number):.2g} {name_of(like, int(i))}"
-    rest = np.linalg.norm(np.delete(direction, kept)) > 0.1
+    rest = np.linalg.norm(np.delete(sizes, kept)) > 0.1 * np.linalg.norm(sizes)
     return text + (" + ..." if rest else "")

@@ -340,12 +340,14 @@ def test_what_does_not_converge_says_so_first():
 
 
 def test_what_the_data_do_not_determine_is_named():
-    twice = lambda p, x: p["a"] + p["b"] + p["c"] * x
+    # 100 a and b are told apart by no data: (0.01, -1), nearly of length one
+    twice = lambda p, x: 100 * p["a"] + p["b"] + p["c"] * x
     with pytest.raises(hotk.NotPositiveDefiniteError, match="full rank") as caught:
         fit(twice, X, Y, P0 | {"c": 0.0})
     found = flat(caught.value.direction)
-    close(found * np.sign(found[0]), np.array([0.5**0.5, -(0.5**0.5), 0]), atol=1e-9)
-    assert re.search("along 0.71 (a - 0.71 b|b - 0.71 a)", str(caught.value))
+    found *= np.sign(found[0]) * (1 + 1e-4) ** 0.5
+    close(found, np.array([0.01, -1, 0]), atol=1e-9)
+    assert re.search("along (0.01 a - 1 b|1 b - 0.01 a)", str(caught.value))
     with pytest.raises(hotk.NotPositiveDefiniteError, match="along 1 b"):
         fit(model, X, np.zeros(20), P0)
 
