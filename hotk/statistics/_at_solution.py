@@ -156,14 +156,25 @@ def fitted(
     like = jax.tree.map(jnp.asarray, split_point(found.x, selected)[0])
     where = None if selected is None else Selection(selected)
     local, hint = _Local.of(regression, found.x, where), _FLAT
-    invert = lambda local: inverse_root_of_rows(
-        CALL, local.rows, local.dtype, like, hint
-    )
+    free = numpy.ones(space.dimension(like))
+    if found.active is not None:
+        active = [numpy.ravel(a) for a in jax.tree.leaves(found.active)]
+        free = numpy.where(numpy.concatenate(active) == 0, 1.0, 0.0)
+    free = free.astype(local.rows.dtype)
+
+    def invert(local: _Local) -> tuple[Any, Any]:
+        # What is held has no column, and a row of its own: the inverse has a one there.
+        rows = local.rows * free[None]
+        if found.active is not None:
+            rows = numpy.concatenate([rows, numpy.diag(1 - free)])
+        root, log_det = inverse_root_of_rows(CALL, rows, local.dtype, like, hint)
+        return root * free[:, None], log_det
+
     if numpy is np:
         _refuse_slopes(local.rows, like)
         if not bool(found.converged):
             hint += f" The fit did not converge, either: {found.reason}."
-        elif not regression.robust:
+        elif not regression.robust and found.active is None:
             invert(local)  # refuses what has no such step
             local = _closer(regression, local, selected)
     m, n = local.rows.shape
@@ -185,7 +196,7 @@ def fitted(
             spread = numpy.median(abs(r)) / _MEDIAN
             likelihood = explained = numpy.asarray(np.nan, r.dtype)
         potential = numpy.asarray(found.value, r.dtype) / variance
-        log_det = log_det + n * numpy.log(variance)
+        log_det = log_det + numpy.sum(free) * numpy.log(variance)
     place = lambda a: from_host(a, local.dtype)
     by = f", loss {regression.loss_name}" if regression.robust else ""
     distribution = NormalApproximation(

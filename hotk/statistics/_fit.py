@@ -49,6 +49,7 @@ def fit(
     absolute_sigma: bool = False,
     loss: Loss = "linear",
     f_scale: RealNumber = 1.0,
+    bounds: tuple[PyTree, PyTree] | None = None,
     max_steps: int = 1000,
     where: Where = None,
 ) -> Fit:
@@ -82,6 +83,9 @@ def fit(
         loss: `"linear"`, `"soft_l1"`, `"huber"`, `"cauchy"` or `"arctan"`.
         f_scale: C, the residual where a robust loss begins to differ from a square, in
             units of `sigma`.
+        bounds: A pair of lower and upper bounds, each a number, `None`, or a tree like
+            `p0`; see `hotk.optim.minimize`. A parameter at its bound at the end is held
+            there in all that is said of the others, and has no standard error (NaN).
         max_steps: The most steps.
         where: Which leaves of `p0` to fit; see `hotk.Where`. The others stay.
 
@@ -98,7 +102,8 @@ def fit(
         DtypeError: If a parameter or `y` is complex, an array of `p0` has integers, or
             nothing in it can be fitted.
         TypeError: If `model` is no function.
-        ValueError: If `x` has NaN, or `y` what is not finite, or the model at `p0`; if
+        ValueError: If `p0` is outside of the bounds, or a lower one is above its upper
+            one; if `x` has NaN, or `y` what is not finite, or the model at `p0`; if
             `sigma` is not positive; if there are too few data; if there is no such
             loss, or `absolute_sigma` is given for a robust one.
 
@@ -126,8 +131,14 @@ def fit(
     m = regression.y.size
     n = sum(np.size(leaf) for leaf in jax.tree.leaves(moving))
     _refuse_few(m, n, absolute_sigma)
-    objective, method = LeastSquares(regression.roots), levenberg_marquardt()
-    found = minimize(objective, p0, method, max_steps=max_steps, where=where)
+    found = minimize(
+        LeastSquares(regression.roots),
+        p0,
+        levenberg_marquardt(),
+        max_steps=max_steps,
+        bounds=bounds,
+        where=where,
+    )
     if not in_trace():
         _refuse_start(regression, p0, found)
     result = fitted(regression, found, selected, absolute_sigma)

@@ -92,8 +92,8 @@ class Fit(AbstractReport):
 
     @property
     def standard_errors(self) -> Vector:
-        """The standard errors: a tree like the parameters."""
-        return self.distribution.standard_errors
+        """The standard errors: a tree like the parameters, NaN at a bound."""
+        return self._within(self.distribution.standard_errors)
 
     @property
     def _degrees(self) -> int | None:
@@ -105,7 +105,8 @@ class Fit(AbstractReport):
         """Compute intervals of the parameters, or of a function of them.
 
         They are by Student's t distribution with `dof` degrees of freedom, and by the
-        normal one with `absolute_sigma=True`; a function is linearized.
+        normal one with `absolute_sigma=True`; a function is linearized. A parameter at
+        its bound has none: NaN.
 
         Args:
             function: `function(parameters, *args)`, which returns a tree of real
@@ -117,7 +118,13 @@ class Fit(AbstractReport):
             An `Interval`; see `NormalApproximation.interval`.
         """
         degrees = self._degrees
-        return self.distribution.interval(function, *args, level=level, degrees=degrees)
+        found = self.distribution.interval(
+            function, *args, level=level, degrees=degrees
+        )
+        if function is not None or self.minimum.active is None:
+            return found
+        get = lambda found: (found.standard_errors, found.lower, found.upper)
+        return eqx.tree_at(get, found, tuple(map(self._within, get(found))))
 
     @names_ours
     def band(
@@ -175,7 +182,8 @@ class Fit(AbstractReport):
 
         The limits are where the least sum of squares with one parameter held is $s^2
         t^2$ above the smallest, for the quantile t of `interval` [1]: those of an F
-        test, which lmfit computes by `conf_interval` and R by `confint`.
+        test, which lmfit computes by `conf_interval` and R by `confint`. They may lie
+        outside of bounds.
 
         Args:
             function: `function(parameters)`, a quantity to profile in place of the
@@ -188,7 +196,8 @@ class Fit(AbstractReport):
             An `Interval`.
 
         Raises:
-            ValueError: For a robust loss, whose rise has no such distribution.
+            ValueError: For a robust loss, whose rise has no such distribution, and if a
+                parameter is at its bound.
 
         References:
             [1] Bates and Watts (1988). Nonlinear Regression Analysis and Its
@@ -198,6 +207,11 @@ class Fit(AbstractReport):
             raise ValueError(
                 "`profile()`: profiles are those of least squares, and the loss is "
                 f"{self.regression.loss_name!r}. Use `interval()`."
+            )
+        if names := self._at_bounds():
+            raise ValueError(
+                f"`profile()`: {', '.join(names)} at a bound, which a profile would "
+                "leave. Use `interval()`, or hold it by `where=`."
             )
         wider = quantile(level, self._degrees) / quantile(level, None)
         s = 1.0 if self.absolute_sigma else float(self.residual_std)
@@ -214,6 +228,24 @@ class Fit(AbstractReport):
         )
         errors = jax.tree.map(lambda a: a / wider, found.standard_errors)
         return eqx.tree_at(lambda found: found.standard_errors, found, errors)
+
+    def _within(self, tree: Vector) -> Vector:
+        """Replace by NaN what belongs to a parameter at its bound."""
+        if self.minimum.active is None:
+            return tree
+        active = jax.tree.unflatten(
+            jax.tree.structure(tree), jax.tree.leaves(self.minimum.active)
+        )
+        return jax.tree.map(lambda a, i: jnp.where(i == 0, a, jnp.nan), tree, active)
+
+    def _at_bounds(self) -> list[str]:
+        """Name the parameters that are at a bound."""
+        if self.minimum.active is None:
+            return []
+        like = self.distribution.covariance_operator.like
+        active = [np.ravel(a) for a in jax.tree.leaves(self.minimum.active)]
+        places = np.flatnonzero(np.concatenate(active))
+        return [name_of(like, int(i)) for i in places]
 
     def _noise(self, sigma: ArrayLike | None) -> Any:
         """Return the standard deviation of new data."""
@@ -258,8 +290,10 @@ class Fit(AbstractReport):
         if not self.regression.robust:
             numbers += f", R2 {self.r_squared:.6g}"
             numbers += f", AIC {self.aic:.6g}, BIC {self.bic:.6g}"
+        names = ", ".join(self._at_bounds())
+        held = [f"at a bound, and held there: {names}"] if names else []
         stopped = f"{int(self.minimum.steps)} steps: {self.reason}"
-        return [*self.interval()._lines(), numbers, *self._correlated(), stopped]
+        return [*self.interval()._lines(), numbers, *held, *self._correlated(), stopped]
 
     def _correlated(self) -> list[str]:
         """Name the pairs of parameters that are hardly told apart."""

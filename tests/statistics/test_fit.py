@@ -299,6 +299,47 @@ def test_in_single_precision():
     close(flat(found.standard_errors), errors, rtol=1e-4)
 
 
+# ----- Bounds
+
+
+def test_bounds_that_do_not_bind():
+    bounds = ({"a": 0.0, "b": None}, 5.0)
+    popt, pcov = by_scipy(Y)
+    found = fit(model, X, Y, P0, bounds=bounds)
+    close(flat(found.x), popt, rtol=1e-7)
+    close(np.asarray(found.covariance), pcov, rtol=1e-7)
+    assert "bound" not in str(found)
+
+
+def test_a_parameter_at_its_bound_is_held_in_what_is_said_of_others():
+    """The truth is the fit of b alone, with a at its bound."""
+    found = fit(model, X, Y, P0, bounds=(None, {"a": 2.0, "b": 10.0}))
+    one = lambda x, b: curve(x, 2.0, b)
+    popt, pcov = scipy.optimize.curve_fit(one, X, Y, p0=[1.0], **TIGHT)
+    assert found.x["a"] == 2.0
+    close(flat(found.x["b"]), popt, rtol=1e-6)
+    # of 20 data two parameters are taken, also where one of them is at its bound
+    error = np.sqrt(pcov[0] * 19 / 18)
+    assert np.isnan(found.standard_errors["a"])
+    close(flat(found.standard_errors["b"]), error, rtol=1e-6)
+    t = scipy.stats.t.ppf(0.975, 18)
+    close(flat(found.interval().upper["b"]), popt + t * error, rtol=1e-6)
+    slope = 2.0 * 1.5 * np.exp(-1.5 * popt)
+    close(flat(found.band(np.array([1.5])).standard_errors), slope * error, rtol=1e-5)
+    assert "at a bound, and held there: a" in str(found)
+    with pytest.raises(ValueError, match="a at a bound"):
+        found.profile()
+
+
+def test_bounds_of_robust_losses_of_scipy():
+    options = {"loss": "soft_l1", "f_scale": 0.1}
+    scipys = {"bounds": ([0, 0], [2.4, 9.0]), "method": "trf"}
+    popt, _ = by_scipy(WITH_OUTLIERS, **options, **scipys)
+    bounds = (0.0, {"a": 2.4, "b": 9.0})
+    found = fit(model, X, WITH_OUTLIERS, P0, bounds=bounds, **options)
+    close(flat(found.x), popt, rtol=1e-6)
+
+
 # ----- What it says
 
 
@@ -364,6 +405,8 @@ REFUSED = {
     "no covariance": ({"sigma": -np.eye(20)}, ValueError, "positive definite"),
     "few data": ({"x": X[:2], "y": Y[:2]}, ValueError, "2 numbers in `y`, and 2 param"),
     "no such loss": ({"loss": "l1"}, ValueError, "'l1' is not one of"),
+    "outside of bounds": ({"bounds": (2.0, None)}, ValueError, "outside of the b"),
+    "lower above upper": ({"bounds": (2.0, -2.0)}, ValueError, "above the upper"),
     "a robust loss with sigma": (
         {"loss": "huber", "absolute_sigma": True},
         ValueError,
