@@ -21,6 +21,7 @@ from hotk._core import (
     OutputError as OutputError,
     PreparationError as PreparationError,
     Shard as Shard,
+    SingularHessianWarning as SingularHessianWarning,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
     VerificationError as VerificationError,

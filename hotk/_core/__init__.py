@@ -115,6 +115,7 @@ from ._errors import (
     OpaqueWarning as OpaqueWarning,
     OutputError as OutputError,
     PreparationError as PreparationError,
+    SingularHessianWarning as SingularHessianWarning,
     StructureError as StructureError,
     TooLargeError as TooLargeError,
     VerificationError as VerificationError,

@@ -121,6 +121,13 @@ class CurvatureMismatchWarning(UserWarning):
     """
 
 
+class SingularHessianWarning(UserWarning):
+    """The Hessian at a minimum is singular, and a derivative of the minimum is taken.
+
+    It is NaN. Inside of `jax.jit` it is NaN as well, and nothing can warn.
+    """
+
+
 class ZeroHessianWarning(UserWarning):
     """The Hessian is zero at every point, as the function is piecewise linear.
 
@@ -159,6 +166,7 @@ PASSED_ON = (
     ShardingTypeError,
     NotStationaryWarning,
     CurvatureMismatchWarning,
+    SingularHessianWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,
@@ -204,6 +212,7 @@ for _error in (
     VerificationError,
     NotStationaryWarning,
     CurvatureMismatchWarning,
+    SingularHessianWarning,
     ZeroHessianWarning,
     NestedDerivativesWarning,
     OpaqueWarning,

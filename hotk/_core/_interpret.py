@@ -67,10 +67,13 @@ def order_name(name: str, order: int) -> str:
 def nested_order(jaxpr: Jaxpr) -> int:
     """Return the order of the derivatives that programs of operators nest in another.
 
-    Derivatives that JAX takes by itself leave no trace.
+    Derivatives that JAX takes by itself leave no trace. What a loop with a stopping
+    rule holds counts for none: it is a solver, whose steps are not differentiated.
     """
     deepest = 0
     for equation in jaxpr.eqns:
+        if equation.primitive.name == "while":
+            continue
         inner = inner_jaxprs(equation.params.values())
         own = _ORDER.match(str(equation.params.get("name", "")))
         below = max(map(nested_order, inner), default=0)
@@ -316,7 +319,9 @@ def _holds(parameters: Iterable[object], handlers: Handlers) -> bool:
 def _replaced(value: object, handlers: Handlers, changes: Changes) -> object:
     """Trace a parameter of an equation anew, if it is a program that is concerned."""
     if isinstance(value, (tuple, list)):
-        return type(value)(_replaced(item, handlers, changes) for item in value)
+        # `_make`: the programs of `custom_linear_solve` are a named tuple.
+        make = getattr(value, "_make", type(value))
+        return make([_replaced(item, handlers, changes) for item in value])
     if not _holds((value,), handlers):
         return value
     assert isinstance(value, (Jaxpr, ClosedJaxpr))  # as it holds equations

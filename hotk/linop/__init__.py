@@ -4,6 +4,7 @@ from . import space as space
 from ._batches import DataOperator as DataOperator
 from ._block_diagonal import BlockDiagonal as BlockDiagonal
 from ._cg import cg as cg, steihaug as steihaug
+from ._cholesky import cholesky as cholesky
 from ._curvature import (
     EmpiricalFisherOperator as EmpiricalFisherOperator,
     FisherOperator as FisherOperator,
@@ -24,7 +25,7 @@ from ._minres import minres as minres
 from ._operator import AbstractOperator as AbstractOperator
 from ._simple import Diagonal as Diagonal, Identity as Identity, Symmetric as Symmetric
 from ._solution import Method as Method, Reason as Reason, Solution as Solution
-from ._solve import cholesky as cholesky, solve as solve
+from ._solve import by_iteration as by_iteration, solve as solve
 from ._sparse_operator import SparseOperator as SparseOperator
 from ._symmetric import AbstractSymmetricOperator as AbstractSymmetricOperator
 from ._vectors import check_symmetric as check_symmetric, space_of as space_of

@@ -13,9 +13,10 @@ from hotk.prepared import shown
 from hotk.sparse import SparseMatrix, identity
 
 from . import _dense, space
+from ._cholesky import cholesky
 from ._linear_map import AbstractLinearMap
 from ._solution import Solution
-from ._solve import cholesky, solve
+from ._solve import solve
 from ._vectors import check_symmetric, is_known_positive, space_of
 
 

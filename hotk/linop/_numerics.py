@@ -11,6 +11,7 @@ from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
 from . import _dense, space
+from ._cholesky import cholesky
 from ._eigh import Eigenpairs, eigh
 from ._entries import Part
 from ._inertia import Inertia, inertia
@@ -18,7 +19,7 @@ from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
 from ._shown import shown_in_notebook
 from ._solution import Solution
-from ._solve import SolveMethod, cholesky, solve
+from ._solve import SolveMethod, solve
 from ._vectors import space_of
 from .space import flattened
 

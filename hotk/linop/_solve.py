@@ -1,32 +1,31 @@
-"""Systems with an operator: a solver chosen by definiteness, and factorizations."""
+"""Systems with an operator: a solver chosen by definiteness."""
 
 import dataclasses
-from typing import Literal, TypeAlias, overload
+import functools
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from hotk._core import (
-    NotPositiveDefiniteError,
     RealNumber,
     Tracer,
     Vector,
     WhileLoop,
     in_trace,
-    message,
     names_ours,
-    not_finite,
 )
 from hotk.prepared import shown
-from hotk.primitive import nondifferentiable
-from hotk.sparse import Factorization, SparseMatrix, identity, is_worth_factors
+from hotk.primitive import constants, may_have_tangents
+from hotk.sparse import SparseMatrix, is_worth_factors
 
 from . import _direct, space
 from ._cg import cg
 from ._continued import cg_then_minres, may_continue
 from ._driver import compiled
+from ._implicit import Product, SymmetricProduct, with_derivatives
 from ._linear_map import AbstractLinearMap
 from ._minres import minres
 from ._solution import Reason, Solution, is_known_as
@@ -56,7 +55,7 @@ def solve(
     max_steps: int | Int[Array, ""] | None = None,
     method: SolveMethod | None = None,
 ) -> Solution:
-    """Solve `A x = b` by conjugate gradients; by minimal residuals if it is indefinite.
+    r"""Solve `A x = b` by conjugate gradients, by minimal residuals if indefinite.
 
     Conjugate gradients stop where they meet a direction without positive curvature.
     Minimal residuals then go on from the point reached; up to a dimension of 128, and
@@ -67,6 +66,11 @@ def solve(
     A sparse matrix of 2000 rows or more is factorized where conjugate gradients need
     more than 100 products, or at once where factors are cheaper than those. Whether it
     is sparse is found once for a function, and not inside of a transformation.
+
+    The solution `x` can be differentiated to any order, by `b` and by all that the
+    operator depends on: $A\,dx = db - dA\,x$ is one more system for each tangent, which
+    is solved in the same way. So derivatives are as exact as the solution is. They are
+    NaN if a system has not converged, which raises outside of `jit` and `vmap`.
 
     Args:
         operator: A symmetric operator.
@@ -91,7 +95,8 @@ def solve(
         TypeError: If the operator is not symmetric, or has no sparse matrix.
         ValueError: If `max_steps` is not positive, there is no such method, or the
             method takes no `x0`, `preconditioner` or `max_steps`.
-        ModeError: If a derivative is taken by the operator or a vector.
+        ModeError: If a derivative is taken, and the system was not solved; or one of
+            another field than `x`, in reverse mode.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(2))
@@ -100,6 +105,42 @@ def solve(
         ([1.0, -1.0], False)
     """
     check_symmetric("solve(A, b)", operator)
+    options = {
+        "batched": batched,
+        "x0": x0,
+        "preconditioner": preconditioner,
+        "tol": tol,
+        "max_steps": max_steps,
+        "method": method,
+    }
+    if operator.on_host or not may_have_tangents((operator, b, options)):
+        return _solve(operator, b, **options)
+    system = operator, _right_side(operator, b, batched)
+    held, options = constants((system, options))
+    found = _solve(*held, **options)
+    one = {**options, "batched": False, "x0": None, "method": "iterative"}
+    again = functools.partial(_solve, **one)
+    return with_derivatives(found, system, held, again, batched=batched)
+
+
+def _right_side(operator: AbstractLinearMap, b: PyTree, batched: bool) -> PyTree:
+    """Return a vector of the space, or several, with the structure that it has."""
+    vector = lambda b: operator.vector(b, "solve(A, b)")
+    return jax.vmap(vector)(jax.tree.map(jnp.asarray, b)) if batched else vector(b)
+
+
+def _solve(
+    operator: AbstractLinearMap,
+    b: PyTree,
+    *,
+    batched: bool,
+    x0: PyTree,
+    preconditioner: AbstractLinearMap | None,
+    tol: RealNumber,
+    max_steps: int | Int[Array, ""] | None,
+    method: SolveMethod | None,
+) -> Solution:
+    """Solve a system without derivatives; see `solve`."""
     options = {"preconditioner": preconditioner, "tol": tol, "max_steps": max_steps}
     iteration = any(a is not None for a in (x0, preconditioner, max_steps))
     if method == "sparse":
@@ -128,7 +169,7 @@ def solve(
         inputs = (operator, b, x0, preconditioner, tol, max_steps)
         if operator.on_host:
             return _one_by_one(*inputs)
-        return compiled(_batched, nondifferentiable("solve(A, b)", inputs))
+        return compiled(_batched, inputs)
     by_matrix = method is None and not iteration and _direct.is_small(operator)
     continued = not by_matrix and may_continue(operator, b)
     by_cg = (cg_then_minres if continued else cg)(operator, b, x0=x0, **options)
@@ -232,116 +273,34 @@ def _batched(
 ) -> Solution:
     del while_loop
     options = {"preconditioner": M, "tol": tol, "max_steps": max_steps}
-    solve_one = lambda b, x0: solve(A, b, x0=x0, **options)
+    one = functools.partial(_solve, batched=False, method=None, **options)
+    solve_one = lambda b, x0: one(A, b, x0=x0)
     if any(space.is_explicit(leaf) for leaf in jax.tree.leaves(b)):
         # `vmap` of a loop selects with a condition that is not split as its cases are
         return jax.lax.map(lambda pair: solve_one(*pair), (b, x0))
     return jax.vmap(solve_one, in_axes=(0, None if x0 is None else 0))(b, x0)
 
 
-@overload
-def cholesky(
-    operator: AbstractLinearMap,
-    damping: RealNumber = ...,
-    method: Literal["dense"] = ...,
-) -> Float[Array, "n n"]: ...
-
-
-@overload
-def cholesky(
-    operator: AbstractLinearMap,
-    damping: RealNumber = ...,
-    *,
-    method: Literal["sparse"],
-) -> Factorization: ...
-
-
-@names_ours
-@shown
-def cholesky(
-    operator: AbstractLinearMap,
-    damping: RealNumber = 0.0,
-    method: Literal["dense", "sparse"] = "dense",
-) -> Float[Array, "n n"] | Factorization:
-    r"""Compute the Cholesky factor of the matrix, $A + \lambda I = L L^T$.
-
-    It forms the matrix. Outside of a transformation it also computes all eigenvalues,
-    so that it raises where the matrix is not positive definite instead of returning NaN
-    or the factor of a matrix that is only so by rounding.
+def by_iteration(product: Product, b: Vector) -> Vector:
+    """Solve a symmetric system by products alone, as far as rounding lets it.
 
     Args:
-        operator: A symmetric operator.
-        damping: The number $\lambda$ that is added to the diagonal.
-        method: `"dense"`, or `"sparse"` for a factorization of the sparse matrix, which
-            forms no dense one.
+        product: The product.
+        b: The right-hand side.
 
     Returns:
-        The lower triangle `L`, in the order of `index`; with `method="sparse"` a
-        `hotk.sparse.Factorization`, with `solve`, `inertia` and `logdet`.
-
-    Raises:
-        NotPositiveDefiniteError: If the smallest eigenvalue, damping included, is not
-            positive by more than rounding. Inside of a transformation no error is
-            possible, and the factor is NaN.
-        TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
-        TypeError: If the operator is not known to be symmetric, has no sparse matrix,
-            or is traced.
-        ValueError: If there is no such method.
-
-    Example:
-        >>> H = hotk.HessianOperator(lambda x: 2 * x[0] ** 2 + x[1] ** 2, jnp.ones(2))
-        >>> hotk.linop.cholesky(H, damping=2.0).tolist()[1]
-        [0.0, 2.0]
+        The solution; NaN if the residual stays large, as that of a singular system.
     """
-    call = "cholesky(A)"
-    check_symmetric(call, operator)
-    if method == "sparse":
-        matrix = sparse_of(call, operator)
-        shift = damping * identity(matrix)
-        return (matrix + shift).symmetrized().cholesky()
-    if method != "dense":
-        raise ValueError(
-            f"`cholesky(A)`: method {method!r} is neither 'dense' nor 'sparse'."
-        )
-    a = operator.matrix()
-    if isinstance(a, Tracer) or isinstance(damping, Tracer):
-        return _factor(a, damping)
-    on_host = _direct.is_on_host(a)
-    if on_host:
-        # by NumPy, of which nothing is compiled; the diagonal alone is changed
-        shifted = np.array(a, space.wide(a.dtype))
-        np.fill_diagonal(shifted, shifted.diagonal() + np.asarray(damping, a.dtype))
-        values = _direct.eigenvalues(shifted)
-    else:
-        shifted = a + jnp.asarray(damping, a.dtype) * jnp.eye(len(a), dtype=a.dtype)
-        values = np.asarray(jnp.linalg.eigvalsh(shifted))
-    smallest = float(np.min(values, initial=np.inf))
-    largest = float(np.max(values, initial=-np.inf))
-    if np.isnan(smallest):
-        raise NotPositiveDefiniteError(not_finite(call), smallest)
-    limit = float(jnp.finfo(a.dtype).eps) * len(a) * max(abs(smallest), abs(largest))
-    if len(a) and not smallest > limit:
-        gradient: Vector = getattr(operator, "gradient", None)
-        slope = ""
-        if gradient is not None:
-            slope = f"; the gradient's norm here is {float(space.norm(gradient)):.3g}"
-        raise NotPositiveDefiniteError(
-            message(
-                "H.cholesky(damping)",
-                "the matrix is not positive definite.",
-                expected=f"a smallest eigenvalue above {limit:.3g}, for rounding",
-                got=f"{smallest:.6g} (largest {largest:.6g}){slope}",
-                fix="At a saddle point, or before convergence, a Hessian is not "
-                "positive definite: minimize further, or give `damping=` above "
-                f"{-smallest + limit:.3g}.",
-            ),
-            smallest,
-        )
-    if not on_host:
-        return _factor(a, damping)
-    return jnp.asarray(np.linalg.cholesky(shifted), a.dtype)
-
-
-def _factor(a: Float[Array, "n n"], damping: RealNumber) -> Float[Array, "n n"]:
-    eye = jnp.eye(len(a), dtype=a.dtype)
-    return jnp.linalg.cholesky(a + jnp.asarray(damping, a.dtype) * eye)
+    eps = float(jnp.finfo(space.scalar_dtype(b)).eps)
+    found = _solve(
+        SymmetricProduct.of(product, b),
+        b,
+        batched=False,
+        x0=None,
+        preconditioner=None,
+        tol=eps**0.75,
+        max_steps=None,
+        method="iterative",
+    )
+    good = found.relative <= eps**0.5
+    return space.times(jnp.where(good, 1, jnp.nan), found.x)

@@ -27,6 +27,7 @@ from hotk._core import (
     split_point,
 )
 from hotk.linop import space
+from hotk.primitive import constants
 
 from ._bounds import (
     Bounds,
@@ -37,10 +38,12 @@ from ._bounds import (
 )
 from ._chunk import Iterate, Limits, chunk
 from ._flat import is_better_flat
+from ._implicit import Differentiable
 from ._kfac_step import KFACState
 from ._linear_solver import asks_for_sparse
 from ._minimum import Minimum
 from ._parameters import refuse_complex_parameters
+from ._residuals import explained_for_residuals
 from ._step import BoundFormula, run, run_with_indices
 from ._trust_region import trust_region
 from ._whole import Transform
@@ -61,6 +64,9 @@ class Loop(NamedTuple):
         order: The program of a chunk of steps.
         run: What runs it.
         dtype: That of the value.
+        others: What does not change, as it was given.
+        differentiable: Inside of a trace, what derivatives need; the other fields are
+            without tangents then.
         traced: Whether there is a trace around it.
     """
 
@@ -75,6 +81,8 @@ class Loop(NamedTuple):
     order: BoundFormula
     run: Any
     dtype: DTypeLike
+    others: PyTree
+    differentiable: Differentiable | None
     traced: bool
 
     @staticmethod
@@ -111,8 +119,16 @@ class Loop(NamedTuple):
         moving = jax.tree.map(jnp.asarray, moving)
         dtype = space.scalar_dtype(moving)
         refuse_complex_parameters(call, moving)
-        traced = in_trace()
+        others, differentiable, traced = rest, None, in_trace()
         split, captured = Transform.of(transform)
+        if traced:
+            # The steps see no tangents: derivatives are those of the minimum.
+            with explained_for_residuals():
+                differentiable = Differentiable.of(call, f, x0, args, where)
+            held = differentiable.held
+            f, args, selected = held.f, held.args, held.selected
+            moving, rest = split_point(held.x, selected)
+            captured, tolerances, bounds = constants((captured, tolerances, bounds))
         tol, xtol, rtol = tolerances
         choices = {
             "transform": split,
@@ -137,7 +153,7 @@ class Loop(NamedTuple):
         )
         given = None if bounds is None else bounds_like(call, bounds, moving)
         with giving(given):
-            state = transform.init(moving)
+            state = constants(transform.init(moving))
         bounds_of_loop(call, state, moving, given is not None)
         _refuse_kfac(call, state)
         if before is not None:
@@ -154,6 +170,8 @@ class Loop(NamedTuple):
             BoundFormula(chunk, tuple(choices.items())),
             run_with_indices if asks_for_sparse(state) else run,
             dtype,
+            others,
+            differentiable,
             traced,
         )
 
@@ -165,10 +183,16 @@ class Loop(NamedTuple):
         given = self.f, point, (state, limits, self.captured), *self.args
         return given, {"order": self.order, "where": self.where}
 
+    def free(self, end: Iterate) -> PyTree:
+        """Return for each entry whether it moves, `None` if there are no bounds."""
+        if end.active is None:
+            return None
+        return jax.tree.map(lambda side: side == 0, end.active)
+
     def found(self, end: Iterate, history: Array) -> Minimum:
         """Return the result of a run that ends here."""
         return Minimum(
-            eqx.combine(end.x, self.rest),
+            eqx.combine(end.x, self.others),
             end.y,
             end.size,
             end.steps,

@@ -18,7 +18,6 @@ from hotk._core import (
     names_ours,
 )
 from hotk.prepared import Info
-from hotk.primitive import nondifferentiable
 
 from ._bounds import Limits as Sides
 from ._chunk import Iterate
@@ -26,9 +25,6 @@ from ._loop import Loop
 from ._minimum import Minimum, Stop
 from ._residuals import explained_for_residuals
 from ._step import called
-
-
-_DERIVATIVE = "`hotk.rule.minimum(f, solver)` does, with this call as the solver"
 
 
 @names_ours
@@ -155,8 +151,9 @@ def minimize(
             given, order = loop.arguments(moving, state, limits)
             with called(call), explained_for_residuals():
                 end: Iterate = loop.run(*given, **order)
+            if loop.differentiable is not None:
+                end = loop.differentiable.attach(end, loop.free(end))
             if traced:
-                end = nondifferentiable(call, end, _DERIVATIVE)
                 return loop.found(end, jnp.append(end.start, end.values[:max_steps]))
             moving, state = end.x, end.state
             limits = limits._replace(

@@ -24,6 +24,12 @@ class Stop(Enumeration):
     asked = "the callback asked for it"
 
 
+def has_converged(reason: Stop) -> Bool[Array, ""]:
+    """Whether a reason to stop is a minimum, as far as was asked."""
+    reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
+    return functools.reduce(jnp.logical_or, [reason == r for r in reasons])
+
+
 @final
 class Minimum(AbstractReport):
     """What `minimize` found.
@@ -61,8 +67,7 @@ class Minimum(AbstractReport):
     @property
     def converged(self) -> Bool[Array, ""]:
         """Whether the gradient is below the tolerance, or the step as it was asked."""
-        reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
-        return functools.reduce(jnp.logical_or, [self.reason == r for r in reasons])
+        return has_converged(self.reason)
 
     def _rows(self) -> list[tuple[str, ...]]:
         if self.steps.ndim:

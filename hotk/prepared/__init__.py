@@ -32,3 +32,4 @@ from ._store import (
 )
 from ._typed_operator import TypedOperator as TypedOperator
 from ._watch import WATCH as WATCH, shown as shown
+from .warnings import user_level as user_level

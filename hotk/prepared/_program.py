@@ -210,7 +210,8 @@ class Program:
         self.verified = self.seeded = False
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
-        name = order_name(options.definition.name, plan.mode.nests)
+        iterates = options.definition.iterates  # then it is no derivative
+        name = order_name(options.definition.name, 0 if iterates else plan.mode.nests)
         self._here = IndirectJit(self._arrange, name)
         self.jit = self._here.jit
         self.away: Jit | None = None

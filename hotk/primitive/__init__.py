@@ -10,6 +10,11 @@ from ._across import (
     takes_part as takes_part,
 )
 from ._alike import divided_as as divided_as
+from ._constants import (
+    constants as constants,
+    have_tangents as have_tangents,
+    may_have_tangents as may_have_tangents,
+)
 from ._custom import (
     NotTransposableError as NotTransposableError,
     with_extremes as with_extremes,
@@ -26,6 +31,7 @@ from ._linear import (
 from ._nondifferentiable import (
     forward_only as forward_only,
     nondifferentiable as nondifferentiable,
+    without_derivative as without_derivative,
 )
 from ._ruled import AbstractRuled as AbstractRuled, apply_ruled as apply_ruled
 from ._written import written as written

@@ -254,6 +254,8 @@ def _transpose(
     transposed: bool,
     count: int,
 ) -> Sequence[Leaf | ad.Zero | None]:
+    if all(isinstance(c, ad.Zero) for c in cotangents):
+        return [None] * len(arguments)  # JAX transposes what no one uses as well
     residuals, values = list(arguments[:count]), arguments[count:]
     filled = [ad.instantiate_zeros(c) for c in cotangents]
     back = _bind(linear, not transposed, residuals, filled)

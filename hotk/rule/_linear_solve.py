@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from hotk._core import (
     AbstractValue,
@@ -65,7 +65,8 @@ def linear_solve(
         symmetric: Whether A is symmetric, so that the transpose is not derived.
 
     Returns:
-        The solution, with the structure, shapes and dtypes of `b`.
+        The solution, with the structure, shapes and dtypes of `b`. Without a solver it
+        is NaN if the matrix is singular up to rounding.
 
     Raises:
         TypeError: If `product` is not a function.
@@ -322,5 +323,26 @@ def _dense(product: Product, b: Array, *, transposed: bool = False) -> Array:
     narrow = jnp.finfo(b.dtype).bits < 32
     wide = jnp.float32 if narrow else b.dtype
     matrix = matrix.T if transposed else matrix
-    solution = jnp.linalg.solve(matrix.astype(wide), b.reshape(-1).astype(wide))
+    solution = _by_factors(matrix.astype(wide), b.reshape(-1).astype(wide))
     return solution.astype(b.dtype).reshape(b.shape)
+
+
+def _by_factors(a: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Solve a system, with NaN where the matrix is singular up to rounding.
+
+    Rows and columns are divided by their largest entries first, so that the answer does
+    not depend on the units of the unknowns. Rounding gives a singular matrix factors
+    without a zero, and the system a solution of any size: the condition number, of the
+    inverse itself, tells.
+    """
+    inverse_of = lambda size: jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 1)
+    rows = inverse_of(jnp.max(jnp.abs(a), axis=1, initial=0))
+    a = a * rows[:, None]
+    columns = inverse_of(jnp.max(jnp.abs(a), axis=0, initial=0))
+    a = a * columns[None, :]
+    factors = jax.scipy.linalg.lu_factor(a)
+    x = columns * jax.scipy.linalg.lu_solve(factors, rows * b)
+    inverse = jax.scipy.linalg.lu_solve(factors, jnp.eye(len(a), dtype=a.dtype))
+    norm = lambda m: jnp.max(jnp.sum(jnp.abs(m), axis=0), initial=0)
+    rounding = len(a) * jnp.finfo(a.dtype).eps
+    return jnp.where(norm(a) * norm(inverse) * rounding < 1, x, jnp.nan)

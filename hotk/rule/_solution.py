@@ -140,9 +140,37 @@ def _implicit(
 ) -> _Split:
     problem, equation, _, linear_solver, _, theta = primals
     _, d_equation, *_, d_theta = tangents
+    # The tangent is written with the solution `y` of the primal, which is itself a call
+    # with this rule: differentiated again, it brings its own linear system.
+    solution = y.tree()[0]
+    along = (equation, theta), (d_equation, d_theta)
+    moved = tangent_of_solution(problem, solution, *along, linear_solver)
+    leaves = jax.tree.structure(solution).flatten_up_to(moved)
+    leaves += [None] * (len(y.arrays) - len(leaves))  # those of the auxiliary output
+    return _Split(leaves, y.static, y.structure)
+
+
+def tangent_of_solution(
+    problem: str,
+    solution: PyTree,
+    whole: tuple[Function, tuple[PyTree, ...]],
+    tangents: PyTree,
+    linear_solver: LinearSolver | None,
+    free: PyTree = None,
+) -> PyTree:
+    """Return the tangent of a solution: one linear system.
+
+    Args:
+        problem: `"root"`, `"symmetric root"`, `"minimum"` or `"fixed point"`.
+        solution: The solution, which may have leaves that are not unknown.
+        whole: The equation, and its arguments after the solution.
+        tangents: The tangents of both.
+        linear_solver: What solves the system, `None` for a factorization.
+        free: For each entry of a real solution whether it moves; `None` if all do.
+    """
+    equation, _ = whole
     # Real parts are solved for, as an equation need not be holomorphic: |x|^2 = a has
     # no derivative by the complex number x.
-    solution = y.tree()[0]
     unknown = jax.tree.map(eqx.is_inexact_array, solution)
     inexact, others = eqx.partition(solution, unknown)
     x, joined = real_parts(inexact)
@@ -157,15 +185,12 @@ def _implicit(
         of_kind = lambda v, a: jnp.asarray(v, a.dtype)
         value = jax.tree.map(of_kind, eqx.filter(value, unknown), inexact)
         value, _ = real_parts(value)
-        if problem == "root":
+        if problem != "fixed point":
             return value
         return jax.tree.map(jnp.subtract, value, x)
 
     if problem == "minimum":
-        _refuse_sums(equation, lambda x: equation(whole_of(x), *theta), x)
-    # The tangent is written with the solution `y` of the primal, which is itself a call
-    # with this rule: differentiated again, it brings its own linear system.
-    whole = (equation, theta)
+        _refuse_sums(equation, lambda x: equation(whole_of(x), *whole[1]), x)
     moving, static = eqx.partition(whole, eqx.is_inexact_array)
     # With forward rules, as the equation may hold a `jax.custom_vjp`, as diffrax does,
     # which JAX refuses to differentiate in forward mode.
@@ -173,13 +198,17 @@ def _implicit(
     _, change = jax.jvp(
         with_rules(lambda moving: residual(x, *eqx.combine(moving, static))),
         (moving,),
-        ((d_equation, d_theta),),
+        (tangents,),
     )
     minus = jax.tree.map(jnp.negative, change)
-    dx = linear_solve(product, minus, linear_solver, symmetric=problem == "minimum")
-    along = jax.tree.structure(solution).flatten_up_to(joined(dx))
-    along += [None] * (len(y.arrays) - len(along))  # those of the auxiliary output
-    return _Split(along, y.static, y.structure)
+    if free is not None:
+        # Where an entry is held, its equation is dx = 0, so the system stays symmetric.
+        where = lambda a, b: jax.tree.map(jnp.where, free, a, b)
+        zero, whole_product = jax.tree.map(jnp.zeros_like, x), product
+        product = lambda v: where(whole_product(where(v, zero)), v)
+        minus = where(minus, zero)
+    symmetric = problem in ("minimum", "symmetric root")
+    return joined(linear_solve(product, minus, linear_solver, symmetric=symmetric))
 
 
 def _refuse_sums(equation: Function, objective: Function, x: Point) -> None:

@@ -1,0 +1,152 @@
+"""Derivatives of what `minimize` returns, by the condition that a minimum fulfils."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+from warnings import warn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from hotk._core import (
+    HotkError,
+    ModeError,
+    Point,
+    SingularHessianWarning,
+    Where,
+    message,
+)
+from hotk.linop import HessianOperator, by_iteration, space
+from hotk.prepared import jitted, user_level
+from hotk.primitive import constants, have_tangents, without_derivative
+from hotk.rule import Condition, linear_solve
+
+from ._chunk import Iterate
+from ._minimum import has_converged
+
+
+# Up to so many unknowns the Hessian is factorized for derivatives, and the factors tell
+# whether it is singular.
+_LARGEST_FACTOR = 2048
+
+_NAMES = "`gradient_norm`, `history`, `smallest_curvature` and `state`"
+_FIX = (
+    "Differentiate `x` or `value`. Inside of `jax.lax.scan` or `jax.lax.map` return "
+    "these alone: JAX differentiates all that is returned there."
+)
+
+
+class Objective(eqx.Module):
+    """The objective as a function of what changes, and of the other arrays."""
+
+    def __call__(
+        self, moving: Point, f: Callable[..., PyTree], rest: PyTree, args: PyTree
+    ) -> PyTree:
+        """Evaluate it at a point put together."""
+        return f(eqx.combine(moving, rest), *args)
+
+
+class Differentiable(NamedTuple):
+    """A minimization inside of a transformation.
+
+    Attributes:
+        call: The call, for messages.
+        whole: The function, the point and further arguments, with their tangents.
+        held: The same without tangents: what the steps see.
+    """
+
+    call: str
+    whole: HessianOperator
+    held: HessianOperator
+
+    @staticmethod
+    def of(
+        call: str, f: Callable[..., PyTree], x0: Point, args: PyTree, where: Where
+    ) -> "Differentiable":
+        """Split a function and its arguments into arrays, and the rest."""
+        try:
+            whole = HessianOperator(f, x0, *args, where=where)
+        except HotkError as error:  # it names the call that the user made
+            text = str(error).replace("`HessianOperator(f, x)`", f"`{call}`")
+            error.args = (text, *error.args[1:])
+            raise
+        return Differentiable(call, whole, constants(whole))
+
+    def attach(self, end: Iterate, free: PyTree = None) -> Iterate:
+        """Return the end of the steps with the derivatives of the minimum.
+
+        Args:
+            end: The end, found without tangents.
+            free: For each entry of the point whether it moves; see
+                `hotk.rule.Condition`.
+
+        Raises:
+            ModeError: If it has not converged, and numbers are known.
+        """
+        H, solved = self.whole, has_converged(end.reason)
+        fixed = lambda a, moving: a if moving is None else None
+        rest = jax.tree.map(fixed, H.x, H.like, is_leaf=lambda a: a is None)
+        sources = H.f, rest, H.args
+        if have_tangents(sources, (end.x, end.reason, self.held)):
+            if not bool(solved):
+                raise self._not_converged(end)
+            if free is None:
+                self._warn_if_singular(eqx.combine(end.x, rest))
+        large = space.dimension(end.x) > _LARGEST_FACTOR
+        condition = Condition(
+            "minimum",
+            Objective(),
+            sources,
+            solved,
+            free,
+            by_iteration if large else None,
+        )
+        x = condition.attach(end.x)
+        others = end.size, end.state, end.curvature, end.start, end.values
+        size, state, curvature, start, values = without_derivative(
+            self.call, others, sources, names=_NAMES, fix=_FIX
+        )
+        return end._replace(
+            x=x,
+            y=condition.attach_value(end.y, x),
+            size=size,
+            state=state,
+            curvature=curvature,
+            start=start,
+            values=values,
+        )
+
+    def _not_converged(self, end: Iterate) -> ModeError:
+        return ModeError(
+            message(
+                self.call,
+                "what is no minimum has no derivative.",
+                expected="a run that has converged",
+                got=f"{end.reason}; the norm of the gradient is {float(end.size):.3g}",
+                fix="Give a larger `max_steps` or `tol`, or write the mean of many "
+                "terms in place of their sum. If no derivative is meant, take "
+                "`jax.lax.stop_gradient` of the arguments.",
+            )
+        )
+
+    def _warn_if_singular(self, x: Point) -> None:
+        """Warn where the Hessian is singular: the derivatives of `x` are NaN."""
+        at = self.held.at(constants(x))
+        if at.size > _LARGEST_FACTOR or np.isfinite(_probe(at)).all():
+            return
+        warn(
+            f"`{self.call}`: the Hessian at the minimum is singular up to rounding, so "
+            "derivatives of `x` do not exist and are NaN; those of `value` exist. "
+            "Add a penalty to the function, or hold some of its variables by `where=`.",
+            SingularHessianWarning,
+            stacklevel=user_level(),
+        )
+
+
+@jitted
+def _probe(H: HessianOperator) -> Array:
+    """Solve a system with the Hessian, with NaN if that is singular."""
+    b = jax.tree.map(jnp.ones_like, H.like)
+    return space.flattened(linear_solve(H.mv, b, symmetric=True))
