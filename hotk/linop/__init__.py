@@ -13,7 +13,8 @@ from ._curvature import (
 )
 from ._direct import spectrum_of as spectrum_of
 from ._driver import loop as loop
-from ._eigh import Eigenpairs as Eigenpairs, eigh as eigh
+from ._eigenpairs import Eigenpairs as Eigenpairs
+from ._eigh import eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
 from ._inertia import Inertia as Inertia, inertia as inertia

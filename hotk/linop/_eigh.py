@@ -1,15 +1,13 @@
 """Extreme eigenvalues of a symmetric operator, with their vectors."""
 
 import functools
-from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import PyTree
 
 from hotk._core import (
-    AbstractReport,
     RandomKey,
     Vector,
     describe,
@@ -17,10 +15,12 @@ from hotk._core import (
     names_ours,
 )
 from hotk.prepared import shown
-from hotk.primitive import nondifferentiable
+from hotk.primitive import constants, may_have_tangents
 
 from . import _direct, space
+from ._bordered import with_derivatives
 from ._driver import compiled
+from ._eigenpairs import Eigenpairs
 from ._flat import Flat, as_trees, is_better_flat
 from ._lanczos import (
     Found,
@@ -37,59 +37,12 @@ from ._solution import Method
 from ._vectors import check_symmetric, space_of
 
 
-_DERIVATIVE = "that of a simple eigenvalue with the vector v is v' dA v"
 _WHICH = {
     "LA": "the largest",
     "SA": "the smallest",
     "LM": "of largest magnitude",
     "BE": "from both ends",
 }
-
-
-@final
-class Eigenpairs(AbstractReport):
-    """Some eigenvalues of a symmetric operator, with vectors and residuals.
-
-    It is a pytree of arrays, and prints as a table.
-
-    Attributes:
-        values: The eigenvalues, in ascending order: the Rayleigh quotients of the
-            vectors.
-        vectors: The eigenvectors, of norm 1: a tree like the space with one leading
-            axis.
-        residuals: The norms of `A v - lambda v`, computed anew at the end. Each
-            interval `lambda +- residual` holds an eigenvalue.
-        converged: Whether each residual is below the tolerance.
-        complete: Whether a search from a random direction, orthogonal to these vectors,
-            found no eigenvalue that belongs among them: then a copy of a multiple one
-            is hardly ever missing.
-        products: The number of products with the operator, residuals included.
-        restarts: The number of restarts.
-        method: How they were computed, a member of `hotk.linop.Method`: by Lanczos
-            iteration, or from the matrix.
-    """
-
-    values: Float[Array, " k"]
-    vectors: PyTree
-    residuals: Float[Array, " k"]
-    converged: Bool[Array, " k"]
-    complete: Bool[Array, ""]
-    products: Int[Array, ""]
-    restarts: Int[Array, ""]
-    method: Method
-
-    _header: ClassVar[tuple[str, ...]] = ("eigenvalue", "residual", "converged")
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (f"{float(v):.6g}", f"{float(r):.2g}", "yes" if bool(c) else "no")
-            for v, r, c in zip(self.values, self.residuals, self.converged, strict=True)
-        ]
-
-    def _lines(self) -> list[str]:
-        search = "complete" if bool(self.complete) else "copies may be missing"
-        counts = f"{int(self.products)} products, {int(self.restarts)} restarts"
-        return [f"{counts}, {search}", f"by {self.method}"]
 
 
 @names_ours
@@ -130,6 +83,12 @@ def eigh(
     of the matrix, by LAPACK, unless `v0`, `window` or `max_basis` asks for the
     iteration. `method` of the result reports which was used.
 
+    Values and vectors can be differentiated to any order by what the operator depends
+    on, where eigenvalues are simple: with $A v = \lambda v$, $v^T v = 1$, one bordered
+    system for each tangent of each pair. The system is factorized below 2048 unknowns,
+    and solved by iteration above. The derivative of a multiple eigenvalue does not
+    exist: it is NaN, and raises outside of `jit` and `vmap`.
+
     Memory: `max_basis` vectors and a few more. With `max_basis=k + 3`, the least that
     makes sense, the iteration is that of a locally optimal descent, as in LOBPCG
     without a preconditioner: it takes a multiple of the products.
@@ -161,7 +120,8 @@ def eigh(
         ValueError: If `k` is not between 1 and the dimension, `which` is not one of the
             four, or `progress=True` inside of a transformation.
         TypeError: If the operator is not symmetric, or `k` is not an integer.
-        ModeError: If a derivative is taken by the operator.
+        ModeError: If a derivative is taken, and an eigenvalue is not simple or has not
+            converged; or one of `residuals`, in reverse mode.
 
     Example:
         >>> f = lambda x: jnp.sum(jnp.arange(5.0) * x**2)
@@ -193,6 +153,28 @@ def eigh(
         raise ValueError(f"`eigh(A, k, which)`: {which!r} is not one of {known}.")
     if v0 is not None:
         v0 = space.widened(operator.vector(v0, "eigh(A, k, v0=v)"))
+    options = k, which, key, tol, window, max_basis, max_restarts, progress
+    if operator.on_host or not may_have_tangents((operator, v0)):
+        return _eigh(operator, like, v0, *options)
+    held, v0 = constants((operator, v0))
+    return with_derivatives(_eigh(held, like, v0, *options), operator, held)
+
+
+def _eigh(
+    operator: AbstractLinearMap,
+    like: Vector,
+    v0: PyTree,
+    k: int,
+    which: Which,
+    key: RandomKey | None,
+    tol: float | None,
+    window: int | None,
+    max_basis: int | None,
+    max_restarts: int,
+    progress: bool,
+) -> Eigenpairs:
+    """Compute eigenpairs without derivatives; see `eigh`."""
+    n = space.dimension(like)
     iterates = v0 is not None or window is not None or max_basis is not None
     if not iterates and not progress and _direct.is_small(operator):
         return _from_matrix(operator, like, k, which, tol)
@@ -213,7 +195,6 @@ def eigh(
             "`eigh(A, k, progress=True)`: there is no progress bar inside of a "
             "transformation."
         )
-    operator, v0 = nondifferentiable("eigh(A, k)", (operator, v0), _DERIVATIVE)
     key = jax.random.key(0) if key is None else key
     v0 = random_start(key, space.widened(like)) if v0 is None else v0
     limits = Limits(from_host(tol, dtype), from_host(max_restarts))

@@ -12,7 +12,8 @@ from hotk.sparse import Factorization
 
 from . import _dense, space
 from ._cholesky import cholesky
-from ._eigh import Eigenpairs, eigh
+from ._eigenpairs import Eigenpairs
+from ._eigh import eigh
 from ._entries import Part
 from ._inertia import Inertia, inertia
 from ._lanczos import Which

@@ -345,4 +345,6 @@ def _by_factors(a: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, "
     inverse = jax.scipy.linalg.lu_solve(factors, jnp.eye(len(a), dtype=a.dtype))
     norm = lambda m: jnp.max(jnp.sum(jnp.abs(m), axis=0), initial=0)
     rounding = len(a) * jnp.finfo(a.dtype).eps
-    return jnp.where(norm(a) * norm(inverse) * rounding < 1, x, jnp.nan)
+    regular = norm(a) * norm(inverse) * rounding < 1
+    # Zero is the solution for zero: what no one asks for in reverse mode stays so.
+    return jnp.where(regular, x, jnp.where(jnp.any(b != 0), jnp.nan, 0))
