@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace
-from hotk.primitive import nondifferentiable
 
 from . import _cg, _minres, space
 from ._cg_state import State as CGState
@@ -74,10 +73,9 @@ def cg_then_minres(
     With a small product it is `cg` alone, which stops there: another program with it is
     cheaper then than minimal residuals in the first one, as most systems are definite.
     """
-    call = "solve(A, b)"
-    b, x0, limits = check_system(call, operator, b, x0, tol, max_steps)
+    system = operator, b, x0, tol, max_steps
+    b, x0, limits = check_system("solve(A, b)", *system)
     inputs = (operator, b, x0, preconditioner, limits)
-    inputs = nondifferentiable(call, inputs)
     return loop(operator, _run_flat if is_better_flat(*inputs) else _run, *inputs)
 
 

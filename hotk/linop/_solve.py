@@ -118,8 +118,10 @@ def solve(
     system = operator, _right_side(operator, b, batched)
     held, options = constants((system, options))
     found = _solve(*held, **options)
-    one = {**options, "batched": False, "x0": None, "method": "iterative"}
-    again = functools.partial(_solve, **one)
+    one = {**options, "batched": False, "x0": None}
+    again = functools.partial(_solve, **{**one, "method": "iterative"})
+    if method == "sparse":  # the systems of derivatives have this matrix as well
+        again = lambda A, b: _solve(held[0], b, **one)
     return with_derivatives(found, system, held, again, batched=batched)
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PyTree
 
 from hotk._core import RealNumber, Tracer
 from hotk.prepared import STORE, jitted
-from hotk.primitive import nondifferentiable
 from hotk.sparse import (
     Factorization,
     SparseMatrix,
@@ -110,9 +109,7 @@ def solve_by_factors(
         check_system("solve(A, b)", operator, right, None, tol, None)
         for right in rights
     ]
-    matrix, rights = nondifferentiable(
-        "solve(A, b)", (matrix, [right for right, _, _ in systems])
-    )
+    rights = [right for right, _, _ in systems]
     flat = jnp.stack([space.flattened(right) for right in rights])
     found = _on_host(matrix, flat)
     solutions = []

@@ -14,7 +14,9 @@ S = TypeVar("S")
 
 def constants(tree: S) -> S:
     """Return a tree whose arrays have the same values, and no tangents."""
-    return jax.tree.map(lambda a: jax.lax.stop_gradient(a) if _may_vary(a) else a, tree)
+    # `asarray`: a number of Python that is differentiated has one of JAX's own types.
+    constant = lambda a: jnp.asarray(jax.lax.stop_gradient(a))
+    return jax.tree.map(lambda a: constant(a) if _may_vary(a) else a, tree)
 
 
 def may_have_tangents(tree: PyTree) -> bool:

@@ -25,26 +25,21 @@ from ._ruled import AbstractRuled, Tangents, apply_ruled
 
 S = TypeVar("S")
 
-_DERIVATIVE = (
-    "from A x = b follows A dx = db - dA x, another system with A, as "
-    "`hotk.rule.linear_solve` solves it. For a minimum there is `hotk.rule.minimum`"
-)
 
-
-def _refuse(call: str, derivative: str, primals: PyTree, tangents: PyTree) -> NoReturn:
+def _refuse(call: str, primals: PyTree, tangents: PyTree) -> NoReturn:
     raise ModeError(
         message(
             call,
             "the result of an iteration with a stopping rule cannot be differentiated.",
             expected="arguments that are held constant",
             got="a derivative with respect to one of them",
-            fix="Take `jax.lax.stop_gradient` of them, or differentiate the equation: "
-            f"{derivative}.",
+            fix="Take `jax.lax.stop_gradient` of them, or call what differentiates the "
+            "equation: `A.solve(b)` or `hotk.linop.solve(A, b)`, `hotk.optim.minimize`.",
         )
     )
 
 
-def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
+def nondifferentiable(call: str, inputs: S) -> S:
     """Return trees that raise when a derivative is taken by their arrays.
 
     The derivative of the steps is not that of the solution if the steps are few, and
@@ -53,14 +48,13 @@ def nondifferentiable(call: str, inputs: S, derivative: str = _DERIVATIVE) -> S:
     Args:
         call: What was called, for the message.
         inputs: Trees; what is no tracer of floating numbers is left as it is.
-        derivative: What the derivative is, for the message.
     """
 
     @jax.custom_jvp
     def same(leaf: Array) -> Array:
         return leaf
 
-    same.defjvp(functools.partial(_refuse, call, derivative))
+    same.defjvp(functools.partial(_refuse, call))
     # only a tracer can be differentiated; an array outside would cost a call of JAX
     traced = lambda a: isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.inexact)
     return jax.tree.map(lambda a: same(a) if traced(a) else a, inputs)

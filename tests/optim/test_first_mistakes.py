@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import hotk
@@ -45,20 +44,6 @@ def test_residuals_in_place_of_a_number(transform, as_user):
 def test_what_is_no_transformation(given, as_user):
     with pytest.raises(TypeError, match=r"hotk\.optim\.trust_region\(\)"):
         minimize(rosenbrock, X0, given)
-
-
-ANY = [trust_region(), newton_cg(), hotk.optim.newton(), optax.sgd(0.1)]
-
-
-@pytest.mark.parametrize("transform", ANY)
-@pytest.mark.parametrize("take", [jax.grad, jax.jacfwd])
-def test_a_derivative_names_the_rule_that_has_it(transform, take, as_user):
-    f = lambda x, a: jnp.sum((x - a**2) ** 2)
-    find = lambda x, a: minimize(f, x, transform, args=(a,), tol=1e-6).x
-    with pytest.raises(hotk.ModeError, match=r"hotk\.rule\.minimum"):
-        take(lambda a: jnp.sum(find(X0, a)))(3.0)
-    rule = hotk.rule.minimum(f, find)
-    close(take(lambda a: jnp.sum(rule(X0, a)))(3.0), 2 * 2 * 3.0, rtol=1e-6)
 
 
 E = {"a": jnp.ones((5, 2)), "y": jnp.zeros(5)}

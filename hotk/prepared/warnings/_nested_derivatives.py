@@ -6,9 +6,9 @@ from hotk._core import (
     Function,
     Jaxpr,
     NestedDerivativesWarning,
-    equations,
     function_name,
     function_place,
+    inner_jaxprs,
 )
 
 from ._user_code import user_level
@@ -36,7 +36,7 @@ def warn_if_nested(
     order = inner + outer
     if not inner or not outer or order <= _HIGHEST:
         return
-    count = sum(1 for _ in equations(jaxpr))
+    count = _count(jaxpr)
     if count < _SHORT:
         return
     warnings.warn(
@@ -51,4 +51,14 @@ def warn_if_nested(
         "result is right as it is.",
         NestedDerivativesWarning,
         stacklevel=user_level(),
+    )
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    """Count equations, but for those of solvers: see `nested_order`."""
+    return len(jaxpr.eqns) + sum(
+        _count(inner)
+        for equation in jaxpr.eqns
+        if equation.primitive.name != "while"
+        for inner in inner_jaxprs(equation.params.values())
     )

@@ -1,0 +1,319 @@
+"""Minima are differentiable: by closed forms, mpmath and SciPy."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+import hotk
+from hotk.optim import levenberg_marquardt, minimize, newton, newton_cg, trust_region
+from hotk.rule import Condition
+from tests.helpers import close
+
+
+A = np.array([[1.0, 0.5], [2.0, -1.0], [0.0, 1.5], [0.7, 0.2]])
+Y = np.array([1.0, 3.0, -1.0, 0.5])
+SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
+DECAY = 0.3
+
+
+def fit(decay, a, y, **options):
+    """Fit by ridge regression, with captured arrays and an array that is passed."""
+    f = lambda w, decay: jnp.sum((a @ w - y) ** 2) + decay * jnp.sum(w**2)
+    return minimize(f, jnp.zeros(2), args=(decay,), **{"tol": 1e-11, **options})
+
+
+def ridge(decay, a, y):
+    """The minimum and the value there, in closed form by NumPy.
+
+    Also the derivatives by the decay, to second order, and by y.
+    """
+    inverse = np.linalg.inv(a.T @ a + decay * np.eye(2))
+    w = inverse @ a.T @ y
+    slope = -inverse @ w
+    return {
+        "x": w,
+        "value": np.sum((a @ w - y) ** 2) + decay * np.sum(w**2),
+        "x by decay": slope,
+        "x by decay twice": -2 * inverse @ slope,
+        "x by y": inverse @ a.T,
+        "value by decay": np.sum(w**2),
+        "value by decay twice": 2 * w @ slope,
+        "value by y": -2 * (a @ w - y),
+        "value by y twice": 2 * (np.eye(4) - a @ inverse @ a.T),
+    }
+
+
+ROADS = {
+    "jacfwd": jax.jacfwd,
+    "jacrev": jax.jacrev,
+    "jit": lambda f, i: jax.jit(jax.jacrev(f, i)),
+    "hotk": lambda f, i: lambda *a: hotk.jacobian(f, *a, argnums=i),
+}
+each_road = pytest.mark.parametrize("take", ROADS.values(), ids=ROADS)
+
+
+@pytest.mark.thinned(2)
+@each_road
+def test_ridge_regression_to_first_order(take):
+    given = DECAY, jnp.asarray(A), jnp.asarray(Y)
+    known = ridge(DECAY, A, Y)
+    x, value = lambda *a: fit(*a).x, lambda *a: fit(*a).value
+    close(take(x, 0)(*given), known["x by decay"], rtol=1e-9)
+    close(take(x, 2)(*given), known["x by y"], rtol=1e-9)
+    close(take(value, 0)(*given), known["value by decay"], rtol=1e-9)
+    close(take(value, 2)(*given), known["value by y"], rtol=1e-9, atol=1e-9)
+    # dx = inverse (dA' (y - A x) - A' dA x)
+    inverse = np.linalg.inv(A.T @ A + DECAY * np.eye(2))
+    rest = Y - A @ known["x"]
+    by_a = np.einsum("ik,j->ijk", inverse, rest)
+    by_a -= np.einsum("ij,k->ijk", inverse @ A.T, known["x"])
+    close(take(x, 1)(*given), by_a, rtol=1e-9, atol=1e-9)
+
+
+SECOND = {
+    "jax": lambda f, x: jax.hessian(f)(x),
+    "jit of grad": lambda f, x: jax.jit(jax.jacfwd(jax.grad(f)))(x),
+    "hotk": lambda f, x: hotk.hessian(f, x),
+    "reverse over reverse": lambda f, x: hotk.hessian(
+        f, x, mode=hotk.REVERSE_OVER_REVERSE
+    ),
+}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("take", SECOND.values(), ids=SECOND)
+def test_ridge_regression_to_second_order(take):
+    a, y, known = jnp.asarray(A), jnp.asarray(Y), ridge(DECAY, A, Y)
+    weights = jnp.array([1.0, -2.0])
+    f = lambda decay: weights @ fit(decay, a, y).x
+    expected = np.asarray(weights) @ known["x by decay twice"]
+    close(take(f, jnp.asarray(DECAY)), expected, rtol=1e-8)
+    f = lambda decay: fit(decay, a, y).value
+    close(take(f, jnp.asarray(DECAY)), known["value by decay twice"], rtol=1e-8)
+    f = lambda y: fit(DECAY, a, y).value
+    close(take(f, y), known["value by y twice"], rtol=1e-8, atol=1e-8)
+
+
+TRANSFORMS = {
+    "trust_region": trust_region(),
+    "exact": trust_region(subproblem="exact"),
+    "newton": newton(),
+    "newton_cg": newton_cg(),
+    "levenberg_marquardt": levenberg_marquardt(),
+}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_the_derivative_does_not_depend_on_the_method(transform):
+    def slope(decay):
+        residuals = lambda w: jnp.concatenate([A @ w - Y, jnp.sqrt(decay) * w])
+        f = hotk.curvature.LeastSquares(residuals)
+        return minimize(f, jnp.zeros(2), transform, tol=1e-9, max_steps=200).x
+
+    found = jax.jit(jax.jacrev(slope))(DECAY)
+    close(found, ridge(DECAY, A, Y)["x by decay"], rtol=1e-7)
+
+
+def test_the_start_and_what_steps_are_made_of_have_no_part():
+    f = lambda x0, rate: minimize(
+        lambda x: jnp.sum(jnp.cosh(x - 1)), x0, newton(rate), tol=1e-9, max_steps=99
+    ).x.sum()
+    assert jax.grad(f, (0, 1))(jnp.zeros(()), 0.9) == (0, 0)
+
+
+def logistic(decay):
+    """The weights of a logistic regression by mpmath, to thirty digits."""
+    rows = [
+        [mpmath.mpf(float(s)) * float(a) for a in row]
+        for s, row in zip(SIGNS, A, strict=True)
+    ]
+
+    def gradient(u, v):
+        shares = [1 / (1 + mpmath.exp(p * u + q * v)) for p, q in rows]
+        part = lambda i: -sum(s * r[i] for s, r in zip(shares, rows, strict=True))
+        return part(0) + decay * u, part(1) + decay * v
+
+    return mpmath.findroot(gradient, (0, 0))
+
+
+def test_logistic_regression_against_thirty_digits():
+    def held_out(log_decay):
+        margins = jnp.asarray(SIGNS[:, None] * A)
+        f = lambda w: (
+            jnp.sum(jnp.logaddexp(0, -margins @ w))
+            + jnp.exp(log_decay) / 2 * jnp.sum(w**2)
+        )
+        w = minimize(f, jnp.zeros(2), tol=1e-12).x
+        return jnp.logaddexp(0, w[0] - 2 * w[1])
+
+    def known(log_decay):
+        w = logistic(mpmath.exp(log_decay))
+        return mpmath.log(1 + mpmath.exp(w[0] - 2 * w[1]))
+
+    with mpmath.workdps(30):
+        first, second = (float(mpmath.diff(known, -0.5, n)) for n in (1, 2))
+    close(jax.grad(held_out)(-0.5), first, rtol=1e-8)
+    close(hotk.second_derivative(held_out, -0.5), second, rtol=1e-8)
+
+
+@pytest.mark.exhaustive
+def test_logistic_regression_as_jaxopt_differentiates_it():
+    jaxopt = pytest.importorskip("jaxopt")
+    margins = jnp.asarray(SIGNS[:, None] * A)
+
+    def f(w, decay):
+        return jnp.sum(jnp.logaddexp(0, -margins @ w)) + decay * jnp.sum(w**2)
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        solver = jaxopt.BFGS(f, tol=1e-12, maxiter=500)
+        theirs = jax.jacobian(lambda c: solver.run(jnp.zeros(2), c).params)(0.3)
+    ours = lambda c: minimize(f, jnp.zeros(2), args=(c,), tol=1e-12).x
+    close(jax.jacobian(ours)(0.3), theirs, rtol=1e-7)
+
+
+def test_a_gaussian_process_is_tuned_by_newtons_method_through_its_fit():
+    """Minimize the negative marginal likelihood, whose weights a `minimize` finds."""
+    t = jnp.linspace(0.0, 1.0, 7)
+    y = jnp.sin(5 * t)
+
+    def kernel(theta):
+        gaps = (t[:, None] - t[None, :]) / jnp.exp(theta[0])
+        return jnp.exp(-(gaps**2) / 2) + jnp.exp(theta[1]) * jnp.eye(7)
+
+    def by_solution(theta):
+        K = kernel(theta)
+        f = lambda a: a @ K @ a / 2 - y @ a
+        found = minimize(f, jnp.zeros(7), newton(), tol=1e-11, max_steps=20)
+        root = hotk.HessianOperator(f, jnp.zeros(7)).cholesky()
+        return y @ found.x / 2 + jnp.sum(jnp.log(jnp.diagonal(root)))
+
+    def closed(theta):
+        K = kernel(theta)
+        return (y @ jnp.linalg.solve(K, y) + jnp.linalg.slogdet(K)[1]) / 2
+
+    theta = jnp.array([-1.0, -3.0])
+    close(jax.jit(jax.grad(by_solution))(theta), jax.grad(closed)(theta), rtol=1e-8)
+    close(hotk.hessian(by_solution, theta), jax.hessian(closed)(theta), rtol=1e-8)
+    exact = trust_region(subproblem="exact")
+    found = minimize(by_solution, theta, exact, tol=1e-8, max_steps=30)
+    assert bool(found.converged)
+    close(found.x, minimize(closed, theta, exact, tol=1e-8).x, rtol=1e-7)
+
+
+def test_a_minimum_of_a_tree_that_is_held_in_part():
+    """f = (u - 3 c)^2 + (v - u)^2 with c held: u = v = 3 c."""
+    f = lambda p: (p["u"] - 3 * p["c"]) ** 2 + jnp.sum((p["v"] - p["u"]) ** 2)
+    where = {"u": True, "v": True, "c": False, "n": False}
+
+    def found(c):
+        start = {"u": jnp.asarray(0.0), "v": jnp.zeros(2), "c": c, "n": 3}
+        return minimize(f, start, tol=1e-10, where=where).x
+
+    slope = jax.jacobian(lambda c: {k: v for k, v in found(c).items() if k != "n"})
+    close(slope(2.0), {"u": 3.0, "v": np.full(2, 3.0), "c": 1.0}, rtol=1e-9)
+    assert found(2.0)["n"] == 3
+
+
+def test_under_vmap_and_scan_in_closures_of_closures():
+    """x = c / (1 + k), so dx / dc = 1 / (1 + k)."""
+
+    def loss(c, k):
+        inner = lambda x: (x - c) ** 2
+        whole = lambda x: inner(x) + k * x**2
+        return minimize(whole, jnp.asarray(0.0), tol=1e-12).x ** 2
+
+    ks = np.array([0.5, 1.0, 2.0])
+    expected = 2 * 3.0 / (1 + ks) ** 2
+    slopes = jax.vmap(jax.grad(loss), (None, 0))(3.0, jnp.asarray(ks))
+    close(slopes, expected, rtol=1e-9)
+    step = lambda total, k: (total + loss(jnp.sin(total), k), None)
+    run = lambda c: jax.lax.scan(step, c, jnp.asarray(ks))[0]
+
+    def by_hand(c):
+        slope = 1.0
+        for k in ks:
+            slope *= 1 + np.sin(2 * c) / (1 + k) ** 2
+            c = c + np.sin(c) ** 2 / (1 + k) ** 2
+        return slope
+
+    close(jax.jit(jax.grad(run))(0.7), by_hand(0.7), rtol=1e-9)
+
+
+def test_many_unknowns_are_solved_for_by_products():
+    scale = np.linspace(1.0, 2.0, 3000)
+    f = lambda x, c: jnp.sum(scale * (x - c) ** 2) + jnp.sum(jnp.cosh(x - c))
+    x = lambda c: minimize(f, jnp.zeros(3000), args=(c,), tol=1e-9).x
+    close(jax.jvp(jax.jit(x), (0.5,), (1.0,))[1], np.ones(3000), rtol=1e-8)
+
+
+def test_what_has_not_converged_says_so(as_user):
+    run = lambda decay: fit(decay, A, Y, max_steps=1)
+    with pytest.raises(hotk.ModeError, match="largest number of steps") as caught:
+        jax.grad(lambda decay: run(decay).x.sum())(DECAY)
+    assert "max_steps" in str(caught.value)
+    for of in (lambda found: found.x.sum(), lambda found: found.value):
+        traced = jax.jit(jax.value_and_grad(lambda decay, of=of: of(run(decay))))
+        value, slope = traced(DECAY)
+        assert np.isfinite(value)
+        assert np.isnan(slope)
+        assert np.isnan(hotk.gradient(lambda decay, of=of: of(run(decay)), DECAY))
+    # what is not differentiated may stand inside
+    assert jax.grad(lambda t: t + fit(DECAY, A, Y, max_steps=1).x.sum() * 0)(1.0) == 1
+
+
+def test_a_singular_hessian_is_none_of_a_wrong_number(as_user):
+    """The sum of both weights is determined, their difference is not."""
+    f = lambda w, c: (w[0] + w[1] - c) ** 2 + c**2
+    run = lambda c: minimize(f, jnp.zeros(2), args=(c,), tol=1e-10)
+    with pytest.warns(hotk.SingularHessianWarning, match="where="):
+        assert np.isnan(jax.grad(lambda c: run(c).x[0])(3.0))
+    assert np.isnan(jax.jit(jax.grad(lambda c: run(c).x[0]))(3.0))
+    close(jax.jit(jax.grad(lambda c: run(c).value))(3.0), 6.0, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["gradient_norm", "history", "smallest_curvature"])
+def test_other_results_have_no_derivative_that_might_be_wrong(name, as_user):
+    run = lambda decay: jnp.sum(getattr(fit(decay, A, Y), name))
+    with pytest.raises(hotk.ModeError, match="`x` or `value`"):
+        jax.grad(run)(DECAY)
+    assert np.isnan(jax.jvp(run, (DECAY,), (1.0,))[1])
+
+
+def test_without_a_derivative_nothing_is_computed_for_one():
+    program = jax.make_jaxpr(lambda decay: fit(decay, A, Y).x)(DECAY)
+    assert "linear_solve" not in str(program)
+    lowered = jax.jit(lambda decay: fit(decay, A, Y).x).lower(DECAY).as_text()
+    assert "getrf" not in lowered
+    slope = jax.jit(jax.grad(lambda decay: fit(decay, A, Y).value)).lower(DECAY)
+    assert "getrf" not in slope.compile().as_text()
+
+
+def test_entries_that_are_held_do_not_move():
+    """f = x'H x / 2 - c b'x with x[1] at a bound: the others solve what is left."""
+    H = np.array([[2.0, 0.5, 0.3], [0.5, 3.0, 0.2], [0.3, 0.2, 1.0]])
+    b, free = np.array([1.0, 2.0, -1.0]), np.array([True, False, True])
+    part = np.ix_(free, free)
+
+    def solved(c):
+        f = lambda x, c: x @ H @ x / 2 - jnp.exp(c) * b @ x
+        condition = Condition("minimum", f, (c,), free=jnp.asarray(free))
+        x = np.zeros(3)
+        x[free] = np.linalg.solve(H[part], np.exp(0.4) * b[free])
+        x = condition.attach(jnp.asarray(x))
+        return x, condition.attach_value(f(*jax.lax.stop_gradient((x, c))), x)
+
+    slope = np.zeros(3)
+    slope[free] = np.linalg.solve(H[part], np.exp(0.4) * b[free])
+    for take in (jax.jacfwd, jax.jacrev):
+        close(take(solved)(0.4)[0], slope)  # of exp(c), as is the second one
+        close(take(take(solved))(0.4)[0], slope)
+        close(take(solved)(0.4)[1], -np.exp(0.4) * b @ slope)
+
+
+def test_as_users_have_it(default_settings):
+    slope = jax.grad(lambda decay: fit(decay, A, Y, tol=1e-4).x.sum())(DECAY)
+    expected = ridge(DECAY, A, Y)["x by decay"].sum()
+    np.testing.assert_allclose(slope, expected, rtol=1e-3)
