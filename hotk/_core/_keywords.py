@@ -112,8 +112,8 @@ _DAMPED: Final = (
     "number does not compile again."
 )
 _OF_SCIPY: Final = (
-    "Methods of SciPy have bounds and constraints: write "
-    "`hotk.interop.scipy_problem(f, x0).minimize(method, bounds=...)`, which computes "
+    "Bounds are `bounds=(lower, upper)`. Methods of SciPy have constraints: write "
+    "`hotk.interop.scipy_problem(f, x0).minimize(method, constraints=...)`, with "
     "the derivatives. IPOPT: `hotk.interop.ipopt_problem(f, x0, constraints=g)`."
 )
 _DIFFERENTIATED: Final = (
@@ -125,7 +125,7 @@ _IMPLICIT: Final = (
     "call as the solver."
 )
 _MINIMIZE: Final = {
-    **dict.fromkeys(("bounds", "constraints", "lower", "upper"), _OF_SCIPY),
+    **dict.fromkeys(("constraints", "lower", "upper", "lb", "ub"), _OF_SCIPY),
     **dict.fromkeys(("jac", "hess", "hessp", "value_and_grad"), _DIFFERENTIATED),
     **dict.fromkeys(("adjoint", "implicit_diff", "unroll"), _IMPLICIT),
     "has_aux": "Give the value alone: `minimize(lambda x: f(x)[0], x0)`.",

@@ -203,8 +203,9 @@ def bounds_of_loop(call: str, state: PyTree, x: Point, given: bool) -> Bounds | 
 
 def _filled(none: float, a: Any, bound: Any) -> Any:
     # a transformation of some of the leaves does not move the others
-    missing = a is not None and bound is None
-    return jnp.full_like(a, none) if missing else bound
+    if a is None or bound is not None:
+        return bound
+    return jnp.full_like(a, none)
 
 
 def bounds_like(call: str, given: Any, x: Point, root: str = "x0") -> Bounds:

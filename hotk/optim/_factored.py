@@ -155,14 +155,13 @@ class FactoredSystem:
             image = self.values * weights
             whole = s + self._acceleration(s, solved, damping, most)
             rounds = jnp.ones((), int)
-            if self.limits is not None:
-                fits = jnp.all(
-                    (self.limits.lower <= whole) & (whole <= self.limits.upper)
-                )
+            limits = self.limits
+            if limits is not None:
+                fits = jnp.all((limits.lower <= whole) & (whole <= limits.upper))
                 whole, s, image, rounds = jax.lax.cond(
                     fits,
                     lambda: (whole, s, image, rounds),
-                    lambda: self._within(self.limits, g, rest, damping),
+                    lambda: self._within(limits, g, rest, damping),
                 )
             square = jnp.sum(image**2)
             length = jnp.sum(s**2)

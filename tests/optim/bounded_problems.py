@@ -107,8 +107,8 @@ HOCK_SCHITTKOWSKI = {
     "HS45": plain(hs45, [2] * 5, 0, [1, 2, 3, 4, 5], 1.0),
     "HS110": plain(hs110, [9] * 10, 2.001, 9.999, -45.77846971),
 }
-# Lower bounds, upper bounds, minimum.
-GAY = {
+# Lower bounds, upper bounds, minima.
+GAY: dict[str, tuple[Any, ...]] = {
     "Rosenbrock": ([-50, 0], [0.5, 100], 0.25),
     "Freudenstein and Roth": ([0, -30], [20, -0.9], 48.9852019969),
     "Powell, badly scaled": ([0, 1], [1, 9], 1.51259367e-10),
@@ -122,7 +122,7 @@ GAY = {
     "Gulf": ([0, 0, 0], [10, 10, 10], 5.121685716),
     "Box": ([0, 5, 0], [2, 9.5, 20], 1.143481803e-4),
     "Powell, singular": ([0.1, -20, -1, -1], [100, 20, 1, 50], 1.878196301e-4),
-    "Wood": ([-100] * 4, [0, 10, 100, 100], 1.5567008),
+    "Wood": ([-100] * 4, [0, 10, 100, 100], 1.5567008, 7.093836425),
     "Kowalik and Osborne": ([0, -1, 0.13, 0.12], [10, 12, 13, 12], 3.078307235e-4),
     "Brown and Dennis": ([-10, 0, -100, -20], [100, 15, 0, 0.2], 88860.47977),
     "Osborne 1": ([0, 0, -50, 0, 0], [50, 1.9, -0.1, 10, 10], 5.470283343e-5),
@@ -149,8 +149,8 @@ CLASSICAL = {
         problems.PROBLEMS[name].start,
         lower,
         upper,
-        minimum,
+        *minima,
     )
-    for name, (lower, upper, minimum) in GAY.items()
+    for name, (lower, upper, *minima) in GAY.items()
 }
 BOUNDED = {**HOCK_SCHITTKOWSKI, **CLASSICAL}

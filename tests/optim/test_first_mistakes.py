@@ -112,10 +112,8 @@ def test_explicit_axes_for_kfac(as_user):
 @pytest.mark.parametrize(
     ("keyword", "fix"),
     [
-        ("bounds", r"scipy_problem\(f, x0\)\.minimize\(method, bounds="),
-        ("lower", r"scipy_problem\(f, x0\)\.minimize\(method, bounds="),
+        ("lower", r"Bounds are `bounds=\(lower, upper\)`"),
         ("constraints", r"hotk\.interop\.ipopt_problem\(f, x0, constraints=g\)"),
-        ("callback", r"scipy_problem\(f, x0\)\.minimize\("),
         ("jac", r"Leave it out: derivatives are computed"),
         ("hess", r"Leave it out: derivatives are computed"),
         ("method", r"`transform=`.*scipy_problem\(f, x0\)\.minimize\(method\)"),
