@@ -37,6 +37,7 @@ def digits():
     return task._replace(inputs=task.inputs[:8], targets=task.targets[:8])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "make",
     [

@@ -132,6 +132,7 @@ def test_every_public_operator_is_here():
     assert public - {name.split(",")[0] for name in OPERATORS} == set()
 
 
+@pytest.mark.thinned(14)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_right_operator_is_checked_by_both_roads(name):
     with hotk.testing.verified() as report:
@@ -163,6 +164,7 @@ SOLVERS = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_right_solver_is_checked_by_its_residual(name):
     with hotk.testing.verified() as report:

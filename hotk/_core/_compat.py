@@ -142,8 +142,7 @@ _VERSION = tuple(map(int, re.findall(r"\d+", _jaxlib_version)[:3]))
 # what was there before it. Later versions have neither its cost nor the option.
 _IS_OLD = _VERSION[:2] == (0, 10)
 _QUICK: Options = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
-# A program of a thousand operations on few numbers: half the time again. Large arrays
-# take twice as long in it.
+# For operations on few numbers, half the time again: large arrays take twice as long.
 _LEAST: Options = (*_QUICK, ("xla_backend_optimization_level", 0))
 
 # What these versions fuse with a sum of a product of matrices reads beyond an operand
@@ -160,8 +159,7 @@ if _FAULTY and FUSIONS_FLAG not in os.getenv("XLA_FLAGS", ""):  # or it is chose
 def compiler_options(quickly: bool) -> Options:
     """Return options of the compiler for `jax.jit`, as pairs.
 
-    None on the GPU, and none within another trace, where JAX refuses them. With
-    `quickly` it takes half the time, where it can, and large arrays a tenth longer.
+    None on a GPU or in a trace, where JAX refuses them. `quickly` takes half the time.
     """
     if in_trace() or jax.default_backend() != "cpu":
         return ()
@@ -173,8 +171,6 @@ def compiled(
 ) -> jax.stages.Compiled:
     """Compile a program with the options above.
 
-    With `is_little`, what is compiled quickly is not optimized beyond its fusions.
-
     The jitted function that it was lowered from runs what is compiled here. JAX has no
     public way to that: a nested `jax.jit` refuses options of the compiler, and what
     `Lowered.compile` makes with options is not what a call runs.
@@ -182,8 +178,7 @@ def compiled(
     computation: Any = getattr(lowered, "_lowering", None)
     options = getattr(computation, "_compiler_options_kvs", None)
     if isinstance(options, tuple) and jax.default_backend() == "cpu":
-        quick = _LEAST if is_little else _QUICK
-        extra = _RIGHT + quick if quickly else _RIGHT
+        extra = _RIGHT + (_LEAST if is_little else _QUICK) * quickly
         computation._compiler_options_kvs = options + extra
     return lowered.compile()
 

@@ -292,6 +292,14 @@ def by_iteration(product: Product, b: Vector) -> Vector:
 
     Returns:
         The solution; NaN if the residual stays large, as that of a singular system.
+
+    Raises:
+        ValueError: If the product of the right-hand side has another shape.
+
+    Example:
+        >>> x = hotk.linop.by_iteration(lambda v: 2 * v, jnp.array([1.0, 4.0]))
+        >>> x.round(3).tolist()
+        [0.5, 2.0]
     """
     eps = float(jnp.finfo(space.scalar_dtype(b)).eps)
     found = _solve(

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Function, Gradient, Scalar, Where, from_host
-from hotk.curvature import GaussNewton, LeastSquares, PerExample
+from hotk._core import Gradient, Scalar, Where, from_host
 from hotk.linop import Identity, Reason, cg, space
 
 from ._bounds import Limits, first_bounds
@@ -32,6 +31,7 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers, relative_residual
+from ._objective import of_residuals
 from ._preconditioner import (
     Known,
     Preconditioner,
@@ -45,51 +45,7 @@ from ._projected import projected_step
 from ._rate import scale_by_rate
 from ._samples import System, check_system_choice, sample_system
 from ._sparse_steps import damped_proposal
-from ._step import of_steps, those_given, transformation, with_keywords
-
-
-def _of_residuals(
-    value_fn: Function | None, extra: Mapping[str, Any], state: optax.OptState
-) -> Function | None:
-    """Return half the sum of squares of `residual_fn`, or the loss of a model."""
-    del state
-    residuals, examples = _of_keyword("residual_fn", extra), extra.get("examples")
-    if residuals is not None:
-        return LeastSquares(residuals, examples)
-    model = model_of(extra)
-    return value_fn if model is None else GaussNewton(model, loss_of(extra))
-
-
-def model_of(extra: Mapping[str, Any]) -> Function | None:
-    """Return the model among the keywords of an update, `None` if there is none.
-
-    With `examples` it is a model of one of them, made one of all.
-    """
-    model, examples = _of_keyword("model_fn", extra), extra.get("examples")
-    if model is None or examples is None:
-        return model
-    return PerExample(model, examples)
-
-
-def _of_keyword(name: str, extra: Mapping[str, Any]) -> Any:
-    """Return a function, or a tuple of them, given the keywords that it takes."""
-    functions = extra.get(name)
-    others = {key: value for key, value in extra.items() if key != "examples"}
-    if isinstance(functions, (tuple, list)):
-        return tuple(with_keywords(f, others) for f in functions)
-    return with_keywords(functions, others)
-
-
-def loss_of(extra: Mapping[str, Any]) -> Any:
-    """Return the loss among the keywords of an update.
-
-    Raises:
-        TypeError: If there is none.
-    """
-    loss = extra.get("loss_fn")
-    if loss is None:
-        raise TypeError("`model_fn` needs `loss_fn`, the loss of its outputs.")
-    return loss
+from ._step import of_steps, those_given, transformation
 
 
 @of_steps
@@ -241,7 +197,7 @@ def scale_by_levenberg_marquardt(
         init,
         _levenberg_marquardt,
         numbers,
-        _of_residuals,
+        of_residuals,
         preconditioner=split,
         linear_solver=linear_solver,
         system=system,

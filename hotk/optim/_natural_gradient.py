@@ -13,8 +13,8 @@ from hotk.curvature import Fisher, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
-from ._gauss_newton import loss_of, model_of
 from ._local import Local, Numbers, Outcome
+from ._objective import loss_of, model_of
 from ._preconditioner import (
     Preconditioner,
     PreconditionerState,

@@ -34,7 +34,7 @@ def _refuse(call: str, primals: PyTree, tangents: PyTree) -> NoReturn:
             expected="arguments that are held constant",
             got="a derivative with respect to one of them",
             fix="Take `jax.lax.stop_gradient` of them, or call what differentiates the "
-            "equation: `A.solve(b)` or `hotk.linop.solve(A, b)`, `hotk.optim.minimize`.",
+            "equation: `A.solve(b)`, `hotk.linop.solve(A, b)`, `hotk.optim.minimize`.",
         )
     )
 

@@ -104,6 +104,7 @@ def tridiagonal(c, n):
     return jnp.diag(diagonal) + jnp.diag(beside, 1) + jnp.diag(beside, -1)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("n", [2, 12])
 def test_derivatives_in_both_modes(n):
     c, h = 0.7, 1e-5

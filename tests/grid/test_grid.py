@@ -172,7 +172,7 @@ def as_users_write(as_user):
         yield
 
 
-@pytest.mark.thinned(60, "name")
+@pytest.mark.thinned(40, "name")
 @pytest.mark.parametrize(
     ("name", "context", "kind"), CELLS, ids=lambda v: v.replace("::", "")
 )

@@ -106,7 +106,7 @@ def found(f, points, order):
     return np.array(hotk.taylor(f, x, jnp.ones_like(x), order=order)[1:])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", EXACT)
 def test_coefficients_to_order_twelve(name):
     f, exact, points = EXACT[name]

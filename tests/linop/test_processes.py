@@ -196,6 +196,7 @@ print("fine")
 """
 
 
+@pytest.mark.exhaustive
 def test_another_point_or_vector_is_refused_on_every_process():
     all_fine(SETUP + DIFFERENT, 3)
 

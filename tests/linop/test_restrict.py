@@ -48,6 +48,7 @@ def exact():
     return np.asarray(hessian)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", MASKS)
 def test_it_is_the_rows_and_columns_of_the_entries(name):
     H = hotk.HessianOperator(mixed, X)

@@ -391,6 +391,7 @@ def test_another_function_on_the_same_leaves_compiles_its_product_alone():
     assert count() == 1
 
 
+@pytest.mark.exhaustive
 def test_the_text_of_a_solver_grows_with_the_leaves_and_not_with_their_square():
     def size(count):
         x = [jnp.ones(3 + i, jnp.float32) for i in range(count)]

@@ -110,6 +110,7 @@ def congruences():
     }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", congruences())
 def test_congruences_are_symmetric(name):
     A, rows = congruences()[name]

@@ -230,6 +230,7 @@ def test_where_the_minimum_is_confirmed_a_short_step_ends():
     close(found.x, np.ones(2), rtol=1e-6)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("examples", [False, True])
 def test_a_fit_of_rows_on_several_devices(examples):
     """With examples it raised an error of JAX about what varies over devices."""

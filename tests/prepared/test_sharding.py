@@ -182,6 +182,7 @@ MESHES = """
 """
 
 
+@pytest.mark.exhaustive
 def test_arrays_on_another_mesh_have_their_own_program():
     # Along explicit axes the type of an array holds its mesh. A program that was
     # traced for another mesh raised JAX's error that the meshes differ.

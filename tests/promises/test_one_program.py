@@ -347,6 +347,7 @@ RULED = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("maker", RULED, ids=lambda m: m.__name__)
 def test_a_number_beside_a_derivative_rule_compiles_twice_at_most(maker):
     make = maker()

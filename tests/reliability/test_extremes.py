@@ -96,6 +96,7 @@ def test_first_derivatives(n, dtype):
             near(sparse, jacobian, dtype)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("mode", NESTINGS)
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_second_derivatives(n, dtype, mode):
@@ -198,6 +199,7 @@ def in_a_loop(x):
 RULED = [by_jvp, by_mask, by_vjp, by_pullback, in_a_loop, jax.jit(by_jvp)]
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("ruled", RULED, ids=lambda f: getattr(f, "__name__", ""))
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_inside_of_rules(n, dtype, ruled):

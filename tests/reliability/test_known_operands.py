@@ -166,6 +166,7 @@ BY_NAME |= {
 }
 
 
+@pytest.mark.thinned(50)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_no_product_with_a_broadcast_number(name):
     with lowered() as programs:

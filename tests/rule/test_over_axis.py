@@ -225,6 +225,7 @@ def test_operators_take_the_name_of_the_axis(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + AXIS_NAME.format())
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("vma", [True, False])
 def test_derivatives_are_those_of_the_whole_by_one_sum(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + OPERATORS)

@@ -63,7 +63,7 @@ RADIAL = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [0.0, 1e-30])
 @pytest.mark.parametrize("name", RADIAL)
 def test_radial_functions_at_zero_and_near_it(name, size):

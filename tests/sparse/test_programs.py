@@ -16,7 +16,7 @@ def dense(matrix):
     return full
 
 
-@pytest.mark.thinned(40)
+@pytest.mark.thinned(15)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_hessian_is_that_of_jax_at_every_point(name):
     f = PROGRAMS[name]

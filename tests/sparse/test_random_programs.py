@@ -12,12 +12,13 @@ def test_no_entry_is_missing(group):
     assert not missing(group * TOGETHER)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", range(60, 80))
 def test_every_entry_is_that_of_jax(group):
     assert max(errors(group * TOGETHER)) < 1e-12
 
 
+@pytest.mark.exhaustive
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", range(20))
 def test_further_operations(group):

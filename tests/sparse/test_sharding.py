@@ -98,7 +98,7 @@ OVER_AXIS = """
 CASES = ["plain", "pmean", "all_gather", "ppermute", "solve", "while"]
 
 
-@pytest.mark.thinned(2, "check")
+@pytest.mark.thinned(1, "check")
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_derivatives_are_those_of_the_whole(case, check):
@@ -151,6 +151,7 @@ EXPLICIT = """
 """
 
 
+@pytest.mark.exhaustive
 def test_explicit_axes_of_a_mesh():
     run_on_eight_devices(EXPLICIT)
 
@@ -175,7 +176,7 @@ INSIDE = """
 """
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -88,7 +88,7 @@ MODES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(8, "mode", "outer")
+@pytest.mark.thinned(2, "mode", "outer")
 @pytest.mark.parametrize("outer", ["value", "jacfwd", "jacrev"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*FUNCTIONS, *LOOP])
@@ -114,6 +114,7 @@ def looping(x):
     return jnp.sum(solved(x)) + lax.while_loop(lambda c: c[0] < 1, half, (0, x[0]))[1]
 
 
+@pytest.mark.exhaustive
 def test_each_operator_and_under_vmap():
     H = jax.jacfwd(jax.jacfwd(looping))(X)
     _, g, found = hotk.value_gradient_and_sparse_hessian(looping, X)

@@ -42,6 +42,7 @@ def hub(x):
     return x[0] ** 2 * jnp.sum(x**2) + jnp.sum(x**4)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("f", [PROGRAMS["roll"], hub], ids=["roll", "hub"])
 def test_hessians_by_a_coloring(f, without_the_algebra):
     H = hotk.sparse_hessian(f, X)
@@ -81,6 +82,7 @@ def test_a_dense_network_is_found_to_be_dense_at_once():
     assert np.allclose(dense(H), hotk.hessian(network, x))
 
 
+@pytest.mark.exhaustive
 def test_a_network_beside_a_chain_is_no_reason_to_be_dense():
     x = {"net": jnp.cos(jnp.arange(36.0)), "chain": jnp.sin(jnp.arange(2000.0))}
     f = lambda x: network(x["net"]) + jnp.sum(x["chain"][1:] ** 2 * x["chain"][:-1])

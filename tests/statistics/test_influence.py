@@ -40,6 +40,7 @@ def test_leave_one_out_is_exact_for_least_squares():
     assert "leave-one-out score" in str(found)
 
 
+@pytest.mark.exhaustive
 def test_leave_one_out_of_a_tree_with_a_part_held():
     rate = lambda p, X: X @ p["w"] + p["offset"] * p["unit"]
     poisson = lambda p, X, y: jnp.exp(rate(p, X)) - y * rate(p, X)
@@ -69,6 +70,7 @@ def test_influence_is_the_first_order_of_leaving_out():
     close(of_one.value, scores @ np.linalg.inv(X.T @ X)[1])
 
 
+@pytest.mark.exhaustive
 def test_influence_by_iteration_tells_its_error(monkeypatch):
     monkeypatch.setattr(hotk.statistics._influence, "_DENSE", 0)
     scale = jnp.logspace(0, -3, 40)

@@ -28,6 +28,7 @@ def regression():
     return potential, jnp.asarray(mode), loss
 
 
+@pytest.mark.exhaustive
 def test_it_is_exact_for_a_linear_regression():
     potential, mode, loss = regression()
     K = hotk.KFACOperator(linear, loss, mode, X)
@@ -87,6 +88,7 @@ def variances(fit, at):
     return np.einsum("ij,jk,ik->i", flat, np.asarray(fit.covariance), flat)
 
 
+@pytest.mark.exhaustive
 def test_predictive_variances_follow_those_of_the_whole_matrix(classifier):
     potential, mode, loss = classifier
     model = lambda p: network(p, X)

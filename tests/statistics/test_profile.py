@@ -23,6 +23,7 @@ def ends(profile, mode, low, high):
     return [scipy.optimize.brentq(above, *pair, **options) for pair in (low, high)]
 
 
+@pytest.mark.exhaustive
 def test_a_binomial_probability():
     nll = lambda p: -jnp.log(p) - 9 * jnp.log1p(-p)
     found = hotk.statistics.profile_intervals(nll, jnp.array(0.1))
@@ -93,6 +94,7 @@ def test_fits_share_one_program():
     assert hotk.cache_info().compiles == before
 
 
+@pytest.mark.exhaustive
 def test_a_limit_that_does_not_exist_is_infinite():
     bounded = lambda x: 1 - jnp.exp(-(x**2) / 2)  # never as much as 1.92 above
     found = hotk.statistics.profile_intervals(bounded, jnp.array(0.0))
@@ -100,6 +102,7 @@ def test_a_limit_that_does_not_exist_is_infinite():
     assert found.upper == np.inf
 
 
+@pytest.mark.exhaustive
 def test_the_end_of_a_domain_is_a_limit():
     nll = lambda u: jnp.where(u > -0.5, u**2 / 8, jnp.nan)
     found = hotk.statistics.profile_intervals(nll, jnp.array(0.0))
@@ -140,6 +143,7 @@ def mode_of(nll):
     return hotk.optim.minimize(nll, start, NEWTON, tol=1e-8).x
 
 
+@pytest.mark.exhaustive
 def test_derivatives_that_overflow_are_no_limit():
     nll = saturation(lambda k: jnp.exp(-jnp.exp(k) * TIMES))
     mode = mode_of(nll)
