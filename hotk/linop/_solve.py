@@ -105,6 +105,16 @@ def solve(
         ([1.0, -1.0], False)
     """
     check_symmetric("solve(A, b)", operator)
+    if method not in (None, "iterative", "sparse"):
+        raise ValueError(
+            f"`solve(A, b)`: method {method!r} is neither 'iterative' nor 'sparse'."
+        )
+    iteration = any(a is not None for a in (x0, preconditioner, max_steps))
+    if method == "sparse" and iteration:
+        raise ValueError(
+            "`solve(A, b)`: `x0`, `preconditioner` and `max_steps` are for an "
+            'iteration, and method "sparse" is none.'
+        )
     options = {
         "batched": batched,
         "x0": x0,
@@ -146,21 +156,12 @@ def _solve(
     options = {"preconditioner": preconditioner, "tol": tol, "max_steps": max_steps}
     iteration = any(a is not None for a in (x0, preconditioner, max_steps))
     if method == "sparse":
-        if iteration:
-            raise ValueError(
-                "`solve(A, b)`: `x0`, `preconditioner` and `max_steps` are for an "
-                'iteration, and method "sparse" is none.'
-            )
         matrix = sparse_of("solve(A, b)", operator)
         if batched:
             b = jax.tree.map(jnp.asarray, b)
             return solve_by_factors(operator, matrix, b, tol, batched=True)
         return _or_least_squares(
             operator, b, tol, solve_by_factors(operator, matrix, b, tol)
-        )
-    if method not in (None, "iterative"):
-        raise ValueError(
-            f"`solve(A, b)`: method {method!r} is neither 'iterative' nor 'sparse'."
         )
     if method is None and not (batched or iteration):
         matrix = sparse_if_large(operator)
@@ -284,22 +285,27 @@ def _batched(
 
 
 def by_iteration(product: Product, b: Vector) -> Vector:
-    """Solve a symmetric system by products alone, as far as rounding lets it.
+    r"""Solve a symmetric system by products alone, as far as rounding lets it.
+
+    It is a `linear_solver` for `hotk.rule.minimum` and `hotk.rule.linear_solve`:
+    conjugate gradients, and minimal residuals where the product is indefinite, to a
+    relative residual of $\epsilon^{3/4}$ with the precision $\epsilon$.
 
     Args:
-        product: The product.
-        b: The right-hand side.
+        product: The product, symmetric: a function of a vector like `b`.
+        b: The right-hand side: a tree of arrays.
 
     Returns:
-        The solution; NaN if the residual stays large, as that of a singular system.
+        The solution. It is NaN if the residual is above $\sqrt\epsilon$ after `10 n`
+        products, as that of a singular system is.
 
     Raises:
         ValueError: If the product of the right-hand side has another shape.
 
     Example:
-        >>> x = hotk.linop.by_iteration(lambda v: 2 * v, jnp.array([1.0, 4.0]))
-        >>> x.round(3).tolist()
-        [0.5, 2.0]
+        >>> d = jnp.array([1.0, -2.0])
+        >>> hotk.linop.by_iteration(lambda v: d * v, jnp.ones(2)).tolist()
+        [1.0, -0.5]
     """
     eps = float(jnp.finfo(space.scalar_dtype(b)).eps)
     found = _solve(

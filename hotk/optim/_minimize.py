@@ -54,6 +54,13 @@ def minimize(
     other arrays is not compiled again, and neither is a transformation that is made
     anew, as in the example.
 
+    The fields `x` and `value` can be differentiated to any order, by `args` and by what
+    `f` captures: $\nabla_x^2 f\,dx = -\partial_\theta \nabla_x f\,d\theta$ at the
+    minimum, one linear system for each tangent [1], with factors of the Hessian up to
+    2048 parameters. No step is differentiated, and nothing is computed for derivatives
+    that are not taken. An error of `x` is one of the same order in them. Those of a run
+    that has not converged are NaN, as are those of `x` where the Hessian is singular.
+
     Args:
         f: Function `f(x, *args)` that returns one real number.
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
@@ -111,6 +118,8 @@ def minimize(
         ValueError: If `max_steps` is negative, or `callback_every` not from 1 to 64; if
             a bound is NaN, a lower one above its upper one, or `x0` outside. If they
             are traced, the start is clipped.
+        ModeError: If a derivative is taken outside of `jit` and `vmap`, and the run has
+            not converged; or one of another field, in reverse mode.
 
     Example:
         >>> f = lambda x, a: jnp.sum((x - a) ** 4)
@@ -127,6 +136,18 @@ def minimize(
         >>> rest = hotk.optim.minimize(f, first.x, args=(1.0,), state=first.state)
         >>> int(first.steps), bool(rest.converged)
         (10, True)
+
+        A derivative of the minimum [1]:
+
+        >>> mean = lambda a: hotk.optim.minimize(
+        ...     lambda x: jnp.mean((x - a) ** 2), jnp.zeros(())
+        ... ).x
+        >>> jax.grad(mean)(jnp.array([1.0, 2.0])).tolist()
+        [0.5, 0.5]
+
+    References:
+        [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 15.
+            SIAM.
     """
     call = "minimize(f, x0, transform)"
     if tol is not None and gtol is not None:

@@ -33,8 +33,8 @@ def _refuse(call: str, primals: PyTree, tangents: PyTree) -> NoReturn:
             "the result of an iteration with a stopping rule cannot be differentiated.",
             expected="arguments that are held constant",
             got="a derivative with respect to one of them",
-            fix="Take `jax.lax.stop_gradient` of them, or call what differentiates the "
-            "equation: `A.solve(b)`, `hotk.linop.solve(A, b)`, `hotk.optim.minimize`.",
+            fix="Take `jax.lax.stop_gradient` of them, or call what has derivatives of "
+            "its equation: `hotk.linop.solve(A, b)`, `hotk.optim.minimize(f, x0)`.",
         )
     )
 
