@@ -317,3 +317,23 @@ def test_as_users_have_it(default_settings):
     slope = jax.grad(lambda decay: fit(decay, A, Y, tol=1e-4).x.sum())(DECAY)
     expected = ridge(DECAY, A, Y)["x by decay"].sum()
     np.testing.assert_allclose(slope, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("inside", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_variable_at_its_bound_is_held_there(inside):
+    """Of min (x - a)^T A (x - a) with x[1] = 1, by hand: x[0] follows the rest."""
+    A = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    f = lambda x, a: (x - a) @ A @ (x - a)
+    upper = jnp.array([jnp.inf, 1.0])
+    run = lambda a: hotk.optim.minimize(
+        f, jnp.zeros(2), args=(a,), bounds=(None, upper), tol=1e-10
+    )
+    a = jnp.array([0.5, 3.0])
+    found = run(a)
+    assert found.active.tolist() == [0, 1]
+    close(found.x, np.array([0.5 + 0.25 * 2, 1.0]), rtol=1e-9)
+    slope = inside(jax.jacobian(lambda a: run(a).x))(a)
+    close(slope, np.array([[1.0, 0.25], [0.0, 0.0]]), atol=1e-9)
+    # f at the minimum is (1 - 0.25 / 2) (1 - a[1])^2
+    curved = inside(jax.hessian(lambda a: run(a).value))(a)
+    close(curved, np.array([[0.0, 0.0], [0.0, 2 * 0.875]]), atol=1e-8)
