@@ -42,6 +42,7 @@ LIBRARIES = {
     "diffrax.md": ["diffrax"],
     "flax.md": ["flax"],
     "haiku.md": ["haiku"],
+    "kfac.md": ["flax"],
     "laplace.md": ["laplax"],
     "matfree.md": ["matfree"],
     "numpyro.md": ["numpyro"],
@@ -108,6 +109,8 @@ def test_examples_are_found():
     ("path", "name", "doc"), DOCSTRINGS, ids=[f"{p}:{n}" for p, n, _ in DOCSTRINGS]
 )
 def test_docstring(path, name, doc):
+    for library in re.findall(r">>> (?:from|import) (\w+)", doc):
+        pytest.importorskip(library)
     names = NAMES
     if name.split(".")[0] not in dir(hotk):  # not public: sees its own file
         module = importlib.import_module(".".join(path.with_suffix("").parts))

@@ -101,6 +101,7 @@ from ._describe import (
     number_name as number_name,
     peek as peek,
 )
+from ._difference import difference as difference
 from ._enumeration import Enumeration as Enumeration
 from ._errors import (
     PASSED_ON as PASSED_ON,

@@ -18,6 +18,7 @@ from hotk._core import (
     Tangent,
     Where,
     describe_tree,
+    difference,
     message,
     typed_as,
 )
@@ -210,15 +211,11 @@ def like_point(call: str, x: Point, y: PyTree) -> PyTree:
         )
     if all(a is None or _shape(a) == _shape(b) for a, b in pairs):
         return treedef.unflatten([None if a is None else b for a, b in pairs])
-    expected, got = describe_tree(x), describe_tree(y)
-    if expected == got:  # the same leaves in other places
-        expected, got = (str(jax.tree.structure(tree))[:200] for tree in (x, y))
     raise StructureError(
         message(
             call,
             "the value of `f` is not like `x`, so it has no divergence.",
-            expected=expected,
-            got=got,
+            **difference("f(x)", x, y),
             fix="Return a tree like `x`, with `None` in the places of leaves that are "
             "not differentiated. `hotk.jacobian` takes any f.",
         )

@@ -16,7 +16,7 @@ from hotk._core import (
     StructureError,
     Vector,
     describe,
-    describe_tree,
+    difference,
     message,
 )
 from hotk.dense import as_vector, from_flat, is_flat
@@ -189,8 +189,7 @@ def check_same_space(operators: Iterable[AbstractLinearMap], symbol: str) -> Non
                 message(
                     f"A {symbol} B",
                     "the operators act on different spaces.",
-                    expected=describe_tree(vectors[0]),
-                    got=describe_tree(other),
+                    **difference("b", vectors[0], other),
                     fix="Make both at points of the same structure, shapes and dtypes.",
                 )
             )

@@ -43,6 +43,7 @@ from ._newton_cg import (
     newton_cg as newton_cg,
     scale_by_newton_cg as scale_by_newton_cg,
 )
+from ._nnx_step import nnx_step as nnx_step
 from ._preconditioner import PreconditionerState as PreconditionerState
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
 from ._train_state import apply_gradients as apply_gradients

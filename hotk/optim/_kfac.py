@@ -1,15 +1,17 @@
 """`kfac`: natural gradients with Kronecker factors, scaled by the exact curvature."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.tree_util import GetAttrKey
 from jaxtyping import ArrayLike, PyTree
 
-from hotk._core import Function, Point, StructureError, describe_tree, message
+from hotk._core import Function, Point, StructureError, message
 from hotk.capture import Closure
 from hotk.curvature import AbstractLoss
 from hotk.linop import KFACOperator, space
@@ -17,7 +19,7 @@ from hotk.linop import KFACOperator, space
 from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
 from ._parameters import parts_like
-from ._step import as_number, of_steps
+from ._step import as_number, explained_for_nnx, of_steps
 
 
 @of_steps
@@ -175,7 +177,8 @@ def kfac(
         inputs = jax.tree.map(jnp.asarray, inputs)
         part = jax.tree.map(jnp.asarray, part)
         given = closure, Closure.of(loss), part, inputs, gradient, state, arrays
-        step, made = kfac_step(*given, choices)
+        with explained_for_nnx(params):
+            step, made = kfac_step(*given, choices)
         steps = treedef.flatten_up_to(step)
         for i, (_, g, yes) in enumerate(triples):
             if not yes:  # not selected, or without a gradient
@@ -212,25 +215,51 @@ def _check_given(
 
 def _parts(call: str, params: Point, like: PyTree) -> tuple[list[Any], list[bool], Any]:
     """Return the leaves of parameters, which of them move, and their structure."""
-    points, treedef = jax.tree.flatten(params)
-    try:
-        expected = treedef.flatten_up_to(like)
-    except (TypeError, ValueError, KeyError):
-        expected = []
-    moves = [a is not None for a in expected]
-    pairs = zip(points, expected, strict=False)
-    if expected and all(b is None or jnp.shape(a) == b.shape for a, b in pairs):
-        return points, moves, treedef
-    own, given = describe_tree(like), describe_tree(params)
-    if own == given:  # such as the variables of nnx, and the arrays in their place
-        own, given = str(jax.tree.structure(like)), str(treedef)
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(params)
+    own, given = _by_name(like), _by_name(params)
+    moves = [name in own for name in given]
+    moving = [(name, a) for name, a in given.items() if name in own]
+    if len(given) == len(pairs) and moving == list(own.items()):
+        return [leaf for _, leaf in pairs], moves, treedef
     raise StructureError(
         message(
             call,
             "`params` are not those of the curvature.",
-            expected=own,
-            got=given,
+            **_difference(own, given),
             fix="Make the transformation from a `KFACOperator` at parameters of the "
-            "same structure and shapes.",
+            "same names and shapes, in the same order.",
         )
     )
+
+
+_Shapes: TypeAlias = dict[tuple[str, ...], tuple[int, ...]]
+
+
+def _difference(own: _Shapes, given: _Shapes) -> dict[str, str]:
+    """Return `expected` and `got` of a message: the first parameter that differs."""
+    for name, shape in own.items():
+        if given.get(name) != shape:
+            inside = [part for part in given if part[: len(name)] == name]
+            got = [f"shape {given[part]} at `{_place(part)}`" for part in inside]
+            expected = f"shape {shape} at `{_place(name)}`"
+            return {"expected": expected, "got": ", ".join(got) or "no such parameter"}
+    orders = (", ".join(map(_place, shapes)) for shapes in (own, given))
+    return dict(zip(("expected", "got"), orders, strict=True))
+
+
+def _place(name: tuple[str, ...]) -> str:
+    return "params" + "".join(f"[{part}]" for part in name)
+
+
+def _by_name(tree: PyTree) -> _Shapes:
+    """Return the shapes of leaves by their names, whatever the nodes are.
+
+    So variables of nnx, the arrays in their place and a module are the same parameters.
+    """
+    named = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        if isinstance(path[-1] if path else None, GetAttrKey):
+            path = path[:-1] if path[-1].name == "value" else path
+        parts = (jax.tree_util.keystr((key,), simple=True) for key in path)
+        named[tuple(parts)] = np.shape(leaf)
+    return named

@@ -16,6 +16,7 @@ from hotk._core import (
     StructureError,
     describe,
     describe_tree,
+    difference,
     differentiated,
     is_inexact,
     leaf_name,
@@ -57,8 +58,7 @@ def parts_like(call: str, params: Point, updates: optax.Updates) -> list[Any]:
             message(
                 call,
                 "`updates` must have the structure and the shapes of `params`.",
-                expected=describe_tree(params),
-                got=describe_tree(updates),
+                **difference("updates", params, updates, partial=True),
                 fix="Give the gradient with respect to `params`; it may have `None` in "
                 "the places of leaves that do not change.",
             )
@@ -285,7 +285,6 @@ def _other_leaves(call: str, params: optax.Params, tree: optax.Params) -> str:
     return message(
         call,
         "the state was initialized with a tree of other nodes.",
-        expected=str(jax.tree.structure(tree)),
-        got=str(jax.tree.structure(params)),
+        **difference("params", tree, params),
         fix=_FIX,
     )

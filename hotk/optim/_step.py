@@ -287,7 +287,7 @@ def called(call: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained_for_nnx(params: optax.Params) -> Iterator[None]:
+def explained_for_nnx(params: object) -> Iterator[None]:
     """Let errors of an objective say what `nnx.Optimizer` hands on: not the model."""
     try:
         yield
@@ -298,9 +298,10 @@ def explained_for_nnx(params: optax.Params) -> Iterator[None]:
 
 
 _NNX = (
-    "`nnx.Optimizer` hands on the state of the parameters: `value_fn` is a function of "
-    "that state, not of the model. Write, before the gradient, `graphdef, _, rest = "
-    "nnx.as_pure(nnx.split(model, nnx.Param, ...))`, and then `value_fn=lambda p: "
+    "`nnx.Optimizer` hands on the state of the parameters, not the model. Where your "
+    "functions take the model, call `hotk.optim.nnx_step(optimizer, model, value_fn)` "
+    "in place of `optimizer.update`. Or write, before the gradient, `graphdef, _, rest "
+    "= nnx.as_pure(nnx.split(model, nnx.Param, ...))`, and then `value_fn=lambda p: "
     "loss(nnx.merge(graphdef, p, rest))`. Without `as_pure` the merged model shares "
     "its variables with yours."
 )

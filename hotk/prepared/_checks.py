@@ -15,6 +15,7 @@ from hotk._core import (
     StructureError,
     describe,
     describe_tree,
+    difference,
     float_scalar,
     function_name,
     function_place,
@@ -66,7 +67,7 @@ def match_direction(
             message(
                 call,
                 f"`{names[1]}` must have the structure of `{names[0]}`.",
-                **_structures(names, point, direction),
+                **difference(names[1], point, direction),
                 fix=f"Build `{names[1]}` with `jax.tree.map` over `{names[0]}`.",
             )
         ) from error
@@ -91,25 +92,6 @@ def match_direction(
             count = part.shape[0]
         matched.append(part)
     return matched
-
-
-def _structures(
-    names: tuple[str, str], point: PyTree, direction: PyTree
-) -> dict[str, str]:
-    """Describe two structures by the first leaf that only one has, if there is one."""
-    ours, theirs = (
-        [leaf_name("", path) for path, _ in jax.tree.leaves_with_path(tree)]
-        for tree in (point, direction)
-    )
-    missing = [path for path in ours if path not in set(theirs)]
-    more = [path for path in theirs if path not in set(ours)]
-    if missing or more:
-        return {
-            "expected": f"a leaf `{names[1]}{missing[0]}`" if missing else "no more",
-            "got": f"a leaf `{names[1]}{more[0]}`" if more else "none",
-        }
-    short = [str(jax.tree.structure(tree))[:200] for tree in (point, direction)]
-    return {"expected": short[0], "got": short[1]}
 
 
 def _fix(shape: tuple[int, ...], want: tuple[int, ...], batched: bool) -> str:

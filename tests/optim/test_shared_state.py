@@ -98,9 +98,10 @@ def test_flax_linen():
 @pytest.mark.library
 # Its statistics have 32 bits, whatever the parameters have.
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("by_hand", [False, True], ids=["nnx_step", "update"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_flax_nnx(compiled):
+def test_flax_nnx(compiled, by_hand):
     nnx = pytest.importorskip("flax.nnx")
 
     class Model(nnx.Module):
@@ -120,6 +121,9 @@ def test_flax_nnx(compiled):
     loss_fn = lambda model: jnp.mean((model(X) - Y) ** 2)
 
     def train_step(model, optimizer):
+        if not by_hand:
+            hotk.optim.nnx_step(optimizer, model, loss_fn)
+            return
         # Before the gradient, which changes statistics and counts of the model.
         graphdef, _, rest = nnx.as_pure(nnx.split(model, nnx.Param, ...))
         grads = nnx.grad(loss_fn)(model)

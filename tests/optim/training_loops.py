@@ -179,7 +179,7 @@ def linen_loop(method, compiled):
         yield state.params
 
 
-def nnx_loop(method, compiled):
+def nnx_loop(method, compiled, of_modules=False):
     nnx = pytest.importorskip("flax.nnx")
 
     class MLP(nnx.Module):
@@ -200,6 +200,12 @@ def nnx_loop(method, compiled):
         outputs = lambda p: nnx.merge(graphdef, p, rest)(X)
         optimizer.update(model, grads, **method.keywords(outputs, y))  # and here
 
+    def step_of_modules(model, optimizer, X, y):
+        keywords = method.keywords(lambda model: model(X), y)
+        keywords = {"value_fn": lambda model: method.loss(model(X), y), **keywords}
+        hotk.optim.nnx_step(optimizer, model, **keywords)
+
+    train_step = step_of_modules if of_modules else train_step
     train_step = nnx.jit(train_step) if compiled else train_step
     params = lambda: nnx.as_pure(nnx.state(model, nnx.Param))
     yield params()
@@ -343,6 +349,9 @@ LOOPS = {
     # The objective captures a `TrainState`, whose `step` is a number of Python.
     "flax linen": Loop(linen_loop, FLAX, library="flax"),
     "flax nnx": Loop(nnx_loop, FLAX, library="flax"),
+    "flax nnx, nnx_step": Loop(
+        partial(nnx_loop, of_modules=True), FLAX, library="flax"
+    ),
     "haiku": Loop(haiku_loop, FLAX, library="haiku"),
     # `lax.cond` of functions that are new each time
     "MultiSteps": _wrapped(accumulating, plain_loops.accumulated, compiles=True),
