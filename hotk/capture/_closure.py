@@ -146,6 +146,11 @@ class Closure(eqx.Module):
     # As of a `Prepared`: each direct call reads both.
     __getattribute__ = object.__getattribute__
 
+    @property
+    def func(self) -> Function:
+        """What it is named after in messages, as a partial is."""
+        return self.skeleton.template
+
     @staticmethod
     def of(
         f: Function, *, static_arrays: StaticArrays = StaticArrays.NONE

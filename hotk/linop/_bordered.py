@@ -76,8 +76,8 @@ def with_derivatives(
         found.residuals,
         operator,
         names="`residuals`",
-        fix="Differentiate `values` or `vectors`. Inside of `jax.lax.scan` or "
-        "`jax.lax.map` return these alone.",
+        fix="Differentiate `values` or `vectors`, and return these alone from a loop "
+        "or a function with a rule of its own, of which JAX may differentiate all.",
     )
     return dataclasses.replace(
         found, values=c * numbers, vectors=vectors, residuals=residuals

@@ -23,8 +23,8 @@ Product = Callable[[Vector], Vector]
 
 _CALL = "solve(A, b)"
 _FIX = (
-    "Differentiate `solution.x`, and what you compute from it. Inside of `jax.lax.scan`"
-    " or `jax.lax.map` return that alone: JAX differentiates all that is returned there"
+    "Differentiate `solution.x`, and return that alone from a loop or a function with "
+    "a rule of its own, of which JAX may differentiate all results."
 )
 
 
@@ -116,7 +116,7 @@ def with_derivatives(
     x = attach(found.x, b, found.converged)
     rest = dataclasses.replace(found, x=None)
     names = "all fields but `x`"
-    rest = without_derivative(_CALL, rest, system, names=names, fix=_FIX + ".")
+    rest = without_derivative(_CALL, rest, system, names=names, fix=_FIX)
     return dataclasses.replace(rest, x=x)
 
 

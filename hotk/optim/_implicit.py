@@ -33,8 +33,8 @@ _LARGEST_FACTOR = 2048
 
 _NAMES = "`gradient_norm`, `history`, `smallest_curvature` and `state`"
 _FIX = (
-    "Differentiate `x` or `value`. Inside of `jax.lax.scan` or `jax.lax.map` return "
-    "these alone: JAX differentiates all that is returned there."
+    "Differentiate `x` or `value`, and return these alone from a loop or a function "
+    "with a rule of its own, of which JAX may differentiate all results."
 )
 
 
