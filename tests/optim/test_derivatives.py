@@ -337,9 +337,11 @@ def test_a_variable_at_its_bound_is_held_there(inside):
     # f at the minimum is (1 - 0.25 / 2) (1 - a[1])^2
     curved = inside(jax.hessian(lambda a: run(a).value))(a)
     close(curved, np.array([[0.0, 0.0], [0.0, 2 * 0.875]]), atol=1e-8)
+
+
 def test_an_error_in_a_transformation_names_the_function(as_user):
     def several(x):
         return x
 
-    with pytest.raises(hotk.OutputError, match="several.*must return one real number"):
+    with pytest.raises(hotk.OutputError, match=r"several.*must return one real number"):
         jax.jit(lambda x: minimize(several, x).x)(jnp.ones(2))
