@@ -11,6 +11,11 @@ import scipy.optimize
 import hotk
 from hotk.curvature import LeastSquares
 from hotk.optim import levenberg_marquardt, minimize, trust_region
+from hotk.optim._bounds import Bounds
+from hotk.optim._factored import FactoredSystem
+from hotk.optim._full_step import distance
+from hotk.optim._local import LinearizedHessian
+from hotk.optim._projected import projected_trial
 from tests.counting import compiles
 from tests.helpers import close
 from tests.optim.bounded_problems import BOUNDED, CLASSICAL
@@ -31,7 +36,7 @@ def assert_first_order(f, x, lower, upper, tol):
 
 
 # The gradient is above 1e-10 times that of the start by its rounding, or nearly flat.
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.usefixtures("compiled_as_for_users")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_trust_regions_reach_the_minimum(name):
@@ -45,7 +50,7 @@ def test_trust_regions_reach_the_minimum(name):
     assert (np.diff(found.history) <= 1e-10 * np.abs(found.history[:-1])).all()
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.usefixtures("compiled_as_for_users")
 @pytest.mark.parametrize("name", [n for n in BOUNDED if BOUNDED[n].squares])
 def test_least_squares_reach_the_minimum(name):
@@ -70,6 +75,7 @@ def test_least_squares_reach_the_minimum(name):
         )
 
 
+@pytest.mark.exhaustive
 def test_scipy_agrees_on_the_minima():
     """Those that come from no book."""
     for name in ("Bard", "Wood", "Watson", "Biggs"):
@@ -235,6 +241,7 @@ def test_half_of_the_parameters_move():
     assert minimize(f, q, inside).x["a"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.exhaustive
 def test_modules_and_heads_of_trees():
     line = eqx.nn.Linear(2, 1, key=jax.random.key(0))
     x = jnp.array([[1.0, 2.0], [0.5, -1.0], [2.0, 0.3]])
@@ -246,6 +253,112 @@ def test_modules_and_heads_of_trees():
     found = minimize(f, nested, bounds=(None, {"a": 1.0, "d": None}))
     assert found.x["a"]["b"].tolist() == [1.0, 1.0]
     close(found.x["d"], np.array([3.0]))
+
+
+# ----- Parts
+
+
+def test_sums_with_a_step_are_on_the_bound_or_within():
+    rng = np.random.default_rng(2)
+    pairs = rng.normal(size=(2, 10_000)) * 10.0 ** rng.integers(-3, 3, (2, 10_000))
+    lower, x = jnp.asarray(np.sort(pairs, axis=0))
+    bounds = Bounds(lower, jnp.full_like(x, INF))
+    to_bound = lower - x
+    rounded = x + to_bound
+    assert bool(jnp.any(rounded < lower))
+    assert bool(jnp.any(rounded > lower))
+    assert bool(jnp.all(bounds.landed(rounded, x) == lower))
+    assert bool(jnp.all(x + bounds.shortened(to_bound, x) >= lower))
+    mirrored = Bounds(jnp.full_like(x, -INF), -lower)
+    assert bool(jnp.all(mirrored.landed(-rounded, -x) == -lower))
+    assert bool(jnp.all(-x + mirrored.shortened(-to_bound, -x) <= -lower))
+    far = 1e-9 * jnp.maximum(jnp.abs(x), jnp.abs(lower))
+    inside = bounds.landed(lower + far, x)
+    assert bool(jnp.all(inside > lower))
+
+
+def test_a_trial_is_a_decrease_of_the_model_within_bounds_and_region():
+    """Badly conditioned and indefinite matrices: most projections are refused."""
+    rng = np.random.default_rng(3)
+    n, tol = 8, jnp.asarray(1e-6)
+
+    @jax.jit
+    def trial(H, g, x, lower, upper, radius):
+        point = LinearizedHessian(lambda v: H @ v, x)
+        box = Bounds(lower, upper)
+        return projected_trial(point, g, box, x, tol, jnp.asarray(200), radius)
+
+    for k in range(60):
+        q = np.linalg.qr(rng.normal(size=(n, n))).Q
+        values = 10.0 ** rng.uniform(-3, 3, n) * (
+            rng.choice([-1, 1], n) if k % 2 else 1
+        )
+        H, g = q @ np.diag(values) @ q.T, rng.normal(size=n)
+        lower, upper = (
+            -rng.uniform(size=n),
+            rng.uniform(size=n) * (rng.uniform(size=n) > 0.3),
+        )
+        x = np.zeros(n)
+        radius = rng.uniform(0.3, 3)
+        found = trial(*map(jnp.asarray, (H, g, x, lower, upper, radius)))
+        s = np.asarray(found.step)
+        assert (lower <= s).all()
+        assert (s <= upper).all()
+        assert np.linalg.norm(s) <= radius * (1 + 1e-12)
+        model = g @ s + s @ H @ s / 2
+        np.testing.assert_allclose(float(found.model), model, rtol=1e-7, atol=1e-10)
+        # no less than along the projected gradient, for a length that surely decreases
+        free = np.where(((upper <= 0) & (g < 0)), 0, g)
+        short = min(1 / abs(values).max(), radius / np.linalg.norm(free))
+        cauchy = np.clip(-short * free, lower, upper)
+        assert model <= 0.1 * (g @ cauchy + cauchy @ H @ cauchy / 2)
+        inside = (lower < s) & (s < upper)
+        if not found.bounded:
+            slope = np.linalg.norm((g + H @ s)[inside])
+            assert slope <= 2e-6 * np.linalg.norm(free)
+
+
+def test_a_factored_step_is_the_minimum_over_its_face():
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        A, b = rng.normal(size=(9, 6)), 3 * rng.normal(size=9)
+        x = jnp.zeros(6)
+        lower, upper = -0.1 * rng.uniform(size=6), 0.1 * rng.uniform(size=6)
+        box = Bounds(jnp.asarray(lower), jnp.asarray(upper))
+        residuals = lambda x, A=A, b=b: jnp.asarray(A) @ x - jnp.asarray(b)
+        system = FactoredSystem(residuals, x, jnp.zeros(6), box)
+        gradient = jnp.asarray(-A.T @ b)
+        damping = 10.0 ** rng.uniform(-6, 0)
+        s = np.asarray(system.proposal(gradient, 0.0)(damping).step)
+        D = np.diag(np.linalg.norm(A, axis=0))
+        slope = A.T @ (A @ s - b) + damping * D @ D @ s
+        inside = (lower + 1e-12 < s) & (s < upper - 1e-12)
+        assert (lower - 1e-14 <= s).all()
+        assert (s <= upper + 1e-14).all()
+        assert not inside.all()
+        np.testing.assert_allclose(slope[inside], 0, atol=1e-10)
+        change = lambda s, A=A, b=b, D=D, c=damping: (
+            np.sum((A @ s - b) ** 2) - b @ b + c * np.sum((D @ s) ** 2)
+        )
+        # of one matrix the best is at most so much better, here
+        data = np.vstack([A, damping**0.5 * D])
+        best = scipy.optimize.lsq_linear(
+            data, np.append(b, np.zeros(6)), (lower, upper), method="bvls"
+        )
+        assert change(s) <= 0.8 * change(best.x) < 0
+
+
+def test_the_distance_to_a_minimum_is_that_of_free_parameters():
+    H = jnp.array([[1.0, -1.0], [-1.0, 1.5]])
+    f = lambda x: (x @ H @ x / 2 - x[0] + 10 * x[1], None)
+    x = jnp.array(
+        [1.1, 0.0]
+    )  # the gradient is (0.1, 8.9), and the second is at a bound
+    held = jnp.array([False, True])
+    mode = hotk.FORWARD_OVER_REVERSE
+    found = distance(f, x, f(x)[0], jnp.array([0.1, 0.0]), mode, held)
+    close(found.step, np.array(0.1 / 1.1), rtol=1e-6)
+    close(found.decrease, np.array(0.1**2 / 2 / abs(float(f(x)[0]))), rtol=1e-6)
 
 
 # ----- Programs
@@ -282,6 +395,7 @@ def test_inside_of_jit_and_vmap(transform):
     close(jax.jit(solve)(0.5, jnp.array([3.0, 4.0]))[0], expected[0], atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_loop_of_ones_own_stays_within():
     rng = np.random.default_rng(1)
     for transform in (trust_region, levenberg_marquardt):
@@ -310,6 +424,7 @@ def test_lower_precision(dtype, default_settings):
     assert found.active.tolist() == [0, 1, -1]
 
 
+@pytest.mark.exhaustive
 def test_half_precision_of_squares(default_settings):
     f = LeastSquares(lambda x: x - jnp.array([0.3, 2.0], x.dtype))
     x0 = jnp.zeros(2, jnp.bfloat16)
