@@ -130,12 +130,12 @@ def minimize(
         >>> bool(found.converged), bool(jnp.all(abs(found.x - 1) < 0.1))
         (True, True)
 
-        Ten steps, and then the others:
+        Five steps, and then the others:
 
-        >>> first = hotk.optim.minimize(f, jnp.zeros(2), max_steps=10, args=(1.0,))
+        >>> first = hotk.optim.minimize(f, jnp.zeros(2), max_steps=5, args=(1.0,))
         >>> rest = hotk.optim.minimize(f, first.x, args=(1.0,), state=first.state)
         >>> int(first.steps), bool(rest.converged)
-        (10, True)
+        (5, True)
 
         A derivative of the minimum [1]:
 
