@@ -121,8 +121,8 @@ _DIFFERENTIATED: Final = (
     "`hotk.interop.scipy_problem(f, x0).minimize(method)`."
 )
 _IMPLICIT: Final = (
-    "The derivative of a solution is that of `hotk.rule.minimum(f, solver)`, with this "
-    "call as the solver."
+    "Leave it out: `x` and `value` of the result have the derivatives of the minimum, "
+    "not those of the steps."
 )
 _MINIMIZE: Final = {
     **dict.fromkeys(("constraints", "lower", "upper", "lb", "ub"), _OF_SCIPY),

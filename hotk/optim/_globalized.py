@@ -118,6 +118,24 @@ def first_length(hessian: AbstractOperator, gradient: Gradient) -> Scalar:
     return jnp.where(usual, length, 1).astype(size.dtype)
 
 
+def adapted_radius(
+    radius: Scalar, ratio: Scalar, trial: Trial, length: Scalar, largest: Scalar
+) -> Scalar:
+    """Return the radius after a trial: Algorithm 4.1 of Nocedal and Wright (2006).
+
+    Args:
+        radius: The radius of the trial, zero if it is the first and was not known.
+        ratio: That of the actual and the predicted decrease.
+        trial: The trial.
+        length: The length of its step.
+        largest: The largest radius.
+    """
+    length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
+    radius = jnp.where(radius > 0, radius, length)
+    wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
+    return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
+
+
 def globalized_step(
     local: Local,
     near: Linearization,

@@ -24,7 +24,13 @@ from hotk._core import Gradient, Point, Scalar, Tangent
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Bounds
-from ._globalized import GlobalizedState, Trial, first_length, globalized_step
+from ._globalized import (
+    GlobalizedState,
+    Trial,
+    adapted_radius,
+    first_length,
+    globalized_step,
+)
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Numbers, relative_residual
 
@@ -281,10 +287,7 @@ def projected_step(
     )
 
     def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        length = space.norm(trial.step)
-        length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
-        wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
-        return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
+        return adapted_radius(radius, ratio, trial, space.norm(trial.step), largest)
 
     step, after = globalized_step(
         local,

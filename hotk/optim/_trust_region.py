@@ -17,6 +17,7 @@ from ._extra_args import restricted
 from ._globalized import (
     GlobalizedState,
     Trial,
+    adapted_radius,
     first_length,
     globalized_step,
     initial_state,
@@ -203,10 +204,7 @@ def _trust_region(
         if M is not None:
             along = length_along(M, gradient, trial.step)
             length = jnp.where(radius > 0, radius, along)
-        length = jnp.where(jnp.isfinite(length) & (length > 0), length, radius)
-        radius = jnp.where(radius > 0, radius, length)
-        wider = jnp.where((ratio > 0.75) & trial.bounded, 2 * radius, radius)
-        return jnp.where(ratio < 0.25, length / 4, jnp.minimum(wider, largest))
+        return adapted_radius(radius, ratio, trial, length, largest)
 
     # a nearly singular Hessian would have the first step leave the objective's domain
     far = FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)

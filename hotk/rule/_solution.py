@@ -19,6 +19,7 @@ from hotk._core import (
     manual_axes,
     message,
 )
+from hotk.mode import Facts, Forward, Reverse
 from hotk.prepared import lost_sum
 from hotk.primitive import shared_axes, with_rules
 
@@ -175,10 +176,15 @@ def tangent_of_solution(
     inexact, others = eqx.partition(solution, unknown)
     x, joined = real_parts(inexact)
     whole_of = lambda x: eqx.combine(joined(x), others)
+    mode: Forward | Reverse = Reverse()
+    if problem == "minimum":
+        objective = lambda x: equation(whole_of(x), *whole[1])
+        _refuse_sums(equation, objective, x)
+        mode = _mode_of_gradient(objective, x)
 
     def residual(x: Point, equation: Function, theta: tuple[PyTree, ...]) -> PyTree:
         if problem == "minimum":
-            return jax.grad(lambda x: equation(whole_of(x), *theta))(x)
+            return mode.gradient(lambda x: (equation(whole_of(x), *theta), None), x)[1]
         value = equation(whole_of(x), *theta)
         _check_residual(problem, equation, value, solution)
         # What the unknowns are rounded to is all that the equation can tell of them.
@@ -189,8 +195,6 @@ def tangent_of_solution(
             return value
         return jax.tree.map(jnp.subtract, value, x)
 
-    if problem == "minimum":
-        _refuse_sums(equation, lambda x: equation(whole_of(x), *whole[1]), x)
     moving, static = eqx.partition(whole, eqx.is_inexact_array)
     # With forward rules, as the equation may hold a `jax.custom_vjp`, as diffrax does,
     # which JAX refuses to differentiate in forward mode.
@@ -209,6 +213,16 @@ def tangent_of_solution(
         minus = where(minus, zero)
     symmetric = problem in ("minimum", "symmetric root")
     return joined(linear_solve(product, minus, linear_solver, symmetric=symmetric))
+
+
+def _mode_of_gradient(objective: Function, x: Point) -> Forward | Reverse:
+    """Return reverse mode, or forward mode if a loop in the objective has no other."""
+    if Facts.of(jax.make_jaxpr(objective)(x).jaxpr).loops:
+        try:
+            jax.eval_shape(jax.grad(objective), x)
+        except ValueError:  # of JAX, for a `while_loop`; all else is raised once more
+            return Forward()
+    return Reverse()
 
 
 def _refuse_sums(equation: Function, objective: Function, x: Point) -> None:

@@ -345,3 +345,24 @@ def test_an_error_in_a_transformation_names_the_function(as_user):
 
     with pytest.raises(hotk.OutputError, match=r"several.*must return one real number"):
         jax.jit(lambda x: minimize(several, x).x)(jnp.ones(2))
+
+
+def test_a_loop_in_the_objective_has_forward_derivatives():
+    """Halved and added to three times, x counts for 7/4 of itself: x = 4 a^2 / 7."""
+
+    def f(x, a):
+        def once(state):
+            return state[0] + 1, state[1] / 2 + x
+
+        _, s = jax.lax.while_loop(lambda state: state[0] < 3, once, (0, 0 * x))
+        return jnp.sum((s - a**2) ** 2)
+
+    a = jnp.array([1.0, -2.0])
+    run = lambda a: minimize(f, jnp.zeros(2), args=(a,), tol=1e-12).x
+    close(run(a), 4 * np.array([1.0, 4.0]) / 7, rtol=1e-9)
+    close(jax.jacfwd(run)(a), np.diag([8.0, -16.0]) / 7, atol=1e-9)
+    close(hotk.jacobian(run, a), np.diag([8.0, -16.0]) / 7, atol=1e-9)
+    bent = jax.jit(jax.jacfwd(jax.jacfwd(run)))(a)
+    close(bent[0], np.diag([8.0, 0.0]) / 7, atol=1e-8)
+    found = hotk.rule.minimum(f, lambda x0, a: 4 * a**2 / 7)
+    close(jax.jacfwd(lambda a: found(a, a))(a), np.diag([8.0, -16.0]) / 7, atol=1e-9)

@@ -409,3 +409,27 @@ def test_a_network_with_its_activation_is_an_unknown():
     outer = lambda log_decay: loss(best(net, log_decay))
     assert close(jax.grad(outer)(log_decay), expected, rtol=1e-4)
     assert close(hotk.gradient(outer, log_decay), expected, rtol=1e-4)
+
+
+def scaled_matrix(n, least, seed):
+    """Return a matrix in units from 1e-8 to 1e8, with a given least singular value."""
+    generator = np.random.default_rng(seed)
+    u, v = (np.linalg.qr(generator.normal(size=(n, n)))[0] for _ in range(2))
+    values = generator.uniform(0.5, 2.0, n)
+    values[0] = least
+    rows, columns = 10.0 ** generator.uniform(-8, 8, (2, n))
+    return rows[:, None] * ((u * values) @ v.T) * columns
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_a_singular_matrix_is_told_in_any_units(n, seed):
+    b = jnp.ones(n)
+    product = lambda a: lambda v: jnp.asarray(a) @ v
+    singular = hotk.rule.linear_solve(product(scaled_matrix(n, 0.0, seed)), b)
+    assert np.isnan(singular).all()
+    a = scaled_matrix(n, 1e-8, seed)
+    x = np.asarray(hotk.rule.linear_solve(product(a), b))
+    # The residual beside what it is a sum of: the solution is as good as rounding lets.
+    assert np.all(np.abs(a @ x - 1) <= 1e-13 * n * (np.abs(a) @ np.abs(x) + 1))
