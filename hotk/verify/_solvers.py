@@ -186,7 +186,7 @@ SOLVERS: dict[str, Route] = {
     "linop._minres.minres": _system,
     "linop._solve.solve": _system,
     "linop._eigh.eigh": _eigenpairs,
-    "linop._solve.cholesky": _cholesky,
+    "linop._cholesky.cholesky": _cholesky,
     "linop._inverse.inverse_fields": _inverse,
     "linop._kfac_operator._computed": kfac,
     "linop._dense._matrix": _matrix,

@@ -384,6 +384,9 @@ probe("linop.minres", tol=10)(
 probe("linop.solve", tol=10)(
     lambda s, x: vector_of(hotk.linop.solve(H(s, x), direction(x), tol=tight(x)))
 )(solved)
+probe("linop.by_iteration", tol=10)(
+    lambda s, x: hotk.linop.by_iteration(lambda v: hotk.hvp(s.f, x, v), direction(x))
+)(solved)
 probe("linop.steihaug", tol=10)(
     lambda s, x: vector_of(
         hotk.linop.steihaug(H(s, x), -direction(x), 1e30, tol=tight(x))

@@ -27,10 +27,10 @@ NOT_HERE = {
     ),
     "optim.adahessian optim.sophia optim.kfac optim.natural_gradient "
     "optim.levenberg_marquardt optim.minimize optim.step_info optim.with_params "
-    "optim.apply_gradients optim.strip_extra_args optim.trust_region "
+    "optim.apply_gradients optim.nnx_step optim.strip_extra_args optim.trust_region "
     "optim.cubic_newton": "whole runs, steps that are refused: tests/optim",
-    "statistics.influence statistics.leave_one_out statistics.profile_intervals "
-    "statistics.sandwich": "fits to data: tests/statistics",
+    "statistics.fit statistics.influence statistics.leave_one_out "
+    "statistics.profile_intervals statistics.sandwich": "fits: tests/statistics",
     "rule.root rule.minimum rule.fixed_point rule.external rule.substitute rule.which "
     "rule.lint rule.disabled": "rules by themselves: tests/rule",
     "KFACOperator": "exact for some models alone: tests/linop/kfac",

@@ -138,6 +138,7 @@ SOLVERS = {
     "linop.nystrom": lambda w: linop.nystrom(G(w), 2, KEY),
     "linop.steihaug": lambda w: linop.steihaug(H(w), V, 0.1),
     "linop.solve": lambda w: linop.solve(H(w), V),
+    "linop.by_iteration": lambda w: linop.by_iteration(lambda v: 2 * v, w),
     "linop.cholesky": lambda w: linop.cholesky(G(w)),
     "linop.inertia": lambda w: linop.inertia(H(w)),
     "linop.eigh": lambda w: linop.eigh(H(w), 1),

@@ -17,7 +17,7 @@ NO_PROGRAM = {
     "curvature.residuals_of",
     "curvature.rows_program",
     *("linop.check_symmetric", "linop.loop", "linop.space_of", "linop.spectrum_of"),
-    *("optim.apply_gradients", "optim.minimize"),
+    *("optim.apply_gradients", "optim.minimize", "optim.nnx_step"),
     *("optim.step_info", "optim.strip_extra_args", "optim.with_params"),
     *("rule.check_backend", "rule.disabled", "rule.lint", "rule.which"),
 }

@@ -112,7 +112,6 @@ def test_dear_stories_are_stories():
     assert set(map(str, STORIES)) >= DEAR
 
 
-@pytest.mark.thinned(150)
 @pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")  # networks of ReLU
 @pytest.mark.parametrize("story", [told(s) for s in STORIES])
 def test_a_direct_call_sees_what_changed(story, hotk):
