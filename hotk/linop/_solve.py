@@ -304,7 +304,7 @@ def by_iteration(product: Product, b: Vector) -> Vector:
 
     Example:
         >>> d = jnp.array([1.0, -2.0])
-        >>> hotk.linop.by_iteration(lambda v: d * v, jnp.ones(2)).tolist()
+        >>> hotk.linop.by_iteration(lambda v: d * v, jnp.ones(2)).round(3).tolist()
         [1.0, -0.5]
     """
     eps = float(jnp.finfo(space.scalar_dtype(b)).eps)

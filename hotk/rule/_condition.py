@@ -40,8 +40,8 @@ class Condition(NamedTuple):
         ...     condition = hotk.rule.Condition("minimum", f)
         ...     x = jax.lax.stop_gradient(jnp.array([2.0, 3 / a]))
         ...     return condition.attach(x)
-        >>> jax.jacobian(nearest)(1.0).tolist()
-        [0.0, -3.0]
+        >>> jax.grad(lambda a: nearest(a)[1])(1.0).item()
+        -3.0
     """
 
     kind: str
