@@ -32,6 +32,7 @@ from hotk.dense import cast_leaf
 from hotk.prepared import as_input
 from hotk.rule import over_axis
 
+from ._number_arrays import numbered
 from ._splits import known, remember
 
 
@@ -164,8 +165,12 @@ def freeze(
     if not any(differentiated(*jax.tree.flatten(x), chosen)):
         raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
-    if chosen is None and not in_trace():
-        remember(f, x, args, closure)
+    if not in_trace():
+        shared = None if axis_name else numbered(f, closure, (arrays, *rest))
+        if chosen is None:
+            remember(f, x, args, closure, shared)
+        if shared is not None:
+            closure = shared.joined(closure.leaves)
     selected: Selected = None
     if chosen is not None:
         parts = jax.tree.structure(x).flatten_up_to(arrays)

@@ -14,6 +14,8 @@ from jaxtyping import PyTree
 from hotk._core import ARRAY, Function, Point, trace_context
 from hotk.capture import Closure, Opaque, Skeleton, key_and_arrays
 
+from ._number_arrays import Numbered
+
 
 class _Split(NamedTuple):
     """A function that was split before.
@@ -22,11 +24,13 @@ class _Split(NamedTuple):
         key: The key of its guard: there is one such object for each guard.
         skeleton: What was made of it, as long as anything holds it.
         calls: The arguments that it was traced with.
+        shared: The program that it shares with functions of other numbers, if any.
     """
 
     key: Sequence[Hashable]
     skeleton: weakref.ref[Skeleton]
     calls: set[Hashable]
+    shared: Numbered | None = None
 
 
 # By the `id` of the key of a guard. A function that passes the guard has equal parts.
@@ -61,14 +65,36 @@ def known(
     if split is None or skeleton is None or not _ARRAYS.issuperset(map(type, captured)):
         return None
     leaves, treedef = jax.tree.flatten((x, args))
-    if _seen(leaves, treedef) not in split.calls:
+    if split.shared is None:
+        closure = Closure.joined(skeleton, captured)
+        call = _seen(leaves, treedef)
+    else:
+        closure = split.shared.joined(captured)
+        call = _seen([*captured, *leaves], treedef)
+    if call not in split.calls:
         return None
-    return Closure.joined(skeleton, captured), *treedef.unflatten(leaves)
+    return closure, *treedef.unflatten(leaves)
 
 
-def remember(f: Function, x: Point, args: tuple[PyTree, ...], closure: Closure) -> None:
-    """Keep what a function was split to for the next one that passes its guard."""
-    call = _seen(*jax.tree.flatten((x, args)))
+def remember(
+    f: Function,
+    x: Point,
+    args: tuple[PyTree, ...],
+    closure: Closure,
+    shared: Numbered | None,
+) -> None:
+    """Keep what a function was split to for the next one that passes its guard.
+
+    Args:
+        f: The function.
+        x: The point.
+        args: The further arguments.
+        closure: The function, split.
+        shared: The program that it shares with functions of other numbers, if any.
+    """
+    leaves, treedef = jax.tree.flatten((x, args))
+    # A program is one of certain types of what was captured; a skeleton has none.
+    call = _seen([*(closure.leaves if shared else ()), *leaves], treedef)
     skeleton = _FIRST.setdefault(closure.skeleton.key, closure.skeleton)
     if call is None or skeleton.opaque is not None:
         return
@@ -83,6 +109,6 @@ def remember(f: Function, x: Point, args: tuple[PyTree, ...], closure: Closure) 
     if split is None or split.skeleton() is not skeleton:
         if len(_SPLITS) >= _MOST_SPLITS:
             _SPLITS.clear()
-        split = _Split(key, weakref.ref(skeleton), set())
+        split = _Split(key, weakref.ref(skeleton), set(), shared)
         _SPLITS[id(key)] = split
     split.calls.add(call)

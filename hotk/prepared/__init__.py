@@ -16,6 +16,7 @@ from ._cache_info import CacheInfo as CacheInfo
 from ._call import Call as Call
 from ._checks import as_one_number as as_one_number
 from ._explain import Explanation as Explanation, explain as explain
+from ._family import Bound as Bound, Member as Member, Variant as Variant
 from ._info import Info as Info
 from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
@@ -25,6 +26,7 @@ from ._options import Options as Options
 from ._prepare import prepare_again as prepare_again
 from ._prepared import Prepared as Prepared
 from ._program import Program as Program, Runner as Runner
+from ._slot import Mismatch as Mismatch
 from ._store import (
     STORE as STORE,
     cache_info as cache_info,
@@ -32,4 +34,8 @@ from ._store import (
 )
 from ._typed_operator import TypedOperator as TypedOperator
 from ._watch import WATCH as WATCH, shown as shown
-from .warnings import user_level as user_level
+from .warnings import (
+    PerCode as PerCode,
+    code_of as code_of,
+    user_level as user_level,
+)

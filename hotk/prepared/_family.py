@@ -104,6 +104,7 @@ class Variant:
         if opened:
             paths = [member.form.numbers[i].path for i in self.open]
             closed = with_numbers(closed, paths, len(member.form.inputs))
+        self.closed = closed
         self.jit = jax.jit(lambda *arrays: jaxpr_as_fun(closed)(*arrays))
 
     def fits(self, member: Member) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 import hotk
 from tests.counting import compiles, traces
+from tests.helpers import close
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -113,6 +114,39 @@ def test_a_number_that_varies_compiles_nothing(ask):
             ask(H, i)
     assert compiled() == 0
     assert traced() == 0
+
+
+@pytest.mark.parametrize("ask", ["solve", "eigh", "minres"])
+def test_a_captured_number_that_varies_compiles_at_most_twice(ask):
+    compiled, data = [], DATA[1]
+    with_numbers = lambda power, damping: hotk.HessianOperator(
+        lambda x: jnp.sum(data * x**2) + damping * jnp.sum(x**2) * power, X
+    )
+    for power, damping in [(1, 0.5), (1, 0.25), (1, 3.0), (1, 4.0), (2, 7.0)]:
+        with compiles() as count:
+            H = with_numbers(power, damping)
+            answer = QUESTIONS[ask](H)
+        compiled.append(count())
+        diagonal = 2 * np.asarray(data) + 2 * damping * power
+        expected = np.sort(diagonal)[-2:] if ask == "eigh" else np.asarray(B) / diagonal
+        got = np.sort(answer.values) if ask == "eigh" else answer.x
+        assert np.allclose(got, expected, rtol=1e-4)
+    assert compiled[2:4] == [0, 0]
+    # In another program another number differs, and the name of the function is kept.
+    assert "<lambda>" in H.f.skeleton.name
+
+
+def test_an_operator_of_other_numbers_is_made_without_a_trace():
+    data, other = jnp.ones(5), 3 * jnp.ones(5)
+    make = lambda scale: hotk.HessianOperator(lambda x: jnp.sum(data * scale * x**4), X)
+    for scale in (1.0, 2.0):
+        make(scale) @ B
+    data = other
+    with traces() as traced:
+        products = [make(scale) @ B for scale in (1.0, 2.0)]
+    assert traced() == 0
+    for scale, product in zip((1.0, 2.0), products, strict=True):
+        assert close(product, 12 * scale * 3 * X**2 * B)
 
 
 def test_python_numbers_as_points_compile_nothing():

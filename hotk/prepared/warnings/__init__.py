@@ -13,6 +13,10 @@ from ._opaque_functions import (
     place_of as place_of,
     warn_if_opaque_again as warn_if_opaque_again,
 )
-from ._per_code import PerCode as PerCode, clear_notes as clear_notes
+from ._per_code import (
+    PerCode as PerCode,
+    clear_notes as clear_notes,
+    code_of as code_of,
+)
 from ._user_code import error_line as error_line, user_level as user_level
 from ._zero_hessian import kinks as kinks, warn_if_zero_hessian as warn_if_zero_hessian
