@@ -216,6 +216,7 @@ from ._types import (
     Scalar as Scalar,
     Tangent as Tangent,
     Types as Types,
+    V as V,
     Vector as Vector,
     WhileLoop as WhileLoop,
 )

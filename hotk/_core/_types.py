@@ -35,6 +35,10 @@ Vector: TypeAlias = PyTree
 
 Several vectors are one tree whose arrays have one more axis, the first."""
 
+V = TypeVar("V")
+"""The type of the vectors of one space: `Array`, or the type of a tree, such as that of
+a model, whose other leaves are `None` in a vector."""
+
 RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array | np.ndarray, " words"]
 """A random key of JAX: a typed one, `jax.random.key(0)`, or a raw one."""
 

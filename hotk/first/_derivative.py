@@ -12,11 +12,12 @@ from hotk.mode import (
     forward_first,
     weak_if,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator, two_of_array
 
 from ._points import check_scalar_point
 
 
+@two_of_array
 @operator(
     value=True, wants="inexact", candidates=forward_first, modes=(Forward, Reverse)
 )
@@ -68,6 +69,7 @@ def value_and_derivative(
     return _derived(f, x, mode)
 
 
+@array_of_array
 @operator(wants="inexact", candidates=forward_first, modes=(Forward, Reverse))
 def derivative(
     f: Function,

@@ -33,11 +33,12 @@ from hotk.mode import (
     real_inner,
     weak_if,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator, two_of_array
 
 from ._points import refuse_complex
 
 
+@two_of_array
 @operator(
     value=True, wants="inexact", candidates=forward_first, modes=(Forward, Reverse)
 )
@@ -97,6 +98,7 @@ def value_and_divergence(
     return _divergence(f, x, mode, block_size)
 
 
+@array_of_array
 @operator(wants="inexact", candidates=forward_first, modes=(Forward, Reverse))
 def divergence(
     f: Function,

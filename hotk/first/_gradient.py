@@ -20,10 +20,11 @@ from hotk.mode import (
     Reverse,
     reverse_first,
 )
-from hotk.prepared import operator
+from hotk.prepared import like_point, operator, value_and_like_point
 from hotk.primitive import divided_as
 
 
+@value_and_like_point
 @operator(value=True, candidates=reverse_first, modes=(Forward, Reverse))
 def value_and_gradient(
     f: Function,
@@ -78,6 +79,7 @@ def value_and_gradient(
     return _gradient(f, x, mode)
 
 
+@like_point
 @operator(candidates=reverse_first, modes=(Forward, Reverse))
 def gradient(
     f: Function,

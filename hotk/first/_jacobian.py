@@ -15,7 +15,7 @@ from hotk.mode import (
     first_order_candidates,
     weak_like,
 )
-from hotk.prepared import check_budget, operator
+from hotk.prepared import array_of_array, check_budget, operator, two_of_array
 
 from ._points import refuse_complex
 
@@ -24,6 +24,7 @@ def _by_sizes(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     return first_order_candidates(facts, forward=sizes.n <= sizes.m)
 
 
+@two_of_array
 @operator(value=True, wants="inexact", candidates=_by_sizes, modes=(Forward, Reverse))
 def value_and_jacobian(
     f: Function,
@@ -89,6 +90,7 @@ def value_and_jacobian(
     return _dense(f, x, mode, block_size, split)
 
 
+@array_of_array
 @operator(wants="inexact", candidates=_by_sizes, modes=(Forward, Reverse))
 def jacobian(
     f: Function,

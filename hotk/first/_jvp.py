@@ -12,7 +12,7 @@ from hotk.mode import (
     Forward,
     first_order_candidates,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator, two_of_array
 
 
 def _forward_only(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
@@ -20,6 +20,7 @@ def _forward_only(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
     return first_order_candidates(facts, forward=True)[:1]
 
 
+@two_of_array
 @operator(
     takes="v", wants="inexact", value=True, candidates=_forward_only, modes=(Forward,)
 )
@@ -81,6 +82,7 @@ def value_and_jvp(
     return Forward().along(f, x, v)
 
 
+@array_of_array
 @operator(takes="v", wants="inexact", candidates=_forward_only, modes=(Forward,))
 def jvp(
     f: Function,

@@ -15,7 +15,7 @@ from hotk.mode import (
     Reverse,
     reverse_first,
 )
-from hotk.prepared import operator
+from hotk.prepared import like_point, operator
 from hotk.primitive import divided_as
 
 
@@ -89,6 +89,7 @@ def value_and_vjp(
     return _pulled_back(f, x, u, mode)
 
 
+@like_point
 @operator(
     takes="u", wants="inexact", candidates=reverse_first, modes=(Forward, Reverse)
 )

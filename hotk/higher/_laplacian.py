@@ -14,7 +14,7 @@ from hotk.mode import (
     taylor_only,
     weak_if,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator, two_of_array
 
 from ._contract import contracted
 from ._seeds import unit_seeds
@@ -28,6 +28,7 @@ def _always(order: None) -> bool:
 _ONE_PASS = taylor_only("second derivatives are summed in one pass")
 
 
+@two_of_array
 @operator(
     wants="inexact", value=True, candidates=_ONE_PASS, modes=(Taylor,), curved=_always
 )
@@ -109,6 +110,7 @@ def _laplacian(
     return y, weak_if(total, x), aux
 
 
+@array_of_array
 @operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def laplacian(
     f: Function,
@@ -172,6 +174,7 @@ def laplacian(
     return _laplacian(f, x, block_size)[1:]
 
 
+@array_of_array
 @operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def biharmonic(
     f: Function,

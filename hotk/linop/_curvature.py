@@ -7,7 +7,7 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, RandomKey, Scalar, Where
+from hotk._core import Function, Point, RandomKey, Scalar, V, Where
 from hotk.capture import Closure
 from hotk.curvature import (
     AbstractLikelihood,
@@ -27,7 +27,7 @@ from ._source import Batches, Reduction
 
 
 @final
-class GGNOperator(AbstractHessian):
+class GGNOperator(AbstractHessian[V]):
     r"""The generalized Gauss-Newton matrix $J^T \nabla^2 L\, J$ as an operator.
 
     It is positive semi-definite where the loss is convex. `value` and `gradient` are
@@ -53,7 +53,7 @@ class GGNOperator(AbstractHessian):
     """
 
     f: Closure
-    x: Point
+    x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
@@ -70,7 +70,7 @@ class GGNOperator(AbstractHessian):
         self,
         model: Function,
         loss: Callable[[PyTree], Scalar],
-        x: Point,
+        x: V,
         *args: PyTree,
         where: Where = None,
         axis_name: AxisName = None,
@@ -174,7 +174,7 @@ class _OnBatch(eqx.Module):
 
 
 @final
-class FisherOperator(AbstractHessian):
+class FisherOperator(AbstractHessian[V]):
     r"""The exact Fisher matrix $c \sum_n J_n^T E_y[\nabla\ell \nabla\ell^T] J_n$.
 
     The mean is over the model's own distribution of targets; c is 1/N for a mean over N
@@ -199,7 +199,7 @@ class FisherOperator(AbstractHessian):
     """
 
     f: Closure
-    x: Point
+    x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
@@ -212,7 +212,7 @@ class FisherOperator(AbstractHessian):
         self,
         model: Function,
         loss: AbstractLikelihood,
-        x: Point,
+        x: V,
         *args: PyTree,
         where: Where = None,
         axis_name: AxisName = None,
@@ -235,7 +235,7 @@ class FisherOperator(AbstractHessian):
 
 
 @final
-class SampledFisherOperator(AbstractHessian):
+class SampledFisherOperator(AbstractHessian[V]):
     r"""A Monte Carlo estimate of the Fisher matrix, with S targets for each example.
 
     It is $\frac{c}{S} \sum_n \sum_s J_n^T g_{ns} g_{ns}^T J_n$; c is 1/N for a mean
@@ -262,7 +262,7 @@ class SampledFisherOperator(AbstractHessian):
     """
 
     f: Closure
-    x: Point
+    x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
@@ -275,7 +275,7 @@ class SampledFisherOperator(AbstractHessian):
         self,
         model: Function,
         loss: AbstractLikelihood,
-        x: Point,
+        x: V,
         *args: PyTree,
         key: RandomKey,
         samples: int = 1,
@@ -303,7 +303,7 @@ class SampledFisherOperator(AbstractHessian):
 
 
 @final
-class EmpiricalFisherOperator(AbstractHessian):
+class EmpiricalFisherOperator(AbstractHessian[V]):
     r"""The empirical Fisher matrix $c \sum_n J_n^T g_n g_n^T J_n$ as an operator.
 
     The targets are those of the data; c is 1/N for a mean over N examples, 1 for a sum.
@@ -328,7 +328,7 @@ class EmpiricalFisherOperator(AbstractHessian):
     """
 
     f: Closure
-    x: Point
+    x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
@@ -341,7 +341,7 @@ class EmpiricalFisherOperator(AbstractHessian):
         self,
         model: Function,
         loss: AbstractLoss,
-        x: Point,
+        x: V,
         *args: PyTree,
         where: Where = None,
         axis_name: AxisName = None,

@@ -1,16 +1,16 @@
 """`Eigenpairs`: eigenvalues with their vectors, as they were found."""
 
-from typing import ClassVar, final
+from typing import ClassVar, Generic, final
 
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport
+from hotk._core import AbstractReport, V
 
 from ._solution import Method
 
 
 @final
-class Eigenpairs(AbstractReport):
+class Eigenpairs(AbstractReport, Generic[V]):
     """Some eigenvalues of a symmetric operator, with vectors and residuals.
 
     It is a pytree of arrays, and prints as a table.
@@ -33,7 +33,7 @@ class Eigenpairs(AbstractReport):
     """
 
     values: Float[Array, " k"]
-    vectors: PyTree
+    vectors: V
     residuals: Float[Array, " k"]
     converged: Bool[Array, " k"]
     complete: Bool[Array, ""]

@@ -6,7 +6,7 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from hotk._core import Argnums, Function, Keywords, Point, Where
+from hotk._core import Argnums, Function, Keywords, Point, V, Where
 from hotk.capture import Closure
 from hotk.prepared import rearranged
 
@@ -18,7 +18,7 @@ from ._processes import Processes
 from ._source import Batches, Reduction, Source
 
 
-class AbstractHessian(AbstractPointOperator):
+class AbstractHessian(AbstractPointOperator[V]):
     """The Hessian of a function at a point, which can be linearized."""
 
     def linearize(self, plan: Plan | None = None) -> Linearized:
@@ -52,7 +52,7 @@ class AbstractHessian(AbstractPointOperator):
 
 
 @final
-class HessianOperator(AbstractHessian):
+class HessianOperator(AbstractHessian[V]):
     r"""The Hessian $\nabla^2 f(x)$ of a real scalar `f` at a point, as an operator.
 
     A product `H @ v` costs about two gradients. No matrix is formed unless you ask for
@@ -84,14 +84,14 @@ class HessianOperator(AbstractHessian):
     """
 
     f: Closure
-    x: Point
+    x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
 
     def __init__(
         self,
         f: Function,
-        x: Point,
+        x: V,
         *args: PyTree,
         where: Where = None,
         argnums: Argnums = None,

@@ -3,7 +3,7 @@
 import abc
 import operator
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import (
     RealNumber,
     StructureError,
+    V,
     Vector,
     describe,
     difference,
@@ -27,7 +28,7 @@ from hotk.sparse import SparseMatrix
 M = TypeVar("M", bound="AbstractLinearMap")
 
 
-class AbstractLinearMap(eqx.Module):
+class AbstractLinearMap(eqx.Module, Generic[V]):
     """A linear map of a space of trees into itself.
 
     It is the argument of every solver of `hotk.linop`, and has only what these use.

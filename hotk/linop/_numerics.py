@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
-from hotk._core import RandomKey, RealNumber, Scalar, Vector, names_ours
+from hotk._core import RandomKey, RealNumber, Scalar, V, names_ours
 from hotk.dense import By, Index
 from hotk.sparse import Factorization
 
@@ -25,7 +25,7 @@ from ._vectors import space_of
 from .space import flattened
 
 
-class AbstractNumerics(AbstractLinearMap):
+class AbstractNumerics(AbstractLinearMap[V]):
     """A linear map with its matrix, solutions and eigenvalues as methods."""
 
     # ----- Products
@@ -82,7 +82,7 @@ class AbstractNumerics(AbstractLinearMap):
         )
 
     @property
-    def T(self) -> "AbstractNumerics":
+    def T(self) -> "AbstractNumerics[V]":
         """The transposed operator: a symmetric one itself.
 
         Raises:
@@ -232,7 +232,7 @@ class AbstractNumerics(AbstractLinearMap):
         return _dense.block(self, row, column, block_size, split, mesh_axis)
 
     @names_ours
-    def diagonal(self, block_size: int | None = None) -> Vector:
+    def diagonal(self, block_size: int | None = None) -> V:
         """Return the exact diagonal of the matrix as a vector of the space.
 
         It takes `n` products, `block_size` at once, or a single one if the program
@@ -266,7 +266,7 @@ class AbstractNumerics(AbstractLinearMap):
         tol: RealNumber = 1e-5,
         max_steps: int | Int[Array, ""] | None = None,
         method: SolveMethod | None = None,
-    ) -> Solution:
+    ) -> Solution[V]:
         """Solve `A x = b` by conjugate gradients, minimal residuals or sparse factors.
 
         See `hotk.linop.solve`.
@@ -304,7 +304,7 @@ class AbstractNumerics(AbstractLinearMap):
         max_basis: int | None = None,
         max_restarts: int = 100,
         progress: bool = False,
-    ) -> Eigenpairs:
+    ) -> Eigenpairs[V]:
         """Compute `k` extreme eigenvalues and their vectors by Lanczos iteration.
 
         Args:

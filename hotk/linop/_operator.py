@@ -2,14 +2,15 @@
 
 import functools
 import operator
-from typing import Any, final
+from typing import TypeVar, final, overload
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Num, PyTree
 
-from hotk._core import RealNumber, Vector, names_ours, number_name
+from hotk._core import RealNumber, V, Vector, names_ours, number_name
 from hotk.dense import from_flat, is_flat
 from hotk.sparse import SparseMatrix
 
@@ -24,7 +25,10 @@ from ._vectors import is_known_positive, space_of
 from .space import flattened
 
 
-class AbstractOperator(AbstractNumerics):
+X = TypeVar("X")
+
+
+class AbstractOperator(AbstractNumerics[V]):
     """A linear operator: a linear map of a space of trees into itself.
 
     A subclass defines what its vectors look like (`like`), how it acts on one (`mv`),
@@ -45,8 +49,14 @@ class AbstractOperator(AbstractNumerics):
 
     # ----- Products
 
-    # `Any`: a vector gives a vector, an operator an operator
-    def __matmul__(self, other: PyTree) -> Any:
+    @overload
+    def __matmul__(self, other: "AbstractOperator[V]") -> "AbstractOperator[V]": ...
+    @overload
+    def __matmul__(self, other: ArrayLike) -> Array: ...
+    @overload
+    def __matmul__(self, other: X) -> X: ...
+
+    def __matmul__(self, other: PyTree) -> PyTree:
         """Return the product with a vector or with another operator.
 
         Args:
@@ -134,34 +144,34 @@ class AbstractOperator(AbstractNumerics):
 
     # ----- Arithmetic
 
-    def __add__(self, other: object) -> "AbstractOperator":
+    def __add__(self, other: object) -> "AbstractOperator[V]":
         """Return the sum of two operators."""
         if not isinstance(other, AbstractOperator):
             return refuse_number(other, "+")
         return Sum((self, other))
 
-    def __radd__(self, other: object) -> "AbstractOperator":
+    def __radd__(self, other: object) -> "AbstractOperator[V]":
         """Return the operator itself for `0 + A`, with which Python's `sum` begins."""
         return self if isinstance(other, int) and other == 0 else self + other
 
-    def __sub__(self, other: object) -> "AbstractOperator":
+    def __sub__(self, other: object) -> "AbstractOperator[V]":
         """Return the difference of two operators."""
         if not isinstance(other, AbstractOperator):
             return refuse_number(other, "-")
         return Sum((self, -other))
 
-    def __neg__(self) -> "AbstractOperator":
+    def __neg__(self) -> "AbstractOperator[V]":
         """Return the negative of the operator."""
         return Scaled(self, jnp.asarray(-1.0))
 
-    def __mul__(self, factor: PyTree) -> "AbstractOperator":
+    def __mul__(self, factor: PyTree) -> "AbstractOperator[V]":
         """Return the operator times a real number: of Python, NumPy or JAX."""
         known = as_factor(factor)
         return NotImplemented if known is None else Scaled(self, known)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: PyTree) -> "AbstractOperator":
+    def __truediv__(self, divisor: PyTree) -> "AbstractOperator[V]":
         """Return the operator divided by a real number."""
         if as_factor(divisor) is None:
             return NotImplemented

@@ -4,23 +4,24 @@ import hashlib
 import re
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jax.typing import ArrayLike
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     ARRAY,
-    Gradient,
     OutputError,
     Point,
     Scalar,
     Selection,
     StructureError,
     Tangent,
+    V,
     Vector,
     describe_tree,
     float_scalar,
@@ -42,9 +43,10 @@ from ._symmetric import AbstractSymmetricOperator
 
 
 H = TypeVar("H", bound="AbstractPointOperator")
+X = TypeVar("X")
 
 
-class AbstractPointOperator(AbstractSymmetricOperator):
+class AbstractPointOperator(AbstractSymmetricOperator[V]):
     """The Hessian of a function at a point: products, value, gradient.
 
     Attributes:
@@ -56,12 +58,12 @@ class AbstractPointOperator(AbstractSymmetricOperator):
     """
 
     f: eqx.AbstractVar[Closure]
-    x: eqx.AbstractVar[Point]
+    x: eqx.AbstractVar[V]
     args: eqx.AbstractVar[tuple[PyTree, ...]]
     selected: eqx.AbstractVar[Selected]
 
     @property
-    def like(self) -> Vector:
+    def like(self) -> V:
         """A vector of the space: the differentiated part of the point."""
         if type(self.x) is ARRAY:  # then that is what is differentiated
             return self.x
@@ -72,8 +74,14 @@ class AbstractPointOperator(AbstractSymmetricOperator):
         """The filter that it was made with, for an operator of hotk at this point."""
         return None if self.selected is None else Selection(self.selected)
 
-    # `Any`: a vector gives a vector, an operator an operator
-    def __matmul__(self, other: PyTree) -> Any:
+    @overload
+    def __matmul__(self, other: AbstractOperator[V]) -> AbstractOperator[V]: ...
+    @overload
+    def __matmul__(self, other: ArrayLike) -> Array: ...
+    @overload
+    def __matmul__(self, other: X) -> X: ...
+
+    def __matmul__(self, other: PyTree) -> PyTree:
         """Return the product with a vector or another operator.
 
         Args:
@@ -220,7 +228,7 @@ class AbstractPointOperator(AbstractSymmetricOperator):
         return value_and_gradient(self.f, self.x, *self.args, where=self.where)[0]
 
     @property
-    def gradient(self) -> Gradient:
+    def gradient(self) -> V:
         """The gradient of the function, a vector of the space.
 
         For complex leaves it is the gradient in the real embedding, the conjugate of

@@ -1,12 +1,12 @@
 """`Solution`: what an iterative solver found, and why it stopped."""
 
-from typing import final
+from typing import Generic, final
 
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import AbstractReport, Enumeration, Vector
+from hotk._core import AbstractReport, Enumeration, V
 
 
 class Reason(Enumeration):
@@ -47,7 +47,7 @@ class Method(Enumeration):
 
 
 @final
-class Solution(AbstractReport):
+class Solution(AbstractReport, Generic[V]):
     """The result of an iterative solver for `A x = b`, and why it stopped.
 
     It is a pytree of arrays, so it can be returned from `jit`, `vmap` and `scan`.
@@ -74,12 +74,12 @@ class Solution(AbstractReport):
         ('the residual is below the tolerance', True)
     """
 
-    x: Vector
+    x: V
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
     relative: Float[Array, "*batch"]
     curvature: Float[Array, "*batch"]
-    direction: Vector
+    direction: V
     model: Float[Array, "*batch"]
     reason: Reason
     method: Method

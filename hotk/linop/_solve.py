@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, PyTree
 from hotk._core import (
     RealNumber,
     Tracer,
+    V,
     Vector,
     WhileLoop,
     in_trace,
@@ -45,7 +46,7 @@ SolveMethod: TypeAlias = Literal["iterative", "sparse"]
 @names_ours
 @shown
 def solve(
-    operator: AbstractLinearMap,
+    operator: AbstractLinearMap[V],
     b: PyTree,
     *,
     batched: bool = False,
@@ -54,7 +55,7 @@ def solve(
     tol: RealNumber = 1e-5,
     max_steps: int | Int[Array, ""] | None = None,
     method: SolveMethod | None = None,
-) -> Solution:
+) -> Solution[V]:
     r"""Solve `A x = b` by conjugate gradients, by minimal residuals if indefinite.
 
     Conjugate gradients stop where they meet a direction without positive curvature.

@@ -1,9 +1,11 @@
 """`AbstractSymmetricOperator`: an operator whose matrix is symmetric for all values."""
 
+from hotk._core import V
+
 from ._operator import AbstractOperator
 
 
-class AbstractSymmetricOperator(AbstractOperator):
+class AbstractSymmetricOperator(AbstractOperator[V]):
     """A symmetric linear operator: a linear map of a space of trees into itself.
 
     A subclass defines what its vectors look like (`like`) and how it acts on one

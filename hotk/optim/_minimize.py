@@ -2,13 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from hotk._core import (
     Point,
@@ -27,6 +36,31 @@ from ._residuals import explained_for_residuals
 from ._step import called
 
 
+P = ParamSpec("P")
+X = TypeVar("X")
+_F: TypeAlias = Callable[..., Any]
+
+
+class _Minimize(Protocol[P]):
+    """`minimize` as type checkers see it: the point is like the start."""
+
+    @overload
+    def __call__(
+        self, f: _F, x0: ArrayLike, *args: P.args, **keywords: P.kwargs
+    ) -> Minimum[Array]: ...
+    @overload
+    def __call__(
+        self, f: _F, x0: X, *args: P.args, **keywords: P.kwargs
+    ) -> Minimum[X]: ...
+
+
+def _like_start(
+    function: Callable[Concatenate[_F, Point, P], Minimum],
+) -> _Minimize[P]:
+    return cast("_Minimize[P]", function)
+
+
+@_like_start
 @names_ours
 def minimize(
     f: Callable[..., Any],

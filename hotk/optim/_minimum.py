@@ -2,13 +2,16 @@
 
 import functools
 from math import inf
-from typing import final
+from typing import Generic, TypeVar, final
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import AbstractReport, Enumeration, Gradient, Point
+from hotk._core import AbstractReport, Enumeration, Gradient
+
+
+X = TypeVar("X")
 
 
 class Stop(Enumeration):
@@ -31,7 +34,7 @@ def has_converged(reason: Stop) -> Bool[Array, ""]:
 
 
 @final
-class Minimum(AbstractReport):
+class Minimum(AbstractReport, Generic[X]):
     """What `minimize` found.
 
     Attributes:
@@ -53,7 +56,7 @@ class Minimum(AbstractReport):
             the upper one, 0 within.
     """
 
-    x: Point
+    x: X
     value: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     steps: Int[Array, ""]

@@ -32,7 +32,14 @@ from ._store import (
     cache_info as cache_info,
     clear_cache as clear_cache,
 )
-from ._typed_operator import TypedOperator as TypedOperator
+from ._typed_operator import (
+    TypedOperator as TypedOperator,
+    array_of_array as array_of_array,
+    like_point as like_point,
+    three_of_array as three_of_array,
+    two_of_array as two_of_array,
+    value_and_like_point as value_and_like_point,
+)
 from ._watch import WATCH as WATCH, shown as shown
 from .warnings import (
     PerCode as PerCode,

@@ -14,9 +14,10 @@ from hotk.mode import (
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import check_budget, operator
+from hotk.prepared import array_of_array, check_budget, operator, three_of_array
 
 
+@three_of_array
 @operator(
     wants="inexact", value=True, candidates=second_order_candidates, modes=(Nested,)
 )
@@ -87,6 +88,7 @@ def value_gradient_and_hessian(
     return _dense(f, x, mode, block_size, split)
 
 
+@array_of_array
 @operator(wants="inexact", candidates=second_order_candidates, modes=(Nested,))
 def hessian(
     f: Function,

@@ -12,10 +12,11 @@ from hotk.mode import (
     along_candidates,
     weak_like,
 )
-from hotk.prepared import operator
+from hotk.prepared import like_point, operator
 from hotk.primitive import divided_as
 
 
+@like_point
 @operator(candidates=along_candidates, modes=(Nested, Taylor))
 def hessian_diagonal(
     f: Function,

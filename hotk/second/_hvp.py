@@ -11,10 +11,11 @@ from hotk.mode import (
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import check_bytes, operator
+from hotk.prepared import check_bytes, like_point, operator, three_of_array
 from hotk.primitive import divided_as
 
 
+@three_of_array
 @operator(
     takes="v",
     wants="outputs",
@@ -99,6 +100,7 @@ def value_gradient_and_hvp(
     return _checked(mode.product(f, x, v), x)
 
 
+@like_point
 @operator(
     takes="v", wants="outputs", candidates=second_order_candidates, modes=(Nested,)
 )

@@ -11,9 +11,10 @@ from hotk.mode import (
     along_candidates,
     weak_if,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator
 
 
+@array_of_array
 @operator(
     takes="v", wants="single", candidates=along_candidates, modes=(Nested, Taylor)
 )

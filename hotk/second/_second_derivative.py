@@ -12,9 +12,10 @@ from hotk.mode import (
     along_candidates,
     weak_if,
 )
-from hotk.prepared import operator
+from hotk.prepared import array_of_array, operator
 
 
+@array_of_array
 @operator(wants="inexact", candidates=along_candidates, modes=(Nested, Taylor))
 def second_derivative(
     f: Function,
