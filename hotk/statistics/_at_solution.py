@@ -1,5 +1,6 @@
 """What residuals and their Jacobian at a solution say of the estimate."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -39,100 +40,103 @@ _MEDIAN = 0.6744897501960817
 _MOST_CLOSER = 10
 
 
-class _Scale(NamedTuple):
-    """The variance of residuals by a loss: Huber's, or that of least squares.
-
-    Attributes:
-        pull: For each residual the derivative of its loss.
-        mean: The mean of the second derivatives.
-        variance: What $(J^T J)^{-1}$ is multiplied with.
-    """
-
-    pull: Any
-    mean: Any
-    variance: Any
-
-    @staticmethod
-    def of(regression: Regression, r: Any, n: int, numpy: Any) -> "_Scale":
-        """Take it of residuals in units of their errors."""
-        loss, m = regression.loss, r.size
-        c = numpy.asarray(regression.f_scale, r.dtype)
-        if not regression.robust:
-            c = numpy.ones_like(c)
-        pull, slope = c * loss.influence(r / c), loss.slope(r / c, numpy)
-        mean = numpy.mean(slope)
-        if numpy is np and not mean > 0:
-            raise ValueError(
-                f"`{CALL}`: more residuals lie where the loss {regression.loss_name!r} "
-                "bends down than where it bends up, so there is no covariance: is "
-                f"`f_scale={float(c):g}` as large as the errors?"
-            )
-        factor = (1 + n / m * numpy.var(slope) / mean**2) / mean
-        dof = numpy.asarray(m - n, r.dtype)
-        return _Scale(pull, mean, factor**2 * numpy.sum(pull**2) / dof)
-
-
 class _Local(NamedTuple):
-    """Residuals and their Jacobian at a point; outside of a trace of NumPy, in float64.
+    """What residuals say at a point; outside of a trace of NumPy, in float64.
 
     Attributes:
         x: The point.
         r: The residuals in units of their errors.
-        rows: Their Jacobian.
         difference: The model less the data.
         of_y: The data in units of their errors, and ones.
-        dtype: What they were computed in.
+        root: That of $(J^T J)^{-1}$, with the Jacobian J of r.
+        log_det: The logarithm of the determinant of $(J^T J)^{-1}$.
+        offset: The step of Gauss and Newton is the root times the negative of this,
+            and as long in the space of the data.
+        variance: What $(J^T J)^{-1}$ is multiplied with: Huber's, or that of least
+            squares.
+        dtype: What it was computed in.
     """
 
     x: Point
     r: Any
-    rows: Any
     difference: Float[Array, "..."]
     of_y: tuple[Any, Any]
+    root: Any
+    log_det: Any
+    offset: Any
+    variance: Any
     dtype: Any
 
-    @staticmethod
-    def of(regression: Regression, x: Point, where: Selection | None) -> "_Local":
-        """Evaluate them."""
-        (r, (difference, *of_y)), jacobian = value_and_jacobian(
-            regression.residuals, x, has_aux=True, where=where
-        )
-        wide = lambda a: a.astype(r.dtype) if in_trace() else np.asarray(a, np.float64)
-        parts = [wide(a).reshape(r.size, -1) for a in jax.tree.leaves(jacobian)]
-        rows = (jnp if in_trace() else np).concatenate(parts, axis=1)
-        y, ones = map(wide, of_y)
-        return _Local(x, wide(r), rows, difference, (y, ones), r.dtype)
 
-    def step(self) -> np.ndarray:
-        """Return the step of Gauss and Newton, without damping."""
-        scale = np.linalg.norm(self.rows, axis=0)
-        scale[scale == 0] = 1
-        return np.linalg.lstsq(self.rows / scale, -self.r, rcond=None)[0] / scale
+def _local(
+    regression: Regression,
+    x: Point,
+    selected: tuple[bool, ...] | None,
+    free: Any,
+    hint: str,
+) -> _Local:
+    """Evaluate residuals and their Jacobian at a point.
+
+    Args:
+        regression: The model with its data.
+        x: The point.
+        selected: For each leaf whether it is fitted; `None` for all.
+        free: For each parameter one, or zero if it is held; `None` if none is.
+        hint: What to do where the data do not determine all parameters.
+    """
+    numpy: Any = jnp if in_trace() else np
+    where = None if selected is None else Selection(selected)
+    (r, (difference, *of_y)), jacobian = value_and_jacobian(
+        regression.residuals, x, has_aux=True, where=where
+    )
+    dtype, m = r.dtype, r.size
+    wide = lambda a: a.astype(dtype) if numpy is jnp else np.asarray(a, np.float64)
+    parts = [wide(a).reshape(m, -1) for a in jax.tree.leaves(jacobian)]
+    rows, r = numpy.concatenate(parts, axis=1), wide(r)
+    like = jax.tree.map(jnp.asarray, split_point(x, selected)[0])
+    if numpy is np:
+        _refuse_slopes(rows, like)
+    n, kept = rows.shape[1], rows
+    if free is not None:
+        # What is held has no column, and a row of its own: the inverse has a one there.
+        free = free.astype(rows.dtype)
+        kept = numpy.concatenate([rows * free[None], numpy.diag(1 - free)])
+    root, log_det = inverse_root_of_rows(CALL, kept, dtype, like, hint)
+    root = root if free is None else root * free[:, None]
+    c = numpy.asarray(regression.f_scale if regression.robust else 1.0, r.dtype)
+    pull, slope = c * regression.loss.influence(r / c), regression.loss.slope(r / c)
+    mean = numpy.mean(slope)
+    if numpy is np and not mean > 0:
+        raise ValueError(
+            f"`{CALL}`: more residuals lie where the loss {regression.loss_name!r} "
+            "bends down than where it bends up, so there is no covariance: is "
+            f"`f_scale={float(c):g}` as large as the errors?"
+        )
+    factor = (1 + n / m * numpy.var(slope) / mean**2) / mean
+    with np.errstate(divide="ignore", invalid="ignore"):  # of m = n: no degrees
+        variance = factor**2 * numpy.sum(pull**2) / numpy.asarray(m - n, r.dtype)
+    offset = root.T @ (rows.T @ pull) / mean
+    y, ones = map(wide, of_y)
+    return _Local(x, r, difference, (y, ones), root, log_det, offset, variance, dtype)
 
 
 def _closer(
-    regression: Regression, local: _Local, selected: tuple[bool, ...] | None
+    local: _Local, selected: tuple[bool, ...] | None, at: Callable[[Point], _Local]
 ) -> _Local:
     """Return what further steps without damping find, as long as they get shorter.
 
     `minimize` stops where eight digits are right in float64; these add what rounding
     allows, and cost an evaluation each.
     """
-    where = None if selected is None else Selection(selected)
-    step = local.step()
     for _ in range(_MOST_CLOSER):
         moving, rest = split_point(local.x, selected)
         like = jax.tree.map(jnp.asarray, moving)
-        flat = np.asarray(space.flattened(like), np.float64) + step
+        flat = np.asarray(space.flattened(like), np.float64) - local.root @ local.offset
         moved = space.unflattened(from_host(flat, space.scalar_dtype(like)), like)
-        after = _Local.of(regression, eqx.combine(moved, rest), where)
-        if not (np.all(np.isfinite(after.rows)) and np.all(np.isfinite(after.r))):
+        after = at(eqx.combine(moved, rest))
+        if not np.linalg.norm(after.offset) < np.linalg.norm(local.offset):
             break
-        ahead = after.step()
-        shorter = np.linalg.norm(after.rows @ ahead) < np.linalg.norm(local.rows @ step)
-        if not shorter:
-            break
-        local, step = after, ahead
+        local = after
     return local
 
 
@@ -153,40 +157,23 @@ def fitted(
         absolute_sigma: Whether the residuals do not change the covariance.
     """
     numpy: Any = jnp if in_trace() else np
-    like = jax.tree.map(jnp.asarray, split_point(found.x, selected)[0])
-    where = None if selected is None else Selection(selected)
-    local, hint = _Local.of(regression, found.x, where), _FLAT
-    free = numpy.ones(space.dimension(like))
+    free, hint = None, _FLAT
     if found.active is not None:
         active = [numpy.ravel(a) for a in jax.tree.leaves(found.active)]
-        free = numpy.where(numpy.concatenate(active) == 0, 1.0, 0.0)
-    free = free.astype(local.rows.dtype)
-
-    def invert(local: _Local) -> tuple[Any, Any]:
-        # What is held has no column, and a row of its own: the inverse has a one there.
-        rows = local.rows * free[None]
-        if found.active is not None:
-            rows = numpy.concatenate([rows, numpy.diag(1 - free)])
-        root, log_det = inverse_root_of_rows(CALL, rows, local.dtype, like, hint)
-        return root * free[:, None], log_det
-
-    if numpy is np:
-        _refuse_slopes(local.rows, like)
-        if not bool(found.converged):
-            hint += f" The fit did not converge, either: {found.reason}."
-        elif not regression.robust and found.active is None:
-            invert(local)  # refuses what has no such step
-            local = _closer(regression, local, selected)
-    m, n = local.rows.shape
-    r, (y, ones) = local.r, local.of_y
-    root, log_det = invert(local)
+        free = numpy.where(numpy.concatenate(active) == 0, 1, 0)
+    if numpy is np and not bool(found.converged):
+        hint += f" The fit did not converge, either: {found.reason}."
+    at = lambda x: _local(regression, x, selected, free, hint)
+    local = at(found.x)
+    if numpy is np and bool(found.converged) and free is None:
+        local = _closer(local, selected, at)
+    r, (y, ones), variance = local.r, local.of_y, local.variance
+    m, n = r.size, len(local.root)
     with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left: NaN
-        pull, mean, variance = _Scale.of(regression, r, n, numpy)
         variance = numpy.ones_like(variance) if absolute_sigma else variance
-        step = -root @ (root.T @ (local.rows.T @ pull)) / mean
-        root = root * numpy.sqrt(variance)
+        root = local.root * numpy.sqrt(variance)
         errors = numpy.linalg.norm(root, axis=1)
-        shift = step / numpy.where(errors > 0, errors, 1)
+        shift = -local.root @ local.offset / numpy.where(errors > 0, errors, 1)
         square = numpy.sum(r**2)
         flat = y - (ones @ y) / (ones @ ones) * ones
         spread = numpy.sqrt(square / numpy.asarray(m - n, r.dtype))
@@ -196,8 +183,10 @@ def fitted(
             spread = numpy.median(abs(r)) / _MEDIAN
             likelihood = explained = numpy.asarray(np.nan, r.dtype)
         potential = numpy.asarray(found.value, r.dtype) / variance
-        log_det = log_det + numpy.sum(free) * numpy.log(variance)
+        moving = n if free is None else numpy.sum(free).astype(r.dtype)
+        log_det = local.log_det + moving * numpy.log(variance)
     place = lambda a: from_host(a, local.dtype)
+    like = jax.tree.map(jnp.asarray, split_point(local.x, selected)[0])
     by = f", loss {regression.loss_name}" if regression.robust else ""
     distribution = NormalApproximation(
         local.x,

@@ -100,17 +100,17 @@ class Regression(eqx.Module):
 
 
 class RobustLoss(NamedTuple):
-    r"""A loss $\rho(u^2) / 2$ as of `scipy.optimize.least_squares`.
+    r"""A loss $\rho(u^2) / 2$ as of `scipy.optimize.least_squares`, of NumPy or JAX.
 
     Attributes:
-        root: $\pm \sqrt{\rho(u^2)}$, with the sign of u.
-        influence: $\psi(u)$, the derivative of the loss; of NumPy or JAX.
+        root: $\pm \sqrt{\rho(u^2)}$, with the sign of u; of JAX alone.
+        influence: $\psi(u)$, the derivative of the loss.
         slope: That of $\psi$.
     """
 
     root: Callable[[Any], Any]
     influence: Callable[[Any], Any]
-    slope: Callable[[Any, Any], Any]
+    slope: Callable[[Any], Any]
 
 
 def _near_one(function: Callable[[Any], Any], u: Array) -> Array:
@@ -127,25 +127,25 @@ def _huber(u: Array) -> Array:
 
 
 LOSSES: dict[str, RobustLoss] = {
-    "linear": RobustLoss(lambda u: u, lambda u: u, lambda u, np: np.ones_like(u)),
+    "linear": RobustLoss(lambda u: u, lambda u: u, lambda u: u**0),
     "soft_l1": RobustLoss(
         lambda u: u * jnp.sqrt(2 / (1 + jnp.sqrt(1 + u**2))),
         lambda u: u / (1 + u**2) ** 0.5,
-        lambda u, np: (1 + u**2) ** -1.5,
+        lambda u: (1 + u**2) ** -1.5,
     ),
     "huber": RobustLoss(
         _huber,
         lambda u: (abs(u + 1) - abs(u - 1)) / 2,
-        lambda u, np: np.where(abs(u) <= 1, np.ones_like(u), 0),
+        lambda u: (abs(u) <= 1).astype(u.dtype),
     ),
     "cauchy": RobustLoss(
         lambda u: _near_one(jnp.log1p, u),
         lambda u: u / (1 + u**2),
-        lambda u, np: (1 - u**2) / (1 + u**2) ** 2,
+        lambda u: (1 - u**2) / (1 + u**2) ** 2,
     ),
     "arctan": RobustLoss(
         lambda u: _near_one(jnp.arctan, u),
         lambda u: u / (1 + u**4),
-        lambda u, np: (1 - 3 * u**4) / (1 + u**4) ** 2,
+        lambda u: (1 - 3 * u**4) / (1 + u**4) ** 2,
     ),
 }
