@@ -23,6 +23,7 @@ from hotk.prepared import jitted, user_level
 from hotk.primitive import constants, have_tangents, without_derivative
 from hotk.rule import Condition, linear_solve
 
+from ._bounds import Bounds
 from ._chunk import Iterate
 from ._minimum import has_converged
 
@@ -31,7 +32,7 @@ from ._minimum import has_converged
 # whether it is singular.
 _LARGEST_FACTOR = 2048
 
-_NAMES = "`gradient_norm`, `history`, `smallest_curvature` and `state`"
+_NAMES = "`gradient_norm`, `history`, `multipliers`, `smallest_curvature` and `state`"
 _FIX = (
     "Differentiate `x` or `value`, and return these alone from a loop or a function "
     "with a rule of its own, of which JAX may differentiate all results."
@@ -42,10 +43,26 @@ class Objective(eqx.Module):
     """The objective as a function of what changes, and of the other arrays."""
 
     def __call__(
-        self, moving: Point, f: Callable[..., PyTree], rest: PyTree, args: PyTree
+        self,
+        moving: Point,
+        f: Callable[..., PyTree],
+        rest: PyTree,
+        args: PyTree,
+        sides: tuple[PyTree, Point] | None,
     ) -> PyTree:
-        """Evaluate it at a point put together."""
-        return f(eqx.combine(moving, rest), *args)
+        """Evaluate it at a point put together.
+
+        Entries at a bound follow that bound, in the objective and as unknowns: of these
+        it has the square of the distance to it, which is zero.
+        """
+        if sides is None:
+            return f(eqx.combine(moving, rest), *args)
+        free, bound = sides
+        at = jax.tree.map(jnp.where, free, moving, bound)
+        value = jnp.asarray(f(eqx.combine(at, rest), *args))
+        apart = jax.tree.map(lambda i, a, b: jnp.where(i, 0, a - b), free, moving, bound)
+        squares = [jnp.sum(a**2).astype(value.dtype) for a in jax.tree.leaves(apart)]
+        return value + sum(squares) / 2
 
 
 class Differentiable(NamedTuple):
@@ -55,11 +72,13 @@ class Differentiable(NamedTuple):
         call: The call, for messages.
         whole: The function, the point and further arguments, with their tangents.
         held: The same without tangents: what the steps see.
+        bounds: The bounds with their tangents, if there are some.
     """
 
     call: str
     whole: HessianOperator
     held: HessianOperator
+    bounds: Bounds | None = None
 
     @staticmethod
     def of(
@@ -74,13 +93,11 @@ class Differentiable(NamedTuple):
             raise
         return Differentiable(call, whole, constants(whole))
 
-    def attach(self, end: Iterate, free: PyTree = None) -> Iterate:
+    def attach(self, end: Iterate) -> Iterate:
         """Return the end of the steps with the derivatives of the minimum.
 
         Args:
             end: The end, found without tangents.
-            free: For each entry of the point whether it moves; see
-                `hotk.rule.Condition`.
 
         Raises:
             ModeError: If it has not converged, and numbers are known.
@@ -88,11 +105,11 @@ class Differentiable(NamedTuple):
         H, solved = self.whole, has_converged(end.reason)
         fixed = lambda a, moving: a if moving is None else None
         rest = jax.tree.map(fixed, H.x, H.like, is_leaf=lambda a: a is None)
-        sources = H.f, rest, H.args
+        sources = H.f, rest, H.args, self._sides(end)
         if have_tangents(sources, (end.x, end.reason, self.held)):
             if not bool(solved):
                 raise self._not_converged(end)
-            if free is None:
+            if end.active is None:
                 self._warn_if_singular(eqx.combine(end.x, rest))
         large = space.dimension(end.x) > _LARGEST_FACTOR
         condition = Condition(
@@ -100,12 +117,14 @@ class Differentiable(NamedTuple):
             Objective(),
             sources,
             solved,
-            free,
-            by_iteration if large else None,
+            linear_solver=by_iteration if large else None,
         )
         x = condition.attach(end.x)
-        others = end.size, end.state, end.curvature, end.start, end.values
-        size, state, curvature, start, values = without_derivative(
+        others = (
+            *(end.size, end.state, end.curvature, end.start, end.values),
+            end.multipliers,
+        )
+        size, state, curvature, start, values, multipliers = without_derivative(
             self.call, others, sources, names=_NAMES, fix=_FIX
         )
         return end._replace(
@@ -116,7 +135,24 @@ class Differentiable(NamedTuple):
             curvature=curvature,
             start=start,
             values=values,
+            multipliers=multipliers,
         )
+
+    def _sides(self, end: Iterate) -> tuple[PyTree, Point] | None:
+        """Return which entries are inside of their bounds, and where the others are."""
+        if end.active is None or self.bounds is None:
+            return None
+        free = jax.tree.map(lambda side: side == 0, end.active)
+        # a finite number in place of a bound that there may not be
+        bound = jax.tree.map(
+            lambda side, x, low, high: jnp.where(
+                side > 0, high, jnp.where(side < 0, low, x)
+            ),
+            end.active,
+            end.x,
+            *self.bounds,
+        )
+        return free, bound
 
     def _not_converged(self, end: Iterate) -> ModeError:
         return ModeError(

@@ -119,7 +119,7 @@ class Loop(NamedTuple):
         moving = jax.tree.map(jnp.asarray, moving)
         dtype = space.scalar_dtype(moving)
         refuse_complex_parameters(call, moving)
-        others, differentiable, traced = rest, None, in_trace()
+        others, differentiable, traced, sides = rest, None, in_trace(), bounds
         split, captured = Transform.of(transform)
         if traced:
             # The steps see no tangents: derivatives are those of the minimum.
@@ -154,7 +154,14 @@ class Loop(NamedTuple):
         given = None if bounds is None else bounds_like(call, bounds, moving)
         with giving(given):
             state = constants(transform.init(moving))
-        bounds_of_loop(call, state, moving, given is not None)
+        kept = bounds_of_loop(call, state, moving, given is not None)
+        if differentiable is not None and kept is not None:
+            if bounds is not None:
+                given = bounds_like(call, sides, moving)
+            with giving(given):
+                first = transform.init(moving)
+            kept = bounds_of_loop(call, first, moving, given is not None)
+            differentiable = differentiable._replace(bounds=kept)
         _refuse_kfac(call, state)
         if before is not None:
             state = _resumed(call, before, state)
@@ -182,12 +189,6 @@ class Loop(NamedTuple):
         point = eqx.combine(moving, self.rest)
         given = self.f, point, (state, limits, self.captured), *self.args
         return given, {"order": self.order, "where": self.where}
-
-    def free(self, end: Iterate) -> PyTree:
-        """Return for each entry whether it moves, `None` if there are no bounds."""
-        if end.active is None:
-            return None
-        return jax.tree.map(lambda side: side == 0, end.active)
 
     def found(self, end: Iterate, history: Array) -> Minimum:
         """Return the result of a run that ends here."""

@@ -207,7 +207,7 @@ def minimize(
             with called(call), explained_for_residuals():
                 end: Iterate = loop.run(*given, **order)
             if loop.differentiable is not None:
-                end = loop.differentiable.attach(end, loop.free(end))
+                end = loop.differentiable.attach(end)
             if traced:
                 return loop.found(end, jnp.append(end.start, end.values[:max_steps]))
             moving, state = end.x, end.state

@@ -339,6 +339,44 @@ def test_a_variable_at_its_bound_is_held_there(inside):
     close(curved, np.array([[0.0, 0.0], [0.0, 2 * 0.875]]), atol=1e-8)
 
 
+ROADS_BY_BOUNDS = {
+    "keyword": lambda f, a, sides: minimize(
+        f, jnp.zeros(2), args=(a,), bounds=sides, tol=1e-10
+    ),
+    "transformation": lambda f, a, sides: minimize(
+        f, jnp.zeros(2), trust_region(bounds=sides), args=(a,), tol=1e-10
+    ),
+}
+
+
+@pytest.mark.parametrize("run", ROADS_BY_BOUNDS.values(), ids=ROADS_BY_BOUNDS)
+def test_a_variable_at_its_bound_moves_with_it(run, as_user):
+    """As above with x[1] <= u: x[0] = a[0] + (a[1] - u) / 4, f = 7/8 (u - a[1])^2."""
+    A = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    f = lambda x, a: (x - a) @ A @ (x - a)
+    at = jnp.array([0.5, 3.0]), jnp.array(1.0)
+    sides = lambda u: (jnp.array([-9.0, -jnp.inf]), jnp.array([9.0, 1.0]) * u)
+    of = lambda part: lambda a, u: getattr(run(f, a, sides(u)), part)
+    for take in (jax.jacfwd, lambda *of: jax.jit(jax.jacrev(*of))):
+        close(take(of("x"), 1)(*at), np.array([-0.25, 1.0]), atol=1e-9)
+        close(take(of("value"), 1)(*at), np.array(-3.5), atol=1e-9)
+    by_both = jax.jacfwd(jax.grad(of("value"), 1), (0, 1))(*at)
+    close(by_both, (np.array([0.0, -1.75]), np.array(1.75)), atol=1e-8)
+    with pytest.raises(hotk.ModeError, match="`x` or `value`"):
+        jax.grad(lambda a: of("multipliers")(a, 1.0).sum())(at[0])
+
+
+def test_a_fixed_variable_is_where_its_bounds_are():
+    """With x[1] = t exactly, also where the slope along it is zero."""
+    f = lambda x, c: (x[0] - c * x[1]) ** 2 + (x[1] - c) ** 2
+    run = lambda c, t: minimize(
+        f, jnp.ones(2), args=(c,), bounds=(jnp.stack([-9 * t, t]), jnp.stack([9 * t, t]))
+    )
+    by_c, by_t = jax.jacfwd(lambda c, t: run(c, t).x, (0, 1))(1.0, jnp.array(1.0))
+    close(by_c, np.array([1.0, 0.0]), atol=1e-7)
+    close(by_t, np.array([1.0, 1.0]), atol=1e-7)
+
+
 def test_an_error_in_a_transformation_names_the_function(as_user):
     def several(x):
         return x
