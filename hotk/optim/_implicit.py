@@ -60,7 +60,9 @@ class Objective(eqx.Module):
         free, bound = sides
         at = jax.tree.map(jnp.where, free, moving, bound)
         value = jnp.asarray(f(eqx.combine(at, rest), *args))
-        apart = jax.tree.map(lambda i, a, b: jnp.where(i, 0, a - b), free, moving, bound)
+        apart = jax.tree.map(
+            lambda i, a, b: jnp.where(i, 0, a - b), free, moving, bound
+        )
         squares = [jnp.sum(a**2).astype(value.dtype) for a in jax.tree.leaves(apart)]
         return value + sum(squares) / 2
 

@@ -21,7 +21,7 @@ from ._custom import (
     with_rules as with_rules,
 )
 from ._extremes import extreme as extreme
-from ._held import held as held, held_in as held_in
+from ._held import held as held, held_in as held_in, released as released
 from ._linear import (
     AbstractLinear as AbstractLinear,
     apply_linear as apply_linear,

@@ -16,11 +16,14 @@ from jaxtyping import PyTree
 from hotk._core import (
     AbstractValue,
     Arrays,
+    Function,
+    Handlers,
     JaxprEqn,
     Leaf,
     ad,
     is_inexact,
     new_primitive,
+    run_replaced,
 )
 
 
@@ -35,6 +38,25 @@ def held(tree: PyTree, derivatives: int = 2) -> PyTree:
         return tree
     bind = lambda a: _PRIMITIVE.bind(jnp.asarray(a), derivatives=derivatives)[0]
     return jax.tree.map(lambda a: bind(a) if is_inexact(a) else a, tree)
+
+
+def released(f: Function) -> Function:
+    """Return a function that holds nothing, so its derivatives are those of its values.
+
+    The equation of a minimum of a Gauss-Newton function is solved by its values: its
+    derivative has the Hessian, and not the Gauss-Newton matrix.
+
+    Args:
+        f: A function of trees of arrays.
+    """
+
+    def call(*arguments: PyTree) -> PyTree:
+        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
+        handlers: Handlers = {_PRIMITIVE.name: lambda _, inputs: inputs}
+        outputs = run_replaced(closed, jax.tree.leaves(arguments), handlers)
+        return jax.tree.structure(shapes).unflatten(outputs)
+
+    return call
 
 
 def held_in(equation: JaxprEqn) -> int:

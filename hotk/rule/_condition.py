@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
 from hotk._core import Function, Point, Scalar
-from hotk.primitive import with_rules
+from hotk.primitive import released, with_rules
 
 from ._custom import custom
 from ._linear_solve import LinearSolver
@@ -128,7 +128,7 @@ def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> Array:
         equation, theta = eqx.combine(moving, static)
         return jnp.asarray(equation(x, *theta)).astype(value.dtype)
 
-    slope = jax.jvp(with_rules(at), (moving,), ((d_equation, d_theta),))[1]
+    slope = jax.jvp(with_rules(released(at)), (moving,), ((d_equation, d_theta),))[1]
     return _if_solved(solved, slope)
 
 

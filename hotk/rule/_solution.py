@@ -21,7 +21,7 @@ from hotk._core import (
 )
 from hotk.mode import Facts, Forward, Reverse
 from hotk.prepared import lost_sum
-from hotk.primitive import shared_axes, with_rules
+from hotk.primitive import released, shared_axes, with_rules
 
 from ._application import FunctionArgument
 from ._custom import custom
@@ -198,9 +198,10 @@ def tangent_of_solution(
     moving, static = eqx.partition(whole, eqx.is_inexact_array)
     # With forward rules, as the equation may hold a `jax.custom_vjp`, as diffrax does,
     # which JAX refuses to differentiate in forward mode.
-    _, product = jax.linearize(with_rules(lambda x: residual(x, *whole)), x)
+    derivable = lambda f: with_rules(released(f))
+    _, product = jax.linearize(derivable(lambda x: residual(x, *whole)), x)
     _, change = jax.jvp(
-        with_rules(lambda moving: residual(x, *eqx.combine(moving, static))),
+        derivable(lambda moving: residual(x, *eqx.combine(moving, static))),
         (moving,),
         (tangents,),
     )

@@ -117,6 +117,32 @@ def test_the_derivative_does_not_depend_on_the_method(transform):
     close(found, ridge(DECAY, A, Y)["x by decay"], rtol=1e-7)
 
 
+def test_minima_of_gauss_newton_functions_have_the_derivatives_of_their_values():
+    """r = (p - y[0], p^2 - y[1]): g = p - y[0] + 2 p (p^2 - y[1]) is zero at p(y).
+
+    By hand: p' = (1, 2 p) / s with s = 1 + 6 p^2 - 2 y[1], which is not the slope of
+    Gauss and Newton, 1 + 4 p^2; of half the sum of squares the gradient is -r, and by
+    y[0] twice 1 - p'[0].
+    """
+    y = jnp.array([1.0, 2.0])
+    r = lambda p, y: jnp.stack([p - y[0], p**2 - y[1]])
+    f = hotk.curvature.LeastSquares(r)
+    run = lambda y: minimize(
+        f, jnp.array(1.2), levenberg_marquardt(), args=(y,), tol=1e-12
+    )
+    by_rule = hotk.rule.minimum(f, lambda p, y: run(y).x)
+    by_root = hotk.rule.root(jax.grad(f), lambda p, y: run(y).x)
+    p = np.roots([2.0, 0.0, 1.0 - 2 * 2.0, -1.0]).real.max()
+    slope = np.array([1.0, 2 * p]) / (1 + 6 * p**2 - 4.0)
+    for take in (jax.jacfwd, lambda f: jax.jit(jax.jacrev(f))):
+        close(take(lambda y: run(y).x)(y), slope, rtol=1e-8)
+        close(take(lambda y: by_rule(jnp.array(1.2), y))(y), slope, rtol=1e-8)
+        close(take(lambda y: by_root(jnp.array(1.2), y))(y), slope, rtol=1e-8)
+    close(jax.grad(lambda y: run(y).value)(y), np.array([1 - p, 2 - p**2]), rtol=1e-8)
+    twice = jax.hessian(lambda y: run(y).value)(y)[0, 0]
+    close(twice, np.array(1 - slope[0]), rtol=1e-8)
+
+
 def test_the_start_and_what_steps_are_made_of_have_no_part():
     f = lambda x0, rate: minimize(
         lambda x: jnp.sum(jnp.cosh(x - 1)), x0, newton(rate), tol=1e-9, max_steps=99
@@ -370,7 +396,10 @@ def test_a_fixed_variable_is_where_its_bounds_are():
     """With x[1] = t exactly, also where the slope along it is zero."""
     f = lambda x, c: (x[0] - c * x[1]) ** 2 + (x[1] - c) ** 2
     run = lambda c, t: minimize(
-        f, jnp.ones(2), args=(c,), bounds=(jnp.stack([-9 * t, t]), jnp.stack([9 * t, t]))
+        f,
+        jnp.ones(2),
+        args=(c,),
+        bounds=(jnp.stack([-9 * t, t]), jnp.stack([9 * t, t])),
     )
     by_c, by_t = jax.jacfwd(lambda c, t: run(c, t).x, (0, 1))(1.0, jnp.array(1.0))
     close(by_c, np.array([1.0, 0.0]), atol=1e-7)
