@@ -156,6 +156,7 @@ from ._keywords import (
     remark as remark,
 )
 from ._leaked import tracers_inside as tracers_inside
+from ._loops import cond as cond, fori_loop as fori_loop, while_loop as while_loop
 from ._moved import (
     SHORT as SHORT,
     same_once_moved as same_once_moved,

@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
+from hotk._core import (
+    AbstractValue,
+    Point,
+    Tangent,
+    fori_loop,
+    output_types,
+    shape_of,
+    varying_as,
+)
 
 from ._block import choose_block
 from ._some import of_some
@@ -79,7 +87,9 @@ def _group_columns(
 
     def window(start: Int[Array, ""]) -> list[Array]:
         numbers = start + jax.lax.iota(jnp.int32, width)
-        return jax.vmap(lambda i: push(_seeds(leaves, i)), out_axes=-1)(numbers)
+        types = list(map(jax.typeof, leaves))
+        push_seeds = lambda i: push(varying_as(types, _seeds(leaves, i)))
+        return jax.vmap(push_seeds, out_axes=-1)(numbers)
 
     if width == n:
         return window(jnp.zeros((), jnp.int32))
@@ -100,7 +110,7 @@ def _group_columns(
             for buffer, part in zip(buffers, window(start), strict=True)
         ]
 
-    buffers = jax.lax.fori_loop(0, math.ceil(n / width), write, buffers)
+    buffers = fori_loop(0, math.ceil(n / width), write, buffers)
     pairs = zip(buffers, types, strict=True)
     return [buffer.reshape(*shape_of(t).shape[:-1], n) for buffer, t in pairs]
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Int, PyTree
 
-from hotk._core import AbstractValue, Point, Tangent, output_types, shape_of
+from hotk._core import AbstractValue, Point, Tangent, fori_loop, output_types, shape_of
 
 from ._block import choose_block
 from ._columns import whole_columns
@@ -119,7 +119,7 @@ class _Divided:
         first = jax.typeof(jnp.zeros((), jnp.int32))
         types = output_types(lambda starts: window(starts[0]), [first])
         buffers = list(map(self._buffer, types))
-        return list(map(self._leaf, jax.lax.fori_loop(0, count, write, buffers)))
+        return list(map(self._leaf, fori_loop(0, count, write, buffers)))
 
     def _buffer(self, window: AbstractValue) -> Array:
         """Return zeros for all columns, divided as a window of them is."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import RandomKey, StructureError, Vector
+from hotk._core import RandomKey, StructureError, Vector, fori_loop
 from hotk.dense import choose_block, unit
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.prepared import jitted
@@ -94,7 +94,7 @@ def orthogonalized(basis: PyTree, v: Vector) -> tuple[Vector, Float[Array, " cou
         return w, total + part
 
     zero = jnp.zeros(len(jax.tree.leaves(basis)[0]), space.scalar_dtype(v))
-    return jax.lax.fori_loop(0, 2, step, (v, zero))
+    return fori_loop(0, 2, step, (v, zero))
 
 
 @jitted(quickly="if small")
@@ -124,4 +124,4 @@ def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
         return space.put(q, j, w), r.at[:, j].set(column)
 
     start = jax.tree.map(jnp.zeros_like, vectors), jnp.zeros((count, count), dtype)
-    return jax.lax.fori_loop(0, count, step, start)
+    return fori_loop(0, count, step, start)

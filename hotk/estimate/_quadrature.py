@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RandomKey, Scalar, Tracer, Vector, WhileLoop, in_trace, progress
+from hotk._core import (
+    RandomKey,
+    Scalar,
+    Tracer,
+    Vector,
+    WhileLoop,
+    cond,
+    fori_loop,
+    in_trace,
+    progress,
+)
 from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
@@ -111,8 +121,8 @@ def _all(
         unfinished = lambda s: (s.j < steps) & s.running
         step = lambda s: _step(while_loop, A, s)
         if fixed:
-            maybe = lambda _, s: jax.lax.cond(unfinished(s), step, lambda s: s, s)
-            end = jax.lax.fori_loop(0, steps, maybe, state)
+            maybe = lambda _, s: cond(unfinished(s), step, lambda s: s, s)
+            end = fori_loop(0, steps, maybe, state)
         else:
             end = while_loop(unfinished, step, state)
         return i + 1, _with_rows(rule, rows, end, block * end.j)
@@ -122,7 +132,7 @@ def _all(
     state = zero, Rule(zeros, zeros, zero)
     if fixed:
         run = jax.checkpoint(window)
-        return jax.lax.fori_loop(0, len(starts), lambda _, s: run(s), state)[1]
+        return fori_loop(0, len(starts), lambda _, s: run(s), state)[1]
     return while_loop(lambda s: s[0] < len(starts), window, state)[1]
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace
+from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace, while_loop
 
 from . import _cg, _minres, space
 from ._cg_state import State as CGState
@@ -174,7 +174,7 @@ def _alone(pair: tuple[State, _cg.Move]) -> tuple[State, None, _cg.Move]:
 def _if(condition: Bool[Array, ""], function: Callable[[S], S], state: S) -> S:
     """Return `function(state)` if a condition holds, else the state."""
     step = lambda s: (jnp.zeros_like(s[0]), function(s[1]))
-    return jax.lax.while_loop(lambda s: s[0], step, (condition, state))[1]
+    return while_loop(lambda s: s[0], step, (condition, state))[1]
 
 
 def _as_minres(s: State) -> _minres.State:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, from_host
+from hotk._core import RealNumber, Scalar, Vector, from_host, while_loop
 from hotk.prepared import jitted
 
 from . import space
@@ -144,7 +144,7 @@ def _jitted(
     # the zeros that a loop begins with have the mesh of the inputs, or JAX refuses to
     # carry them: tests/linop/test_sharding.py
     with space.mesh_of(arrays):
-        return run(jax.lax.while_loop, *inputs)
+        return run(while_loop, *inputs)
 
 
 def _python_loop(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RandomKey, Scalar, Vector, WhileLoop
+from hotk._core import RandomKey, Scalar, Vector, WhileLoop, cond
 from hotk.prepared import jitted
 
 from . import space
@@ -171,7 +171,7 @@ def _cycle(
         image = product(v)
         grow = lambda: _grown(w, image, jax.random.fold_in(key, w.j + 1))
         measure = lambda: _measured(w, v, image)
-        v, t, beta, quotients = jax.lax.cond(s.measures, measure, grow)
+        v, t, beta, quotients = cond(s.measures, measure, grow)
         place = jnp.where(s.measures, w.j, w.j + 1)
         return Window(w.j + 1, space.put(w.basis, place, v), t, beta, quotients)
 
@@ -181,7 +181,7 @@ def _cycle(
     s = s._replace(products=s.products + window.j - s.start, quotients=window.quotients)
     stop = lambda: s._replace(running=jnp.zeros((), bool))
     go_on = lambda: _restarted(s, window, key, limits, k, which)
-    return jax.lax.cond(s.measures, stop, go_on)
+    return cond(s.measures, stop, go_on)
 
 
 def _measured(
@@ -195,7 +195,7 @@ def _grown(
 ) -> tuple[Vector, Array, Scalar, Array]:
     v, column, beta, exhausted = appended(w.basis, w.j, w.beta, image)
     anew = lambda: random_orthogonal(v, w.basis, key)
-    v = jax.lax.cond(exhausted, anew, lambda: v)
+    v = cond(exhausted, anew, lambda: v)
     column = column[: len(w.t)]
     t = w.t.at[:, w.j].set(column).at[w.j, :].set(column)
     return v, t, beta, w.quotients

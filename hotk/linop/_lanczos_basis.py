@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RandomKey, Scalar, Vector
+from hotk._core import RandomKey, Scalar, Vector, cond
 from hotk.prepared import jitted
 
 from . import space
@@ -40,7 +40,7 @@ def appended(
     w, column = space.orthogonal(basis, w)
     column = column.at[j].add(alpha).at[jnp.maximum(j - 1, 0)].add(before)
     cancelled = space.scaled_norm(w) < size / 2**0.5
-    w, more = jax.lax.cond(cancelled, space.orthogonal, _unchanged, basis, w)
+    w, more = cond(cancelled, space.orthogonal, _unchanged, basis, w)
     (beta,) = space.settled(w, space.scaled_norm(w))
     # a vector in the span of the basis leaves rounding errors, not a new direction
     exhausted = beta <= 10 * jnp.finfo(beta.dtype).eps * length

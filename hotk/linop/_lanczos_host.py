@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import RandomKey, Scalar, Vector, progress as with_bar
+from hotk._core import RandomKey, Scalar, Vector, fori_loop, progress as with_bar
 from hotk.prepared import jitted
 
 from . import _direct, space
@@ -220,7 +220,7 @@ def _combined(
             )
 
         whole = size // _COLUMNS
-        flat = jax.lax.fori_loop(0, whole, step, flat)
+        flat = fori_loop(0, whole, step, flat)
         if size % _COLUMNS:
             rest = times(flat[:, whole * _COLUMNS :])
             flat = jax.lax.dynamic_update_slice_in_dim(flat, rest, whole * _COLUMNS, 1)

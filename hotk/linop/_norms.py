@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
-from hotk._core import Held, Scalar, Vector, held
+from hotk._core import Held, Scalar, Vector, cond, held
 from hotk.dense import parts
 
 from ._algebra import real_dtype, scalar_dtype, times, wide, widened
@@ -84,7 +84,7 @@ def settled(v: Vector, *numbers: Scalar) -> tuple[Scalar, ...]:
     same, other = lambda *a: a, lambda *a: tuple(x + x for x in a)
     # twice what is infinite or NaN is the same
     finite = functools.reduce(jnp.logical_or, map(jnp.isfinite, numbers))
-    return jax.lax.cond(finite, same, other, *numbers)
+    return cond(finite, same, other, *numbers)
 
 
 def _largest(v: Vector) -> Scalar:

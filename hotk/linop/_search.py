@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import RandomKey, Scalar
+from hotk._core import RandomKey, Scalar, cond
 
 from . import space
 from ._lanczos_basis import random_orthogonal
@@ -108,4 +108,4 @@ def renewed(begins: Bool[Array, ""], basis: PyTree, key: RandomKey, k: int) -> P
         v = random_orthogonal(space.take(basis, 0), basis, key)
         return space.put(basis, k, v)
 
-    return jax.lax.cond(begins, with_random, lambda basis: basis, basis)
+    return cond(begins, with_random, lambda basis: basis, basis)

@@ -15,6 +15,7 @@ from hotk._core import (
     V,
     Vector,
     WhileLoop,
+    cond,
     in_trace,
     names_ours,
 )
@@ -197,7 +198,7 @@ def _solve(
     if isinstance(by_cg.iterations, Tracer) or in_trace():
         indefinite = by_cg.reason == Reason.negative_curvature
         indefinite &= by_cg.iterations < most
-        return jax.lax.cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
+        return cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
     if not is_known_as(by_cg.reason, Reason.negative_curvature):
         return by_cg
     if by_matrix:
@@ -246,7 +247,7 @@ def _or_least_squares(
 
     if isinstance(found.residual, Tracer) or in_trace():
         singular = found.reason == Reason.not_finite
-        return jax.lax.cond(singular, by_minres, lambda found: found, found)
+        return cond(singular, by_minres, lambda found: found, found)
     singular = is_known_as(found.reason, Reason.not_finite)
     return by_minres(found) if singular else found
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
+from hotk._core import fori_loop
 from hotk.prepared import jitted
 
 from . import space
@@ -121,7 +122,7 @@ def _added_all(
         weight = jnp.asarray(data.weights)[i]
         return _plus(total, _part(operator, batch, v, of_batch), weight)
 
-    total = jax.lax.fori_loop(0, data.number, add, jax.tree.map(jnp.asarray, total))
+    total = fori_loop(0, data.number, add, jax.tree.map(jnp.asarray, total))
     return total if count is None else _over(total, count)
 
 

@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import Gradient, Point, Scalar
+from hotk._core import Gradient, Point, Scalar, cond, while_loop
 from hotk.linop import space
 from hotk.mode import Nested
 
@@ -120,7 +120,7 @@ def chunk(
     def step(s: Iterate) -> Iterate:
         # The start is evaluated by the same loop: the function stands in it once.
         begins = s.taken < 0
-        moved, after = jax.lax.cond(begins, lambda s: (s.x, s.state), stepped, s)
+        moved, after = cond(begins, lambda s: (s.x, s.state), stepped, s)
         y, gradient, _ = mode.inner.gradient(of_vector, moved)
         y = jnp.asarray(y)
         # what is zero at a minimum
@@ -192,7 +192,7 @@ def chunk(
         values=jnp.full(length, jnp.nan, dtype),
         taken=-jnp.ones((), int),
     )
-    end = jax.lax.while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
+    end = while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
     # The gradient is not handed out: it would be one more tree of results a chunk.
     at, slope = as_tree(end.x), as_tree(end.gradient)
     if bounds is not None:
@@ -237,7 +237,7 @@ def _if(candidate: Bool[Array, ""], near: Callable[[], Distance]) -> Distance:
     """Return a distance, infinite where it is not asked for."""
     types = jax.eval_shape(near)
     far = lambda: jax.tree.map(lambda a: jnp.full(a.shape, jnp.inf, a.dtype), types)
-    return jax.lax.cond(candidate, near, far)
+    return cond(candidate, near, far)
 
 
 def _measured(state: optax.OptState) -> Distance | None:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where
+from hotk._core import Gradient, Scalar, Where, cond
 from hotk.linop import AbstractOperator, space
 
 from ._extra_args import restricted
@@ -137,7 +136,7 @@ def _cubic(
         local,
         near,
         gradient,
-        jax.lax.cond(state.control > 0, lambda: state.control, begin),
+        cond(state.control > 0, lambda: state.control, begin),
         propose,
         adapt,
         accept=numbers["accept"],

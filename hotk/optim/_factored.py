@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from hotk._core import Gradient, Point, Scalar, Tangent, work
+from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop, work
 from hotk.curvature import residuals_of
 from hotk.dense import columns
 from hotk.linop import Identity, space
@@ -122,7 +122,7 @@ class FactoredSystem:
         usual = jnp.isfinite(self.largest) & (self.largest > 0)
         first = (damping * jnp.where(usual, self.largest, 1)).astype(self.r.dtype)
         first = jnp.maximum(first, jnp.finfo(first.dtype).tiny)
-        return jax.lax.while_loop(too_long, lambda damping: 2 * damping, first)
+        return while_loop(too_long, lambda damping: 2 * damping, first)
 
     def proposal(self, gradient: Gradient, most: ArrayLike) -> Callable[[Any], Trial]:
         r"""Return a function from a damping to the step with it.
@@ -158,7 +158,7 @@ class FactoredSystem:
             limits = self.limits
             if limits is not None:
                 fits = jnp.all((limits.lower <= whole) & (whole <= limits.upper))
-                whole, s, image, rounds = jax.lax.cond(
+                whole, s, image, rounds = cond(
                     fits,
                     lambda: (whole, s, image, rounds),
                     lambda: self._within(limits, g, rest, damping),
@@ -217,7 +217,7 @@ class FactoredSystem:
         begin = jnp.clip(-g / (self.largest + damping), lower, upper)
         none = jnp.zeros((), int)
         begin = jnp.where(self.held, 0, begin), none, jnp.zeros((), bool)
-        z, count, _ = jax.lax.while_loop(more, on_face, begin)
+        z, count, _ = while_loop(more, on_face, begin)
         return z, z, self.factor @ z, jnp.maximum(count, 1)
 
     def _acceleration(
@@ -298,7 +298,7 @@ def factored_step(
     """Make a step by a factor of the Jacobian."""
     dtype = state.control.dtype
     begun = state.control > 0
-    control = jax.lax.cond(
+    control = cond(
         begun,
         lambda: state.control,
         lambda: factored.first_damping(numbers["damping"]).astype(dtype),

@@ -4,12 +4,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where, from_host
+from hotk._core import Gradient, Scalar, Where, cond, from_host
 from hotk.linop import Identity, Reason, cg, space
 
 from ._bounds import Limits, first_bounds
@@ -235,7 +234,7 @@ def _levenberg_marquardt(
         return (numbers["damping"] * jnp.where(usual, largest, 1)).astype(dtype)
 
     begun = state.control > 0
-    control = jax.lax.cond(begun, lambda: state.control, begin)
+    control = cond(begun, lambda: state.control, begin)
 
     known = Known(None, state.preconditioner)
     if samples is None:

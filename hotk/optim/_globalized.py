@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from hotk._core import Gradient, Point, Scalar, Tangent, from_host
+from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host, while_loop
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Bounds
@@ -227,7 +227,7 @@ def globalized_step(
     )
     worthwhile = finite & (size > 0)
     more = lambda s: ~(s.taken | s.doubtful) & (s.trials <= max_rejections)
-    end = jax.lax.while_loop(lambda s: worthwhile & more(s), attempt, begin)
+    end = while_loop(lambda s: worthwhile & more(s), attempt, begin)
 
     def decrease_by_slopes() -> Scalar:
         y = moved(end.step)
@@ -239,7 +239,7 @@ def globalized_step(
 
     # Once an update and not once a trial: under `vmap` both branches are computed.
     nothing = lambda: jnp.zeros((), dtype)
-    actual = jax.lax.cond(end.doubtful, decrease_by_slopes, nothing)
+    actual = cond(end.doubtful, decrease_by_slopes, nothing)
     agreed = end.doubtful & (actual > accept * end.state.predicted)
     taken = end.taken | agreed
     actual = jnp.where(agreed, actual, end.state.actual)

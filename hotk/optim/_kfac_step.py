@@ -14,6 +14,7 @@ from hotk._core import (
     Scalar,
     StructureError,
     Tangent,
+    cond,
     describe,
     message,
 )
@@ -109,7 +110,7 @@ def _step(
     l2 = numbers["l2"].astype(state.damping.dtype)
     shift = state.damping + l2
     due = (state.count < 3) | _is_time(state.count, numbers["inverses_every"])
-    inverses = jax.lax.cond(
+    inverses = cond(
         due,
         lambda: damped_inverses(factors, x, shift),
         lambda: state.inverses,
@@ -224,7 +225,7 @@ def _averaged(
         return jax.tree.unflatten(jax.tree.structure(state.factors), leaves)
 
     due = _is_time(state.count, numbers["factors_every"])
-    return jax.lax.cond(due, averaged, lambda: state.factors)
+    return cond(due, averaged, lambda: state.factors)
 
 
 def _mixed(weight: Scalar, old: Array, new: Array) -> Array:
@@ -309,7 +310,7 @@ def _adapted(
 
     due = _is_time(made.count, jnp.asarray(_ADAPTED_EVERY))
     due = due & (made.outcome == Outcome.accepted)
-    damping, ratio = jax.lax.cond(due, compared, lambda: (made.damping, made.ratio))
+    damping, ratio = cond(due, compared, lambda: (made.damping, made.ratio))
     return made._replace(damping=damping, ratio=ratio)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from hotk._core import Point, Scalar, Tangent, from_host
+from hotk._core import Point, Scalar, Tangent, from_host, while_loop
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome
@@ -209,7 +209,7 @@ def _line_search(
         start, slope = (a.astype(dtype) for a in local.value_and_slope(step))
         phase = jnp.asarray(_FIRST)
     most = jnp.maximum(numbers["max_evaluations"], 1)
-    end = jax.lax.while_loop(
+    end = while_loop(
         lambda s: (s.phase == _START) | (s.running & (s.evaluations < most)),
         evaluated,
         _Search(phase, start, slope, one, nothing, none, no, slope < 0, no),

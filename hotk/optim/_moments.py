@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from hotk._core import Gradient, Point, Scalar, Tangent, from_host
+from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome
@@ -93,7 +93,7 @@ def estimated(
 
     every = jnp.maximum(numbers["every"].astype(int), 1)
     due = (state.count % every == 0) & space.is_finite(gradient)
-    return jax.lax.cond(due, with_estimate, lambda state: state, state)
+    return cond(due, with_estimate, lambda state: state, state)
 
 
 def with_gradient(

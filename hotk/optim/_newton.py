@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar, Where, from_host
+from hotk._core import Gradient, Scalar, Where, from_host, while_loop
 from hotk.linop import space
 
 from ._extra_args import restricted
@@ -144,7 +144,7 @@ def _newton(
         return finite & ~space.is_finite(s.lower) & (s.attempts < 100)
 
     start = _Factorization(given, factor(given), jnp.ones((), int))
-    tau, lower, attempts = jax.lax.while_loop(indefinite, more_damped, start)
+    tau, lower, attempts = while_loop(indefinite, more_damped, start)
     p = jax.scipy.linalg.cho_solve((lower, True), g)
     return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.dense)
 

@@ -12,6 +12,7 @@ from hotk._core import (
     Point,
     Scalar,
     StructureError,
+    cond,
     describe,
     message,
 )
@@ -112,7 +113,7 @@ class Preconditioning(NamedTuple):
             )
 
         due = state.age % jnp.maximum(every.astype(state.age.dtype), 1) == 0
-        arrays = jax.lax.cond(due, make, lambda: state.arrays)
+        arrays = cond(due, make, lambda: state.arrays)
         return tree.unflatten(arrays), PreconditionerState(state.age + 1, arrays)
 
 

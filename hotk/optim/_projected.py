@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from hotk._core import Gradient, Point, Scalar, Tangent
+from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Bounds
@@ -226,7 +226,7 @@ def projected_trial(
         products=jnp.zeros((), int),
     )
     more = lambda s: ~s.done & (s.products < max_steps)
-    end = jax.lax.while_loop(more, advance, begin)
+    end = while_loop(more, advance, begin)
     end = space.choose(end.projecting, to_bound(end), end)
     return Trial(
         end.step,
@@ -274,7 +274,7 @@ def projected_step(
     begun = (state.control > 0) & jnp.isfinite(state.control)
 
     first = lambda: jnp.minimum(first_length(near.hessian, free), far)
-    radius = jax.lax.cond(begun, lambda: state.control.astype(dtype), first)
+    radius = cond(begun, lambda: state.control.astype(dtype), first)
     most = jnp.maximum(2 * space.dimension(gradient), _FEWEST)
     propose: Callable[[Any], Trial] = functools.partial(
         projected_trial,

@@ -21,7 +21,9 @@ from hotk._core import (
     Scalar,
     StructureError,
     Tangent,
+    cond,
     message,
+    while_loop,
     work,
 )
 from hotk.curvature import RowsProgram, SampleRows, rows_program
@@ -120,7 +122,7 @@ class DampedSystem(NamedTuple):
         # What is rounding would come back divided by the damping.
         least = 100 * jnp.sqrt(jnp.finfo(square.dtype).eps)
         other = space.norm(rest) > least * space.norm(g)
-        return space.plus(p, jax.lax.cond(other, self._of_any, space.zeros, rest))
+        return space.plus(p, cond(other, self._of_any, space.zeros, rest))
 
     def _of_any(self, d: Tangent) -> Tangent:
         A = self.system.curvature
@@ -202,7 +204,7 @@ class SampleSystem:
         first = self.damped(damping)
         no_factor = lambda s: finite & (size > 0) & ~jnp.isfinite(s[1][-1, -1])
         start = first.damping, first.factor
-        return DampedSystem(self, *jax.lax.while_loop(no_factor, grown, start))
+        return DampedSystem(self, *while_loop(no_factor, grown, start))
 
     def linearized(self, value: Scalar) -> Linearization:
         """Return value, gradient and curvature, as `Local.linearized` does."""

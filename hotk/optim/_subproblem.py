@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar, Tangent
+from hotk._core import Gradient, Scalar, Tangent, while_loop
 from hotk.linop import AbstractOperator, space
 
 
@@ -100,7 +100,7 @@ def _secular(found: EigenModel, length: Callable[[Any], Any]) -> Scalar:
         return lowest + 2 * (high - lowest)
 
     first = lowest + jnp.maximum(size, scale) + tiny
-    high = jax.lax.while_loop(
+    high = while_loop(
         lambda s: (gap(s[0]) > 0) & (s[1] < 200),
         lambda s: (widen(s[0]), s[1] + 1),
         (first, 0),
@@ -125,7 +125,7 @@ def _secular(found: EigenModel, length: Callable[[Any], Any]) -> Scalar:
         return (s.high - s.low > 4 * jnp.finfo(dtype).eps * s.high) & (s.steps < 80)
 
     start = _Bracket(lowest, high, (lowest + high) / 2, 0)
-    return jax.lax.while_loop(too_wide, bracketed_newton, start).shift
+    return while_loop(too_wide, bracketed_newton, start).shift
 
 
 def _inverse(found: EigenModel, lam: Scalar) -> Float[Array, " n"]:

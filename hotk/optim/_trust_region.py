@@ -4,12 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where
+from hotk._core import Gradient, Scalar, Where, cond
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Limits, first_bounds
@@ -229,7 +228,7 @@ def _trust_region(
         )
     if solver is not LinearSolver.cg:
         along = lambda: jnp.minimum(first_length(near.hessian, gradient), widest)
-        radius = jax.lax.cond(begun, lambda: radius, along)
+        radius = cond(begun, lambda: radius, along)
     step, after = globalized_step(
         local,
         near,

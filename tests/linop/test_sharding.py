@@ -91,3 +91,76 @@ CODE = """
 )
 def test_a_split_point_gives_the_same_numbers_split_as_it_is(kind, inside):
     run_on_eight_devices(CODE.format(kind=kind, inside=inside))
+
+
+def test_solvers_and_optimizers_at_points_that_differ_by_device():
+    """Each device has a diagonal of its own: its solutions are known by hand."""
+    run_on_eight_devices("""
+        import jax, jax.numpy as jnp, numpy as np, optax, hotk
+        from jax.sharding import PartitionSpec as P
+
+        mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        key, b = jax.random.key(0), jnp.array([1.0, -2.0, 0.5])
+        A = jnp.arange(1.0, 13.0).reshape(4, 3)
+
+        def newton(a):
+            f = lambda p: jnp.sum(a * (p - b) ** 2)
+            optimizer, p = hotk.optim.newton(), jnp.zeros(3) * a
+            state = optimizer.init(p)
+            updates, state = optimizer.update(jax.grad(f)(p), state, p, value_fn=f)
+            return optax.apply_updates(p, updates)
+
+        multiple = lambda c: hotk.HessianOperator(
+            lambda p: c * jnp.sum(p**2) / 2, jnp.zeros(3) * c
+        )
+        residuals = lambda a: hotk.curvature.LeastSquares(lambda p: a * p - b)
+        questions = {
+            "solve": lambda H, a: H.solve(b, tol=1e-6).x,
+            "cg": lambda H, a: hotk.linop.cg(H, b, tol=1e-6).x,
+            "minres": lambda H, a: hotk.linop.minres(H, b, tol=1e-6).x,
+            "steihaug": lambda H, a: hotk.linop.steihaug(H, -b, 99.0, tol=1e-6).x,
+            "eigh": lambda H, a: H.eigh(3).values,
+            "logdet": lambda H, a: hotk.estimate.logdet(multiple(a[1]), key).value,
+            "newton": lambda H, a: newton(a),
+            "trust_region": lambda H, a: hotk.optim.minimize(
+                lambda p: jnp.sum(jnp.cosh(p - a)), 0.9 * a
+            ).x,
+            "levenberg_marquardt": lambda H, a: hotk.optim.minimize(
+                residuals(a), a, hotk.optim.levenberg_marquardt()
+            ).x,
+        }
+
+        def local(a):
+            a = a[0]
+            H = hotk.HessianOperator(lambda p: jnp.sum(a * p**2) / 2, 0 * a)
+            return {name: ask(H, a)[None] for name, ask in questions.items()}
+
+        got = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(A)
+        expected = dict.fromkeys(["solve", "cg", "minres", "steihaug"], b / A)
+        expected |= {"eigh": A, "logdet": 3 * np.log(A[:, 1]), "newton": jnp.stack([b] * 4)}
+        expected |= {"trust_region": A, "levenberg_marquardt": b / A}
+        for name in questions:
+            values = np.asarray(got[name])
+            values = np.sort(values) if name == "eigh" else values
+            assert np.allclose(values, expected[name], rtol=3e-4), (name, values)
+        print("fine")
+    """)
+
+
+def test_steps_that_add_over_devices_of_which_some_have_ended_are_refused():
+    run_on_eight_devices("""
+        import jax, jax.numpy as jnp, hotk
+        from jax.sharding import PartitionSpec as P
+
+        def local(a):
+            f = lambda p: jax.lax.psum(jnp.sum(p**2), "i") * jnp.sum(a * p**2)
+            return hotk.HessianOperator(f, a).solve(a).x
+
+        mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        run = jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        try:
+            jax.jit(run)(jnp.arange(1.0, 13.0))
+        except hotk.ModeError as error:
+            assert "differs by device" in str(error), error
+            print("fine")
+    """)
