@@ -37,6 +37,7 @@ from ._canonical import (
 )
 from ._compat import (
     ARRAY as ARRAY,
+    CELL as CELL,
     FUSIONS_FLAG as FUSIONS_FLAG,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
@@ -44,6 +45,7 @@ from ._compat import (
     AbstractValue as AbstractValue,
     Atom as Atom,
     ClosedJaxpr as ClosedJaxpr,
+    EnumerationItem as EnumerationItem,
     Jaxpr as Jaxpr,
     JaxprEqn as JaxprEqn,
     Literal as Literal,
@@ -86,6 +88,7 @@ from ._compat_trace import (
     output_types as output_types,
     program_for_types as program_for_types,
     rule_functions as rule_functions,
+    source_frames as source_frames,
     trace_once as trace_once,
 )
 from ._describe import (

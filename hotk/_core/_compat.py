@@ -269,14 +269,14 @@ def equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
     return found
 
 
-_CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
+CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
 
 
 def source_line(equation: JaxprEqn) -> str:
     """Return `file:line (function)` of the user's code that made an equation."""
     try:
         line = _source.summarize(equation.source_info) or _definition(equation)
-        return _CELL.sub("notebook cell", line)
+        return CELL.sub("notebook cell", line)
     except Exception:
         return "unknown place"
 

@@ -18,6 +18,7 @@ from jax._src import (
     core as _jax_core,
     custom_derivatives as _custom,
     linear_util as _linear_util,
+    source_info_util as _source,
 )
 from jax._src.interpreters import (
     ad as _ad,
@@ -39,6 +40,12 @@ from ._compat import (
 )
 from ._interpret import bound, evaluate
 from ._primitives import TRAITS, traits_of
+
+
+def source_frames(equation: JaxprEqn) -> Iterator[tuple[str, int, str]]:
+    """Yield file, line and function of the calls that made an equation, inner first."""
+    for frame in _source.user_frames(equation.source_info.traceback):
+        yield frame.file_name, frame.start_line, frame.function_name
 
 
 @contextlib.contextmanager

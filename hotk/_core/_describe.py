@@ -57,13 +57,13 @@ def leaf_name(root: str, path: KeyPath) -> str:
     return root + jax.tree_util.keystr(path)
 
 
-def describe_tree(tree: PyTree) -> str:
-    """Describe a whole tree in one line, leaf by leaf, cut after eight."""
+def describe_tree(tree: PyTree, most: int = 8) -> str:
+    """Describe a whole tree in one line, leaf by leaf, cut after eight or `most`."""
     leaves = jax.tree.leaves(tree)
     if jax.tree_util.tree_structure(tree) == jax.tree_util.tree_structure(0):
         return describe(leaves[0])
-    shown = ", ".join(describe(leaf) for leaf in leaves[:8])
-    more = f", ... ({len(leaves)} leaves)" if len(leaves) > 8 else ""
+    shown = ", ".join(describe(leaf) for leaf in leaves[:most])
+    more = f", ... ({len(leaves)} leaves)" if len(leaves) > most else ""
     return f"{type(tree).__name__} of {shown}{more}" if leaves else repr(tree)
 
 

@@ -15,6 +15,9 @@ else:
         def __str__(self):
             return self._enumeration[self]
 
+        def __repr__(self):
+            return f"{self._enumeration.__name__}<{self}>"
+
     class _Enumeration(type(eqx.Enumeration)):
         def __new__(mcs, name, bases, namespace):
             cls = super().__new__(mcs, name, bases, namespace)

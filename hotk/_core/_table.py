@@ -8,10 +8,22 @@ from typing import ClassVar
 import equinox as eqx
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows in aligned columns under a header."""
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> str:
+    """Lay out rows in aligned columns under a header.
+
+    Above `width` the widest columns are cut in front: a path ends in what matters.
+    """
     table = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    while width and sum(widths) + 2 * len(widths) - 2 > width and max(widths) > 12:
+        i = widths.index(max(widths))
+        widths[i] -= 1
+    for row in table:
+        for i, cell in enumerate(row):
+            if len(cell) > widths[i]:
+                row[i] = "..." + cell[len(cell) - widths[i] + 3 :]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         for row in table

@@ -140,7 +140,7 @@ class DataOperator(AbstractSymmetricOperator):
 
     def __repr__(self) -> str:
         """Show the size of space and data, and the loss."""
-        what = f"{describe_tree(self.like)}, n={self.size}, {self.examples} examples"
+        what = f"{describe_tree(self.like, 4)}, n={self.size}, {self.examples} examples"
         return f"DataOperator({what}, value {number_name(self.value)})"
 
     def mv(self, v: Vector) -> Vector:

@@ -190,13 +190,15 @@ class AbstractBlockDiagonal(AbstractSymmetricOperator):
 
     def _line(self) -> str:
         n, size = space.dimension(self.template), bytes_name(self.nbytes)
-        what = f"{describe_tree(self.template)}, n={n}, {len(self.blocks)} blocks"
+        what = f"{describe_tree(self.template, 4)}, n={n}, {len(self.blocks)} blocks"
         return f"{type(self).__name__}({what}, {size})"
 
     def __repr__(self) -> str:
         """Show the blocks, one line each."""
         try:
-            return "\n".join([self._line(), text_table(_HEADER, self._rows())])
+            return "\n".join(
+                [self._line(), text_table(_HEADER, self._rows(), width=100)]
+            )
         except Exception:  # shapes alone, as of `jax.eval_shape`
             return eqx.tree_pformat(self)
 

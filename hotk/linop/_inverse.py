@@ -161,7 +161,7 @@ class AbstractInverse(AbstractLinearMap):
         """Show the space and the method."""
         method = "solve" if self.factor is None else "cholesky"
         n = space.dimension(self.like)
-        return f"Inverse({describe_tree(self.like)}, n={n}, {method})"
+        return f"Inverse({describe_tree(self.like, 4)}, n={n}, {method})"
 
     def mv(self, v: Vector) -> Vector:
         """Return the solution of a system."""

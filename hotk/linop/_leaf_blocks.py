@@ -102,7 +102,7 @@ class LeafBlocks(AbstractSymmetricOperator):
     def __repr__(self) -> str:
         """Show the space and the blocks."""
         sizes = ", ".join(str(len(block)) for block in self.blocks)
-        return f"LeafBlocks({describe_tree(self.like)}, blocks of {sizes})"
+        return f"LeafBlocks({describe_tree(self.like, 4)}, blocks of {sizes})"
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector, block by block."""

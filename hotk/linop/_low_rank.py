@@ -66,7 +66,7 @@ class LowRank(AbstractSymmetricOperator):
     def __repr__(self) -> str:
         """Show the space and the rank."""
         n, rank = self.basis.shape
-        return f"LowRank({describe_tree(self.like)}, n={n}, rank={rank})"
+        return f"LowRank({describe_tree(self.like, 4)}, n={n}, rank={rank})"
 
     @property
     def positive_semidefinite(self) -> bool:

@@ -219,7 +219,7 @@ class AbstractPointOperator(AbstractSymmetricOperator[V]):
         """Show function, point and size."""
         if not jax.tree.leaves(self.like):  # shapes alone, as of `jax.eval_shape`
             return eqx.tree_pformat(self)
-        what = f"{self.f.skeleton.name}, {describe_tree(self.like)}, n={self.size}"
+        what = f"{self.f.skeleton.name}, {describe_tree(self.like, 4)}, n={self.size}"
         return f"{type(self).__name__}({what})"
 
     @property

@@ -118,7 +118,7 @@ class Diagonal(AbstractSymmetricOperator):
 
     def __repr__(self) -> str:
         """Show shapes and size."""
-        return f"Diagonal({describe_tree(self.entries)}, n={self.size})"
+        return f"Diagonal({describe_tree(self.entries, 4)}, n={self.size})"
 
     @property
     def positive_semidefinite(self) -> bool:

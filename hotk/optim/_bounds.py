@@ -29,6 +29,8 @@ from hotk._core import (
 )
 from hotk.linop import space
 
+from ._show import show_state
+
 
 Limits: TypeAlias = tuple[PyTree[ArrayLike | None], PyTree[ArrayLike | None]]
 """Lower and upper bounds: each a number, `None`, or a tree like the point."""
@@ -44,6 +46,8 @@ class Bounds(NamedTuple):
 
     lower: Point
     upper: Point
+
+    __repr__ = show_state
 
     def like(self, x: Point) -> "Bounds":
         """Return the bounds of what moves, as one vector where that is one."""

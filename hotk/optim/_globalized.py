@@ -14,6 +14,7 @@ from ._bounds import Bounds
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Outcome
 from ._preconditioner import PreconditionerState
+from ._show import show_state
 
 
 class Trial(NamedTuple):
@@ -77,6 +78,8 @@ class GlobalizedState(NamedTuple):
     cosine: Scalar | None = None
     relative_step: Scalar | None = None
     bounds: Bounds | None = None
+
+    __repr__ = show_state
 
 
 class _Trials(NamedTuple):

@@ -25,6 +25,7 @@ from hotk.prepared import jitted
 from hotk.primitive import with_rules
 
 from ._local import Numbers, Outcome
+from ._show import show_state
 
 
 CALL = "kfac(K).update(updates, state, params, model_fn=, loss_fn=, inputs=)"
@@ -59,6 +60,8 @@ class KFACState(NamedTuple):
     coefficients: Float[Array, " 2"]
     ratio: Scalar
     outcome: Outcome
+
+    __repr__ = show_state
 
 
 class Choices(NamedTuple):

@@ -14,6 +14,7 @@ from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome
 from ._rate import scale_by_rate
+from ._show import show_state
 from ._step import of_steps, transformation
 
 
@@ -33,6 +34,8 @@ class LineSearchState(NamedTuple):
     predicted: Scalar
     actual: Scalar
     outcome: Outcome
+
+    __repr__ = show_state
 
 
 # What is evaluated next: the point itself, the whole step, or another length.

@@ -11,6 +11,7 @@ from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host
 from hotk.linop import space
 
 from ._local import Local, Numbers, Outcome
+from ._show import show_state
 
 
 Estimate = Callable[[Local, Any, Any], Any]
@@ -38,6 +39,8 @@ class DiagonalState(NamedTuple):
     key: Array
     curvature: Scalar
     outcome: Outcome
+
+    __repr__ = show_state
 
 
 LIKE_PARAMS = ("moment", "diagonal")

@@ -26,6 +26,7 @@ from ._preconditioner import (
 )
 from ._rate import scale_by_rate
 from ._samples import SampleSystem, System, check_system_choice, sample_system
+from ._show import show_state
 from ._step import of_steps, those_given, transformation
 
 
@@ -49,6 +50,8 @@ class NaturalGradientState(NamedTuple):
     residual: Scalar
     outcome: Outcome
     preconditioner: PreconditionerState | None = None
+
+    __repr__ = show_state
 
 
 @of_steps

@@ -20,6 +20,7 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers, Outcome
+from ._show import show_state
 from ._sparse_steps import newton_step
 from ._step import of_steps, transformation
 
@@ -38,6 +39,8 @@ class NewtonState(NamedTuple):
     attempts: Int[Array, ""]
     outcome: Outcome
     solver: LinearSolver
+
+    __repr__ = show_state
 
 
 class _Factorization(NamedTuple):

@@ -21,6 +21,7 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
+from ._show import show_state
 from ._step import of_steps, those_given, transformation
 
 
@@ -40,6 +41,8 @@ class NewtonCGState(NamedTuple):
     residual: Scalar
     outcome: Outcome
     preconditioner: PreconditionerState | None = None
+
+    __repr__ = show_state
 
 
 @of_steps

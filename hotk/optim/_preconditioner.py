@@ -20,6 +20,7 @@ from hotk.capture import Closure, Skeleton
 from hotk.linop import AbstractOperator, space
 
 from ._local import LinearizedHessian, Numbers
+from ._show import show_state
 
 
 Preconditioner: TypeAlias = Callable[..., AbstractOperator]
@@ -39,6 +40,8 @@ class PreconditionerState(NamedTuple):
 
     age: Int[Array, ""]
     arrays: tuple[Array, ...]
+
+    __repr__ = show_state
 
 
 class Preconditioning(NamedTuple):

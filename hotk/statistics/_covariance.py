@@ -90,7 +90,7 @@ class AbstractCovariance(AbstractSymmetricOperator):
 
     def __repr__(self) -> str:
         """Show shapes and size."""
-        return f"{type(self).__name__}({describe_tree(self.like)}, n={self.size})"
+        return f"{type(self).__name__}({describe_tree(self.like, 4)}, n={self.size})"
 
 
 @final

@@ -1,5 +1,6 @@
 """Operators and results show what they are, briefly."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -118,3 +119,43 @@ def test_nothing_that_shows_raises_inside_of_a_transformation(operator):
     made = jax.eval_shape(lambda x: hotk.HessianOperator(energy, x), operator.x)
     shown.extend([repr(made), str(made), made._repr_html_()])
     assert all(isinstance(text, str) for text in shown)
+
+
+def test_a_state_of_an_optimizer_is_one_line_of_numbers_and_shapes():
+    x = jnp.arange(1.0, 4.0)
+    optimizer = hotk.optim.newton()
+    state = optimizer.init(x)
+    square = lambda x: jnp.sum(x**2)
+    _, state = optimizer.update(2 * x, state, x, value_fn=square)
+    assert repr(state[0]) == (
+        "NewtonState(damping=0, attempts=1, outcome=the step was taken, "
+        "solver=from the whole matrix)"
+    )
+    assert repr(state[0].outcome) == "Outcome<the step was taken>"
+    large = hotk.optim.sophia(0.1).init(jnp.ones((300, 4)))
+    assert "moment=f64[300,4]" in repr(large)
+    assert "\n" not in repr(large)
+    shown = []
+    jax.jit(lambda s: shown.append(repr(s)))(state)
+    assert "damping=f64[]" in shown[0]
+
+
+def test_the_table_of_a_curvature_fits_a_terminal_and_names_lines_of_the_user():
+    key = jax.random.key(0)
+    layers = [eqx.nn.Linear(3, 3, key=key) for _ in range(6)]
+    tree = {"a_long_name_of_an_encoder": {"another_long_name": layers}}
+
+    def model(tree, x):
+        for layer in tree["a_long_name_of_an_encoder"]["another_long_name"]:
+            x = jax.vmap(layer)(x)
+        return x
+
+    loss = hotk.curvature.SquaredError(jnp.zeros((2, 3)))
+    K = hotk.KFACOperator(model, loss, tree, jnp.ones((2, 3)))
+    lines = repr(K).splitlines()
+    assert len(lines) == 9
+    assert max(map(len, lines)) <= 100
+    assert all(line.startswith("...") for line in lines[3:])
+    assert "[5].bias" in lines[-1]
+    assert all("test_display.py:" in line for line in lines[3:])
+    assert all(" (model) " in line for line in lines[3:])

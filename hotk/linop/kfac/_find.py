@@ -1,10 +1,14 @@
 """Where a program uses its parameters, found without running it."""
 
+import functools
+import os
+import pathlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from hotk._core import (
+    CELL,
     Atom,
     ClosedJaxpr,
     Jaxpr,
@@ -14,14 +18,20 @@ from hotk._core import (
     called_program,
     has_users_rule,
     scan_counts,
+    source_frames,
     source_line,
     traits_of,
 )
+from hotk.capture import is_library_file
 
 from ._match import MATCHES, Place, join, output_of
 from ._site import Kind, Other, Output, Path, Site, Value
 from ._structural import Numbers, structural
 from ._view import Shape, View
+
+
+_HOTK = os.path.join(pathlib.Path(__file__).parents[2], "")
+_is_library = functools.cache(is_library_file)  # it asks the file system
 
 
 class Unmatched(NamedTuple):
@@ -96,12 +106,33 @@ def _walk(
         return Other.FIXED if isinstance(atom, Literal) else known[atom]
 
     for number, equation in enumerate(jaxpr.eqns):
-        line = source_line(equation) or scope.line
+        line = _line_of(equation) or scope.line
         inside = _Scope((*scope.path, number), line, scope.lengths)
         outputs = _step(equation, list(map(read, equation.invars)), inside, found)
         for variable, value in zip(equation.outvars, outputs, strict=True):
             note(variable, value)
     return list(map(read, jaxpr.outvars))
+
+
+def _line_of(equation: JaxprEqn) -> str:
+    """Return the line of the model, not of a library that it calls, in a short form."""
+    innermost = None
+    for frame in source_frames(equation):
+        innermost = innermost or frame
+        file, _, _ = frame
+        if file.startswith(_HOTK):  # outside is whoever asked for the curvature
+            break
+        if not _is_library(file):
+            return _short(frame)
+    return _short(innermost) if innermost else source_line(equation)
+
+
+def _short(frame: tuple[str, int, str]) -> str:
+    file, line, function = frame
+    place = "/".join(pathlib.Path(file).parts[-2:])
+    if CELL.fullmatch(file):
+        place = "notebook cell"
+    return f"{place}:{line} ({function.rpartition('<locals>.')[2]})"
 
 
 def _uses(jaxpr: Jaxpr) -> Counter:
