@@ -106,7 +106,8 @@ def explain(
     them. For any other pass a point as `at`: the function is traced there, with its
     first derivative. It runs as in a call, and whatever it raises is raised. Nothing is
     compiled, and a later call finds the trace. Arguments that make a call opaque are
-    found with `at` only.
+    found with `at` only. `hotk.cache_info` counts what was compiled, and the logger
+    `hotk` of `logging` reports each compilation with its time at the level INFO.
 
     Args:
         f: Any callable.

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from hotk._core import Options, compiler_options, is_outermost, unkeyed_setting
 from hotk.capture import Closure, Opaque, key_and_arrays
 
+from ._log import FIRST_CALLS
 from ._program import SMALL
 from ._store import STORE
 from ._watch import WATCH
@@ -52,6 +53,7 @@ def jitted(
         def body(*args: PyTree, **keywords: PyTree) -> PyTree:
             if is_outermost():
                 STORE.compiled()
+                FIRST_CALLS.begin(function)
                 # JAX itself keeps a program for each of thousands of shapes.
                 if next(compiled) % _MOST_PROGRAMS == 0:
                     result.clear_cache()
@@ -69,9 +71,14 @@ def jitted(
     @functools.wraps(function)
     def call(*args: PyTree, **keywords: PyTree) -> PyTree:
         run = find(args, keywords)
-        if WATCH.by is None:
-            return run(*args, **keywords)
-        return WATCH.by.function(function, run, args, keywords, options)
+        count = len(FIRST_CALLS.begun)
+        try:
+            if WATCH.by is None:
+                return run(*args, **keywords)
+            return WATCH.by.function(function, run, args, keywords, options)
+        finally:
+            if len(FIRST_CALLS.begun) > count:
+                FIRST_CALLS.end(count)
 
     @functools.wraps(function)
     def eval_shape(*args: PyTree, **keywords: PyTree) -> PyTree:

@@ -30,6 +30,7 @@ from hotk.primitive import check_linear
 
 from ._call import Call
 from ._derive import Derived, Evaluation, derive
+from ._log import log_compiled, log_traced
 from ._options import Options
 from ._plan import CAPTURES, Plan
 from ._slot import IndirectJit, Mismatch
@@ -305,6 +306,8 @@ class Program:
         with self.lock:
             if self.compiled is not None:
                 return False
+            name = self.options.definition.call()
+            log_traced(name, call.f, self.seconds, traced.jaxpr)
             start = time.perf_counter()
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
@@ -313,4 +316,5 @@ class Program:
             is_little = quickly and work(traced.jaxpr.jaxpr) <= SMALL
             self.compiled = compiled(lowered, quickly=quickly, is_little=is_little)
             self.seconds["compile"] = time.perf_counter() - start
+            log_compiled(name, call.f, self.seconds)
             return True

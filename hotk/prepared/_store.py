@@ -328,7 +328,8 @@ def cache_info() -> CacheInfo:
     A direct call such as `hotk.hvp(f, x, v)` finds its compiled program by the code of
     `f` and by what it captures besides arrays. Use this to see whether a loop
     recompiles, and why. It counts from the start of the process or from the last
-    `hotk.clear_cache()`.
+    `hotk.clear_cache()`. The logger `hotk` of `logging` reports each compilation with
+    its time at the level INFO, and `hotk.explain` what a function captures.
 
     Returns:
         A `NamedTuple` of `hits`, `misses`, `traces`, `compiles`, `shared`, `entries`,
