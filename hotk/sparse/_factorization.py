@@ -5,7 +5,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
 from hotk.dense import promoted, unflattened
@@ -13,6 +13,7 @@ from hotk.dense import promoted, unflattened
 from ._conversion import on_host
 from ._pattern import Pattern
 from ._products import product
+from ._selected import selected_inverse
 from ._superlu import factors
 from ._vectors import check_one, flat_side
 
@@ -100,6 +101,55 @@ class Factorization:
         """Return the logarithm of the absolute value of the determinant."""
         # the diagonal of L is one, and permutations change the sign alone
         return float(np.log(np.abs(self.pivots)).sum())
+
+    def selected_inverse(self) -> Float[np.ndarray, " nnz"]:
+        """Return the entries of the inverse where a symmetric matrix has entries.
+
+        No others are computed; see `SparseMatrix.selected_inverse`.
+
+        Returns:
+            An array of NumPy, in the order of the entries of the matrix.
+
+        Raises:
+            ValueError: If the matrix is not known to be symmetric, or needs pivots off
+                its diagonal.
+        """
+        self._check_symmetric("F.selected_inverse()")
+        if not self._factors.on_diagonal:
+            raise ValueError(
+                "`F.selected_inverse()`: this indefinite matrix cannot be factorized "
+                "with pivots on its diagonal."
+            )
+        return selected_inverse(self._factors, self._pattern.rows, self._pattern.cols)
+
+    def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
+        """Return the diagonal of the inverse of a symmetric matrix.
+
+        Returns:
+            An array of NumPy.
+
+        Raises:
+            ValueError: As `selected_inverse`.
+        """
+        pattern = self._pattern
+        entries, on = self.selected_inverse(), pattern.rows == pattern.cols
+        diagonal = np.zeros(self.shape[0], entries.dtype)
+        diagonal[pattern.rows[on]] = entries[on]
+        return diagonal
+
+    def inverse_root(
+        self, b: Float[np.ndarray, "n *k"], *, transposed: bool = False
+    ) -> Float[np.ndarray, "n *k"]:
+        r"""Multiply with the root R of the inverse of a positive definite matrix.
+
+        Args:
+            b: A flat array of NumPy, or one of shape `(n, k)`.
+            transposed: Whether to multiply with $R^T$.
+
+        Returns:
+            $R b$ or $R^T b$ with $A^{-1} = R R^T$, an array of NumPy.
+        """
+        return self._factors.inverse_root(b, transposed)
 
     def is_definite(self) -> bool:
         """Whether the matrix is positive definite, by more than rounding.

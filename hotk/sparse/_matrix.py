@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import (
+    Scalar,
     StructureError,
     Vector,
     describe,
@@ -24,6 +25,7 @@ from ._conversion import summed
 from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
+from ._selected import log_determinant
 from ._symmetry import check_halves, symmetric_if_seen
 from ._vectors import apply, check_one
 
@@ -299,6 +301,60 @@ class SparseMatrix(AbstractForms):
             raise not_definite("a pivot of zero", 0.0) from error
         found.check_definite()
         return found
+
+    def logdet(self) -> Scalar:
+        r"""Compute the log-determinant of a positive definite matrix.
+
+        It runs on the host, by SciPy's SuperLU, also inside of `jit`. Its derivative is
+        $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$, by
+        `selected_inverse`; there is no second derivative.
+
+        Returns:
+            A real scalar, NaN if the matrix is not positive definite.
+
+        Raises:
+            ValueError: If the matrix is not known to be symmetric.
+
+        Example:
+            >>> at = [0, 1, 0, 1], [0, 1, 1, 0]
+            >>> def logdet(a):
+            ...     values = jnp.array([a, 2.0, 1.0, 1.0])
+            ...     A = hotk.SparseMatrix.from_coo(values, *at, symmetric=True)
+            ...     return A.logdet()
+            >>> jax.grad(logdet)(3.0).round(3).item()  # of log(2 a - 1)
+            0.4
+        """
+        return log_determinant(self.pattern, self.values)
+
+    def selected_inverse(self) -> "SparseMatrix":
+        r"""Compute the entries of the inverse where the matrix has entries.
+
+        By Takahashi's equations from one factorization, on the host [1]: no other
+        entries are computed but those where the factor has some. For a precision matrix
+        these are the variances, and the covariances of neighbors.
+
+        Returns:
+            A matrix on the same pattern; `A.selected_inverse().diagonal()` is the
+            diagonal of the inverse.
+
+        Raises:
+            NotPositiveDefiniteError: If the matrix is not positive definite.
+            ValueError: If it is not symmetric.
+            TypeError: If the values are traced.
+
+        Example:
+            >>> f = lambda x: x[0] ** 2 + 2 * x[1] ** 2
+            >>> A = hotk.sparse_hessian(f, jnp.ones(2))
+            >>> A.selected_inverse().diagonal().tolist()
+            [0.5, 0.25]
+
+        References:
+            [1] Rue and Martino (2007). Approximate Bayesian inference for hierarchical
+                Gaussian Markov random field models. Journal of Statistical Planning and
+                Inference 137(10), 3177-3192. Section 2.2.
+        """
+        entries = self.cholesky().selected_inverse()
+        return SparseMatrix(jnp.asarray(entries, self.dtype), self.pattern)
 
     # ----- Parts
 

@@ -37,6 +37,11 @@ class Factors:
         self.on_diagonal = bool(np.array_equal(lu.perm_r, lu.perm_c))
 
     @property
+    def lower(self) -> Any:
+        """The factor L, a matrix of SciPy."""
+        return self._lu.L
+
+    @property
     def terms(self) -> np.ndarray:
         """The sum of absolute values that each pivot is the difference of."""
         lower, upper = abs(self._lu.L), abs(self._lu.U)
@@ -63,6 +68,22 @@ class Factors:
             return self._lu.solve(b, trans)
         x = np.empty_like(b)
         x[self._order] = self._lu.solve(b[self._order], trans)
+        return x
+
+    def inverse_root(self, b: np.ndarray, transposed: bool) -> np.ndarray:
+        """Multiply with $R$ or $R^T$, where $R R^T$ is the inverse of the matrix.
+
+        With $A = L D L^T$, of rows in some order, it is $L^{-T} D^{-1/2}$.
+        """
+        triangular = extra("scipy.sparse.linalg").spsolve_triangular
+        roots = np.sqrt(self.pivots).reshape(-1, *[1] * (b.ndim - 1))
+        lower = self._lu.L
+        if transposed:
+            right = np.ascontiguousarray(b[self.order])
+            return triangular(lower.tocsr(), right, unit_diagonal=True) / roots
+        x = np.empty_like(b, self.pivots.dtype)
+        upper = lower.T.tocsr()
+        x[self.order] = triangular(upper, b / roots, lower=False, unit_diagonal=True)
         return x
 
     def direction(self, k: int) -> np.ndarray:

@@ -7,19 +7,19 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     CurvatureMismatchWarning,
     Function,
-    RealNumber,
     Tracer,
     Vector,
     message,
 )
 from hotk.first import value_and_gradient
-from hotk.linop import AbstractOperator, space
+from hotk.linop import space
 
+from ._forms import Precision
 from ._parameters import vector_of
 
 
@@ -30,16 +30,14 @@ _DIRECTIONS = 3
 
 
 def warn_of_mismatch(
-    call: str,
-    curvature: AbstractOperator,
+    precision: Precision,
     potential: Function,
     parameters: Vector,
     rest: PyTree,
     args: tuple[PyTree, ...],
     gradient: Vector,
     *,
-    scale: RealNumber,
-    prior: RealNumber,
+    priors: list[Array] | None,
     where: Any,
 ) -> None:
     r"""Warn if a curvature is far from that of the potential along random directions.
@@ -49,18 +47,18 @@ def warn_of_mismatch(
     Inside of a transformation nothing is compared.
 
     Args:
-        call: The call, for messages.
-        curvature: The operator.
+        precision: The curvature, and what potential and curvature are multiplied with.
         potential: The potential.
         parameters: The parameters at the mode.
         rest: What of the mode is no parameter.
         args: Further arguments of the potential.
         gradient: The gradient at the mode.
-        scale: What potential and curvature are multiplied with.
-        prior: The precision that is added to the curvature, and not to the potential.
+        priors: For each leaf the precision that is added to the curvature, and not to
+            the potential.
         where: Which leaves are parameters.
     """
-    given = (curvature, parameters, args, gradient, scale, prior)
+    curvature, scale = precision.curvature, precision.scale
+    given = (curvature, parameters, args, gradient, scale, priors)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(given)):
         return
     rounding = max(
@@ -72,8 +70,9 @@ def warn_of_mismatch(
         drawn = space.random(key, parameters, signs=True)
         v = space.narrowed(drawn, parameters)
         along = float(scale) * float(space.inner(v, curvature @ v))
-        square = float(space.inner(v, v))
-        total = along + float(prior) * square
+        pairs = zip(priors or [], jax.tree.leaves(v), strict=False)
+        added = sum(float(t) * float(space.inner(a, a)) for t, a in pairs)
+        total = along + added
         if not 0 < total < math.inf:
             return
         # A hundredth of a standard error, and more than rounding.
@@ -85,7 +84,7 @@ def warn_of_mismatch(
         change = space.inner(space.minus(vector_of(slope, parameters), gradient), v)
         of_potential += float(scale) * float(change) / step
         of_curvature += along
-        of_prior += float(prior) * square
+        of_prior += added
     if not math.isfinite(of_potential):
         return
     ratio = _ratio(of_potential, of_curvature, of_prior)
@@ -102,7 +101,7 @@ def warn_of_mismatch(
         fix += " The potential has the prior, with the same precision, as well."
     warnings.warn(
         message(
-            call,
+            precision.call,
             f"along random directions the curvature is {amount} that of the potential.",
             expected=f"{of_potential:.3g}, by differences of its gradient",
             got=f"{total:.3g}, by `curvature`{added}",

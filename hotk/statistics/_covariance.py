@@ -1,14 +1,15 @@
 r"""Covariances as operators that know a root: $\Sigma = R R^T$."""
 
 import abc
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from hotk._core import Scalar, Vector, describe_tree
+from hotk._core import Scalar, Tracer, Vector, describe_tree
 from hotk.dense import By
 from hotk.linop import (
     AbstractOperator,
@@ -17,6 +18,7 @@ from hotk.linop import (
     space,
 )
 from hotk.prepared import check_bytes
+from hotk.sparse import Factorization
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -221,19 +223,19 @@ class BlockCovariance(AbstractCovariance):
 
 @final
 class LowRankCovariance(AbstractCovariance):
-    r"""The inverse of $U \Lambda U^T + \tau (I - U U^T)$ with orthonormal columns U.
+    r"""The matrix $D (U \Lambda U^T + I - U U^T)^{-1} D$ with orthonormal columns U.
 
     Attributes:
         template: A vector of the space.
         vectors: The columns of U, one a row.
-        deviations: The roots of the inverse eigenvalues.
-        rest: The root of the inverse of the precision in all other directions.
+        deviations: The roots of the inverse eigenvalues $\Lambda$.
+        unit: The diagonal D, flat: standard deviations where there are no others.
     """
 
     template: Vector
     vectors: Float[Array, "k n"]
     deviations: Float[Array, " k"]
-    rest: Scalar
+    unit: Float[Array, " n"]
 
     @property
     def noise_size(self) -> int:
@@ -243,25 +245,26 @@ class LowRankCovariance(AbstractCovariance):
     @property
     def log_determinant(self) -> Scalar:
         """The logarithm of the determinant."""
-        k, n = self.vectors.shape
-        return 2 * jnp.sum(jnp.log(self.deviations)) + 2 * (n - k) * jnp.log(self.rest)
+        return 2 * jnp.sum(jnp.log(self.deviations)) + 2 * jnp.sum(jnp.log(self.unit))
+
+    def _inner(self, rows: Array) -> Array:
+        along = _product(rows, self.vectors.T)
+        along = along * _row(self.deviations - 1, along)
+        return rows + _product(along, self.vectors)
 
     def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
-        """Multiply flat vectors with the root, which is symmetric."""
-        along = _product(noise, self.vectors.T)
-        along = along * _row(self.deviations - self.rest, along)
-        return self.rest * noise + _product(along, self.vectors)
+        """Multiply flat vectors with the root."""
+        return self._inner(noise) * _row(self.unit, noise)
 
     def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
         """Multiply flat vectors with the transpose of the root."""
-        return self.root(rows)
+        return self._inner(rows * _row(self.unit, rows))
 
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
         del block_size
-        weights = self.deviations**2 - self.rest**2
-        variances = self.rest**2 + _product(weights, self.vectors**2)
-        return space.unflattened(variances, self.like)
+        inner = 1 + _product(self.deviations**2 - 1, self.vectors**2)
+        return space.unflattened(self.unit**2 * inner, self.like)
 
 
 @final
@@ -308,6 +311,60 @@ class KroneckerCovariance(AbstractCovariance):
         """Return the variances as a vector of the space."""
         del block_size
         return space.times(self.factor**2, self.squared.diagonal())
+
+
+@final
+class SparseCovariance(AbstractCovariance):
+    r"""The inverse $A^{-1} / s$ of a sparse matrix by its factor, on the host.
+
+    Attributes:
+        template: A vector of the space.
+        variances: Its diagonal, flat.
+        factor: The number $s^{-1/2}$.
+        log_det: The logarithm of the determinant.
+        factors: The factorization of A.
+    """
+
+    template: Vector
+    variances: Float[Array, " n"]
+    factor: Scalar
+    log_det: Scalar
+    factors: Factorization = eqx.field(static=True)
+
+    @property
+    def noise_size(self) -> int:
+        """The number of columns of the root."""
+        return self.size
+
+    @property
+    def log_determinant(self) -> Scalar:
+        """The logarithm of the determinant."""
+        return self.log_det
+
+    def _on_host(self, rows: Array, transposed: bool) -> Array:
+        def host(rows: Any) -> np.ndarray:
+            columns = np.asarray(rows, np.float64).reshape(-1, self.size).T
+            found = self.factors.inverse_root(columns, transposed=transposed)
+            return found.T.reshape(rows.shape).astype(rows.dtype)
+
+        if not isinstance(rows, Tracer):
+            return self.factor * jnp.asarray(host(rows))
+        kind = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
+        found = jax.pure_callback(host, kind, rows, vmap_method="expand_dims")
+        return self.factor * found
+
+    def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the root."""
+        return self._on_host(noise, False)
+
+    def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
+        """Multiply flat vectors with the transpose of the root."""
+        return self._on_host(rows, True)
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        return space.unflattened(self.variances, self.like)
 
 
 def standard_errors(covariance: AbstractCovariance) -> Vector:

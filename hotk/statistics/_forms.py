@@ -6,10 +6,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from hotk._core import RandomKey, RealNumber, Tracer, Vector, message
-from hotk.linop import AbstractOperator, BlockDiagonal, KFACOperator, space
+from hotk._core import (
+    NotPositiveDefiniteError,
+    RandomKey,
+    RealNumber,
+    StructureError,
+    Tracer,
+    Vector,
+    describe_tree,
+    message,
+)
+from hotk.linop import (
+    AbstractOperator,
+    BlockDiagonal,
+    Diagonal,
+    KFACOperator,
+    cholesky,
+    space,
+)
+from hotk.prepared import jitted
 
 from ._covariance import (
     AbstractCovariance,
@@ -18,6 +35,7 @@ from ._covariance import (
     DiagonalCovariance,
     KroneckerCovariance,
     LowRankCovariance,
+    SparseCovariance,
 )
 from ._definite import inverse_root, refuse_not_positive
 
@@ -30,8 +48,8 @@ class Precision(NamedTuple):
         curvature: The operator.
         scale: A number that it is multiplied with.
         rank: The number of eigenpairs to compute.
-        rest: The precision in directions that these do not span, or that of a prior
-            that is added.
+        prior: The precision in directions that these do not span, or that of a prior
+            that is added: a number, or a tree of them.
         key: A random key for the start of the iteration.
         hint: What to do where it is not positive definite.
     """
@@ -40,7 +58,7 @@ class Precision(NamedTuple):
     curvature: AbstractOperator
     scale: RealNumber
     rank: int
-    rest: RealNumber | None
+    prior: PyTree[RealNumber]
     key: RandomKey | None
     hint: str
 
@@ -52,6 +70,33 @@ class Precision(NamedTuple):
     def scaled(self, a: Array) -> Array:
         """Return numbers of the operator times the scale."""
         return jnp.asarray(self.scale, a.dtype) * a
+
+    def priors(self) -> list[Array]:
+        """Return the precision of the prior for each leaf: a number, or an array."""
+        leaves = jax.tree.leaves(self.like)
+        try:
+            spread = jax.tree.leaves(jax.tree.broadcast(self.prior, self.like))
+            fits = all(
+                np.shape(t) in ((), a.shape)
+                for t, a in zip(spread, leaves, strict=True)
+            )
+        except (TypeError, ValueError):
+            spread, fits = [], False
+        if not fits:
+            raise StructureError(
+                message(
+                    self.call,
+                    "`prior_precision` does not fit the parameters.",
+                    expected="a number, or a tree like the parameters, or the head of "
+                    f"one, with numbers and arrays: {describe_tree(self.like)}",
+                    got=describe_tree(self.prior),
+                    fix="Give a number for each layer, as in `{'w': 1.0, 'b': 0.1}`.",
+                )
+            )
+        for t in spread:
+            flat = jnp.asarray(t, space.scalar_dtype(self.like)).reshape(-1)
+            _check(self, flat, "`prior_precision`")
+        return [jnp.asarray(t, a.dtype) for t, a in zip(spread, leaves, strict=True)]
 
 
 def full(precision: Precision) -> DenseCovariance:
@@ -86,16 +131,25 @@ def block(precision: Precision) -> BlockCovariance:
 
 
 def lanczos(precision: Precision) -> LowRankCovariance:
-    """Return the inverse in the space of some eigenvectors, and a number elsewhere."""
-    k = min(precision.rank, precision.curvature.size)
-    pairs = precision.curvature.eigh(k, "LM", key=precision.key)
-    vectors = jax.vmap(space.flattened)(pairs.vectors)
-    values = precision.scaled(pairs.values.astype(vectors.dtype))
-    rest = jnp.asarray(precision.rest, vectors.dtype)
-    _check(precision, values, "the eigenvalues of the Hessian", vectors)
-    _check(precision, rest[None], "`prior_precision`")
-    deviations, other = 1 / jnp.sqrt(values), 1 / jnp.sqrt(rest)
-    return LowRankCovariance(precision.like, vectors, deviations, other)
+    """Return the inverse in the space of some eigenvectors, and the prior elsewhere.
+
+    They are those of the curvature in units in which the prior is the identity.
+    """
+    A, like = precision.curvature, precision.like
+    k = min(precision.rank, A.size)
+    leaves, tree = jax.tree.flatten(like)
+    pairs = zip(precision.priors(), leaves, strict=True)
+    units = [jnp.broadcast_to(1 / jnp.sqrt(t), a.shape) for t, a in pairs]
+    D = Diagonal(tree.unflatten(units))
+    found = (D @ A @ D).eigh(k, "LM", key=precision.key)
+    vectors = jax.vmap(space.flattened)(found.vectors)
+    values = precision.scaled(found.values.astype(vectors.dtype))
+    unit = space.flattened(D.entries).astype(vectors.dtype)
+    rows = vectors * unit[None]
+    lengths = jnp.linalg.norm(rows, axis=1)
+    curvatures, rows = values / lengths**2, rows / lengths[:, None]
+    _check(precision, curvatures, "the eigenvalues of the Hessian", rows)
+    return LowRankCovariance(like, vectors, 1 / jnp.sqrt(values), unit)
 
 
 def kfac(precision: Precision) -> KroneckerCovariance:
@@ -114,14 +168,62 @@ def kfac(precision: Precision) -> KroneckerCovariance:
         )
     dtype = space.scalar_dtype(K.like)
     scale = jnp.asarray(precision.scale, dtype)
-    damping = jnp.asarray(precision.rest, dtype) / scale
-    _check(precision, damping[None], "`prior_precision`")
-    # (s K + tau)^-1 = (K + tau / s)^-1 / s
-    inverse = K.eigendecomposition().inverse(damping)
-    assert isinstance(inverse, BlockDiagonal)
-    log_det = -K.logdet(damping) - K.size * jnp.log(scale)
+    # (s K + tau)^-1 = (K + tau / s)^-1 / s, block by block
+    blocks = K.eigendecomposition().blocks
+    added = tuple(t.astype(dtype) / scale for t in _priors_of_blocks(precision, blocks))
+    inverted, log_det = _inverted(blocks, added)
+    inverse = BlockDiagonal(inverted, K.like)
+    log_det = log_det - K.size * jnp.log(scale)
     factor = 1 / jnp.sqrt(scale)
     return KroneckerCovariance(K.like, inverse.sqrt(), inverse, factor, log_det)
+
+
+@jitted
+def _inverted(blocks: Any, priors: tuple[Array, ...]) -> tuple[Any, Array]:
+    """Return the inverses of blocks, and the logarithm of their determinant."""
+    inverses = tuple(b.inverse(t) for b, t in zip(blocks, priors, strict=True))
+    logs = [jnp.sum(jnp.log(b.values)).astype(priors[0].dtype) for b in inverses]
+    return inverses, jnp.sum(jnp.stack(logs))
+
+
+def _priors_of_blocks(precision: Precision, blocks: Any) -> list[Array]:
+    """Return the precision of the prior for each block, which has one."""
+    priors, found = precision.priors(), []
+    for block in blocks:
+        own = [priors[part.leaf] for part in block.layout.parts]
+        known = not any(isinstance(t, Tracer) for t in own)
+        same = [t is own[0] or (known and bool(jnp.all(t == own[0]))) for t in own]
+        if not all(same) or any(t.ndim for t in own):
+            raise ValueError(
+                f"`{precision.call}`: Kronecker factors are of "
+                f"{' and '.join(block.origin.parameters)} together, so these have one "
+                "number of `prior_precision`."
+            )
+        found.append(own[0])
+    return found
+
+
+def sparse(precision: Precision) -> SparseCovariance:
+    """Return the inverse by a factor of the sparse matrix."""
+    A, like = precision.curvature, precision.like
+    try:
+        factors = cholesky(A, method="sparse")
+    except NotPositiveDefiniteError as error:
+        raise NotPositiveDefiniteError(
+            message(
+                precision.call,
+                "the Hessian is not positive definite.",
+                expected="positive pivots of its sparse factor",
+                got=f"a smallest pivot of {error.smallest:.6g}",
+                fix=precision.hint,
+            ),
+            error.smallest,
+        ) from None
+    dtype = space.scalar_dtype(like)
+    scale = jnp.asarray(precision.scale, dtype)
+    variances = jnp.asarray(factors.inverse_diagonal(), dtype) / scale
+    log_det = -jnp.asarray(factors.logdet(), dtype) - A.size * jnp.log(scale)
+    return SparseCovariance(like, variances, 1 / jnp.sqrt(scale), log_det, factors)
 
 
 def _check(
@@ -142,4 +244,5 @@ FORMS: dict[str, Callable[[Precision], AbstractCovariance]] = {
     "diagonal": diagonal,
     "lanczos": lanczos,
     "kfac": kfac,
+    "sparse": sparse,
 }

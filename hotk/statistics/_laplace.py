@@ -38,7 +38,7 @@ from ._normal import NormalApproximation, shift_text
 from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
 
 
-Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos", "kfac"]
+Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos", "kfac", "sparse"]
 
 _CALL = "laplace_approximation(potential, mode)"
 _HINT = (
@@ -59,7 +59,7 @@ def laplace_approximation(
     curvature: AbstractOperator | None = None,
     scale: RealNumber = 1.0,
     rank: int = 20,
-    prior_precision: RealNumber | None = None,
+    prior_precision: PyTree[RealNumber] = None,
     key: RandomKey | None = None,
     where: Where = None,
 ) -> NormalApproximation:
@@ -82,13 +82,16 @@ def laplace_approximation(
       parameter with all others held fixed, so they are too small where parameters are
       correlated.
     - `"lanczos"`: `rank` eigenpairs of the largest magnitude, and `prior_precision` in
-      all other directions. It is exact for the prior $N(0, I / \tau)$ with that
+      all other directions. It is exact for the prior $N(0, 1 / \tau)$ with that
       precision $\tau$ if the rest of the potential has at most that rank. It takes
-      products alone, for many parameters.
+      products alone, for many parameters. Eigenvalues are those relative to the prior.
     - `"kfac"`: Kronecker factors for each layer, for networks. `curvature` is a
       `hotk.KFACOperator` with a loss that is a *sum* over examples, or a mean with
       `scale=N`, and `prior_precision` is added to it: $(s K + \tau I)^{-1}$, exactly,
       by the eigenvectors of the factors [2].
+    - `"sparse"`: the whole inverse, of which the diagonal alone is computed, by factors
+      of the sparse matrix on the host [3]: for latent fields and bundle adjustment with
+      1e5 parameters. Not inside of a transformation.
 
     For the last layer alone, the others held at their values, choose its parameters
     with `where=`, in any form, in this call and in that of `curvature`.
@@ -98,7 +101,7 @@ def laplace_approximation(
             posterior density or of the likelihood: one real number.
         mode: The minimum of the potential: any pytree, as from `hotk.optim.minimize`.
         *args: Further arguments of the potential.
-        form: `"full"`, `"block"`, `"diagonal"`, `"lanczos"` or `"kfac"`.
+        form: `"full"`, `"block"`, `"diagonal"`, `"lanczos"`, `"kfac"` or `"sparse"`.
         curvature: An operator in place of the Hessian of the potential, at the same
             point: the Gauss-Newton matrix of a model with the precision of the prior,
             `GGNOperator(model, loss, mode) + tau * Identity()`, or the expected
@@ -106,9 +109,11 @@ def laplace_approximation(
         scale: A number that potential and curvature are multiplied with: N if they are
             means over N observations.
         rank: The number of eigenpairs for `"lanczos"`.
-        prior_precision: The precision $\tau$ of the prior $N(0, I / \tau)$ for
-            `"lanczos"` and `"kfac"`. Only `"kfac"` adds it, to factors of the model; in
-            all other forms the potential, or the curvature, has the prior already.
+        prior_precision: The precision $\tau$ of the prior $N(0, 1 / \tau)$ for
+            `"lanczos"` and `"kfac"`: a number, or a tree like the parameters, or the
+            head of one, with numbers, for `"kfac"` one for each layer, and arrays for
+            `"lanczos"`. Only `"kfac"` adds it, to factors of the model; in all other
+            forms the potential, or the curvature, has the prior already.
         key: A random key for the start of `"lanczos"`; a fixed one if left out.
         where: Which leaves of the mode are parameters; see `hotk.Where`. The others are
             held at their values.
@@ -127,11 +132,13 @@ def laplace_approximation(
         NotPositiveDefiniteError: If the curvature is not positive definite by more than
             rounding. The message and `direction` of the error give the
             combination of parameters.
-        StructureError: If `curvature` acts on another space.
+        StructureError: If `curvature` acts on another space, or `prior_precision` is
+            another tree.
         DtypeError: If a parameter is complex.
-        ValueError: If there is no such form, or `prior_precision` is missing.
-        TypeError: If `prior_precision` is more than one number, or `curvature` has no
-            Kronecker factors for the form `"kfac"`.
+        ValueError: If there is no such form, or `prior_precision` is missing, or has
+            several numbers for parameters that share Kronecker factors.
+        TypeError: If `curvature` has no Kronecker factors for the form `"kfac"`, or no
+            sparse matrix, or is traced, for `"sparse"`.
 
     Example:
         >>> t, y = jnp.arange(5.0), jnp.array([1.0, 2.9, 5.1, 7.0, 9.1])
@@ -151,6 +158,9 @@ def laplace_approximation(
             Association 90(430), 773-795.
         [2] Ritter, Botev and Barber (2018). A scalable Laplace approximation for neural
             networks. ICLR. Section 3.
+        [3] Rue and Martino (2007). Approximate Bayesian inference for hierarchical
+            Gaussian Markov random field models. Journal of Statistical Planning and
+            Inference 137(10), 3177-3192. Section 2.2.
     """
     if form not in FORMS:
         raise _no_such_form(form, mode)
@@ -159,13 +169,6 @@ def laplace_approximation(
         what = "the precision of the prior" if form == "kfac" else what
         raise ValueError(
             f'`{_CALL}`: `form="{form}"` needs `prior_precision=`, {what}.'
-        )
-    numbers, tree = jax.tree.flatten(prior_precision)
-    if tree.num_nodes > 1 or any(map(np.ndim, numbers)):
-        raise TypeError(
-            f"`{_CALL}`: `prior_precision` is one number, not "
-            f"{describe_tree(prior_precision)}. For one of each layer or entry write "
-            '`curvature=GGN + hotk.Diagonal(tree)` with `form="full"`.'
         )
     selected = selection(_CALL, mode, where)
     parameters = jax.tree.map(jnp.asarray, split_point(mode, selected)[0])
@@ -176,24 +179,22 @@ def laplace_approximation(
     else:
         A, name = curvature, f"inverse of {type(curvature).__name__}"
         check_space(_CALL, A, parameters)
+    precision = Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
     value, gradient = value_and_gradient(potential, mode, *args, where=where)
     gradient = vector_of(gradient, parameters)
     if curvature is not None:
+        added = form == "kfac" and prior_precision is not None
         warn_of_mismatch(
-            _CALL,
-            A,
+            precision,
             potential,
             parameters,
             split_point(mode, selected)[1],
             args,
             gradient,
-            scale=scale,
-            prior=prior_precision if form == "kfac" and prior_precision else 0.0,
+            priors=precision.priors() if added else None,
             where=where,
         )
-    covariance = FORMS[form](
-        Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
-    )
+    covariance = FORMS[form](precision)
     fit = NormalApproximation(
         mode,
         covariance,

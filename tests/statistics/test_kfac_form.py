@@ -47,6 +47,49 @@ def test_it_is_exact_for_a_linear_regression():
     close(np.cov(drawn.T), expected, atol=0.003, rtol=0)
 
 
+def test_a_prior_of_each_layer():
+    """Two linear maps of one input each: by hand, a Kronecker product for each."""
+    Z, tau = jnp.asarray(RNG.normal(size=(40, 2))), {"v": 5.0, "w": 0.3}
+    both = lambda p, x: jnp.stack([x["X"] @ p["w"], x["Z"] @ p["v"]], axis=1)
+    loss = SquaredError(jnp.stack([Y, Y[:, ::-1]], axis=1), reduction="sum")
+    data = {"X": X, "Z": Z}
+    prior = lambda p: sum(t / 2 * jnp.sum(p[k] ** 2) for k, t in tau.items())
+    potential = lambda p: loss(both(p, data)) + prior(p)
+    solved = lambda A, t, B: np.linalg.solve(A.T @ A + t * np.eye(A.shape[1]), A.T @ B)
+    mode = {"v": solved(Z, tau["v"], Y[:, ::-1]), "w": solved(X, tau["w"], Y)}
+    mode = jax.tree.map(jnp.asarray, mode)
+    K = hotk.KFACOperator(both, loss, mode, data)
+    options = {"form": "kfac", "curvature": K}
+    found = hotk.laplace_approximation(potential, mode, prior_precision=tau, **options)
+    blocks = [
+        np.kron(np.linalg.inv(A.T @ A + t * np.eye(A.shape[1])), np.eye(2))
+        for A, t in ((Z, tau["v"]), (X, tau["w"]))
+    ]
+    expected = np.zeros((10, 10))
+    expected[:4, :4], expected[4:, 4:] = blocks
+    close(found.covariance, jnp.asarray(expected))
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det)
+
+
+def test_a_prior_that_does_not_fit_is_refused(as_user):
+    model = lambda p, x: x @ p["w"] + p["b"][None]
+    loss = SquaredError(Y, reduction="sum")
+    p = {"b": jnp.zeros(2), "w": jnp.zeros((3, 2))}
+    K = hotk.KFACOperator(model, loss, p, X)
+    fit = lambda prior: hotk.laplace_approximation(
+        lambda p: loss(model(p, X)), p, form="kfac", curvature=K, prior_precision=prior
+    )
+    with pytest.raises(ValueError, match="one number of `prior_precision`"):
+        fit({"b": 1.0, "w": 2.0})
+    with pytest.raises(hotk.StructureError, match="does not fit the parameters"):
+        fit({"a": 1.0, "w": 2.0})
+    with pytest.raises(hotk.StructureError, match="does not fit the parameters"):
+        fit({"b": np.ones(3), "w": 2.0})
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="prior_precision"):
+        fit({"b": -1.0, "w": -1.0})
+
+
 def test_a_mean_over_examples_is_scaled():
     potential, mode, _ = regression()
     K = hotk.KFACOperator(linear, SquaredError(Y), mode, X)

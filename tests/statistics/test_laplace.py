@@ -97,6 +97,61 @@ def test_lanczos_is_exact_for_a_likelihood_of_low_rank_and_an_isotropic_prior():
     close(found.covariance_operator.log_determinant, log_det, rtol=1e-7)
 
 
+def test_lanczos_is_exact_for_a_prior_of_each_leaf():
+    A, a, b = RNG.normal(size=(3, 60)), 5.0, np.geomspace(0.1, 10.0, 40)
+    precision = A.T @ A + np.diag(np.append(np.full(20, a), b))
+    zero = {"a": jnp.zeros(20), "b": jnp.zeros(40)}
+    joined = lambda p: jnp.append(p["a"], p["b"])
+    potential = lambda p: joined(p) @ (jnp.asarray(precision) @ joined(p)) / 2
+    options = {"form": "lanczos", "rank": 3}
+    prior = {"a": a, "b": b}
+    found = hotk.laplace_approximation(
+        potential, zero, prior_precision=prior, **options
+    )
+    expected = np.linalg.inv(precision)
+    close(found.covariance, expected, rtol=1e-6, atol=1e-9)
+    close(found.standard_errors["b"], np.sqrt(np.diag(expected))[20:], rtol=1e-7)
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det, rtol=1e-7)
+    close(found.covariance_operator @ np.ones(60), expected.sum(axis=1), atol=1e-8)
+
+
+def test_the_sparse_form_of_a_latent_field():
+    """An autoregression with counts, whose Hessian is known by hand."""
+    n, a, s = 80, 0.7, 3.0
+    x = np.linspace(-1.0, 1.0, n)
+    Q = np.diag(np.append(np.full(n - 1, 1 + a * a), 1.0))
+    Q[range(n - 1), range(1, n)] = Q[range(1, n), range(n - 1)] = -a
+    shift = jnp.asarray(np.exp(x) + Q @ x)
+
+    def potential(p):
+        z = jnp.append(p["head"], p["tail"])
+        steps = jnp.sum((z[1:] - a * z[:-1]) ** 2) / 2 + z[0] ** 2 / 2
+        return (steps + jnp.sum(jnp.exp(z)) - shift @ z) / s
+
+    mode = {"head": jnp.asarray(x[:30]), "tail": jnp.asarray(x[30:])}
+    found = hotk.laplace_approximation(potential, mode, form="sparse", scale=s)
+    expected = np.linalg.inv(Q + np.diag(np.exp(x)))
+    close(found.covariance, expected, atol=1e-12)
+    errors = np.append(found.standard_errors["head"], found.standard_errors["tail"])
+    close(errors, np.sqrt(np.diag(expected)), rtol=1e-12)
+    log_det = np.linalg.slogdet(expected)[1]
+    close(found.covariance_operator.log_determinant, log_det, rtol=1e-12)
+    pair = lambda p: jnp.stack([p["tail"][0], jnp.sum(p["head"])])
+    rows = np.zeros((2, n))
+    rows[0, 30], rows[1, :30] = 1.0, 1.0
+    close(found.covariance_of(pair), rows @ expected @ rows.T, rtol=1e-11)
+    close(
+        jax.jit(lambda f: f.covariance_of(pair))(found),
+        rows @ expected @ rows.T,
+        rtol=1e-11,
+    )
+    drawn = found.sample(jax.random.key(0), 40_000)["tail"][:, :2]
+    close(np.cov(drawn.T), expected[30:32, 30:32], atol=0.01, rtol=0)
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="laplace_approximation"):
+        hotk.laplace_approximation(lambda p: -potential(p), mode, form="sparse")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_samples_have_the_covariance(form):
     options = {"rank": 5, "prior_precision": 1.0}
@@ -340,3 +395,133 @@ def test_a_product_of_parameters_has_no_errors_before_its_minimum(gap):
     found = hotk.laplace_approximation(line, jnp.array([0.0, 1.0 + 1e-9, 0, 0]))
     errors = 0.1 * np.sqrt(np.diag(np.linalg.inv(np.asarray(rows.T @ rows, float))))
     np.testing.assert_allclose(found.standard_errors, errors, rtol=1e-6)
+
+
+# ----- Classification and evidence: a logistic model of two parameters
+
+TIMES = np.linspace(-2.0, 2.0, 40)
+LABELS = (np.sin(7 * TIMES) + 0.3 * TIMES > 0).astype(float)
+DESIGN = np.stack([np.ones(40), TIMES], axis=1)
+
+
+def logits(p, t):
+    return p[0] + p[1] * t
+
+
+def log_joint(p, tau):
+    """Return minus the logarithm of the joint density of labels and parameters."""
+    z = logits(p, jnp.asarray(TIMES))
+    prior = tau / 2 * (p @ p) - jnp.log(tau / (2 * jnp.pi))
+    return jnp.sum(jax.nn.softplus(z) - LABELS * z) + prior
+
+
+def mode_of(tau):
+    newton = hotk.optim.trust_region(subproblem="exact")
+    options = {"args": (tau,), "tol": 1e-10}
+    return hotk.optim.minimize(log_joint, jnp.zeros(2), newton, **options).x
+
+
+def evidence_by_numpy(tau):
+    """Return Laplace's approximation by Newton's method, written anew."""
+    w = np.zeros(2)
+    for _ in range(50):
+        s = 1 / (1 + np.exp(-DESIGN @ w))
+        H = DESIGN.T @ (DESIGN * (s * (1 - s))[:, None]) + tau * np.eye(2)
+        w = w - np.linalg.solve(H, DESIGN.T @ (s - LABELS) + tau * w)
+    z = DESIGN @ w
+    value = np.sum(np.logaddexp(0, z) - LABELS * z) + tau / 2 * w @ w
+    value -= np.log(tau / (2 * np.pi))
+    return -value + np.log(2 * np.pi) - np.linalg.slogdet(H)[1] / 2
+
+
+def test_probabilities_and_evidence_by_quadrature():
+    """On a grid over all of the posterior; MacKay (1992) for the probabilities."""
+    tau, t = 0.5, np.array([-1.0, 0.2, 8.0])
+    axis = np.linspace(-8.0, 12.0, 801)
+    w = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    z = w @ DESIGN.T
+    log_density = np.sum(LABELS * z - np.logaddexp(0, z), axis=1)
+    log_density += np.log(tau / (2 * np.pi)) - tau / 2 * np.sum(w**2, axis=1)
+    largest, cell = log_density.max(), (axis[1] - axis[0]) ** 2
+    density = np.exp(log_density - largest)
+    evidence = largest + np.log(density.sum() * cell)
+    at = np.stack([np.ones(3), t], axis=1)
+    exact = density @ (1 / (1 + np.exp(-w @ at.T))) / density.sum()
+
+    fit = hotk.laplace_approximation(log_joint, mode_of(tau), tau)
+    close(fit.log_evidence, evidence_by_numpy(tau), rtol=1e-10)
+    assert abs(float(fit.log_evidence) - evidence) < 0.05
+    found = fit.predict(logits, t)
+    kappa = 1 / np.sqrt(1 + np.pi / 8 * np.asarray(found.standard_errors) ** 2)
+    probit = jax.nn.sigmoid(kappa * found.value)
+    drawn = jax.vmap(lambda p: logits(p, jnp.asarray(t)))(
+        fit.sample(jax.random.key(0), 20_000)
+    )
+    sampled = jnp.mean(jax.nn.sigmoid(drawn), axis=0)
+    close(probit, exact, atol=0.021, rtol=0)
+    close(sampled, exact, atol=0.021, rtol=0)
+    plain = jax.nn.sigmoid(found.value)
+    assert plain[2] - exact[2] > 0.05  # too certain where there are no data
+
+
+def test_the_evidence_is_differentiable_in_the_precision_of_the_prior():
+    """Through the minimum as well, which moves with it."""
+
+    def log_evidence(tau):
+        return hotk.laplace_approximation(log_joint, mode_of(tau), tau).log_evidence
+
+    h = 1e-4
+    slope = (evidence_by_numpy(0.5 + h) - evidence_by_numpy(0.5 - h)) / (2 * h)
+    close(jax.grad(log_evidence)(0.5), slope, rtol=1e-6)
+    # of a linear model it is that of a normal density of the data
+    X, y, sigma = DESIGN, np.cos(TIMES), 0.3
+
+    def joint(w, tau):
+        prior = tau / 2 * (w @ w) - jnp.log(tau / (2 * jnp.pi))
+        constant = 20 * jnp.log(2 * jnp.pi * sigma**2)
+        return jnp.sum((X @ w - y) ** 2) / (2 * sigma**2) + constant + prior
+
+    def of_line(tau):
+        newton = hotk.optim.trust_region(subproblem="exact")
+        options = {"args": (tau,), "tol": 1e-9}
+        mode = hotk.optim.minimize(joint, jnp.zeros(2), newton, **options).x
+        return hotk.laplace_approximation(joint, mode, tau).log_evidence
+
+    tau = 2.0
+    cov = sigma**2 * np.eye(40) + X @ X.T / tau
+    solved, inside = np.linalg.solve(cov, y), X @ X.T / tau**2
+    exact = (np.trace(np.linalg.solve(cov, inside)) - solved @ inside @ solved) / 2
+    value, slope = jax.value_and_grad(of_line)(tau)
+    close(value, scipy.stats.multivariate_normal(np.zeros(40), cov).logpdf(y))
+    close(slope, exact, rtol=1e-9)
+
+
+def test_classes_by_the_formulas_of_laplace_torch():
+    """Daxberger et al. (2021), appendix A and B.1, written with NumPy."""
+    X, classes, tau = RNG.normal(size=(30, 2)), 3, 0.8
+    labels = RNG.integers(0, classes, 30)
+    loss = hotk.curvature.SoftmaxCrossEntropy(jnp.asarray(labels), reduction="sum")
+    model = lambda w, X: X @ w
+    potential = lambda w: loss(model(w, X)) + tau / 2 * jnp.sum(w**2)
+    newton = hotk.optim.trust_region(subproblem="exact")
+    mode = hotk.optim.minimize(potential, jnp.zeros((2, classes)), newton, tol=1e-9).x
+    G = hotk.GGNOperator(lambda w: model(w, X), loss, mode) + tau * hotk.Identity()
+    fit = hotk.laplace_approximation(potential, mode, curvature=G)
+    new = np.array([[1.0, -1.0], [4.0, 2.0]])
+    found = fit.predict(model, new)
+    kappa = 1 / jnp.sqrt(1 + jnp.pi / 8 * found.standard_errors**2)
+    probit = jax.nn.softmax(kappa * found.value)
+
+    jacobian = lambda x: np.kron(x[None], np.eye(classes))  # of w[i, c] by outputs
+    precision = tau * np.eye(2 * classes)
+    for x in X:
+        p = np.exp(x @ np.asarray(mode))
+        p /= p.sum()
+        precision += jacobian(x).T @ (np.diag(p) - np.outer(p, p)) @ jacobian(x)
+    cov = np.linalg.inv(precision)
+    for k, x in enumerate(new):
+        mean, variance = x @ np.asarray(mode), jacobian(x) @ cov @ jacobian(x).T
+        scaled = np.exp(mean / np.sqrt(1 + np.pi / 8 * np.diag(variance)))
+        close(probit[k], scaled / scaled.sum(), rtol=1e-9)
+        of_one = fit.covariance_of(lambda w, x=x: jnp.asarray(x) @ w)
+        close(of_one, variance, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,185 @@
+"""Entries of the inverse of a sparse symmetric matrix, and its log-determinant."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from hotk._core import Scalar, Tracer
+from hotk.dense import promoted
+from hotk.primitive import without_derivative
+
+from ._pattern import Pattern
+from ._superlu import Factors, symmetric_factors
+from ._vectors import check_one
+
+
+def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
+    """Return that of a positive definite matrix, NaN of another; differentiable once.
+
+    The derivative by the entries is the inverse, of which those on the pattern count.
+    """
+    check_one(values)
+    if not pattern.symmetric or jnp.iscomplexobj(values):
+        raise ValueError(
+            "`A.logdet()`: the matrix is not known to be real and symmetric; make it "
+            "with `symmetric=True` if it is."
+        )
+    dtype = promoted(values.dtype, jnp.float32)
+
+    def host(values: Any, inverse: bool) -> tuple[np.ndarray, ...]:
+        data = np.asarray(values, np.float64)
+        found = None
+        if np.isfinite(data).all():
+            try:
+                found = symmetric_factors(pattern, data)
+            except RuntimeError:  # a pivot of zero
+                found = None
+        if found is None or not found.is_definite:
+            nan = np.array(np.nan, dtype)
+            return (nan, np.full(data.shape, nan)) if inverse else (nan,)
+        value = np.log(found.pivots).sum().astype(dtype)
+        if not inverse:
+            return (value,)
+        return value, selected_inverse(found, pattern.rows, pattern.cols).astype(dtype)
+
+    def on_host(values: Array, inverse: bool) -> Any:
+        if not isinstance(values, Tracer):
+            return tuple(map(jnp.asarray, host(values, inverse)))
+        types = (
+            jax.ShapeDtypeStruct((), dtype),
+            jax.ShapeDtypeStruct(values.shape, dtype),
+        )
+        return jax.pure_callback(
+            lambda a: host(a, inverse),
+            tuple(types if inverse else types[:1]),
+            values,
+            vmap_method="sequential",
+        )
+
+    @jax.custom_jvp
+    def of(values: Array) -> Scalar:
+        return on_host(values, False)[0]
+
+    @of.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Scalar, Scalar]:
+        (values,), (tangent,) = primals, tangents
+        value, inverse = on_host(jax.lax.stop_gradient(values), True)
+        inverse = without_derivative(
+            "A.logdet()",
+            inverse,
+            values,
+            names="the inverse, of which the derivative is made,",
+            fix="Take first derivatives of it; for second ones use a dense matrix.",
+        )
+        return value, jnp.vdot(inverse, tangent)
+
+    v = values.astype(dtype)
+    return of(v)
+
+
+def selected_inverse(
+    factors: Factors, rows: Int[np.ndarray, " k"], cols: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, " k"]:
+    r"""Return entries of $Z = A^{-1}$ where the factor of A has entries.
+
+    With $A = L D L^T$ these are Takahashi's equations [1] (see [2], section 2.2),
+    $$Z_{ij} = \delta_{ij} / d_j - \sum_{k > j} Z_{ik} L_{kj}, \quad i \ge j,$$
+    from the last column to the first. The k for which $L_{kj}$ is not zero are among
+    the first of them, the parent of j, and the k of the parent. So a column needs no
+    entries of Z but those of its parent's column, which are kept as a dense matrix
+    until all children are done, and none that stand off the pattern of the factor.
+
+    Args:
+        factors: Those of the matrix, with pivots on its diagonal.
+        rows: The rows of the entries.
+        cols: Their columns.
+
+    References:
+        [1] Takahashi, Fagan and Chen (1973). Formation of a sparse bus impedance matrix
+            and its application to short circuit study. 8th PICA Conference, 63-69.
+        [2] Rue and Martino (2007). Approximate Bayesian inference for hierarchical
+            Gaussian Markov random field models. Journal of Statistical Planning and
+            Inference 137(10), 3177-3192.
+    """
+    n = factors.pivots.size
+    place = np.empty(n, np.int64)
+    place[factors.order] = np.arange(n)
+    first, second = place[rows], place[cols]
+    lower = _closed(*_below_diagonal(factors), n)
+    below, diagonal = _columns(lower, factors.pivots, n)
+    # Ones with the keys of entries below the diagonal: `column n + row`.
+    keys = np.minimum(first, second) * n + np.maximum(first, second)
+    entries = np.where(first == second, diagonal[first], 0.0)
+    off = first != second
+    entries[off] = below[np.searchsorted(lower[0], keys[off])]
+    return entries
+
+
+def _below_diagonal(factors: Factors) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of L below its diagonal: their keys, in order, and values."""
+    lower = factors.lower.tocoo()
+    below = lower.row > lower.col
+    keys = lower.col[below].astype(np.int64) * lower.shape[0] + lower.row[below]
+    order = np.argsort(keys)
+    return keys[order], lower.data[below][order]
+
+
+def _closed(
+    keys: np.ndarray, values: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add zeros so that each column's rows are among its parent and the parent's rows.
+
+    The pattern of a Cholesky factor is so; SuperLU leaves out what cancels.
+    """
+    while True:
+        cols, rows = np.divmod(keys, n)
+        is_first = np.append(True, cols[1:] != cols[:-1])[: cols.size]
+        parents = rows[is_first][np.cumsum(is_first) - 1]
+        needed = np.unique(parents[~is_first] * n + rows[~is_first])
+        missing = np.setdiff1d(needed, keys, assume_unique=True)
+        if not missing.size:
+            return keys, values
+        keys = np.concatenate([keys, missing])
+        values = np.append(values, np.zeros(missing.size, values.dtype))
+        order = np.argsort(keys)
+        keys, values = keys[order], values[order]
+
+
+def _columns(
+    lower: tuple[np.ndarray, np.ndarray], pivots: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of Z where L has some below its diagonal, and the diagonal."""
+    keys, values = lower
+    rows = keys % n
+    starts = np.searchsorted(keys, np.arange(n + 1) * n).tolist()
+    below, diagonal = np.empty_like(values), 1 / pivots
+    has_rows = np.diff(starts) > 0
+    parents = np.full(n, -1)
+    parents[has_rows] = rows[np.asarray(starts[:-1])[has_rows]]
+    children: list[list[int]] = [[] for _ in range(n)]
+    for j, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            children[parent].append(j)
+    # Depth first, so that few dense matrices are kept at a time.
+    ready = [(j, np.zeros(0, int), np.zeros((0, 0))) for j in np.flatnonzero(~has_rows)]
+    while ready:
+        j, known, dense = ready.pop()
+        start, stop = starts[j], starts[j + 1]
+        own, column = rows[start:stop], values[start:stop]
+        if own.size < known.size:
+            at = known.searchsorted(own)
+            dense = dense[at[:, None], at]
+        z = -(dense @ column)
+        diagonal[j] -= column @ z
+        below[start:stop] = z
+        if children[j]:
+            size = own.size + 1
+            whole = np.empty((size, size))
+            whole[0, 0], whole[0, 1:], whole[1:, 0] = diagonal[j], z, z
+            whole[1:, 1:] = dense
+            own = np.append(j, own)
+            ready += [(child, own, whole) for child in children[j]]
+    return below, diagonal

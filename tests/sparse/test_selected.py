@@ -1,0 +1,109 @@
+"""Entries of inverses by Takahashi's equations, against dense inverses of NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+
+import hotk
+from tests.helpers import close
+
+
+def of_scipy(matrix):
+    return hotk.SparseMatrix.from_scipy(scipy.sparse.csr_array(matrix), symmetric=True)
+
+
+def chain(n):
+    off = -np.ones(n - 1)
+    return scipy.sparse.diags_array([off, np.full(n, 2.1), off], offsets=[-1, 0, 1])
+
+
+def grid(k):
+    """Return the Laplacian of a grid of two axes, whose factor fills in."""
+    line, one = chain(k), scipy.sparse.eye_array(k)
+    return scipy.sparse.kron(line, one) + scipy.sparse.kron(one, line)
+
+
+def arrow(n):
+    matrix = np.diag(np.arange(2.0, n + 2))
+    matrix[0], matrix[:, 0] = 0.1, 0.1
+    matrix[0, 0] = 50.0
+    return matrix
+
+
+# Its factor has zeros where the pattern says that it fills in.
+CANCELLED = np.array(
+    [
+        [1.0, 0.0, 0.0, 0.0, 0.5, 0.0],
+        [0.0, 1.0, 0.0, -1.0, 0.0, 1.0],
+        [0.0, 0.0, 1.0, -1.0, -1.0, 0.0],
+        [0.0, -1.0, -1.0, 3.0, 1.0, -1.0],
+        [0.5, 0.0, -1.0, 1.0, 2.25, 0.5],
+        [0.0, 1.0, 0.0, -1.0, 0.5, 2.25],
+    ]
+)
+RANDOM = scipy.sparse.random_array((60, 60), density=0.05, rng=1)
+MATRICES = {
+    "chain": chain(50),
+    "grid": grid(9),
+    "random": RANDOM @ RANDOM.T + scipy.sparse.eye_array(60),
+    "arrow": arrow(40),
+    "diagonal": np.diag([1.0, 2.0, 4.0]),
+    "dense": np.linalg.inv(np.eye(6) + 0.1),
+    "cancelled": CANCELLED,
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_entries_on_the_pattern_are_those_of_the_inverse(name):
+    A = of_scipy(MATRICES[name])
+    dense = np.linalg.inv(np.asarray(A.todense()))
+    Z = A.selected_inverse()
+    close(Z.values, dense[A.rows, A.cols], rtol=1e-12, atol=1e-15)
+    close(Z.diagonal(), np.diag(dense), rtol=1e-12)
+    F, b = A.cholesky(), np.random.default_rng(0).normal(size=(len(dense), 3))
+    close(F.inverse_diagonal(), np.diag(dense), rtol=1e-12)
+    root = F.inverse_root(np.eye(len(dense)))
+    close(root @ root.T, dense, atol=1e-13)
+    close(F.inverse_root(b, transposed=True), root.T @ b, atol=1e-13)
+    close(F.inverse_root(b[:, 0]), root @ b[:, 0], atol=1e-13)
+    close(A.logdet(), -np.linalg.slogdet(dense)[1], rtol=1e-12)
+
+
+def test_the_derivative_of_the_log_determinant_is_the_inverse():
+    A = of_scipy(MATRICES["grid"])
+    dense = np.linalg.inv(np.asarray(A.todense()))
+    of = lambda values: hotk.SparseMatrix(values, A.pattern).logdet()
+    for gradient in (jax.grad(of), jax.jit(jax.grad(of))):
+        close(gradient(A.values), dense[A.rows, A.cols], rtol=1e-12, atol=1e-15)
+    batch = jnp.stack([A.values, 2 * A.values])
+    n = len(dense)
+    close(jax.vmap(of)(batch)[1] - of(A.values), n * np.log(2), rtol=1e-12)
+    assert np.isnan(of(-A.values))
+    with pytest.raises(hotk.HotkError, match=r"A\.logdet\(\)"):
+        jax.jacrev(jax.grad(of))(A.values)
+
+
+def test_what_has_no_selected_inverse_is_refused(as_user):
+    A = of_scipy(MATRICES["chain"])
+    with pytest.raises(hotk.NotPositiveDefiniteError):
+        (-A).selected_inverse()
+    general = hotk.SparseMatrix.from_coo([1.0, 2.0, 3.0], [0, 0, 1], [0, 1, 1])
+    with pytest.raises(ValueError, match=r"F\.selected_inverse\(\)"):
+        general.factorize().selected_inverse()
+    with pytest.raises(ValueError, match="not known to be real and symmetric"):
+        general.logdet()
+    swap = hotk.SparseMatrix.from_coo([1.0, 1.0], [0, 1], [1, 0], symmetric=True)
+    with pytest.raises(ValueError, match="pivots on its diagonal"):
+        swap.factorize().selected_inverse()
+
+
+def test_a_hundred_thousand_variables():
+    """The variances of an autoregression are known: 1 / (1 - a^2) in its middle."""
+    n, a = 100_000, 0.9
+    diagonal, off = np.full(n, 1 + a * a), np.full(n - 1, -a)
+    A = of_scipy(scipy.sparse.diags_array([off, diagonal, off], offsets=[-1, 0, 1]))
+    variances = np.asarray(A.selected_inverse().diagonal())
+    close(variances[n // 2], 1 / (1 - a * a), rtol=1e-12)
+    close(variances[0], variances[-1], rtol=1e-12)
