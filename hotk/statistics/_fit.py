@@ -251,7 +251,10 @@ def _scale(sigma: ArrayLike, y: Float[Array, "..."]) -> Float[Array, "..."]:
     _refuse_entries("sigma", array, lambda a: ~np.isfinite(a), "finite numbers")
     matrix = np.asarray(array, np.float64)
     try:
-        if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=0):
+        # An inverse, as of a precision, is symmetric up to rounding of its variances.
+        size = np.sqrt(np.maximum(np.diag(matrix), 0))
+        rounding = max(1e-6, float(jnp.finfo(array.dtype).eps) ** 0.5)
+        if np.any(abs(matrix - matrix.T) > rounding * np.outer(size, size)):
             raise np.linalg.LinAlgError
         return from_host(np.linalg.cholesky(matrix), array.dtype)
     except np.linalg.LinAlgError:

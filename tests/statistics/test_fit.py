@@ -126,6 +126,18 @@ def test_longley_is_certified():
     assert "correlation -0.9997 of x[0] and x[6]" in str(found)
 
 
+def test_a_covariance_may_be_symmetric_up_to_rounding():
+    """The inverse of a precision, in which small entries differ by their rounding."""
+    precision = np.diag(1 / SIGMA**2) + 0.3 / SIGMA[:, None] / SIGMA
+    matrix = np.linalg.inv(precision)
+    matrix[0, -1] += 1e-12 * np.sqrt(matrix[0, 0] * matrix[-1, -1])
+    for given, rtol in ((matrix, 1e-8), (matrix.astype(np.float32), 1e-3)):
+        found = fit(model, X, Y, P0, sigma=given, absolute_sigma=True)
+        popt, pcov = by_scipy(Y, sigma=matrix, absolute_sigma=True)
+        close(flat(found.x), popt, rtol=rtol)
+        close(np.asarray(found.covariance), pcov, rtol=rtol)
+
+
 @pytest.mark.parametrize("sigma", [None, "each", "matrix"])
 def test_curve_fit_of_scipy(sigma):
     matrix = np.diag(SIGMA**2) + 0.01 * np.exp(-np.abs(X[:, None] - X[None]))
