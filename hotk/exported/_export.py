@@ -88,14 +88,16 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
     given = (request.arguments, dict(request.named))
     leaves, tree = jax.tree.flatten(given)
     numbers = iter(range(len(leaves)))
+    # A number that is one of a prepared operator is configuration of a module.
+    is_argument = _is_shape if request.prepared else _is_array
 
     def number_of(leaf: object) -> int | None:
         number = next(numbers)
-        return number if _is_array(leaf) else None
+        return number if is_argument(leaf) else None
 
     # Dicts are sorted by their keys, so leaves may come in another order.
     order = jax.tree.leaves(plain(given, number_of))
-    shapes, named = plain(given, lambda a: _shape_of(a) if _is_array(a) else None)
+    shapes, named = plain(given, lambda a: _shape_of(a) if is_argument(a) else None)
     ahead = (tuple(map(_shape_of, request.captured)),) if apart else ()
 
     def run(*args: PyTree, **named: PyTree) -> PyTree:
@@ -111,7 +113,7 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
     write = jax.export.export(jax.jit(run), platforms=platforms)
     try:
         data = bytes(write(*ahead, *shapes, **named).serialize())
-        return with_statics(data, ((*ahead, *given[0]), given[1]))
+        return with_statics(data, ((*ahead, *given[0]), given[1]), is_argument)
     except (NotImplementedError, ValueError) as error:
         if "callback" not in str(error):
             raise
@@ -124,6 +126,10 @@ def _written(request: Request, platforms: tuple[str, ...], apart: bool) -> bytes
                 fix="Write that part in JAX, or compute it outside of the program.",
             )
         ) from error
+
+
+def _is_shape(leaf: object) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _is_array(leaf: object) -> bool:

@@ -11,8 +11,7 @@ from jaxtyping import PyTree
 
 from hotk._core import PreparationError, describe, extra, leaf_name, message
 
-from ._plain import plain
-from ._static import check_statics, is_number, statics_of
+from ._static import statics_of, without_statics
 
 
 @final
@@ -76,9 +75,8 @@ class ExportedProgram:
             PreparationError: If an argument has another structure, size or dtype, or
                 is no array and another than was exported. `None` stands for these.
         """
-        check_statics(_called(self.exported), self._statics, (args, named))
-        array = lambda leaf: leaf if is_number(leaf) else None
-        args, named = plain((args, named), array)
+        called = _called(self.exported)
+        args, named = without_statics(called, self._statics, (args, named))
         return self._run(*args, **named)
 
     def __repr__(self) -> str:

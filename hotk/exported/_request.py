@@ -20,6 +20,8 @@ class Request(NamedTuple):
         arguments: Trees of arrays, shapes (`jax.ShapeDtypeStruct`) and static leaves.
         named: The same by keyword.
         name: The name of the function, for messages and programs.
+        prepared: Whether it is a prepared operator, whose arguments are shapes, or
+            static.
     """
 
     call: Callable[[Sequence[Array], Sequence[PyTree], Mapping[str, PyTree]], PyTree]
@@ -27,6 +29,7 @@ class Request(NamedTuple):
     arguments: tuple[PyTree, ...]
     named: Mapping[str, PyTree]
     name: str
+    prepared: bool = False
 
 
 def request_of(f: Function, arguments: tuple[PyTree, ...], *, apart: bool) -> Request:
@@ -99,4 +102,4 @@ def _of_prepared(
 
     captured = prepared.leaves if apart else ()
     name = prepared.program.options.definition.name
-    return Request(call, captured, by_position, named, name)
+    return Request(call, captured, by_position, named, name, prepared=True)

@@ -1,11 +1,27 @@
 """What an exported program was traced with beside arrays: strings, functions, flags."""
 
+import dataclasses
+import functools
+import hashlib
+import inspect
 import json
+import sys
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, CellType, ModuleType
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
-from hotk._core import PreparationError, function_name, function_place, message
+from hotk._core import (
+    PreparationError,
+    describe,
+    function_name,
+    function_place,
+    message,
+    peek,
+)
 
 from ._plain import plain
 
@@ -14,14 +30,19 @@ from ._plain import plain
 _MARK = b"\nhotk: static arguments "
 
 
-def with_statics(data: bytes, given: PyTree) -> bytes:
-    """Return a program with the texts of the arguments that are no arrays.
+def with_statics(
+    data: bytes, given: PyTree, is_argument: Callable[[object], bool]
+) -> bytes:
+    """Return a program with the texts of the arguments that are part of it.
 
     Args:
         data: The program.
         given: Its arguments.
+        is_argument: Whether a leaf is an argument of the program.
     """
-    texts = {path: _text(leaf) for path, leaf in _leaves(given) if not is_number(leaf)}
+    texts = {
+        path: _text(leaf) for path, leaf in _leaves(given) if not is_argument(leaf)
+    }
     return data + _MARK + json.dumps(texts).encode() if texts else data
 
 
@@ -31,16 +52,21 @@ def statics_of(data: bytes | bytearray) -> dict[str, str]:
     return json.loads(texts) if found else {}
 
 
-def check_statics(call: str, texts: dict[str, str], given: PyTree) -> None:
-    """Raise if an argument is another than the program was traced with.
+def without_statics(call: str, texts: Mapping[str, str], given: PyTree) -> PyTree:
+    """Return the arguments as a program takes them, `None` for what is part of it.
 
     Args:
         call: The call, for the message.
         texts: The texts by path.
         given: The arguments.
+
+    Raises:
+        PreparationError: If one is another than the program was traced with.
     """
     for path, leaf in _leaves(given):
-        if is_number(leaf) or texts.get(path) == _text(leaf):
+        if path not in texts and is_number(leaf):
+            continue
+        if texts.get(path) == _text(leaf):
             continue
         raise PreparationError(
             message(
@@ -51,6 +77,8 @@ def check_statics(call: str, texts: dict[str, str], given: PyTree) -> None:
                 fix="Export again for it, or pass `None` there for what was exported.",
             )
         )
+    taken = lambda path, leaf: None if jax.tree_util.keystr(path) in texts else leaf
+    return jax.tree_util.tree_map_with_path(taken, plain(given, lambda leaf: leaf))
 
 
 def is_number(leaf: object) -> bool:
@@ -63,9 +91,100 @@ def _leaves(given: PyTree) -> list[tuple[str, object]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
 
 
-def _text(leaf: object) -> str:
-    """Return a text that is the same in another process."""
-    if callable(leaf):
-        return f"{function_name(leaf)}{function_place(leaf)}"
-    text = repr(leaf)
-    return text if " at 0x" not in text else type(leaf).__qualname__
+Seen: TypeAlias = dict[int, tuple[object, str]]
+"""Things, held so that no other gets their identity, with their texts."""
+
+# A longer text is replaced by its digest.
+_LONGEST = 500
+
+
+def _text(thing: object, seen: Seen | None = None) -> str:
+    """Return a text that is the same in another process, with all that a thing holds.
+
+    Of a function it has the name and the place of its code, and what it captured.
+    """
+    seen = {} if seen is None else seen
+    if id(thing) not in seen:
+        seen[id(thing)] = thing, "..."
+        text = _written(thing, seen)
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}... {_digest(text.encode())}"
+        seen[id(thing)] = thing, text
+    return seen[id(thing)][1]
+
+
+def _written(thing: object, seen: Seen) -> str:
+    inner = functools.partial(_text, seen=seen)
+    if hasattr(thing, "dtype") and hasattr(thing, "shape"):
+        return _text_of_array(thing)
+    if isinstance(thing, (list, tuple)):
+        return f"({', '.join(map(inner, thing))})"
+    if isinstance(thing, dict):
+        pairs = (f"{inner(key)}: {inner(value)}" for key, value in thing.items())
+        return f"{{{', '.join(pairs)}}}"
+    if callable(thing):
+        name = f"{function_name(thing)}{function_place(thing)}"
+    else:
+        shown = type(thing).__repr__ is not object.__repr__
+        # That of a dataclass leaves out parts of large arrays.
+        text = repr(thing) if shown and not dataclasses.is_dataclass(thing) else ""
+        if text and " at 0x" not in text:
+            return text
+        name = type(thing).__qualname__
+    held = _held(thing)
+    return f"{name} with {inner(held)}" if held else name
+
+
+def _held(thing: object) -> dict[str, object]:
+    """Return what a function captured, or what an object has."""
+    if isinstance(thing, functools.partial):
+        return {"func": thing.func, "args": thing.args, **thing.keywords}
+    if inspect.ismethod(thing):
+        return {"self": thing.__self__, "func": thing.__func__}
+    if isinstance(thing, (ModuleType, BuiltinFunctionType)) or _has_a_name(thing):
+        return {}
+    held: dict[str, object] = {}
+    if inspect.isfunction(thing):
+        nonlocals = zip(
+            thing.__code__.co_freevars, thing.__closure__ or (), strict=True
+        )
+        held = {name: _content(cell) for name, cell in nonlocals}
+        defaults = thing.__defaults__, thing.__kwdefaults__
+        held |= {"defaults": defaults} if any(defaults) else {}
+    elif not hasattr(thing, "__wrapped__"):
+        slots = (getattr(c, "__slots__", ()) for c in type(thing).__mro__)
+        names = [
+            n for some in slots for n in ((some,) if isinstance(some, str) else some)
+        ]
+        held = {n: getattr(thing, n) for n in names if hasattr(thing, n)}
+        held |= getattr(thing, "__dict__", {})
+        held = {n: value for n, value in held.items() if not n.startswith("__")}
+    if hasattr(thing, "__wrapped__"):
+        held["__wrapped__"] = thing.__wrapped__
+    return held
+
+
+def _has_a_name(thing: object) -> bool:
+    """Whether a function or a class is found under its name in its module."""
+    found: Any = sys.modules.get(str(peek(thing, "__module__")))
+    for name in str(peek(thing, "__qualname__")).split("."):
+        found = peek(found, name)
+    return found is thing
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
+
+
+def _text_of_array(array: Any) -> str:
+    data = array
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(array)
+    return f"{describe(array)} {_digest(np.asarray(data).tobytes())}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

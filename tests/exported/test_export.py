@@ -1,6 +1,7 @@
 """Exported programs: the same numbers, in a process without hotk as well."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import subprocess
@@ -510,3 +511,64 @@ def test_another_string_or_function_than_was_exported_is_refused():
     for others in (({"reduction": "mean"}, jnp.sin), (names, jnp.cos)):
         with pytest.raises(hotk.PreparationError, match="another than was exported"):
             program(w, *others)
+
+
+class Scaled:
+    """A plain object with a state, and a method with that."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, w):
+        return self.scale * w
+
+
+class Layer(eqx.Module):
+    w: jax.Array
+    scale: float
+
+    def __call__(self, w):
+        return self.scale * self.w * w
+
+
+def scaled_by(scale):
+    return lambda w: scale * w
+
+
+def by_default(scale):
+    def f(w, scale=scale):
+        return scale * w
+
+    return f
+
+
+STATES = {
+    "closure": scaled_by,
+    "default": by_default,
+    "partial": lambda scale: functools.partial(jnp.multiply, scale),
+    "object": Scaled,
+    "method": lambda scale: Scaled(scale).__call__,
+    "jit": lambda scale: jax.jit(scaled_by(scale)),
+}
+
+
+@pytest.mark.parametrize("make", STATES.values(), ids=STATES)
+def test_an_argument_with_another_state_than_was_exported_is_refused(make):
+    """The program for 2 was run where the one for 3 was asked for."""
+    w, loss = jnp.arange(3.0), lambda w, act: jnp.sum(act(w) ** 2)
+    prepared = hotk.gradient.prepare(loss, w, make(2.0))
+    program = hotk.load(hotk.export(prepared, platforms=("cpu",)))
+    np.testing.assert_allclose(program(w, make(2.0)), 8 * np.arange(3.0))
+    with pytest.raises(hotk.PreparationError, match="another than was exported"):
+        program(w, make(3.0))
+
+
+def test_numbers_of_a_module_at_the_point_are_part_of_the_program():
+    loss = lambda layer: jnp.sum((layer.scale * layer.w) ** 2)
+    layer = Layer(jnp.arange(3.0), 2.0)
+    prepared = hotk.gradient.prepare(loss, layer)
+    program = hotk.load(hotk.export(prepared, platforms=("cpu",)))
+    for given in (layer, {"w": layer.w, "scale": None}):
+        np.testing.assert_allclose(program(given)["w"], 8 * np.arange(3.0))
+    with pytest.raises(hotk.PreparationError, match="another than was exported"):
+        program(Layer(layer.w, 3.0))
