@@ -143,7 +143,12 @@ _VERSION = tuple(map(int, re.findall(r"\d+", _jaxlib_version)[:3]))
 _IS_OLD = _VERSION[:2] == (0, 10)
 _QUICK: Options = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
 # For operations on few numbers, half the time again: large arrays take twice as long.
-_LEAST: Options = (*_QUICK, ("xla_backend_optimization_level", 0))
+# Code is made by 32 modules of LLVM otherwise, and each is set up and linked by itself.
+_LEAST: Options = (
+    *_QUICK,
+    ("xla_backend_optimization_level", 0),
+    ("xla_cpu_parallel_codegen_split_count", 1),
+)
 
 # What these versions fuse with a sum of a product of matrices reads beyond an operand
 # that is one number, and is wrong beyond 16384 rows (`hotk.testing.check_backend`). So
