@@ -35,11 +35,15 @@ CALLS = {
     "minimize(f, x, hotk.optim.trust_region(subproblem='exact'))": 1,
     "minimize(f, x, hotk.optim.newton())": 1,
     "minimize(f, x, hotk.optim.cubic_newton())": 1,
+    "minimize(LeastSquares(jnp.sinh), x, levenberg_marquardt()).converged": 1,
+    "fit(lambda p, x: p['a'] * x + p['b'], x, v, {'a': 0.5, 'b': 0}).converged": 2,
     "minimize(f, x, hotk.optim.sophia(0.1))": 4,  # and a random key, and zeros
 }
 CODE = """
 import json, jax, jax.numpy as jnp, hotk
-from hotk.optim import minimize
+from hotk.curvature import LeastSquares
+from hotk.optim import levenberg_marquardt, minimize
+from hotk.statistics import fit
 from tests.counting import compiles
 key = jax.random.key(0)
 f = lambda x: jnp.sum(jnp.cosh(x))

@@ -132,7 +132,7 @@ from ._fingerprint import (
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )
-from ._from_host import from_host as from_host
+from ._from_host import from_host as from_host, is_known as is_known
 from ._inexact import (
     is_inexact as is_inexact,
     is_inexact_or_shape as is_inexact_or_shape,

@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 import equinox as eqx
+import numpy as np
 
-from ._compat import EnumerationItem
+from ._compat import EnumerationItem, in_trace
+from ._from_host import from_host, is_known
 
 
 if TYPE_CHECKING:
@@ -17,6 +19,16 @@ else:
 
         def __repr__(self):
             return f"{self._enumeration.__name__}<{self}>"
+
+        def __eq__(self, other):
+            # of arrays it is a program, which takes longer to compile than many a call
+            items = self, other
+            same = (
+                isinstance(other, _Member) and self._enumeration is other._enumeration
+            )
+            if in_trace() or not (same and all(is_known(i._value) for i in items)):
+                return super().__eq__(other)
+            return from_host(np.equal(self._value, other._value))
 
     class _Enumeration(type(eqx.Enumeration)):
         def __new__(mcs, name, bases, namespace):

@@ -1,11 +1,13 @@
 """Numbers of the host as arrays of JAX, without a program for each shape and dtype."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, DTypeLike
 
-from ._compat import in_trace
+from ._compat import Tracer, in_trace
 
 
 _OF_HOST = (bool, int, float, complex, np.generic, np.ndarray)
@@ -30,3 +32,8 @@ def from_host(number: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     if dtype is None and not isinstance(number, np.ndarray):
         return jax.device_put(number)
     return jax.device_put(np.array(number, dtype))
+
+
+def is_known(a: Any) -> bool:
+    """Whether the values of an array are known, and all of them in this process."""
+    return not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True)

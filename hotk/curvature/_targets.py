@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact, Shaped
 
-from hotk._core import OutputError, StructureError, Tracer, describe, message
+from hotk._core import OutputError, StructureError, describe, is_known, message
 
 
 Outputs: TypeAlias = Inexact[Array, "N *outputs"]
@@ -123,9 +123,8 @@ def in_support(loss: Any) -> bool:
         if loss.example_weights is None
         else (loss.targets, loss.example_weights)
     )
-    for a in arrays:
-        if isinstance(a, Tracer) or not getattr(a, "is_fully_addressable", True):
-            return True
+    if not all(map(is_known, arrays)):
+        return True
     targets, *weights = map(np.asarray, arrays)
     counted = targets[weights[0] != 0] if weights else targets
     low, high = loss.support

@@ -24,6 +24,7 @@ from hotk._core import (
     describe,
     describe_tree,
     from_host,
+    is_known,
     leaf_name,
     message,
 )
@@ -339,7 +340,7 @@ def _limit(
 def _check(call: str, name: str, leaf: Any, lower: Any, upper: Any) -> None:
     """Refuse bounds without a point in them, and a point that is not in them."""
     all_three = {"value": leaf, "lower": lower, "upper": upper}
-    known = {word: np.asarray(a) for word, a in all_three.items() if _is_known(a)}
+    known = {word: np.asarray(a) for word, a in all_three.items() if is_known(a)}
     faults = [
         (np.isnan(known[side]), f"the {side} bound is NaN", "a number", _NO_BOUND)
         for side in ("lower", "upper")
@@ -367,11 +368,6 @@ def _check(call: str, name: str, leaf: Any, lower: Any, upper: Any) -> None:
 
 _NO_BOUND = "Equal bounds fix a parameter; `None` and infinity are none."
 _CLIP = "Clip it: `jax.tree.map(jnp.clip, x0, lower, upper)`."
-
-
-def _is_known(a: Any) -> bool:
-    """Whether values are known, and all of them in this process."""
-    return not isinstance(a, Tracer) and getattr(a, "is_fully_addressable", True)
 
 
 def _array(limit: Any) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import ArrayLike
 
@@ -187,8 +188,8 @@ def scale_by_levenberg_marquardt(
         )
         if not (is_affordable(params) and system == linear_solver == "auto"):
             return state
-        none = jnp.full((), jnp.nan, state.control.dtype)
-        zeros = jnp.zeros(space.dimension(params), state.control.dtype)
+        none = from_host(np.nan, state.control.dtype)
+        zeros = from_host(np.zeros(space.dimension(params)), none.dtype)
         return state._replace(scale=zeros, cosine=none, relative_step=none)
 
     return transformation(

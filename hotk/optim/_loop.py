@@ -116,7 +116,7 @@ class Loop(NamedTuple):
         moving, rest = split_point(x0, selected)
         if selected is not None and not jax.tree.leaves(moving):
             raise nothing_inexact(call, x0, name="x0", selected=selected)
-        moving = jax.tree.map(jnp.asarray, moving)
+        moving = jax.tree.map(from_host, moving)
         dtype = space.scalar_dtype(moving)
         refuse_complex_parameters(call, moving)
         others, differentiable, traced, sides = rest, None, in_trace(), bounds

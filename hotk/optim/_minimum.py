@@ -5,10 +5,18 @@ from math import inf
 from typing import Generic, TypeVar, final
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import AbstractReport, Enumeration, Gradient
+from hotk._core import (
+    AbstractReport,
+    Enumeration,
+    Gradient,
+    from_host,
+    in_trace,
+    is_known,
+)
 
 
 X = TypeVar("X")
@@ -30,7 +38,10 @@ class Stop(Enumeration):
 def has_converged(reason: Stop) -> Bool[Array, ""]:
     """Whether a reason to stop is a minimum, as far as was asked."""
     reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
-    return functools.reduce(jnp.logical_or, [reason == r for r in reasons])
+    same = [reason == r for r in reasons]
+    if in_trace() or not all(map(is_known, same)):
+        return functools.reduce(jnp.logical_or, same)
+    return from_host(np.any(same, axis=0))
 
 
 @final

@@ -46,7 +46,7 @@ class _Local(NamedTuple):
     Attributes:
         x: The point.
         r: The residuals in units of their errors.
-        difference: The model less the data.
+        difference: The data less the model.
         of_y: The data in units of their errors, and ones.
         root: That of $(J^T J)^{-1}$, with the Jacobian J of r.
         log_det: The logarithm of the determinant of $(J^T J)^{-1}$.
@@ -130,9 +130,10 @@ def _closer(
     """
     for _ in range(_MOST_CLOSER):
         moving, rest = split_point(local.x, selected)
-        like = jax.tree.map(jnp.asarray, moving)
-        flat = np.asarray(space.flattened(like), np.float64) - local.root @ local.offset
-        moved = space.unflattened(from_host(flat, space.scalar_dtype(like)), like)
+        like = jax.tree.map(from_host, moving)
+        at_it = [np.ravel(np.asarray(a, np.float64)) for a in jax.tree.leaves(like)]
+        flat = np.concatenate(at_it) - local.root @ local.offset
+        moved = jax.tree.map(from_host, space.unflattened(flat, like))
         after = at(eqx.combine(moved, rest))
         if not np.linalg.norm(after.offset) < np.linalg.norm(local.offset):
             break
@@ -192,7 +193,7 @@ def fitted(
         local.x,
         DenseCovariance(like, place(root), place(log_det)),
         place(potential),
-        space.unflattened(place(shift), like),
+        jax.tree.map(place, space.unflattened(shift, like)),
         selected,
         f"QR of the Jacobian{by}",
     )
@@ -200,7 +201,7 @@ def fitted(
         local.x,
         found,
         distribution,
-        -local.difference,
+        local.difference,
         place(spread),
         place(explained),
         place(likelihood + 2 * n),

@@ -79,12 +79,12 @@ class Regression(eqx.Module):
     def residuals(self, p: Point) -> tuple[Float[Array, " m"], Any]:
         """Return the residuals in units of the errors, and what statistics need.
 
-        These are the differences, the data and ones in units of the errors.
+        These are the data less the model, and the data and ones in units of the errors.
         """
         difference = self.difference(p)
         y = self.y.astype(difference.dtype)
         of_data = self.in_errors(y), self.in_errors(jnp.ones_like(y))
-        return self.in_errors(difference), (difference, *of_data)
+        return self.in_errors(difference), (-difference, *of_data)
 
     def roots(self, p: Point) -> Float[Array, " m"]:
         r"""Return what half the sum of squares of is the objective.
