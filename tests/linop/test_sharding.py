@@ -135,9 +135,11 @@ def test_solvers_and_optimizers_at_points_that_differ_by_device():
             H = hotk.HessianOperator(lambda p: jnp.sum(a * p**2) / 2, 0 * a)
             return {name: ask(H, a)[None] for name, ask in questions.items()}
 
-        got = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(A)
+        run = jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        got = jax.jit(run)(A)
         expected = dict.fromkeys(["solve", "cg", "minres", "steihaug"], b / A)
-        expected |= {"eigh": A, "logdet": 3 * np.log(A[:, 1]), "newton": jnp.stack([b] * 4)}
+        expected |= {"eigh": A, "logdet": 3 * np.log(A[:, 1])}
+        expected |= {"newton": jnp.stack([b] * 4)}
         expected |= {"trust_region": A, "levenberg_marquardt": b / A}
         for name in questions:
             values = np.asarray(got[name])
