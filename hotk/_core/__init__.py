@@ -235,4 +235,4 @@ from ._where import (
     selection as selection,
     split_point as split_point,
 )
-from ._work import work as work
+from ._work import LARGEST_FACTOR as LARGEST_FACTOR, work as work

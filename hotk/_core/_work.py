@@ -6,6 +6,11 @@ from ._compat import Jaxpr, JaxprEqn, ShapedArray, inner_jaxprs
 from ._primitives import Program, traits_of
 
 
+# Up to so many unknowns a matrix is formed and factorized where an iteration would do:
+# it is exact, takes seconds at most and, in float64, 32 MiB.
+LARGEST_FACTOR = 2048
+
+
 def work(jaxpr: Jaxpr) -> int:
     """Count the numbers that a program computes, with all terms of its products."""
     return sum(map(_equation_work, jaxpr.eqns))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from hotk._core import ModeError, Scalar, Vector, message
+from hotk._core import LARGEST_FACTOR, ModeError, Scalar, Vector, message
 from hotk.prepared import jitted
 from hotk.primitive import have_tangents, without_derivative
 from hotk.rule import Condition, linear_solve
@@ -19,8 +19,6 @@ from ._linear_map import AbstractLinearMap
 from ._solve import by_iteration
 
 
-# Up to so many unknowns a bordered matrix is factorized.
-_LARGEST_FACTOR = 2048
 _CALL = "eigh(A, k)"
 
 
@@ -57,7 +55,7 @@ def with_derivatives(
     largest = jnp.max(jnp.abs(found.values))
     c = jnp.where(largest > 0, largest, 1)
     pairs = found.vectors, found.values / c
-    factorized = space.dimension(held.like) < _LARGEST_FACTOR
+    factorized = space.dimension(held.like) < LARGEST_FACTOR
     if have_tangents(operator, (held, found)):
         _refuse("has not converged", found, ~np.asarray(found.converged))
         if factorized:

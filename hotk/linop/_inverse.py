@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, describe_tree
+from hotk._core import LARGEST_FACTOR, RealNumber, Scalar, Vector, describe_tree
 from hotk.prepared import shown
 from hotk.sparse import SparseMatrix, identity
 
@@ -21,9 +21,6 @@ from ._vectors import check_symmetric, is_known_positive, space_of
 
 
 InverseMethod: TypeAlias = Literal["cholesky", "solve"]
-
-# Up to here a factorization takes seconds at most, and less memory than a network.
-_LARGEST_FACTOR = 2048
 
 
 @final
@@ -102,7 +99,7 @@ def inverse_fields(
         raise ValueError(f"`{call}`: method {method!r} is not 'cholesky' or 'solve'.")
     check_symmetric(call, operator)
     if method is None:
-        small = space.dimension(like) <= _LARGEST_FACTOR
+        small = space.dimension(like) <= LARGEST_FACTOR
         method = "cholesky" if small else "solve"
     dtype = space.scalar_dtype(like)
     precision = float(jnp.finfo(dtype).eps) ** 0.5

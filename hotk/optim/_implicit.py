@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk._core import (
+    LARGEST_FACTOR,
     HotkError,
     ModeError,
     Point,
@@ -27,10 +28,6 @@ from ._bounds import Bounds
 from ._chunk import Iterate
 from ._minimum import has_converged
 
-
-# Up to so many unknowns the Hessian is factorized for derivatives, and the factors tell
-# whether it is singular.
-_LARGEST_FACTOR = 2048
 
 _NAMES = "`gradient_norm`, `history`, `multipliers`, `smallest_curvature` and `state`"
 _FIX = (
@@ -113,7 +110,7 @@ class Differentiable(NamedTuple):
                 raise self._not_converged(end)
             if end.active is None:
                 self._warn_if_singular(eqx.combine(end.x, rest))
-        large = space.dimension(end.x) > _LARGEST_FACTOR
+        large = space.dimension(end.x) > LARGEST_FACTOR
         condition = Condition(
             "minimum",
             Objective(),
@@ -172,7 +169,7 @@ class Differentiable(NamedTuple):
     def _warn_if_singular(self, x: Point) -> None:
         """Warn where the Hessian is singular: the derivatives of `x` are NaN."""
         at = self.held.at(constants(x))
-        if at.size > _LARGEST_FACTOR or np.isfinite(_probe(at)).all():
+        if at.size > LARGEST_FACTOR or np.isfinite(_probe(at)).all():
             return
         warn(
             f"`{self.call}`: the Hessian at the minimum is singular up to rounding, so "

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import (
+    LARGEST_FACTOR,
     AbstractValue,
     Arrays,
     DtypeError,
@@ -33,9 +34,6 @@ from hotk._core import (
 )
 from hotk.primitive import AbstractLinear, apply_linear, forward_only, shared_axes
 
-
-# At most so many unknowns without a solver: in float64 their matrix takes 32 MiB.
-_DENSE_LIMIT = 2048
 
 Product: TypeAlias = Callable[[PyTree], PyTree]
 """A linear map: from v to A v."""
@@ -307,12 +305,12 @@ def _across(equation: JaxprEqn, axis: str, why: str) -> ModeError:
 
 def _dense(product: Product, b: Array, *, transposed: bool = False) -> Array:
     size = b.size
-    if size > _DENSE_LIMIT:
+    if size > LARGEST_FACTOR:
         raise TooLargeError(
             message(
                 "rule.root(residual, solve)",
                 "its derivative would form the matrix of a linear system.",
-                expected=f"at most {_DENSE_LIMIT} unknowns",
+                expected=f"at most {LARGEST_FACTOR} unknowns",
                 got=f"{size}",
                 fix="Give a `linear_solver(product, b)`, such as one that iterates.",
             )

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import (
+    LARGEST_FACTOR,
     AbstractReport,
     Function,
     NotStationaryWarning,
@@ -41,8 +42,6 @@ _HINT = (
     "Minimize the sum of the losses further. For a network give the Gauss-Newton "
     "matrix as `curvature=`, with `damping`."
 )
-# Up to here a factor of the matrix is cheaper than iterations, and exact.
-_DENSE = 2048
 
 
 @names_ours
@@ -128,7 +127,7 @@ def influence(
         [lead(a).astype(b.dtype) for a, b in _pairs(slopes, like)]
     )
     along = lambda v: jvp(examples.losses, x, v, *data, where=examples.where)
-    if A.size <= _DENSE and not A.on_host:
+    if A.size <= LARGEST_FACTOR and not A.on_host:
         root = inverse_root(_INFLUENCE, A.matrix(), like, _HINT).root
         flat = jax.vmap(space.flattened)(rows) @ root @ root.T
         solved = jax.vmap(lambda v: space.unflattened(v, like))(flat)

@@ -72,7 +72,7 @@ def test_influence_is_the_first_order_of_leaving_out():
 
 @pytest.mark.exhaustive
 def test_influence_by_iteration_tells_its_error(monkeypatch):
-    monkeypatch.setattr(hotk.statistics._influence, "_DENSE", 0)
+    monkeypatch.setattr(hotk.statistics._influence, "LARGEST_FACTOR", 0)
     scale = jnp.logspace(0, -3, 40)
     A = jnp.asarray(RNG.normal(size=(60, 40))) * scale
     of_each = lambda w: (A @ w - 1) ** 2 / 2 + 1e-6 * jnp.sum(w**2)
