@@ -126,6 +126,7 @@ from ._errors import (
     ZeroHessianWarning as ZeroHessianWarning,
     message as message,
     not_finite as not_finite,
+    note_list as note_list,
 )
 from ._extra import extra as extra
 from ._fingerprint import (

@@ -2,6 +2,8 @@
 
 import html
 
+import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from ._compat import ShardingTypeError
@@ -219,3 +221,19 @@ for _error in (
     ChangingValueWarning,
 ):
     _error.__module__ = "hotk"  # where users find it, and what a traceback shows
+
+
+def note_list(error: Exception, x: PyTree) -> None:
+    """Say in an error of the user's function that its point is a list, not an array.
+
+    SciPy makes an array of a list of numbers. To JAX and hotk it is a tree.
+    """
+    if type(x) not in (list, tuple):
+        return
+    numbers = [a for a in x if isinstance(a, (float, jax.Array)) and np.ndim(a) == 0]
+    if 0 < len(numbers) == len(x) and isinstance(error, (TypeError, AttributeError)):
+        error.add_note(
+            f"The point is a {type(x).__name__} of {len(x)} numbers, which is a tree "
+            "and not an array, as in JAX. Write `jnp.array(x)` if the function takes "
+            "an array."
+        )

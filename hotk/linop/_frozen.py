@@ -23,6 +23,7 @@ from hotk._core import (
     in_trace,
     map_free,
     message,
+    note_list,
     nothing_inexact,
     selection,
     split_point,
@@ -254,7 +255,11 @@ def _as_program(f: Function, arrays: PyTree, statics: PyTree) -> WithStatics:
 
     def run(arrays: PyTree) -> PyTree:
         x, args = eqx.combine(arrays, statics)
-        return f(x, *args)
+        try:
+            return f(x, *args)
+        except Exception as error:
+            note_list(error, x)
+            raise
 
     program = Staged.of(run, arrays)
     without = jax.tree.map(lambda part: None, statics)

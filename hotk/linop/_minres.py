@@ -253,7 +253,15 @@ def after_product(s: State, image: Vector, system: System) -> tuple[State, Move]
 @jitted
 def begin(s: State, z: Vector | None, system: System) -> State:
     """Begin with the residual of the start, and what the preconditioner makes of it."""
-    z = s.r2 if z is None else z
+    if z is None:
+        # In half precision conjugate gradients may end where the residual has grown far
+        # beyond `b`, and its rounding is all that further steps see: begin anew.
+        b, eps = system.b, jnp.finfo(s.beta.dtype).eps
+        grown = space.inner(s.r2, s.r2) > space.inner(b, b)
+        grown &= system.rounding > eps
+        x = space.choose(grown, space.zeros(s.x), s.x)
+        s = s._replace(x=x, best=x, r2=space.choose(grown, b, s.r2))
+        z = s.r2
     square, size = space.inner(s.r2, z), space.inner(s.r2, s.r2)
     beta = jnp.sqrt(jnp.maximum(square, 0))
     goes_on = (size > system.target) & (square > 0) & jnp.isfinite(square)
@@ -276,7 +284,7 @@ def next_direction(
     s: State, z: Vector | None, move: Move, system: System, has_start: bool
 ) -> State:
     """Stop, or turn to the next direction."""
-    z = s.r2 if z is None else z
+    preconditioned, z = z, s.r2 if z is None else z
     plus, times = space.plus, space.times
     step, alpha, beta, v = s.phase == STEP, move.alpha, s.beta, s.v
     eps, tiny = jnp.finfo(alpha.dtype).eps, jnp.finfo(alpha.dtype).tiny
@@ -361,7 +369,7 @@ def next_direction(
     )
     if not has_start:
         return new
-    begun, begins = begin(s, z, system), s.phase == START
+    begun, begins = begin(s, preconditioned, system), s.phase == START
     return jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, new)
 
 

@@ -17,6 +17,7 @@ from hotk._core import (
     Point,
     PointLeaves,
     Tangent,
+    note_list,
     unkeyed_setting,
 )
 from hotk.capture import (
@@ -245,7 +246,8 @@ class Call:
         def run() -> tuple[PyTree, PyTree]:
             try:
                 out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
-            except Exception:
+            except Exception as error:
+                note_list(error, self.x)
                 self.wrote = snapshot.restore() is not None or not is_same()
                 raise
             wrote = snapshot.restore()

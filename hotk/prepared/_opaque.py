@@ -22,6 +22,7 @@ from hotk._core import (
     function_place,
     in_trace,
     message,
+    note_list,
     source_line,
     tracers_inside,
 )
@@ -95,7 +96,12 @@ class OpaqueCall(Call):
         statics = self.inputs.statics
         point = self.x_tree.unflatten(self._merge(numbers[0], x, statics))
         given = self._merge(numbers[1], args, statics)
-        return self.split(self.f(point, *self.make_args(given)))
+        try:
+            out = self.f(point, *self.make_args(given))
+        except Exception as error:
+            note_list(error, self.x)
+            raise
+        return self.split(out)
 
     def trace(self) -> TracedProgram:
         """Run the function, once: what it keeps for later is no tracer."""

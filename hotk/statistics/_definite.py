@@ -9,13 +9,14 @@ from jaxtyping import Array, Float, Inexact
 
 from hotk._core import (
     NotPositiveDefiniteError,
+    RealNumber,
     Scalar,
     Tracer,
     Vector,
     message,
     not_finite,
 )
-from hotk.linop import space
+from hotk.linop import AbstractOperator, cg, space
 
 from ._names import direction_name, name_of
 
@@ -175,6 +176,58 @@ def refuse_indefinite(
         float(smallest),
         space.unflattened(jnp.asarray(direction, dtype), like),
     )
+
+
+def refuse_negative_direction(
+    call: str, operator: AbstractOperator, scale: RealNumber, hint: str
+) -> None:
+    """Refuse a large operator that conjugate gradients know not to be definite.
+
+    They meet a direction of negative curvature in a few products, as that of a network
+    next to its minimum has; the matrix takes n. What they do not meet is left to it.
+
+    Args:
+        call: The call, for messages.
+        operator: The operator.
+        scale: A number that it is multiplied with.
+        hint: What to do about it.
+
+    Raises:
+        NotPositiveDefiniteError: If the curvature along one direction is negative, by
+            more than rounding.
+    """
+    like, n = operator.like, operator.size
+    traced = any(isinstance(a, Tracer) for a in jax.tree.leaves((operator, scale)))
+    if traced or not operator.symmetric or n <= _LARGE:
+        return
+    start = space.random(jax.random.key(0), like)
+    direction = cg(operator, start, max_steps=_FEW_PRODUCTS).direction
+    length = space.norm(direction)
+    if not float(length) > 0:
+        return
+    direction = space.times(1 / length, direction)
+    curvature = float(scale) * float(operator.quadratic_form(direction))
+    size = abs(float(scale)) * float(space.norm(operator @ start) / space.norm(start))
+    # No eigenvalue is above this norm times the root of n, but for unlikely starts.
+    if not curvature < -(n**1.5) * float(jnp.finfo(operator.dtype).eps) * size:
+        return
+    name = direction_name(like, np.asarray(space.flattened(direction), float))
+    raise NotPositiveDefiniteError(
+        message(
+            call,
+            "the Hessian is not positive definite, so its inverse is no covariance.",
+            expected="positive curvature in all directions, beyond rounding",
+            got=f"{curvature:.6g} along {name}, met within {_FEW_PRODUCTS} products",
+            fix=hint,
+        ),
+        curvature,
+        direction,
+    )
+
+
+# Above this the products before the matrix are a small part of those of the matrix.
+_LARGE = 500
+_FEW_PRODUCTS = 30
 
 
 _flat_fix = (

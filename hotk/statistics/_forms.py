@@ -37,7 +37,7 @@ from ._covariance import (
     LowRankCovariance,
     SparseCovariance,
 )
-from ._definite import inverse_root, refuse_not_positive
+from ._definite import inverse_root, refuse_negative_direction, refuse_not_positive
 
 
 class Precision(NamedTuple):
@@ -102,6 +102,7 @@ class Precision(NamedTuple):
 def full(precision: Precision) -> DenseCovariance:
     """Return the inverse of the matrix."""
     call, like, hint = precision.call, precision.like, precision.hint
+    refuse_negative_direction(call, precision.curvature, precision.scale, hint)
     a = precision.scaled(precision.curvature.matrix())
     return DenseCovariance(like, *inverse_root(call, a, like, hint))
 

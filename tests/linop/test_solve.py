@@ -449,6 +449,20 @@ def test_a_singular_system_without_a_solution_does_not_blow_up(seed):
     assert int(by_cg.iterations) <= 6
 
 
+def test_in_half_precision_no_solution_is_worse_than_zero():
+    """Conjugate gradients end at a residual of a hundred times the right-hand side."""
+    n = 100
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
+    rows = jnp.asarray(turn * np.logspace(-3, 2, n) @ turn.T, jnp.bfloat16)
+    b = jnp.asarray(np.random.default_rng(1).normal(size=n), jnp.bfloat16)
+    H = hotk.HessianOperator(lambda x: x @ (rows @ x) / 2, jnp.zeros(n, jnp.bfloat16))
+    assert float(hotk.linop.cg(H, b).relative) > 10
+    for found in (H.solve(b), jax.jit(H.solve)(b)):
+        image = np.asarray(H @ found.x, float)
+        assert np.linalg.norm(image - np.asarray(b, float)) < np.linalg.norm(b)
+        assert int(found.iterations) < 2 * n
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_in_half_precision_it_stops_where_rounding_is_all_that_is_left(seed):
     """An indefinite Hessian in bfloat16, whose products have two or three digits."""

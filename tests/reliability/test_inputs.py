@@ -605,3 +605,21 @@ def test_products_with_the_hessian_that_cannot_fit_work():
 def test_a_tree_of_many_leaves(call):
     x = {str(i): jnp.array([1.0, 2.0]) for i in range(20)}
     call(cubic, x, x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: hotk.hvp(f, x, x),
+        hotk.gradient.prepare,
+        hotk.HessianOperator,
+        hotk.optim.minimize,
+    ],
+)
+def test_a_list_where_the_function_takes_an_array_is_named(call):
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        call(lambda x: (x**2).sum(), [1.0, 2.0])
+    assert any("list of 2 numbers" in note for note in raised.value.__notes__)
+    with pytest.raises(AttributeError) as raised:
+        call(lambda x: x[0].nothing, [1.0, 2.0, jnp.ones(2)])
+    assert not any("list of" in n for n in getattr(raised.value, "__notes__", []))

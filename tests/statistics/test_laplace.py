@@ -259,6 +259,22 @@ def test_a_saddle_point_is_refused_with_the_direction():
     assert "0.96 b - 0.29 a" in str(caught.value)
 
 
+def test_a_large_saddle_point_is_refused_before_its_matrix_is_computed():
+    weights = jnp.linspace(1.0, 3.0, 700).at[17].set(-2.0)
+    hotk.set_memory_budget(2**20)  # the matrix has 3.7 MiB
+    try:
+        with pytest.raises(hotk.NotPositiveDefiniteError) as raised:
+            hotk.laplace_approximation(lambda x: weights @ x**2 / 2, jnp.zeros(700))
+        with pytest.raises(hotk.TooLargeError):
+            hotk.laplace_approximation(lambda x: abs(weights) @ x**2, jnp.zeros(700))
+    finally:
+        hotk.set_memory_budget(None)
+    # x[17] has nearly all of a direction of negative curvature
+    direction = np.asarray(raised.value.direction)
+    assert weights @ direction**2 < 0
+    assert np.argmax(abs(direction)) == 17
+
+
 def test_a_combination_that_the_data_do_not_determine_is_named():
     # In other units by ten powers: an eigenvalue of the whole matrix would not tell.
     potential = lambda p: (p["x"] + 1e5 * p["y"]) ** 2 + 1e-10 * p["z"] ** 2
