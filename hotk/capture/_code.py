@@ -1,9 +1,12 @@
 """What a code object reads: global names, attributes of modules, untracked state."""
 
 import dis
+import functools
+import sys
 import types
+import warnings
 
-from ._library import is_library_file, is_permanent
+from ._library_file import is_library_file
 from ._reads import Chain, Reads, reads_of
 
 
@@ -20,6 +23,27 @@ _MEMORY = frozenset(
     {"shares_memory", "may_share_memory", "ctypes", "__array_interface__", "base"}
 )
 _CELL_WRITE = frozenset({"STORE_DEREF", "DELETE_DEREF"})
+
+
+# The newest Python on whose instructions `tests/capture/test_bytecode.py` passes. On a
+# newer one an instruction may read or write what is not seen here, and a result would
+# be stale: there functions of the user are traced at each call, as opaque ones are.
+NEWEST_TESTED = (3, 14)
+IS_TESTED = sys.version_info[:2] <= NEWEST_TESTED
+
+
+@functools.cache  # one warning in a process
+def _unread() -> str:
+    """Warn that this Python is newer than those tested; return why code is not read."""
+    this, newest = "{}.{}".format(*sys.version_info), "{}.{}".format(*NEWEST_TESTED)
+    warnings.warn(
+        f"hotk is tested up to Python {newest}, and this is Python {this}: its "
+        "bytecode is not read, so each direct call traces its function. Use `prepare`, "
+        "or an older Python.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return f"or reads what hotk cannot see: Python {this} is newer than {newest}"
 
 
 class CodeFacts:
@@ -68,13 +92,16 @@ class CodeFacts:
         imports: dict[str, None] = {}
         self.writes: str | None = None
         self.reads_by_name = self.hidden_names = self.reads_metadata = False
-        if not library:
+        if not library and not IS_TESTED:
+            self.writes = _unread()
+        elif not library:
             self._read(code, code, names, chains, escaping, imports)
         self.globals = tuple(names)
         self.chains = {name: tuple(found) for name, found in chains.items()}
         self.escaping = frozenset(escaping)
         self.imports = tuple(imports)
-        self.reads: dict[str, Reads] = {} if library else reads_of(code)
+        unread = library or not IS_TESTED
+        self.reads: dict[str, Reads] = {} if unread else reads_of(code)
 
     def read_off(self, name: str) -> Reads:
         """Return what is read off a global, `None` if it escapes."""
@@ -218,11 +245,3 @@ def numbered_arguments(code: types.CodeType) -> dict[str, str]:
         return {}
     named = [n for n in code.co_varnames if n.startswith("__beartype_object_")]
     return {name: f"object {i}" for i, name in enumerate(named)}
-
-
-def is_library_function(value: types.FunctionType) -> bool:
-    """Whether a function is one that a library has under its own name: never copied.
-
-    A copy of it would be another function to JAX, which keeps programs by identity.
-    """
-    return facts_of(value.__code__).library and is_permanent(value)

@@ -9,8 +9,8 @@ from typing import Final
 import jax
 
 from ._captured_type import CapturedType, register
-from ._code import CodeFacts, facts_of, is_library_function, numbered_arguments
-from ._library import is_library_module, is_library_name
+from ._code import CodeFacts, facts_of, numbered_arguments
+from ._library import is_library_function, is_library_module, is_library_name
 from ._mappings import visit_dict
 from ._parts import guard_read, visit_read
 from ._reads import Chain

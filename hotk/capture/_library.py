@@ -5,37 +5,14 @@ it comes from. The line between the two decides what a walk goes into.
 """
 
 import os
-import site
 import sys
-import sysconfig
 import types
 import weakref
 
 from hotk._core import peek
 
-
-def _library_roots() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    roots.update(site.getsitepackages())
-    roots.add(site.getusersitepackages())
-    roots.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return tuple(sorted(os.path.join(os.path.realpath(r), "") for r in roots if r))
-
-
-_ROOTS = _library_roots()
-_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-
-
-def is_library_file(path: str | None) -> bool:
-    """Whether a source file belongs to Python, to an installed package or to hotk."""
-    if not path:
-        return False
-    if path.startswith("<frozen "):
-        return True
-    if any(folder in path for folder in _FOLDERS):
-        return True
-    return path.startswith(_ROOTS) or os.path.realpath(path).startswith(_ROOTS)
+from ._code import facts_of
+from ._library_file import is_library_file as is_library_file
 
 
 _MODULES: dict[str, bool] = {}
@@ -105,3 +82,11 @@ def is_permanent(value: object) -> bool:
     for part in path.split("."):
         found = peek(found, part)
     return found is value
+
+
+def is_library_function(value: types.FunctionType) -> bool:
+    """Whether a function is one that a library has under its own name: never copied.
+
+    A copy of it would be another function to JAX, which keeps programs by identity.
+    """
+    return facts_of(value.__code__).library and is_permanent(value)

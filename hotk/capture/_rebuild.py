@@ -13,9 +13,10 @@ import equinox as eqx
 
 from hotk._core import JITTED, Tracer, peek
 
-from ._code import facts_of, is_library_function
+from ._code import facts_of
 from ._ended_tracer import ENDED_TRACER
 from ._layout import new_object, slots_of
+from ._library import is_library_function
 from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
 from ._undo import UndoLog

@@ -301,14 +301,14 @@ class Program:
         if self.compiled is not None:
             return False
         traced = self.traced or self.trace(call, captured, arrays)
+        name = self.options.definition.call()
         # Threads that race for a first call may trace twice, but compile once
         # (`threads_racing_for_the_first_call_compile_once`).
         with self.lock:
             if self.compiled is not None:
                 return False
-            name = self.options.definition.call()
-            log_traced(name, call.f, self.seconds, traced.jaxpr)
             start = time.perf_counter()
+            log_traced(name, call.f, self.seconds, traced.jaxpr)
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
