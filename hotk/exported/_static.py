@@ -11,6 +11,7 @@ from types import BuiltinFunctionType, CellType, ModuleType
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -160,7 +161,7 @@ def _held(thing: object) -> dict[str, object]:
         held |= getattr(thing, "__dict__", {})
         held = {n: value for n, value in held.items() if not n.startswith("__")}
     if hasattr(thing, "__wrapped__"):
-        held["__wrapped__"] = thing.__wrapped__
+        held["__wrapped__"] = peek(thing, "__wrapped__")
     return held
 
 
@@ -181,7 +182,7 @@ def _content(cell: CellType) -> object:
 
 def _text_of_array(array: Any) -> str:
     data = array
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(array)
     return f"{describe(array)} {_digest(np.asarray(data).tobytes())}"
 

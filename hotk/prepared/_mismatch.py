@@ -57,6 +57,11 @@ class PreparedOperator(Protocol):
     operator: Callable[..., PyTree]
     on_mismatch: str
 
+    @property
+    def closure(self) -> Closure:
+        """The function, as it was when prepared."""
+        ...
+
     def __call__(self, x: Point, *rest: PyTree) -> PyTree:
         """Evaluate the operator."""
         ...
@@ -226,7 +231,7 @@ def mismatch_error(
 def _retrace(prepared: PreparedOperator, x: Point, rest: tuple[PyTree, ...]) -> PyTree:
     options = prepared.program.options
     return prepared.operator(
-        Closure(prepared.leaves, prepared.skeleton),
+        prepared.closure,
         x,
         *rest,
         mode=options.mode,

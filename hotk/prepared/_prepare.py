@@ -1,6 +1,6 @@
 """`prepare`: from a function and a signature to a `Prepared`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from hotk.capture import (
     Signature,
     Skeleton,
     StaticArrays,
+    Walk,
     dict_orders,
     in_orders,
     sharding_of,
@@ -78,7 +79,11 @@ def prepare(
     typed = _typed_direction(options, x, rest)
     x, rest = in_orders(jax.tree.map(_as_jax, typed), dict_orders(typed))
     closure, call, program = _find_or_make(options, f, x, rest)
-    captured, arrays = list(closure.leaves), call.inputs.arrays
+    # with those of functions among the further arguments, which come first
+    opaque = closure.skeleton.opaque is not None
+    captured = list(closure.leaves if opaque else call.captured)
+    ahead = 0 if len(captured) == len(closure.leaves) else len(_arrays_ahead(call))
+    arrays = call.inputs.arrays
     traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))
     if not traced and program.compile(call, captured, arrays):
         STORE.compiled()
@@ -86,19 +91,20 @@ def prepare(
     if WATCH.by is not None:
         FirstResult.of(program)
     return Prepared(
-        closure.leaves,
+        tuple(captured),
         closure.skeleton,
         program,
         Signature.of((x, *rest), roots),
         StaticLeaves.of(call.inputs.statics),
         operator,
         on_mismatch,
+        ahead,
     )
 
 
 def prepare_again(prepared: Prepared, arguments: tuple[PyTree, ...]) -> Prepared:
     """Prepare the same operator of the same function for other arguments."""
-    f = Closure(prepared.leaves, prepared.skeleton)
+    f = prepared.closure
     x, *rest = arguments
     options, answer = prepared.program.options, prepared.on_mismatch
     return prepare(prepared.operator, options, f, x, tuple(rest), answer)
@@ -182,6 +188,18 @@ def _find_or_make(
                 static_arrays=before.static_arrays,
                 check_nodes=False,
             )
+            others = {*map(id, _arrays_ahead(call))}
+            if others and not others.isdisjoint(map(id, _originals([g], level))):
+                # Each has its own, so that `bind` replaces those of the function alone.
+                copies = [jnp.array(a, copy=True) for a in closure.leaves]
+                call = Call(
+                    options,
+                    before.function(copies),
+                    x,
+                    rest,
+                    static_arrays=before.static_arrays,
+                    check_nodes=False,
+                )
             types = types_of(call.captured, call.inputs.arrays)
             given = (*call.captured, *call.inputs.arrays)
             placed = tuple(map(sharding_of, given))
@@ -190,6 +208,18 @@ def _find_or_make(
         except (Fallback, Opaque):
             continue
     return _prepare_opaque(options, f, x, rest)
+
+
+def _arrays_ahead(call: Call) -> list[Leaf]:
+    """Return the arrays that functions among the arguments have captured."""
+    return _originals(call.inputs.visited, call.static_arrays)
+
+
+def _originals(things: Iterable[object], level: StaticArrays) -> list[Leaf]:
+    walk = Walk(static_arrays=level, copy_numpy=False)
+    for thing in things:
+        walk.visit(thing)
+    return walk.originals
 
 
 def _prepare_opaque(

@@ -49,7 +49,7 @@ class Prepared(eqx.Module):
     when prepared: what changes in it afterwards has no effect.
 
     Attributes:
-        leaves: The captured arrays.
+        leaves: The captured arrays, with those of functions among the arguments.
         skeleton: The static part of the function.
         program: The program.
         signature: The signature that it was prepared for.
@@ -57,6 +57,8 @@ class Prepared(eqx.Module):
         operator: The operator.
         on_mismatch: What a call with another signature does: `"raise"`, `"retrace"` or
             `"cast"`.
+        ahead: How many arrays of functions among the arguments come before those of the
+            function.
 
     Example:
         >>> f = lambda x: jnp.sum(x**3)
@@ -74,6 +76,7 @@ class Prepared(eqx.Module):
     statics: StaticLeaves = eqx.field(static=True)
     operator: Callable[..., PyTree] = eqx.field(static=True)
     on_mismatch: str = eqx.field(static=True)
+    ahead: int = eqx.field(static=True, default=0)
 
     # Equinox turns bound methods into pytrees on every read of an attribute, which
     # costs 0.5 us a read; the call reads six.
@@ -157,7 +160,7 @@ class Prepared(eqx.Module):
         count = program.tree.num_leaves
         leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
         x, rest = program.tree.unflatten(leaves)
-        f = skeleton.function(captured)
+        f = skeleton.function(captured[self._own])
         call = Call(
             program.options,
             f,
@@ -188,19 +191,32 @@ class Prepared(eqx.Module):
         rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
         if not same:
             rows = [Row(False, *compared(self.skeleton, closure.skeleton, f))]
-        mine = Signature.of((self.leaves,), ("captured",))
+        mine = Signature.of((self.closure.leaves,), ("captured",))
         rows += mine.compare(Signature.of((closure.leaves,), ("captured",)))
         if not all(row.same for row in rows):
             raise mismatch_error(self, rows, "Prepare again for the other function.")
+        leaves = list(self.leaves)
+        leaves[self._own] = closure.leaves
         return Prepared(
-            closure.leaves,
+            tuple(leaves),
             self.skeleton,
             self.program,
             self.signature,
             self.statics,
             self.operator,
             self.on_mismatch,
+            self.ahead,
         )
+
+    @property
+    def _own(self) -> slice:
+        """Where the arrays of the function are among the leaves."""
+        return slice(self.ahead, self.ahead + self.skeleton.count)
+
+    @property
+    def closure(self) -> Closure:
+        """The function, as it was when prepared."""
+        return Closure(self.leaves[self._own], self.skeleton)
 
     @property
     def arguments(self) -> tuple[PyTree, ...]:

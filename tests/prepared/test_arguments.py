@@ -1,6 +1,7 @@
 """What is given by name, left out, swapped, of the wrong kind; shapes for arrays."""
 
 import copy
+import functools
 import pickle
 
 import jax
@@ -191,3 +192,21 @@ def test_other_operators_index_an_array_of_numpy_by_a_traced_array():
     close(jacobian, jnp.diag(jnp.asarray(3 * TOLD) * ORDER**2), rtol=1e-6)
     hessian = hotk.sparse_hessian(f, ORDER, TABLE).todense()
     close(hessian, jnp.diag(jnp.asarray(curvature)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [jnp.asarray, np.array])
+def test_a_prepared_operator_takes_functions_that_capture_arrays(kind):
+    """The gradient of sum((a x)^2 + b x) is 2 a^2 x + b, also with a bound b."""
+    x, a = jnp.arange(3.0), kind([1.0, 2.0, 3.0])
+    make = lambda b: lambda x, act: jnp.sum(act(x) ** 2 + b * x)
+    expected = 2 * np.asarray(a) ** 2 * np.arange(3.0)
+    for act in (lambda w: a * w, functools.partial(jnp.multiply, a)):
+        prepared = hotk.gradient.prepare(make(a), x, act)
+        np.testing.assert_allclose(prepared(x, act), expected + np.asarray(a))
+        inside = jax.jit(lambda x, p=prepared, act=act: p(x, act))(x)
+        np.testing.assert_allclose(inside, expected + np.asarray(a))
+        bound = prepared.bind(make(kind([5.0, 6.0, 7.0])))
+        np.testing.assert_allclose(bound(x, act), expected + np.array([5.0, 6.0, 7.0]))
+    other = (lambda b: lambda w: b * w)(2 * a)
+    with pytest.raises(hotk.PreparationError, match=r"args\[0\]"):
+        prepared(x, other)
