@@ -173,7 +173,7 @@ class Loop(NamedTuple):
             differentiable = differentiable._replace(bounds=kept)
         _refuse_kfac(call, state)
         if before is not None:
-            state = _resumed(call, before, state)
+            state = constants(_resumed(call, before, state))
         return Loop(
             call,
             f,

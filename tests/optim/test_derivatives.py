@@ -143,6 +143,18 @@ def test_minima_of_gauss_newton_functions_have_the_derivatives_of_their_values()
     close(twice, np.array(1 - slope[0]), rtol=1e-8)
 
 
+def test_a_run_that_goes_on_has_the_derivatives_of_its_minimum():
+    """The minimum is at c, whatever the state of the run before was made of."""
+    f = lambda x, c: jnp.sum(jnp.cosh(x - c))
+
+    def run(c):
+        first = minimize(f, jnp.zeros(2), args=(c,), max_steps=2)
+        return minimize(f, first.x, args=(c,), state=first.state, tol=1e-9).x
+
+    close(jax.jit(jax.jacrev(run))(3.0), np.ones(2), rtol=1e-8)
+    close(jax.jit(jax.jacfwd(run))(3.0), np.ones(2), rtol=1e-8)
+
+
 def test_the_start_and_what_steps_are_made_of_have_no_part():
     f = lambda x0, rate: minimize(
         lambda x: jnp.sum(jnp.cosh(x - 1)), x0, newton(rate), tol=1e-9, max_steps=99
