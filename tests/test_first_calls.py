@@ -101,6 +101,14 @@ def test_small_loops_of_optimizers_alone_are_compiled_quickly(quick, n, programs
     np.testing.assert_allclose(found.x, np.zeros(n), atol=1e-6)
 
 
+def test_the_few_evaluations_after_a_fit_are_compiled_quickly(quick):
+    hotk.clear_cache()
+    x = jnp.linspace(0.0, 1.0, 5)
+    found = hotk.statistics.fit(lambda p, x: p * x, x, 3 * x, 1.0)
+    assert quick == [True, True]
+    np.testing.assert_allclose(found.x, 3.0, rtol=1e-6)
+
+
 def test_what_is_compiled_with_options_is_what_a_call_runs():
     run = jax.jit(lambda x: jnp.sin(x) + 3)
     x = jnp.linspace(0.0, 1.0, 7)

@@ -1,9 +1,11 @@
 """`Program`: an operator for one structure and signature, traced and compiled once."""
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -38,6 +40,7 @@ from ._slot import IndirectJit, Mismatch
 
 # Numbers that go in: for steps on so few the compiler takes longer than the steps do.
 SMALL = 1 << 17
+_FEW_RUNS: ContextVar[bool] = ContextVar("few_runs", default=False)
 
 Types: TypeAlias = tuple[Hashable, ...]
 """How many arrays are captured, then shape, dtype and weak type of all that goes in."""
@@ -62,6 +65,16 @@ def flat_count(tree: PyTreeDef, types: Types) -> int:
     arrays = len(types) - 1 - captured
     single = tree.num_leaves == count and tree.num_nodes == count + 2
     return count if single and arrays == count else -1
+
+
+@contextlib.contextmanager
+def few_runs() -> Iterator[None]:
+    """Compile programs that are found within quickly, as they run a few times each."""
+    token = _FEW_RUNS.set(True)
+    try:
+        yield
+    finally:
+        _FEW_RUNS.reset(token)
 
 
 class Runner(Protocol):
@@ -312,7 +325,8 @@ class Program:
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
-            quickly = self.options.definition.iterates and size_of(self.types) <= SMALL
+            seldom = self.options.definition.iterates or _FEW_RUNS.get()
+            quickly = seldom and size_of(self.types) <= SMALL
             is_little = quickly and work(traced.jaxpr.jaxpr) <= SMALL
             self.compiled = compiled(lowered, quickly=quickly, is_little=is_little)
             self.seconds["compile"] = time.perf_counter() - start

@@ -22,6 +22,7 @@ from hotk._core import (
 from hotk.first import value_and_jacobian
 from hotk.linop import space
 from hotk.optim import Minimum
+from hotk.prepared import few_runs
 
 from ._covariance import DenseCovariance
 from ._definite import inverse_root_of_rows
@@ -86,9 +87,10 @@ def _local(
     """
     numpy: Any = jnp if in_trace() else np
     where = None if selected is None else Selection(selected)
-    (r, (difference, *of_y)), jacobian = value_and_jacobian(
-        regression.residuals, x, has_aux=True, where=where
-    )
+    with few_runs():
+        (r, (difference, *of_y)), jacobian = value_and_jacobian(
+            regression.residuals, x, has_aux=True, where=where
+        )
     dtype, m = r.dtype, r.size
     wide = lambda a: a.astype(dtype) if numpy is jnp else np.asarray(a, np.float64)
     parts = [wide(a).reshape(m, -1) for a in jax.tree.leaves(jacobian)]
