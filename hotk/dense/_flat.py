@@ -126,10 +126,11 @@ def flattened(v: Vector) -> Float[Array, " n"]:
     return jnp.concatenate([gathered(a).ravel().astype(dtype) for a in arrays])
 
 
-def unflattened(flat: Num[Array, " n"], like: Vector) -> Vector:
+def unflattened(flat: Num[Array | np.ndarray, " n"], like: Vector) -> Vector:
     """Return one array as a vector; of the leaves of `like` only the types matter.
 
-    Along explicit axes it is divided as these are.
+    Along explicit axes it is divided as these are. An array of NumPy becomes arrays of
+    NumPy.
 
     Raises:
         StructureError: If the numbers are complex, whose imaginary parts a cast drops.
