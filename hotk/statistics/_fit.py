@@ -90,9 +90,11 @@ def fit(
         where: Which leaves of `p0` to fit; see `hotk.Where`. The others stay.
 
     Returns:
-        A `hotk.statistics.Fit`, which shows as a table. Inside of a transformation such
-        as `eqx.filter_vmap`, no data are refused, and a covariance that does not exist
-        is NaN. A `hotk.NotStationaryWarning` is issued if it did not converge.
+        A `hotk.statistics.Fit`, which shows as a table. `x`, and what follows from it,
+        is differentiable by `y`, `sigma`, `x` and what the model captures, as for
+        `hotk.optim.minimize`. Inside of a transformation such as `eqx.filter_vmap`, no
+        data are refused, and a covariance that does not exist is NaN. A
+        `hotk.NotStationaryWarning` is issued if it did not converge.
 
     Raises:
         NotPositiveDefiniteError: If the data do not determine all parameters. The

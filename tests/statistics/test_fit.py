@@ -311,6 +311,27 @@ def test_in_single_precision():
     close(flat(found.standard_errors), errors, rtol=1e-4)
 
 
+def test_derivatives_by_the_data_and_what_the_model_captures():
+    """Against differences of fits of SciPy, along one direction of each."""
+    t = np.cos(7 * X)
+
+    def by_hotk(s):
+        bent = lambda p, x: p["a"] * jnp.exp(-p["b"] * x) + s[2] * jnp.asarray(t)
+        y, sigma = jnp.asarray(Y) + s[0] * t, jnp.asarray(SIGMA) * (1 + s[1] * X)
+        found = fit(bent, X, y, P0, sigma=sigma)
+        return jnp.stack([found.x["b"], found.standard_errors["b"]])
+
+    def by_differences(s):
+        sigma = SIGMA * (1 + s[1] * X)
+        popt, pcov = by_scipy(Y + s[0] * t - s[2] * t, sigma=sigma)
+        return np.array([popt[1], np.sqrt(pcov[1, 1])])
+
+    central = lambda e, h: (by_differences(h * e) - by_differences(-h * e)) / (2 * h)
+    expected = [(4 * central(e, 0.01) - central(e, 0.02)) / 3 for e in np.eye(3)]
+    found = jax.jacobian(by_hotk)(jnp.zeros(3))
+    close(np.asarray(found), np.stack(expected, axis=1), rtol=1e-5, atol=1e-8)
+
+
 # ----- Bounds
 
 

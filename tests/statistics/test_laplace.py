@@ -392,6 +392,12 @@ def test_what_is_refused(as_user):
         found.interval(0.95)
     with pytest.raises(ValueError, match="degrees"):
         found.interval(degrees=0)
+    hotk.set_memory_budget(100)
+    try:
+        with pytest.raises(hotk.TooLargeError, match='form="sparse"'):
+            hotk.laplace_approximation(normal, MEAN)
+    finally:
+        hotk.set_memory_budget(None)
     infinite = lambda p: jnp.sum(jnp.sqrt(p["w"] - MEAN["w"]))
     with pytest.raises(hotk.NotPositiveDefiniteError, match="not finite"):
         hotk.laplace_approximation(infinite, MEAN)
