@@ -155,6 +155,55 @@ def test_a_run_that_goes_on_has_the_derivatives_of_its_minimum():
     close(jax.jit(jax.jacfwd(run))(3.0), np.ones(2), rtol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["squares", "model", "Fisher"])
+def test_a_gauss_newton_function_is_differentiated_with_its_own_hessian(kind):
+    """One unknown with residuals that do not vanish: the formula, by hand.
+
+    The Gauss-Newton matrix leaves out r r'', the Fisher matrix of Student's t more.
+    """
+    model = lambda p: jnp.stack([jnp.exp(p), p])
+    loss = {
+        "squares": None,
+        "model": lambda z: jnp.sum(z**2) / 2,
+        "Fisher": hotk.curvature.StudentTLoss(np.zeros((2, 1)), 5.0, reduction="sum"),
+    }[kind]
+    shift = np.array([0.5, 2.0])
+
+    def objective(y):
+        residuals = lambda p: model(p) - jnp.stack([y, jnp.asarray(shift[1])])
+        if loss is None:
+            return hotk.curvature.LeastSquares(residuals)
+        if kind == "Fisher":
+            return hotk.curvature.Fisher(lambda p: residuals(p)[:, None], loss)
+        return hotk.curvature.GaussNewton(residuals, loss)
+
+    def solve(y):
+        found = minimize(objective(y), jnp.array(0.3), tol=1e-11, max_steps=200)
+        return found.x, found.value
+
+    def by_hand(y, p):
+        """Of each residual the first and second derivatives of its loss."""
+        r = np.array([np.exp(p) - y, p - shift[1]])
+        if kind == "Fisher":  # 3 log(1 + r^2 / 5)
+            first, second = 6 * r / (5 + r**2), 6 * (5 - r**2) / (5 + r**2) ** 2
+        else:
+            first, second = r, np.ones(2)
+        e = np.exp(p)
+        bend = second[0] * e**2 + first[0] * e + second[1]
+        slope = second[0] * e / bend
+        return slope, second[0] - second[0] * e * slope
+
+    x = float(solve(0.5)[0])
+    slope, twice = by_hand(0.5, x)
+    for take in (jax.jacrev, jax.jacfwd):
+        close(take(solve)(0.5)[0], slope, rtol=1e-9)
+    close(jax.jacfwd(jax.jacrev(lambda y: solve(y)[1]))(0.5), twice, rtol=1e-8)
+    inner = hotk.rule.minimum(
+        lambda p, y: objective(y)(p), lambda p, y: jax.lax.stop_gradient(solve(y)[0])
+    )
+    close(jax.grad(lambda y: inner(jnp.array(0.3), y))(0.5), slope, rtol=1e-9)
+
+
 def test_the_start_and_what_steps_are_made_of_have_no_part():
     f = lambda x0, rate: minimize(
         lambda x: jnp.sum(jnp.cosh(x - 1)), x0, newton(rate), tol=1e-9, max_steps=99
