@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from hotk._core import EnumerationItem, describe, describe_tree, peek
+from hotk._core import EnumerationItem, Tracer, describe, describe_tree, peek
 
 
-def show_state(state: Any) -> str:
+def show_state(self: Any) -> str:
     """Return the fields of a state: numbers by value, all other arrays by shape.
 
     The `__repr__` of a `NamedTuple` prints every array in full: the factors of K-FAC
@@ -16,17 +17,17 @@ def show_state(state: Any) -> str:
     """
     fields = ", ".join(
         f"{name}={_show(value)}"
-        for name, value in zip(state._fields, state, strict=True)
+        for name, value in zip(self._fields, self, strict=True)
         if value is not None
     )
-    return f"{type(state).__name__}({fields})"
+    return f"{type(self).__name__}({fields})"
 
 
 def _show(value: object) -> str:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return describe(value)
     if isinstance(value, jax.Array):
-        number = value.ndim == 0 and not jax.dtypes.issubdtype(
+        number = value.ndim == 0 and not jnp.issubdtype(
             value.dtype, jax.dtypes.prng_key
         )
         return f"{value.item():.4g}" if number else describe(value)
