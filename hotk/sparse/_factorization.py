@@ -105,7 +105,8 @@ class Factorization:
     def selected_inverse(self) -> Float[np.ndarray, " nnz"]:
         """Return the entries of the inverse where a symmetric matrix has entries.
 
-        No others are computed; see `SparseMatrix.selected_inverse`.
+        By Takahashi's equations [1]: no others are computed but those where the factor
+        has entries.
 
         Returns:
             An array of NumPy, in the order of the entries of the matrix.
@@ -113,6 +114,17 @@ class Factorization:
         Raises:
             ValueError: If the matrix is not known to be symmetric, or needs pivots off
                 its diagonal.
+
+        Example:
+            >>> f = lambda x: x[0] ** 2 + 2 * x[1] ** 2
+            >>> A = hotk.sparse_hessian(f, jnp.ones(2))
+            >>> A.cholesky().selected_inverse().tolist()
+            [0.5, 0.25]
+
+        References:
+            [1] Rue and Martino (2007). Approximate Bayesian inference for hierarchical
+                Gaussian Markov random field models. Journal of Statistical Planning and
+                Inference 137(10), 3177-3192. Section 2.2.
         """
         self._check_symmetric("F.selected_inverse()")
         if not self._factors.on_diagonal:

@@ -303,55 +303,26 @@ class SparseMatrix(AbstractForms):
         return found
 
     def logdet(self) -> Scalar:
-        r"""Compute the log-determinant of a positive definite matrix.
+        r"""Compute the log-determinant of a positive definite matrix, NaN of another.
 
-        It runs on the host, by SciPy's SuperLU, also inside of `jit`. Its derivative is
-        $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$, by
-        `selected_inverse`; there is no second derivative.
-
-        Returns:
-            A real scalar, NaN if the matrix is not positive definite.
+        By SciPy's SuperLU on the host, also inside of `jit`. There is a first
+        derivative, $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$.
 
         Raises:
             ValueError: If the matrix is not known to be symmetric.
-
-        Example:
-            >>> at = [0, 1, 0, 1], [0, 1, 1, 0]
-            >>> def logdet(a):
-            ...     values = jnp.array([a, 2.0, 1.0, 1.0])
-            ...     A = hotk.SparseMatrix.from_coo(values, *at, symmetric=True)
-            ...     return A.logdet()
-            >>> jax.grad(logdet)(2.5).round(3).item()  # of log(2 a - 1)
-            0.5
         """
         return log_determinant(self.pattern, self.values)
 
     def selected_inverse(self) -> "SparseMatrix":
-        r"""Compute the entries of the inverse where the matrix has entries.
+        """Compute the entries of the inverse where the matrix has entries.
 
-        By Takahashi's equations from one factorization, on the host [1]: no other
-        entries are computed but those where the factor has some. For a precision matrix
-        these are the variances, and the covariances of neighbors.
-
-        Returns:
-            A matrix on the same pattern; `A.selected_inverse().diagonal()` is the
-            diagonal of the inverse.
+        See `hotk.sparse.Factorization.selected_inverse`. For a precision matrix these
+        are the variances, and the covariances of neighbors.
 
         Raises:
             NotPositiveDefiniteError: If the matrix is not positive definite.
             ValueError: If it is not symmetric.
             TypeError: If the values are traced.
-
-        Example:
-            >>> f = lambda x: x[0] ** 2 + 2 * x[1] ** 2
-            >>> A = hotk.sparse_hessian(f, jnp.ones(2))
-            >>> A.selected_inverse().diagonal().tolist()
-            [0.5, 0.25]
-
-        References:
-            [1] Rue and Martino (2007). Approximate Bayesian inference for hierarchical
-                Gaussian Markov random field models. Journal of Statistical Planning and
-                Inference 137(10), 3177-3192. Section 2.2.
         """
         entries = self.cholesky().selected_inverse()
         return SparseMatrix(jnp.asarray(entries, self.dtype), self.pattern)
