@@ -14,6 +14,7 @@ def truncated(
     hessian: AbstractOperator,
     M: AbstractOperator | None,
     gradient: Gradient,
+    size: Scalar,
     limits: Mapping[str, Scalar],
     largest: Scalar,
     radius: Scalar,
@@ -22,9 +23,9 @@ def truncated(
 
     In a region as large as the first step the others would add nothing to it. So its
     product is the one that the radius would have cost, and the Hessian stands in the
-    program once.
+    program once. `size` is the norm of the gradient.
     """
-    first, size = radius <= 0, space.norm(gradient)
+    first = radius <= 0
     # finite in units of the gradient: a step to this boundary is scaled below
     huge = jnp.finfo(size.dtype).max ** 0.9
     widest = jnp.minimum(largest, huge * jnp.minimum(size, 1))

@@ -220,11 +220,14 @@ def _trust_region(
         )
     else:
         solver = LinearSolver.cg
-        tol = relative_residual(numbers, space.norm(gradient))
+        size = space.norm(gradient)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-        limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
+        limits = {
+            "tol": relative_residual(numbers, size),
+            "max_steps": jnp.asarray(steps),
+        }
         propose = functools.partial(
-            truncated, near.hessian, M, gradient, limits, widest
+            truncated, near.hessian, M, gradient, size, limits, widest
         )
     if solver is not LinearSolver.cg:
         along = lambda: jnp.minimum(first_length(near.hessian, gradient), widest)
