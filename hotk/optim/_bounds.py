@@ -116,15 +116,6 @@ class Bounds(NamedTuple):
         return pushed, active
 
 
-def held_at(x: Any, gradient: Any, lower: Any, upper: Any) -> Any:
-    """Return which entries are at a bound that the gradient pushes out of.
-
-    Or are fixed by equal bounds. Of arrays of NumPy as well.
-    """
-    out = ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
-    return out | (lower == upper)
-
-
 # What `minimize` was given, for the transformation that takes it.
 _GIVEN: ContextVar[Bounds | None] = ContextVar("given", default=None)
 

@@ -14,10 +14,9 @@ from hotk._core import Gradient, Point, Scalar, cond, while_loop
 from hotk.linop import space
 from hotk.mode import Nested
 
-from ._bounds import Bounds, bounds_of_loop, held_at
-from ._differences import Around, differences, sides
+from ._bounds import Bounds, bounds_of_loop
 from ._flat import Known, on_flat, stepping
-from ._full_step import Distance, Model, distance, is_affordable, verdict
+from ._full_step import Distance, distance, is_affordable
 from ._minimum import Stop
 from ._whole import Transform
 
@@ -33,7 +32,6 @@ class Limits(NamedTuple):
         steps: How many there were.
         still: How many of the last ones changed nothing.
         curvature: The smallest one so far.
-        idle: How many of the last steps hardly changed the value.
     """
 
     tol: Scalar
@@ -43,7 +41,6 @@ class Limits(NamedTuple):
     steps: Int[Array, ""]
     still: Int[Array, ""]
     curvature: Scalar
-    idle: Int[Array, ""]
 
 
 class Iterate(NamedTuple):
@@ -65,10 +62,6 @@ class Iterate(NamedTuple):
         taken: Steps of this chunk.
         multipliers: The gradient at active bounds, of a result.
         active: Which these are, of a result.
-        idle: How many of the last steps hardly changed the value.
-        tol: The largest norm of a gradient that is small.
-        slope: The gradient as one vector, of a result.
-        sums: Differences of gradients around a point.
     """
 
     x: Point
@@ -86,16 +79,12 @@ class Iterate(NamedTuple):
     taken: Int[Array, ""]
     multipliers: Gradient | None = None
     active: PyTree[Int[Array, "..."]] | None = None
-    idle: Int[Array, ""] | None = None
-    tol: Scalar | None = None
-    slope: Float[Array, " n"] | None = None
-    sums: Float[Array, "n n"] | None = None
 
 
 def chunk(
     f: Callable[..., Any],
     x: Point,
-    c: tuple[optax.OptState, Limits, tuple[Any, ...], Around | None],
+    c: tuple[optax.OptState, Limits, tuple[Any, ...]],
     mode: Nested,
     *,
     transform: Transform,
@@ -103,26 +92,9 @@ def chunk(
     flat: bool,
     by_steps: bool,
     by_gradient: bool,
-    whole: bool,
 ) -> Iterate:
-    """Make at most `length` steps, or less until one of the reasons to stop.
-
-    Args:
-        f: The objective.
-        x: The point.
-        c: The state, the limits, what the transformation captured, and what is asked
-            around a point, if a run that stops by no tolerance that was given is to
-            stop at a minimum by Newton's step.
-        mode: How second derivatives are taken.
-        transform: The transformation, without what it captured.
-        length: The most steps.
-        flat: Whether points are one vector.
-        by_steps: Whether there are tolerances for steps.
-        by_gradient: Whether the tolerance for the gradient was given.
-        whole: Whether that is told within, as where the run is traced. If not it is by
-            `confirmation`.
-    """
-    state, limits, captured, around = c
+    """Make at most `length` steps, or less until one of the reasons to stop."""
+    state, limits, captured = c
     update = transform.update(captured)
     dtype = space.scalar_dtype(x)
     value_fn = lambda x: f(x)[0]
@@ -145,19 +117,10 @@ def chunk(
         y = as_vector(optax.apply_updates(params, updates))
         return y if box is None else box.landed(y, s.x), after
 
-    def at_rest(s: Iterate) -> tuple[Point, optax.OptState]:
-        if around is None or whole:
-            return s.x, s.state
-        flat = space.flattened(as_vector(x))
-        aside = space.unflattened(around.point(flat, s.taken), s.x)
-        return space.choose(around.asked & (s.taken >= 0), aside, s.x), s.state
-
     def step(s: Iterate) -> Iterate:
         # The start is evaluated by the same loop: the function stands in it once.
         begins = s.taken < 0
-        place = jnp.where(begins, room, s.taken)
-        asked = jnp.zeros((), bool) if around is None or whole else around.asked
-        moved, after = cond(begins | asked, at_rest, stepped, s)
+        moved, after = cond(begins, lambda s: (s.x, s.state), stepped, s)
         y, gradient, _ = mode.inner.gradient(of_vector, moved)
         y = jnp.asarray(y)
         # what is zero at a minimum
@@ -178,7 +141,7 @@ def chunk(
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
             ends = jnp.zeros((), bool)
-        small = size <= (limits.tol if s.tol is None else s.tol)
+        small = size <= limits.tol
         if measured is not None and not by_gradient:
             # What the transformation measured has no unit. The gradient has.
             small = jnp.where(jnp.isposinf(measured.step), small, size == 0)
@@ -189,28 +152,14 @@ def chunk(
             reason = Stop.where(is_there, Stop.small_step, reason)
             reason = Stop.where(is_flat, Stop.orthogonal, reason)
             ends = ends | is_there | is_flat
-        by_tol = Stop.converged if by_gradient else Stop.small_gradient
-        idle = None
-        if s.idle is not None:
-            assert around is not None
-            # A sum has many roundings. Not more often than a step is worth a gradient.
-            little = jnp.finfo(dtype).eps ** 0.75 * jnp.abs(y)
-            idle = jnp.where(jnp.abs(y - s.y) <= little, s.idle + 1, 0)
-            idle = jnp.where(begins, s.idle, idle)
-            small = small | ((idle >= max(10, 2 * len(around.start))) & ~stuck)
-        reason = Stop.where(small, by_tol, reason)
-        reason = Stop.where(size == 0, Stop.stationary, reason)
-        ends = ends | small | (size == 0)
+        reason = Stop.where(small, Stop.converged, reason)
+        ends = ends | small
         reason = Stop.where(finite, reason, Stop.not_finite)
-        sums = s.sums
-        if sums is not None:
-            assert around is not None
-            row = space.flattened(gradient).astype(sums.dtype)
-            sums = around.added(sums, row, place)
         kept = finite | begins
         choose = lambda new, old: space.choose(kept, new, old)
         y = y.astype(dtype)
         bent = _smallest_curvature(after, dtype)
+        place = jnp.where(begins, length, s.taken)
         return Iterate(
             x=choose(moved, s.x),
             y=choose(y, s.y),
@@ -218,24 +167,16 @@ def chunk(
             size=choose(size, s.size),
             state=after,
             steps=s.steps + jnp.where(begins, 0, 1),
-            done=(~finite | ends | stuck) & ~asked,
+            done=~finite | ends | stuck,
             reason=reason,
             still=still,
             curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
             start=jnp.where(begins, y, s.start),
             values=s.values.at[place].set(y, mode="drop"),
             taken=s.taken + 1,
-            idle=idle,
-            tol=s.tol,
-            sums=sums,
         )
 
-    room, sums = length, None
-    if around is not None and not whole:
-        n = len(around.start)
-        room = jnp.where(around.asked, 2 * n, length)
-        sums = jnp.zeros((n, n), around.start.dtype)
-    go_on = lambda s: ~s.done & (s.taken < room) & (s.steps < limits.most)
+    go_on = lambda s: ~s.done & (s.taken < length) & (s.steps < limits.most)
     begin = Iterate(
         x=as_vector(x),
         y=nothing,
@@ -250,86 +191,14 @@ def chunk(
         start=nothing,
         values=jnp.full(length, jnp.nan, dtype),
         taken=-jnp.ones((), int),
-        idle=None if around is None else limits.idle,
-        tol=None if around is None else limits.tol,
-        sums=sums,
     )
-    more = lambda s: (s.taken < 0) | go_on(s)
-    until_asked = lambda s: while_loop(more, step, s)
-
-    def gradient_at(v: Array) -> Array:
-        like = as_vector(x)
-        found = mode.inner.gradient(of_vector, space.unflattened(v, like))[1]
-        return space.flattened(found)
-
-    def until_told(s: Iterate) -> Iterate:
-        s = until_asked(s)
-        asks = (s.reason == Stop.small_gradient) | (s.reason == Stop.stuck)
-        tell = lambda: _is_minimum(s, gradient_at, around, box, limits.tol)
-        return _told(s, asks, cond(asks, tell, lambda: jnp.zeros((), bool)))
-
-    if around is None or not whole:
-        end = until_asked(begin)
-    else:
-        end = while_loop(more, until_told, begin)
-    if around is not None:
-        end = end._replace(slope=space.flattened(end.gradient))
+    end = while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
     # The gradient is not handed out: it would be one more tree of results a chunk.
     at, slope = as_tree(end.x), as_tree(end.gradient)
     if bounds is not None:
         multipliers, active = bounds.multipliers(at, slope)
         end = end._replace(multipliers=multipliers, active=active)
     return end._replace(x=at, gradient=None)
-
-
-def _is_minimum(
-    s: Iterate,
-    gradient: Callable[[Array], Array],
-    around: Around | None,
-    bounds: Bounds | None,
-    tol: Scalar,
-) -> Bool[Array, ""]:
-    """Return whether a point is a minimum, as `confirmation` does."""
-    assert around is not None
-    assert s.tol is not None
-    x, slope = map(space.flattened, (s.x, s.gradient))
-    first = around.start
-    lower, upper = bounds or (None, None)
-    held = jnp.zeros(len(x), bool)
-    if bounds is not None:
-        lower, upper = map(space.flattened, bounds)
-        held = held_at(x, slope, lower, upper)
-    low, high = sides(jnp, x, first, lower, upper)
-    eps = jnp.finfo(x.dtype).eps
-    beyond = (s.reason == Stop.stuck) | (s.size > s.tol)
-    model = Model(
-        differences(gradient, x, low, high),
-        high - low,
-        eps ** (2 / 3),
-        slope,
-        x,
-        first,
-        s.y,
-        s.start - s.y,
-        jnp.where(beyond, eps ** (2 / 3), eps).astype(s.y.dtype),
-        held,
-    )
-    return jnp.asarray(verdict(jnp, model, tol).is_minimum)
-
-
-def _told(s: Iterate, asks: Bool[Array, ""], is_minimum: Bool[Array, ""]) -> Iterate:
-    """Return what follows, as `confirmation` does."""
-    assert s.tol is not None
-    assert s.idle is not None
-    stuck = s.reason == Stop.stuck
-    reason = Stop.where(stuck, Stop.stuck, Stop.most_steps)
-    reason = Stop.where(is_minimum, Stop.confirmed, reason)
-    return s._replace(
-        reason=Stop.where(asks, reason, s.reason),
-        done=s.done & ~(asks & ~is_minimum & ~stuck),
-        tol=jnp.where(asks, jnp.minimum(s.tol, s.size / 10), s.tol),
-        idle=jnp.where(asks, 0, s.idle),
-    )
 
 
 def _differ(u: Gradient, v: Gradient) -> Bool[Array, " n"]:

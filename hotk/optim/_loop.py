@@ -37,9 +37,7 @@ from ._bounds import (
     giving,
 )
 from ._chunk import Iterate, Limits, chunk
-from ._differences import Around
 from ._flat import is_better_flat
-from ._full_step import is_affordable
 from ._implicit import Differentiable
 from ._kfac_step import KFACState
 from ._linear_solver import asks_for_sparse
@@ -55,7 +53,6 @@ class Loop(NamedTuple):
     """The arguments of `minimize`, checked, and the program that they ask for.
 
     Attributes:
-        call: The call, for messages.
         f: The objective.
         moving: The start: what changes of it.
         rest: What does not.
@@ -71,11 +68,8 @@ class Loop(NamedTuple):
         differentiable: Inside of a trace, what derivatives need; the other fields are
             without tangents then.
         traced: Whether there is a trace around it.
-        around: The start of a run that stops by no tolerance that was given, where the
-            parameters are few enough to tell whether it has come to a minimum.
     """
 
-    call: str
     f: Callable[..., Any]
     moving: Point
     rest: PyTree
@@ -90,7 +84,6 @@ class Loop(NamedTuple):
     others: PyTree
     differentiable: Differentiable | None
     traced: bool
-    around: Around | None
 
     @staticmethod
     def of(
@@ -146,7 +139,6 @@ class Loop(NamedTuple):
                 isinstance(t, (int, float)) and t == 0 for t in (xtol, rtol)
             ),
             "by_gradient": tol is not None,
-            "whole": traced,
         }
         default = float(jnp.finfo(dtype).eps) ** 0.5
         limits = Limits(
@@ -158,7 +150,6 @@ class Loop(NamedTuple):
             steps=from_host(0, int),
             still=from_host(0, int),
             curvature=from_host(np.inf, dtype),
-            idle=from_host(0, int),
         )
         given = None if bounds is None else bounds_like(call, bounds, moving)
         with giving(given):
@@ -175,7 +166,6 @@ class Loop(NamedTuple):
         if before is not None:
             state = constants(_resumed(call, before, state))
         return Loop(
-            call,
             f,
             moving,
             rest,
@@ -190,7 +180,6 @@ class Loop(NamedTuple):
             others,
             differentiable,
             traced,
-            _around(moving) if tol is None and is_affordable(moving) else None,
         )
 
     def arguments(
@@ -198,8 +187,7 @@ class Loop(NamedTuple):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what `run` is called with at a point."""
         point = eqx.combine(moving, self.rest)
-        c = state, limits, self.captured, self.around
-        given = self.f, point, c, *self.args
+        given = self.f, point, (state, limits, self.captured), *self.args
         return given, {"order": self.order, "where": self.where}
 
     def found(self, end: Iterate, history: Array) -> Minimum:
@@ -216,15 +204,6 @@ class Loop(NamedTuple):
             end.multipliers,
             end.active,
         )
-
-
-def _around(x: Point) -> Around:
-    """Return the start as what a loop is asked for that makes steps."""
-    if not in_trace():
-        start = from_host(np.concatenate([np.ravel(a) for a in jax.tree.leaves(x)]))
-        return Around(from_host(False), start, start, start)
-    start = space.flattened(x)
-    return Around(jnp.zeros((), bool), start, start, start)
 
 
 def _resumed(call: str, before: optax.OptState, first: optax.OptState) -> Any:

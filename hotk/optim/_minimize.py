@@ -30,7 +30,6 @@ from hotk.prepared import Info
 
 from ._bounds import Limits as Sides
 from ._chunk import Iterate
-from ._confirmation import confirmation
 from ._loop import Loop
 from ._minimum import Minimum, Stop
 from ._residuals import explained_for_residuals
@@ -103,16 +102,11 @@ def minimize(
             it captured, such as a list in a schedule, is read in each call. Without one
             it is `hotk.optim.trust_region()`, Newton's method in a trust region by
             products with the Hessian.
-        tol: Stop where the Euclidean norm of the gradient is at most this, in the units
-            of f and of the parameters. If left out, up to 300 parameters, stop at a
-            minimum by the whole step of Newton's method: no curvature is
-            negative, and the step is below the square root of the dtype's precision
-            (1.5e-8 in float64) relative to the point, or decreases f by no more than
-            its rounding. That is looked at where the gradient is below the same number,
-            and where steps change nothing more; it takes two gradients for each
-            parameter. With more parameters, or in half precision, that number is `tol`.
-            `levenberg_marquardt` of few parameters stops by what its state says of the
-            step without damping, which has no unit either.
+        tol: Stop where the Euclidean norm of the gradient is at most this; the square
+            root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
+            keep the gradient of a sum over many examples above that: give a larger one,
+            or take the mean. If left out, `levenberg_marquardt` of few parameters stops
+            by what its state says of the step without damping, which has no unit.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
             this number, as `scipy.optimize.least_squares` does. Up to 300 parameters
@@ -220,16 +214,12 @@ def minimize(
             limits = limits._replace(
                 steps=end.steps, still=end.still, curvature=end.curvature
             )
-            if end.idle is not None:
-                limits = limits._replace(idle=end.idle)
             count = int(end.taken)
             values += [] if values else [float(end.start)]
-            if loop.around is not None:
-                end, limits = confirmation(loop, end, limits, values[0])
             values += np.asarray(end.values)[:count].tolist()
             advance(count, f"f = {float(end.y):.6g}")
             ended = bool(end.done) or int(end.steps) >= max_steps
-            if ended or (callback is not None and int(end.steps) >= int(limits.most)):
+            if ended or callback is not None:
                 history = jax.device_put(np.array(values, loop.dtype))
                 found = loop.found(end, history)
                 asks = callback is not None and _asks_to_stop(callback, found)

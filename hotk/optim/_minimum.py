@@ -26,9 +26,6 @@ class Stop(Enumeration):
     """Why a minimization stopped."""
 
     converged = "the gradient is below the tolerance"
-    confirmed = "the whole step of Newton's method is negligible"
-    small_gradient = "the gradient is below the default tolerance, which has a unit"
-    stationary = "the gradient is zero"
     most_steps = "the largest number of steps was reached"
     not_finite = "a number that is not finite was met: `x` is the point before it"
     orthogonal = "no step along the residuals' Jacobian makes them smaller"
@@ -40,10 +37,7 @@ class Stop(Enumeration):
 
 def has_converged(reason: Stop) -> Bool[Array, ""]:
     """Whether a reason to stop is a minimum, as far as was asked."""
-    reasons = (
-        *(Stop.converged, Stop.confirmed, Stop.small_gradient, Stop.stationary),
-        *(Stop.orthogonal, Stop.small_step, Stop.small_change),
-    )
+    reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
     same = [reason == r for r in reasons]
     if in_trace() or not all(map(is_known, same)):
         return functools.reduce(jnp.logical_or, same)
@@ -86,7 +80,7 @@ class Minimum(AbstractReport, Generic[X]):
 
     @property
     def converged(self) -> Bool[Array, ""]:
-        """Whether it is a minimum by Newton's step, or as was asked by a tolerance."""
+        """Whether the gradient is below the tolerance, or the step as it was asked."""
         return has_converged(self.reason)
 
     def _rows(self) -> list[tuple[str, ...]]:
