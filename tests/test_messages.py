@@ -208,23 +208,6 @@ REMEDIES = {
         hotk.NotPositiveDefiniteError,
         "Is it a log-likelihood",
     ),
-    "precisions as a tree": (
-        lambda: hotk.laplace_approximation(
-            lambda m: jnp.sum(m["w"] ** 2),
-            {"w": X},
-            form="lanczos",
-            prior_precision={"w": 1.0},
-        ),
-        TypeError,
-        r"GGN \+ hotk\.Diagonal\(tree\)",
-    ),
-    "precisions as an array": (
-        lambda: hotk.laplace_approximation(
-            lambda m: jnp.sum(m**2), X, form="lanczos", prior_precision=np.ones(2)
-        ),
-        TypeError,
-        r"GGN \+ hotk\.Diagonal\(tree\)",
-    ),
     "another library's loss": (
         lambda: hotk.KFACOperator(lambda p, a: a @ p, jnp.sum, np.eye(2), np.eye(2)),
         TypeError,

@@ -10,7 +10,7 @@ import pytest
 
 import hotk
 import hotk.testing
-from hotk._core import _compat
+from hotk._core import _compiler_flags
 
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -169,7 +169,7 @@ def test_the_backend_is_right_with_the_flag_that_is_told(flag):
     environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
     command = [sys.executable, "-c", BACKEND]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    right = bool(flag) or not _compat._FAULTY
+    right = bool(flag) or not _compiler_flags.FAULTY
     assert done.stdout == f"{right} {not right}\nTrue {not right}\n", done.stderr[
         -2000:
     ]

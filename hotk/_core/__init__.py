@@ -38,7 +38,6 @@ from ._canonical import (
 from ._compat import (
     ARRAY as ARRAY,
     CELL as CELL,
-    FUSIONS_FLAG as FUSIONS_FLAG,
     JITTED as JITTED,
     NEEDS_VALUE as NEEDS_VALUE,
     WITHOUT_RULES as WITHOUT_RULES,
@@ -91,6 +90,7 @@ from ._compat_trace import (
     source_frames as source_frames,
     trace_once as trace_once,
 )
+from ._compiler_flags import FUSIONS_FLAG as FUSIONS_FLAG
 from ._describe import (
     bytes_name as bytes_name,
     describe as describe,

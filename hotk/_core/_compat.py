@@ -40,8 +40,9 @@ from jax.extend.core import (
 # (`jax.interpreters.mlir` is that of `jax._src`, and loads dialects of old as well.)
 from jax.interpreters import ad as ad, batching
 from jaxlib.mlir.dialects import sdy as _sdy
-from jaxlib.version import __version__ as _jaxlib_version
 from jaxtyping import Array
+
+from ._compiler_flags import LEAST, QUICK, RIGHT, Options
 
 
 _P = ParamSpec("_P")
@@ -134,33 +135,6 @@ def setting_names() -> list[str]:
     return [*names, "jax_default_prng_impl"]
 
 
-Options: TypeAlias = tuple[tuple[str, Any], ...]
-
-_VERSION = tuple(map(int, re.findall(r"\d+", _jaxlib_version)[:3]))
-
-# Of jaxlib 0.10 alone: what makes the code of a fusion there takes twice as long as
-# what was there before it. Later versions have neither its cost nor the option.
-_IS_OLD = _VERSION[:2] == (0, 10)
-_QUICK: Options = (("xla_cpu_use_fusion_emitters", False),) if _IS_OLD else ()
-# For operations on few numbers, half the time again: large arrays take twice as long.
-# Code is made by 32 modules of LLVM otherwise, and each is set up and linked by itself.
-_LEAST: Options = (
-    *_QUICK,
-    ("xla_backend_optimization_level", 0),
-    ("xla_cpu_parallel_codegen_split_count", 1),
-)
-
-# What these versions fuse with a sum of a product of matrices reads beyond an operand
-# that is one number, and is wrong beyond 16384 rows (`hotk.testing.check_backend`). So
-# products and convolutions alone are given to YNNPACK, which the flag calls `-reduce`.
-FUSIONS_FLAG = "xla_cpu_experimental_ynn_fusion_type"
-_ALONE = ("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION")
-_FAULTY = (0, 10, 2) <= _VERSION < (0, 13)
-_RIGHT: Options = ()
-if _FAULTY and FUSIONS_FLAG not in os.getenv("XLA_FLAGS", ""):  # or it is chosen
-    _RIGHT = ((FUSIONS_FLAG, ",".join("LIBRARY_FUSION_TYPE_" + t for t in _ALONE)),)
-
-
 def compiler_options(quickly: bool) -> Options:
     """Return options of the compiler for `jax.jit`, as pairs.
 
@@ -168,7 +142,7 @@ def compiler_options(quickly: bool) -> Options:
     """
     if in_trace() or jax.default_backend() != "cpu":
         return ()
-    return _RIGHT + _QUICK if quickly else _RIGHT
+    return RIGHT + QUICK if quickly else RIGHT
 
 
 def compiled(
@@ -183,7 +157,7 @@ def compiled(
     computation: Any = getattr(lowered, "_lowering", None)
     options = getattr(computation, "_compiler_options_kvs", None)
     if isinstance(options, tuple) and jax.default_backend() == "cpu":
-        extra = _RIGHT + (_LEAST if is_little else _QUICK) * quickly
+        extra = RIGHT + (LEAST if is_little else QUICK) * quickly
         computation._compiler_options_kvs = options + extra
     return lowered.compile()
 

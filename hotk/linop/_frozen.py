@@ -167,7 +167,10 @@ def freeze(
         raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
     if not in_trace():
-        shared = None if axis_name else numbered(f, closure, (arrays, *rest))
+        held = lambda program: _with_parts_of(closure, program)
+        shared = None
+        if axis_name is None:
+            shared = numbered(f, closure, (arrays, *rest), held)
         if chosen is None:
             remember(f, x, args, closure, shared)
         if shared is not None:
@@ -264,6 +267,15 @@ def _as_program(f: Function, arrays: PyTree, statics: PyTree) -> WithStatics:
     program = Staged.of(run, arrays)
     without = jax.tree.map(lambda part: None, statics)
     return WithStatics(program, without, StaticParts(statics))
+
+
+def _with_parts_of(closure: Closure, program: Function) -> Function:
+    """Return a program of a closure with the parts of its arguments, for `at`."""
+    template = closure.skeleton.template
+    if not isinstance(template, WithStatics):
+        return program
+    without = jax.tree.map(lambda part: None, template.statics)
+    return WithStatics(program, without, template.original)
 
 
 def _needs_point(f: Function, error: Exception) -> ModeError:

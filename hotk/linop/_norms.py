@@ -40,9 +40,7 @@ def norm(v: Vector) -> Scalar:
     """
     if not jax.tree.leaves(v):
         return inner(v, v)
-    # Of what is zero or not finite the norm is the same with any unit.
-    largest, least = _largest(v), _least(v)
-    (unit,) = settled(v, _power_below(jnp.clip(largest, least, 1 / least)))
+    (unit,) = settled(v, power_of_size(v))
     return unit * plain_norm(times(1 / unit, widened(v)))
 
 
@@ -68,17 +66,14 @@ def _over(a: Inexact[Array, "..."], unit: Scalar) -> Array:
 def power_of_size(v: Vector) -> Scalar:
     """Return a power of two near the largest entry, 1 if that is 0 or not finite.
 
-    A vector over it has a norm that neither overflows nor vanishes, and its digits.
+    A vector over it has a norm that neither overflows nor vanishes, and its digits. The
+    least normal number in place of 1 would be zero where XLA flushes: 0 / 0.
     """
-    largest, least = _largest(v), _least(v)
+    largest = _largest(v)
+    least = max([float(jnp.finfo(a.dtype).tiny) for a in jax.tree.leaves(v)], default=1)
     sensible = jnp.isfinite(largest) & (largest > 0)
     power = _power_below(jnp.where(sensible, largest, 1))
     return jnp.clip(power, least, 1 / least)
-
-
-def _least(v: Vector) -> float:
-    """Return the least unit: it and its inverse are normal in each dtype."""
-    return max([float(jnp.finfo(a.dtype).tiny) for a in jax.tree.leaves(v)], default=1)
 
 
 def settled(v: Vector, *numbers: Scalar) -> tuple[Scalar, ...]:

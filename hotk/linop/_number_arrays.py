@@ -7,7 +7,7 @@ are further arrays.
 """
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
@@ -65,13 +65,19 @@ class Numbered(NamedTuple):
 _FIRST: PerCode[list[weakref.ref[Skeleton]]] = PerCode(list)
 
 
-def numbered(f: Function, closure: Closure, arguments: PyTree) -> Numbered | None:
+def numbered(
+    f: Function,
+    closure: Closure,
+    arguments: PyTree,
+    held: Callable[[Function], Function],
+) -> Numbered | None:
     """Return a closure as a program with numbers as arrays; `None` for the first one.
 
     Args:
         f: The function.
         closure: The same as a closure.
         arguments: A tuple of its arguments, whose leaves are arrays.
+        held: From a program of the closure to what an operator holds of it.
     """
     # What is found by its name can be pickled with its operator, and a program cannot.
     if "<" not in getattr(code_of(f), "co_qualname", ""):
@@ -98,7 +104,8 @@ def numbered(f: Function, closure: Closure, arguments: PyTree) -> Numbered | Non
     program = TracedProgram(variant.closed, out_tree, (variant, out_tree))
     arrays = bound.arrange(closure.leaves)
     name = closure.skeleton.name
-    return Numbered(Closure.of(WithNumbers(arrays, program, name)).skeleton, bound)
+    whole = held(WithNumbers(arrays, program, name))
+    return Numbered(Closure.of(whole).skeleton, bound)
 
 
 def _member_of(closure: Closure, arguments: PyTree) -> tuple[Member, Variant, Any]:

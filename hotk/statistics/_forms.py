@@ -102,9 +102,9 @@ class Precision(NamedTuple):
 def full(precision: Precision) -> DenseCovariance:
     """Return the inverse of the matrix."""
     call, like, hint = precision.call, precision.like, precision.hint
+    refuse_negative_direction(call, precision.curvature, precision.scale, hint)
     n, bytes_of_one = precision.curvature.size, space.scalar_dtype(like).itemsize
     check_bytes(call, n, n * n * bytes_of_one, '`form="sparse"`, "lanczos" or "kfac"')
-    refuse_negative_direction(call, precision.curvature, precision.scale, hint)
     a = precision.scaled(precision.curvature.matrix())
     return DenseCovariance(like, *inverse_root(call, a, like, hint))
 
