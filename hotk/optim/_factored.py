@@ -157,6 +157,8 @@ class FactoredSystem:
             rounds = jnp.ones((), int)
             limits = self.limits
             if limits is not None:
+                # In directions of small singular values rounding would leave a bound.
+                whole, s = (jnp.where(self.held, 0, a) for a in (whole, s))
                 fits = jnp.all((limits.lower <= whole) & (whole <= limits.upper))
                 whole, s, image, rounds = cond(
                     fits,
