@@ -4,6 +4,7 @@ In a loop that makes operators, walking the function, copying what it captured a
 asking JAX for its trace took most of the time.
 """
 
+import functools
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -23,14 +24,13 @@ class _Split(NamedTuple):
     Attributes:
         key: The key of its guard: there is one such object for each guard.
         skeleton: What was made of it, as long as anything holds it.
-        calls: The arguments that it was traced with.
-        shared: The program that it shares with functions of other numbers, if any.
+        calls: By the types of what it captured and of its arguments the program that
+            it shares with functions of other numbers there, if any.
     """
 
     key: Sequence[Hashable]
     skeleton: weakref.ref[Skeleton]
-    calls: set[Hashable]
-    shared: Numbered | None = None
+    calls: dict[Hashable, Numbered | None]
 
 
 # By the `id` of the key of a guard. A function that passes the guard has equal parts.
@@ -65,15 +65,12 @@ def known(
     if split is None or skeleton is None or not _ARRAYS.issuperset(map(type, captured)):
         return None
     leaves, treedef = jax.tree.flatten((x, args))
-    if split.shared is None:
-        closure = Closure.joined(skeleton, captured)
-        call = _seen(leaves, treedef)
-    else:
-        closure = split.shared.joined(captured)
-        call = _seen([*captured, *leaves], treedef)
+    call = _seen([*captured, *leaves], treedef)
     if call not in split.calls:
         return None
-    return closure, *treedef.unflatten(leaves)
+    shared = split.calls[call]
+    join = shared.joined if shared else functools.partial(Closure.joined, skeleton)
+    return join(captured), *treedef.unflatten(leaves)
 
 
 def remember(
@@ -93,8 +90,7 @@ def remember(
         shared: The program that it shares with functions of other numbers, if any.
     """
     leaves, treedef = jax.tree.flatten((x, args))
-    # A program is one of certain types of what was captured; a skeleton has none.
-    call = _seen([*(closure.leaves if shared else ()), *leaves], treedef)
+    call = _seen([*closure.leaves, *leaves], treedef)
     skeleton = _FIRST.setdefault(closure.skeleton.key, closure.skeleton)
     if call is None or skeleton.opaque is not None:
         return
@@ -109,6 +105,6 @@ def remember(
     if split is None or split.skeleton() is not skeleton:
         if len(_SPLITS) >= _MOST_SPLITS:
             _SPLITS.clear()
-        split = _Split(key, weakref.ref(skeleton), set(), shared)
+        split = _Split(key, weakref.ref(skeleton), {})
         _SPLITS[id(key)] = split
-    split.calls.add(call)
+    split.calls[call] = shared

@@ -149,6 +149,17 @@ def test_an_operator_of_other_numbers_is_made_without_a_trace():
         assert close(product, 12 * scale * 3 * X**2 * B)
 
 
+def test_functions_of_other_numbers_at_points_of_other_types():
+    """The program that they share has the types of its arguments in it."""
+    make = lambda unit, x: hotk.HessianOperator(lambda x: jnp.sum((x / unit) ** 3), x)
+    for unit in (1.0, 2.0, 2.0):
+        for dtype in ("float64", "float32"):
+            x = jnp.arange(1.0, 4.0, dtype=dtype)
+            product = make(unit, x) @ x
+            assert product.dtype == dtype
+            assert np.allclose(product, 6 * np.asarray(x) ** 2 / unit**3, rtol=1e-6)
+
+
 def test_python_numbers_as_points_compile_nothing():
     H = hotk.HessianOperator(lambda x, c: c * x**3, 2.0, 1.0)
     H.matrix()
