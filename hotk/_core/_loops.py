@@ -6,6 +6,7 @@ devices as what comes back does. Elsewhere these are `while_loop`, `fori_loop` a
 `cond` of `jax.lax`.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,18 +30,23 @@ def while_loop(
         ModeError: If the number of steps differs by device, and a step adds over these
             devices: they would wait for each other forever.
     """
-    try:
+    if not manual_axes():
         return jax.lax.while_loop(condition, body, state)
+    try:
+        end = jax.lax.while_loop(condition, body, state)
     except TypeError as error:
         body, state = _carried(body, state, error)
+        end = jax.lax.while_loop(condition, body, state)
     _refuse_sums(condition, body, state)
-    return jax.lax.while_loop(condition, body, state)
+    return end
 
 
 def fori_loop(
     lower: int, upper: int | Int[Array, ""], body: Callable[[Any, S], S], state: S
 ) -> S:
     """Run `jax.lax.fori_loop`; the state varies over devices as its successors do."""
+    if not manual_axes():
+        return jax.lax.fori_loop(lower, upper, body, state)
     try:
         return jax.lax.fori_loop(lower, upper, body, state)
     except TypeError as error:
@@ -61,11 +67,10 @@ def cond(
     *operands: PyTree,
 ) -> S:
     """Run `jax.lax.cond`; the results of both branches vary over the same devices."""
-    try:
+    if not manual_axes():
         return jax.lax.cond(condition, if_true, if_false, *operands)
-    except TypeError:
-        if not manual_axes():
-            raise
+    with contextlib.suppress(TypeError):  # raised once more if it is another one
+        return jax.lax.cond(condition, if_true, if_false, *operands)
     branches = if_true, if_false
     types = [jax.make_jaxpr(branch)(*operands).out_avals for branch in branches]
 
@@ -90,8 +95,6 @@ def _carried(
         TypeError: That of the loop, if it was not for devices that differ.
     """
     leaves, treedef = jax.tree.flatten(state)
-    if not manual_axes():
-        raise error
     changed = False
     for _ in leaves:  # each round lets one of them vary that did not before, or ends
         types = jax.make_jaxpr(body)(treedef.unflatten(leaves)).out_avals
@@ -109,22 +112,24 @@ def _refuse_sums(
     condition: Callable[[S], Any], body: Callable[[S], S], state: S
 ) -> None:
     """Refuse steps that wait for devices which may have ended."""
-    axes = manual_axes()
     more = jax.make_jaxpr(condition)(state).out_avals[0]
+    apart = set(differs_along(more, manual_axes()))
+    if not apart:
+        return
     jaxpr = jax.make_jaxpr(body)(state).jaxpr
-    apart = set(differs_along(more, axes))
     waits = first_collective(jaxpr, [True] * len(jaxpr.invars), apart)
     if waits is not None:
         raise ModeError(
             message(
-                "an iteration inside of `shard_map`",
-                "its number of steps differs by device, and each step adds over them.",
-                expected="an operator that is the same on all devices, or a function "
-                "that adds nothing over the axes along which the point differs",
-                got=f"`{waits[0].primitive.name}` over {waits[1]!r}, and a point or "
-                "data that differ along it",
-                fix="Pass the point as one that all devices hold alike, or leave the "
-                "sum out of the function.",
+                "jax.shard_map",
+                "an iteration in it takes another number of steps on each device, and "
+                "each step waits for all of them.",
+                expected="numbers that all devices hold alike, or a function without "
+                "sums over the axes along which they differ",
+                got=f"`{waits[0].primitive.name}` over {waits[1]!r}, and a point, data "
+                "or a right-hand side that differ along it",
+                fix="Gather what differs, as by `jax.lax.all_gather`, or leave the sum "
+                "out of the function: see `jax.lax.pcast`.",
             )
         )
 

@@ -53,11 +53,7 @@ class Numbered(NamedTuple):
     bound: Bound
 
     def joined(self, captured: Sequence[Any]) -> Closure:
-        """Return the program with the arrays that a function of its kind captured.
-
-        Raises:
-            Mismatch: If one that is left out has another type.
-        """
+        """Return the program with the arrays that a function of its kind captured."""
         return Closure.joined(self.skeleton, self.bound.arrange(captured))
 
 
@@ -104,8 +100,9 @@ def numbered(
     program = TracedProgram(variant.closed, out_tree, (variant, out_tree))
     arrays = bound.arrange(closure.leaves)
     name = closure.skeleton.name
-    whole = held(WithNumbers(arrays, program, name))
-    return Numbered(Closure.of(whole).skeleton, bound)
+    skeleton = Closure.of(held(WithNumbers(arrays, program, name))).skeleton
+    # The leaves are these arrays in order, but one that stands there twice is one leaf.
+    return Numbered(skeleton, bound) if skeleton.count == len(arrays) else None
 
 
 def _member_of(closure: Closure, arguments: PyTree) -> tuple[Member, Variant, Any]:

@@ -21,7 +21,7 @@ from hotk._core import (
 )
 from hotk.linop import HessianOperator, by_iteration, space
 from hotk.prepared import jitted, user_level
-from hotk.primitive import constants, have_tangents, without_derivative
+from hotk.primitive import constants, have_tangents, released, without_derivative
 from hotk.rule import Condition, linear_solve
 
 from ._bounds import Bounds
@@ -116,7 +116,7 @@ class Differentiable(NamedTuple):
             Objective(),
             sources,
             solved,
-            linear_solver=by_iteration if large else None,
+            by_iteration if large else None,
         )
         x = condition.attach(end.x)
         others = (
@@ -169,6 +169,8 @@ class Differentiable(NamedTuple):
     def _warn_if_singular(self, x: Point) -> None:
         """Warn where the Hessian is singular: the derivatives of `x` are NaN."""
         at = self.held.at(constants(x))
+        # The operator of a Gauss-Newton function is not that of its values.
+        at = HessianOperator(released(at.f), at.x, *at.args, where=at.where)
         if at.size > LARGEST_FACTOR or np.isfinite(_probe(at)).all():
             return
         warn(

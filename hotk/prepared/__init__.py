@@ -26,7 +26,6 @@ from ._options import Options as Options
 from ._prepare import prepare_again as prepare_again
 from ._prepared import Prepared as Prepared
 from ._program import Program as Program, Runner as Runner, few_runs as few_runs
-from ._slot import Mismatch as Mismatch
 from ._store import (
     STORE as STORE,
     cache_info as cache_info,

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from hotk._core import Function, HotkError, Point, names_ours
 
 from ._prepared import Prepared
-from ._typed_operator import Parameters, Results, TypedOperator
+from ._typed_operator import P, Results, TypedOperator
 
 
 Arrangement: TypeAlias = tuple[
@@ -106,7 +106,7 @@ class Arranged:
 
 def arranged(
     *, words: Mapping[str, str] | None = None
-) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
+) -> Callable[[Callable[P, Results]], TypedOperator[P, Results]]:
     """Make an operator of a function that arranges the call of another.
 
     The function leads from the arguments of a call to an operator, the function that
@@ -119,9 +119,9 @@ def arranged(
     """
 
     def make(
-        function: Callable[Parameters, Results],
-    ) -> TypedOperator[Parameters, Results]:
+        function: Callable[P, Results],
+    ) -> TypedOperator[P, Results]:
         made = Arranged(function, words or {})
-        return cast("TypedOperator[Parameters, Results]", made)
+        return cast("TypedOperator[P, Results]", made)
 
     return make

@@ -139,13 +139,15 @@ def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:
             inside of `over_axis`.
         StructureError: If the point has parts of arrays, and the operator needs unit
             directions, the function uses a part without `over_axis`, or puts together
-            parts that are not marked.
+            parts that are not marked; or if devices have directions of their own at a
+            point that they hold alike.
     """
     axes = manual_axes()
     if not axes:
         return
     _refuse_lost_parts(call, jaxpr)
     if has_types(axes):
+        _refuse_own_directions(call, jaxpr, axes)
         return
     _refuse_unmarked_parts(call, jaxpr)
     alone = set(axes) - shared_axes(jaxpr)
@@ -176,6 +178,50 @@ def lost_sum(where: str, equation: JaxprEqn, axis: str) -> ModeError:
             "the devices. Or leave out `check_vma=False`.",
         )
     )
+
+
+def _refuse_own_directions(call: Call, jaxpr: Jaxpr, axes: Sequence[str]) -> None:
+    """Refuse directions that differ over devices whose derivatives are added.
+
+    A product would be the sum of each device's Hessian with its own direction: neither
+    that of one device nor that of all. JAX refuses such directions as well.
+
+    Args:
+        call: The call.
+        jaxpr: The program of its function.
+        axes: The axes of the mesh, along which types tell what differs.
+
+    Raises:
+        StructureError: If there are some, and the function differs along an axis as
+            they do, or adds along it.
+    """
+    definition = call.options.definition
+    if definition.takes not in ("v", "vs") or definition.modes == (Forward,):
+        return
+    numbers = [i for i in range(len(call.leaves)) if i not in call.inputs.statics]
+    given = dict(zip(numbers, call.inputs.arrays, strict=True))
+    along = lambda places: {
+        axis for i in places if i in given for axis in differs_along(given[i], axes)
+    }
+    points = call.counts[0]
+    own = along(range(points, call.ahead)) - along(range(points))
+    moving = _moving(call, len(jaxpr.invars))
+    if own and (
+        any(differs_along(v.aval, tuple(own)) for v in jaxpr.outvars)
+        or first_collective(jaxpr, moving, own)
+    ):
+        raise StructureError(
+            message(
+                definition.call(),
+                f"the devices have directions of their own along {sorted(own)}, and "
+                "hold `x` alike: derivatives by it are those of the sum over devices.",
+                expected="directions that all devices hold alike, as `x`",
+                got="directions that differ by device",
+                fix="For the function of one device cast the point: "
+                "`jax.lax.pcast(x, axis, to='varying')`. For that of all, gather the "
+                "directions by `jax.lax.all_gather`.",
+            )
+        )
 
 
 def _refuse_lost_parts(call: Call, jaxpr: Jaxpr) -> None:

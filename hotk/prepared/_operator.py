@@ -40,7 +40,7 @@ from ._prepared import Prepared
 from ._program import Program
 from ._slot import SLOT, Mismatch
 from ._store import STORE
-from ._typed_operator import Parameters, Results, TypedOperator
+from ._typed_operator import P, Results, TypedOperator
 
 
 _ARRAYS = frozenset({ARRAY})
@@ -342,7 +342,7 @@ def operator(
     static_arrays: StaticArrays = StaticArrays.NONE,
     name: str = "",
     iterates: bool = False,
-) -> Callable[[Callable[Parameters, Results]], TypedOperator[Parameters, Results]]:
+) -> Callable[[Callable[P, Results]], TypedOperator[P, Results]]:
     """Make an operator of its formula for a function of one argument.
 
     The formula is called as `formula(f, x, [v], mode=...)`, where `f(x)` returns
@@ -365,8 +365,8 @@ def operator(
     """
 
     def make(
-        function: Callable[Parameters, Results],
-    ) -> TypedOperator[Parameters, Results]:
+        function: Callable[P, Results],
+    ) -> TypedOperator[P, Results]:
         keywords = inspect.signature(function).parameters
         definition = Definition(
             name or function.__name__,
@@ -385,6 +385,6 @@ def operator(
             iterates=iterates,
         )
         made = Operator(definition, function)
-        return cast("TypedOperator[Parameters, Results]", made)
+        return cast("TypedOperator[P, Results]", made)
 
     return make

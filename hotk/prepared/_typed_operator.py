@@ -30,7 +30,6 @@ from hotk.mode import AUTO, AbstractMode
 from ._prepared import Prepared
 
 
-Parameters = ParamSpec("Parameters")
 P = ParamSpec("P")
 Results = TypeVar("Results", covariant=True)
 Arrays = TypeVar("Arrays", covariant=True)
@@ -57,16 +56,14 @@ class Preparable(Protocol):
         ...
 
 
-class TypedOperator(Preparable, Protocol[Parameters, Results]):
+class TypedOperator(Preparable, Protocol[P, Results]):
     """An operator with the parameters and results of one formula.
 
     `Operator.__call__` takes what any operator may take and sorts it itself, as a call
     must cost little; its annotations would show every keyword for every operator.
     """
 
-    def __call__(
-        self, *args: Parameters.args, **keywords: Parameters.kwargs
-    ) -> Results:
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> Results:
         """Evaluate the operator at a point."""
         ...
 

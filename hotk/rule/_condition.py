@@ -30,8 +30,6 @@ class Condition(NamedTuple):
             that it captures are differentiated as well.
         theta: Its further arguments.
         solved: Whether the solver has found it; if not, all derivatives are NaN.
-        free: For each entry of `x` whether it moves, a tree of booleans; entries at a
-            bound do not. `None` if all do. Then `x` is real.
         linear_solver: `linear_solver(product, b)`; see `hotk.rule.minimum`.
 
     Example:
@@ -48,7 +46,6 @@ class Condition(NamedTuple):
     equation: Function
     theta: tuple[PyTree, ...] = ()
     solved: bool | Bool[Array, ""] = True
-    free: PyTree = None
     linear_solver: LinearSolver | None = None
 
     def attach(self, x: Point) -> Point:
@@ -64,7 +61,6 @@ class Condition(NamedTuple):
             x,
             self.theta,
             jnp.asarray(self.solved),
-            self.free,
         )
 
     def attach_value(self, value: Scalar, x: Point) -> Scalar:
@@ -90,19 +86,18 @@ def _attached(
     x: Point,
     theta: tuple[PyTree, ...],
     solved: Bool[Array, ""],
-    free: PyTree,
 ) -> Point:
-    del kind, equation, linear_solver, theta, solved, free  # for the rule
+    del kind, equation, linear_solver, theta, solved  # for the rule
     return x
 
 
 @_attached.def_jvp
 def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...], *, y: Point) -> PyTree:
-    kind, equation, linear_solver, _, theta, solved, free = primals
-    _, d_equation, _, _, d_theta, *_ = tangents
+    kind, equation, linear_solver, _, theta, solved = primals
+    _, d_equation, _, _, d_theta, _ = tangents
     along = (equation, theta), (d_equation, d_theta)
     # `y` is a call with this rule, so that the tangent is differentiated as well.
-    dx = tangent_of_solution(kind, y, *along, linear_solver, free)
+    dx = tangent_of_solution(kind, y, *along, linear_solver)
     return jax.tree.map(lambda d: _if_solved(solved, d), dx)
 
 

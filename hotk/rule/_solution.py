@@ -157,7 +157,6 @@ def tangent_of_solution(
     whole: tuple[Function, tuple[PyTree, ...]],
     tangents: PyTree,
     linear_solver: LinearSolver | None,
-    free: PyTree = None,
 ) -> PyTree:
     """Return the tangent of a solution: one linear system.
 
@@ -167,7 +166,6 @@ def tangent_of_solution(
         whole: The equation, and its arguments after the solution.
         tangents: The tangents of both.
         linear_solver: What solves the system, `None` for a factorization.
-        free: For each entry of a real solution whether it moves; `None` if all do.
     """
     equation, _ = whole
     # Real parts are solved for, as an equation need not be holomorphic: |x|^2 = a has
@@ -206,12 +204,6 @@ def tangent_of_solution(
         (tangents,),
     )
     minus = jax.tree.map(jnp.negative, change)
-    if free is not None:
-        # Where an entry is held, its equation is dx = 0, so the system stays symmetric.
-        where = lambda a, b: jax.tree.map(jnp.where, free, a, b)
-        zero, whole_product = jax.tree.map(jnp.zeros_like, x), product
-        product = lambda v: where(whole_product(where(v, zero)), v)
-        minus = where(minus, zero)
     symmetric = problem in ("minimum", "symmetric root")
     return joined(linear_solve(product, minus, linear_solver, symmetric=symmetric))
 

@@ -163,6 +163,16 @@ def test_steps_that_add_over_devices_of_which_some_have_ended_are_refused():
         try:
             jax.jit(run)(jnp.arange(1.0, 13.0))
         except hotk.ModeError as error:
-            assert "differs by device" in str(error), error
+            assert "another number of steps on each device" in str(error), error
+
+        def of_own_side(rows, b):
+            f = lambda p: jnp.sum(jnp.logaddexp(0.0, rows @ p)) + p @ p
+            return hotk.HessianOperator(f, jnp.zeros(3)).solve(b[0]).x[None]
+
+        run = jax.shard_map(of_own_side, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        try:
+            jax.jit(run)(jnp.ones((8, 3)), jnp.arange(12.0).reshape(4, 3))
+        except hotk.ModeError as error:
+            assert "a right-hand side" in str(error), error
             print("fine")
     """)

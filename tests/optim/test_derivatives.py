@@ -8,7 +8,6 @@ import pytest
 
 import hotk
 from hotk.optim import levenberg_marquardt, minimize, newton, newton_cg, trust_region
-from hotk.rule import Condition
 from tests.helpers import close
 
 
@@ -378,28 +377,6 @@ def test_without_a_derivative_nothing_is_computed_for_one():
     assert "getrf" not in slope.compile().as_text()
 
 
-def test_entries_that_are_held_do_not_move():
-    """f = x'H x / 2 - c b'x with x[1] at a bound: the others solve what is left."""
-    H = np.array([[2.0, 0.5, 0.3], [0.5, 3.0, 0.2], [0.3, 0.2, 1.0]])
-    b, free = np.array([1.0, 2.0, -1.0]), np.array([True, False, True])
-    part = np.ix_(free, free)
-
-    def solved(c):
-        f = lambda x, c: x @ H @ x / 2 - jnp.exp(c) * b @ x
-        condition = Condition("minimum", f, (c,), free=jnp.asarray(free))
-        x = np.zeros(3)
-        x[free] = np.linalg.solve(H[part], np.exp(0.4) * b[free])
-        x = condition.attach(jnp.asarray(x))
-        return x, condition.attach_value(f(*jax.lax.stop_gradient((x, c))), x)
-
-    slope = np.zeros(3)
-    slope[free] = np.linalg.solve(H[part], np.exp(0.4) * b[free])
-    for take in (jax.jacfwd, jax.jacrev):
-        close(take(solved)(0.4)[0], slope)  # of exp(c), as is the second one
-        close(take(take(solved))(0.4)[0], slope)
-        close(take(solved)(0.4)[1], -np.exp(0.4) * b @ slope)
-
-
 def test_as_users_have_it(default_settings):
     slope = jax.grad(lambda decay: fit(decay, A, Y, tol=1e-4).x.sum())(DECAY)
     expected = ridge(DECAY, A, Y)["x by decay"].sum()
@@ -465,6 +442,14 @@ def test_a_fixed_variable_is_where_its_bounds_are():
     by_c, by_t = jax.jacfwd(lambda c, t: run(c, t).x, (0, 1))(1.0, jnp.array(1.0))
     close(by_c, np.array([1.0, 0.0]), atol=1e-7)
     close(by_t, np.array([1.0, 1.0]), atol=1e-7)
+
+
+def test_whether_a_minimum_is_singular_is_told_by_the_hessian_of_the_values(as_user):
+    """(p^2 + c p + 1)^2 / 2 at p = -c / 2: the slope of the residual is zero there."""
+    squares = hotk.curvature.LeastSquares(lambda p, c: p**2 + c * p + 1)
+    at = jnp.array(0.0)
+    slope = jax.grad(lambda c: minimize(squares, at, args=(c,)).x)(0.0)
+    assert float(slope) == pytest.approx(-0.5)
 
 
 def test_an_error_in_a_transformation_names_the_function(as_user):

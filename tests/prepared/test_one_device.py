@@ -298,3 +298,38 @@ def test_all_modes_of_all_operators_return_the_sum_over_devices(vma):
 @VMA
 def test_values_estimates_operators_and_optimizers_go_with_it(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + OTHERS.format())
+
+
+OWN_DIRECTIONS = """
+    own = lambda s: jnp.array([1.0, 2.0]) * (1 + jnp.sum(s)) / 3
+    refused = 0
+    for f in (number, lambda w, s: lax.psum(number(w, s), "d")):
+        for ask in (
+            lambda f, w, v: hotk.hvp(f, w, v),
+            lambda f, w, v: hotk.quadratic_form(f, w, v),
+            lambda f, w, v: hotk.HessianOperator(f, w) @ v,
+        ):
+            try:
+                on_devices(lambda w, s: ask(lambda w: f(w, s), w, own(s)))
+            except hotk.StructureError as error:
+                assert "directions of their own along ['d']" in str(error), error
+                refused += 1
+    assert refused == 6
+
+    # The same function on all devices, the function of each, and tangents of one.
+    sides = [np.asarray(own(half)) for half in halves]
+    got = on_devices(lambda w, s: hotk.hvp(lambda w: jnp.sum(w**4), w, own(s)))
+    assert np.allclose(got, [12 * np.asarray(w) ** 2 * a for a in sides])
+    alone = lambda w: lax.pcast(w, "d", to="varying")
+    got = on_devices(lambda w, s: hotk.hvp(lambda w: number(w, s), alone(w), own(s)))
+    bend = lambda s: 12 * (s.T * (s @ w) ** 2) @ s + np.diag(12 * np.asarray(w) ** 2)
+    assert np.allclose(got, [bend(h) @ a for h, a in zip(halves, sides)])
+    got = on_devices(lambda w, s: hotk.jvp(lambda w: field(w, s), w, own(s)))
+    slopes = [jax.jacobian(field)(w, h) @ a for h, a in zip(halves, sides)]
+    assert np.allclose(got, slopes)
+    print("fine")
+"""
+
+
+def test_directions_that_differ_by_device_at_a_point_that_does_not():
+    run_on_eight_devices(SETUP.format(vma=True) + OWN_DIRECTIONS)
