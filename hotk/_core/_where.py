@@ -15,12 +15,26 @@ from ._inexact import is_inexact, is_inexact_or_shape
 from ._types import PyTreeDef
 
 
-Where: TypeAlias = Callable[[Any], bool] | type | PyTree[bool] | None
+class Selection:
+    """A filter by the places of leaves: no tree, as a node may change its booleans.
+
+    Attributes:
+        flags: For each leaf whether it is selected.
+    """
+
+    __slots__ = ("flags",)
+
+    def __init__(self, flags: Sequence[bool]) -> None:
+        self.flags = tuple(flags)
+
+
+Where: TypeAlias = Callable[[Any], bool] | type | PyTree[bool] | Selection | None
 """Which leaves of a point to differentiate.
 
 A predicate on the floating and complex leaves, such as `lambda a: a.ndim == 2`; a
 class, such as `nnx.Param` or `eqx.nn.Linear`, for all leaves inside of its instances; a
-tree of booleans, with the structure of the point or of its upper part; `None` for all.
+tree of booleans, with the structure of the point or of its upper part; `H.where` of an
+operator, for what that one differentiates; `None` for all.
 Leaves that are neither floating nor complex are never differentiated.
 """
 
@@ -107,19 +121,6 @@ def split_point(
     pairs = list(zip(leaves, moves, strict=True))
     moving = treedef.unflatten([leaf if yes else None for leaf, yes in pairs])
     return moving, treedef.unflatten([None if yes else leaf for leaf, yes in pairs])
-
-
-class Selection:
-    """A filter by the places of leaves: no tree, as a node may change its booleans.
-
-    Attributes:
-        flags: For each leaf whether it is selected.
-    """
-
-    __slots__ = ("flags",)
-
-    def __init__(self, flags: Sequence[bool]) -> None:
-        self.flags = tuple(flags)
 
 
 def _is_python_number(leaf: object) -> bool:

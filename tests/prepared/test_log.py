@@ -1,6 +1,7 @@
 """The logger `hotk`: what is slow at first says that it compiles."""
 
 import logging
+import re
 
 import jax.numpy as jnp
 
@@ -16,6 +17,7 @@ def test_a_compilation_is_logged_before_and_after_and_only_once(caplog):
         return jnp.sum(x**4)
 
     x = jnp.ones(3)
+    hotk.clear_cache()  # another test may have compiled the same program
     with caplog.at_level(logging.INFO, logger="hotk"):
         hotk.hvp(quartic, x, x)
         before, after = messages(caplog)
@@ -25,7 +27,8 @@ def test_a_compilation_is_logged_before_and_after_and_only_once(caplog):
     assert "quartic`: traced in " in before
     assert before.endswith(" equations; compiling")
     assert "quartic`: lowered in " in after
-    assert float(after.split()[-2]) > 0
+    # hundredths of seconds, which may be none where JAX finds the program on disk
+    assert re.search(r"compiled in \d+\.\d\d s$", after)
 
 
 def test_a_program_of_a_solver_is_logged(caplog):
