@@ -9,7 +9,7 @@ parameters may follow, each value of which stays at least once, be it more than 
     @pytest.mark.parametrize("name", FUNCTIONS)
     def test_a_claim(name, nesting): ...
 
-`--part 2/3` runs the second third of whatever is chosen. Each test is in one third.
+`--part 2/7` runs the second seventh of whatever is chosen. Each test is in one of them.
 """
 
 import hashlib

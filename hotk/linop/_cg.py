@@ -21,6 +21,7 @@ from ._driver import (
     STEP,
     End,
     Limits,
+    Preconditioned,
     check_system,
     finished,
     in_working_precision,
@@ -160,12 +161,14 @@ def iterate(
 ) -> Solution:
     like = A.like if A.like is not None else b
     mv = in_working_precision(A, like)
-    # Without a preconditioner its product is the residual: `None` stands for that.
-    apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     state, system, unit = initial(b, x0, limits, radius, M is None)
+    # Without a preconditioner its product is the residual: `None` stands for that.
+    apply_m, first, size = Preconditioned.of(M, like, state.r)
+    if system.radius is not None and M is not None:  # in the norm of its inverse
+        system = system._replace(radius=system.radius * jnp.sqrt(size))
     options = x0 is not None, limits.verify
     if x0 is None:
-        state = begin(state, apply_m(state.r), system, *options)
+        state = begin(state, first, system, *options)
 
     def body(s: State) -> State:
         s, move = after_product(s, mv(s.p), system, *options)

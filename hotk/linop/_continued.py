@@ -17,6 +17,7 @@ from ._driver import (
     STEP,
     End,
     Limits,
+    Preconditioned,
     check_system,
     finished,
     in_working_precision,
@@ -107,13 +108,13 @@ def _run(
         return _cg.iterate(while_loop, A, b, x0, M, limits, None)
     like = A.like if A.like is not None else b
     mv = in_working_precision(A, like)
-    # Without a preconditioner its product is the residual: `None` stands for that.
-    apply_m = (lambda v: None) if M is None else in_working_precision(M, like)
     options = x0 is not None, True
     cg, system, unit = _cg.initial(b, x0, limits, None, M is None)
+    # Without a preconditioner its product is the residual: `None` stands for that.
+    apply_m, first, _ = Preconditioned.of(M, like, cg.r)
     of_minres, of_system, _ = _minres.initial(system.b, None, limits, like)
     if x0 is None:
-        cg = _cg.begin(cg, apply_m(cg.r), system, *options)
+        cg = _cg.begin(cg, first, system, *options)
 
     def cg_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
         moved, move = _cg.after_product(s.cg, image, system, *options)

@@ -97,6 +97,45 @@ def in_working_precision(
     return lambda v: space.widened(mv(space.narrowed(v, like)))
 
 
+class Preconditioned(NamedTuple):
+    """A preconditioner in a unit of its own.
+
+    Attributes:
+        product: Its product with a residual over that unit; `None` without one.
+        first: The first of them.
+        unit: A power of two near the root of its size before it was divided.
+    """
+
+    product: Callable[[Vector], Vector | None]
+    first: Vector | None
+    unit: Scalar | float
+
+    @staticmethod
+    def of(M: AbstractLinearMap | None, like: Vector, r: Vector) -> "Preconditioned":
+        """Measure a preconditioner by its product with the first residual.
+
+        Conjugate gradients make the same steps with any multiple of it, but squares of
+        its products overflow where A is of size 1e-20 in single precision. Over the
+        root neither they nor the curvatures along them are out of range.
+        """
+        if M is None:
+            return Preconditioned(lambda v: None, None, 1.0)
+        apply = in_working_precision(M, like)
+        first = apply(r)
+        unit = _size(first)
+        return Preconditioned(lambda v: _over(apply(v), unit), _over(first, unit), unit)
+
+
+@jitted
+def _size(v: Vector) -> Scalar:
+    return space.power_of_size(jnp.sqrt(space.power_of_size(v)))
+
+
+@jitted
+def _over(v: Vector, unit: Scalar) -> Vector:
+    return space.times(1 / unit, v)
+
+
 def loop(operator: AbstractLinearMap, run: Callable[..., R], *inputs: PyTree) -> R:
     """Run an iteration: compiled as a whole, or step by step on the host.
 

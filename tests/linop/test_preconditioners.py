@@ -116,3 +116,39 @@ def test_nystrom_of_any_size_in_single_precision(scale):
 def test_nystrom_of_zero_is_zero():
     H = hotk.HessianOperator(lambda x: jnp.sum(x), jnp.zeros(4))
     close(nystrom(H, 2, KEY).matrix(), np.zeros((4, 4)), atol=1e-300)
+
+
+UNITS = [1e-30, 1e-20, 1e-9, 1.0, 1e9, 1e20, 1e30]
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("start", [False, True], ids=["zero", "start"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_conjugate_gradients_are_the_same_in_any_unit_of_the_operator(unit, start):
+    """In single precision the square of a product of its inverse is out of range."""
+    a = np.diag(np.logspace(0, 3, 8)) + 0.3
+    A = jnp.asarray(a * unit, jnp.float32)
+    H = hotk.HessianOperator(lambda x: x @ (A @ x) / 2, jnp.zeros(8, jnp.float32))
+    M = hotk.Diagonal(jnp.diagonal(A)).inverse()
+    x0 = jnp.asarray(np.full(8, 0.1 / unit), jnp.float32) if start else None
+    found = hotk.linop.cg(H, jnp.ones(8, jnp.float32), x0=x0, preconditioner=M)
+    assert bool(found.converged), found
+    assert int(found.iterations) <= 10
+    expected = np.linalg.solve(a, np.ones(8))
+    close(np.asarray(found.x, float) * unit, expected, rtol=1e-4)
+    solved = H.solve(jnp.ones(8, jnp.float32), preconditioner=M)
+    close(np.asarray(solved.x, float) * unit, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_region_in_the_norm_of_a_preconditioner_in_any_unit(unit):
+    """Along -M g to the boundary, where the norm of the step is the radius."""
+    a = np.array([1.0, 4.0, 100.0])
+    A = jnp.asarray(a * unit, jnp.float32)
+    H = hotk.HessianOperator(lambda x: jnp.sum(A * x**2) / 2, jnp.zeros(3, jnp.float32))
+    M = hotk.Diagonal(A).inverse()
+    radius = 0.01 / unit**0.5
+    found = hotk.linop.steihaug(H, jnp.ones(3, jnp.float32), radius, preconditioner=M)
+    x = np.asarray(found.x, float) * unit
+    length = 0.01 / np.sqrt(np.sum(1 / a))
+    close(x, -length / a, rtol=1e-4)
