@@ -37,7 +37,7 @@ def digits():
     return task._replace(inputs=task.inputs[:8], targets=task.targets[:8])
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "make",
     [

@@ -38,7 +38,7 @@ def each_pair(cases, operators=OPERATORS):
 # --- direct and prepared -------------------------------------------------------------
 
 
-@pytest.mark.thinned(20, "name")
+@pytest.mark.thinned(14, "name")
 @each_pair(CASES)
 def test_direct_and_prepared_on_zeros_each_is_right_twice(make, name):
     case, operator = make(), getattr(hotk, name)

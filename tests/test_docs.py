@@ -118,7 +118,7 @@ def test_docstring(path, name, doc):
     run(doc, f"{path}:{name}", names)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("default_settings")
 @each_page
 def test_page(page):

@@ -518,7 +518,7 @@ def test_value_and_gradient(name):
     close_to_exact(gradient, exact(name).gradient)
 
 
-@pytest.mark.thinned(2, "nesting")
+@pytest.mark.thinned(3, "nesting")
 @each_nesting
 @each_problem
 def test_hvp(name, nesting):
@@ -528,7 +528,7 @@ def test_hvp(name, nesting):
     close_to_exact(got, exact(name).hessian @ v)
 
 
-@pytest.mark.thinned(15, "nesting")
+@pytest.mark.thinned(3, "nesting")
 @each_nesting
 @each_problem
 def test_hessian(name, nesting):
@@ -572,7 +572,7 @@ def prepared_hvp_of_a_prepared_jvp(f, x, v, w):
     return hvp(x, w)
 
 
-@pytest.mark.thinned(15)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "way",
     [
@@ -786,6 +786,7 @@ def test_an_hvp_by_one_point_inside_an_hvp_by_the_other(nesting):
     close(hotk.hvp(inner, X, W, mode=mode), 12 * X * V * W)
 
 
+@pytest.mark.thinned(2)
 @each_nesting
 def test_an_hvp_at_the_point_that_the_outer_one_moves(nesting):
     """Sum of `6 x y^2 v` at y = x: the outer product sees `6 x^3 v`."""

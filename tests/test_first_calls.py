@@ -88,6 +88,7 @@ def quick(monkeypatch):
     return seen
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("n", "programs"), [(3, [True]), (1 << 14, [False]), (1 << 17, [])]
 )

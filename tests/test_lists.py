@@ -60,6 +60,7 @@ def is_dense(transform):
     return "[7,7]" in str(jax.make_jaxpr(update)(x, x))
 
 
+@pytest.mark.exhaustive
 def test_dense_optimizers_stand_in_one_row():
     """Other pages refer to "up to a thousand parameters", and name none."""
     dense = {name.split(",")[0] for name, row in TESTED.items() if is_dense(row.make())}

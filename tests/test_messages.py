@@ -161,6 +161,7 @@ def by_hotk(m):
     return g
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("operator", [hotk.gradient, hotk.second_derivative])
 @pytest.mark.parametrize("rule", [by_jvp, by_vjp])
 def test_a_rule_that_keeps_an_array_of_a_loop_is_told_with_its_line(rule, operator):

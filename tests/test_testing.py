@@ -43,6 +43,7 @@ def unsymmetric():
     return f
 
 
+@pytest.mark.exhaustive
 def test_right_rules_pass():
     found = hotk.testing.check(good(), X)
     assert found.passed
@@ -57,6 +58,7 @@ def test_functions_without_rules_pass():
     hotk.testing.check(jnp.sin, 0.5, order=1)
 
 
+@pytest.mark.exhaustive
 def test_modes_that_do_not_exist_are_said():
     loop = lambda x: jax.lax.while_loop(
         lambda y: y < 9, lambda y: y * y, jnp.sin(x) + 2
@@ -110,6 +112,7 @@ def test_a_wrong_rule_is_seen_beside_a_large_value():
         hotk.testing.check(f, 2.0)
 
 
+@pytest.mark.exhaustive
 def test_a_solver_that_has_no_derivatives_without_its_rule():
     def newton(x0, a):
         far = lambda x: jnp.abs(x**2 - a) > 1e-15 * a
@@ -162,6 +165,7 @@ print(checked.passed, "XLA" in str(checked))
 """
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("flag", ["", hotk.testing.check_backend(1).flag])
 def test_the_backend_is_right_with_the_flag_that_is_told(flag):
     """Without it, where hotk asks the compiler for the same, and so only there."""

@@ -134,6 +134,7 @@ def test_every_public_operator_is_here():
     assert public - {name.split(",")[0] for name in OPERATORS} == set()
 
 
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_right_operator_is_checked_by_both_roads(name):
     with hotk.testing.verified() as report:
@@ -172,6 +173,7 @@ def test_what_is_checked_by_its_residual_is_there():
         assert hasattr(importlib.import_module(f"hotk.{module}"), function), name
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_right_solver_is_checked_by_its_residual(name):
     with hotk.testing.verified() as report:
@@ -421,6 +423,7 @@ FLAWS = [
 ]
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.__name__)
 def test_a_planted_flaw_is_noticed(flaw, planted):
     with (
@@ -456,12 +459,14 @@ print("wrong" if different else "right")
 """
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_fusion_is_seen():
     """Whether it is there depends on the version; the memory makes it certain."""
     env = {**os.environ, "MALLOC_PERTURB_": "165", "XLA_FLAGS": ""}
     subprocess.run([sys.executable, "-c", FUSED], env=env, check=True)
 
 
+@pytest.mark.exhaustive
 def test_a_process_can_be_checked_as_a_whole():
     code = inspect.cleandoc(
         """

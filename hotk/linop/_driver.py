@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 # What the next product with the operator is for. The operator stands in the program
 # once: its product with the start, and the one that checks the solution, are steps of
-# the same loop (tests/linop/test_one_product.py).
+# the same loop (tests/linop/test_start.py).
 START, STEP, CHECK, DONE = range(4)
 
 

@@ -50,6 +50,7 @@ def known(z, times, events, ties):
     return float(value), np.float64(gradient), np.float64(hessian)
 
 
+@pytest.mark.thinned(1)
 @each_ties
 def test_value_gradient_and_hessian_event_by_event(ties):
     loss = CoxLoss(TIMES, EVENTS, ties=ties, reduction="sum")
@@ -98,6 +99,7 @@ def test_scores_that_differ_by_orders_of_magnitude(ties):
         np.testing.assert_allclose(single, value, rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.library
 @each_ties
 def test_statsmodels(ties):
@@ -123,7 +125,7 @@ def test_statsmodels(ties):
     np.testing.assert_allclose(errors, fitted.bse, rtol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_ties
 def test_curvature_of_a_model(ties):
     loss = CoxLoss(TIMES, EVENTS, ties=ties)

@@ -168,6 +168,7 @@ SLOPES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", SLOPES)
 def test_the_fisher_matrix_is_the_expectation_by_quadrature(name):
     kind, targets, _ = LOSSES[name]
@@ -181,7 +182,7 @@ def test_the_fisher_matrix_is_the_expectation_by_quadrature(name):
     assert not np.allclose(loss.hessian_product(Z, U), expected, rtol=1e-3)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "name", [n for n in LOSSES if n not in ("huber", "soft labels")]
 )
@@ -220,6 +221,7 @@ class Defined(LogMean):
         return self.factor(z) * u
 
 
+@pytest.mark.exhaustive
 def test_a_likelihood_that_does_not_say_its_fisher_matrix_is_refused(as_user):
     y, w = jnp.array([0.5, 1.0, 2.0]), jnp.ones(3)
     for call in (hotk.fvp, lambda *a: hotk.FisherOperator(*a[:3]) @ a[3]):
@@ -240,7 +242,7 @@ def test_a_likelihood_that_does_not_say_its_fisher_matrix_is_refused(as_user):
     close(sampled, jnp.full(3, 1 / 3), rtol=0.02)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["squared", "softmax", "sigmoid", "poisson"])
 def test_samples_have_the_mean_of_the_model(name):
     kind, targets, _ = LOSSES[name]
@@ -330,7 +332,7 @@ def test_real_and_imaginary_parts_as_two_outputs_have_the_matrix_of_both():
 WEIGHTS = np.array([2.0, 0.0, 1.0, 0.0, 3.0, 1.0, 1.0])
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @each_loss
 @each_reduction
 def test_a_weight_counts_an_example_as_often(name, reduction):
@@ -366,6 +368,7 @@ def test_the_empirical_fisher_of_weighted_examples_by_hand():
     close(found, jnp.asarray(sandwich(blocks)).reshape(12, 12))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["fisher", "empirical", "sampled", "squares"])
 def test_rows_of_weighted_examples_are_those_of_the_matrix(kind):
     model = hotk.curvature.PerExample(lambda w, x: jnp.tanh(x @ w), X)

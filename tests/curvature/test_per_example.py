@@ -82,6 +82,7 @@ def dense(name):
     return np.asarray(j.T @ h @ j), np.asarray(j.T @ jax.grad(outer)(z(ab)).reshape(-1))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_rows_of_a_function_have_its_curvature_for_their_gram_matrix(name):
     f = FUNCTIONS[name]
@@ -117,6 +118,7 @@ def test_what_is_not_the_value_itself_has_no_rows():
     assert rows_program(lambda p: jnp.sum(p), jnp.ones(2)) is None
 
 
+@pytest.mark.exhaustive
 def test_values_derivatives_and_batches_are_those_without_rows():
     f = FUNCTIONS["classes"]
     plain = GaussNewton(lambda p: jax.vmap(lambda x: model(p, x))(X), CLASSES)

@@ -196,6 +196,7 @@ def test_it_is_prepared_and_nests_as_other_functions():
     close(many, jnp.stack([expected, 2.0 * expected]))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["squared", "softmax", "sigmoid", "poisson"])
 def test_the_exact_fisher_is_the_mean_over_the_model(name):
     loss, blocks = CURVATURES[name]
@@ -229,6 +230,7 @@ def test_the_empirical_fisher_is_a_sum_over_examples(reduction):
     np.testing.assert_allclose(dense, by_gradients, rtol=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_the_sampled_fisher_has_the_exact_one_as_its_mean():
     loss = SoftmaxCrossEntropy(CLASSES)
     keys = jax.random.split(jax.random.key(1), 400)
@@ -299,7 +301,7 @@ without_forward_rule.defvjp(
 )
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("nesting", ["Auto", *reference.NESTINGS])
 def test_a_model_with_a_reverse_rule_alone(nesting):
     a = np.random.default_rng(0).normal(size=(5, 3))

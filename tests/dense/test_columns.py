@@ -21,6 +21,7 @@ def push(v):
     return {"first": y[:3].reshape(3, 1), "last": y[3]}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("block", [1, 2, 4, 7, 15, 99, None])
 def test_columns_are_those_of_the_matrix_cut_into_leaves(block):
     made = columns(push, X, block)

@@ -175,7 +175,7 @@ TREES = """
 """
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_a_device_computes_and_holds_its_part(kind):
     run_on_eight_devices(SETUP.format(kind=kind) + ONE_ARRAY)

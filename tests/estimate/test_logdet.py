@@ -104,7 +104,7 @@ def tridiagonal(c, n):
     return jnp.diag(diagonal) + jnp.diag(beside, 1) + jnp.diag(beside, -1)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("n", [2, 12])
 def test_derivatives_in_both_modes(n):
     c, h = 0.7, 1e-5
@@ -124,6 +124,7 @@ def test_derivatives_in_both_modes(n):
     assert abs(float(grad) - (a - b) / (2 * h)) < 0.2 * abs(a - b) / (2 * h)
 
 
+@pytest.mark.exhaustive
 def test_the_gradient_where_the_krylov_space_ends_early():
     """Two eigenvalues: after two steps of six there is no further direction."""
     share = jnp.arange(10) < 5
@@ -137,6 +138,7 @@ def test_the_gradient_where_the_krylov_space_ends_early():
     close(jax.grad(estimates)(c), jax.jit(estimates)(c) / c, rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_the_gradient_of_the_density():
     def moment(c):
         a = tridiagonal(c, 8)

@@ -61,6 +61,7 @@ def test_errors_of_the_density_cover_a_digits_network():
     assert np.mean(error[:, there]) < 0.15 * np.mean(density[there])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "fun", [lambda t: t, jnp.square, jnp.exp, jnp.abs], ids=["1", "2", "exp", "abs"]
 )
@@ -121,6 +122,7 @@ def test_density_has_integral_one_and_the_cdf_rises_to_one():
     assert float(found.cdf(0.5).value) == pytest.approx(0.5, abs=0.15)
 
 
+@pytest.mark.exhaustive
 def test_quantiles_invert_the_cdf():
     found = spectrum(hessian(MATRIX), KEY, **OPTIONS)
     shares = np.linspace(0, 1, 21)
@@ -132,6 +134,7 @@ def test_quantiles_invert_the_cdf():
     assert np.all(wide(found.cdf(wide(at) - 1e-3).value) <= shares + 1e-4)
 
 
+@pytest.mark.exhaustive
 def test_blocks_change_nothing():
     expected = spectrum(hessian(MATRIX), KEY, **OPTIONS)
     found = spectrum(hessian(MATRIX), KEY, block_size=3, **OPTIONS)
@@ -139,6 +142,7 @@ def test_blocks_change_nothing():
     close(found.weights, expected.weights, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_a_bar_changes_nothing(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     expected = spectrum(hessian(MATRIX), KEY, **OPTIONS)
@@ -177,6 +181,7 @@ def test_one_program_and_none_for_fresh_operators():
     close(two.nodes, 2 * one.nodes, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_raw_keys_change_nothing():
     A = hessian(MATRIX)
     found = spectrum(A, jax.random.key_data(KEY), **OPTIONS)
@@ -204,6 +209,7 @@ def test_complex_leaves_have_two_eigenvalues_each():
         assert np.all(np.min(np.abs(found.nodes - value), axis=1) < 1e-8)
 
 
+@pytest.mark.exhaustive
 def test_mixed_precision():
     c = {"a": np.float32(np.linspace(1, 2, 30)), "b": np.float32(3 * np.ones(10))}
     x = {"a": jnp.ones(30, jnp.bfloat16), "b": jnp.ones(10, jnp.float32)}

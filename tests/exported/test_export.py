@@ -171,6 +171,7 @@ def test_served_without_hotk(names, tmp_path):
     assert json.loads(served.stdout) == dict.fromkeys(programs, 0.0)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [3, 7, 100])
 def test_a_symbolic_batch_is_any_batch(n):
     (N,) = jax.export.symbolic_shape("N")
@@ -197,6 +198,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gauss_newton_of_a_loss_in_closed_form(name, dtype):
@@ -219,6 +221,7 @@ def test_gauss_newton_of_a_loss_in_closed_form(name, dtype):
         np.testing.assert_allclose(got, expected, rtol=tol, atol=tol)
 
 
+@pytest.mark.exhaustive
 def test_captured_arrays_are_constants_or_arguments():
     X, y = data(5)
     other = data(5, 1)
@@ -267,6 +270,7 @@ def test_argnums_and_keywords():
     np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_a_module_is_a_dict_of_its_fields():
     """Leaves that are no arrays, as activations are, are part of the program."""
     model = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
@@ -461,6 +465,7 @@ def test_the_package_that_is_missing_is_named(monkeypatch):
             call()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("n", [5, 20])
 def test_dense_derivatives_for_any_batch(n):
     f = lambda w, X: jnp.mean(jnp.tanh(X @ w) ** 2)
@@ -473,6 +478,7 @@ def test_dense_derivatives_for_any_batch(n):
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("order", [2, 4])
 def test_sums_of_derivatives_of_any_number_of_rows(order, as_user):
     """Which of two ways is less work depends on a size that is not known yet."""

@@ -25,6 +25,7 @@ def exact(x):
 EXACT = float(exact(X))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("mode", [hotk.Auto(), hotk.Forward(), hotk.Reverse()], ids=str)
 @pytest.mark.parametrize("block_size", [None, 1, 4])
 def test_it_is_the_trace_of_the_jacobian(mode, block_size):
@@ -76,6 +77,7 @@ def test_a_fresh_closure_compiles_nothing():
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_prepared_one_compiles_nothing_and_nests():
     prepared = hotk.divergence.prepare(field, X)
     with compiles() as count:
@@ -117,6 +119,7 @@ def test_what_has_no_divergence_is_refused(f, x, error):
         hotk.estimate.divergence(f, x, jax.random.key(0))
 
 
+@pytest.mark.exhaustive
 def test_the_estimate_covers_the_trace():
     found = hotk.estimate.divergence(field, X, jax.random.key(0), samples=400)
     assert abs(found.value - EXACT) < 3 * found.error

@@ -16,6 +16,7 @@ from .regressions import REGRESSIONS
 from .shrink import shrink
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("program", REGRESSIONS, ids=str)
 def test_a_past_failure_stays_mended(program):
     assert check(program, hotk, extra="all").failure is None

@@ -172,7 +172,7 @@ def as_users_write(as_user):
         yield
 
 
-@pytest.mark.thinned(40, "name")
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     ("name", "context", "kind"), CELLS, ids=lambda v: v.replace("::", "")
 )
@@ -184,7 +184,7 @@ def test_the_right_number_or_a_clear_error(name, context, kind):
             raise
 
 
-@pytest.mark.thinned(30, "name")
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("units", UNITS)
 @pytest.mark.parametrize("name", PROBES)
@@ -197,7 +197,7 @@ def test_units_do_not_matter(name, units, dtype):
 STANDS_STILL = ("optim.", "interop.as_lineax")
 
 
-@pytest.mark.thinned(20, "name")
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "name", [name for name in PROBES if not name.startswith(STANDS_STILL)]
 )
@@ -221,7 +221,7 @@ def test_nan_is_no_number_or_a_clear_error(name):
 OF_A_GRADIENT = ("optim.", "interop.", "laplace_approximation")
 
 
-@pytest.mark.thinned(20, "name")
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize(
     "name", [name for name in PROBES if not name.startswith(OF_A_GRADIENT)]
 )

@@ -116,7 +116,7 @@ def test_coefficients_to_order_twelve(name):
     np.testing.assert_allclose(found(f, points, 12), expected, rtol=1e-12)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["lgamma", "tan", "cbrt", "erf_inv", "power"])
 def test_coefficients_along_a_curve(name):
     f, exact, _ = EXACT[name]
@@ -126,6 +126,7 @@ def test_coefficients_along_a_curve(name):
     np.testing.assert_allclose(coefficients, expected, rtol=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.counts  # plain JAX has a kink there
 @pytest.mark.parametrize(
     ("f", "expected"),
@@ -209,7 +210,7 @@ def size(f, order):
     return sum(1 for _ in equations(jax.make_jaxpr(derivatives)(0.41).jaxpr))
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_equations_grow_with_the_square_of_the_order(name):
     small, middle, large = (size(FUNCTIONS[name], order) for order in (4, 8, 12))

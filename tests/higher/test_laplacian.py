@@ -217,6 +217,7 @@ EMPTY = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("shape", [(0,), (0, 2), (3, 0)])
 @pytest.mark.parametrize("term", EMPTY.values(), ids=EMPTY)
 def test_a_leaf_without_entries_adds_nothing(term, shape):

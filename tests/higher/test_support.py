@@ -155,6 +155,7 @@ def everything(x):
     return {name: f(x) for name, f in FUNCTIONS.items()}
 
 
+@pytest.mark.exhaustive
 def test_laplacians_are_traces_of_hessians():
     # together: they are compiled as one program
     found = jax.jit(lambda x: hotk.laplacian(everything, x))(POINT)
@@ -180,6 +181,7 @@ def test_weights_of_a_differential_operator():
     close(found, list(map(np.asarray, expected)), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.exhaustive
 def test_fourth_derivatives_of_sums_over_pairs():
     x = POINT[:3, :2]
     unit = np.eye(6)
@@ -197,6 +199,7 @@ def test_fourth_derivatives_of_sums_over_pairs():
     close(found, sum(np.asarray(fourth(i)) for i in range(6)), rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_transformations_of_jax_go_through():
     f = lambda x, c: FUNCTIONS["Slater-Jastrow"](c * x)
     laplacian = lambda x, c: hotk.laplacian(f, x, c)
@@ -239,6 +242,7 @@ def test_what_electrons_save_in_work(monkeypatch):
         assert 5 * a < b, name
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_of_few_directions_the_way_with_less_work_is_taken(name, monkeypatch):
     f = FUNCTIONS[name]

@@ -39,6 +39,7 @@ def quartic(x):
     return jnp.sum(x**4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", SECOND_ORDER)
 def test_rosenbrock_by_hand_with_one_compile_a_callback(method):
     hotk.clear_cache()
@@ -71,7 +72,7 @@ def test_rosenbrock_by_hand_with_one_compile_a_callback(method):
     assert next(calls) <= 6
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("method", ["trust-ncg", "trust-exact", *OTHERS])
 def test_minimize_gives_each_method_what_it_takes(method):
     problem = scipy_problem(lambda x: rosenbrock(x["x"]), {"x": START[:10]})

@@ -30,6 +30,7 @@ def value(x):
     return jnp.sum(flat(x) ** 2)
 
 
+@pytest.mark.exhaustive
 def test_residuals_and_their_derivatives():
     problem = scipy_residuals(residuals, jnp.zeros(N))
     assert (problem.n, problem.m) == (N, 2 * N - 2)

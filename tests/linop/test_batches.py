@@ -153,6 +153,7 @@ def test_low_precision_is_summed_in_single(default_settings):
     np.testing.assert_allclose(product, 1.0, rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_bar_is_shown_if_asked(capsys, default_settings, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     H = hotk.HessianOperator.over(mean_loss, jnp.ones(5), cut(30), progress=True)
@@ -267,7 +268,7 @@ def test_an_empty_batch_adds_nothing(as_user):
         hotk.HessianOperator.over(mean_loss, W, lambda: spent) @ V
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("default_settings")
 @pytest.mark.parametrize(
     "question",
@@ -301,6 +302,7 @@ def test_a_tuple_of_arrays_is_one_batch():
 # ----- Batches that fit in memory together
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("default_settings")
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
 def test_batches_of_a_list_are_one_program(kind):

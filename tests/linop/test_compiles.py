@@ -116,6 +116,7 @@ def test_a_number_that_varies_compiles_nothing(ask):
     assert traced() == 0
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("ask", ["solve", "eigh", "minres"])
 def test_a_captured_number_that_varies_compiles_at_most_twice(ask):
     compiled, data = [], DATA[1]

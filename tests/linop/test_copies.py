@@ -64,6 +64,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_and_states_survive_pickle(name):
     result = RESULTS[name]()

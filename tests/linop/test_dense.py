@@ -58,7 +58,7 @@ def test_the_matrix_is_that_of_the_raveled_function(block_size):
     assert H.size == 10
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_the_matrix_is_symmetric_to_the_last_bit(dtype):
     A = np.random.default_rng(0).normal(size=(40, 40))

@@ -68,7 +68,7 @@ ROADS = {
 each_road = pytest.mark.parametrize("take", ROADS.values(), ids=ROADS)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @each_road
 def test_a_solution_by_its_right_hand_side_and_by_its_operator(take):
     """From A x = b, with A = diag(c) + M: dx = inverse(A) (db - dc x)."""
@@ -91,6 +91,7 @@ def test_a_solution_to_second_order(take):
     close(take(y)(jnp.asarray(C)), expected, rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_an_indefinite_and_a_complex_system():
     bent = lambda c: hotk.HessianOperator(
         lambda x: c * x[0] ** 2 - x[1] ** 2 + x[0] * x[1], jnp.ones(2)
@@ -108,6 +109,7 @@ def test_an_indefinite_and_a_complex_system():
     close(found, np.array([-(1.0 + 2.0j) / 8]), rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_the_inverse_and_the_determinant_have_theirs():
     c, b = jnp.asarray(C), jnp.asarray(B)
     P = inverse(C)
@@ -119,6 +121,7 @@ def test_the_inverse_and_the_determinant_have_theirs():
     close(jax.hessian(logdet)(c), -(P**2))
 
 
+@pytest.mark.exhaustive
 def test_a_system_that_is_not_solved_says_so(as_user):
     f = lambda b, c: coupled(c).solve(b, max_steps=1).x.sum()
     given = jnp.asarray(B), jnp.asarray(C)
@@ -135,6 +138,7 @@ def test_a_system_that_is_not_solved_says_so(as_user):
     assert np.isnan(slope).all()  # of (1, 1), which has no solution
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["model", "residual", "curvature"])
 def test_other_results_of_a_solver_have_none(name, as_user):
     f = lambda b: jnp.sum(getattr(make(jnp.asarray(C)).solve(b), name))
@@ -146,7 +150,7 @@ def test_other_results_of_a_solver_have_none(name, as_user):
 # ----- Eigenvalues
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @each_road
 def test_simple_eigenvalues_and_their_vectors(take):
     """By perturbation theory: v' dA v, and a sum over the other vectors."""
@@ -169,6 +173,7 @@ def test_simple_eigenvalues_and_their_vectors(take):
     close(take(squares)(c), expected, rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_eigenvalues_to_second_order_in_any_unit():
     """Of the matrix [[c, 1], [1, 0]]: c / 2 +- sqrt(c^2 / 4 + 1)."""
     for unit in (1.0, 1e20, 1e-20):
@@ -187,6 +192,7 @@ def levels(c):
     return hotk.HessianOperator(f, jnp.ones(4))
 
 
+@pytest.mark.exhaustive
 def test_multiple_eigenvalues_are_refused_by_number(as_user):
     with pytest.raises(hotk.ModeError, match="pairs 1, 2, with the eigenvalues 2, 2"):
         jax.jacfwd(lambda c: levels(c).eigh(4).values)(1.0)
@@ -219,6 +225,7 @@ def test_an_eigenvalue_of_a_large_operator():
     close(slope, 1 / (4 * np.sum(e**2 / (value - t**2) ** 2)), rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_as_users_have_them(default_settings):
     c, b = jnp.asarray(C), jnp.asarray(B)
     found = jax.jacrev(lambda b: coupled(c).solve(b).x)(b)

@@ -140,6 +140,7 @@ def test_a_state_of_an_optimizer_is_one_line_of_numbers_and_shapes():
     assert "damping=f64[]" in shown[0]
 
 
+@pytest.mark.exhaustive
 def test_the_table_of_a_curvature_fits_a_terminal_and_names_lines_of_the_user():
     key = jax.random.key(0)
     layers = [eqx.nn.Linear(3, 3, key=key) for _ in range(6)]

@@ -26,6 +26,7 @@ def H():
     return hotk.HessianOperator(quadratic(MATRIX), POINT)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_products_matrix_and_diagonal(H, method):
     inverse = H.inverse(0.5, method)
@@ -38,6 +39,7 @@ def test_products_matrix_and_diagonal(H, method):
     close(inverse.block("u", "v"), expected[:2, 2:])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_it_is_an_operator_like_others(H, method):
     inverse = H.inverse(method=method)

@@ -20,7 +20,7 @@ from tests.reliability.pickled_functions import OPERATORS, X
 pytestmark = pytest.mark.usefixtures("as_user")
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_operator_that_was_pickled_is_the_same(name):
     H = OPERATORS[name]()
@@ -75,6 +75,7 @@ LOAD = """
 """
 
 
+@pytest.mark.exhaustive
 def test_another_process_computes_the_same(tmp_path):
     operators = {name: OPERATORS[name]() for name in OPERATORS}
     path = tmp_path / "operators"

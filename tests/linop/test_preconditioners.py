@@ -23,6 +23,7 @@ def quadratic(values):
     return hotk.HessianOperator(f, {"a": jnp.ones((5, 4)), "b": jnp.ones(10)}), a
 
 
+@pytest.mark.exhaustive
 def test_low_rank_operators_and_their_inverses():
     H, _ = quadratic(np.ones(N))
     values = np.array([5.0, 3.0, 2.0])

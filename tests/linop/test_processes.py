@@ -84,6 +84,7 @@ print("fine")
 )
 
 
+@pytest.mark.exhaustive
 def test_three_processes_are_one():
     all_fine(NUMBERS, 3)
 
@@ -161,7 +162,7 @@ hotk.HessianOperator.over(loss, w, batches, processes=True)
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_process_that_fails_ends_the_others_with_its_message(name):
     code, text = FAILURES[name]

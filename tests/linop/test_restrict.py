@@ -48,7 +48,7 @@ def exact():
     return np.asarray(hessian)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MASKS)
 def test_it_is_the_rows_and_columns_of_the_entries(name):
     H = hotk.HessianOperator(mixed, X)
@@ -72,6 +72,7 @@ def test_vectors_are_what_a_mask_takes_of_a_leaf():
     close(like, {"w": X["w"][np.array([0, 2])], "b": None, "c": X["c"], "n": None})
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "make",
     [
@@ -211,6 +212,7 @@ def test_a_mask_that_is_a_tracer_is_refused(as_user):
         jax.jit(lambda mask: H.restrict(mask).matrix())(np.ones(3, bool))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("part", ["c", MASKS["rows"], MASKS["flat"]], ids=str)
 def test_a_newton_step_on_a_part_is_written_in_one_way(part):
     H = hotk.HessianOperator(mixed, X)

@@ -93,6 +93,7 @@ def test_a_split_point_gives_the_same_numbers_split_as_it_is(kind, inside):
     run_on_eight_devices(CODE.format(kind=kind, inside=inside))
 
 
+@pytest.mark.exhaustive
 def test_solvers_and_optimizers_at_points_that_differ_by_device():
     """Each device has a diagonal of its own: its solutions are known by hand."""
     run_on_eight_devices("""
@@ -149,6 +150,7 @@ def test_solvers_and_optimizers_at_points_that_differ_by_device():
     """)
 
 
+@pytest.mark.exhaustive
 def test_steps_that_add_over_devices_of_which_some_have_ended_are_refused():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp, hotk

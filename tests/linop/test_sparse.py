@@ -46,6 +46,7 @@ def test_the_matrix_in_all_forms():
     close(jax.jit(lambda H: H.sparse().values.sum())(H), np.array(K.sum()), rtol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_trees_filters_and_parts():
     f = lambda p: springs(p["u"]) + p["c"] * jnp.sum(p["u"] ** 2) / 2
     point = {"u": jnp.asarray(T) + 1, "c": jnp.array(3.0), "name": "x"}
@@ -149,6 +150,7 @@ def test_no_pivot_on_the_diagonal():
     close(found.x, b.reshape(-1, 2)[:, ::-1].ravel())
 
 
+@pytest.mark.exhaustive
 def test_a_singular_system_is_left_to_least_squares():
     """The chain that nothing holds: constants are in its kernel."""
     f = lambda x: jnp.sum((x[1:] - x[:-1]) ** 2) / 2
@@ -167,6 +169,7 @@ def test_a_singular_system_is_left_to_least_squares():
             close(residual, np.full(40, b.mean()), rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_within_transformations():
     H, b = hotk.HessianOperator(springs, jnp.zeros(N)), jnp.cos(7 * T)
     expected = scipy.sparse.linalg.spsolve(stiffness(), np.asarray(b))
@@ -180,6 +183,7 @@ def test_within_transformations():
     close(slope, expected, rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_inertia_and_cholesky():
     for c in (0.0, 0.05, 0.3):
         f = lambda x, c=c: springs(x) - c * jnp.sum(x**2)

@@ -17,6 +17,7 @@ A = hotk.SparseMatrix.from_scipy(scipy.sparse.csr_array(DENSE))
 B = jnp.asarray(RNG.normal(size=10))
 
 
+@pytest.mark.exhaustive
 def test_solvers_and_estimates_take_it():
     operator = SparseOperator(A)
     expected = np.linalg.solve(DENSE, B)

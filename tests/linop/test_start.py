@@ -92,6 +92,7 @@ STARTS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("options", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("inside", [False, True], ids=["eager", "jit"])
 def test_a_large_product_stands_in_an_indefinite_solve_once(options, inside):
@@ -117,6 +118,7 @@ def test_a_large_product_stands_in_an_indefinite_solve_once(options, inside):
     assert abs(solution.iterations - by_cg.iterations - by_minres.iterations) <= 1
 
 
+@pytest.mark.exhaustive
 def test_a_large_product_is_compiled_once():
     H, b = deep(leaves=True), np.cos(np.arange(150.0))
     tree = {"a": jnp.asarray(b[:100].reshape(10, 10)), "b": jnp.asarray(b[100:])}
@@ -141,6 +143,7 @@ def test_a_definite_system_with_a_large_product_takes_the_steps_of_cg():
     assert not few.definite
 
 
+@pytest.mark.exhaustive
 def test_several_systems_with_a_large_product():
     H, b = deep(), jnp.cos(jnp.arange(450.0)).reshape(3, 150)
     solutions = H.solve(b, batched=True, tol=1e-9)
@@ -166,6 +169,7 @@ FROM_MATRIX = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("ask", FROM_MATRIX.values(), ids=FROM_MATRIX)
 def test_what_is_small_compiles_its_matrix_alone(ask):
     ask(make(next(POWERS), SMALL))  # what the shapes alone need, for all operators
@@ -261,6 +265,7 @@ def test_the_spectrum_of_a_small_operator_is_exact():
     assert exact.error == 0
 
 
+@pytest.mark.exhaustive
 def test_inside_of_a_transformation_it_iterates():
     values, _, H = known()
     pairs = jax.jit(lambda H: H.eigh(2, "SA"))(H)
@@ -284,6 +289,7 @@ def test_a_basis_is_filled_and_restarted_in_place():
         assert memory.temp_size_in_bytes <= most * vector
 
 
+@pytest.mark.exhaustive
 def test_as_few_vectors_as_are_asked_for(monkeypatch):
     counts = []
     begun = _lanczos_host._begun
@@ -303,6 +309,7 @@ def test_as_few_vectors_as_are_asked_for(monkeypatch):
         H.eigh(1, max_basis=3)
 
 
+@pytest.mark.exhaustive
 def test_an_eigenvector_of_a_near_operator_saves_products():
     d = jnp.linspace(1.0, 2.0, LARGE) ** 4
     near, H = (
@@ -350,6 +357,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("run", SYSTEMS.values(), ids=SYSTEMS)
 def test_flat_vectors_change_nothing(run):
     H = leafy()

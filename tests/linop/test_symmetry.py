@@ -70,6 +70,7 @@ NOT_SYMMETRIC = {
 }
 
 
+@pytest.mark.thinned(14)
 @pytest.mark.parametrize("factorize", FACTORIZATIONS.values(), ids=FACTORIZATIONS)
 def test_an_operator_that_is_not_symmetric_is_refused(factorize):
     for make in NOT_SYMMETRIC.values():
@@ -110,7 +111,7 @@ def congruences():
     }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", congruences())
 def test_congruences_are_symmetric(name):
     A, rows = congruences()[name]

@@ -62,6 +62,7 @@ def walks(monkeypatch):
     return count
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 def test_a_solver_walks_no_more_than_one_traced_product(walks, solver):
     traced = jax.jit(lambda H: H @ B)

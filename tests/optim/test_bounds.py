@@ -36,7 +36,7 @@ def assert_first_order(f, x, lower, upper, tol):
 
 
 # The gradient is above 1e-10 times that of the start by its rounding, or nearly flat.
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("compiled_as_for_users")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_trust_regions_reach_the_minimum(name):
@@ -50,7 +50,7 @@ def test_trust_regions_reach_the_minimum(name):
     assert (np.diff(found.history) <= 1e-10 * np.abs(found.history[:-1])).all()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("compiled_as_for_users")
 @pytest.mark.parametrize("name", [n for n in BOUNDED if BOUNDED[n].squares])
 def test_least_squares_reach_the_minimum(name):
@@ -101,6 +101,7 @@ def bowl(p):
 START = {"w": jnp.zeros(3), "s": jnp.array(3.0)}
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("transform", [None, levenberg_marquardt()])
 def test_multipliers_and_active_bounds(transform):
     f = bowl
@@ -158,6 +159,7 @@ def test_bounds_that_do_not_bind_change_no_product():
     close(free.history, within.history, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("squares", [False, True])
 def test_every_point_is_within(squares):
     """Where it is not, the objective says so: a root of a negative number is NaN."""
@@ -183,6 +185,7 @@ def test_every_point_is_within(squares):
     assert {-1, 0, 1} == set(seen)
 
 
+@pytest.mark.exhaustive
 def test_bounded_linear_least_squares_of_scipy():
     rng = np.random.default_rng(0)
     for m, n in ((30, 12), (12, 20)):
@@ -226,6 +229,7 @@ def test_a_short_step_is_that_of_free_parameters(limit):
     close(found.x, np.array([-np.pi / 3 + 0.5, -np.pi / 3 - 0.5, 0.5]), rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_half_of_the_parameters_move():
     f = lambda p: jnp.sum((p["a"] - 2.0) ** 2) + jnp.sum((p["b"] - 2.0) ** 2) + p["n"]
     p = {"a": jnp.zeros(2), "b": jnp.full(2, 5.0), "n": 3}
@@ -318,6 +322,7 @@ def test_a_trial_is_a_decrease_of_the_model_within_bounds_and_region():
             assert slope <= 2e-6 * np.linalg.norm(free)
 
 
+@pytest.mark.exhaustive
 def test_a_factored_step_is_the_minimum_over_its_face():
     rng = np.random.default_rng(5)
     for _ in range(20):
@@ -376,6 +381,7 @@ def test_other_bounds_compile_nothing():
     close(found.x, np.ones(2), rtol=1e-6)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("transform", [None, levenberg_marquardt()])
 def test_inside_of_jit_and_vmap(transform):
     f = LeastSquares(lambda x: jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]]))

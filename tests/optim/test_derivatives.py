@@ -53,7 +53,7 @@ ROADS = {
 each_road = pytest.mark.parametrize("take", ROADS.values(), ids=ROADS)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @each_road
 def test_ridge_regression_to_first_order(take):
     given = DECAY, jnp.asarray(A), jnp.asarray(Y)
@@ -81,7 +81,7 @@ SECOND = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("take", SECOND.values(), ids=SECOND)
 def test_ridge_regression_to_second_order(take):
     a, y, known = jnp.asarray(A), jnp.asarray(Y), ridge(DECAY, A, Y)
@@ -154,6 +154,7 @@ def test_a_run_that_goes_on_has_the_derivatives_of_its_minimum():
     close(jax.jit(jax.jacfwd(run))(3.0), np.ones(2), rtol=1e-8)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["squares", "model", "Fisher"])
 def test_a_gauss_newton_function_is_differentiated_with_its_own_hessian(kind):
     """One unknown with residuals that do not vanish: the formula, by hand.
@@ -225,6 +226,7 @@ def logistic(decay):
     return mpmath.findroot(gradient, (0, 0))
 
 
+@pytest.mark.exhaustive
 def test_logistic_regression_against_thirty_digits():
     def held_out(log_decay):
         margins = jnp.asarray(SIGNS[:, None] * A)
@@ -260,6 +262,7 @@ def test_logistic_regression_as_jaxopt_differentiates_it():
     close(jax.jacobian(ours)(0.3), theirs, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_a_gaussian_process_is_tuned_by_newtons_method_through_its_fit():
     """Minimize the negative marginal likelihood, whose weights a `minimize` finds."""
     t = jnp.linspace(0.0, 1.0, 7)
@@ -303,6 +306,7 @@ def test_a_minimum_of_a_tree_that_is_held_in_part():
     assert found(2.0)["n"] == 3
 
 
+@pytest.mark.exhaustive
 def test_under_vmap_and_scan_in_closures_of_closures():
     """x = c / (1 + k), so dx / dc = 1 / (1 + k)."""
 
@@ -335,6 +339,7 @@ def test_many_unknowns_are_solved_for_by_products():
     close(jax.jvp(jax.jit(x), (0.5,), (1.0,))[1], np.ones(3000), rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_what_has_not_converged_says_so(as_user):
     run = lambda decay: fit(decay, A, Y, max_steps=1)
     with pytest.raises(hotk.ModeError, match="largest number of steps") as caught:
@@ -350,6 +355,7 @@ def test_what_has_not_converged_says_so(as_user):
     assert jax.grad(lambda t: t + fit(DECAY, A, Y, max_steps=1).x.sum() * 0)(1.0) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_singular_hessian_is_none_of_a_wrong_number(as_user):
     """The sum of both weights is determined, their difference is not."""
     f = lambda w, c: (w[0] + w[1] - c) ** 2 + c**2
@@ -383,6 +389,7 @@ def test_as_users_have_it(default_settings):
     np.testing.assert_allclose(slope, expected, rtol=1e-3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("inside", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_a_variable_at_its_bound_is_held_there(inside):
     """Of min (x - a)^T A (x - a) with x[1] = 1, by hand: x[0] follows the rest."""
@@ -413,6 +420,7 @@ ROADS_BY_BOUNDS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("run", ROADS_BY_BOUNDS.values(), ids=ROADS_BY_BOUNDS)
 def test_a_variable_at_its_bound_moves_with_it(run, as_user):
     """As above with x[1] <= u: x[0] = a[0] + (a[1] - u) / 4, f = 7/8 (u - a[1])^2."""
@@ -460,6 +468,7 @@ def test_an_error_in_a_transformation_names_the_function(as_user):
         jax.jit(lambda x: minimize(several, x).x)(jnp.ones(2))
 
 
+@pytest.mark.exhaustive
 def test_a_loop_in_the_objective_has_forward_derivatives():
     """Halved and added to three times, x counts for 7/4 of itself: x = 4 a^2 / 7."""
 

@@ -43,6 +43,7 @@ def updated(transform, gradient):
     return np.array([step["a"], step["b"]]), state
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_that_of_least_squares_with_scaled_damping():
     transform = hotk.optim.scale_by_levenberg_marquardt(
         damping=1.0, max_acceleration=0.0, max_rejections=0
@@ -114,6 +115,7 @@ def test_units_of_parameters_change_nothing(examples):
         close(found.history[:few], np.asarray(plain.history[:few]), rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_the_scale_of_the_residuals_changes_nothing():
     """f times 1e30 or 1e-34 in single precision, which has numbers down to 1e-38."""
     known = minimize(LeastSquares(residuals), P, levenberg_marquardt()).x
@@ -127,7 +129,7 @@ def test_the_scale_of_the_residuals_changes_nothing():
         assert found.converged
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("k", [0, 1])
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_the_regressions_of_nist(name, k):
@@ -141,6 +143,7 @@ def test_the_regressions_of_nist(name, k):
     assert known.digits(found.x) >= 4
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("of", ["parameters", "residuals"])
 def test_half_precision_is_fitted_by_products(dtype, of):
@@ -157,6 +160,7 @@ def test_half_precision_is_fitted_by_products(dtype, of):
             close(found.x["b"].astype(float), np.array(0.70), atol=0.05)
 
 
+@pytest.mark.exhaustive
 def test_parameters_that_the_data_do_not_determine():
     """The Jacobian has half of the rank: all minima are as good."""
     r = lambda p: jnp.stack([p[0] + p[1] - 3, 2 * (p[0] + p[1]) - 5, 0 * p[2]])
@@ -180,6 +184,7 @@ def test_at_the_minimum_there_is_nothing_to_do():
 UNITS = np.array([500.0, 1e-6])
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["trust_region", "newton_cg", "levenberg_marquardt"])
 @pytest.mark.parametrize("limit", ["xtol", "rtol"])
 def test_a_short_step_in_some_units_is_no_convergence(name, limit):
@@ -230,7 +235,7 @@ def test_where_the_minimum_is_confirmed_a_short_step_ends():
     close(found.x, np.ones(2), rtol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("examples", [False, True])
 def test_a_fit_of_rows_on_several_devices(examples):
     """With examples it raised an error of JAX about what varies over devices."""

@@ -56,6 +56,7 @@ def dense_ggn(p, x=X):
     return np.einsum("nai,nab,nbj->ij", J, H, J) / len(x)
 
 
+@pytest.mark.exhaustive
 def test_least_squares_of_a_linear_model_take_one_step():
     targets = jnp.array(RNG.normal(size=(40, 2)))
     loss = SquaredError(targets)
@@ -72,6 +73,7 @@ def test_least_squares_of_a_linear_model_take_one_step():
     close(state.coefficients, np.array([1.0, 0.0]), rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_step_minimizes_the_quadratic_model_over_direction_and_last_step():
     transform = made(damping=0.3, inverses_every=1, factors_every=100, l2=0.1)
     first, state = updated(transform, transform.init(P), P)
@@ -145,6 +147,7 @@ def few(reduction, **options):
     return transform.update(g, state, optax.apply_updates(P, state.step), **given)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_fraction_of_a_batch_of_copies_is_the_whole_batch(reduction):
     every = few(reduction)
@@ -153,6 +156,7 @@ def test_a_fraction_of_a_batch_of_copies_is_the_whole_batch(reduction):
     jax.tree.map(lambda a, b: close(a, b, rtol=1e-9), some[1].factors, every[1].factors)
 
 
+@pytest.mark.exhaustive
 def test_a_fraction_is_of_its_examples_alone():
     """The factors, and the model, are those of every fourth example."""
     options = {"model_fraction": 0.25, "factors_fraction": 0.25, "momentum": False}
@@ -196,6 +200,7 @@ def test_rows_of_a_loss_beside_its_targets_are_not_taken_apart():
     transform.update(P, transform.init(P), P, **given)
 
 
+@pytest.mark.exhaustive
 def test_the_ratio_is_of_the_whole_batch():
     transform = made(damping=0.5, model_fraction=0.5)
     state, p = transform.init(P), P
@@ -334,6 +339,7 @@ def test_under_wrappers_it_is_the_same(wrapped):
     jax.tree.map(same, step, other)
 
 
+@pytest.mark.exhaustive
 def test_a_module_of_equinox_keeps_what_is_no_parameter():
     net = eqx.nn.MLP(3, 4, 5, 1, activation=jnp.tanh, key=jax.random.key(0))
     run = lambda net, x: jax.vmap(net)(x)
@@ -380,6 +386,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_averages():
     jax.tree.map(lambda a, b: close(a, b, rtol=0), after.inverses, state.inverses)
 
 
+@pytest.mark.exhaustive
 def test_an_opaque_model_is_read_in_each_update():
     """Its scale comes from what it counts, which no key can tell."""
     calls = iter(range(1, 100))
@@ -394,6 +401,7 @@ def test_an_opaque_model_is_read_in_each_update():
         jax.tree.map(lambda a, b: close(a, b, rtol=1e-9), step, other)
 
 
+@pytest.mark.exhaustive
 def test_targets_are_drawn_anew_in_each_update():
     sampled = hotk.KFACOperator(
         model, classified(), P, X, estimate="sampled", key=jax.random.key(1)

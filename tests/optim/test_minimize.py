@@ -107,6 +107,7 @@ def test_tolerances_by_the_names_of_scipy_and_optimistix():
         find(tol=1e-3, gtol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_a_relative_tolerance_does_not_depend_on_the_scale_of_a_loss():
     t = jnp.linspace(0.0, 3.0, 40)
     y = 2 * jnp.exp(-1.3 * t) + 0.1 * jnp.cos(40 * t)
@@ -165,7 +166,7 @@ MADE = {
 DAMPINGS = np.random.default_rng(0)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", MADE)
 def test_a_transformation_that_is_made_anew_is_not_compiled(name, default_settings):
     make = MADE[name]  # those of optax need JAX's implicit promotion

@@ -10,7 +10,7 @@ from tests.optim.nist import REGRESSIONS, digits
 
 
 # The data of Lanczos1 are exact: with eleven digits the gradient is not zero there.
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [name for name in REGRESSIONS if name != "Lanczos1"])
 def test_certified_standard_errors(name):
     known = REGRESSIONS[name]

@@ -54,6 +54,7 @@ def curvature(form, model, inputs=X):
     return hotk.KFACOperator(call, LOSS, params, inputs)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("form", ["module", "split", "pure"])
 def test_kfac_takes_the_parameters_in_every_form(form):
     model = Model()
@@ -103,6 +104,7 @@ def test_functions_of_the_model_in_kfac_say_which_step_to_write(as_user):
     assert "nnx_step(optimizer, model, value_fn)" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["adam", "lbfgs"])
 def test_transformations_of_optax_step_as_on_plain_arrays(name):
     transform = {"adam": optax.adam(0.1), "lbfgs": optax.lbfgs()}[name]

@@ -63,7 +63,7 @@ def two_steps(transform, f, p):
     return steps, state
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("where", FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_filter_equals_the_function_closed_over_the_rest(name, where):
@@ -78,7 +78,7 @@ def test_a_filter_equals_the_function_closed_over_the_rest(name, where):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_filter_traces_and_compiles_no_more(name):
     make, counts = FACTORIES[name], []

@@ -59,6 +59,7 @@ OF = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OF)
 @pytest.mark.parametrize("preconditioner", [NYSTROM, jacobi])
 def test_steps_solve_the_same_system_from_fewer_products(name, preconditioner):
@@ -106,6 +107,7 @@ def ridge(p):
     return objective(p) + 1e-3 * sum(jnp.sum(a**2) for a in jax.tree.leaves(p))
 
 
+@pytest.mark.exhaustive
 def test_it_runs_in_the_loop_and_with_a_filter():
     transform = hotk.optim.newton_cg(preconditioner=NYSTROM)
     found = hotk.optim.minimize(ridge, P, transform, tol=1e-8)
@@ -144,6 +146,7 @@ def test_a_region_of_a_preconditioner_is_a_ball_in_other_coordinates(radius):
     assert min(outcomes) < 1.01  # the boundary of a region was reached
 
 
+@pytest.mark.exhaustive
 def test_a_trust_region_takes_fewer_products_with_a_preconditioner():
     transform = hotk.optim.trust_region(preconditioner=NYSTROM, max_tol=1e-6)
     plain = hotk.optim.trust_region(max_tol=1e-6)
@@ -175,6 +178,7 @@ def test_what_is_no_function_is_refused():
         transform.update(jax.grad(objective)(P), state, P, value_fn=objective)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "make",
     [

@@ -88,7 +88,7 @@ def gaussian_process(seed, n):
     return negative_log_likelihood
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("compiled_as_for_users")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("method", [*REGIONS, "newton", "cubic_newton", "newton_cg"])

@@ -90,6 +90,7 @@ def test_another_gradient_than_that_of_the_residuals_is_solved_for_as_well():
     close(flat(step), np.linalg.solve(matrix, flat(g)), rtol=1e-8)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("samples", [None, 400])
 def test_natural_gradients_agree_with_the_dense_fisher_matrix(samples):
     batch = lambda p: jax.vmap(lambda x: logits(p, x))(X)
@@ -116,6 +117,7 @@ def test_natural_gradients_agree_with_the_dense_fisher_matrix(samples):
     close(flat(step), flat(same), rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_single_precision_does_not_cancel():
     """The form (g - A'c) / damping would lose all digits at this damping."""
     narrow = lambda tree: jax.tree.map(lambda a: a.astype(jnp.float32), tree)
@@ -148,6 +150,7 @@ def test_a_damping_that_is_too_small_grows():
     assert state.curvature > 0
 
 
+@pytest.mark.exhaustive
 def test_several_kinds_of_residuals_filters_and_flat_steps():
     """All take the same steps: of the leaves that move."""
     parts = (residual, lambda p, x: 0.1 * jnp.sum(logits(p, x) ** 2))
@@ -196,6 +199,7 @@ def test_auto_counts(rows, chosen):
     assert by_samples == (chosen == "samples")
 
 
+@pytest.mark.exhaustive
 def test_auto_leaves_networks_of_many_classes_to_products():
     """Ten rows an example: 640 of them, for 1210 parameters."""
     x = jax.random.normal(jax.random.key(3), (64, 64))

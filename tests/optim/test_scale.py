@@ -55,7 +55,7 @@ def points(transform, scale, steps=4):
     return np.stack(found)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("scale", [1e30, 1e-30])
 def test_steps_do_not_depend_on_the_unit_of_the_function(name, scale, default_settings):

@@ -50,6 +50,7 @@ def check(f, before, after):
     close(ravel_pytree(after)[0], np.asarray(x - expected), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.library
 def test_flax_linen():
     linen = pytest.importorskip("flax.linen")
@@ -98,7 +99,7 @@ def test_flax_linen():
 @pytest.mark.library
 # Its statistics have 32 bits, whatever the parameters have.
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("by_hand", [False, True], ids=["nnx_step", "update"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_flax_nnx(compiled, by_hand):
@@ -170,7 +171,7 @@ class Model(eqx.Module):
         return self.second(self.dropout(jnp.tanh(z), key=key)), state
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_equinox(compiled):
     model, state = eqx.nn.make_with_state(Model)(jax.random.key(1))
@@ -203,6 +204,7 @@ def test_equinox(compiled):
         close(jax.tree.leaves(state), list(map(np.asarray, expected)))
 
 
+@pytest.mark.exhaustive
 def test_keys_in_an_optax_loop():
     """A key for the gradient and the objective, another one for each step."""
     tx = transform()

@@ -37,7 +37,7 @@ def membrane(u):
     return sum(map(jnp.sum, lengths)) - 0.01 * jnp.sum(u)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXACT)
 def test_a_membrane_of_ten_thousand_variables(name):
     x0 = jnp.zeros(10_000)
@@ -57,7 +57,7 @@ def test_a_membrane_of_ten_thousand_variables(name):
     np.testing.assert_allclose(found.x, expected.x, atol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXACT)
 def test_a_chain_of_ten_thousand_variables(name):
     f = lambda x: jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
@@ -90,6 +90,7 @@ def views(cameras, points, seed=0):
     return lambda p: {"views": seen_from(p) - data, "prior": prior(p)}, start
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("points", [60, 700])
 def test_least_squares_of_cameras_and_points(points):
     r, start = views(6, points)
@@ -133,6 +134,7 @@ def net(edges, n):
     )
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_captured_indices_are_known_by_content(kind):
     n = 2_100
@@ -156,6 +158,7 @@ def test_captured_indices_are_known_by_content(kind):
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 def test_within_jit_and_vmap():
     f = lambda x: jnp.sum((x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
     transform = hotk.optim.newton(linear_solver="sparse")
@@ -190,6 +193,7 @@ def test_labels_that_change_compile_nothing():
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 def test_what_is_dense_stays_dense():
     a = jnp.asarray(np.random.default_rng(0).normal(size=(2_050, 2)) / 50)
     f = lambda x: jnp.sum(jnp.cosh(x @ a)) + jnp.sum(x**2)

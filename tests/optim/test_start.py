@@ -53,6 +53,7 @@ def test_a_step_on_many_leaves_is_the_newton_step(compiled):
     np.testing.assert_allclose(flat(step), exact, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     "make",
     [optim.newton_cg, optim.trust_region, optim.cubic_newton],
@@ -87,6 +88,7 @@ def sorts(transform):
     return run.lower(jnp.ones(4)).compile().as_text().count(" sort(")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("transform", "most"),
     [
@@ -133,6 +135,7 @@ def has_a_reverse_sweep(f, transform):
     return any(e.outvars[0].aval.shape == (N,) for e in dots)
 
 
+@pytest.mark.exhaustive
 def test_a_line_search_takes_slopes_in_forward_mode_where_there_is_one(monkeypatch):
     search = optim.scale_by_line_search()
     a = C[:, :3]
@@ -187,6 +190,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("make", NUMBERS.values(), ids=NUMBERS)
 def test_another_number_compiles_nothing(make):
     f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.linspace(0.1, 1.0, 4)
@@ -197,6 +201,7 @@ def test_another_number_compiles_nothing(make):
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_transformation_made_inline_compiles_nothing_under_vmap():
     f = lambda x: jnp.sum(jnp.cosh(x))
     starts = jnp.linspace(0.1, 1.0, 8).reshape(2, 4)
@@ -209,6 +214,7 @@ def test_a_transformation_made_inline_compiles_nothing_under_vmap():
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("default_settings")
 def test_wrappers_that_branch_compile_once_within_with_params():
     f = lambda p: jnp.sum(jnp.cosh(p["a"])) + jnp.sum(p["b"] ** 2)
@@ -235,6 +241,7 @@ def test_wrappers_that_branch_compile_once_within_with_params():
         np.testing.assert_allclose(first["a"], -np.tanh(np.ones(3)), rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_models_and_residuals_compile_once_within_with_params():
     p = {"a": jnp.array([0.5, 2.0]), "b": jnp.array([3.0])}
     labels = {"a": "curved", "b": "plain"}
@@ -271,6 +278,7 @@ def test_models_and_residuals_compile_once_within_with_params():
 # ----- Memory
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.usefixtures("default_settings")
 @pytest.mark.parametrize("as_one", [False, True], ids=["leaves", "flat"])
 @pytest.mark.parametrize(
@@ -311,6 +319,7 @@ def test_a_step_takes_so_many_vectors_besides_its_product(make, vectors, as_one)
     assert more <= vectors[as_one] * vector
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("default_settings")
 def test_step_info_tells_the_memory_of_a_step_and_runs_nothing():
     n = 1 << 18

@@ -41,7 +41,7 @@ def loss_of_all(method, loop, p):
     return float(method.loss(network(loop.names, p, X), y)) / len(X)
 
 
-@pytest.mark.thinned(3, "name")
+@pytest.mark.thinned(1, "name")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("loop", list(loops()))

@@ -135,6 +135,7 @@ def margins(figure, dpi):
     return [int((edge < 1).sum()) for edge in edges]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("draw", ["matrix", "log", "blocks", "sparsity"])
 def test_no_pixel_of_a_saved_figure_touches_its_border(draw):
     """Few leaves of unequal names: a square image that leaves room beside it."""

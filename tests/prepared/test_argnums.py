@@ -170,6 +170,7 @@ MIXED = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("x", "y", "g"), MIXED.values(), ids=MIXED)
 def test_mixed_second_derivatives(x, y, g):
     expected = jax.jacfwd(jax.grad(g, 0), 1)(x, y)

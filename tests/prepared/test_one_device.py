@@ -295,6 +295,7 @@ def test_all_modes_of_all_operators_return_the_sum_over_devices(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + SUMS)
 
 
+@pytest.mark.exhaustive
 @VMA
 def test_values_estimates_operators_and_optimizers_go_with_it(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + OTHERS.format())
@@ -331,5 +332,6 @@ OWN_DIRECTIONS = """
 """
 
 
+@pytest.mark.exhaustive
 def test_directions_that_differ_by_device_at_a_point_that_does_not():
     run_on_eight_devices(SETUP.format(vma=True) + OWN_DIRECTIONS)

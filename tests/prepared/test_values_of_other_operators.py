@@ -23,7 +23,7 @@ def arguments(name):
     return (X, X) if name in ("jvp", "quadratic_form") else (X,)
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(18)
 @pytest.mark.parametrize("how", ["direct", "prepare"])
 @pytest.mark.parametrize("name", SCALAR)
 @pytest.mark.parametrize("first", FIRST)

@@ -123,6 +123,7 @@ CURVED = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", CURVED)
 def test_sums_of_derivatives_of_second_order_and_above_warn(name):
     hotk.clear_cache()

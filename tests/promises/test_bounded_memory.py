@@ -137,6 +137,7 @@ def test_blocks_of_any_size_give_the_same_hessian(block_size):
     assert close(diagonal, jnp.diagonal(jax.hessian(f)(x)))
 
 
+@pytest.mark.exhaustive
 def test_blocks_need_less_memory_than_all_directions_at_once():
     weights = [jnp.ones((24, 24)) / 50 for _ in range(4)]
 
@@ -294,6 +295,7 @@ def test_a_jitted_function_of_hotk_keeps_few_shapes(monkeypatch):
     assert hotk.cache_info().compiles == before + 23
 
 
+@pytest.mark.exhaustive
 def test_threads_with_many_shapes_get_right_numbers(room_for_eight):
     f = lambda x: jnp.sum(x**3)
 
@@ -364,6 +366,7 @@ def test_the_cache_keeps_no_captured_array():
     assert [r() for r in references] == [None, None]
 
 
+@pytest.mark.exhaustive
 def test_the_cache_keeps_no_array_that_was_needed_as_a_value():
     steps = jnp.asarray(3)
     reference = weakref.ref(steps)

@@ -29,7 +29,7 @@ def export(call):
     return jax.export.export(jax.jit(call), platforms=PLATFORMS)(W)
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lowered_for_every_platform(name):
     exported = export(PROGRAMS[name])

@@ -210,7 +210,7 @@ def _under_a_mesh(p):
         return p(X, V), jax.jit(lambda x: p(x, V))(X)
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("under", UNDER.values(), ids=UNDER)
 def test_it_works_under(under, hotk, tick):
     prepared = hotk.hvp.prepare(make(tick), X, V)
@@ -291,6 +291,7 @@ def test_a_batch_of_them_is_mapped_over(hotk, tick):
     assert tick() == 1
 
 
+@pytest.mark.exhaustive
 def test_it_is_differentiated_with_respect_to_what_it_captured(hotk, tick):
     prepared = hotk.hvp.prepare(make(tick), X, V)
     expected = jax.grad(lambda b: jnp.sum(plain(b)(X, V) ** 2))(B)
@@ -367,6 +368,7 @@ def test_a_direct_call_inside_a_prepared_is_traced_once(hotk, tick):
     assert tick() == 1
 
 
+@pytest.mark.exhaustive
 def test_an_outer_preparation_is_never_invalidated(hotk, tick):
     f = make(tick)
     inner = hotk.hvp.prepare(f, X, V)
@@ -467,6 +469,7 @@ def test_it_holds_the_function_as_it_was_if_jax_traces_it_again(again, kind, hot
     close(again(prepared), 12.0 * X * V)
 
 
+@pytest.mark.exhaustive
 def test_it_keeps_working_when_the_function_is_gone(hotk, tick):
     def scoped():
         b = jnp.array([1.0, 2.0, 3.0])

@@ -175,6 +175,7 @@ def test_it_is_a_type_error_of_hotk(hotk, tick):
     assert "hvp" in str(error.value)
 
 
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 def test_the_right_call_costs_nothing_afterwards(case, hotk, tick):
     prepared = hotk.hvp.prepare(make(tick), *ARGUMENTS)
@@ -416,6 +417,7 @@ def test_retrace_answers_with_the_right_result(hotk, tick):
     assert (count(), tick()) == (0, 3)
 
 
+@pytest.mark.exhaustive
 def test_retrace_compiles_once_for_each_signature(hotk, tick):
     def f(x):
         tick()

@@ -375,7 +375,7 @@ def test_a_number_among_the_constants_may_be_asked_for(name, hotk):
             assert not differ(got, expected)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("f", ASKED.values(), ids=ASKED)
 def test_a_captured_number_may_be_asked_for_anything(f, hotk):
     """The way out for those above: a captured number is itself, not a tracer."""
@@ -440,6 +440,7 @@ REMEMBERING = {
 }
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("call", REMEMBERING.values(), ids=REMEMBERING)
 @pytest.mark.parametrize(
     "remember", ["an attribute", "a cached property", "a memo", "a cache"]
@@ -807,7 +808,7 @@ CAPTURES = [
 ]
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("outer", OUTER.values(), ids=OUTER)
 @pytest.mark.parametrize("make", CAPTURES, ids=lambda make: make.__name__)
 def test_a_captured_tracer_is_followed(make, outer, hotk):
@@ -832,6 +833,7 @@ def test_the_shape_alone_of_an_outer_function_may_be_asked_for(hotk):
     close(run(C, X), 6.0 * C * X * X)
 
 
+@pytest.mark.exhaustive
 def test_a_captured_integer_and_key_may_be_tracers(hotk):
     key = jax.random.key(0)
 

@@ -133,7 +133,7 @@ SAME = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("maker", SAME, ids=lambda m: m.__name__)
 def test_functions_that_differ_in_arrays_and_numbers_compile_twice_at_most(maker):
     make = maker()
@@ -347,7 +347,7 @@ RULED = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("maker", RULED, ids=lambda m: m.__name__)
 def test_a_number_beside_a_derivative_rule_compiles_twice_at_most(maker):
     make = maker()
@@ -366,6 +366,7 @@ def test_a_number_beside_a_derivative_rule_compiles_twice_at_most(maker):
     assert hotk.cache_info().compiles <= 4
 
 
+@pytest.mark.exhaustive
 def test_a_number_in_a_sparse_derivative_compiles_twice_at_most():
     i, j = np.array([0, 1, 2, 0]), np.array([1, 2, 2, 2])
     hotk.clear_cache()
@@ -404,6 +405,7 @@ def test_a_rule_that_changes_what_it_read_is_read_again():
             assert close(hotk.gradient(f, X), c * value * X**2)
 
 
+@pytest.mark.exhaustive
 def test_the_program_beside_a_rule_keeps_no_array_of_it():
     def call(c):
         w = jnp.full(3, c)
@@ -478,7 +480,7 @@ MOVED = {
 }
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", MOVED)
 @pytest.mark.parametrize("x64", [True, False])
 def test_numpy_may_move_compare_and_count(name, x64):
@@ -514,6 +516,7 @@ def test_integers_of_32_bits_become_the_nearest_floats():
     assert (info.traces, info.compiles) == (1, 1), info
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("first", "second"),
     [

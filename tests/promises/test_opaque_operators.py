@@ -122,7 +122,7 @@ def test_a_second_opaque_function_compiles_nothing(use, truth):
         close(result, truth(2.0), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each
 def test_another_program_is_another_result(use, truth):
     use(model_of(1.0))
@@ -151,6 +151,7 @@ def ruled(slope):
     return Model()
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mapped", [False, True])
 def test_rules_of_the_user_are_told_apart(mapped):
     for slope in (3.0, 5.0, 3.0, 7.0):

@@ -145,6 +145,7 @@ def _(key, primals, tangents):
     return noisy_forward(*primals, key), tangents[0] * jax.random.normal(key, (3,))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rule", [noisy, noisy_forward])
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
 def test_a_random_key_made_inside_is_given_where_nothing_is_differentiated(rule, make):
@@ -167,6 +168,7 @@ def _(primals, tangents):
     return jnp.full(3, 2.0), 3.0 * tangents[0]
 
 
+@pytest.mark.exhaustive
 def test_a_rule_with_a_constant_body_is_mapped():
     def f(x):
         points = jnp.stack([x, 2 * x])
@@ -184,6 +186,7 @@ def _forward(y):
     return rule
 
 
+@pytest.mark.exhaustive
 def test_a_rule_closes_over_what_is_mapped():
     ys = jnp.arange(1.0, 4.0)
 

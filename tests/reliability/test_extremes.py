@@ -81,6 +81,7 @@ NESTINGS = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_first_derivatives(n, dtype):
     x = point(n, dtype)
@@ -96,7 +97,7 @@ def test_first_derivatives(n, dtype):
             near(sparse, jacobian, dtype)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mode", NESTINGS)
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_second_derivatives(n, dtype, mode):
@@ -114,6 +115,7 @@ def test_second_derivatives(n, dtype, mode):
         np.testing.assert_allclose(found, third, rtol=wanted, atol=atol)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_derivatives_by_other_means(n, dtype):
     x, v = point(n, dtype), point(n + 1, dtype)[:n]
@@ -199,7 +201,7 @@ def in_a_loop(x):
 RULED = [by_jvp, by_mask, by_vjp, by_pullback, in_a_loop, jax.jit(by_jvp)]
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("ruled", RULED, ids=lambda f: getattr(f, "__name__", ""))
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_inside_of_rules(n, dtype, ruled):
@@ -220,6 +222,7 @@ def test_inside_of_rules(n, dtype, ruled):
     np.testing.assert_allclose(found, third, rtol=tol, atol=tol * np.abs(third).max())
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_of_a_function_that_takes_derivatives_itself(n, dtype):
     """The program that is differentiated compares an array with its maximum."""
@@ -329,5 +332,6 @@ OVER_DEVICES = """
 """
 
 
+@pytest.mark.exhaustive
 def test_over_devices():
     run_on_eight_devices(OVER_DEVICES)

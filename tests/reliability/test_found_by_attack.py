@@ -17,6 +17,7 @@ from tests.helpers import close
 X = jnp.array([1.0, 2.0, 3.0])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "operator", [hotk.gradient, hotk.value_and_gradient, hotk.jacobian]
 )

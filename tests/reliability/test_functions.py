@@ -127,6 +127,7 @@ def test_a_while_loop_is_differentiated_forward(mode):
     assert close(hotk.hessian(f, z, mode=mode), expected)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "mode", [m for m in MODES.values() if m != hotk.FORWARD_OVER_FORWARD], ids=str
 )
@@ -139,6 +140,7 @@ def looped(x):
     return lax.fori_loop(0, jnp.argmax(x), lambda i, t: jnp.sin(t), x)
 
 
+@pytest.mark.exhaustive
 def test_a_loop_and_a_reverse_rule_in_one_function():
     """JAX has no nesting for it."""
 

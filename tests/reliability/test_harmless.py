@@ -173,7 +173,7 @@ def check_unharmed(f):
     close(jax.jit(lambda x: f(x))(X), value(X))
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(2)
 @some_with_some(CALLS)
 def test_a_cache_is_filled_with_what_can_be_used_again(make, call):
     (call, truth), f = call, make()
@@ -182,7 +182,7 @@ def test_a_cache_is_filled_with_what_can_be_used_again(make, call):
         check_unharmed(f)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @some_with_some(REPORTS)
 def test_a_report_leaves_the_function_as_it_was(make, call):
     f = make()
@@ -207,7 +207,7 @@ def test_operators_and_optimizers_leave_the_function_as_it_was(ask, make):
         check_unharmed(f)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(5)
 @some_with_some(CALLS)
 def test_a_function_that_fails_once_works_afterwards(make, call):
     (call, truth), inner, fails = call, make(), [True]

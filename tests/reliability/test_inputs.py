@@ -315,6 +315,7 @@ def test_a_registered_node_is_kept(make):
     assert close(dense, jax.hessian(cubic)(make(w)))
 
 
+@pytest.mark.exhaustive
 def test_a_network_with_its_activation_as_a_leaf():
     network = eqx.nn.MLP(2, "scalar", 4, 2, jax.nn.relu, key=jax.random.key(0))
     other = eqx.nn.MLP(2, "scalar", 4, 2, jax.nn.relu, key=jax.random.key(1))
@@ -600,7 +601,7 @@ def test_products_with_the_hessian_that_cannot_fit_work():
     assert float(hotk.hessian_diagonal(cubic, x[:1000])[-1]) == 12.0
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_second
 def test_a_tree_of_many_leaves(call):
     x = {str(i): jnp.array([1.0, 2.0]) for i in range(20)}

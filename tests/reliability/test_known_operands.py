@@ -166,7 +166,7 @@ BY_NAME |= {
 }
 
 
-@pytest.mark.thinned(50)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_no_product_with_a_broadcast_number(name):
     with lowered() as programs:
@@ -220,6 +220,7 @@ print("right")
 """
 
 
+@pytest.mark.exhaustive
 def test_a_last_layer_is_right_in_dirty_memory():
     """In memory that is filled with a number a wrong result is certain."""
     environment = {**os.environ, "MALLOC_PERTURB_": "165", "XLA_FLAGS": ""}

@@ -116,6 +116,7 @@ def test_it_is_the_operator_of_the_function_closed_over_the_rest(name, where):
     leaves_match(again(f, X, *rest)(X, *given), expected)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("where", SELECTIONS)
 def test_it_is_what_jax_computes_of_that_function(where):
     where, names = SELECTIONS[where]
@@ -233,6 +234,7 @@ def test_a_module_of_the_same_configuration_is_not_traced_again():
     assert hotk.cache_info().traces == before.traces
 
 
+@pytest.mark.exhaustive
 def test_configuration_has_no_row_and_is_never_changed():
     m = model()
     H = hotk.HessianOperator(of_model, m)
@@ -337,6 +339,7 @@ CURVATURES = {
 }
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", CURVATURES)
 def test_operators_over_some_leaves(name):
     make = CURVATURES[name]
@@ -401,6 +404,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_loop_of_equinox(name):
     """The same steps as on a dict of the arrays, and the configuration stays."""

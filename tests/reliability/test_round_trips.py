@@ -70,7 +70,7 @@ def same(got, expected):
     return True
 
 
-@pytest.mark.thinned(10, "way")
+@pytest.mark.thinned(4, "way")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -145,6 +145,7 @@ def test_a_result_is_what_it_was(name, way, tmp_path):
     assert repr(again) == repr(result)
 
 
+@pytest.mark.exhaustive
 def test_a_result_is_loaded_by_another_process(tmp_path):
     results = [RESULTS[name]() for name in ("solve", "eigh", "trace", "minimum")]
     path = tmp_path / "results"

@@ -155,7 +155,7 @@ WAYS = {
 }
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)

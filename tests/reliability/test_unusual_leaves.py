@@ -139,7 +139,7 @@ def test_a_leaf_of_the_point_passes_through(name):
         assert close(hotk.gradient.prepare(f, p)(p), {"w": gradient, "leaf": None})
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PASSING)
 def test_operators_and_optimizers_at_such_a_point(name):
     leaf, number, c = passing(name)
@@ -234,7 +234,7 @@ def of_both(p):
     return jnp.sum(p["w"] ** 2) * 2 + jnp.sum((leaf - 0.5) ** 2)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_a_leaf_that_is_differentiated(name):
     """As JAX has it for the array that the leaf stands for."""
@@ -300,6 +300,7 @@ def test_complex_leaves(as_user):
 # ---- sharded, deleted
 
 
+@pytest.mark.exhaustive
 def test_sharded_leaves():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp, numpy as np, hotk
@@ -499,6 +500,7 @@ class Tied(eqx.Module):
         return linear(embedding(token))
 
 
+@pytest.mark.exhaustive
 def test_a_weight_shared_by_equinox_is_one_leaf():
     tokens, scale = jnp.array([0, 2, 3]), jnp.array([1.0, 2.0, 3.0, 4.0])[None]
     f = lambda model: jnp.sum(jax.vmap(model)(tokens) ** 2 * scale)
@@ -548,6 +550,7 @@ def as_libraries():
         yield
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("as_libraries")
 def test_a_state_of_equinox_is_an_argument_and_comes_back_as_auxiliary_output():
     model, state = eqx.nn.make_with_state(Normalized)(jax.random.key(0))
@@ -573,6 +576,7 @@ def test_a_state_of_equinox_is_an_argument_and_comes_back_as_auxiliary_output():
     assert float(found.value) < float(value(model, state))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.library
 @pytest.mark.usefixtures("as_libraries")
 def test_modules_and_variables_of_nnx():

@@ -123,6 +123,7 @@ def test_results_at_scalars_have_the_type_of_plain_results(ours, theirs, point):
     assert kinds(ours(x)) == kinds(plain(theirs, x))
 
 
+@pytest.mark.exhaustive
 def test_arguments_that_are_not_differentiated_leave_the_type_alone():
     g = lambda x, c, n: c * f(x) * n
     for x in (1.5, np.float32(1.5)):

@@ -162,7 +162,7 @@ def test_a_rule_that_does_not_call_itself_is_there_at_second_order():
     close(jax.grad(jax.grad(cube))(2.0), 12.0)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_subset
 def test_third_order(rules):
     f = Ruled(rules).f

@@ -68,7 +68,7 @@ def test_determinants_are_exact_up_to_the_fourth_derivative(n, rank, compiled_fa
         close(found, known.deriv(order)(0.0), rtol=0, atol=1e-13 * size)
 
 
-@pytest.mark.thinned(2, "mode")
+@pytest.mark.thinned(3, "mode")
 @each_nesting
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_hessians_of_determinants_in_every_nesting(mode, rank):
@@ -85,7 +85,7 @@ def test_the_plain_determinant_has_the_hessian_wrong():
     close(along(safe.det, v, 2)(a), 2.0)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("kind", ["real", "complex"])
 def test_values_and_derivatives_of_regular_matrices(n, kind):

@@ -208,6 +208,7 @@ def _by_jitted(simulator):
     return scale, lambda p, u: (scale(u),)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
 @pytest.mark.parametrize(
     "parts", [_by_method, _by_object, _by_cells, _by_partial, _by_jitted]
@@ -254,6 +255,7 @@ def test_only_the_rule_reads_an_array_of_jax():
     assert close(hotk.gradient(lambda x: jnp.sum(g(x) ** 2), x), np.array([1.0, 8.0]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
 def test_a_solver_on_the_host_reads_an_array_of_jax():
     """The minimum of `(x - a b)^2` over `x` is `a b`, its derivative by `a` is `b`."""

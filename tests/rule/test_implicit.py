@@ -41,7 +41,7 @@ SQUARE_ROOTS = {
 each_root = pytest.mark.parametrize("name", SQUARE_ROOTS)
 
 
-@pytest.mark.thinned(3, "mode")
+@pytest.mark.thinned(1, "mode")
 @each_nesting
 @each_root
 def test_a_square_root_to_second_order(name, mode):
@@ -50,7 +50,7 @@ def test_a_square_root_to_second_order(name, mode):
     close(hotk.second_derivative(f, 4.0, mode=mode), -1 / 32)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_root
 def test_a_square_root_to_fourth_order(name):
     f = lambda a: SQUARE_ROOTS[name](jnp.asarray(1.0), a)
@@ -59,7 +59,7 @@ def test_a_square_root_to_fourth_order(name):
     close(jax.jvp(third, (4.0,), (1.0,))[1], -15 / 16 * 4.0**-3.5)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @each_nesting
 def test_what_is_captured_moves_the_solution(mode):
     """x + x^3 / 10 = a b, elementwise, with a captured and b given."""
@@ -105,7 +105,7 @@ def test_any_python_solves_where_nothing_is_traced():
     close(slope, -3 / 4, rtol=1e-6)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @each_nesting
 def test_a_linear_system(mode):
     def f(a):
@@ -147,6 +147,7 @@ def test_aux_comes_back_without_derivative():
     close(jax.grad(lambda a: solution(1.0, a)[1]["seen"])(4.0), 0.0)
 
 
+@pytest.mark.exhaustive
 def test_under_jit_vmap_and_scan():
     f = lambda a: SQUARE_ROOTS["root"](1.0, a)
     second = jax.grad(jax.grad(f))
@@ -170,6 +171,7 @@ def test_mistakes_are_named(as_user):
 # ---- solutions that are trees, some of whose equations do not move
 
 
+@pytest.mark.exhaustive
 def test_equations_that_do_not_hold_the_parameter():
     residual = lambda x, a: (x[0] ** 2 - a, x[1] - x[0])
     solution = hotk.rule.root(residual, lambda x0, a: (jnp.sqrt(a), jnp.sqrt(a)))
@@ -192,6 +194,7 @@ def test_a_minimum_over_a_tree_of_parameters():
     close(hotk.second_derivative(loss, 1.0), 0.5)
 
 
+@pytest.mark.exhaustive
 def test_a_linear_system_of_several_arrays():
     b = lambda a: {"w": a * jnp.ones(2), "b": jnp.zeros(())}
     product = lambda c, v: {"w": c * v["w"], "b": v["b"]}
@@ -202,7 +205,7 @@ def test_a_linear_system_of_several_arrays():
     close(hotk.hessian(lambda z: f(z[0], z[1]), np.array([2.0, 2.0]))[1, 1], 1.0)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", [*NESTINGS, hotk.Auto()], ids=str)
 def test_an_equation_with_a_reverse_rule_of_jax(mode):
     act = jax.custom_vjp(jnp.tanh)
@@ -253,6 +256,7 @@ def test_what_is_no_solver_or_system_is_refused():
         pass
 
 
+@pytest.mark.exhaustive
 @jax.numpy_dtype_promotion("standard")
 def test_systems_of_real_and_complex_numbers_and_of_conjugates():
     draw = np.random.default_rng(0).normal
@@ -356,6 +360,7 @@ EQUATIONS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", EQUATIONS)
 @pytest.mark.parametrize("name", STATIC_LEAVES)
 def test_an_unknown_may_hold_what_is_no_float(name, kind):
@@ -373,6 +378,7 @@ def test_an_unknown_may_hold_what_is_no_float(name, kind):
     assert close(hotk.second_derivative(f, 4.0), -1 / 32)
 
 
+@pytest.mark.exhaustive
 def test_a_network_with_its_activation_is_an_unknown():
     """The derivative by the weight decay is `-dL/dw H^-1 d(grad)/dlog_decay`, by hand.
 

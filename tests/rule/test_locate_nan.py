@@ -42,6 +42,7 @@ def test_nan_of_the_value_itself_and_no_nan_at_all():
 ROOTS = lambda x: jnp.sum(jnp.sqrt(x))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("operator", "rest", "named"),
     [
@@ -104,6 +105,7 @@ def looped_in_a_branch(x):
     return jax.lax.cond(x > 0, looped, lambda x: x, x)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("f", "line"),
     [(looped, "loop"), (branched, "branch"), (looped_in_a_branch, "loop")],

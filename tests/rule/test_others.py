@@ -86,6 +86,7 @@ def test_optimistix_as_the_solver_of_a_root(mode):
     close(hotk.hessian(f, P, mode=mode), unrolled(), rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_optimistix_as_the_solver_of_a_minimum():
     ridge = lambda y, p: jnp.sum((y - p) ** 2) + jnp.sum(y**2)
     bfgs = optimistix.BFGS(rtol=1e-12, atol=1e-12)
@@ -153,6 +154,7 @@ def by_hand():
     }
 
 
+@pytest.mark.exhaustive
 def test_a_scan_of_checkpoints_keeps_its_memory_saving():
     w = jnp.ones((16, 32, 32)) / 6
     best = min(by_hand().values())

@@ -220,12 +220,13 @@ AXIS_NAME = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("vma", [True, False])
 def test_operators_take_the_name_of_the_axis(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + AXIS_NAME.format())
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("vma", [True, False])
 def test_derivatives_are_those_of_the_whole_by_one_sum(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + OPERATORS)
@@ -238,6 +239,7 @@ def test_solvers_estimates_and_optimizers_need_nothing_else(code, vma):
     run_on_eight_devices(SETUP.format(vma=vma) + code)
 
 
+@pytest.mark.exhaustive
 def test_derivatives_of_one_device_are_refused_where_they_would_be_silent():
     run_on_eight_devices(SETUP.format(vma=False) + REFUSED)
 

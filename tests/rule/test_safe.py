@@ -35,7 +35,7 @@ def test_norms_at_zero_in_low_precision(dtype, default_settings):
     close(got, 2 * np.eye(2).astype(dtype), rtol=1e-2)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_higher_derivatives_of_norms_at_zero(dtype):
     v = jnp.array([1.0, 0.5], dtype)
@@ -63,7 +63,7 @@ RADIAL = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [0.0, 1e-30])
 @pytest.mark.parametrize("name", RADIAL)
 def test_radial_functions_at_zero_and_near_it(name, size):
@@ -89,6 +89,7 @@ def test_radial_functions_at_zero_and_near_it(name, size):
         close(nested[0, 0, 1, 1], fourth / 3, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.exhaustive
 def test_radial_functions_far_from_zero_along_axes_and_by_what_they_capture():
     rows = np.array([[0.3, -0.4], [0.0, 0.0], [3.0, 4.0]])
     kernel = lambda x, scale: safe.radial(x, lambda r: jnp.cosh(r / scale), axis=-1)
@@ -113,6 +114,7 @@ def test_radial_functions_with_a_kink_are_those_of_the_safe_norm(default_setting
     close(hotk.hessian(matern, z), -np.eye(2, dtype="float32"))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("r", [1e-3, 0.3, 2.0])
 def test_radial_functions_that_are_flat_at_zero(r):
     # no second derivative at 0 says how far their series is right

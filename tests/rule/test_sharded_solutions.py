@@ -132,11 +132,13 @@ REVERSE = ("gradient", "hvp", "reverse over reverse")
 ALL = (*REVERSE, "jvp", "forward over forward")
 
 
+@pytest.mark.exhaustive
 def test_derivatives_of_a_solution_that_all_devices_hold_alike():
     """In reverse mode the product was transposed as if it were one device's."""
     run_on_eight_devices(CODE.format(cases=[("root", True, False, ())]))
 
 
+@pytest.mark.exhaustive
 def test_a_linear_solve_of_a_mean_over_devices():
     """JAX's own lets all that it reads vary, and the solution with it."""
     run_on_eight_devices(CODE.format(cases=[("linear", True, True, ())]))
@@ -158,6 +160,7 @@ def test_a_minimum_of_a_mean_by_over_axis():
     run_on_eight_devices(CODE.format(cases=[("minimum-over_axis", True, True, ())]))
 
 
+@pytest.mark.exhaustive
 def test_a_matrix_of_unknowns_that_differ_and_are_added_is_refused():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp, hotk

@@ -136,6 +136,7 @@ MIXED = """
 """
 
 
+@pytest.mark.exhaustive
 def test_rules_of_arguments_that_differ_over_devices_and_of_others():
     """A result that all hold alike had its derivatives times the number of devices."""
     functions, rules = "[(alone, True), (crossed, False)]", '["jvp", "vjp"]'
@@ -155,6 +156,7 @@ def test_rules_over_devices_in_all_nestings(names, check):
     run_on_eight_devices(code)
 
 
+@pytest.mark.exhaustive
 def test_a_tangent_that_forgets_the_sum_over_devices_is_refused():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp
@@ -175,6 +177,7 @@ def test_a_tangent_that_forgets_the_sum_over_devices_is_refused():
     """)
 
 
+@pytest.mark.exhaustive
 def test_a_custom_vjp_of_arguments_that_differ_and_of_others():
     run_on_eight_devices("""
         import jax, jax.numpy as jnp, numpy as np, hotk

@@ -243,7 +243,7 @@ REFUSED = """
 """
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("vma", [True, False])
 def test_products_and_solutions_are_those_of_whole_parameters(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + PRODUCTS)

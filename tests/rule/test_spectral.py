@@ -110,7 +110,7 @@ def mp_tanh(a):
     return (up - down) * (up + down) ** -1
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_matrices_of_low_rank_whose_zeros_are_roundings(seed):
     draw = np.random.default_rng(seed).normal

@@ -48,7 +48,7 @@ def test_any_kind_of_number_goes_in(x):
     close(hotk.second_derivative(lambda x: x**3, x), np.array(12.0))
 
 
-@pytest.mark.thinned(8, "nesting")
+@pytest.mark.thinned(6, "nesting")
 @each_nesting
 @each_dtype
 def test_keeps_the_dtype(dtype, nesting):

@@ -21,6 +21,7 @@ def recovered(A, coloring):
     return coloring.entries(compressed, row_compressed)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "not"])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_patterns_are_recovered_to_the_last_bit(seed, symmetric):

@@ -73,6 +73,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_of_hessians_with_many_entries_are_those_of_jax(name):
     f = FUNCTIONS[name]
@@ -137,6 +138,7 @@ def test_edges_are_read_from_one_array():
     assert {e.invars[0].aval.shape for e in joined} == {(S.size,)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("counts", [(2, 3, 1), (1, 1, 1), (40, 2, 9)])
 def test_sums_with_factors(counts):
     arrays = [jnp.asarray(RNG.normal(size=3000)) for _ in counts]

@@ -91,6 +91,7 @@ def test_functions_of_jax_that_are_jitted_have_the_line_of_the_call(name):
     assert all("test_explained.py" in cause.line for cause in found.causes)
 
 
+@pytest.mark.exhaustive
 def test_a_block_that_no_single_operation_makes_dense_is_told():
     def heat(x):
         for _ in range(40):

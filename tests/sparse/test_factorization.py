@@ -17,6 +17,7 @@ def regular(seed, dtype=np.float64, symmetric=True, shift=0.3):
     return A + shift * one, dense + shift * np.eye(12, dtype=dtype)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_solutions(dtype, symmetric):

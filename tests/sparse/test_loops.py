@@ -70,6 +70,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_jacobians_are_those_of_jax(name):
     f, count = LOOPS[name]
@@ -81,6 +82,7 @@ def test_jacobians_are_those_of_jax(name):
     assert hotk.sparsity(f, X, of="jacobian") == J.pattern
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_hessians_are_those_of_jax(name):
     loop, _ = LOOPS[name]
@@ -92,6 +94,7 @@ def test_hessians_are_those_of_jax(name):
     assert H.pattern.density < 0.5
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [hotk.Forward(), hotk.Reverse()], ids=str)
 @pytest.mark.parametrize("loop", [_long, _pulled], ids=["long", "pulled"])
 def test_long_loops_in_both_directions(loop, mode):
@@ -101,6 +104,7 @@ def test_long_loops_in_both_directions(loop, mode):
     assert np.abs(dense(J) - exact).max() < 1e-12
 
 
+@pytest.mark.exhaustive
 def test_what_moves_on_in_each_step_is_dense_and_right():
     f = lambda x: jnp.sum(counted(2, lambda c: c * jnp.roll(c, 1), jnp.tile(x, 3)) ** 2)
     exact = np.asarray(jax.jit(jax.jacfwd(jax.jacfwd(f)))(X))
@@ -117,6 +121,7 @@ def test_a_long_loop_is_one_loop_in_the_program():
     assert len(program(200).splitlines()) <= len(program(100).splitlines())
 
 
+@pytest.mark.exhaustive
 def test_values_can_be_differentiated():
     f = lambda x: jnp.sum(counted(3, jnp.sin, x) * x)
     along = lambda v: jax.jvp(lambda x: hotk.sparse_hessian(f, x).values, (X,), (v,))[1]
@@ -133,6 +138,7 @@ def test_a_loop_without_steps_returns_its_carry():
     np.testing.assert_allclose(J, [[2.0, 0, 0, 0, 0]])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("n", [20, 150], ids=["unrolled", "by a coloring"])
 def test_entries_written_by_their_number_stay_sparse(n):
     def f(x):
@@ -148,6 +154,7 @@ def test_entries_written_by_their_number_stay_sparse(n):
     assert hotk.sparsity(f, x) == H.pattern
 
 
+@pytest.mark.exhaustive
 def test_layers_read_by_their_number_are_as_unrolled_ones():
     w = jnp.asarray(np.random.default_rng(8).normal(size=(5, 4)))
     layer = lambda i, c, w: jnp.sin(c * w[i])
@@ -165,6 +172,7 @@ def test_layers_read_by_their_number_are_as_unrolled_ones():
     assert np.abs(dense(hotk.sparse_hessian(f, w)) - exact).max() < 1e-12
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_reads_one_of_several_layers_stays_sparse():
     """The carry has all entries at once where the index of a layer is not known."""
     w = jnp.asarray(np.random.default_rng(9).normal(size=(6, 3, 4)))

@@ -20,6 +20,7 @@ RNG = np.random.default_rng(1)
 DTYPES = [np.float32, np.float64, np.complex128]
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4), (1, 5), (5, 1)])
 def test_products(shape, dtype):
@@ -217,6 +218,7 @@ def test_values_of_numpy_are_copied_and_checked():
         hotk.SparseMatrix(np.ones(3), A.pattern)
 
 
+@pytest.mark.exhaustive
 def test_jit_vmap_scan_and_gradients():
     A, dense = scattered(RNG, 5, 5, 12)
     v = RNG.normal(size=5)

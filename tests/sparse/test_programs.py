@@ -16,7 +16,7 @@ def dense(matrix):
     return full
 
 
-@pytest.mark.thinned(15)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_hessian_is_that_of_jax_at_every_point(name):
     f = PROGRAMS[name]
@@ -38,7 +38,7 @@ def test_hessian_is_that_of_jax_at_every_point(name):
         assert inside.sum() == seen.sum()
 
 
-@pytest.mark.thinned(20)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_pattern_alone_has_all_entries(name):
     f = PROGRAMS[name]
@@ -52,7 +52,7 @@ def test_the_pattern_alone_has_all_entries(name):
         assert hotk.sparse_hessian(f, point(0)).nnz == pattern.nnz
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [hotk.Forward(), hotk.Reverse()], ids=str)
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("custom_vjp",)])
 def test_jacobian_of_the_gradient_is_the_hessian(name, mode):

@@ -6,13 +6,13 @@ import pytest
 from tests.sparse.random_programs import FURTHER, TOGETHER, errors, missing
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("group", range(60))
 def test_no_entry_is_missing(group):
     assert not missing(group * TOGETHER)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("group", range(60, 80))
 def test_every_entry_is_that_of_jax(group):
     assert max(errors(group * TOGETHER)) < 1e-12

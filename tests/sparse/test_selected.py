@@ -99,6 +99,7 @@ def test_what_has_no_selected_inverse_is_refused(as_user):
         swap.factorize().selected_inverse()
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_variables():
     """The variances of an autoregression are known: 1 / (1 - a^2) in its middle."""
     n, a = 100_000, 0.9

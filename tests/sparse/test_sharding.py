@@ -98,7 +98,7 @@ OVER_AXIS = """
 CASES = ["plain", "pmean", "all_gather", "ppermute", "solve", "while"]
 
 
-@pytest.mark.thinned(1, "check")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_derivatives_are_those_of_the_whole(case, check):
@@ -176,7 +176,7 @@ INSIDE = """
 """
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [

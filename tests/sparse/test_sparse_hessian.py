@@ -242,6 +242,7 @@ def test_a_million_variables():
     assert pattern.nnz == 3_000_000 - 2
 
 
+@pytest.mark.exhaustive
 def test_single_precision_and_half():
     for dtype in (jnp.float32, jnp.bfloat16):
         x = X.astype(dtype)

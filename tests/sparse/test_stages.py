@@ -101,6 +101,7 @@ def test_a_dense_matrix_beyond_the_budget_is_refused():
         hotk.set_memory_budget(None)
 
 
+@pytest.mark.exhaustive
 def test_an_operation_that_is_not_known_depends_on_all():
     f = lambda x: jnp.sum(x[jnp.argsort(x)][:2] ** 2) + x[0] ** 3
     for seed in range(2):

@@ -110,7 +110,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_entries_are_those_of_one_example(name):
     f, count = CASES[name]

@@ -68,6 +68,7 @@ def test_prepared_and_under_jit():
     close(pair[0], jnp.diff(X**2))
 
 
+@pytest.mark.exhaustive
 def test_dense_ones_have_all_of_it():
     f = lambda x: jnp.sum(jnp.sin(jnp.outer(x, x)))
     y, g, H = hotk.value_gradient_and_sparse_hessian(f, X)

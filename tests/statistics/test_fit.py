@@ -126,6 +126,7 @@ def test_longley_is_certified():
     assert "correlation -0.9997 of x[0] and x[6]" in str(found)
 
 
+@pytest.mark.exhaustive
 def test_a_covariance_may_be_symmetric_up_to_rounding():
     """The inverse of a precision, in which small entries differ by their rounding."""
     precision = np.diag(1 / SIGMA**2) + 0.3 / SIGMA[:, None] / SIGMA
@@ -273,6 +274,7 @@ def test_a_parameter_that_is_held():
     assert "\na  " not in str(found)
 
 
+@pytest.mark.exhaustive
 def test_many_fits_under_vmap():
     data = np.stack([Y, WITH_OUTLIERS, np.zeros(20)])  # b is not determined by the last
     one = lambda y: fit(model, jnp.asarray(X), y, P0)
@@ -311,6 +313,7 @@ def test_in_single_precision():
     close(flat(found.standard_errors), errors, rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_derivatives_by_the_data_and_what_the_model_captures():
     """Against differences of fits of SciPy, along one direction of each."""
     t = np.cos(7 * X)

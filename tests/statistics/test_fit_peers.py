@@ -180,7 +180,7 @@ def covariances_agree(found, expected):
 
 
 @pytest.mark.library
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", SETS)
 def test_curve_fit_of_scipy(name):
     data, found = both(name)

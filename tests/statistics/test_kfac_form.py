@@ -47,6 +47,7 @@ def test_it_is_exact_for_a_linear_regression():
     close(np.cov(drawn.T), expected, atol=0.003, rtol=0)
 
 
+@pytest.mark.exhaustive
 def test_a_prior_of_each_layer():
     """Two linear maps of one input each: by hand, a Kronecker product for each."""
     Z, tau = jnp.asarray(RNG.normal(size=(40, 2))), {"v": 5.0, "w": 0.3}
@@ -90,6 +91,7 @@ def test_a_prior_that_does_not_fit_is_refused(as_user):
         fit({"b": -1.0, "w": -1.0})
 
 
+@pytest.mark.exhaustive
 def test_a_mean_over_examples_is_scaled():
     potential, mode, _ = regression()
     K = hotk.KFACOperator(linear, SquaredError(Y), mode, X)
@@ -144,6 +146,7 @@ def test_predictive_variances_follow_those_of_the_whole_matrix(classifier):
     assert np.corrcoef(variances(found, at), variances(full, at))[0, 1] > 0.9
 
 
+@pytest.mark.exhaustive
 def test_the_last_layer_is_a_choice_of_parameters(classifier):
     """By the dense matrix of the last layer alone."""
     potential, mode, loss = classifier

@@ -63,6 +63,7 @@ def test_log_evidence_of_a_conjugate_model():
     close(found, scipy.stats.multivariate_normal(np.zeros(20), cov).logpdf(y))
 
 
+@pytest.mark.exhaustive
 def test_forms_keep_the_correlations_that_they_say():
     found = {
         form: hotk.laplace_approximation(
@@ -116,6 +117,7 @@ def test_lanczos_is_exact_for_a_prior_of_each_leaf():
     close(found.covariance_operator @ np.ones(60), expected.sum(axis=1), atol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_the_sparse_form_of_a_latent_field():
     """An autoregression with counts, whose Hessian is known by hand."""
     n, a, s = 80, 0.7, 3.0
@@ -323,6 +325,7 @@ def test_a_point_that_is_no_minimum_is_told():
         assert hotk.laplace_approximation(f, jnp.ones(2)).stationary
 
 
+@pytest.mark.exhaustive
 def test_under_jit_vmap_and_grad():
     f = lambda x, a: jnp.sum(a * x**2) / 2
     at = lambda a: hotk.laplace_approximation(f, jnp.zeros(2), a)
@@ -486,6 +489,7 @@ def test_probabilities_and_evidence_by_quadrature():
     assert plain[2] - exact[2] > 0.05  # too certain where there are no data
 
 
+@pytest.mark.exhaustive
 def test_the_evidence_is_differentiable_in_the_precision_of_the_prior():
     """Through the minimum as well, which moves with it."""
 
@@ -518,6 +522,7 @@ def test_the_evidence_is_differentiable_in_the_precision_of_the_prior():
     close(slope, exact, rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_classes_by_the_formulas_of_laplace_torch():
     """Daxberger et al. (2021), appendix A and B.1, written with NumPy."""
     X, classes, tau = RNG.normal(size=(30, 2)), 3, 0.8

@@ -37,6 +37,7 @@ def test_a_binomial_probability():
     close(jax.nn.sigmoid(of_logit.upper), high, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_mean_and_deviation_of_normal_observations():
     y = RNG.normal(size=12) * 2 + 1
     n, mean, s2 = len(y), y.mean(), y.var()
@@ -60,6 +61,7 @@ def test_mean_and_deviation_of_normal_observations():
     assert "profile likelihood" in str(found)
 
 
+@pytest.mark.exhaustive
 def test_parts_of_the_parameters_and_data_as_arguments():
     A = RNG.normal(size=(30, 4))
     precision = A.T @ A
@@ -80,6 +82,7 @@ def test_parts_of_the_parameters_and_data_as_arguments():
     close(part.lower["u"], -z * errors, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_fits_share_one_program():
     X = RNG.normal(size=(20, 3))
 
@@ -110,6 +113,7 @@ def test_the_end_of_a_domain_is_a_limit():
     close(found.upper, 2 * scipy.stats.norm.ppf(0.975), rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_another_minimum_is_told():
     f = lambda x: (x**2 - 1) ** 2 * 2 + 0.1 * x
     upper = hotk.optim.minimize(f, jnp.array(1.0), NEWTON).x
@@ -164,6 +168,7 @@ def test_derivatives_that_overflow_are_no_limit():
         hotk.statistics.profile_intervals(nll, mode, function=lambda p: p["k"])
 
 
+@pytest.mark.exhaustive
 def test_a_flat_profile_up_to_the_end_of_the_potential_is_told():
     share = lambda k: jnp.exp(-jnp.exp(jnp.minimum(k, 20.0)) * TIMES)
     nll = saturation(lambda k: jnp.where(k < 20.0, share(k), jnp.nan))
@@ -172,6 +177,7 @@ def test_a_flat_profile_up_to_the_end_of_the_potential_is_told():
     close(found.upper["k"], 20.0, rtol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_profile_that_cannot_be_followed_is_told():
     # its derivative is no number beyond 1, its value is
     root = lambda x: jnp.sqrt(jnp.where(x > 1, 0 * x, 1.0))
@@ -180,6 +186,7 @@ def test_a_profile_that_cannot_be_followed_is_told():
         hotk.statistics.profile_intervals(lambda x: kink(x) ** 2 / 2, jnp.array(0.0))
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("function", [None, jnp.sum], ids=["parameters", "a function"])
 def test_a_mode_that_is_no_minimum_is_told(function):
     """Half a standard error away: the interval is another one, by 3 to 12 %."""

@@ -51,6 +51,7 @@ def fieller(mode, v):
     return sorted(np.roots(coefficients)), coefficients[0]
 
 
+@pytest.mark.exhaustive
 def test_a_ratio_of_coefficients_has_the_limits_of_fieller():
     nll, mode, data, v = line(slope=0.5)
     found = profile_intervals(nll, mode, *data, function=ratio)
@@ -102,6 +103,7 @@ def gamma_model():
     return y, nll, hotk.optim.minimize(nll, start, newton).x
 
 
+@pytest.mark.exhaustive
 def test_quantities_of_a_gamma_distribution_against_scipy():
     y, nll, mode = gamma_model()
     # Its mean and its coefficient of variation, both nonlinear in the parameters.
@@ -149,6 +151,7 @@ def test_a_parameter_as_a_function_has_its_own_interval():
     close(shape.upper, np.exp(-entries.lower["log_shape"]), rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_fits_of_all_values_share_one_program():
     nll, mode, data, _ = line(slope=0.5)
     of = lambda c: profile_intervals(
@@ -160,6 +163,7 @@ def test_fits_of_all_values_share_one_program():
     assert hotk.cache_info().compiles == before
 
 
+@pytest.mark.exhaustive
 def test_a_function_with_a_largest_value():
     flat = lambda x: 1 - jnp.exp(-(x**2) / 2)  # never as much as 1.92 above
     found = profile_intervals(flat, jnp.array(0.0), function=jnp.tanh)

@@ -101,6 +101,7 @@ def convolved(x, w, **options):
     return jax.lax.conv_general_dilated(x, w, padding="VALID", **options)
 
 
+@pytest.mark.exhaustive
 def test_grouped_convolutions():
     """One position: a kernel as large as the image."""
     numbers = ("NHWC", "HWIO", "NHWC")
@@ -156,6 +157,7 @@ def test_ensembles():
     assert kinds(K) == ["Kronecker 4 x 20", "5 of Kronecker 4 x 2"]
 
 
+@pytest.mark.exhaustive
 def test_slices_of_one_array():
     """Heads, splits, multiples, reversed and transposed weights, and a part unused."""
 
@@ -191,6 +193,7 @@ def test_numbers_as_parameters():
     assert kinds(K) == ["dense 1", "dense 1"]
 
 
+@pytest.mark.exhaustive
 def test_one_entry_that_is_used_twice_is_no_part_of_a_product():
     """A bias of one number, read by another operation as well."""
     model = lambda p, x: jnp.tanh(x @ p["w"] + p["b"]) * jnp.exp(p["b"])
@@ -231,6 +234,7 @@ def test_multiples_of_a_table():
     assert kinds(K) == ["Kronecker diagonal 5 x 3"]
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_convolutions_with_other_numbers_of_groups():
     """Its entries are matrices of each group here, and one matrix there."""
     numbers = ("NHWC", "HWIO", "NHWC")
@@ -250,6 +254,7 @@ def test_a_number_times_an_array():
     assert kinds(K) == ["dense 3"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_no_site_is_exact_where_it_is_dense():
     def model(p, x):
         w = p["g"] * p["v"] / jnp.linalg.norm(p["v"], axis=0)

@@ -147,6 +147,7 @@ class NnxTransformer(nnx.Module):
         return self.words.attend(h)  # tied
 
 
+@pytest.mark.exhaustive
 def test_an_nnx_transformer_with_tied_weights():
     graph, p, rest = nnx.split(NnxTransformer(nnx.Rngs(0)), nnx.Param, ...)
     model = lambda p, text: nnx.merge(graph, p, rest)(text)

@@ -46,6 +46,7 @@ def matrix(K):
     return np.asarray(K.matrix())
 
 
+@pytest.mark.exhaustive
 def test_the_matrix_is_symmetric_and_positive_semidefinite(K, matrix):
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-14)
     assert np.linalg.eigvalsh(matrix).min() > -1e-12
@@ -59,6 +60,7 @@ def test_the_matrix_is_symmetric_and_positive_semidefinite(K, matrix):
     )
 
 
+@pytest.mark.exhaustive
 def test_inverse_and_determinant_by_eigenvalues(K, matrix):
     damped = matrix + 0.1 * np.eye(len(matrix))
     expected = np.linalg.inv(damped)
@@ -114,6 +116,7 @@ def test_a_singular_factor_is_an_error_outside_of_transformations(K):
     assert not np.isfinite(inside["unused"]).any()
 
 
+@pytest.mark.exhaustive
 def test_as_a_preconditioner():
     """An ill-conditioned regression, whose Kronecker factors are exact."""
     w, scale = normal(0, 20, 3), jnp.logspace(0, 3, 20)
@@ -161,6 +164,7 @@ def test_moving_averages_are_arithmetic_on_arrays(K):
     assert bool(jnp.isfinite((mean.inverse(0.1) @ P)["w"]).all())
 
 
+@pytest.mark.exhaustive
 def test_under_jit_and_in_a_scan(K):
     @jax.jit
     def product(p, x, y):
@@ -348,7 +352,7 @@ def test_complex_outputs_are_refused_for_all_estimates(as_user, estimate):
         )
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("approximation", ["expand", "reduce"])
 @pytest.mark.parametrize("estimate", ["exact", "empirical"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -366,6 +370,7 @@ def test_a_weight_counts_an_example_as_often(approximation, estimate, reduction)
     close(matrix(Y, X, weights), matrix(Y[rows], X[rows]))
 
 
+@pytest.mark.exhaustive
 def test_sampled_factors_of_weighted_examples_by_hand():
     weights, x, w = np.array([2.0, 0.0, 1.0, 1.0]), ROWS[:, :2], normal(3, 2, 1)
     loss = SquaredError(jnp.zeros((4, 1)), reduction="sum", example_weights=weights)
