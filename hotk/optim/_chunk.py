@@ -32,6 +32,7 @@ class Limits(NamedTuple):
         steps: How many there were.
         still: How many of the last ones changed nothing.
         curvature: The smallest one so far.
+        highest: The largest size of a value so far.
     """
 
     tol: Scalar
@@ -41,6 +42,7 @@ class Limits(NamedTuple):
     steps: Int[Array, ""]
     still: Int[Array, ""]
     curvature: Scalar
+    highest: Scalar
 
 
 class Iterate(NamedTuple):
@@ -57,8 +59,9 @@ class Iterate(NamedTuple):
         reason: The reason.
         still: How many of the last steps changed nothing.
         curvature: The smallest one so far.
+        highest: The largest size of a value so far.
         start: The value before the first step of this chunk.
-        values: The value after each step of this chunk.
+        values: The value after each step of this chunk, zero behind the last.
         taken: Steps of this chunk.
         multipliers: The gradient at active bounds, of a result.
         active: Which these are, of a result.
@@ -74,6 +77,7 @@ class Iterate(NamedTuple):
     reason: Stop
     still: Int[Array, ""]
     curvature: Scalar
+    highest: Scalar
     start: Scalar
     values: Float[Array, " length"]
     taken: Int[Array, ""]
@@ -128,7 +132,11 @@ def chunk(
         size = space.norm(slope)
         finite = space.is_finite(moved, y, size)
         same = space.is_same(moved, s.x, dtype)
-        still = jnp.where(same, s.still + 1, 0)
+        small, highest = size <= limits.tol, jnp.fmax(s.highest, jnp.abs(y))
+        last, little = None if by_gradient else _last_step(after), _little(y, highest)
+        # Where the Hessian is singular no step may be a whole one.
+        rests = jnp.abs(s.y - y) <= jnp.where(small & (last is not None), little, -1)
+        still = jnp.where(same | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
@@ -141,7 +149,11 @@ def chunk(
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
             ends = jnp.zeros((), bool)
-        small = size <= limits.tol
+        if last is not None:
+            # It is small on a plateau as well, and where f has a small unit or the
+            # variables have large ones: the step before was whole, and promised little.
+            near = last.whole & (last.predicted <= little)
+            small = small & (near | stuck) | (size == 0)
         if measured is not None and not by_gradient:
             # What the transformation measured has no unit. The gradient has.
             small = jnp.where(jnp.isposinf(measured.step), small, size == 0)
@@ -171,6 +183,7 @@ def chunk(
             reason=reason,
             still=still,
             curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
+            highest=jnp.where(kept, highest, s.highest).astype(dtype),
             start=jnp.where(begins, y, s.start),
             values=s.values.at[place].set(y, mode="drop"),
             taken=s.taken + 1,
@@ -188,8 +201,9 @@ def chunk(
         reason=Stop.most_steps,
         still=limits.still,
         curvature=limits.curvature,
+        highest=limits.highest,
         start=nothing,
-        values=jnp.full(length, jnp.nan, dtype),
+        values=jnp.zeros(length, dtype),
         taken=-jnp.ones((), int),
     )
     end = while_loop(lambda s: (s.taken < 0) | go_on(s), step, begin)
@@ -252,6 +266,38 @@ def _measured(state: optax.OptState) -> Distance | None:
         return None
     [step], [cosine] = found
     return Distance(step, cosine**2)
+
+
+class LastStep(NamedTuple):
+    """What the last update of `trust_region` found.
+
+    Attributes:
+        whole: Whether its step was that of Newton's method.
+        predicted: The decrease that its model promised.
+    """
+
+    whole: Bool[Array, ""]
+    predicted: Scalar
+
+
+def _last_step(state: optax.OptState) -> LastStep | None:
+    """Return what a state says of the last step, if one in it does."""
+    found = []
+    for field in LastStep._fields:
+        all_of = optax.tree_utils.tree_get_all_with_path(state, field)
+        found.append([a for _, a in all_of if a is not None])
+    if any(len(values) != 1 for values in found):
+        return None
+    [whole], [predicted] = found
+    return LastStep(whole, predicted)
+
+
+def _little(y: Scalar, highest: Scalar) -> Scalar:
+    """Return what a decrease is little beside: the value, or where that is zero at the
+    minimum the rounding of the largest one, or of one.
+    """
+    eps = jnp.finfo(highest.dtype).eps
+    return jnp.maximum(eps**0.5 * jnp.abs(y), eps * jnp.minimum(highest, 1))
 
 
 def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:

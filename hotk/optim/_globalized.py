@@ -27,6 +27,8 @@ class Trial(NamedTuple):
         iterations: Products with the Hessian that it took, or factorizations.
         curvature: The smallest curvature seen.
         damping: What is added to the Hessian, so that $(H + \lambda I) s = -g$.
+        whole: Whether s is the whole step of Newton's method; if not bounded by
+            default.
     """
 
     step: Tangent
@@ -35,6 +37,7 @@ class Trial(NamedTuple):
     iterations: Int[Array, ""]
     curvature: Scalar
     damping: Scalar
+    whole: Bool[Array, ""] | None = None
 
 
 class GlobalizedState(NamedTuple):
@@ -62,6 +65,9 @@ class GlobalizedState(NamedTuple):
             infinity where it is not known.
         relative_step: The largest entry of that step, relative to that of the point.
         bounds: The bounds of the parameters, `None` without any.
+        whole: Of `trust_region` whether the last trial was the whole step of Newton's
+            method, which neither the region nor a negative curvature made shorter or
+            longer; `None` for other methods.
     """
 
     control: Scalar
@@ -78,6 +84,7 @@ class GlobalizedState(NamedTuple):
     cosine: Scalar | None = None
     relative_step: Scalar | None = None
     bounds: Bounds | None = None
+    whole: Bool[Array, ""] | None = None
 
     __repr__ = show_state
 
@@ -87,6 +94,7 @@ class _Trials(NamedTuple):
     control: Scalar
     taken: Bool[Array, ""]
     doubtful: Bool[Array, ""]
+    whole: Bool[Array, ""]
     trials: Int[Array, ""]
     state: GlobalizedState
 
@@ -151,6 +159,7 @@ def globalized_step(
     max_rejections: ArrayLike,
     solver: LinearSolver,
     bounds: Bounds | None = None,
+    tells_whole: bool = False,
 ) -> tuple[Any, GlobalizedState]:
     r"""Try steps until the objective decreases as it should.
 
@@ -172,6 +181,7 @@ def globalized_step(
         max_rejections: After so many the step is zero.
         solver: How the trials solve their systems.
         bounds: Bounds of the point, in which it is and the trials are.
+        tells_whole: Whether the state says if the last trial was a whole step.
 
     References:
         [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
@@ -209,6 +219,7 @@ def globalized_step(
             control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
             doubtful=doubtful,
+            whole=sensible & (~trial.bounded if trial.whole is None else trial.whole),
             trials=s.trials + 1,
             state=s.state._replace(
                 iterations=s.state.iterations + trial.iterations.astype(int),
@@ -225,6 +236,7 @@ def globalized_step(
         control=control,
         taken=jnp.zeros((), bool),
         doubtful=jnp.zeros((), bool),
+        whole=jnp.zeros((), bool),
         trials=jnp.zeros((), int),
         state=initial_state(gradient, control, solver),
     )
@@ -257,6 +269,7 @@ def globalized_step(
         actual=actual,
         rejections=end.trials - taken.astype(int),
         outcome=outcome,
+        whole=end.whole if tells_whole else None,
     )
     step = space.choose(taken, end.step, space.zeros(end.step))
     if bounds is not None:

@@ -150,6 +150,7 @@ class Loop(NamedTuple):
             steps=from_host(0, int),
             still=from_host(0, int),
             curvature=from_host(np.inf, dtype),
+            highest=from_host(0, dtype),
         )
         given = None if bounds is None else bounds_like(call, bounds, moving)
         with giving(given):

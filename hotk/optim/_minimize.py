@@ -105,8 +105,11 @@ def minimize(
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
-            or take the mean. If left out, `levenberg_marquardt` of few parameters stops
-            by what its state says of the step without damping, which has no unit.
+            or take the mean. If left out, what a state says has a part in it:
+            `levenberg_marquardt` of few parameters stops by the step without damping,
+            which has no unit, and `trust_region` if, besides, the step before was a
+            whole one of Newton's method that promised little beside the value, or if
+            ten steps in a row change f by as little.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
             this number, as `scipy.optimize.least_squares` does. Up to 300 parameters
@@ -209,10 +212,15 @@ def minimize(
             if loop.differentiable is not None:
                 end = loop.differentiable.attach(end)
             if traced:
-                return loop.found(end, jnp.append(end.start, end.values[:max_steps]))
+                known = jnp.arange(len(end.values)) < end.taken
+                values_and_nan = jnp.where(known, end.values, jnp.nan)[:max_steps]
+                return loop.found(end, jnp.append(end.start, values_and_nan))
             moving, state = end.x, end.state
             limits = limits._replace(
-                steps=end.steps, still=end.still, curvature=end.curvature
+                steps=end.steps,
+                still=end.still,
+                curvature=end.curvature,
+                highest=end.highest,
             )
             count = int(end.taken)
             values += [] if values else [float(end.start)]

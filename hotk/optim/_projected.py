@@ -300,5 +300,6 @@ def projected_step(
         max_rejections=numbers["max_rejections"],
         solver=LinearSolver.cg,
         bounds=bounds,
+        tells_whole=state.whole is not None,
     )
     return step, after._replace(bounds=state.bounds)

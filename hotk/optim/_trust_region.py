@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where, cond
+from hotk._core import Gradient, Scalar, Where, cond, from_host
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Limits, first_bounds
@@ -170,6 +170,7 @@ def scale_by_trust_region(
         )._replace(
             preconditioner=first_preconditioner(*split, params),
             bounds=first_bounds("trust_region", bounds, params, refused),
+            whole=from_host(False),
         ),
         _trust_region,
         numbers,
@@ -242,6 +243,7 @@ def _trust_region(
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=solver,
+        tells_whole=True,
     )
     return step, after._replace(preconditioner=known.state)
 
@@ -256,7 +258,10 @@ def _in_eigenvectors(
         s, shift = in_region(found, radius.astype(found.values.dtype))
         bounded = jnp.linalg.norm(s) >= 0.99 * radius
         model, lowest = found.model(s), found.values[0]
-        return Trial(found.step(s), model, bounded, products, lowest, shift)
+        # to the boundary along what does not bend up to rounding
+        rounding = len(s) * jnp.finfo(s.dtype).eps * jnp.max(jnp.abs(found.values))
+        whole = ~bounded | (shift <= rounding)
+        return Trial(found.step(s), model, bounded, products, lowest, shift, whole)
 
     return propose
 

@@ -12,8 +12,11 @@ import pytest
 import scipy.optimize
 
 import hotk
+from hotk import optim
 from tests.counting import compiles
 from tests.helpers import close
+from tests.optim.bounded_problems import BOUNDED
+from tests.optim.problems import PROBLEMS
 
 
 def rosenbrock(x):
@@ -133,6 +136,50 @@ def test_a_step_that_was_refused_is_not_a_short_one():
         rosenbrock, START, hotk.optim.trust_region(), xtol=1e-12, rtol=1e-12
     )
     close(found.x, np.ones(3), atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("subproblem", ["steihaug", "exact"])
+def test_the_unit_of_the_value_does_not_end_a_run(unit, subproblem):
+    """In a small unit the gradient is small anywhere. The minimum is at one."""
+    f = lambda x, c: c * ((1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2)
+    transform = optim.trust_region(subproblem=subproblem)
+    found = optim.minimize(f, jnp.array([-1.2, 1.0]), transform, args=(unit,))
+    assert found.converged
+    close(found.x, np.ones(2), rtol=1e-8)
+
+
+def test_a_plateau_is_no_minimum():
+    """HS25 of Hock and Schittkowski: at its start the gradient is 1e-11, f is 32.8.
+
+    The minimum is zero, at (50, 25, 1.5).
+    """
+    problem = BOUNDED["HS25"]
+    bounds = jnp.asarray(problem.lower), jnp.asarray(problem.upper)
+    found = optim.minimize(problem.value, jnp.asarray(problem.start), bounds=bounds)
+    assert found.converged
+    close(found.x, np.array([50.0, 25.0, 1.5]), rtol=1e-6)
+
+
+def test_variables_of_other_units_do_not_end_a_run():
+    """Powell's badly scaled problem: (1.098e-5, 9.106), where the value is zero."""
+    problem = PROBLEMS["Powell, badly scaled"]
+    found = optim.minimize(problem.value, jnp.asarray(problem.start))
+    assert found.converged
+    close(found.x, np.array([1.0981593e-5, 9.1061467]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("subproblem", ["steihaug", "exact"])
+def test_a_singular_minimum_ends_a_run(subproblem):
+    """Of three equations for twenty unknowns: no step has to be a whole one."""
+    A = jnp.ones((3, 20))
+    f = lambda x: jnp.sum(jnp.cosh(A @ x - 1))
+    transform = optim.trust_region(subproblem=subproblem)
+    found = optim.minimize(f, jnp.linspace(0, 1, 20), transform, max_steps=30)
+    assert found.converged
+    close(found.value, 3.0)
+    again = optim.minimize(f, found.x, transform, max_steps=30)
+    assert again.converged
 
 
 def test_a_fresh_objective_over_other_data_is_not_compiled():

@@ -198,6 +198,19 @@ def test_debug_nans_finds_the_nan():
     assert np.isnan(hotk.hvp(f, -X, V)).all()
 
 
+@pytest.mark.parametrize(
+    "make", [None, hotk.optim.newton_cg], ids=["none", "newton_cg"]
+)
+def test_debug_nans_lets_a_finite_minimization_run(make):
+    # outside of transformations no NaN stands behind the last value
+    f = lambda x: jnp.sum(jnp.cosh(x) + x / 2)
+    transform = None if make is None else make()
+    with jax.debug_nans(True):
+        found = hotk.optim.minimize(f, jnp.asarray(X), transform)
+    assert bool(found.converged)
+    assert np.allclose(found.x, np.arcsinh(-0.5), atol=1e-3)
+
+
 def test_the_default_device_is_obeyed():
     # two devices need a process of their own, as they are counted at the start
     program = textwrap.dedent("""
