@@ -46,7 +46,8 @@ def logdet(
 
     Returns:
         An `Estimate` of the natural logarithm; exact, with an error of zero, where
-            `spectrum` is.
+            `spectrum` is. Inside of a transformation, so in a derivative, it is the
+            estimate of the random vectors for small n as well.
 
     Raises:
         NotPositiveDefiniteError: If a Ritz value is not positive by more than rounding,
