@@ -144,6 +144,8 @@ _FIT: Final = {
     **dict.fromkeys(("nan_policy", "check_finite"), _LEFT_OUT),
 }
 _ELSEWHERE: Final = {
+    "args": "Further arguments of `f` follow the point without a keyword, as in "
+    "`laplace_approximation(f, x, a, b)`.",
     **{("fit", name): fix for name, fix in _FIT.items()},
     **{("minimize", name): fix for name, fix in _MINIMIZE.items()},
     **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
@@ -199,7 +201,9 @@ def names_ours(
     """
     called = function.__name__ if name is None else name
     parameters = inspect.signature(function).parameters
-    known = frozenset(parameters)
+    known = frozenset(
+        name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL
+    )
     ranges = {name: range_of(called, name) for name in parameters}
     ranged = {name: found for name, found in ranges.items() if found is not None}
     places = [

@@ -195,6 +195,9 @@ def _flags(
         return list(map(bool, answers))
     fix = "Write `where=eqx.is_inexact_array`, or build the tree with `jax.tree.map` "
     fix += "over `x`."
+    if isinstance(where, str):
+        fix = "By their paths: `where=jax.tree_util.tree_map_with_path(lambda path, _: "
+        fix += f"{where!r} in jax.tree_util.keystr(path), x)`."
     if any(isinstance(mark, (jax.Array, np.ndarray)) for mark in marks):
         fix = "It selects whole leaves. For entries of a leaf: "
         fix += "`hotk.HessianOperator(f, x).restrict(mask)`."

@@ -221,7 +221,10 @@ def _visit_skeleton(walk: Walk, value: Skeleton) -> None:
     """A function that was split: as it was, but its classes as they are now."""
     walk.key.append(value)
     if value.user_classes and value.opaque is None:
-        walk.visit(value.template)
+        # by itself: what stands for arrays in it is no array of this walk
+        now, _ = survey(value.template, static_arrays=value.static_arrays)
+        walk.key.append(tuple(now.key))
+        walk.user_classes = True
 
 
 def _guard_skeleton(w: Writer, value: Skeleton, here: str) -> None:

@@ -195,7 +195,7 @@ def _solve(
             direction=by_cg.direction,
         )
 
-    if isinstance(by_cg.iterations, Tracer) or in_trace():
+    if isinstance(by_cg.iterations, Tracer):
         indefinite = by_cg.reason == Reason.negative_curvature
         indefinite &= by_cg.iterations < most
         return cond(indefinite, go_on, lambda by_cg: by_cg, by_cg)
@@ -245,7 +245,7 @@ def _or_least_squares(
             direction=space.choose(lower, other.direction, found.direction),
         )
 
-    if isinstance(found.residual, Tracer) or in_trace():
+    if isinstance(found.residual, Tracer):
         singular = found.reason == Reason.not_finite
         return cond(singular, by_minres, lambda found: found, found)
     singular = is_known_as(found.reason, Reason.not_finite)

@@ -277,8 +277,7 @@ def _side(
                 expected=f"a number, `None`, or a tree like `{root}`: "
                 + describe_tree(x),
                 got=describe_tree(given),
-                fix="A list of numbers is a tree: write an array for a leaf that is "
-                "one, as in `jnp.array([0.0, 1.0])`.",
+                fix=_fix_of_tree(given, x, root),
             )
         ) from error
     return [
@@ -287,6 +286,19 @@ def _side(
         else _limit(call, side, leaf_name(root, path), leaf, limit, missing)
         for (path, leaf), limit in zip(named, limits, strict=True)
     ]
+
+
+def _fix_of_tree(given: Any, x: Point, root: str) -> str:
+    if isinstance(given, dict) and isinstance(x, dict) and given.keys() < x.keys():
+        name = next(iter(given), "a")
+        return (
+            f"An entry without a bound is `None`: write `{{**dict.fromkeys({root}), "
+            f"{name!r}: ...}}`."
+        )
+    return (
+        "A list of numbers is a tree: write an array for a leaf that is one, as in "
+        "`jnp.array([0.0, 1.0])`."
+    )
 
 
 class _NoLeaf:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
+from optax.tree_utils import tree_get_all_with_path
 
 from hotk._core import Gradient, Point, Scalar, cond, while_loop
 from hotk.linop import space
@@ -133,9 +134,12 @@ def chunk(
         finite = space.is_finite(moved, y, size)
         same = space.is_same(moved, s.x, dtype)
         small, highest = size <= limits.tol, jnp.fmax(s.highest, jnp.abs(y))
-        last, little = None if by_gradient else _last_step(after), _little(y, highest)
+        little = _little(y, highest)
+        # A gradient is small on a plateau as well, and where f has a small unit or the
+        # variables have large ones.
+        is_near = None if by_gradient else _is_near(after, little)
         # Where the Hessian is singular no step may be a whole one.
-        rests = jnp.abs(s.y - y) <= jnp.where(small & (last is not None), little, -1)
+        rests = jnp.abs(s.y - y) <= jnp.where(small & (is_near is not None), little, -1)
         still = jnp.where(same | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
@@ -149,11 +153,8 @@ def chunk(
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
             ends = jnp.zeros((), bool)
-        if last is not None:
-            # It is small on a plateau as well, and where f has a small unit or the
-            # variables have large ones: the step before was whole, and promised little.
-            near = last.whole & (last.predicted <= little)
-            small = small & (near | stuck) | (size == 0)
+        if is_near is not None:
+            small = small & (is_near | stuck) | (size == 0)
         if measured is not None and not by_gradient:
             # What the transformation measured has no unit. The gradient has.
             small = jnp.where(jnp.isposinf(measured.step), small, size == 0)
@@ -260,7 +261,7 @@ def _measured(state: optax.OptState) -> Distance | None:
     NaN before the first update, infinity where an update could not tell.
     """
     fields = ("relative_step", "cosine")
-    of = lambda name: optax.tree_utils.tree_get_all_with_path(state, name)
+    of = lambda name: tree_get_all_with_path(state, name)
     found = [[a for _, a in of(name) if a is not None] for name in fields]
     if any(len(values) != 1 for values in found):
         return None
@@ -268,28 +269,20 @@ def _measured(state: optax.OptState) -> Distance | None:
     return Distance(step, cosine**2)
 
 
-class LastStep(NamedTuple):
-    """What the last update of `trust_region` found.
+def _is_near(state: optax.OptState, little: Scalar) -> Bool[Array, ""] | None:
+    """Return whether the last step tells that a minimum is near; `None` if none does.
 
-    Attributes:
-        whole: Whether its step was that of Newton's method.
-        predicted: The decrease that its model promised.
+    That of `trust_region` does, which says whether it was a whole one of Newton's
+    method: if so, and if its model promised little.
     """
-
-    whole: Bool[Array, ""]
-    predicted: Scalar
-
-
-def _last_step(state: optax.OptState) -> LastStep | None:
-    """Return what a state says of the last step, if one in it does."""
-    found = []
-    for field in LastStep._fields:
-        all_of = optax.tree_utils.tree_get_all_with_path(state, field)
-        found.append([a for _, a in all_of if a is not None])
+    found = [
+        [a for _, a in tree_get_all_with_path(state, field) if a is not None]
+        for field in ("whole", "predicted")
+    ]
     if any(len(values) != 1 for values in found):
         return None
     [whole], [predicted] = found
-    return LastStep(whole, predicted)
+    return whole & (predicted <= little)
 
 
 def _little(y: Scalar, highest: Scalar) -> Scalar:
@@ -306,7 +299,7 @@ def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:
     This is where `Minimum.smallest_curvature` comes from: a state that has a field of
     this name takes part, also within a chain.
     """
-    found = optax.tree_utils.tree_get_all_with_path(state, "curvature")
+    found = tree_get_all_with_path(state, "curvature")
     least = jnp.asarray(jnp.inf, dtype)
     for _, curvature in found:
         known = jnp.asarray(curvature, dtype)

@@ -1,5 +1,7 @@
 """What wrappers and training loops keep from a transformation, or hand it too much."""
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -173,7 +175,28 @@ def restricted(
     transform: optax.GradientTransformationExtraArgs, where: Where
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation of some leaves; without a filter the same one."""
-    return transform if where is None else _with_params(transform, where)
+    if where is None:
+        return transform
+    made = _with_params(transform, where)
+    _UNRESTRICTED[made.update] = transform, where
+    return made
+
+
+# By their updates: what a loop makes of some leaves, it makes without the others.
+_UNRESTRICTED: weakref.WeakKeyDictionary[
+    Callable[..., Any], tuple[optax.GradientTransformationExtraArgs, Where]
+] = weakref.WeakKeyDictionary()
+
+
+def unrestricted(
+    transform: optax.GradientTransformation,
+) -> tuple[optax.GradientTransformation, Where]:
+    """Return what `restricted` was given; a transformation of all leaves as it is.
+
+    A loop over the leaves that move does not wait for the gradient of the others, and
+    knows by which ones a minimum has derivatives. The state is the same.
+    """
+    return _UNRESTRICTED.get(transform.update, (transform, None))
 
 
 _OPTAX = ("value", "grad", "value_fn")

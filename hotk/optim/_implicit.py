@@ -157,12 +157,13 @@ class Differentiable(NamedTuple):
         return ModeError(
             message(
                 self.call,
-                "what is no minimum has no derivative.",
+                "the run has not converged, so there is no derivative.",
                 expected="a run that has converged",
                 got=f"{end.reason}; the norm of the gradient is {float(end.size):.3g}",
-                fix="Give a larger `max_steps` or `tol`, or write the mean of many "
-                "terms in place of their sum. If no derivative is meant, take "
-                "`jax.lax.stop_gradient` of the arguments.",
+                fix="Give `rtol=1e-8`, which has no unit, a larger `tol` or "
+                "`max_steps`, or write the mean of many terms in place of their sum. "
+                "If no derivative is meant, take `jax.lax.stop_gradient` of the "
+                "arguments.",
             )
         )
 

@@ -37,6 +37,7 @@ from ._bounds import (
     giving,
 )
 from ._chunk import Iterate, Limits, chunk
+from ._extra_args import unrestricted
 from ._flat import is_better_flat
 from ._implicit import Differentiable
 from ._kfac_step import KFACState
@@ -112,6 +113,8 @@ class Loop(NamedTuple):
             )
         if not isinstance(args, tuple):
             raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
+        if where is None:
+            transform, where = unrestricted(transform)
         selected = selection(call, x0, where)
         moving, rest = split_point(x0, selected)
         if selected is not None and not jax.tree.leaves(moving):

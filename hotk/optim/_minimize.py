@@ -105,11 +105,10 @@ def minimize(
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
-            or take the mean. If left out, what a state says has a part in it:
+            or take the mean. If left out, the method's own test counts as well:
             `levenberg_marquardt` of few parameters stops by the step without damping,
-            which has no unit, and `trust_region` if, besides, the step before was a
-            whole one of Newton's method that promised little beside the value, or if
-            ten steps in a row change f by as little.
+            which has no unit; `trust_region` also needs a last step that the region did
+            not shorten, and whose predicted decrease is little beside the value.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
             this number, as `scipy.optimize.least_squares` does. Up to 300 parameters
@@ -139,10 +138,10 @@ def minimize(
 
     Returns:
         A `Minimum`: the point, its value, and why it stopped. With bounds, the gradient
-        in the tests above is without what pushes out of one, the step that of the other
-        parameters, and `multipliers` and `active` tell the rest. Where a value or a
-        gradient is not finite, it stops at the point before. Where ten updates in a row
-        change nothing, it stops as well.
+        in the tests above is without the entries that are held at a bound, the step
+        that of the other parameters, and `multipliers` and `active` have the rest.
+        Where a value or a gradient is not finite, it stops at the point before. Where
+        ten updates in a row change nothing, it stops as well.
 
     Raises:
         OutputError: If `f` returns anything but one real number.

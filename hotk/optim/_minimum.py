@@ -51,8 +51,8 @@ class Minimum(AbstractReport, Generic[X]):
     Attributes:
         x: The point, with the structure and dtypes of the start.
         value: f there.
-        gradient_norm: The Euclidean norm of the gradient there; with bounds of what
-            does not push out of one.
+        gradient_norm: The Euclidean norm of the gradient there; with bounds without
+            the entries that are held at one.
         steps: How many updates were made.
         reason: Why it stopped, a member of `hotk.optim.Stop`.
         history: f at the start and after each step: `steps + 1` numbers; within a

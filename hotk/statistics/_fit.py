@@ -85,7 +85,7 @@ def fit(
             units of `sigma`.
         bounds: A pair of lower and upper bounds, each a number, `None`, or a tree like
             `p0`; see `hotk.optim.minimize`. A parameter at its bound at the end is held
-            there in all that is said of the others, and has no standard error (NaN).
+            there, for the errors of the others, and has no standard error (NaN).
         max_steps: The most steps.
         where: Which leaves of `p0` to fit; see `hotk.Where`. The others stay.
 

@@ -113,7 +113,7 @@ def laplace_approximation(
             `"lanczos"` and `"kfac"`: a number, or a tree like the parameters, or the
             head of one, with numbers, for `"kfac"` one for each layer, and arrays for
             `"lanczos"`. Only `"kfac"` adds it, to factors of the model; in all other
-            forms the potential, or the curvature, has the prior already.
+            forms include the prior in the potential and in `curvature`.
         key: A random key for the start of `"lanczos"`; a fixed one if left out.
         where: Which leaves of the mode are parameters; see `hotk.Where`. The others are
             held at their values.

@@ -65,8 +65,9 @@ def test_a_minimum_of_many_leaves(make):
     close(flat(found.x), np.zeros(N), atol=1e-7)
     assert found.x["c"][1].shape == (1, 2)
     again = optim.minimize(of_leaves, found.x, make())
-    assert int(again.steps) == 0
-    assert again.history.shape == (1,)
+    assert again.converged
+    assert int(again.steps) <= 2  # a trust region asks its step
+    assert again.history.shape == (int(again.steps) + 1,)
 
 
 def test_leaves_of_several_dtypes_keep_them():

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import hotk
@@ -202,3 +203,25 @@ def test_a_default_dict_as_an_argument_keeps_its_order():
         d = collections.defaultdict(list, {n: values[n] for n in names})
         first, second = (values[n] for n in names)
         assert close(hotk.gradient(f, X, d), 2.0 * (first + 2.0 * second) * X)
+
+
+def test_a_filter_that_is_an_object_of_the_user_in_a_chain():
+    """(3 u + c)^2 with c = 6 held is smallest at u = -2.
+
+    The loop holds the chain without its arrays, which are no arrays of the objective.
+    """
+
+    class Line(eqx.Module):
+        u: jax.Array
+        c: jax.Array
+
+        def __call__(self, x):
+            return self.u * x + self.c
+
+    hotk.clear_cache()
+    transform = optax.chain(hotk.optim.newton_cg(where=Line(u=True, c=False)))
+    start = Line(jnp.asarray(0.0), jnp.asarray(6.0))
+    f = lambda line, x: jnp.sum(line(x) ** 2)
+    x = jnp.full(2, 3.0)
+    found = hotk.optim.minimize(f, start, transform, args=(x,), max_steps=3)
+    close(jnp.stack([found.x.u, found.x.c]), jnp.array([-2.0, 6.0]))
