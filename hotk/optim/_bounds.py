@@ -290,11 +290,7 @@ def _side(
 
 def _fix_of_tree(given: Any, x: Point, root: str) -> str:
     if isinstance(given, dict) and isinstance(x, dict) and given.keys() < x.keys():
-        name = next(iter(given), "a")
-        return (
-            f"An entry without a bound is `None`: write `{{**dict.fromkeys({root}), "
-            f"{name!r}: ...}}`."
-        )
+        return f"`None` is no bound: write `{{**dict.fromkeys({root}), ...}}`."
     return (
         "A list of numbers is a tree: write an array for a leaf that is one, as in "
         "`jnp.array([0.0, 1.0])`."
