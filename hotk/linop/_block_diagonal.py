@@ -1,6 +1,8 @@
 """Operators that are block diagonal in the parameters of a model."""
 
 import html
+import itertools
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, final
 
 import equinox as eqx
@@ -179,7 +181,7 @@ class AbstractBlockDiagonal(AbstractSymmetricOperator):
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                " + ".join(block.origin.parameters),
+                _joined(block.origin.parameters),
                 ", ".join(block.origin.operations) or "not used",
                 ", ".join(block.origin.lines),
                 block.kind,
@@ -205,6 +207,19 @@ class AbstractBlockDiagonal(AbstractSymmetricOperator):
     def _repr_html_(self) -> str:
         line = f"<p><code>{html.escape(self._line())}</code></p>"
         return line + html_table(_HEADER, self._rows())
+
+
+def _joined(parameters: Sequence[str]) -> str:
+    """Write what parameters have in common once: `.first: kernel + bias`."""
+    letters = zip(*parameters, strict=False)
+    same = itertools.takewhile(lambda each: len(set(each)) == 1, letters)
+    common = "".join(letter for letter, *_ in same)
+    end = max(common.rfind("."), common.rfind("["))
+    if len(parameters) < 2 or end <= 0:
+        return " + ".join(parameters)
+    # that of a variable of nnx says nothing
+    names = [name[end:].lstrip(".").removesuffix(".value") for name in parameters]
+    return f"{common[:end]}: {' + '.join(names)}"
 
 
 @final

@@ -209,3 +209,22 @@ def test_a_gru_of_equinox():
     _, products, others = check(model, loss, net, x)
     assert products == ["Kronecker 16 x 48", "Kronecker 17 x 2", "Kronecker 5 x 48"]
     assert others == ["dense 16"]  # a bias of one of the three parts of a product
+
+
+def test_the_table_names_a_layer_of_nnx_once():
+    class Two(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(3, 4, rngs=rngs)
+            self.last = nnx.Linear(4, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(nnx.tanh(self.first(x)))
+
+    x = jnp.ones((5, 3), jnp.float32)
+    loss = SoftmaxCrossEntropy(jnp.arange(5) % 2)
+    model = lambda net, x: net(x)
+    K = hotk.KFACOperator(model, loss, Two(nnx.Rngs(0)), x, where=nnx.Param)
+    _, _, _, *rows = str(K).splitlines()
+    found = [row.partition("  ")[0] for row in rows]
+    assert found == [".first: kernel + bias", ".last: kernel + bias"]
+    assert max(map(len, rows)) <= 100
