@@ -144,8 +144,6 @@ _FIT: Final = {
     **dict.fromkeys(("nan_policy", "check_finite"), _LEFT_OUT),
 }
 _ELSEWHERE: Final = {
-    "args": "Further arguments of `f` follow the point without a keyword, as in "
-    "`laplace_approximation(f, x, a, b)`.",
     **{("fit", name): fix for name, fix in _FIT.items()},
     **{("minimize", name): fix for name, fix in _MINIMIZE.items()},
     **{("solve", name): _DAMPED for name in ("damping", "lam", "lambda_", "ridge")},
@@ -201,9 +199,8 @@ def names_ours(
     """
     called = function.__name__ if name is None else name
     parameters = inspect.signature(function).parameters
-    known = frozenset(
-        name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL
-    )
+    by_position = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL]
+    known = frozenset(parameters).difference(by_position)
     ranges = {name: range_of(called, name) for name in parameters}
     ranged = {name: found for name, found in ranges.items() if found is not None}
     places = [
@@ -218,7 +215,7 @@ def names_ours(
             keyword = next(iter(named.keys() - known))
             if makes_steps and keyword in _OF_MINIMIZE:
                 raise _of_minimize(called, keyword)
-            raise _unknown(called, known, keyword)
+            raise _unknown(called, known, keyword, by_position)
         if ranged:
             given = {name: args[i] for i, name in places if i < len(args)} | named
             for name in ranged.keys() & given.keys():
@@ -243,10 +240,14 @@ def _of_minimize(name: str, keyword: str) -> TypeError:
     )
 
 
-def _unknown(name: str, known: frozenset[str], keyword: str) -> TypeError:
+def _unknown(
+    name: str, known: frozenset[str], keyword: str, by_position: list[str]
+) -> TypeError:
     ours = [new for new in _OURS.get(keyword, ()) if new in known]
     fix = f"Write `{ours[0]}=`." if ours else f"There are {_listed(known)}."
     other = elsewhere(name, keyword)
+    if keyword in by_position:
+        fix = "Its contents follow the other arguments, by position."
     if other is not None and not ours:
         fix = other
     if ours and keyword in _REMARKS:

@@ -17,6 +17,7 @@ from hotk._core import (
     describe_tree,
     extra,
     message,
+    names_ours,
 )
 from hotk.first import value_and_gradient, value_and_jacobian
 from hotk.prepared import Prepared, check_bytes
@@ -36,6 +37,7 @@ _LARGE = 200
 _ALTERNATIVE = "`scipy_problem` with the method `trust-constr`, which needs products"
 
 
+@names_ours
 def ipopt_problem(
     f: Function,
     x0: Point,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.optimize
 from jaxtyping import Float, PyTree
 
-from hotk._core import Function, Leaf, Point
+from hotk._core import Function, Leaf, Point, names_ours
 from hotk.first import value_and_gradient
 from hotk.prepared import Prepared
 from hotk.second import hessian, hvp
@@ -41,6 +41,7 @@ Constraint: TypeAlias = (
 Values: TypeAlias = tuple[float, Float[np.ndarray, "n"], PyTree]
 
 
+@names_ours
 def scipy_problem(
     f: Function, x0: Point, *args: PyTree, has_aux: bool = False
 ) -> "ScipyProblem":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.optimize
 from jaxtyping import Float, PyTree
 
-from hotk._core import Function, Leaf, Point
+from hotk._core import Function, Leaf, Point, names_ours
 from hotk.prepared import Prepared
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
@@ -23,6 +23,7 @@ from ._sparse_derivatives import Weighted, WithValue, for_scipy
 _CALL = "scipy_residuals(r, x0)"
 
 
+@names_ours
 def scipy_residuals(r: Function, x0: Point, *args: PyTree) -> "ScipyResiduals":
     r"""Prepare a vector function and its sparse derivatives for SciPy.
 

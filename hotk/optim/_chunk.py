@@ -31,7 +31,7 @@ class Limits(NamedTuple):
         rtol: The largest relative change of point and value that is small.
         most: The most steps of all chunks.
         steps: How many there were.
-        still: How many of the last ones changed nothing.
+        still: How many of the last ones changed nothing, or little at a small gradient.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
     """
@@ -58,7 +58,8 @@ class Iterate(NamedTuple):
         steps: Steps so far, of all chunks.
         done: Whether there is a reason to stop.
         reason: The reason.
-        still: How many of the last steps changed nothing.
+        still: How many of the last steps changed nothing, or little where the gradient
+            is small.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
         start: The value before the first step of this chunk.
@@ -260,12 +261,10 @@ def _measured(state: optax.OptState) -> Distance | None:
 
     NaN before the first update, infinity where an update could not tell.
     """
-    fields = ("relative_step", "cosine")
-    of = lambda name: tree_get_all_with_path(state, name)
-    found = [[a for _, a in of(name) if a is not None] for name in fields]
-    if any(len(values) != 1 for values in found):
+    found = _fields(state, "relative_step", "cosine")
+    if found is None:
         return None
-    [step], [cosine] = found
+    step, cosine = found
     return Distance(step, cosine**2)
 
 
@@ -275,14 +274,20 @@ def _is_near(state: optax.OptState, little: Scalar) -> Bool[Array, ""] | None:
     That of `trust_region` does, which says whether it was a whole one of Newton's
     method: if so, and if its model promised little.
     """
-    found = [
-        [a for _, a in tree_get_all_with_path(state, field) if a is not None]
-        for field in ("whole", "predicted")
-    ]
+    found = _fields(state, "whole", "predicted")
+    if found is None:
+        return None
+    whole, predicted = found
+    return whole & (predicted <= little)
+
+
+def _fields(state: optax.OptState, *names: str) -> list[Any] | None:
+    """Return fields of a state, `None` unless each is there and stands there once."""
+    of = lambda name: tree_get_all_with_path(state, name)
+    found = [[a for _, a in of(name) if a is not None] for name in names]
     if any(len(values) != 1 for values in found):
         return None
-    [whole], [predicted] = found
-    return whole & (predicted <= little)
+    return [value for [value] in found]
 
 
 def _little(y: Scalar, highest: Scalar) -> Scalar:

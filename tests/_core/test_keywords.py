@@ -141,6 +141,20 @@ def test_an_unknown_keyword_gets_the_list(name):
         function(*arguments, sigma=1)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **k: hotk.laplace_approximation(jnp.sum, jnp.ones(2), **k),
+        lambda **k: hotk.statistics.profile_intervals(jnp.sum, jnp.ones(2), **k),
+        lambda **k: hotk.interop.scipy_problem(jnp.sum, jnp.ones(2), **k),
+        lambda **k: hotk.interop.scipy_residuals(jnp.sin, jnp.ones(2), **k),
+    ],
+)
+def test_further_arguments_follow_by_position(call):
+    with pytest.raises(TypeError, match=r"no keyword `args`(.|\n)*by position"):
+        call(args=(1.0,))
+
+
 def test_no_name_in_the_table_is_one_of_ours():
     """Else a function that has it, and one that calls it otherwise, would disagree."""
     both = {name for name, ours in _keywords._OURS.items() if name in ours}

@@ -450,6 +450,11 @@ WRONG = {
         hotk.StructureError,
         "lower bounds are another tree",
     ),
+    "some entries": (
+        ({"w": 0.0}, None),
+        hotk.StructureError,
+        r"write `\{\*\*dict.fromkeys\(x0\), ...\}`",
+    ),
     "list": ((None, [0.0, 1.0]), hotk.StructureError, "list of numbers is a tree"),
     "shape": (
         ({"w": np.zeros(2), "s": 0}, None),

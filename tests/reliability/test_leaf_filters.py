@@ -466,6 +466,7 @@ def test_gradients_of_another_structure_are_refused():
     [
         ({"w": True}, hotk.StructureError, "structure of `x`"),
         (3, TypeError, "not a leaf filter"),
+        ("w", TypeError, "lambda path, _: 'w' in jax.tree_util.keystr"),
         ({"w": 1.0, "b": 2.0}, TypeError, "not a leaf filter"),
         (lambda a: False, hotk.DtypeError, "selects none"),
         ({"w": False, "b": False, "n": True, "s": False}, hotk.DtypeError, "selects"),

@@ -228,3 +228,7 @@ def test_the_table_names_a_layer_of_nnx_once():
     found = [row.partition("  ")[0] for row in rows]
     assert found == [".first: kernel + bias", ".last: kernel + bias"]
     assert max(map(len, rows)) <= 100
+    dense = lambda p, x: x @ p["first"]["w"] + p["first"]["b"]
+    p = {"first": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}}
+    K = hotk.KFACOperator(dense, loss, p, jnp.ones((5, 3)))
+    assert "\n['first']: ['w'] + ['b']  " in str(K)
