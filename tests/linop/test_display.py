@@ -157,6 +157,6 @@ def test_the_table_of_a_curvature_fits_a_terminal_and_names_lines_of_the_user():
     assert len(lines) == 9
     assert max(map(len, lines)) <= 100
     assert all(line.startswith("...") for line in lines[3:])
-    assert "[5].bias" in lines[-1]
+    assert "[5]: weight + bias" in lines[-1]
     assert all("test_display.py:" in line for line in lines[3:])
     assert all(" (model) " in line for line in lines[3:])
