@@ -249,6 +249,21 @@ def test_a_prepared_operator_is_checked_once():
     assert (product[0]["a"] == product[1]["a"]).all()
 
 
+def test_a_result_that_is_refused_is_not_checked():
+    drawn = lambda x: jnp.sum(jax.random.uniform(jax.random.key(0), (3,)) * x**3)
+    x = jnp.array([0.3, -0.5, 0.8])
+    with hotk.testing.verified() as report:
+        prepared = hotk.hvp.prepare(drawn, x, x)
+        with (
+            jax.default_prng_impl("rbg"),
+            pytest.raises(hotk.PreparationError, match="default_prng_impl"),
+        ):
+            prepared(x, x)
+        assert not report.mismatches and not report.counts
+        prepared(x, x)
+    assert report.counts["hvp"] == {"by derivatives": 1, "by operations": 1}
+
+
 def test_what_was_compiled_before_is_checked_anew():
     hotk.gradient(f, point())
     with hotk.testing.verified() as report:

@@ -132,7 +132,7 @@ class Prepared(eqx.Module):
             # keys are made. Both are asked for only until one signature is verified,
             # and again once JAX has seen a second one (`test_mismatch_is_loud`).
             if elsewhere or not program.verified or signature_count(program.jit) > 1:
-                differs = not self._holds_for(arrays)
+                differs = not self.holds_for(arrays)
                 program.verified = not (program.seeded or differs)
         finally:
             SLOT.source = None
@@ -143,7 +143,7 @@ class Prepared(eqx.Module):
             return self(x, *rest)
         return answer_mismatch(self, x, rest)
 
-    def _holds_for(self, arrays: Sequence[Leaf]) -> bool:
+    def holds_for(self, arrays: Sequence[Leaf]) -> bool:
         """Whether what JAX's cache of a program knows nothing of is as prepared."""
         if self.program.seeded and self.program.unlike(trace_context()):
             return False

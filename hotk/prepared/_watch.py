@@ -75,6 +75,8 @@ class FirstResult:
         result = self.jit(*flat)
         prepared = source[1] if source else None
         is_prepared = isinstance(prepared, Prepared)
+        if is_prepared and not prepared.holds_for(flat[len(prepared.leaves) :]):
+            return result  # which the caller is about to refuse
         if is_prepared and WATCH.by is not None:
             WATCH.by.prepared(prepared, flat, result)
         if is_prepared or WATCH.by is None:
