@@ -60,6 +60,7 @@ from ._compat import (
     compiler_options as compiler_options,
     divided_alike as divided_alike,
     equations as equations,
+    goes_into_program as goes_into_program,
     has_jit_options as has_jit_options,
     in_trace as in_trace,
     inner_jaxprs as inner_jaxprs,

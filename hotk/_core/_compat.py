@@ -175,6 +175,21 @@ def in_trace() -> bool:
     return not _jax_core.trace_state_clean()
 
 
+def goes_into_program(arrays: object) -> bool:
+    """Whether what is computed of arrays now is traced, and not known at once.
+
+    Outside of `jit` the value under a derivative is known, and `in_trace` there.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)):
+        return True
+    trace = _jax_core.trace_ctx.trace
+    while not isinstance(trace, _partial_eval.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+        if trace is None:
+            return False
+    return True
+
+
 def is_outermost() -> bool:
     """Whether the trace that is going on stands in no other one."""
     outside = getattr(_jax_core.trace_ctx.trace, "parent_trace", None)

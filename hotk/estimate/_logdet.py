@@ -13,7 +13,7 @@ from hotk._core import (
     names_ours,
     not_finite,
 )
-from hotk.linop import AbstractOperator
+from hotk.linop import AbstractOperator, space
 
 from ._estimate import Estimate
 from ._spectrum import Spectrum, spectrum
@@ -82,8 +82,11 @@ def logdet(
     if isinstance(density.nodes, Tracer):
         smallest, largest = density.smallest, density.largest
         positive = smallest > _limit(density, jnp.maximum(-smallest, largest))
-        # nodes of weight zero may be negative by rounding: they add 0, and not NaN
-        logarithms = jnp.log(jnp.where(density.nodes > 0, density.nodes, 1))
+        # nodes of weight zero may be negative by rounding: they add 0, and not NaN; and
+        # JAX's second derivative of a logarithm has the square of the number
+        unit = space.power_of_size(density.nodes)
+        above = density.nodes > 0
+        logarithms = jnp.log(jnp.where(above, density.nodes / unit, 1)) + jnp.log(unit)
         trace = density.total(logarithms)
         value, error = (
             jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error)

@@ -115,13 +115,16 @@ def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
     ) -> tuple[PyTree, Float[Array, "count count"]]:
         q, r = state
         v = space.take(vectors, j)
+        # derivatives of the norms have their squares
+        scale = space.power_of_size(v)
+        v = space.times(1 / scale, v)
         w, column = orthogonalized(q, v)
         size = space.norm(w)
         # rounding errors alone are left of a vector in the span of those before it
         inside = size <= rounding * space.norm(v)
         w = space.times(jnp.where(inside, 0, 1 / jnp.where(inside, 1, size)), w)
         column = column.at[j].set(jnp.where(inside, 0, size))
-        return space.put(q, j, w), r.at[:, j].set(column)
+        return space.put(q, j, w), r.at[:, j].set(scale * column)
 
     start = jax.tree.map(jnp.zeros_like, vectors), jnp.zeros((count, count), dtype)
     return fori_loop(0, count, step, start)

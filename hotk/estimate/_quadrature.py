@@ -201,7 +201,10 @@ def _grown(state: State, images: PyTree) -> State:
     j = state.j
 
     def grow(vectors: PyTree, image: Vector) -> tuple[PyTree, Scalar, Scalar]:
-        alpha = space.inner(space.take(vectors, j), image)
+        # derivatives of the norms have their squares
+        unit = space.power_of_size(image)
+        image = space.times(1 / unit, image)
+        alpha = unit * space.inner(space.take(vectors, j), image)
         w, _ = orthogonalized(vectors, image)
         size = jax.lax.stop_gradient(space.norm(w))
         # a vector in the span of the basis leaves rounding errors, not a new direction
@@ -210,7 +213,8 @@ def _grown(state: State, images: PyTree) -> State:
         w = space.choose(exhausted, space.take(vectors, 0), w)
         beta = space.norm(w)
         w = space.times(jnp.where(exhausted, 0, 1 / jnp.where(exhausted, 1, beta)), w)
-        return space.put(vectors, j + 1, w), alpha, jnp.where(exhausted, 0, beta)
+        beta = unit * jnp.where(exhausted, 0, beta)
+        return space.put(vectors, j + 1, w), alpha, beta
 
     bases, alpha, beta = jax.vmap(grow)(state.basis, images)
     return State(
@@ -235,7 +239,9 @@ def _rule(state: State) -> tuple[Array, Array]:
         # the smallest node would be 0 for a positive definite operator
         diagonal = jnp.where(reached, alpha, alpha[0])
         matrix = jnp.diag(diagonal) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
-        return _gauss(matrix)
+        unit = space.power_of_size(matrix)  # of gaps as well
+        nodes, weights = _gauss(matrix / unit)
+        return unit * nodes, weights
 
     return jax.vmap(rule)(state.alpha, state.beta)
 

@@ -1,6 +1,8 @@
 """Derivatives of eigenvalues and eigenvectors, by a bordered system for each pair."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,12 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from hotk._core import LARGEST_FACTOR, ModeError, Scalar, Vector, message
+from hotk._core import (
+    LARGEST_FACTOR,
+    ModeError,
+    Scalar,
+    Vector,
+    WhileLoop,
+    message,
+)
 from hotk.prepared import jitted
 from hotk.primitive import have_tangents, without_derivative
 from hotk.rule import Condition, linear_solve
 
 from . import space
+from ._driver import compiled
 from ._eigenpairs import Eigenpairs
 from ._linear_map import AbstractLinearMap
 from ._solve import by_iteration
@@ -61,14 +71,9 @@ def with_derivatives(
         if factorized:
             _refuse("is not simple", found, np.asarray(_is_multiple(held, pairs, c)))
     solver = None if factorized else by_iteration
-
-    def attach(v: Vector, nu: Scalar, solved: Array) -> tuple[Vector, Scalar]:
-        theta = (operator, c)
-        return Condition(
-            "symmetric root", _Residual(), theta, solved, linear_solver=solver
-        ).attach((v, nu))
-
-    vectors, numbers = jax.vmap(attach)(*pairs, found.converged)
+    vectors, numbers = compiled(
+        _attached, (*pairs, found.converged, (operator, c), solver)
+    )
     residuals = without_derivative(
         _CALL,
         found.residuals,
@@ -80,6 +85,25 @@ def with_derivatives(
     return dataclasses.replace(
         found, values=c * numbers, vectors=vectors, residuals=residuals
     )
+
+
+def _attached(
+    while_loop: WhileLoop,
+    vectors: Vector,
+    numbers: Array,
+    solved: Bool[Array, " k"],
+    theta: tuple[AbstractLinearMap, Scalar],
+    solver: Callable[..., Any] | None,
+) -> tuple[Vector, Array]:
+    """Return pairs with their derivatives."""
+    del while_loop  # the systems of the derivatives have theirs
+
+    def attach(v: Vector, nu: Scalar, solved: Array) -> tuple[Vector, Scalar]:
+        return Condition(
+            "symmetric root", _Residual(), theta, solved, linear_solver=solver
+        ).attach((v, nu))
+
+    return jax.vmap(attach)(vectors, numbers, solved)
 
 
 @jitted

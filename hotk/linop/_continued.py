@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from hotk._core import RealNumber, Vector, WhileLoop, equations, in_trace, while_loop
+from hotk._core import (
+    RealNumber,
+    Vector,
+    WhileLoop,
+    equations,
+    goes_into_program,
+    while_loop,
+)
 
 from . import _cg, _minres, space
 from ._cg_state import State as CGState
@@ -87,7 +94,7 @@ def may_continue(operator: AbstractLinearMap, b: PyTree) -> bool:
     """
     if operator.on_host or space.dimension(b) > _LARGEST:
         return False
-    return not in_trace() or _is_large(operator, b)
+    return not goes_into_program((operator, b)) or _is_large(operator, b)
 
 
 def _is_large(operator: AbstractLinearMap, b: PyTree) -> bool:

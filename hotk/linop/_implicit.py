@@ -2,19 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact, PyTree
+from jaxtyping import Array, Bool, Inexact, PyTree
 
-from hotk._core import ModeError, Vector, message
+from hotk._core import ModeError, Vector, WhileLoop, message
 from hotk.capture import Staged
 from hotk.primitive import have_tangents, without_derivative
 from hotk.rule import Condition
 
 from . import _dense, space
+from ._driver import compiled
 from ._linear_map import AbstractLinearMap
 from ._solution import Solution
 
@@ -76,11 +77,30 @@ class _Residual(eqx.Module):
         return space.minus(A.mv(x), b)
 
 
+class _SameSolver(eqx.Module):
+    """What solves the systems of the derivatives.
+
+    Attributes:
+        solve: `solve(operator, b, options)`.
+        options: Its options.
+    """
+
+    solve: Callable[..., Solution] = eqx.field(static=True)
+    options: PyTree
+
+    def __call__(self, product: Product, b: Vector) -> Vector:
+        """Solve a system, with NaN for what has not converged."""
+        other = self.solve(SymmetricProduct.of(product, b), b, self.options)
+        # a factor: what is not converged must not pass for a solution
+        return space.times(jnp.where(other.converged, 1, jnp.nan), other.x)
+
+
 def with_derivatives(
     found: Solution,
     system: tuple[AbstractLinearMap, Vector],
     held: PyTree,
-    solve: Callable[[AbstractLinearMap, Vector], Solution],
+    solve: Callable[..., Solution],
+    options: PyTree,
     *,
     batched: bool,
 ) -> Solution:
@@ -90,7 +110,9 @@ def with_derivatives(
         found: The solution, of the system without tangents.
         system: The operator and the right-hand side, with their tangents.
         held: The same, without them.
-        solve: What solves the systems of the derivatives, as it did this one.
+        solve: What solves the systems of the derivatives, as it did this one, by
+            `solve(operator, b, options)`: a function that is no other in each call.
+        options: Its options: arrays, and what is hashable.
         batched: Whether there are several right-hand sides.
 
     Raises:
@@ -100,24 +122,39 @@ def with_derivatives(
     if have_tangents(system, held) and not jnp.all(found.converged):
         raise _not_converged(found)
 
-    def again(product: Product, b: Vector) -> Vector:
-        other = solve(SymmetricProduct.of(product, b), b)
-        # a factor: what is not converged must not pass for a solution
-        return space.times(jnp.where(other.converged, 1, jnp.nan), other.x)
-
-    def attach(x: Vector, b: Vector, solved: Array) -> Vector:
-        equation, theta = _Residual(), (A, b)
-        return Condition(
-            "symmetric root", equation, theta, solved, linear_solver=again
-        ).attach(x)
-
-    if batched:
-        attach = jax.vmap(attach)
-    x = attach(found.x, b, found.converged)
+    # Compiled, as the solution was: outside of `jit` the systems of the derivatives
+    # would be traced and compiled at each call.
+    attach = _attached_all if batched else _attached
+    x = compiled(attach, (found.x, b, found.converged, A, solve, options))
     rest = dataclasses.replace(found, x=None)
     names = "all fields but `x`"
     rest = without_derivative(_CALL, rest, system, names=names, fix=_FIX)
     return dataclasses.replace(rest, x=x)
+
+
+def _attached(
+    while_loop: WhileLoop,
+    x: Vector,
+    b: Vector,
+    solved: Bool[Array, ""],
+    A: AbstractLinearMap,
+    solve: Callable[..., Solution],
+    options: PyTree,
+) -> Vector:
+    """Return a solution with its derivatives."""
+    del while_loop  # the systems of the derivatives have theirs
+    again, theta = _SameSolver(solve, options), (A, b)
+    return Condition(
+        "symmetric root", _Residual(), theta, solved, linear_solver=again
+    ).attach(x)
+
+
+def _attached_all(
+    while_loop: WhileLoop, x: Vector, b: Vector, solved: Bool[Array, " k"], *rest: Any
+) -> Vector:
+    """Return several solutions of one operator with their derivatives."""
+    one = lambda x, b, solved: _attached(while_loop, x, b, solved, *rest)
+    return jax.vmap(one)(x, b, solved)
 
 
 def _not_converged(found: Solution) -> ModeError:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from hotk._core import (
     Vector,
     WhileLoop,
     cond,
-    in_trace,
+    goes_into_program,
     names_ours,
 )
 from hotk.prepared import shown
@@ -131,10 +131,21 @@ def solve(
     held, options = constants((system, options))
     found = _solve(*held, **options)
     one = {**options, "batched": False, "x0": None}
-    again = functools.partial(_solve, **{**one, "method": "iterative"})
     if method == "sparse":  # the systems of derivatives have this matrix as well
-        again = lambda A, b: _solve(held[0], b, **one)
-    return with_derivatives(found, system, held, again, batched=batched)
+        again, one = _solve_with_same, (held[0], one)
+    else:
+        again, one = _solve_with, {**one, "method": "iterative"}
+    return with_derivatives(found, system, held, again, one, batched=batched)
+
+
+def _solve_with(A: AbstractLinearMap, b: PyTree, options: dict[str, Any]) -> Solution:
+    return _solve(A, b, **options)
+
+
+def _solve_with_same(A: AbstractLinearMap, b: PyTree, known: Any) -> Solution:
+    del A
+    operator, options = known
+    return _solve(operator, b, **options)
 
 
 def _right_side(operator: AbstractLinearMap, b: PyTree, batched: bool) -> PyTree:
@@ -178,7 +189,7 @@ def _solve(
     by_matrix = method is None and not iteration and _direct.is_small(operator)
     continued = not by_matrix and may_continue(operator, b)
     by_cg = (cg_then_minres if continued else cg)(operator, b, x0=x0, **options)
-    if continued and in_trace():
+    if continued and goes_into_program((operator, b)):
         return by_cg
     most = 10 * space.dimension(by_cg.x) if max_steps is None else max_steps
     whole = isinstance(most, (int, np.integer))

@@ -31,7 +31,7 @@ class Limits(NamedTuple):
         rtol: The largest relative change of point and value that is small.
         most: The most steps of all chunks.
         steps: How many there were.
-        still: How many of the last ones changed nothing, or little at a small gradient.
+        still: How many of the last ones changed nothing but rounding.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
     """
@@ -58,8 +58,7 @@ class Iterate(NamedTuple):
         steps: Steps so far, of all chunks.
         done: Whether there is a reason to stop.
         reason: The reason.
-        still: How many of the last steps changed nothing, or little where the gradient
-            is small.
+        still: How many of the last steps changed nothing but rounding.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
         start: The value before the first step of this chunk.
@@ -138,14 +137,18 @@ def chunk(
         little = _little(y, highest)
         # A gradient is small on a plateau as well, and where f has a small unit or the
         # variables have large ones.
-        is_near = None if by_gradient else _is_near(after, little)
-        # Where the Hessian is singular no step may be a whole one.
-        rests = jnp.abs(s.y - y) <= jnp.where(small & (is_near is not None), little, -1)
-        still = jnp.where(same | rests, s.still + 1, 0)
+        measured = _measured(after)
+        known = None if by_gradient else _newton_decrease(after)
+        decrease, is_taken = (jnp.inf, False) if known is None else known
+        # Where f has a large unit, rounding keeps its gradient above any tolerance.
+        eps = jnp.finfo(dtype).eps
+        is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
+        if measured is not None:
+            is_least &= jnp.isposinf(measured.step)
+        still = jnp.where(same | is_least, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
-        measured = _measured(after)
         if by_steps:  # else they would be compiled for nothing
             point = of_vector, moved, y, slope, mode
             held = None if box is None else _differ(slope, gradient)
@@ -154,8 +157,11 @@ def chunk(
             reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
         else:
             ends = jnp.zeros((), bool)
-        if is_near is not None:
-            small = small & (is_near | stuck) | (size == 0)
+        if known is not None:
+            small = small & (decrease <= little) & (is_taken | stuck) | (size == 0)
+            is_least = (same | stuck) & ~begins & is_least
+            reason = Stop.where(is_least, Stop.rounding, reason)
+            ends = ends | is_least
         if measured is not None and not by_gradient:
             # What the transformation measured has no unit. The gradient has.
             small = jnp.where(jnp.isposinf(measured.step), small, size == 0)
@@ -268,17 +274,19 @@ def _measured(state: optax.OptState) -> Distance | None:
     return Distance(step, cosine**2)
 
 
-def _is_near(state: optax.OptState, little: Scalar) -> Bool[Array, ""] | None:
-    """Return whether the last step tells that a minimum is near; `None` if none does.
+def _newton_decrease(
+    state: optax.OptState,
+) -> tuple[Scalar, Bool[Array, ""]] | None:
+    """Return what the last model promised of a whole step of Newton's method.
 
-    That of `trust_region` does, which says whether it was a whole one of Newton's
-    method: if so, and if its model promised little.
+    Returns:
+        This decrease, infinity where the step was another one; and whether it was not
+        shortened afterwards, by a line search. `None` for methods that do not tell.
     """
-    found = _fields(state, "whole", "predicted")
+    found, lengths = _fields(state, "newton_decrease"), _fields(state, "length")
     if found is None:
         return None
-    whole, predicted = found
-    return whole & (predicted <= little)
+    return found[0], jnp.ones((), bool) if lengths is None else lengths[0] >= 1
 
 
 def _fields(state: optax.OptState, *names: str) -> list[Any] | None:

@@ -155,8 +155,9 @@ def _with_cubic(
         weight = weight.astype(found.values.dtype)
         s, shift = with_cubic(found, weight)
         model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
-        bounded = jnp.zeros((), bool)
-        return Trial(found.step(s), model, bounded, products, found.values[0], shift)
+        bounded, lowest = jnp.zeros((), bool), found.values[0]
+        rest = found.rest(s)
+        return Trial(found.step(s), model, bounded, products, lowest, shift, rest)
 
     return propose
 

@@ -227,7 +227,7 @@ def _levenberg_marquardt(
     size = space.norm(gradient)
     dtype = size.dtype
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    tol = relative_residual(numbers, size)
+    tol, steepest = relative_residual(numbers, size, state.steepest)
 
     def begin() -> Scalar:
         largest = space.norm(product_along(near.hessian, gradient)[1])
@@ -290,7 +290,8 @@ def _levenberg_marquardt(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    return step, _without_distance(after._replace(preconditioner=known.state), state)
+    after = after._replace(preconditioner=known.state, steepest=steepest)
+    return step, _without_distance(after, state)
 
 
 def _without_distance(

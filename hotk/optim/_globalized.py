@@ -12,7 +12,7 @@ from hotk.linop import AbstractOperator, space
 
 from ._bounds import Bounds
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Outcome
+from ._local import Linearization, Local, Outcome, is_newton_step
 from ._preconditioner import PreconditionerState
 from ._show import show_state
 
@@ -27,8 +27,9 @@ class Trial(NamedTuple):
         iterations: Products with the Hessian that it took, or factorizations.
         curvature: The smallest curvature seen.
         damping: What is added to the Hessian, so that $(H + \lambda I) s = -g$.
-        whole: Whether s is the whole step of Newton's method; if not bounded by
-            default.
+        rest: What the model decreases by from s, along single variables at least: zero
+            of a whole step of Newton's method, infinity of one of which nothing is
+            known. If left out, the damping and the length of s tell whether it is one.
     """
 
     step: Tangent
@@ -37,7 +38,7 @@ class Trial(NamedTuple):
     iterations: Int[Array, ""]
     curvature: Scalar
     damping: Scalar
-    whole: Bool[Array, ""] | None = None
+    rest: Scalar | None = None
 
 
 class GlobalizedState(NamedTuple):
@@ -52,10 +53,15 @@ class GlobalizedState(NamedTuple):
             eigenvalue, or a Rayleigh quotient close to it.
         damping: What was added to the Hessian.
         predicted: The decrease of the model.
+        newton_decrease: What the last model promised of a whole step of Newton's
+            method, at least; infinity if the step was another, made shorter or longer
+            by region, damping or negative curvature.
         actual: The decrease of the objective.
         rejections: How many trials were rejected.
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
+        steepest: The largest norm of a gradient so far, where a step is solved for to a
+            tolerance.
         preconditioner: What is kept of the preconditioner, `None` without one.
         scale: Of sums of squares of few parameters the largest norm that each column of
             the Jacobian had so far; `None` for other methods, and so are both below.
@@ -65,9 +71,6 @@ class GlobalizedState(NamedTuple):
             infinity where it is not known.
         relative_step: The largest entry of that step, relative to that of the point.
         bounds: The bounds of the parameters, `None` without any.
-        whole: Of `trust_region` whether the last trial was the whole step of Newton's
-            method, which neither the region nor a negative curvature made shorter or
-            longer; `None` for other methods.
     """
 
     control: Scalar
@@ -75,16 +78,17 @@ class GlobalizedState(NamedTuple):
     curvature: Scalar
     damping: Scalar
     predicted: Scalar
+    newton_decrease: Scalar
     actual: Scalar
     rejections: Int[Array, ""]
     outcome: Outcome
     solver: LinearSolver
+    steepest: Scalar
     preconditioner: PreconditionerState | None = None
     scale: Float[Array, " n"] | None = None
     cosine: Scalar | None = None
     relative_step: Scalar | None = None
     bounds: Bounds | None = None
-    whole: Bool[Array, ""] | None = None
 
     __repr__ = show_state
 
@@ -94,7 +98,6 @@ class _Trials(NamedTuple):
     control: Scalar
     taken: Bool[Array, ""]
     doubtful: Bool[Array, ""]
-    whole: Bool[Array, ""]
     trials: Int[Array, ""]
     state: GlobalizedState
 
@@ -106,8 +109,19 @@ def initial_state(
     zero = from_host(0, space.scalar_dtype(jax.tree.leaves(params)))
     none = from_host(0, int)
     start = from_host(control, zero.dtype)
+    never = from_host(jnp.inf, zero.dtype)
     return GlobalizedState(
-        start, none, zero, zero, zero, zero, none, Outcome.accepted, solver
+        control=start,
+        iterations=none,
+        curvature=zero,
+        damping=zero,
+        predicted=zero,
+        newton_decrease=never,
+        actual=zero,
+        rejections=none,
+        outcome=Outcome.accepted,
+        solver=solver,
+        steepest=zero,
     )
 
 
@@ -159,7 +173,6 @@ def globalized_step(
     max_rejections: ArrayLike,
     solver: LinearSolver,
     bounds: Bounds | None = None,
-    tells_whole: bool = False,
 ) -> tuple[Any, GlobalizedState]:
     r"""Try steps until the objective decreases as it should.
 
@@ -181,7 +194,6 @@ def globalized_step(
         max_rejections: After so many the step is zero.
         solver: How the trials solve their systems.
         bounds: Bounds of the point, in which it is and the trials are.
-        tells_whole: Whether the state says if the last trial was a whole step.
 
     References:
         [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
@@ -214,18 +226,23 @@ def globalized_step(
         below = (predicted > 0) & (predicted <= noise) & (jnp.abs(actual) <= noise)
         doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
+        rest = trial.rest
+        if rest is None:
+            whole = is_newton_step(trial.damping * space.norm(step) / size)
+            rest = jnp.where(whole, 0, jnp.inf)
+        newton_decrease = (predicted + rest).astype(dtype)
         return _Trials(
             step=step,  # the last one: no vector of an earlier one is kept
             control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
             doubtful=doubtful,
-            whole=sensible & (~trial.bounded if trial.whole is None else trial.whole),
             trials=s.trials + 1,
             state=s.state._replace(
                 iterations=s.state.iterations + trial.iterations.astype(int),
                 curvature=trial.curvature.astype(dtype),
                 damping=trial.damping.astype(dtype),
                 predicted=predicted,
+                newton_decrease=jnp.where(sensible, newton_decrease, jnp.inf),
                 actual=jnp.where(taken, actual, 0),
             ),
         )
@@ -236,7 +253,6 @@ def globalized_step(
         control=control,
         taken=jnp.zeros((), bool),
         doubtful=jnp.zeros((), bool),
-        whole=jnp.zeros((), bool),
         trials=jnp.zeros((), int),
         state=initial_state(gradient, control, solver),
     )
@@ -269,7 +285,6 @@ def globalized_step(
         actual=actual,
         rejections=end.trials - taken.astype(int),
         outcome=outcome,
-        whole=end.whole if tells_whole else None,
     )
     step = space.choose(taken, end.step, space.zeros(end.step))
     if bounds is not None:

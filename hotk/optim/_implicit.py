@@ -15,11 +15,13 @@ from hotk._core import (
     HotkError,
     ModeError,
     Point,
+    Scalar,
     SingularHessianWarning,
     Where,
+    WhileLoop,
     message,
 )
-from hotk.linop import HessianOperator, by_iteration, space
+from hotk.linop import HessianOperator, by_iteration, loop, space
 from hotk.prepared import jitted, user_level
 from hotk.primitive import constants, have_tangents, released, without_derivative
 from hotk.rule import Condition, linear_solve
@@ -118,7 +120,8 @@ class Differentiable(NamedTuple):
             solved,
             by_iteration if large else None,
         )
-        x = condition.attach(end.x)
+        # Compiled, as the steps are: else each call outside of `jit` would trace them.
+        x = loop(H, _attached, condition, end.x)
         others = (
             *(end.size, end.state, end.curvature, end.start, end.values),
             end.multipliers,
@@ -128,7 +131,7 @@ class Differentiable(NamedTuple):
         )
         return end._replace(
             x=x,
-            y=condition.attach_value(end.y, x),
+            y=loop(H, _with_value, condition, end.y, x),
             size=size,
             state=state,
             curvature=curvature,
@@ -181,6 +184,18 @@ class Differentiable(NamedTuple):
             SingularHessianWarning,
             stacklevel=user_level(),
         )
+
+
+def _attached(while_loop: WhileLoop, condition: Condition, x: Point) -> Point:
+    del while_loop  # the systems of the derivatives have theirs
+    return condition.attach(x)
+
+
+def _with_value(
+    while_loop: WhileLoop, condition: Condition, y: Scalar, x: Point
+) -> Scalar:
+    del while_loop
+    return condition.attach_value(y, x)
 
 
 @jitted

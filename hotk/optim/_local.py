@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from hotk._core import (
     ClosedJaxpr,
@@ -170,17 +170,44 @@ class Local:
         return y, space.inner(gradient, v)
 
 
-def relative_residual(numbers: Numbers, size: Scalar) -> Scalar:
-    r"""Return $\min(\eta, \sqrt{\|g\|})$, the root no less than that of rounding.
+def relative_residual(
+    numbers: Numbers, size: Scalar, steepest: Scalar
+) -> tuple[Scalar, Scalar]:
+    r"""Return $\min(\eta, \sqrt{\|g\| / G})$, the root no less than that of rounding.
 
-    Further on curvatures of small directions vanish for functions of small numbers.
+    Further on curvatures of small directions vanish for functions of small numbers. G
+    is the largest norm so far, where (7.3) of Nocedal and Wright (2006) has 1, which
+    depends on the unit of f.
 
     Args:
         numbers: With $\eta$, `max_tol`.
         size: The norm of the gradient.
+        steepest: The largest norm of one before, 0 if there was none.
+
+    Returns:
+        It, and the largest norm by now.
     """
-    root = jnp.sqrt(jnp.maximum(size, jnp.finfo(size.dtype).eps))
-    return jnp.minimum(numbers["max_tol"].astype(size.dtype), root)
+    steepest = jnp.fmax(steepest, jnp.where(jnp.isfinite(size), size, 0))
+    share = size / jnp.where(steepest > 0, steepest, 1)
+    root = jnp.sqrt(jnp.maximum(share, jnp.finfo(size.dtype).eps))
+    return jnp.minimum(numbers["max_tol"].astype(size.dtype), root), steepest
+
+
+def is_newton_step(residual: Scalar) -> Bool[Array, ""]:
+    r"""Whether a step s is one of Newton's method, by $\|H s + g\| / \|g\|$.
+
+    A damping, or a truncated solve, makes it shorter.
+    """
+    return residual <= 0.1
+
+
+def farthest(x: Point) -> Scalar:
+    """Return how far from a point a step goes whose length nothing else tells.
+
+    A nearly singular Hessian tells none, and the objective may not be defined there.
+    """
+    size = space.norm(x)
+    return 100 * jnp.maximum(size, jnp.ones_like(size))
 
 
 class Outcome(Enumeration):

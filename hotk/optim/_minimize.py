@@ -105,10 +105,12 @@ def minimize(
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,
-            or take the mean. If left out, the method's own test counts as well:
-            `levenberg_marquardt` of few parameters stops by the step without damping,
-            which has no unit; `trust_region` also needs a last step that the region did
-            not shorten, and whose predicted decrease is little beside the value.
+            or take the mean. If left out, the method's own tests count, which have no
+            unit: `levenberg_marquardt` of few parameters stops by the step without
+            damping; it with more of them, `trust_region`, `newton`, `newton_cg` and
+            `cubic_newton` where the gradient is small and the last step, a whole one of
+            Newton's method, promised little beside the value, or where it promised less
+            than f is rounded by and ten changed nothing more.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
             this number, as `scipy.optimize.least_squares` does. Up to 300 parameters

@@ -31,14 +31,23 @@ class Stop(Enumeration):
     orthogonal = "no step along the residuals' Jacobian makes them smaller"
     small_step = "the step is below the tolerance"
     small_change = "step and value changed by less than the tolerance"
+    rounding = "the whole step of Newton's method promises less than f is rounded by"
     stuck = "no step changed the point any more"
     asked = "the callback asked for it"
 
 
+_CONVERGED = (
+    Stop.converged,
+    Stop.orthogonal,
+    Stop.small_step,
+    Stop.small_change,
+    Stop.rounding,
+)
+
+
 def has_converged(reason: Stop) -> Bool[Array, ""]:
     """Whether a reason to stop is a minimum, as far as was asked."""
-    reasons = Stop.converged, Stop.orthogonal, Stop.small_step, Stop.small_change
-    same = [reason == r for r in reasons]
+    same = [reason == r for r in _CONVERGED]
     if in_trace() or not all(map(is_known, same)):
         return functools.reduce(jnp.logical_or, same)
     return from_host(np.any(same, axis=0))

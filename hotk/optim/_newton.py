@@ -23,6 +23,7 @@ from ._local import Local, Numbers, Outcome
 from ._show import show_state
 from ._sparse_steps import newton_step
 from ._step import of_steps, transformation
+from ._subproblem import along_variables
 
 
 class NewtonState(NamedTuple):
@@ -31,12 +32,15 @@ class NewtonState(NamedTuple):
     Attributes:
         damping: What was added to the diagonal, `damping` included.
         attempts: Factorizations that it took.
+        newton_decrease: What the model promises of a whole step of Newton's method, at
+            least: its decrease by p, and from there along single variables.
         outcome: An `Outcome`.
         solver: How the system was solved, a `LinearSolver`.
     """
 
     damping: Scalar
     attempts: Int[Array, ""]
+    newton_decrease: Scalar
     outcome: Outcome
     solver: LinearSolver
 
@@ -101,8 +105,8 @@ def scale_by_newton(
     def first(params: optax.Params, numbers: Numbers) -> NewtonState:
         dtype = space.scalar_dtype(jax.tree.leaves(params))
         solver = first_solver(linear_solver, LinearSolver.dense)
-        damping, none = from_host(numbers["damping"], dtype), from_host(0, int)
-        return NewtonState(damping, none, Outcome.accepted, solver)
+        damping, never = (from_host(a, dtype) for a in (numbers["damping"], jnp.inf))
+        return NewtonState(damping, from_host(0, int), never, Outcome.accepted, solver)
 
     return transformation(
         "newton", first, _newton, numbers, linear_solver=linear_solver
@@ -124,7 +128,9 @@ def _newton(
         damping, least = numbers["damping"], numbers["least"]
         p, tau, attempts = newton_step(matrix, g, damping, least)
         finite = space.is_finite(matrix.values, g)
-        return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.sparse)
+        rest = along_variables(tau * p, space.flattened(matrix.diagonal()))
+        solved = g, p, rest, finite, tau, attempts
+        return _ended(gradient, *solved, LinearSolver.sparse)
     hessian = local.linearized().hessian
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
@@ -149,13 +155,15 @@ def _newton(
     start = _Factorization(given, factor(given), jnp.ones((), int))
     tau, lower, attempts = while_loop(indefinite, more_damped, start)
     p = jax.scipy.linalg.cho_solve((lower, True), g)
-    return _ended(gradient, g, p, finite, tau, attempts, LinearSolver.dense)
+    rest = along_variables(g - matrix @ p, diagonal)
+    return _ended(gradient, g, p, rest, finite, tau, attempts, LinearSolver.dense)
 
 
 def _ended(
     gradient: Gradient,
     g: Float[Array, " n"],
     p: Float[Array, " n"],
+    rest: Scalar,
     finite: Bool[Array, ""],
     tau: Scalar,
     attempts: Int[Array, ""],
@@ -169,7 +177,8 @@ def _ended(
     outcome = Outcome.where(still, Outcome.stationary, outcome)
     step = space.choose(descends, step, space.zeros(step))
     dtype = space.scalar_dtype(gradient)
-    return step, NewtonState(tau.astype(dtype), attempts, outcome, solver)
+    decrease = jnp.where(descends, g @ p / 2 + rest, jnp.inf).astype(dtype)
+    return step, NewtonState(tau.astype(dtype), attempts, decrease, outcome, solver)
 
 
 @of_steps

@@ -7,12 +7,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Int
 
-from hotk._core import Gradient, Scalar, Tangent, Where, from_host
+from hotk._core import Gradient, Point, Scalar, Tangent, Where, from_host
 from hotk.linop import Identity, Reason, Solution, cg, space
 
 from ._extra_args import restricted
 from ._line_search import with_line_search
-from ._local import Local, Numbers, Outcome, relative_residual
+from ._local import (
+    Local,
+    Numbers,
+    Outcome,
+    farthest,
+    is_newton_step,
+    relative_residual,
+)
 from ._preconditioner import (
     Preconditioner,
     PreconditionerState,
@@ -32,6 +39,10 @@ class NewtonCGState(NamedTuple):
         iterations: Products with the Hessian.
         curvature: The smallest curvature that was met, `p' H p / p' p`.
         residual: The norm of `H p - g` over that of the gradient g.
+        newton_decrease: The decrease that the model promises of a whole step of
+            Newton's method; infinity where damping, negative curvature or a large
+            residual made another of it.
+        steepest: The largest norm of a gradient so far.
         outcome: An `Outcome`.
         preconditioner: What is kept of the preconditioner, `None` without one.
     """
@@ -39,6 +50,8 @@ class NewtonCGState(NamedTuple):
     iterations: Int[Array, ""]
     curvature: Scalar
     residual: Scalar
+    newton_decrease: Scalar
+    steepest: Scalar
     outcome: Outcome
     preconditioner: PreconditionerState | None = None
 
@@ -56,12 +69,14 @@ def scale_by_newton_cg(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
 
-    The iteration stops when the residual is below $\min(\eta, \sqrt{\|g\|})\,\|g\|$
-    [1] (7.3), so that steps near a minimum converge superlinearly. Where a direction
-    d without positive curvature is met, it stops as well: at the first product, and
-    where nothing else is known, the step is the gradient [1] (Algorithm 7.1); the
-    curvature is used: d, of descent, is added with the length of its curvature over
-    $\|d\|$, as in [2] (Algorithm 1).
+    The iteration stops when the residual is below
+    $\min(\eta, \sqrt{\|g\| / G})\,\|g\|$, where G is the largest $\|g\|$ so far (1 in
+    [1] (7.3), which depends on the unit of f), so that steps near a minimum converge
+    superlinearly. Where a direction d without positive curvature is met, it stops as
+    well, and a multiple of d is added to the step so far, as in [2] (Algorithm 1), but
+    one that has no unit of f: to where its slope and the size of its curvature would
+    put the minimum, $|g^T d / d^T H d|\,d$, and no further than a hundred lengths of
+    the point, or a hundred.
 
     Args:
         damping: $\lambda$, added to the diagonal.
@@ -120,8 +135,16 @@ def _first(
     params: optax.Params, preconditioner: PreconditionerState | None
 ) -> NewtonCGState:
     dtype = space.scalar_dtype(jax.tree.leaves(params))
-    nothing, none = from_host(0, dtype), from_host(0, int)
-    return NewtonCGState(none, nothing, nothing, Outcome.accepted, preconditioner)
+    zero, never = from_host(0, dtype), from_host(jnp.inf, dtype)
+    return NewtonCGState(
+        iterations=from_host(0, int),
+        curvature=zero,
+        residual=zero,
+        newton_decrease=never,
+        steepest=zero,
+        outcome=Outcome.accepted,
+        preconditioner=preconditioner,
+    )
 
 
 def _newton_cg(
@@ -138,7 +161,7 @@ def _newton_cg(
     )
     operator = near.hessian + numbers["damping"] * Identity()
     size = space.norm(gradient)
-    tol = relative_residual(numbers, size)
+    tol, steepest = relative_residual(numbers, size, state.steepest)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     found = cg(
         operator,
@@ -149,7 +172,7 @@ def _newton_cg(
         verify=False,
     )
     bent = found.reason == Reason.negative_curvature
-    step = space.choose(bent, _along_curvature(gradient, found), found.x)
+    step = space.choose(bent, _along_curvature(local.x, gradient, found), found.x)
     slope = space.inner(gradient, step)
     descends = (slope > 0) & space.is_finite(step)
     step = space.choose(descends, step, gradient)
@@ -161,20 +184,30 @@ def _newton_cg(
     )
     good = (outcome == Outcome.accepted) | (outcome == Outcome.steepest)
     step = space.choose(good, step, space.zeros(step))
+    residual = found.relative + numbers["damping"] * space.norm(step) / size
+    whole = ~bent & descends & is_newton_step(residual)
     return step, NewtonCGState(
-        found.iterations, found.curvature, found.relative, outcome, known.state
+        iterations=found.iterations,
+        curvature=found.curvature,
+        residual=found.relative,
+        # the residual is orthogonal to the step, and `found.model` keeps a vector more
+        newton_decrease=jnp.where(whole, slope / 2, jnp.inf),
+        steepest=steepest,
+        outcome=outcome,
+        preconditioner=known.state,
     )
 
 
-def _along_curvature(gradient: Gradient, found: Solution) -> Tangent:
+def _along_curvature(x: Point, gradient: Gradient, found: Solution) -> Tangent:
     """Add to the steps so far a direction of negative curvature, downhill."""
     d = found.direction
     length = space.norm(d)
     unit = space.times(1 / jnp.where(length > 0, length, 1), d)
-    sign = jnp.where(space.inner(gradient, unit) < 0, -1, 1)
-    begun = found.iterations > 1
-    far = jnp.where(begun, jnp.abs(found.curvature), space.norm(gradient))
-    return space.plus(found.x, unit, sign * far)
+    slope, curvature = space.inner(gradient, unit), jnp.abs(found.curvature)
+    far = farthest(x).astype(length.dtype)
+    reach = jnp.abs(slope) / jnp.where(curvature > 0, curvature, 1)
+    reach = jnp.where(curvature > 0, jnp.minimum(reach, far), far)
+    return space.plus(found.x, unit, jnp.where(slope < 0, -reach, reach))
 
 
 @of_steps

@@ -32,15 +32,13 @@ from ._globalized import (
     globalized_step,
 )
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Numbers, relative_residual
+from ._local import Linearization, Local, Numbers, farthest, relative_residual
 
 
 # The least share of the decrease along the gradient for a step that was projected, as
 # in [1], and the shortest one that is tried before that to the first bound.
 _SHARE = 0.01
 _SHORTEST = 4.0**-5
-# How long the first step may be, in lengths of the point, or in ones.
-FAR = 100.0
 _FEWEST = 20
 
 
@@ -235,6 +233,7 @@ def projected_trial(
         end.products,
         end.curvature * size,
         zero,
+        jnp.where(end.done & ~end.bounded, 0, jnp.inf),
     )
 
 
@@ -270,19 +269,20 @@ def projected_step(
     size = space.norm(free)
     dtype = size.dtype
     largest = numbers.get("max_radius", jnp.asarray(jnp.inf)).astype(dtype)
-    far = FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)
     begun = (state.control > 0) & jnp.isfinite(state.control)
 
+    far = farthest(local.x).astype(dtype)
     first = lambda: jnp.minimum(first_length(near.hessian, free), far)
     radius = cond(begun, lambda: state.control.astype(dtype), first)
     most = jnp.maximum(2 * space.dimension(gradient), _FEWEST)
+    tol, steepest = relative_residual(numbers, size, state.steepest)
     propose: Callable[[Any], Trial] = functools.partial(
         projected_trial,
         near.hessian,
         gradient,
         bounds,
         local.x,
-        relative_residual(numbers, size),
+        tol,
         jnp.asarray(numbers.get("max_steps", most)),
     )
 
@@ -300,6 +300,5 @@ def projected_step(
         max_rejections=numbers["max_rejections"],
         solver=LinearSolver.cg,
         bounds=bounds,
-        tells_whole=state.whole is not None,
     )
-    return step, after._replace(bounds=state.bounds)
+    return step, after._replace(bounds=state.bounds, steepest=steepest)

@@ -23,12 +23,16 @@ class EigenModel(NamedTuple):
         vectors: The eigenvectors, one in each column.
         gradient: The gradient in this basis.
         whole: From a flat vector to one of the space.
+        matrix: The Hessian.
+        flat: The gradient, as a flat vector.
     """
 
     values: Float[Array, " n"]
     vectors: Float[Array, "n n"]
     gradient: Float[Array, " n"]
     whole: Callable[[Any], Any]
+    matrix: Float[Array, "n n"]
+    flat: Float[Array, " n"]
 
     def step(self, coordinates: Float[Array, " n"]) -> Tangent:
         """Return the vector of the space with these coordinates."""
@@ -37,6 +41,25 @@ class EigenModel(NamedTuple):
     def model(self, s: Float[Array, " n"]) -> Scalar:
         """Return the change of the quadratic model by a step, by its coordinates."""
         return self.gradient @ s + s @ (self.values * s) / 2
+
+    def rest(self, s: Float[Array, " n"]) -> Scalar:
+        """Return what the model decreases by from a step, along single variables.
+
+        By the matrix: in the eigenvectors rounding hides all but the steep ones.
+        """
+        slope = self.flat + self.matrix @ (self.vectors @ s)
+        return along_variables(slope, jnp.diagonal(self.matrix))
+
+
+def along_variables(slope: Float[Array, " n"], diagonal: Float[Array, " n"]) -> Scalar:
+    r"""Return $\sum_i r_i^2 / 2 |H_{ii}|$: free of the units of the variables.
+
+    Infinity where an entry of the slope r is not zero, and its curvature is.
+    """
+    curvature = jnp.abs(diagonal)
+    each = slope * (slope / jnp.where(curvature > 0, 2 * curvature, 1))
+    never = jnp.where(slope != 0, jnp.inf, 0)
+    return jnp.sum(jnp.where(curvature > 0, each, never))
 
 
 def eigenmodel(hessian: AbstractOperator, gradient: Gradient) -> EigenModel:
@@ -48,7 +71,7 @@ def eigenmodel(hessian: AbstractOperator, gradient: Gradient) -> EigenModel:
     values, vectors = jnp.linalg.eigh(safe)
     flat = hessian.flat(gradient).astype(matrix.dtype)
     whole = lambda a: space.unflattened(a, space.widened(gradient))
-    return EigenModel(values, vectors, vectors.T @ flat, whole)
+    return EigenModel(values, vectors, vectors.T @ flat, whole, safe, flat)
 
 
 def in_region(found: EigenModel, radius: Scalar) -> tuple[Any, Any]:

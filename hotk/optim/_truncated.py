@@ -58,6 +58,7 @@ def truncated(
         found.iterations,
         found.curvature,
         jnp.zeros_like(found.model),
+        jnp.where((found.reason == Reason.converged) & ~first, 0, jnp.inf),
     )
 
 

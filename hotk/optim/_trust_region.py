@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where, cond, from_host
+from hotk._core import Gradient, Scalar, Where, cond
 from hotk.linop import AbstractOperator, space
 
 from ._bounds import Limits, first_bounds
@@ -28,7 +28,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers, relative_residual
+from ._local import Local, Numbers, farthest, relative_residual
 from ._preconditioner import (
     Preconditioner,
     Preconditioning,
@@ -37,7 +37,7 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
-from ._projected import FAR, projected_step
+from ._projected import projected_step
 from ._rate import scale_by_rate
 from ._secular import Region
 from ._sparse_steps import proposal
@@ -64,7 +64,8 @@ def scale_by_trust_region(
     r"""Minimize a quadratic model in a region where it is trusted.
 
     The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$: by
-    truncated conjugate gradients [2], to a residual of $\min(\eta, \sqrt{\|g\|})$, or
+    truncated conjugate gradients [2], to a relative residual of
+    $\min(\eta, \sqrt{\|g\| / G})$, where G is the largest $\|g\|$ so far, or
     exactly, where n is small in the eigenvectors of H [3] (section 7.3), and where H is
     sparse by factors of $H + \lambda I$ [3] (Algorithm 7.3.4). It is taken
     if the decrease of f is more than `accept` of the model's. The radius shrinks to a
@@ -170,7 +171,6 @@ def scale_by_trust_region(
         )._replace(
             preconditioner=first_preconditioner(*split, params),
             bounds=first_bounds("trust_region", bounds, params, refused),
-            whole=from_host(False),
         ),
         _trust_region,
         numbers,
@@ -206,11 +206,12 @@ def _trust_region(
             length = jnp.where(radius > 0, radius, along)
         return adapted_radius(radius, ratio, trial, length, largest)
 
-    # a nearly singular Hessian would have the first step leave the objective's domain
-    far = FAR * jnp.maximum(space.norm(local.x).astype(dtype), 1)
+    far = farthest(local.x).astype(dtype)
     widest = jnp.minimum(largest, far) if M is None else largest
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
+    size = space.norm(gradient)
+    tol, steepest = relative_residual(numbers, size, state.steepest)
     matrix = None if linear_solver is None else sparse_system(local, linear_solver)
     if matrix is not None:
         solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Region)
@@ -221,12 +222,8 @@ def _trust_region(
         )
     else:
         solver = LinearSolver.cg
-        size = space.norm(gradient)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-        limits = {
-            "tol": relative_residual(numbers, size),
-            "max_steps": jnp.asarray(steps),
-        }
+        limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
         propose = functools.partial(
             truncated, near.hessian, M, gradient, size, limits, widest
         )
@@ -243,9 +240,8 @@ def _trust_region(
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=solver,
-        tells_whole=True,
     )
-    return step, after._replace(preconditioner=known.state)
+    return step, after._replace(preconditioner=known.state, steepest=steepest)
 
 
 def _in_eigenvectors(
@@ -258,10 +254,8 @@ def _in_eigenvectors(
         s, shift = in_region(found, radius.astype(found.values.dtype))
         bounded = jnp.linalg.norm(s) >= 0.99 * radius
         model, lowest = found.model(s), found.values[0]
-        # to the boundary along what does not bend up to rounding
-        rounding = len(s) * jnp.finfo(s.dtype).eps * jnp.max(jnp.abs(found.values))
-        whole = ~bounded | (shift <= rounding)
-        return Trial(found.step(s), model, bounded, products, lowest, shift, whole)
+        rest = found.rest(s)
+        return Trial(found.step(s), model, bounded, products, lowest, shift, rest)
 
     return propose
 

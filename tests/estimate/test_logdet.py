@@ -152,3 +152,20 @@ def test_the_gradient_of_the_density():
     h = 1e-5
     run = jax.jit(moment)
     close(jax.grad(moment)(0.7), (run(0.7 + h) - run(0.7 - h)) / (2 * h), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e20])
+def test_second_derivatives_of_any_size(size):
+    """Of cosh(t) B it is n log cosh(t) and a constant, whatever the vectors are."""
+    b = np.linspace(1, 3, 30, dtype=np.float32) * np.float32(size)
+
+    def estimates(t):
+        f = lambda x: jnp.cosh(t) * (x @ (b * x)) / 2
+        H = hotk.HessianOperator(f, jnp.ones(30, jnp.float32))
+        return logdet(H, KEY, samples=3, steps=5).value
+
+    t = jnp.float32(0.6)
+    close(jax.grad(estimates)(t), np.float32(30 * np.tanh(0.6)), rtol=1e-4)
+    bent = np.float32(30 / np.cosh(0.6) ** 2)
+    for nested in (jax.grad(jax.grad(estimates)), jax.jit(jax.hessian(estimates))):
+        close(nested(t), bent, rtol=1e-3)

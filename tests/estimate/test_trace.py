@@ -278,6 +278,26 @@ def test_values_of_any_size(method, size):
     assert float(found.value) > 0
 
 
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+@pytest.mark.parametrize("method", ["xtrace", "hutch++"])
+def test_second_derivatives_of_any_size(method, size):
+    """Of a matrix of rank three the estimate is exact: by hand, and NumPy."""
+    v = np.random.default_rng(0).normal(size=(3, 40)) / 6
+
+    def scaled(t):
+        f = lambda x: jnp.float32(size) * jnp.sum(jnp.cosh(jnp.float32(v) @ x))
+        H = hotk.HessianOperator(f, t * jnp.ones(40, jnp.float32))
+        return trace(H, KEY, samples=12, method=method).value / jnp.float32(size)
+
+    squares, along = np.sum(v**2, 1), v.sum(1)
+    t = jnp.float32(0.7)
+    close(scaled(t), np.float32(squares @ np.cosh(0.7 * along)), rtol=1e-4)
+    slope = squares @ (along * np.sinh(0.7 * along))
+    close(jax.grad(scaled)(t), np.float32(slope), rtol=1e-3)
+    bent = squares @ (along**2 * np.cosh(0.7 * along))
+    close(jax.grad(jax.grad(scaled))(t), np.float32(bent), rtol=1e-2)
+
+
 def test_a_leaf_without_entries(as_user):
     point = {"a": jnp.ones(2), "e": jnp.zeros((0, 3))}
     H = hotk.HessianOperator(lambda p: jnp.sum(p["a"] ** 2), point)

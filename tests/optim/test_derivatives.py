@@ -1,5 +1,8 @@
 """Minima are differentiable: by closed forms, mpmath and SciPy."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -488,3 +491,59 @@ def test_a_loop_in_the_objective_has_forward_derivatives():
     close(bent[0], np.diag([8.0, 0.0]) / 7, atol=1e-8)
     found = hotk.rule.minimum(f, lambda x0, a: 4 * a**2 / 7)
     close(jax.jacfwd(lambda a: found(a, a))(a), np.diag([8.0, -16.0]) / 7, atol=1e-9)
+
+
+def coupled(c):
+    return lambda x: jnp.sum(jnp.cosh(x) * c) + jnp.sum(x[1:] * x[:-1]) ** 2
+
+
+AT, TIMES = jnp.linspace(0.0, 1.0, 6), jnp.linspace(0.0, 1.0, 20)
+DECAYS = lambda p, t: p[0] * jnp.exp(-p[1] * t)
+SOLVED = {
+    "solve": lambda c: hotk.HessianOperator(coupled(c), AT).solve(jnp.ones(6)).x,
+    "solve, several": lambda c: (
+        hotk.HessianOperator(coupled(c), AT).solve(jnp.ones((2, 6)), batched=True).x
+    ),
+    "solve, sparse": lambda c: (
+        hotk.HessianOperator(coupled(c), AT).solve(jnp.ones(6), method="sparse").x
+    ),
+    "eigh": lambda c: hotk.HessianOperator(coupled(c), AT).eigh(2).values,
+    "minimize": lambda c: minimize(lambda x: coupled(c)(x) - jnp.sum(x), AT).x,
+    "its value": lambda c: minimize(lambda x: coupled(c)(x) - jnp.sum(x), AT).value,
+    "fit": lambda c: (
+        hotk.statistics.fit(DECAYS, TIMES, c * jnp.exp(-(TIMES**2)), jnp.ones(2)).x
+    ),
+}
+
+
+WITHOUT_CHECKS = """
+import jax, jax.numpy as jnp
+jax.config.update("jax_enable_x64", True)
+from tests.counting import compiles, traces
+from tests.optim.test_derivatives import SOLVED
+for name, solved in SOLVED.items():
+    slope = jax.grad(lambda c: jnp.sum(solved(c) ** 2))
+    points = [jnp.asarray(2.0 + i) for i in range(4)]
+    found = [slope(c) for c in points[:2]]
+    with compiles() as compiled, traces() as traced:
+        found += [slope(c) for c in points[2:]]
+    different = len({float(each) for each in found})
+    print(name, compiled(), traced(), different, sep=": ")
+"""
+
+
+def test_a_derivative_outside_of_jit_is_traced_once():
+    """Functions that are made anew in each call, of other numbers.
+
+    In a process of its own: functions that check the types of what they are given are
+    opaque, and those are traced in each call.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CHECKS],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.splitlines() == [f"{name}: 0: 0: 4" for name in SOLVED], (
+        found.stderr
+    )
