@@ -18,8 +18,8 @@ from ._probes import (
     draw_probes,
     entrywise,
     gram,
-    orthonormal,
     products,
+    range_of,
     units,
 )
 
@@ -137,9 +137,9 @@ def _xdiag(
 ) -> Estimate:
     del while_loop
     probes = draw_probes(key, A.like, count=samples, signs=True)
-    q, r = orthonormal(products(A, probes, block))
-    z = products(A, q, block)
-    value, error = _leave_one_out(space.widened(probes), q, r, z, A.symmetric)
+    q, r, z, unit = range_of(A, probes, block)
+    found = _leave_one_out(space.widened(probes), q, r, z, A.symmetric)
+    value, error = (space.times(unit, a) for a in found)
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xdiag")
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import RandomKey, StructureError, Vector, fori_loop
+from hotk._core import RandomKey, Scalar, StructureError, Vector, fori_loop
 from hotk.dense import choose_block, unit
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
 from hotk.prepared import jitted
@@ -69,6 +69,20 @@ def products(
     return space.widened(images)
 
 
+def range_of(
+    operator: AbstractOperator, probes: PyTree, block_size: int | None
+) -> tuple[PyTree, Float[Array, "count count"], PyTree, Scalar]:
+    """Return Q, R, Z and a number u with A V = u Q R and A Q = u Z, for probes V.
+
+    u is a power of two: derivatives of R and of its inverse have the third powers of
+    what they are derived of.
+    """
+    images = products(operator, probes, block_size)
+    unit = space.power_of_size(images)
+    q, r = orthonormal(space.times(1 / unit, images))
+    return q, r, space.times(1 / unit, products(operator, q, block_size)), unit
+
+
 def entrywise(u: Vector, v: Vector) -> Vector:
     """Return the entrywise product in the real embedding."""
     return Diagonal(u).mv(v)
@@ -115,16 +129,13 @@ def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
     ) -> tuple[PyTree, Float[Array, "count count"]]:
         q, r = state
         v = space.take(vectors, j)
-        # derivatives of the norms have their squares
-        scale = space.power_of_size(v)
-        v = space.times(1 / scale, v)
         w, column = orthogonalized(q, v)
         size = space.norm(w)
         # rounding errors alone are left of a vector in the span of those before it
         inside = size <= rounding * space.norm(v)
         w = space.times(jnp.where(inside, 0, 1 / jnp.where(inside, 1, size)), w)
         column = column.at[j].set(jnp.where(inside, 0, size))
-        return space.put(q, j, w), r.at[:, j].set(scale * column)
+        return space.put(q, j, w), r.at[:, j].set(column)
 
     start = jax.tree.map(jnp.zeros_like, vectors), jnp.zeros((count, count), dtype)
     return fori_loop(0, count, step, start)

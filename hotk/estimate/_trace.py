@@ -14,7 +14,7 @@ from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, without_one
-from ._probes import check_arguments, draw_probes, gram, orthonormal, products, units
+from ._probes import check_arguments, draw_probes, gram, products, range_of, units
 
 
 @names_ours
@@ -131,12 +131,11 @@ def _hutch_plus_plus(
     sketch_key, probe_key = jax.random.split(key)
     # a normal sketch has dependent images only if it found the whole range
     sketch = draw_probes(sketch_key, A.like, count=samples, signs=False)
-    q, _ = orthonormal(products(A, sketch, block))
-    z = products(A, q, block)
+    q, _, z, unit = range_of(A, sketch, block)
     probes = space.widened(draw_probes(probe_key, A.like, count=samples, signs=True))
     probes = _projected(probes, q)
     rest = jax.vmap(space.inner)(probes, products(A, probes, block))
-    each = jnp.sum(jax.vmap(space.inner)(q, z)) + rest
+    each = unit * jnp.sum(jax.vmap(space.inner)(q, z)) + rest
     return averaged(each, 3 * samples, "hutch++")
 
 
@@ -154,10 +153,10 @@ def _xtrace(
 ) -> Estimate:
     del while_loop
     probes = draw_probes(key, A.like, count=samples, signs=False)
-    q, r = orthonormal(products(A, probes, block))
-    z = products(A, q, block)
+    q, r, z, unit = range_of(A, probes, block)
     value, error = _leave_one_out(space.widened(probes), q, r, z)
-    return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xtrace")
+    count = jnp.asarray(2 * samples, jnp.int32)
+    return Estimate(unit * value, unit * error, count, "xtrace")
 
 
 @jitted(quickly="if small")

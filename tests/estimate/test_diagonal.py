@@ -208,3 +208,19 @@ def test_nonsense_is_refused():
         diagonal(A, KEY, method="xtrace")
     with pytest.raises(TypeError, match="identities"):
         diagonal(hotk.Identity(), KEY)
+
+
+@pytest.mark.parametrize("size", [1e-16, 1e15])
+def test_second_derivatives_of_any_size(size):
+    """Of a matrix of rank three the estimate is exact: by hand, and NumPy."""
+    v = np.random.default_rng(0).normal(size=(3, 40)) / 6
+
+    def scaled(t):
+        f = lambda x: jnp.float32(size) * jnp.sum(jnp.cosh(jnp.float32(v) @ x))
+        H = hotk.HessianOperator(f, t * jnp.ones(40, jnp.float32))
+        found = hotk.estimate.diagonal(H, jax.random.key(0), samples=12).value
+        return jnp.sum(found) / jnp.float32(size)
+
+    along = v.sum(1)
+    bent = np.sum(v**2, 1) @ (along**2 * np.cosh(0.7 * along))
+    close(jax.grad(jax.grad(scaled))(jnp.float32(0.7)), np.float32(bent), rtol=1e-2)

@@ -278,7 +278,7 @@ def test_values_of_any_size(method, size):
     assert float(found.value) > 0
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e12])
+@pytest.mark.parametrize("size", [1e-16, 1e15])
 @pytest.mark.parametrize("method", ["xtrace", "hutch++"])
 def test_second_derivatives_of_any_size(method, size):
     """Of a matrix of rank three the estimate is exact: by hand, and NumPy."""
