@@ -101,7 +101,7 @@ def scale_by_levenberg_marquardt(
         damping: Of the first $\lambda$, without a unit.
         accept: The least ratio for a step; zero in [1].
         max_tol: The largest relative residual of a system; the square root of the
-            gradient's norm if that is less.
+            gradient's norm over the largest one so far if that is less.
         max_steps: The most products of one system; 2 n if left out.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"cg"`; `"sparse"`, which looks for a sparse matrix whatever the
@@ -227,7 +227,7 @@ def _levenberg_marquardt(
     size = space.norm(gradient)
     dtype = size.dtype
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
-    tol, steepest = relative_residual(numbers, size, state.steepest)
+    tol, steepest = relative_residual(numbers, size, state.largest_gradient)
 
     def begin() -> Scalar:
         largest = space.norm(product_along(near.hessian, gradient)[1])
@@ -290,7 +290,7 @@ def _levenberg_marquardt(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    after = after._replace(preconditioner=known.state, steepest=steepest)
+    after = after._replace(preconditioner=known.state, largest_gradient=steepest)
     return step, _without_distance(after, state)
 
 

@@ -60,8 +60,8 @@ class GlobalizedState(NamedTuple):
         rejections: How many trials were rejected.
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
-        steepest: The largest norm of a gradient so far, where a step is solved for to a
-            tolerance.
+        largest_gradient: The largest norm of a gradient so far, where systems are
+            solved to a tolerance.
         preconditioner: What is kept of the preconditioner, `None` without one.
         scale: Of sums of squares of few parameters the largest norm that each column of
             the Jacobian had so far; `None` for other methods, and so are both below.
@@ -83,7 +83,7 @@ class GlobalizedState(NamedTuple):
     rejections: Int[Array, ""]
     outcome: Outcome
     solver: LinearSolver
-    steepest: Scalar
+    largest_gradient: Scalar
     preconditioner: PreconditionerState | None = None
     scale: Float[Array, " n"] | None = None
     cosine: Scalar | None = None
@@ -121,7 +121,7 @@ def initial_state(
         rejections=none,
         outcome=Outcome.accepted,
         solver=solver,
-        steepest=zero,
+        largest_gradient=zero,
     )
 
 

@@ -171,7 +171,7 @@ class Local:
 
 
 def relative_residual(
-    numbers: Numbers, size: Scalar, steepest: Scalar
+    numbers: Numbers, size: Scalar, largest: Scalar
 ) -> tuple[Scalar, Scalar]:
     r"""Return $\min(\eta, \sqrt{\|g\| / G})$, the root no less than that of rounding.
 
@@ -182,15 +182,15 @@ def relative_residual(
     Args:
         numbers: With $\eta$, `max_tol`.
         size: The norm of the gradient.
-        steepest: The largest norm of one before, 0 if there was none.
+        largest: The largest norm of one before, 0 if there was none.
 
     Returns:
         It, and the largest norm by now.
     """
-    steepest = jnp.fmax(steepest, jnp.where(jnp.isfinite(size), size, 0))
-    share = size / jnp.where(steepest > 0, steepest, 1)
+    largest = jnp.fmax(largest, jnp.where(jnp.isfinite(size), size, 0))
+    share = size / jnp.where(largest > 0, largest, 1)
     root = jnp.sqrt(jnp.maximum(share, jnp.finfo(size.dtype).eps))
-    return jnp.minimum(numbers["max_tol"].astype(size.dtype), root), steepest
+    return jnp.minimum(numbers["max_tol"].astype(size.dtype), root), largest
 
 
 def is_newton_step(residual: Scalar) -> Bool[Array, ""]:

@@ -42,7 +42,7 @@ class NewtonCGState(NamedTuple):
         newton_decrease: The decrease that the model promises of a whole step of
             Newton's method; infinity where damping, negative curvature or a large
             residual made another of it.
-        steepest: The largest norm of a gradient so far.
+        largest_gradient: The largest norm of a gradient so far.
         outcome: An `Outcome`.
         preconditioner: What is kept of the preconditioner, `None` without one.
     """
@@ -51,7 +51,7 @@ class NewtonCGState(NamedTuple):
     curvature: Scalar
     residual: Scalar
     newton_decrease: Scalar
-    steepest: Scalar
+    largest_gradient: Scalar
     outcome: Outcome
     preconditioner: PreconditionerState | None = None
 
@@ -141,7 +141,7 @@ def _first(
         curvature=zero,
         residual=zero,
         newton_decrease=never,
-        steepest=zero,
+        largest_gradient=zero,
         outcome=Outcome.accepted,
         preconditioner=preconditioner,
     )
@@ -161,7 +161,7 @@ def _newton_cg(
     )
     operator = near.hessian + numbers["damping"] * Identity()
     size = space.norm(gradient)
-    tol, steepest = relative_residual(numbers, size, state.steepest)
+    tol, steepest = relative_residual(numbers, size, state.largest_gradient)
     steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     found = cg(
         operator,
@@ -192,7 +192,7 @@ def _newton_cg(
         residual=found.relative,
         # the residual is orthogonal to the step, and `found.model` keeps a vector more
         newton_decrease=jnp.where(whole, slope / 2, jnp.inf),
-        steepest=steepest,
+        largest_gradient=steepest,
         outcome=outcome,
         preconditioner=known.state,
     )

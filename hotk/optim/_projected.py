@@ -275,7 +275,7 @@ def projected_step(
     first = lambda: jnp.minimum(first_length(near.hessian, free), far)
     radius = cond(begun, lambda: state.control.astype(dtype), first)
     most = jnp.maximum(2 * space.dimension(gradient), _FEWEST)
-    tol, steepest = relative_residual(numbers, size, state.steepest)
+    tol, steepest = relative_residual(numbers, size, state.largest_gradient)
     propose: Callable[[Any], Trial] = functools.partial(
         projected_trial,
         near.hessian,
@@ -301,4 +301,4 @@ def projected_step(
         solver=LinearSolver.cg,
         bounds=bounds,
     )
-    return step, after._replace(bounds=state.bounds, steepest=steepest)
+    return step, after._replace(bounds=state.bounds, largest_gradient=steepest)

@@ -211,7 +211,7 @@ def _trust_region(
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     size = space.norm(gradient)
-    tol, steepest = relative_residual(numbers, size, state.steepest)
+    tol, steepest = relative_residual(numbers, size, state.largest_gradient)
     matrix = None if linear_solver is None else sparse_system(local, linear_solver)
     if matrix is not None:
         solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Region)
@@ -241,7 +241,7 @@ def _trust_region(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    return step, after._replace(preconditioner=known.state, steepest=steepest)
+    return step, after._replace(preconditioner=known.state, largest_gradient=steepest)
 
 
 def _in_eigenvectors(
