@@ -31,7 +31,7 @@ class Limits(NamedTuple):
         rtol: The largest relative change of point and value that is small.
         most: The most steps of all chunks.
         steps: How many there were.
-        still: How many of the last ones changed nothing but rounding.
+        still: How many of the last ones changed nothing, or little at a small gradient.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
     """
@@ -58,7 +58,8 @@ class Iterate(NamedTuple):
         steps: Steps so far, of all chunks.
         done: Whether there is a reason to stop.
         reason: The reason.
-        still: How many of the last steps changed nothing but rounding.
+        still: How many of the last steps changed nothing, or little where the gradient
+            is small.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
         start: The value before the first step of this chunk.
@@ -145,7 +146,11 @@ def chunk(
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
         if measured is not None:
             is_least &= jnp.isposinf(measured.step)
-        still = jnp.where(same | is_least, s.still + 1, 0)
+        # A region that adapts may bound each step, where the Hessian is singular, or is
+        # that of Gauss and Newton. A damping that does not adapt proves nothing so.
+        adapts = known is not None and _fields(after, "control") is not None
+        rests = jnp.abs(s.y - y) <= jnp.where(small & adapts, little, -1)
+        still = jnp.where(same | is_least | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
         reason = Stop.where(stuck & ~begins, Stop.stuck, Stop.most_steps)
@@ -158,7 +163,8 @@ def chunk(
         else:
             ends = jnp.zeros((), bool)
         if known is not None:
-            small = small & (decrease <= little) & (is_taken | stuck) | (size == 0)
+            is_near = (decrease <= little) & (is_taken | stuck) | stuck & adapts
+            small = small & is_near | (size == 0)
             is_least = (same | stuck) & ~begins & is_least
             reason = Stop.where(is_least, Stop.rounding, reason)
             ends = ends | is_least
