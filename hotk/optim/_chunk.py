@@ -144,8 +144,8 @@ def chunk(
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
-        if measured is not None:
-            is_least &= jnp.isposinf(measured.step)
+        if measured is not None:  # parameters can be told further than values
+            is_least &= False
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
         adapts = known is not None and _fields(after, "control") is not None
