@@ -139,13 +139,13 @@ def chunk(
         # A gradient is small on a plateau as well, and where f has a small unit or the
         # variables have large ones.
         measured = _measured(after)
-        known = None if by_gradient else _newton_decrease(after)
+        # Parameters can be told further than values, by what measures them.
+        tells = not by_gradient and measured is None
+        known = _newton_decrease(after) if tells else None
         decrease, is_taken = (jnp.inf, False) if known is None else known
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
-        if measured is not None:  # parameters can be told further than values
-            is_least &= False
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
         adapts = known is not None and _fields(after, "control") is not None
