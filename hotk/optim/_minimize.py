@@ -107,10 +107,10 @@ def minimize(
             keep the gradient of a sum over many examples above that: give a larger one,
             or take the mean. If left out, the method's own tests count, which have no
             unit: `levenberg_marquardt` of few parameters stops by the step without
-            damping; it with more of them, `trust_region`, `newton`, `newton_cg` and
-            `cubic_newton` where the gradient is small and the last step, a whole one of
-            Newton's method, promised little beside the value, or where it promised less
-            than f is rounded by and ten changed nothing more.
+            damping; `trust_region`, `newton`, `newton_cg` and `cubic_newton` where the
+            gradient is small and the last step, a whole one of Newton's method,
+            promised little beside the value, or where it promised less than f is
+            rounded by and ten changed nothing more.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
             this number, as `scipy.optimize.least_squares` does. Up to 300 parameters
