@@ -32,6 +32,8 @@ class Limits(NamedTuple):
         most: The most steps of all chunks.
         steps: How many there were.
         still: How many of the last ones changed nothing, or little at a small gradient.
+        near: Whether the gradient was small after the last one, a whole one of Newton's
+            method, and that promised little.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
     """
@@ -42,6 +44,7 @@ class Limits(NamedTuple):
     most: Int[Array, ""]
     steps: Int[Array, ""]
     still: Int[Array, ""]
+    near: Bool[Array, ""]
     curvature: Scalar
     highest: Scalar
 
@@ -60,6 +63,8 @@ class Iterate(NamedTuple):
         reason: The reason.
         still: How many of the last steps changed nothing, or little where the gradient
             is small.
+        near: Whether the gradient was small after the last one, a whole one of Newton's
+            method, and that promised little.
         curvature: The smallest one so far.
         highest: The largest size of a value so far.
         start: The value before the first step of this chunk.
@@ -78,6 +83,7 @@ class Iterate(NamedTuple):
     done: Bool[Array, ""]
     reason: Stop
     still: Int[Array, ""]
+    near: Bool[Array, ""]
     curvature: Scalar
     highest: Scalar
     start: Scalar
@@ -136,13 +142,12 @@ def chunk(
         same = space.is_same(moved, s.x, dtype)
         small, highest = size <= limits.tol, jnp.fmax(s.highest, jnp.abs(y))
         little = _little(y, highest)
-        # A gradient is small on a plateau as well, and where f has a small unit or the
-        # variables have large ones.
         measured = _measured(after)
         # Parameters can be told further than values, by what measures them.
         tells = not by_gradient and measured is None
         known = _newton_decrease(after) if tells else None
         decrease, is_taken = (jnp.inf, False) if known is None else known
+        near = small & (decrease <= little)
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
@@ -158,13 +163,16 @@ def chunk(
             point = of_vector, moved, y, slope, mode
             held = None if box is None else _differ(slope, gradient)
             confirm = functools.partial(distance, *point, held)
-            near = confirm if is_affordable(moved) else None
-            reason, ends = _by_steps(s, moved, y, same, limits, reason, near)
+            confirm = confirm if is_affordable(moved) else None
+            reason, ends = _by_steps(s, moved, y, same, limits, reason, confirm)
         else:
             ends = jnp.zeros((), bool)
         if known is not None:
-            is_near = (decrease <= little) & (is_taken | stuck) | stuck & adapts
-            small = small & is_near | (size == 0)
+            # A gradient is small on a plateau as well, and where f has a small unit or
+            # the variables have large ones. Truncated conjugate gradients see no flat
+            # direction beside a steep one, but in the next step.
+            is_minimum = near & s.near & (is_taken | stuck) | stuck & adapts
+            small = small & is_minimum | (size == 0)
             is_least = (same | stuck) & ~begins & is_least
             reason = Stop.where(is_least, Stop.rounding, reason)
             ends = ends | is_least
@@ -196,6 +204,7 @@ def chunk(
             done=~finite | ends | stuck,
             reason=reason,
             still=still,
+            near=jnp.where(begins, s.near, near),
             curvature=jnp.where(begins, s.curvature, jnp.minimum(s.curvature, bent)),
             highest=jnp.where(kept, highest, s.highest).astype(dtype),
             start=jnp.where(begins, y, s.start),
@@ -214,6 +223,7 @@ def chunk(
         done=jnp.zeros((), bool),
         reason=Stop.most_steps,
         still=limits.still,
+        near=limits.near,
         curvature=limits.curvature,
         highest=limits.highest,
         start=nothing,

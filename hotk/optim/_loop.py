@@ -152,6 +152,7 @@ class Loop(NamedTuple):
             most=from_host(min(max_steps, 2**31 - 1)),
             steps=from_host(0, int),
             still=from_host(0, int),
+            near=from_host(False),
             curvature=from_host(np.inf, dtype),
             highest=from_host(0, dtype),
         )

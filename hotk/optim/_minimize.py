@@ -108,8 +108,8 @@ def minimize(
             or take the mean. If left out, the method's own tests count, which have no
             unit: `levenberg_marquardt` of few parameters stops by the step without
             damping; `trust_region`, `newton`, `newton_cg` and `cubic_newton` where the
-            gradient is small and the last step, a whole one of Newton's method,
-            promised little beside the value, or where it promised less than f is
+            gradient is small and the last two steps, whole ones of Newton's method,
+            promised little beside the value, or where one promised less than f is
             rounded by and ten changed nothing more.
         gtol: The same as `tol`, by the name that SciPy has for it.
         xtol: Stop as well after a step s with $\|s\| \le t (t + \|x\|)$, where t is
@@ -220,6 +220,7 @@ def minimize(
             limits = limits._replace(
                 steps=end.steps,
                 still=end.still,
+                near=end.near,
                 curvature=end.curvature,
                 highest=end.highest,
             )

@@ -32,6 +32,7 @@ from hotk._core import (
     source_line,
     varying_along,
 )
+from hotk.capture import Closure
 from hotk.primitive import AbstractLinear, apply_linear, forward_only, shared_axes
 
 
@@ -181,21 +182,27 @@ class _TypedSolve(AbstractLinear):
     `jax.lax.custom_linear_solve` lets all that it reads vary alike, also unknowns that
     all devices hold alike where the product reads what they do not.
 
+    The residuals are what the product captures, and then what the solver does, such as
+    a preconditioner: a function that holds tracers must not be part of an equation.
+
     Attributes:
         product: From what the product captures and a vector to a vector.
-        solve: From a product and a right-hand side to the solution.
+        solver: From what it captures to the solver, of a product and a right-hand side.
+        count: How many arrays the product captures.
         type: The type of the unknowns.
         transposed: Whether the transpose of the product is solved with.
     """
 
     product: Callable[[Arrays, Any], Any]
-    solve: Callable[[Product, Any], Any]
+    solver: Callable[[Arrays], Callable[[Product, Any], Any]]
+    count: int
     type: AbstractValue
     transposed: bool = False
 
     def forward(self, residuals: Arrays, inputs: Arrays) -> Arrays:
         """Solve."""
-        return [self.solve(lambda v: self._times(residuals, v), inputs[0])]
+        solve = self.solver(residuals[self.count :])
+        return [solve(lambda v: self._times(residuals, v), inputs[0])]
 
     def backward(self, residuals: Arrays, cotangents: Arrays) -> Arrays:
         """Solve with the transpose."""
@@ -232,7 +239,7 @@ class _TypedSolve(AbstractLinear):
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def _times(self, residuals: Arrays, v: Any) -> Any:
-        product = lambda v: self.product(residuals, v)
+        product = lambda v: self.product(residuals[: self.count], v)
         v = shared_as(self.type, v)
         return (
             jax.linear_transpose(product, self.type)(v)[0]
@@ -271,7 +278,10 @@ def _solved(
         alone = {*axes} - shared_axes(closed.jaxpr)
         found = first_collective(closed.jaxpr, [True], alone)
     if closed is not None and has_types(axes):
-        types = [jax.typeof(b), *closed.out_avals]
+        split = Closure.of(solve)
+        opaque = split.skeleton.opaque is not None
+        solver = (lambda _: solve) if opaque else split.skeleton.function
+        types = [jax.typeof(b), *closed.out_avals, *map(jax.typeof, split.leaves)]
         varying = [a for a in axes if any(differs_along(t, (a,)) for t in types)]
         if dense and found is not None and found[1] in varying:
             raise _across(*found, "of unknowns that differ from one to another")
@@ -279,8 +289,8 @@ def _solved(
         b = typed(b)
         program = jax.make_jaxpr(product)(b)
         run = lambda held, v: typed(jaxpr_as_fun(program.replace(consts=held))(v)[0])
-        linear = _TypedSolve(run, solve, jax.typeof(b))
-        return apply_linear(linear, program.consts, [b])[0]
+        linear = _TypedSolve(run, solver, len(program.consts), jax.typeof(b))
+        return apply_linear(linear, [*program.consts, *split.leaves], [b])[0]
     x = jax.lax.custom_linear_solve(
         product, b, solve, transpose_solve=transposed, symmetric=symmetric
     )

@@ -233,3 +233,34 @@ def test_as_users_have_them(default_settings):
     found = jax.jacrev(lambda c: coupled(c).eigh(1).values)(c)
     v = np.linalg.eigh(np.diag(C) + M)[1][:, -1]
     np.testing.assert_allclose(found[0], v**2, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", ["tol", "preconditioner"])
+def test_inside_of_a_shard_map_a_solver_may_have_arrays(options):
+    """A + c I with the data in parts: by the inverse of the whole matrix, NumPy."""
+    data, b = np.random.default_rng(0).normal(size=(8, 3)), np.array([1.0, -2.0, 0.5])
+
+    def one(data, c):
+        total = lambda x: (
+            jax.lax.psum(jnp.sum((data @ x) ** 2) / 2, "d") + c * x @ x / 2
+        )
+        H = hotk.HessianOperator(total, jnp.zeros(3))
+        given = {
+            "tol": {"tol": jnp.asarray(1e-13)},
+            "preconditioner": {
+                "preconditioner": hotk.linop.Diagonal(jnp.ones(3) * (1 + c)),
+                "tol": 1e-13,
+            },
+        }[options]
+        return H.solve(jnp.asarray(b), **given).x
+
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    parts = jax.P("d"), jax.P()
+    run = jax.shard_map(one, mesh=mesh, in_specs=parts, out_specs=jax.P())
+    inverse = np.linalg.inv(data.T @ data + 0.3 * np.eye(3))
+    of_c = lambda c: run(jnp.asarray(data), c)
+    c = jnp.asarray(0.3)
+    close(of_c(c), inverse @ b)
+    slope = -inverse @ inverse @ b
+    close(jax.jvp(of_c, (c,), (jnp.ones(()),))[1], slope)
+    close(jax.jit(jax.jacrev(of_c))(c), slope)

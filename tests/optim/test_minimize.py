@@ -234,16 +234,11 @@ def test_a_plateau_is_no_minimum():
 
 
 def test_variables_of_other_units_do_not_end_a_run():
-    """Powell's badly scaled problem: (1.098e-5, 9.106), where the value is zero.
-
-    Along the valley its curvature is 2.4e-8, so a value of the rounding of one leaves
-    1e-4 of the second variable.
-    """
+    """Powell's badly scaled problem: (1.098e-5, 9.106), where the value is zero."""
     problem = PROBLEMS["Powell, badly scaled"]
     found = optim.minimize(problem.value, jnp.asarray(problem.start))
     assert found.converged
-    assert found.value < np.finfo(float).eps
-    close(found.x, np.array([1.0981593e-5, 9.1061467]), rtol=1e-5)
+    close(found.x, np.array([1.0981593e-5, 9.1061467]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("subproblem", ["steihaug", "exact"])

@@ -66,8 +66,8 @@ def test_a_minimum_of_many_leaves(make):
     assert found.x["c"][1].shape == (1, 2)
     again = optim.minimize(of_leaves, found.x, make())
     assert again.converged
-    # all ask a step of Newton's method whether the gradient is small
-    assert int(again.steps) <= 3
+    # all ask two steps of Newton's method whether the gradient is small
+    assert int(again.steps) <= 4
     assert again.history.shape == (int(again.steps) + 1,)
 
 
