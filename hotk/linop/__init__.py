@@ -12,7 +12,7 @@ from ._curvature import (
     SampledFisherOperator as SampledFisherOperator,
 )
 from ._direct import spectrum_of as spectrum_of
-from ._driver import compiled_outside as compiled_outside, loop as loop
+from ._driver import loop as loop
 from ._eigenpairs import Eigenpairs as Eigenpairs
 from ._eigh import eigh as eigh
 from ._hessian import HessianOperator as HessianOperator

@@ -23,7 +23,7 @@ from hotk.primitive import have_tangents, without_derivative
 from hotk.rule import Condition, linear_solve
 
 from . import space
-from ._driver import compiled_outside
+from ._driver import compiled
 from ._eigenpairs import Eigenpairs
 from ._linear_map import AbstractLinearMap
 from ._solve import by_iteration
@@ -71,7 +71,7 @@ def with_derivatives(
         if factorized:
             _refuse("is not simple", found, np.asarray(_is_multiple(held, pairs, c)))
     solver = None if factorized else by_iteration
-    vectors, numbers = compiled_outside(
+    vectors, numbers = compiled(
         _attached, (*pairs, found.converged, (operator, c), solver)
     )
     residuals = without_derivative(

@@ -9,15 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from hotk._core import (
-    RealNumber,
-    Scalar,
-    Vector,
-    from_host,
-    goes_into_program,
-    manual_axes,
-    while_loop,
-)
+from hotk._core import RealNumber, Scalar, Vector, from_host, while_loop
 from hotk.prepared import jitted
 
 from . import space
@@ -170,17 +162,6 @@ def loop(operator: AbstractLinearMap, run: Callable[..., R], *inputs: PyTree) ->
     """
     if operator.on_host:
         return run(_python_loop, *inputs)
-    return compiled(run, inputs)
-
-
-def compiled_outside(run: Callable[..., R], inputs: tuple[PyTree, ...]) -> R:
-    """Run what attaches derivatives, compiled where no program is being traced.
-
-    There JAX would trace and compile the systems of the derivatives at each call. In a
-    program they are its own: functions in them may hold its tracers.
-    """
-    if goes_into_program(()) or manual_axes():
-        return run(while_loop, *inputs)
     return compiled(run, inputs)
 
 

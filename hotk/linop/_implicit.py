@@ -15,7 +15,7 @@ from hotk.primitive import have_tangents, without_derivative
 from hotk.rule import Condition
 
 from . import _dense, space
-from ._driver import compiled_outside
+from ._driver import compiled
 from ._linear_map import AbstractLinearMap
 from ._solution import Solution
 
@@ -122,8 +122,10 @@ def with_derivatives(
     if have_tangents(system, held) and not jnp.all(found.converged):
         raise _not_converged(found)
 
+    # Compiled, as the solution was: outside of `jit` the systems of the derivatives
+    # would be traced and compiled at each call.
     attach = _attached_all if batched else _attached
-    x = compiled_outside(attach, (found.x, b, found.converged, A, solve, options))
+    x = compiled(attach, (found.x, b, found.converged, A, solve, options))
     rest = dataclasses.replace(found, x=None)
     names = "all fields but `x`"
     rest = without_derivative(_CALL, rest, system, names=names, fix=_FIX)

@@ -21,7 +21,7 @@ from hotk._core import (
     WhileLoop,
     message,
 )
-from hotk.linop import HessianOperator, by_iteration, compiled_outside, space
+from hotk.linop import HessianOperator, by_iteration, loop, space
 from hotk.prepared import jitted, user_level
 from hotk.primitive import constants, have_tangents, released, without_derivative
 from hotk.rule import Condition, linear_solve
@@ -120,7 +120,8 @@ class Differentiable(NamedTuple):
             solved,
             by_iteration if large else None,
         )
-        x = compiled_outside(_attached, (condition, end.x))
+        # Compiled, as the steps are: else each call outside of `jit` would trace them.
+        x = loop(H, _attached, condition, end.x)
         others = (
             *(end.size, end.state, end.curvature, end.start, end.values),
             end.multipliers,
@@ -130,7 +131,7 @@ class Differentiable(NamedTuple):
         )
         return end._replace(
             x=x,
-            y=compiled_outside(_with_value, (condition, end.y, x)),
+            y=loop(H, _with_value, condition, end.y, x),
             size=size,
             state=state,
             curvature=curvature,

@@ -56,8 +56,9 @@ def test_trees_parts_and_auxiliary_outputs():
 
 def test_prepared_and_under_jit():
     prepared = hotk.value_gradient_and_sparse_hessian.prepare(chain, X)
+    twice = 2 * X
     with traces() as count:
-        y, g, H = prepared(2 * X)
+        y, g, H = prepared(twice)
     assert not count()
     close(y, chain(2 * X))
     y, g, H = eqx.filter_jit(
