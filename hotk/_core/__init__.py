@@ -70,6 +70,7 @@ from ._compat import (
     jit_like as jit_like,
     jit_options as jit_options,
     mapped_aval as mapped_aval,
+    nan_on_purpose as nan_on_purpose,
     needed_for as needed_for,
     new_primitive as new_primitive,
     program_of_sparse as program_of_sparse,

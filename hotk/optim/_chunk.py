@@ -151,10 +151,13 @@ def chunk(
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
+        # A line search may find more than the model promised: no end is in sight.
+        change = jnp.abs(s.y - y)
+        is_least &= change <= jnp.maximum(eps**0.5 * jnp.abs(y), eps * highest)
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
         adapts = known is not None and _fields(after, "control") is not None
-        rests = jnp.abs(s.y - y) <= jnp.where(small & adapts, little, -1)
+        rests = change <= jnp.where(small & adapts, little, -1)
         still = jnp.where(same | is_least | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10

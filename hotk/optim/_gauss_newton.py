@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where, cond, from_host
+from hotk._core import Gradient, Scalar, Where, cond, from_host, nan_on_purpose
 from hotk.linop import Identity, Reason, cg, space
 
 from ._bounds import Limits, first_bounds
@@ -188,7 +188,8 @@ def scale_by_levenberg_marquardt(
         )
         if not (is_affordable(params) and system == linear_solver == "auto"):
             return state
-        none = from_host(np.nan, state.control.dtype)
+        with nan_on_purpose():
+            none = from_host(np.nan, state.control.dtype)
         zeros = from_host(np.zeros(space.dimension(params)), none.dtype)
         return state._replace(scale=zeros, cosine=none, relative_step=none)
 

@@ -25,6 +25,7 @@ from hotk._core import (
     bar,
     from_host,
     names_ours,
+    nan_on_purpose,
 )
 from hotk.prepared import Info
 
@@ -213,9 +214,10 @@ def minimize(
             if loop.differentiable is not None:
                 end = loop.differentiable.attach(end)
             if traced:
-                known = jnp.arange(len(end.values)) < end.taken
-                values_and_nan = jnp.where(known, end.values, jnp.nan)[:max_steps]
-                return loop.found(end, jnp.append(end.start, values_and_nan))
+                with nan_on_purpose():
+                    known = jnp.arange(len(end.values)) < end.taken
+                    values_and_nan = jnp.where(known, end.values, jnp.nan)[:max_steps]
+                    return loop.found(end, jnp.append(end.start, values_and_nan))
             moving, state = end.x, end.state
             limits = limits._replace(
                 steps=end.steps,

@@ -17,6 +17,7 @@ from hotk._core import (
     Tracer,
     Types,
     message,
+    nan_on_purpose,
 )
 
 from ._linear import AbstractLinear, apply_linear
@@ -133,7 +134,8 @@ class _WithoutDerivative(AbstractRuled):
         del arrays
         moved = next(t for t in along if t is not None)
         missing = _Missing(self.call, self.names, self.fix, jax.typeof(moved))
-        return [apply_linear(missing, [o], [moved])[0] for o in outputs]
+        with nan_on_purpose():
+            return [apply_linear(missing, [o], [moved])[0] for o in outputs]
 
 
 def without_derivative(

@@ -221,6 +221,15 @@ def test_a_step_that_a_damping_shortened_ends_no_run():
     close(found.x, np.ones(2))
 
 
+@pytest.mark.parametrize("name", OF_NEWTON)
+def test_a_step_that_changed_the_value_ends_no_run(name):
+    """A line search goes 1e11 times further than a model that has no minimum."""
+    for f in (lambda x: -jnp.sum(x**2), lambda x: x[1] ** 2 - x[0] ** 2):
+        start = jnp.array([1.0, 2.0])
+        found = optim.minimize(f, start, OF_NEWTON[name], max_steps=100)
+        assert not found.converged
+
+
 def test_a_plateau_is_no_minimum():
     """HS25 of Hock and Schittkowski: at its start the gradient is 1e-11, f is 32.8.
 

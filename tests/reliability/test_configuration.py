@@ -211,6 +211,40 @@ def test_debug_nans_lets_a_finite_minimization_run(make):
     assert np.allclose(found.x, np.arcsinh(-0.5), atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["x", "value"])
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
+    # what has no derivative, and what stands behind the last value, is NaN on purpose
+    f = lambda x, c: jnp.sum(jnp.cosh(x) + c * x)
+    start = jnp.zeros(2)
+    result = lambda c: jnp.sum(getattr(hotk.optim.minimize(f, start, args=(c,)), name))
+    with jax.debug_nans(True):
+        found = derivative(result)(0.5)
+    known = -2 / np.sqrt(1.25) if name == "x" else 2 * np.arcsinh(-0.5)
+    assert np.allclose(found, known, atol=1e-3)
+
+
+@pytest.mark.parametrize("derivative", [jax.jacrev, jax.jacfwd])
+def test_debug_nans_lets_a_finite_fit_be_differentiated(derivative):
+    x = jnp.linspace(0.0, 2.0, 9)
+    y = 1 + jnp.sin(9 * x)
+    model = lambda p, x: p["a"] + p["b"] * x
+    start = {"a": 0.0, "b": 0.0}
+    intercept = lambda y: hotk.statistics.fit(model, x, y, start).x["a"]
+    with jax.debug_nans(True):
+        found = derivative(intercept)(y)
+    known = np.linalg.pinv(np.stack([np.ones(9), x], axis=1))[0]
+    assert np.allclose(found, known, atol=1e-3)
+
+
+def test_debug_nans_lets_finite_eigenvalues_be_differentiated():
+    f = lambda x: jnp.sum(jnp.arange(1.0, 4.0) * x**2)
+    largest = lambda c: hotk.HessianOperator(lambda x: c * f(x), jnp.ones(3)).eigh(1)
+    with jax.debug_nans(True):
+        found = jax.jacfwd(lambda c: largest(c).values[0])(1.0)
+    assert np.allclose(found, 6.0, atol=1e-3)
+
+
 def test_the_default_device_is_obeyed():
     # two devices need a process of their own, as they are counted at the start
     program = textwrap.dedent("""
