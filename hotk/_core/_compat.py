@@ -172,7 +172,7 @@ def with_weak_type(array: Array, weak: bool) -> Array:
 
 def nan_on_purpose() -> contextlib.AbstractContextManager[None]:
     """Return a context in which NaN is no error under `jax.debug_nans(True)`."""
-    if not jax.config.jax_debug_nans:
+    if not jax.config.jax_debug_nans:  # pyright: ignore[reportAttributeAccessIssue]
         return contextlib.nullcontext()
     return jax.debug_nans(False)
 

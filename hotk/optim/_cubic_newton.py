@@ -8,15 +8,15 @@ import optax
 from jaxtyping import ArrayLike
 
 from hotk._core import Gradient, Scalar, Where, cond
-from hotk.linop import AbstractOperator, space
+from hotk.linop import space
 
 from ._extra_args import restricted
 from ._globalized import (
     GlobalizedState,
     Trial,
+    first_scale,
     globalized_step,
     initial_state,
-    product_along,
 )
 from ._linear_solver import (
     DenseOrSparse,
@@ -30,7 +30,7 @@ from ._rate import scale_by_rate
 from ._secular import Cubic
 from ._sparse_steps import proposal
 from ._step import of_steps, transformation
-from ._subproblem import eigenmodel, with_cubic
+from ._subproblem import EigenModel, Metric, eigenmodel, with_cubic
 
 
 # How much of the curvature along the first gradient the first weight adds.
@@ -47,12 +47,13 @@ def scale_by_cubic_newton(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model plus a cubic term whose weight adapts.
 
-    The step s minimizes $g^T s + s^T H s / 2 + \sigma \|s\|^3 / 3$ exactly, in the
-    eigenvectors of H for a small n [1] (Algorithm 2.1), and by factors of
-    $H + \lambda I$ where H is sparse. It is taken if the
-    decrease of f is more than `accept` of the model's. The weight $\sigma$ is divided
-    by 3 where the ratio is above 0.9, and doubled where the step is rejected; an update
-    tries larger weights by itself until a step is taken.
+    The step s minimizes $g^T s + s^T H s / 2 + \sigma \|D s\|^3 / 3$ exactly, with the
+    largest $\sqrt{|H_{ii}|}$ so far in the diagonal matrix D, so that no step depends
+    on the units of variables: in the eigenvectors of $D^{-1} H D^{-1}$ for a small n
+    [1] (Algorithm 2.1), and by factors of $D^{-1} H D^{-1} + \lambda I$ where H is
+    sparse. It is taken if the decrease of f is more than `accept` of the model's. The
+    weight $\sigma$ is divided by 3 where the ratio is above 0.9, and doubled where the
+    step is rejected; an update tries larger weights by itself until a step is taken.
 
     Args:
         weight: The first $\sigma$; if left out, the one with which a step along -g is
@@ -90,7 +91,7 @@ def scale_by_cubic_newton(
             params,
             numbers["weight"],
             first_solver(linear_solver, LinearSolver.dense),
-        ),
+        )._replace(scale=first_scale(params)),
         _cubic,
         {
             "weight": 0.0 if weight is None else weight,
@@ -110,11 +111,17 @@ def _cubic(
     linear_solver: DenseOrSparse,
 ) -> tuple[Any, GlobalizedState]:
     near = local.linearized()
+    scale = state.scale
+    assert scale is not None
     matrix = sparse_system(local, linear_solver)
     if matrix is not None:
-        solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Cubic)
+        diagonal = space.flattened(matrix.diagonal())
+        metric = Metric.of(near.hessian, diagonal, gradient, scale)
+        solver, propose = LinearSolver.sparse, proposal(matrix, metric, Cubic)
     else:
-        solver, propose = LinearSolver.dense, _with_cubic(near.hessian, gradient)
+        found = eigenmodel(near.hessian, gradient, scale)
+        metric = found.metric
+        solver, propose = LinearSolver.dense, _with_cubic(found)
 
     def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial
@@ -123,16 +130,15 @@ def _cubic(
         return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
 
     def begin() -> Scalar:
-        size = space.norm(gradient)
-        product = product_along(near.hessian, gradient)[1]
-        curvature = space.norm(product).astype(size.dtype)
+        size = jnp.linalg.norm(metric.gradient)
+        curvature = jnp.linalg.norm(metric.along())
         weight = _SHARE * curvature * (curvature / jnp.where(size > 0, size, 1))
         usual = jnp.isfinite(weight) & (weight > 0)
         # of a gradient that is not finite there is none: the next one begins
         size = jnp.where(jnp.isfinite(size), size, 0)
         return jnp.where(usual, weight, size).astype(state.control.dtype)
 
-    return globalized_step(
+    step, after = globalized_step(
         local,
         near,
         gradient,
@@ -143,18 +149,18 @@ def _cubic(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
+    return step, after._replace(scale=metric.scale.astype(scale.dtype))
 
 
-def _with_cubic(
-    hessian: AbstractOperator, gradient: Gradient
-) -> Callable[[Scalar], Trial]:
-    found = eigenmodel(hessian, gradient)
+def _with_cubic(found: EigenModel) -> Callable[[Scalar], Trial]:
     products = jnp.asarray(len(found.values))
 
     def propose(weight: Scalar) -> Trial:
         weight = weight.astype(found.values.dtype)
         s, shift = with_cubic(found, weight)
-        model = found.model(s) + weight * jnp.linalg.norm(s) ** 3 / 3
+        size = jnp.linalg.norm(s)
+        # in this order nothing overflows before the whole does
+        model = found.model(s) + (weight * size) * size * size / 3
         bounded, lowest = jnp.zeros((), bool), found.values[0]
         rest = found.rest(s)
         return Trial(found.step(s), model, bounded, products, lowest, shift, rest)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host, while_loop
@@ -63,8 +64,10 @@ class GlobalizedState(NamedTuple):
         largest_gradient: The largest norm of a gradient so far, where systems are
             solved to a tolerance.
         preconditioner: What is kept of the preconditioner, `None` without one.
-        scale: Of sums of squares of few parameters the largest norm that each column of
-            the Jacobian had so far; `None` for other methods, and so are both below.
+        scale: The largest root of each diagonal entry of the Hessian so far, which
+            measures the region of an exact subproblem and the cubic term; of sums of
+            squares of few parameters the largest norm of each column of the Jacobian.
+            `None` for other methods, as are both below for all but the latter.
         cosine: The root of the relative decrease that the step without any damping
             promises for a sum of squares: the cosine of the angle between the residuals
             and the range of their Jacobian, before the step. NaN before the first one,
@@ -123,6 +126,12 @@ def initial_state(
         solver=solver,
         largest_gradient=zero,
     )
+
+
+def first_scale(params: Point) -> Float[Array, " n"]:
+    """Return the scale before any step: zeros."""
+    dtype = space.scalar_dtype(jax.tree.leaves(params))
+    return from_host(np.zeros(space.dimension(params)), dtype)
 
 
 def product_along(

@@ -4,6 +4,8 @@ import functools
 from math import inf
 from typing import Generic, TypeVar, final
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -16,10 +18,13 @@ from hotk._core import (
     from_host,
     in_trace,
     is_known,
+    leaf_name,
 )
 
 
 X = TypeVar("X")
+# How many leaves of the point are shown.
+_LEAVES = 6
 
 
 class Stop(Enumeration):
@@ -104,7 +109,30 @@ class Minimum(AbstractReport, Generic[X]):
         return [
             ("stopped", str(self.reason)),
             ("steps", str(int(self.steps))),
+            *_points(self.x),
             ("value", f"{float(self.value):.6g}"),
             ("gradient norm", f"{float(self.gradient_norm):.3g}"),
             ("smallest curvature met", f"{curvature:.3g}" if curvature < inf else "-"),
         ]
+
+
+def _points(x: PyTree) -> list[tuple[str, str]]:
+    """Return a row for each leaf that moves, of the first ones if there are many."""
+    leaves = jax.tree_util.tree_flatten_with_path(x)[0]
+    moving = [(path, leaf) for path, leaf in leaves if eqx.is_inexact_array(leaf)]
+    rows = [(leaf_name("x", path), _numbers(leaf)) for path, leaf in moving[:_LEAVES]]
+    left = len(moving) - _LEAVES
+    return rows + ([("x ...", f"{left} leaves more")] if left > 0 else [])
+
+
+def _numbers(leaf: Array) -> str:
+    """Write the numbers of an array in one line, the first and last ones of many."""
+    short = lambda number: f"{float(number):.6g}"
+    text = np.array2string(
+        np.asarray(leaf),
+        threshold=6,
+        edgeitems=3,
+        separator=", ",
+        formatter={"all": short},
+    )
+    return " ".join(text.split())

@@ -15,10 +15,11 @@ from hotk.sparse import Shifted, SparseMatrix
 
 from ._globalized import Trial
 from ._secular import Cubic, Region, minimizer
+from ._subproblem import Metric, along_variables
 
 
 Results: TypeAlias = tuple[tuple[np.ndarray, ...], int]
-"""A vector and numbers; then how many factorizations there were."""
+"""Vectors and numbers; then how many factorizations there were."""
 
 
 def newton_step(
@@ -47,29 +48,31 @@ def newton_step(
 
 
 def proposal(
-    matrix: SparseMatrix, gradient: Gradient, where: type[Region | Cubic]
+    matrix: SparseMatrix, metric: Metric, where: type[Region | Cubic]
 ) -> Callable[[Any], Trial]:
     """Return a function from a radius, or a weight, to the minimizer of the model."""
-    like = space.widened(gradient)
+    unit = metric.unit
+    values = matrix.values / unit[matrix.rows] / unit[matrix.cols]
+    scaled = SparseMatrix(values, matrix.pattern)
 
     def compute(shifted: Shifted, g: np.ndarray, control: float) -> Results:
         kind = where(control)
         s, shift, lowest, count = minimizer(shifted, g, kind)
-        model = float(g @ s + s @ (shifted.matrix @ s) / 2)
+        slope = g + shifted.matrix @ s
+        model = float((g + slope) @ s / 2)
         size = float(np.linalg.norm(s))
         cubic = isinstance(kind, Cubic)
         model += control * size**3 / 3 if cubic else 0.0
         bounded = 0.0 if cubic else float(size >= 0.99 * control)
-        numbers = (s, model, bounded, lowest, shift)
+        numbers = (s, slope, model, bounded, lowest, shift)
         return tuple(map(np.asarray, numbers)), count
 
     def propose(control: Scalar) -> Trial:
-        flat = space.flattened(like)
-        s, model, bounded, lowest, shift, count = _on_host(
-            compute, 4, matrix, flat, control
+        s, slope, model, bounded, lowest, shift, count = _on_host(
+            compute, 4, scaled, metric.gradient, control, vectors=2
         )
-        step = space.unflattened(s, like)
-        return Trial(step, model, bounded > 0, count, lowest, shift)
+        rest = along_variables(slope, space.flattened(scaled.diagonal()))
+        return Trial(metric.step(s), model, bounded > 0, count, lowest, shift, rest)
 
     return propose
 
@@ -103,8 +106,9 @@ def _on_host(
     matrix: SparseMatrix,
     g: Float[Array, " n"],
     *numbers: Scalar,
+    vectors: int = 1,
 ) -> tuple[Array, ...]:
-    """Compute a vector, some floating numbers and a count, on the host.
+    """Compute vectors, some floating numbers and a count, on the host.
 
     Where what goes in is not finite, or the vector is zero, nothing is factorized: what
     comes out is NaN, or zero.
@@ -121,12 +125,13 @@ def _on_host(
             results, count = compute(Shifted(matrix.pattern, v), right, *given)
         else:
             none = 0.0 if finite else np.nan
-            results = (np.full(right.shape, none), *[np.asarray(none)] * floats)
+            vector = np.full(right.shape, none)
+            results = (*[vector] * vectors, *[np.asarray(none)] * floats)
             count = 1
         return *(a.astype(dtype) for a in results), np.asarray(count, np.int32)
 
     types = (
-        jax.ShapeDtypeStruct(g.shape, dtype),
+        *[jax.ShapeDtypeStruct(g.shape, dtype)] * vectors,
         *[jax.ShapeDtypeStruct((), dtype)] * floats,
         jax.ShapeDtypeStruct((), np.dtype("int32")),
     )

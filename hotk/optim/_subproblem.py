@@ -11,32 +11,116 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar, Tangent, while_loop
+from hotk._core import Gradient, Point, Scalar, Tangent, while_loop
 from hotk.linop import AbstractOperator, space
 
 
+# Of the length that the model tells along the first gradient.
+_CAUTION = 0.25
+
+
+class Metric(NamedTuple):
+    r"""The norm $\|D s\|$ in which a region is round, or the cube of which is added.
+
+    D has the roots of the largest curvature so far along each variable, as
+    Levenberg and Marquardt's method has the norms of the columns of the Jacobian [1]:
+    steps do not depend on the units of variables.
+
+    Attributes:
+        scale: The roots, zero of a variable that had no curvature.
+        unit: D, which has 1 there.
+        hessian: The Hessian.
+        gradient: $D^{-1} g$, as a flat vector.
+        whole: From a flat vector to one of the space.
+
+    References:
+        [1] More (1978). The Levenberg-Marquardt algorithm: implementation and theory.
+            Lecture Notes in Mathematics 630, 105-116. (6.3).
+    """
+
+    scale: Float[Array, " n"]
+    unit: Float[Array, " n"]
+    hessian: AbstractOperator
+    gradient: Float[Array, " n"]
+    whole: Callable[[Any], Any]
+
+    @staticmethod
+    def of(
+        hessian: AbstractOperator,
+        diagonal: Float[Array, " n"],
+        gradient: Gradient,
+        largest: Float[Array, " n"],
+    ) -> "Metric":
+        """Return the metric at a point.
+
+        Args:
+            hessian: The Hessian.
+            diagonal: Its diagonal.
+            gradient: The gradient.
+            largest: The scale before.
+        """
+        root = jnp.sqrt(jnp.abs(diagonal))
+        # What is not finite tells nothing, and would stay.
+        root = jnp.where(jnp.isfinite(root), root, 0)
+        scale = jnp.maximum(largest.astype(root.dtype), root)
+        unit = jnp.where(scale > 0, scale, 1)
+        wide = space.widened(gradient)
+        flat = space.flattened(wide).astype(unit.dtype) / unit
+        whole = lambda a: space.unflattened(a, wide)
+        return Metric(scale, unit, hessian, flat, whole)
+
+    def step(self, scaled: Float[Array, " n"]) -> Tangent:
+        """Return $D^{-1} s$ as a vector of the space."""
+        return self.whole(scaled / self.unit)
+
+    def norm(self, step: Tangent) -> Scalar:
+        """Return the norm of a vector of the space."""
+        return jnp.linalg.norm(self.unit * space.flattened(step))
+
+    def along(self) -> Float[Array, " n"]:
+        r"""Return $D^{-1} H D^{-1} u$, with the unit vector u along $D^{-1} g$."""
+        size = jnp.linalg.norm(self.gradient)
+        step = self.step(self.gradient / jnp.where(size > 0, size, 1))
+        product = self.hessian.mv(space.narrowed(step, self.hessian.like))
+        return space.flattened(space.widened(product)).astype(size.dtype) / self.unit
+
+    def first_radius(self, x: Point) -> Scalar:
+        r"""Return a quarter of the step to the minimum of the model along $-D^{-1} g$.
+
+        Of $D^{-1} g$ where the curvature there is not positive. At most a hundred
+        lengths of the point, or of one whose entries are 1: a nearly singular Hessian
+        tells no length. The whole length is that of D in the model; a region that is
+        too small doubles, and one that is too large may leave the valley (Biggs).
+        """
+        size = jnp.linalg.norm(self.gradient)
+        curvature = self.along() @ self.gradient / jnp.where(size > 0, size, 1)
+        length = size / jnp.where(curvature > 0, curvature, 1)
+        usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
+        point = self.norm(space.widened(x))
+        far = 100 * jnp.maximum(point, jnp.linalg.norm(self.unit))
+        return jnp.minimum(_CAUTION * jnp.where(usual, length, size), far)
+
+
 class EigenModel(NamedTuple):
-    """A Hessian in its eigenvectors.
+    """A Hessian in a metric, in its eigenvectors there.
 
     Attributes:
         values: The eigenvalues, in ascending order.
         vectors: The eigenvectors, one in each column.
         gradient: The gradient in this basis.
-        whole: From a flat vector to one of the space.
-        matrix: The Hessian.
-        flat: The gradient, as a flat vector.
+        metric: The metric.
+        matrix: The Hessian in the metric.
     """
 
     values: Float[Array, " n"]
     vectors: Float[Array, "n n"]
     gradient: Float[Array, " n"]
-    whole: Callable[[Any], Any]
+    metric: Metric
     matrix: Float[Array, "n n"]
-    flat: Float[Array, " n"]
 
     def step(self, coordinates: Float[Array, " n"]) -> Tangent:
         """Return the vector of the space with these coordinates."""
-        return self.whole(self.vectors @ coordinates)
+        return self.metric.step(self.vectors @ coordinates)
 
     def model(self, s: Float[Array, " n"]) -> Scalar:
         """Return the change of the quadratic model by a step, by its coordinates."""
@@ -47,7 +131,7 @@ class EigenModel(NamedTuple):
 
         By the matrix: in the eigenvectors rounding hides all but the steep ones.
         """
-        slope = self.flat + self.matrix @ (self.vectors @ s)
+        slope = self.metric.gradient + self.matrix @ (self.vectors @ s)
         return along_variables(slope, jnp.diagonal(self.matrix))
 
 
@@ -62,16 +146,24 @@ def along_variables(slope: Float[Array, " n"], diagonal: Float[Array, " n"]) -> 
     return jnp.sum(jnp.where(curvature > 0, each, never))
 
 
-def eigenmodel(hessian: AbstractOperator, gradient: Gradient) -> EigenModel:
-    """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors."""
+def eigenmodel(
+    hessian: AbstractOperator, gradient: Gradient, largest: Float[Array, " n"]
+) -> EigenModel:
+    """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors.
+
+    Args:
+        hessian: The Hessian.
+        gradient: The gradient.
+        largest: The roots of the largest curvatures before.
+    """
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
+    metric = Metric.of(hessian, jnp.diagonal(matrix), gradient, largest)
     # eigenvalues of what is not finite would not come back
     safe = jnp.where(jnp.isfinite(matrix), (matrix + matrix.T) / 2, 0)
+    safe = safe / metric.unit[None] / metric.unit[:, None]
     values, vectors = jnp.linalg.eigh(safe)
-    flat = hessian.flat(gradient).astype(matrix.dtype)
-    whole = lambda a: space.unflattened(a, space.widened(gradient))
-    return EigenModel(values, vectors, vectors.T @ flat, whole, safe, flat)
+    return EigenModel(values, vectors, vectors.T @ metric.gradient, metric, safe)
 
 
 def in_region(found: EigenModel, radius: Scalar) -> tuple[Any, Any]:

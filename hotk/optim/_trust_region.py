@@ -1,15 +1,15 @@
 """`trust_region`: steps in a region where a model is trusted."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
 from hotk._core import Gradient, Scalar, Where, cond
-from hotk.linop import AbstractOperator, space
+from hotk.linop import space
 
 from ._bounds import Limits, first_bounds
 from ._extra_args import restricted
@@ -17,7 +17,7 @@ from ._globalized import (
     GlobalizedState,
     Trial,
     adapted_radius,
-    first_length,
+    first_scale,
     globalized_step,
     initial_state,
 )
@@ -42,8 +42,15 @@ from ._rate import scale_by_rate
 from ._secular import Region
 from ._sparse_steps import proposal
 from ._step import of_steps, those_given, transformation
-from ._subproblem import eigenmodel, in_region
+from ._subproblem import EigenModel, Metric, eigenmodel, in_region
 from ._truncated import length_along, truncated
+
+
+Subproblem: TypeAlias = Literal["auto", "steihaug", "exact"]
+
+# So few parameters that a Hessian and its eigenvectors are worth their work: a step
+# is exact then, and does not depend on the units of variables.
+_FEW = 64
 
 
 @of_steps
@@ -53,7 +60,7 @@ def scale_by_trust_region(
     max_radius: ArrayLike = jnp.inf,
     accept: ArrayLike = 0.15,
     max_tol: ArrayLike = 0.1,
-    subproblem: Literal["steihaug", "exact"] = "steihaug",
+    subproblem: Subproblem = "auto",
     linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
@@ -63,14 +70,17 @@ def scale_by_trust_region(
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model in a region where it is trusted.
 
-    The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$: by
+    The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$ by
     truncated conjugate gradients [2], to a relative residual of
-    $\min(\eta, \sqrt{\|g\| / G})$, where G is the largest $\|g\|$ so far, or
-    exactly, where n is small in the eigenvectors of H [3] (section 7.3), and where H is
-    sparse by factors of $H + \lambda I$ [3] (Algorithm 7.3.4). It is taken
-    if the decrease of f is more than `accept` of the model's. The radius shrinks to a
-    quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it is above 3/4
-    and s at the boundary [1] (Algorithm 4.1). Departing from it, an update tries
+    $\min(\eta, \sqrt{\|g\| / G})$, where G is the largest $\|g\|$ so far.
+    Or it does exactly, over $\|D s\| \le \Delta$, where the diagonal matrix D has the
+    largest $\sqrt{|H_{ii}|}$ so far, so that no step depends on the units of variables:
+    where n is small in the eigenvectors of $D^{-1} H D^{-1}$ [3] (section 7.3), and
+    where H is sparse by factors of $D^{-1} H D^{-1} + \lambda I$ [3] (Algorithm 7.3.4).
+    It is taken if the decrease of f is more than `accept` of the model's. The radius
+    shrinks to a quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it
+    is above 3/4 and s at the boundary [1] (Algorithm 4.1). Departing from it, an update
+    tries
     smaller radii by itself, without a new gradient, until a step is taken; and where
     both decreases are within a rounding of f, they count as equal [3] (section
     17.4.2). Where f is too noisy to tell, the slopes along s decide, as in the
@@ -88,11 +98,14 @@ def scale_by_trust_region(
         radius: The first $\Delta$; if left out, the length of the step to the minimum
             of the model along -g, or 1 where the curvature along g is not positive,
             which costs one product; at most a hundred lengths of the point, or a
-            hundred, as a nearly singular Hessian tells no length.
+            hundred, as a nearly singular Hessian tells no length. Exact subproblems
+            measure all of it with D, and g is $D^{-1} g$ there.
         max_radius: The largest one.
         accept: The least ratio for a step.
         max_tol: $\eta$.
-        subproblem: `"steihaug"` or `"exact"`.
+        subproblem: `"steihaug"`, `"exact"`, or `"auto"`: exact up to 64 parameters,
+            or if a `linear_solver` was chosen, unless there are bounds, a
+            preconditioner, `max_steps` or parameters that are divided over devices.
         linear_solver: For the exact subproblem `"dense"`, `"sparse"`, or `"auto"`, as
             for `scale_by_newton`.
         max_steps: The most products of one trial; 2 n if left out, as rounding makes n
@@ -139,13 +152,14 @@ def scale_by_trust_region(
         [5] Lin and More (1999). Newton's method for large bound-constrained
             optimization problems. SIAM J. Optim. 9(4), 1100-1127.
     """
-    if subproblem not in ("steihaug", "exact"):
+    if subproblem not in ("auto", "steihaug", "exact"):
         raise ValueError(
-            f"`trust_region`: subproblem {subproblem!r} is neither 'steihaug' nor "
+            f"`trust_region`: subproblem {subproblem!r} is none of 'auto', 'steihaug', "
             "'exact'."
         )
     check_choice("trust_region", linear_solver, ("auto", "dense", "sparse"))
     exact = subproblem == "exact"
+    iterates = subproblem == "steihaug" or not (max_steps is preconditioner is None)
     split = preconditioning("trust_region", preconditioner)
     if preconditioner is not None:
         only_for_iterations("trust_region", subproblem)
@@ -160,22 +174,29 @@ def scale_by_trust_region(
         "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
+
+    def init(params: Any, numbers: Mapping[str, Any]) -> GlobalizedState:
+        limits = first_bounds("trust_region", bounds, params, refused)
+        few = space.dimension(params) <= _FEW and not space.has_shards(params)
+        chosen = few or linear_solver != "auto"
+        is_exact = exact or (chosen and not iterates and limits is None)
+        solver = first_solver(linear_solver, LinearSolver.dense)
+        state = initial_state(
+            params, numbers["radius"], solver if is_exact else LinearSolver.cg
+        )
+        return state._replace(
+            preconditioner=first_preconditioner(*split, params),
+            bounds=limits,
+            scale=first_scale(params) if is_exact else None,
+        )
+
     return transformation(
         "trust_region",
-        lambda params, numbers: initial_state(
-            params,
-            numbers["radius"],
-            first_solver(linear_solver, LinearSolver.dense)
-            if exact
-            else LinearSolver.cg,
-        )._replace(
-            preconditioner=first_preconditioner(*split, params),
-            bounds=first_bounds("trust_region", bounds, params, refused),
-        ),
+        init,
         _trust_region,
         numbers,
         preconditioner=split,
-        linear_solver=linear_solver if exact else None,
+        linear_solver=linear_solver,
     )
 
 
@@ -185,7 +206,7 @@ def _trust_region(
     state: GlobalizedState,
     numbers: Numbers,
     *,
-    linear_solver: DenseOrSparse | None,
+    linear_solver: DenseOrSparse,
     preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
     dtype = space.scalar_dtype(gradient)
@@ -200,7 +221,7 @@ def _trust_region(
     M = known.inverse(jnp.zeros((), dtype))
 
     def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        length = space.norm(trial.step)
+        length = (space if metric is None else metric).norm(trial.step)
         if M is not None:
             along = length_along(M, gradient, trial.step)
             length = jnp.where(radius > 0, radius, along)
@@ -212,14 +233,16 @@ def _trust_region(
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     size = space.norm(gradient)
     tol, steepest = relative_residual(numbers, size, state.largest_gradient)
-    matrix = None if linear_solver is None else sparse_system(local, linear_solver)
-    if matrix is not None:
-        solver, propose = LinearSolver.sparse, proposal(matrix, gradient, Region)
-    elif linear_solver is not None:
-        solver, propose = (
-            LinearSolver.dense,
-            _in_eigenvectors(near.hessian, gradient),
-        )
+    scale, metric = state.scale, None
+    matrix = None if scale is None else sparse_system(local, linear_solver)
+    if matrix is not None and scale is not None:
+        diagonal = space.flattened(matrix.diagonal())
+        metric = Metric.of(near.hessian, diagonal, gradient, scale)
+        solver, propose = LinearSolver.sparse, proposal(matrix, metric, Region)
+    elif scale is not None:
+        found = eigenmodel(near.hessian, gradient, scale)
+        metric = found.metric
+        solver, propose = LinearSolver.dense, _in_eigenvectors(found)
     else:
         solver = LinearSolver.cg
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
@@ -227,8 +250,8 @@ def _trust_region(
         propose = functools.partial(
             truncated, near.hessian, M, gradient, size, limits, widest
         )
-    if solver is not LinearSolver.cg:
-        along = lambda: jnp.minimum(first_length(near.hessian, gradient), widest)
+    if metric is not None:
+        along = lambda: jnp.minimum(metric.first_radius(local.x).astype(dtype), largest)
         radius = cond(begun, lambda: radius, along)
     step, after = globalized_step(
         local,
@@ -241,13 +264,14 @@ def _trust_region(
         max_rejections=numbers["max_rejections"],
         solver=solver,
     )
-    return step, after._replace(preconditioner=known.state, largest_gradient=steepest)
+    return step, after._replace(
+        preconditioner=known.state,
+        largest_gradient=steepest,
+        scale=None if metric is None else metric.scale.astype(dtype),
+    )
 
 
-def _in_eigenvectors(
-    hessian: AbstractOperator, gradient: Gradient
-) -> Callable[[Scalar], Trial]:
-    found = eigenmodel(hessian, gradient)
+def _in_eigenvectors(found: EigenModel) -> Callable[[Scalar], Trial]:
     products = jnp.asarray(len(found.values))
 
     def propose(radius: Scalar) -> Trial:
@@ -268,7 +292,7 @@ def trust_region(
     max_radius: ArrayLike = jnp.inf,
     accept: ArrayLike = 0.15,
     max_tol: ArrayLike = 0.1,
-    subproblem: Literal["steihaug", "exact"] = "steihaug",
+    subproblem: Subproblem = "auto",
     linear_solver: DenseOrSparse = "auto",
     max_steps: ArrayLike | None = None,
     max_rejections: ArrayLike = 20,
@@ -286,7 +310,7 @@ def trust_region(
         max_radius: The largest radius.
         accept: The least ratio for a step.
         max_tol: The largest relative residual of the subproblem.
-        subproblem: `"steihaug"` or `"exact"`.
+        subproblem: `"auto"`, `"steihaug"` or `"exact"`; see `scale_by_trust_region`.
         linear_solver: Of the exact subproblem.
         max_steps: The most products of one trial.
         max_rejections: After so many trials the step is zero.

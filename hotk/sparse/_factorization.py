@@ -210,8 +210,9 @@ class Factorization:
     def _check_symmetric(self, call: str) -> None:
         if not self._pattern.symmetric or np.iscomplexobj(self.pivots):
             raise ValueError(
-                f"`{call}`: the matrix is not known to be real and symmetric; make it "
-                "with `symmetric=True` if it is."
+                f"`{call}`: the matrix is not known to be real and symmetric; if it "
+                "is up to rounding, take `A.symmetrized()`, or make it with "
+                "`symmetric=True`."
             )
 
     def __repr__(self) -> str:

@@ -24,8 +24,9 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
     check_one(values)
     if not pattern.symmetric or jnp.iscomplexobj(values):
         raise ValueError(
-            "`A.logdet()`: the matrix is not known to be real and symmetric; make it "
-            "with `symmetric=True` if it is."
+            "`A.logdet()`: the matrix is not known to be real and symmetric; if it "
+            "is up to rounding, take `A.symmetrized()`, or make it with "
+            "`symmetric=True`."
         )
     dtype = promoted(values.dtype, jnp.float32)
 

@@ -171,9 +171,12 @@ def profile_intervals(
         if not errors[i]:
             limits[:, i] = 0.0
             continue
+        name = f"`{name_of(profiled.values, int(i))}`"
         for row, side in enumerate((-1.0, 1.0)):
             tangent = side * tangents[i] / errors[i]
-            limits[row, i] = _limit(refits, int(i), side, size, tangent, max_refits)
+            limits[row, i] = _limit(
+                refits, int(i), name, side, size, tangent, max_refits
+            )
     values = np.asarray(space.flattened(profiled.values), float)
 
     def cut(flat: np.ndarray) -> PyTree:
@@ -238,6 +241,7 @@ def _refuse_stationary(
 def _limit(
     refits: EntryRefits | FunctionRefits,
     i: int,
+    name: str,
     side: float,
     size: float,
     tangent: np.ndarray,
@@ -251,6 +255,7 @@ def _limit(
     Args:
         refits: Fits.
         i: Which entry.
+        name: Its name, for messages.
         side: 1 or -1.
         size: The quantile.
         tangent: The direction of the profile at the mode, of distance 1.
@@ -276,7 +281,7 @@ def _limit(
             raise ValueError(
                 f"`{_CALL}`: a fit found a potential {-fit.rise:.3g} below that of the "
                 "mode, so this is not the minimum. Minimize from there: "
-                f"entry {i} at {side * t:.3g} standard errors from the mode."
+                f"{name} at {side * t:.3g} standard errors from the mode."
             )
         root = math.sqrt(2 * max(fit.rise, 0.0))
         slope = side * fit.slope
@@ -300,7 +305,7 @@ def _limit(
             if not failed:
                 return side * reached
             domain_ends = not math.isfinite(refits.value_at(high * start))
-            return side * _last(f"entry {i}", side * t, ahead, reached, domain_ends)
+            return side * _last(name, side * t, ahead, reached, domain_ends)
         # The slope there, by that of the last two points; at the mode it is zero.
         bend = (slope - before[1]) / (t - before[0]) if t != before[0] else 0.0
         aim = newton + (slope + bend * (newton - t)) / refits.stiffness
@@ -311,19 +316,19 @@ def _limit(
         if s > _ENDLESS and 2 * reached > low:
             return side * math.inf
     raise ValueError(
-        f"`{_CALL}`: no limit was found in {most} fits for entry {i}: it lies "
+        f"`{_CALL}`: no limit was found in {most} fits for {name}: it lies "
         f"between {side * low:.6g} and {side * high:.6g} standard errors from the "
         "mode. Give a larger `max_refits`."
     )
 
 
 def _last(
-    entry: str, at: float, ahead: float, reached: float, domain_ends: bool
+    name: str, at: float, ahead: float, reached: float, domain_ends: bool
 ) -> float:
     """Return the limit where there are no fits beyond: does it end, or overflow?
 
     Args:
-        entry: The entry, for messages.
+        name: The name of the entry, for messages.
         at: Where, in standard errors.
         ahead: Where the profile would reach the limit if it went on straight.
         reached: The distance of the last fit.
@@ -332,7 +337,7 @@ def _last(
     flat = ahead > _ENDLESS
     if flat and not domain_ends:
         return math.inf
-    text = f"`{_CALL}`: the profile of {entry} "
+    text = f"`{_CALL}`: the profile of {name} "
     if not domain_ends:
         raise ValueError(
             f"{text}cannot be followed beyond {at:.6g} standard errors: the potential "

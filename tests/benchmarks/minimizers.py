@@ -22,7 +22,10 @@ from tests.optim.problems import PROBLEMS
 
 LIMIT = 1500
 OURS = {
-    "trust_region, steihaug": (hotk.optim.trust_region(), "trust-ncg"),
+    "trust_region, steihaug": (
+        hotk.optim.trust_region(subproblem="steihaug"),
+        "trust-ncg",
+    ),
     "trust_region, exact": (
         hotk.optim.trust_region(subproblem="exact"),
         "trust-exact",

@@ -226,6 +226,8 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "levenberg_marquardt": of_hotk(hotk.optim.levenberg_marquardt()),
     "levenberg_marquardt, xtol": of_hotk(hotk.optim.levenberg_marquardt(), xtol=1e-8),
     "trust_region": of_hotk(hotk.optim.trust_region()),
+    "trust_region, steihaug": of_hotk(hotk.optim.trust_region(subproblem="steihaug")),
+    "cubic_newton": of_hotk(hotk.optim.cubic_newton()),
     "SciPy lm": of_scipy("lm"),
     "SciPy trf": of_scipy("trf"),
     "optimistix": of_optimistix,

@@ -171,7 +171,7 @@ OF_NEWTON = {
     "newton": optim.newton(),
     "newton, sparse": optim.newton(linear_solver="sparse"),
     "newton_cg": optim.newton_cg(),
-    "trust_region": optim.trust_region(),
+    "trust_region": optim.trust_region(subproblem="steihaug"),
     "trust_region, exact": optim.trust_region(subproblem="exact"),
     "cubic_newton": optim.cubic_newton(),
     "cubic_newton, sparse": optim.cubic_newton(linear_solver="sparse"),

@@ -62,3 +62,31 @@ def test_terms_of_a_sum_may_change_places():
     b[4] *= -1
     assert gauss.digits(b) == 11
     assert len(REGRESSIONS) == 27
+
+
+# What nothing here solves from its first start.
+OUT_OF_REACH = {("MGH10", 0)}
+WHOLE = {
+    "trust_region": hotk.optim.trust_region(),
+    "cubic_newton": hotk.optim.cubic_newton(),
+}
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("method", WHOLE)
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_sum_of_squares_is_minimized_in_any_units(name, method, start):
+    """Powers of ten from -4 to 4: right, or not called converged."""
+    known = REGRESSIONS[name]
+    drawn = np.random.default_rng(sum(map(ord, name)))
+    unit = 10.0 ** drawn.integers(-4, 5, len(known.certified))
+    f = hotk.curvature.LeastSquares(lambda p, u: known.residuals(p / u))
+    begin = jnp.asarray(known.starts[start] * unit)
+    args = (jnp.asarray(unit),)
+    found = hotk.optim.minimize(f, begin, WHOLE[method], args=args)
+    if (name, start) in OUT_OF_REACH:
+        assert not found.converged
+    else:
+        assert found.converged
+        assert known.digits(np.asarray(found.x) / unit) >= 4

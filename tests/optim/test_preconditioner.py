@@ -131,7 +131,7 @@ def test_a_region_of_a_preconditioner_is_a_ball_in_other_coordinates(radius):
     near = lambda A, key: hotk.Diagonal(SCALES)
     options = {"max_tol": 1e-10, "radius": radius}
     ours = hotk.optim.trust_region(preconditioner=near, **options)
-    plain = hotk.optim.trust_region(**options)
+    plain = hotk.optim.trust_region(subproblem="steihaug", **options)
     h = lambda y: f(y / root)
     x, y = jnp.zeros(4), jnp.zeros(4)
     a, b = ours.init(x), plain.init(y)
@@ -149,7 +149,7 @@ def test_a_region_of_a_preconditioner_is_a_ball_in_other_coordinates(radius):
 @pytest.mark.exhaustive
 def test_a_trust_region_takes_fewer_products_with_a_preconditioner():
     transform = hotk.optim.trust_region(preconditioner=NYSTROM, max_tol=1e-6)
-    plain = hotk.optim.trust_region(max_tol=1e-6)
+    plain = hotk.optim.trust_region(subproblem="steihaug", max_tol=1e-6)
     found = hotk.optim.minimize(ridge, P, transform, tol=1e-8, max_steps=100)
     other = hotk.optim.minimize(ridge, P, plain, tol=1e-8, max_steps=100)
     close(flat(found.x), flat(other.x), rtol=1e-5, atol=1e-6)

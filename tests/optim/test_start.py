@@ -97,7 +97,10 @@ def sorts(transform):
         (optax.sgd(0.1), 1),  # value and gradient
         (optim.newton_cg(1.0), 2),  # the linearization
         (optim.newton_cg(), 3),  # a trial of the line search
-        (optim.trust_region(), 4),  # the same, of a trial and of a step in doubt
+        (
+            optim.trust_region(subproblem="steihaug"),
+            4,
+        ),  # the same, of a trial and of a step in doubt
     ],
     ids=["sgd", "newton_cg(1.0)", "newton_cg", "trust_region"],
 )
@@ -120,7 +123,8 @@ def matrix_products(transform):
     [
         (optim.scale_by_newton_cg(), 2 + 2),
         (optim.newton_cg(), 2 + 2 + 2),  # and value with slope of the line search
-        (optim.trust_region(), 2 + 2 + (2 + 1)),  # the first radius is of a trial
+        # the first radius is of a trial
+        (optim.trust_region(subproblem="steihaug"), 2 + 2 + (2 + 1)),
     ],
     ids=["scale_by_newton_cg", "newton_cg", "trust_region"],
 )
@@ -379,3 +383,30 @@ def test_errors_within_with_params_are_those_of_the_optimizer():
     x = jnp.ones(2)
     with pytest.raises(KeyError, match="mine"):
         transform.update(x, transform.init(x), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "solver"),
+    [
+        ({}, 64, optim.LinearSolver.dense),
+        ({}, 65, optim.LinearSolver.cg),
+        ({"subproblem": "steihaug"}, 2, optim.LinearSolver.cg),
+        ({"subproblem": "exact"}, 65, optim.LinearSolver.dense),
+        ({"linear_solver": "dense"}, 65, optim.LinearSolver.dense),
+        ({"linear_solver": "sparse"}, 3, optim.LinearSolver.sparse),
+        ({"max_steps": 5}, 3, optim.LinearSolver.cg),
+        ({"bounds": (0.0, None)}, 3, optim.LinearSolver.cg),
+        (
+            {"preconditioner": lambda A, key: hotk.linop.LeafBlocks.of(A)},
+            3,
+            optim.LinearSolver.cg,
+        ),
+    ],
+)
+def test_few_parameters_have_exact_steps(options, n, solver):
+    transform = optim.trust_region(**options)
+    f = lambda x: jnp.sum(jnp.cosh(x - 1.0))
+    x = jnp.linspace(0.5, 2.0, n)
+    _, state = transform.update(jax.grad(f)(x), transform.init(x), x, value_fn=f)
+    assert state[0].solver == solver
+    assert (state[0].scale is None) == (solver == optim.LinearSolver.cg)
