@@ -151,9 +151,10 @@ def chunk(
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
         is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
-        # A line search may find more than the model promised: no end is in sight.
+        # A value that still falls is no rounding: of a line search that finds more than
+        # the model promised, or far below the largest value, which says nothing here.
         change = jnp.abs(s.y - y)
-        is_least &= change <= jnp.maximum(eps**0.5 * jnp.abs(y), eps * highest)
+        is_least &= change <= eps**0.5 * jnp.abs(y)
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
         adapts = known is not None and _fields(after, "control") is not None

@@ -16,7 +16,7 @@ from hotk import optim
 from tests.counting import compiles
 from tests.helpers import close
 from tests.optim.bounded_problems import BOUNDED
-from tests.optim.problems import PROBLEMS
+from tests.optim.problems import PROBLEMS, SIZES
 
 
 def rosenbrock(x):
@@ -228,6 +228,20 @@ def test_a_step_that_changed_the_value_ends_no_run(name):
         start = jnp.array([1.0, 2.0])
         found = optim.minimize(f, start, OF_NEWTON[name], max_steps=100)
         assert not found.converged
+
+
+@pytest.mark.parametrize("name", ["trust_region, exact", "cubic_newton"])
+def test_a_value_that_fell_far_still_falls(name):
+    """The start's value is 1e41 of its unit: 1e4 is not below its rounding.
+
+    The minimum of the almost linear function of Brown (MGH 27) is zero.
+    """
+    problem = SIZES["Brown, almost linear, 30"]
+    f = hotk.curvature.LeastSquares(problem.residuals)
+    start = jnp.asarray(problem.farther(10))
+    found = optim.minimize(f, start, OF_NEWTON[name])
+    assert found.converged
+    assert float(found.value) < 1e-20
 
 
 def test_a_plateau_is_no_minimum():

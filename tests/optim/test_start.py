@@ -66,8 +66,9 @@ def test_a_minimum_of_many_leaves(make):
     assert found.x["c"][1].shape == (1, 2)
     again = optim.minimize(of_leaves, found.x, make())
     assert again.converged
-    # all ask two steps of Newton's method whether the gradient is small
-    assert int(again.steps) <= 4
+    # All ask two steps of Newton's method whether the gradient is small. Those of
+    # truncated conjugate gradients are whole ones after three others.
+    assert int(again.steps) <= 5
     assert again.history.shape == (int(again.steps) + 1,)
 
 
