@@ -70,7 +70,6 @@ from ._compat import (
     jit_like as jit_like,
     jit_options as jit_options,
     mapped_aval as mapped_aval,
-    nan_on_purpose as nan_on_purpose,
     needed_for as needed_for,
     new_primitive as new_primitive,
     program_of_sparse as program_of_sparse,
@@ -191,6 +190,7 @@ from ._ranges import check_settings as check_settings
 from ._settings import (
     decisive_settings as decisive_settings,
     makes_keys as makes_keys,
+    nan_on_purpose as nan_on_purpose,
     settings_for as settings_for,
 )
 from ._shard import (

@@ -170,13 +170,6 @@ def with_weak_type(array: Array, weak: bool) -> Array:
     return changed
 
 
-def nan_on_purpose() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which NaN is no error under `jax.debug_nans(True)`."""
-    if not jax.config.jax_debug_nans:  # pyright: ignore[reportAttributeAccessIssue]
-        return contextlib.nullcontext()
-    return jax.debug_nans(False)
-
-
 def in_trace() -> bool:
     """Whether an outer transformation is tracing now."""
     return not _jax_core.trace_state_clean()

@@ -100,3 +100,10 @@ def settings_for(leaves: Iterable[object]) -> tuple[Entered, Entered]:
     if wide and not jax.config.read("jax_enable_x64"):
         return jax.enable_x64, lambda: jax.enable_x64(False)
     return contextlib.nullcontext, contextlib.nullcontext
+
+
+def nan_on_purpose() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which NaN is no error under `jax.debug_nans(True)`."""
+    if not jax.config.jax_debug_nans:  # pyright: ignore[reportAttributeAccessIssue]
+        return contextlib.nullcontext()
+    return jax.debug_nans(False)

@@ -93,6 +93,10 @@ class Iterate(NamedTuple):
     active: PyTree[Int[Array, "..."]] | None = None
 
 
+# How many roundings of its size a sum of terms is off by.
+_TERMS = 8
+
+
 def chunk(
     f: Callable[..., Any],
     x: Point,
@@ -150,7 +154,9 @@ def chunk(
         near = small & (decrease <= little)
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
-        is_least = decrease <= eps * jnp.maximum(jnp.abs(y), eps * highest)
+        # Of a sum of terms it is that of each.
+        sums = _TERMS * eps
+        is_least = decrease <= sums * jnp.maximum(jnp.abs(y), sums * highest)
         # A value that still falls is no rounding: of a line search that finds more than
         # the model promised, or far below the largest value, which says nothing here.
         change = jnp.abs(s.y - y)
