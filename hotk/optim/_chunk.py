@@ -154,9 +154,9 @@ def chunk(
         near = small & (decrease <= little)
         # Where f has a large unit, rounding keeps its gradient above any tolerance.
         eps = jnp.finfo(dtype).eps
-        # Of a sum of terms it is that of each.
-        sums = _TERMS * eps
-        is_least = decrease <= sums * jnp.maximum(jnp.abs(y), sums * highest)
+        # Near zero it is a sum of squares, of what is rounded beside its largest size.
+        squares = (_TERMS * eps) ** 2 * highest
+        is_least = decrease <= jnp.maximum(eps * jnp.abs(y), squares)
         # A value that still falls is no rounding: of a line search that finds more than
         # the model promised, or far below the largest value, which says nothing here.
         change = jnp.abs(s.y - y)

@@ -153,7 +153,7 @@ def _cubic(
 
 
 def _with_cubic(found: EigenModel) -> Callable[[Scalar], Trial]:
-    products = jnp.asarray(len(found.values))
+    products, lowest = jnp.asarray(len(found.values)), found.lowest()
 
     def propose(weight: Scalar) -> Trial:
         weight = weight.astype(found.values.dtype)
@@ -161,7 +161,7 @@ def _with_cubic(found: EigenModel) -> Callable[[Scalar], Trial]:
         size = jnp.linalg.norm(s)
         # in this order nothing overflows before the whole does
         model = found.model(s) + (weight * size) * size * size / 3
-        bounded, lowest = jnp.zeros((), bool), found.values[0]
+        bounded = jnp.zeros((), bool)
         rest = found.rest(s)
         return Trial(found.step(s), model, bounded, products, lowest, shift, rest)
 

@@ -51,8 +51,9 @@ class GlobalizedState(NamedTuple):
         iterations: Products with the Hessian, of all trials; or factorizations of it
             where it is sparse.
         curvature: The smallest curvature seen; of the exact subproblems the smallest
-            eigenvalue, or a Rayleigh quotient close to it.
-        damping: What was added to the Hessian.
+            one along the eigenvectors in the metric, which is negative where the
+            Hessian is not positive definite.
+        damping: What was added to the Hessian, times $D^2$ where `scale` has D.
         predicted: The decrease of the model.
         newton_decrease: What the last model promised of a whole step of Newton's
             method, at least; infinity if the step was another, made shorter or longer

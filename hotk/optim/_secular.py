@@ -29,12 +29,14 @@ class Found(NamedTuple):
         s: The step.
         shift: The $\lambda$ that it belongs to.
         lowest: A Rayleigh quotient near the smallest eigenvalue, never below it.
+        direction: The unit vector that it is of.
         factorizations: How many it took.
     """
 
     s: Flat
     shift: float
     lowest: float
+    direction: Flat
     factorizations: int
 
 
@@ -115,7 +117,7 @@ def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> Found:
         lowest = float(z @ (shifted.matrix @ z))
         inside = isinstance(where, Region) and shift == 0 and length <= target
         if inside or abs(length - target) <= _TOLERANCE * target:
-            return Found(s, shift, lowest, count)
+            return Found(s, shift, lowest, z, count)
         if length < target:
             high = min(high, shift)
             longer = _lengthened(s, z, g, shifted, target)
@@ -125,14 +127,14 @@ def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> Found:
             if lost <= _HARD * abs(gain - 2 * float(g @ longer)) or (
                 high - low <= 1e-14 * scale
             ):
-                return Found(longer, shift, lowest, count)
+                return Found(longer, shift, lowest, z, count)
         else:
             low = max(low, shift)
         slope = float(s @ factors.solve(s)) / length**3 - where.slope(shift)
         step = shift - (1 / length - 1 / target) / slope if length > 0 < target else low
         inside = low < step < high and np.isfinite(step)
         shift = step if inside else _between(low, high)
-    return Found(s, shift, lowest, _MOST_FACTORIZATIONS)
+    return Found(s, shift, lowest, z, _MOST_FACTORIZATIONS)
 
 
 def _between(low: float, high: float) -> float:

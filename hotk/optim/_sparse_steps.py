@@ -57,20 +57,21 @@ def proposal(
 
     def compute(shifted: Shifted, g: np.ndarray, control: float) -> Results:
         kind = where(control)
-        s, shift, lowest, count = minimizer(shifted, g, kind)
+        s, shift, lowest, along, count = minimizer(shifted, g, kind)
         slope = g + shifted.matrix @ s
         model = float((g + slope) @ s / 2)
         size = float(np.linalg.norm(s))
         cubic = isinstance(kind, Cubic)
         model += control * size**3 / 3 if cubic else 0.0
         bounded = 0.0 if cubic else float(size >= 0.99 * control)
-        numbers = (s, slope, model, bounded, lowest, shift)
+        numbers = (s, slope, along, model, bounded, lowest, shift)
         return tuple(map(np.asarray, numbers)), count
 
     def propose(control: Scalar) -> Trial:
-        s, slope, model, bounded, lowest, shift, count = _on_host(
-            compute, 4, scaled, metric.gradient, control, vectors=2
+        s, slope, along, model, bounded, lowest, shift, count = _on_host(
+            compute, 4, scaled, metric.gradient, control, vectors=3
         )
+        lowest = metric.curvature(lowest, along)
         rest = along_variables(slope, space.flattened(scaled.diagonal()))
         return Trial(metric.step(s), model, bounded > 0, count, lowest, shift, rest)
 

@@ -77,6 +77,14 @@ class Metric(NamedTuple):
         """Return the norm of a vector of the space."""
         return jnp.linalg.norm(self.unit * space.flattened(step))
 
+    def curvature(
+        self, form: Float[Array, "*k"], direction: Float[Array, "n *k"]
+    ) -> Float[Array, "*k"]:
+        r"""Return $v^T H v / v^T v$ of $v = D^{-1} u$, given $v^T H v$ and u."""
+        unit = self.unit.reshape(-1, *[1] * (direction.ndim - 1))
+        square = jnp.sum((direction / unit) ** 2, axis=0)
+        return form / jnp.where(square > 0, square, 1)
+
     def along(self) -> Float[Array, " n"]:
         r"""Return $D^{-1} H D^{-1} u$, with the unit vector u along $D^{-1} g$."""
         size = jnp.linalg.norm(self.gradient)
@@ -117,6 +125,10 @@ class EigenModel(NamedTuple):
     gradient: Float[Array, " n"]
     metric: Metric
     matrix: Float[Array, "n n"]
+
+    def lowest(self) -> Scalar:
+        """Return the smallest curvature of the Hessian along the eigenvectors here."""
+        return jnp.min(self.metric.curvature(self.values, self.vectors))
 
     def step(self, coordinates: Float[Array, " n"]) -> Tangent:
         """Return the vector of the space with these coordinates."""

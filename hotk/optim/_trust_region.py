@@ -272,12 +272,12 @@ def _trust_region(
 
 
 def _in_eigenvectors(found: EigenModel) -> Callable[[Scalar], Trial]:
-    products = jnp.asarray(len(found.values))
+    products, lowest = jnp.asarray(len(found.values)), found.lowest()
 
     def propose(radius: Scalar) -> Trial:
         s, shift = in_region(found, radius.astype(found.values.dtype))
         bounded = jnp.linalg.norm(s) >= 0.99 * radius
-        model, lowest = found.model(s), found.values[0]
+        model = found.model(s)
         rest = found.rest(s)
         return Trial(found.step(s), model, bounded, products, lowest, shift, rest)
 

@@ -35,6 +35,7 @@ def test_it_agrees_with_scipy():
     assert float(found.gradient_norm) <= 1.5e-8
     close(found.history[0], np.asarray(rosenbrock(START)))
     assert "below the tolerance" in repr(found)
+    assert "x: [1, 1, 1]" in repr(found)
 
 
 @pytest.mark.exhaustive

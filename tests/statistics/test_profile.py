@@ -128,7 +128,7 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="outside of"):
         jax.jit(lambda x: hotk.statistics.profile_intervals(f, x).lower)(jnp.zeros(2))
     nll = lambda p: -jnp.log(p) - 9 * jnp.log1p(-p)
-    with pytest.raises(ValueError, match="1 fits"):
+    with pytest.raises(ValueError, match="1 fits for `x`"):
         hotk.statistics.profile_intervals(nll, jnp.array(0.1), max_refits=1)
 
 
