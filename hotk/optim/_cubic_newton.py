@@ -8,7 +8,6 @@ import optax
 from jaxtyping import ArrayLike
 
 from hotk._core import Gradient, Scalar, Where, cond
-from hotk.linop import space
 
 from ._extra_args import restricted
 from ._globalized import (
@@ -23,14 +22,13 @@ from ._linear_solver import (
     LinearSolver,
     check_choice,
     first_solver,
-    sparse_system,
 )
 from ._local import Local, Numbers
 from ._rate import scale_by_rate
 from ._secular import Cubic
-from ._sparse_steps import proposal
+from ._sparse_steps import exactly
 from ._step import of_steps, transformation
-from ._subproblem import EigenModel, Metric, eigenmodel, with_cubic
+from ._subproblem import EigenModel, with_cubic
 
 
 # How much of the curvature along the first gradient the first weight adds.
@@ -113,15 +111,15 @@ def _cubic(
     near = local.linearized()
     scale = state.scale
     assert scale is not None
-    matrix = sparse_system(local, linear_solver)
-    if matrix is not None:
-        diagonal = space.flattened(matrix.diagonal())
-        metric = Metric.of(near.hessian, diagonal, gradient, scale)
-        solver, propose = LinearSolver.sparse, proposal(matrix, metric, Cubic)
-    else:
-        found = eigenmodel(near.hessian, gradient, scale)
-        metric = found.metric
-        solver, propose = LinearSolver.dense, _with_cubic(found)
+    metric, solver, propose = exactly(
+        local,
+        near.hessian,
+        gradient,
+        scale,
+        linear_solver,
+        sparse=Cubic,
+        dense=_with_cubic,
+    )
 
     def adapt(weight: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
         del trial

@@ -10,16 +10,52 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from hotk._core import Gradient, Scalar
-from hotk.linop import space
+from hotk.linop import AbstractOperator, space
 from hotk.sparse import Shifted, SparseMatrix
 
 from ._globalized import Trial
+from ._linear_solver import LinearSolver, sparse_system
+from ._local import Local
 from ._secular import Cubic, Region, minimizer
-from ._subproblem import Metric, along_variables
+from ._subproblem import EigenModel, Metric, along_variables, eigenmodel
 
 
 Results: TypeAlias = tuple[tuple[np.ndarray, ...], int]
 """Vectors and numbers; then how many factorizations there were."""
+
+
+def exactly(
+    local: Local,
+    hessian: AbstractOperator,
+    gradient: Gradient,
+    scale: Float[Array, " n"],
+    linear_solver: str,
+    *,
+    sparse: type[Region | Cubic],
+    dense: Callable[[EigenModel], Callable[[Any], Trial]],
+) -> tuple[Metric, LinearSolver, Callable[[Any], Trial]]:
+    """Return how an exact subproblem is measured and solved.
+
+    Args:
+        local: The objective at the point.
+        hessian: Its Hessian.
+        gradient: Its gradient.
+        scale: The scale of the metric before.
+        linear_solver: What the optimizer was told.
+        sparse: The subproblem, for a sparse Hessian.
+        dense: From the eigenvectors to a function as that returned.
+
+    Returns:
+        The metric, the solver, and a function from a radius or a weight to the
+        minimizer of the model.
+    """
+    matrix = sparse_system(local, linear_solver)
+    if matrix is None:
+        found = eigenmodel(hessian, gradient, scale)
+        return found.metric, LinearSolver.dense, dense(found)
+    diagonal = space.flattened(matrix.diagonal())
+    metric = Metric.of(hessian, diagonal, gradient, scale)
+    return metric, LinearSolver.sparse, _proposal(matrix, metric, sparse)
 
 
 def newton_step(
@@ -47,7 +83,7 @@ def newton_step(
     return p, jnp.where(jnp.isfinite(tau), tau, damping.astype(tau.dtype)), count
 
 
-def proposal(
+def _proposal(
     matrix: SparseMatrix, metric: Metric, where: type[Region | Cubic]
 ) -> Callable[[Any], Trial]:
     """Return a function from a radius, or a weight, to the minimizer of the model."""

@@ -15,7 +15,7 @@ from hotk._core import Gradient, Point, Scalar, Tangent, while_loop
 from hotk.linop import AbstractOperator, space
 
 
-# Of the length that the model tells along the first gradient.
+# The share of the length that the model tells along the first gradient.
 _CAUTION = 0.25
 
 
@@ -81,9 +81,10 @@ class Metric(NamedTuple):
         self, form: Float[Array, "*k"], direction: Float[Array, "n *k"]
     ) -> Float[Array, "*k"]:
         r"""Return $v^T H v / v^T v$ of $v = D^{-1} u$, given $v^T H v$ and u."""
-        unit = self.unit.reshape(-1, *[1] * (direction.ndim - 1))
-        square = jnp.sum((direction / unit) ** 2, axis=0)
-        return form / jnp.where(square > 0, square, 1)
+        least = jnp.min(self.unit)  # beside it the squares below are in range
+        relative = (least / self.unit).reshape(-1, *[1] * (direction.ndim - 1))
+        square = jnp.sum((direction * relative) ** 2, axis=0)
+        return form * least * least / jnp.where(square > 0, square, 1)
 
     def along(self) -> Float[Array, " n"]:
         r"""Return $D^{-1} H D^{-1} u$, with the unit vector u along $D^{-1} g$."""
@@ -93,12 +94,12 @@ class Metric(NamedTuple):
         return space.flattened(space.widened(product)).astype(size.dtype) / self.unit
 
     def first_radius(self, x: Point) -> Scalar:
-        r"""Return a quarter of the step to the minimum of the model along $-D^{-1} g$.
+        r"""Return a quarter of the length to the model's minimum along $-D^{-1} g$.
 
-        Of $D^{-1} g$ where the curvature there is not positive. At most a hundred
-        lengths of the point, or of one whose entries are 1: a nearly singular Hessian
-        tells no length. The whole length is that of D in the model; a region that is
-        too small doubles, and one that is too large may leave the valley (Biggs).
+        Or of the length of $D^{-1} g$, where the curvature along it is not positive. At
+        most a hundred lengths of the point, or of one whose entries are 1: a nearly
+        singular Hessian tells no length. A region that is too small doubles; after a
+        first step that is too long Biggs' problem (MGH 18) ends on a plateau.
         """
         size = jnp.linalg.norm(self.gradient)
         curvature = self.along() @ self.gradient / jnp.where(size > 0, size, 1)

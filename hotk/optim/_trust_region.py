@@ -26,7 +26,6 @@ from ._linear_solver import (
     LinearSolver,
     check_choice,
     first_solver,
-    sparse_system,
 )
 from ._local import Local, Numbers, farthest, relative_residual
 from ._preconditioner import (
@@ -40,9 +39,9 @@ from ._preconditioner import (
 from ._projected import projected_step
 from ._rate import scale_by_rate
 from ._secular import Region
-from ._sparse_steps import proposal
+from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
-from ._subproblem import EigenModel, Metric, eigenmodel, in_region
+from ._subproblem import EigenModel, in_region
 from ._truncated import length_along, truncated
 
 
@@ -233,26 +232,26 @@ def _trust_region(
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     size = space.norm(gradient)
     tol, steepest = relative_residual(numbers, size, state.largest_gradient)
-    scale, metric = state.scale, None
-    matrix = None if scale is None else sparse_system(local, linear_solver)
-    if matrix is not None and scale is not None:
-        diagonal = space.flattened(matrix.diagonal())
-        metric = Metric.of(near.hessian, diagonal, gradient, scale)
-        solver, propose = LinearSolver.sparse, proposal(matrix, metric, Region)
-    elif scale is not None:
-        found = eigenmodel(near.hessian, gradient, scale)
-        metric = found.metric
-        solver, propose = LinearSolver.dense, _in_eigenvectors(found)
+    if state.scale is not None:
+        metric, solver, propose = exactly(
+            local,
+            near.hessian,
+            gradient,
+            state.scale,
+            linear_solver,
+            sparse=Region,
+            dense=_in_eigenvectors,
+        )
+        # A product, once in a run and not in each step.
+        first = lambda: jnp.minimum(metric.first_radius(local.x).astype(dtype), largest)
+        radius = cond(begun, lambda: radius, first)
     else:
-        solver = LinearSolver.cg
+        metric, solver = None, LinearSolver.cg
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
         propose = functools.partial(
             truncated, near.hessian, M, gradient, size, limits, widest
         )
-    if metric is not None:
-        along = lambda: jnp.minimum(metric.first_radius(local.x).astype(dtype), largest)
-        radius = cond(begun, lambda: radius, along)
     step, after = globalized_step(
         local,
         near,

@@ -177,8 +177,7 @@ def laplace_approximation(
         A: AbstractOperator = HessianOperator(potential, mode, *args, where=where)
         name = "inverse Hessian"
     else:
-        A, kinds = curvature, getattr(curvature, "terms", (curvature,))
-        name = f"inverse of {' + '.join(type(term).__name__ for term in kinds)}"
+        A, name = curvature, f"inverse of {type(curvature).__name__}"
         check_space(_CALL, A, parameters)
     precision = Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
     value, gradient = value_and_gradient(potential, mode, *args, where=where)

@@ -233,9 +233,9 @@ def test_a_step_that_changed_the_value_ends_no_run(name):
 
 @pytest.mark.parametrize("name", ["trust_region, exact", "cubic_newton"])
 def test_a_value_that_fell_far_still_falls(name):
-    """The start's value is 1e41 of its unit: 1e4 is not below its rounding.
+    """From 1e41 to zero: 1e4, far below the rounding of the first, is no minimum.
 
-    The minimum of the almost linear function of Brown (MGH 27) is zero.
+    The almost linear function of Brown (MGH 27), from ten times its start.
     """
     problem = SIZES["Brown, almost linear, 30"]
     f = hotk.curvature.LeastSquares(problem.residuals)

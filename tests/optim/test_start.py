@@ -98,10 +98,8 @@ def sorts(transform):
         (optax.sgd(0.1), 1),  # value and gradient
         (optim.newton_cg(1.0), 2),  # the linearization
         (optim.newton_cg(), 3),  # a trial of the line search
-        (
-            optim.trust_region(subproblem="steihaug"),
-            4,
-        ),  # the same, of a trial and of a step in doubt
+        # the same, of a trial and of a step in doubt
+        (optim.trust_region(subproblem="steihaug"), 4),
     ],
     ids=["sgd", "newton_cg(1.0)", "newton_cg", "trust_region"],
 )
