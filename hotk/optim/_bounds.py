@@ -18,10 +18,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from hotk._core import (
     Gradient,
     Point,
-    StructureError,
     Tangent,
-    Tracer,
-    describe,
     describe_tree,
     from_host,
     is_known,
@@ -30,6 +27,7 @@ from hotk._core import (
 )
 from hotk.linop import space
 
+from ._leaves import is_none, leaves_like
 from ._show import show_state
 
 
@@ -164,7 +162,7 @@ def first_bounds(
         return bounds_like(f"{name}(bounds=...).init(params)", own, params, "params")
     keep = lambda p, b: None if p is None else b
     try:
-        return Bounds(*(jax.tree.map(keep, params, b, is_leaf=_is_none) for b in given))
+        return Bounds(*(jax.tree.map(keep, params, b, is_leaf=is_none) for b in given))
     except ValueError:
         raise _not_taken("minimize(f, x0, transform)") from None
 
@@ -196,9 +194,7 @@ def bounds_of_loop(call: str, state: PyTree, x: Point, given: bool) -> Bounds | 
     try:
         return Bounds(
             *(
-                jax.tree.map(
-                    functools.partial(_filled, none), x, side, is_leaf=_is_none
-                )
+                jax.tree.map(functools.partial(_filled, none), x, side, is_leaf=is_none)
                 for none, side in zip((-jnp.inf, jnp.inf), found[0], strict=True)
             )
         )
@@ -244,105 +240,14 @@ def bounds_like(call: str, given: Any, x: Point, root: str = "x0") -> Bounds:
                 "`lower, upper = jnp.array(pairs).T`.",
             )
         )
-    named, tree = jax.tree_util.tree_flatten_with_path(x, is_leaf=_is_none)
-    lower = _side(call, "lower", given[0], x, root, -np.inf)
-    upper = _side(call, "upper", given[1], x, root, np.inf)
+    named, tree = jax.tree_util.tree_flatten_with_path(x, is_leaf=is_none)
+    lower = leaves_like(call, "lower bound", given[0], x, root, -np.inf)
+    upper = leaves_like(call, "upper bound", given[1], x, root, np.inf)
     for (path, leaf), low, high in zip(named, lower, upper, strict=True):
         if leaf is not None:
             _check(call, leaf_name(root, path), leaf, low, high)
     made = Bounds(*(tree.unflatten(map(_array, side)) for side in (lower, upper)))
     return Bounds(*(space.placed(side, x) for side in made))
-
-
-def _is_none(node: object) -> bool:
-    return node is None
-
-
-def _side(
-    call: str, side: str, given: Any, x: Point, root: str, missing: float
-) -> list[Any]:
-    """Return one array for each leaf, of NumPy where the values are known."""
-    # `None` is no leaf of a tree
-    full = jax.tree.map(lambda a: _NoLeaf if a is None else a, x, is_leaf=_is_none)
-    named, _ = jax.tree_util.tree_flatten_with_path(full)
-    try:
-        spread = jax.tree.broadcast(given, full, is_leaf=_is_none)
-        limits = jax.tree.leaves(spread, is_leaf=_is_none)
-        assert len(limits) == len(named)
-    except (ValueError, TypeError, AssertionError) as error:
-        raise StructureError(
-            message(
-                call,
-                f"the {side} bounds are another tree than `{root}`.",
-                expected=f"a number, `None`, or a tree like `{root}`: "
-                + describe_tree(x),
-                got=describe_tree(given),
-                fix=_fix_of_tree(given, x, root),
-            )
-        ) from error
-    return [
-        None
-        if leaf is _NoLeaf
-        else _limit(call, side, leaf_name(root, path), leaf, limit, missing)
-        for (path, leaf), limit in zip(named, limits, strict=True)
-    ]
-
-
-def _fix_of_tree(given: Any, x: Point, root: str) -> str:
-    if isinstance(given, dict) and isinstance(x, dict) and given.keys() < x.keys():
-        return f"`None` is no bound: write `{{**dict.fromkeys({root}), ...}}`."
-    return (
-        "A list of numbers is a tree: write an array for a leaf that is one, as in "
-        "`jnp.array([0.0, 1.0])`."
-    )
-
-
-class _NoLeaf:
-    """Stands for what does not move."""
-
-
-def _limit(
-    call: str, side: str, name: str, leaf: Any, given: Any, missing: float
-) -> Any:
-    """Return one bound as an array like a leaf."""
-    given = missing if given is None else given
-    known = not isinstance(given, Tracer)
-    array = given
-    if known:
-        try:
-            array = np.asarray(given)
-        except (TypeError, ValueError):
-            array = np.asarray(None)
-    shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
-    real = (jnp.floating, jnp.integer)
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in real):
-        raise TypeError(
-            message(
-                call,
-                f"the {side} bound of `{name}` is no real number.",
-                expected="a number or an array of them, or `None`",
-                got=describe(given),
-                fix="Give `None` for a leaf without bounds.",
-            )
-        )
-    try:
-        fits = np.broadcast_shapes(array.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
-        raise StructureError(
-            message(
-                call,
-                f"the {side} bound of `{name}` has another shape.",
-                expected=f"{describe(leaf)}, or a number",
-                got=describe(given),
-                fix="Give one bound for each entry, or one for all.",
-            )
-        )
-    if not known:
-        return jnp.broadcast_to(array.astype(dtype), shape)
-    with np.errstate(over="ignore"):  # beyond the largest number there is no bound
-        return np.broadcast_to(array.astype(dtype), shape)
 
 
 def _check(call: str, name: str, leaf: Any, lower: Any, upper: Any) -> None:

@@ -13,7 +13,6 @@ from ._extra_args import restricted
 from ._globalized import (
     GlobalizedState,
     Trial,
-    first_scale,
     globalized_step,
     initial_state,
 )
@@ -25,6 +24,7 @@ from ._linear_solver import (
 )
 from ._local import Local, Numbers
 from ._rate import scale_by_rate
+from ._scaling import Scaling, check_scaling, first_scale
 from ._secular import Cubic
 from ._sparse_steps import exactly
 from ._step import of_steps, transformation
@@ -42,6 +42,7 @@ def scale_by_cubic_newton(
     accept: ArrayLike = 0.1,
     max_rejections: ArrayLike = 40,
     linear_solver: DenseOrSparse = "auto",
+    scaling: Scaling = "hessian",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model plus a cubic term whose weight adapts.
 
@@ -59,13 +60,15 @@ def scale_by_cubic_newton(
         accept: The least ratio for a step.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"dense"`, `"sparse"`, or `"auto"`, as for `scale_by_newton`.
+        scaling: D: `"hessian"`, as above; `None`, for the identity; or typical sizes of
+            the variables, whose inverse is D, as for `scale_by_trust_region`.
 
     Returns:
         A transformation from the gradient to -s, as `scale_by_trust_region`; `control`
         in its state is the weight.
 
     Raises:
-        ValueError: If there is no such solver.
+        ValueError: If there is no such solver or scaling, or a size is not positive.
         TypeError: If `value_fn` or `params` is missing in an update.
 
     Example:
@@ -83,18 +86,20 @@ def scale_by_cubic_newton(
             unconstrained optimization. Part I. Math. Program. 127, 245-295.
     """
     check_choice("cubic_newton", linear_solver, ("auto", "dense", "sparse"))
+    adapts = check_scaling("cubic_newton", scaling, "hessian")
     return transformation(
         "cubic_newton",
         lambda params, numbers: initial_state(
             params,
             numbers["weight"],
             first_solver(linear_solver, LinearSolver.dense),
-        )._replace(scale=first_scale(params)),
+        )._replace(scale=first_scale("cubic_newton", scaling, params)),
         _cubic,
         {
             "weight": 0.0 if weight is None else weight,
             "accept": accept,
             "max_rejections": max_rejections,
+            **adapts,
         },
         linear_solver=linear_solver,
     )
@@ -116,6 +121,7 @@ def _cubic(
         near.hessian,
         gradient,
         scale,
+        numbers["adapts"],
         linear_solver,
         sparse=Cubic,
         dense=_with_cubic,
@@ -174,6 +180,7 @@ def cubic_newton(
     accept: ArrayLike = 0.1,
     max_rejections: ArrayLike = 40,
     linear_solver: DenseOrSparse = "auto",
+    scaling: Scaling = "hessian",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
@@ -184,6 +191,7 @@ def cubic_newton(
         accept: The least ratio for a step.
         max_rejections: After so many trials the step is zero.
         linear_solver: `"auto"`, `"dense"` or `"sparse"`.
+        scaling: `"hessian"`, `None`, or typical sizes of the variables.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -200,5 +208,6 @@ def cubic_newton(
         accept=accept,
         max_rejections=max_rejections,
         linear_solver=linear_solver,
+        scaling=scaling,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -34,6 +34,7 @@ from ._globalized import GlobalizedState, Trial, globalized_step
 from ._linear_solver import LinearSolver
 from ._local import Linearization, Local, Numbers
 from ._samples import DIFFERENCE, PASSES, PRODUCTS
+from ._scaling import measured
 
 
 # The numbers of the largest Jacobian: 128 MiB in float64.
@@ -46,7 +47,8 @@ class FactoredSystem:
     """The damped systems of one point.
 
     Attributes:
-        scale: D, for each parameter the largest norm that its column had so far.
+        scale: D, for each parameter the largest norm that its column had so far, or
+            the inverse of the size that was given.
         cosine: Of the angle between the residuals and the range of J: the root of the
             relative decrease that the linear model promises. It has no units.
         relative_step: The largest entry of the step without damping, relative to that
@@ -62,6 +64,7 @@ class FactoredSystem:
         residuals: Callable[[Point], Float[Array, " m"]],
         x: Point,
         scale: Float[Array, " n"],
+        adapts: Scalar,
         bounds: Bounds | None = None,
     ) -> None:
         """Form the Jacobian and its factor."""
@@ -72,8 +75,7 @@ class FactoredSystem:
         self.r, push = jax.linearize(with_rules(self.of_flat), flat)
         [[jacobian]] = columns(push, flat, None)
         norms = _norms(jacobian)
-        self.scale = jnp.maximum(scale, norms.astype(scale.dtype))
-        self.unit = jnp.where(self.scale > 0, self.scale, 1).astype(jacobian.dtype)
+        self.scale, self.unit = measured(norms, scale, adapts)
         self.limits, self.held = None, jnp.zeros(len(flat), bool)
         if bounds is not None:
             within = Bounds(*map(space.flattened, bounds))
@@ -246,7 +248,7 @@ class FactoredSystem:
 
 
 def factored_system(
-    local: Local, scale: Array | None, bounds: Bounds | None = None
+    local: Local, state: GlobalizedState, adapts: Scalar, bounds: Bounds | None = None
 ) -> FactoredSystem | None:
     """Return the systems of a point, or `None` if a factor is not worth its work.
 
@@ -254,11 +256,17 @@ def factored_system(
 
     Args:
         local: The objective at the point.
-        scale: D of the last update, `None` where there were too many parameters.
+        state: The last state; without `cosine` there were too many parameters.
+        adapts: Whether D follows the Jacobian.
         bounds: The bounds, as the point is, if there are any.
     """
-    n = space.dimension(local.x)
-    if scale is None or scale.shape != (n,) or space.has_shards(local.x):
+    n, scale = space.dimension(local.x), state.scale
+    if (
+        scale is None
+        or state.cosine is None
+        or scale.shape != (n,)
+        or space.has_shards(local.x)
+    ):
         return None
     residuals = residuals_of(local.at, local.x)
     if residuals is None:
@@ -274,7 +282,7 @@ def factored_system(
     costly = m < n or 2 * m * n**2 + n * own > PRODUCTS * PASSES * own
     if n > _FEW and costly:
         return None
-    return FactoredSystem(residuals, local.x, scale, bounds)
+    return FactoredSystem(residuals, local.x, scale, adapts, bounds)
 
 
 def adapted_damping(
@@ -317,11 +325,10 @@ def factored_step(
         solver=LinearSolver.factored,
         bounds=bounds,
     )
-    scale = factored.scale.astype(dtype)
     return step, after._replace(
         preconditioner=state.preconditioner,
         bounds=state.bounds,
-        scale=jnp.where(jnp.isfinite(scale), scale, 0),  # once more from what comes
+        scale=factored.scale.astype(dtype),
         cosine=factored.cosine.astype(dtype),
         relative_step=factored.relative_step.astype(dtype),
     )

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from hotk._core import Gradient, Scalar, Where, cond, from_host, nan_on_purpose
-from hotk.linop import Identity, Reason, cg, space
+from hotk.linop import space
 
 from ._bounds import Limits, first_bounds
 from ._extra_args import restricted
@@ -18,7 +18,6 @@ from ._factored import adapted_damping, factored_step, factored_system
 from ._full_step import is_affordable
 from ._globalized import (
     GlobalizedState,
-    Trial,
     globalized_step,
     initial_state,
     product_along,
@@ -44,8 +43,18 @@ from ._preconditioner import (
 from ._projected import projected_step
 from ._rate import scale_by_rate
 from ._samples import System, check_system_choice, sample_system
+from ._scaling import (
+    SIZES,
+    Rescaled,
+    Scaling,
+    check_scaling,
+    first_scale,
+    is_given,
+    measured,
+)
 from ._sparse_steps import damped_proposal
 from ._step import of_steps, those_given, transformation
+from ._truncated import damped
 
 
 @of_steps
@@ -62,6 +71,7 @@ def scale_by_levenberg_marquardt(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
+    scaling: Scaling = "jacobian",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(G + \lambda D^2)\,s = -g$ with the Gauss-Newton matrix G.
 
@@ -82,8 +92,9 @@ def scale_by_levenberg_marquardt(
 
     For others D is the identity, and the systems are solved by conjugate gradients: no
     matrix is formed. From 2000 parameters on G is a sparse matrix, if the program shows
-    that it is sparse and factors take less work than n products: it is factorized on
-    the host by SciPy's SuperLU.
+    that it is sparse and factors take less work than n products: $D^{-1} G D^{-1} +
+    \lambda I$ is factorized on the host by SciPy's SuperLU, where D has the largest
+    $\sqrt{G_{ii}}$ so far, the norms of the columns.
 
     With fewer residuals than parameters the same step is $-J^T (J J^T + \lambda
     I)^{-1} r$, a system of the size of the residuals [2] (6). Where the objective tells
@@ -122,6 +133,11 @@ def scale_by_levenberg_marquardt(
         bounds: A pair of lower and upper bounds: each a number, `None`, or a tree like
             the parameters, as for `minimize`. `init` puts them into the state. Not
             beside a sparse solver, systems of samples or a preconditioner.
+        scaling: D: `"jacobian"`, as above, for systems by factors in the parameters;
+            `None`, for the identity; or typical sizes of the variables, whose inverse
+            is D: a number, or a tree like the parameters, or the head of one, with
+            numbers, `None` for 1 and arrays. With sizes systems are those of the
+            parameters.
 
     Returns:
         A transformation from the gradient to -s. Its update takes one of these:
@@ -135,8 +151,8 @@ def scale_by_levenberg_marquardt(
         its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such solver or system, or it takes no bounds and
-            there are some.
+        ValueError: If there is no such solver, system or scaling, a size is not
+            positive, or it takes no bounds or sizes and there are some.
         TypeError: If there is no function, or `params` is missing, in an update.
         StructureError: If with `system="samples"` the function of an update is not one
             of single examples.
@@ -178,6 +194,11 @@ def scale_by_levenberg_marquardt(
     if preconditioner is not None:
         only_for_iterations("levenberg_marquardt", system, linear_solver)
         system, linear_solver = "parameters", "cg"
+    beside = None if linear_solver == "sparse" else refused
+    numbers |= check_scaling("levenberg_marquardt", scaling, "jacobian", beside)
+    if is_given(scaling):
+        refused, system = SIZES, "parameters"
+    by_factors = linear_solver != "cg" and system != "samples"
 
     def init(params: Any, numbers: Mapping[str, Any]) -> GlobalizedState:
         solver = first_solver(linear_solver, LinearSolver.cg)
@@ -186,12 +207,15 @@ def scale_by_levenberg_marquardt(
             preconditioner=first_preconditioner(*split, params),
             bounds=first_bounds("levenberg_marquardt", bounds, params, refused),
         )
-        if not (is_affordable(params) and system == linear_solver == "auto"):
+        if is_given(scaling) or (by_factors and not space.has_shards(params)):
+            scale = first_scale("levenberg_marquardt", scaling, params)
+            state = state._replace(scale=scale)
+        may_factor = linear_solver == "auto" and (system == "auto" or is_given(scaling))
+        if not (is_affordable(params) and may_factor):
             return state
         with nan_on_purpose():
             none = from_host(np.nan, state.control.dtype)
-        zeros = from_host(np.zeros(space.dimension(params)), none.dtype)
-        return state._replace(scale=zeros, cosine=none, relative_step=none)
+        return state._replace(cosine=none, relative_step=none)
 
     return transformation(
         "levenberg_marquardt",
@@ -202,6 +226,7 @@ def scale_by_levenberg_marquardt(
         preconditioner=split,
         linear_solver=linear_solver,
         system=system,
+        sized=is_given(scaling),
     )
 
 
@@ -213,33 +238,45 @@ def _levenberg_marquardt(
     *,
     linear_solver: CgOrSparse,
     system: System,
+    sized: bool,
     preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
     bounds = None if state.bounds is None else state.bounds.like(local.x)
-    factored = factored_system(local, state.scale, bounds)
+    factored = factored_system(local, state, numbers["adapts"], bounds)
     if factored is not None:
         return factored_step(local, gradient, state, numbers, factored, bounds)
     if bounds is not None:
         near = local.linearized()
         made = projected_step(local, near, gradient, state, numbers, bounds)
-        return made[0], _without_distance(made[1], state)
+        return made[0], _without_distance(made[1], state, state.scale)
     samples = sample_system("levenberg_marquardt", local, system)
     near = local.linearized() if samples is None else samples.linearized(local.value())
     size = space.norm(gradient)
     dtype = size.dtype
-    steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
     tol, steepest = relative_residual(numbers, size, state.largest_gradient)
+    matrix, scale = None, state.scale
+    if samples is None:
+        matrix = sparse_system(local, linear_solver, instead_of_products=True)
+    unit = scale if sized else None
+    if matrix is not None:
+        assert scale is not None  # as `init` has made it
+        roots = jnp.sqrt(jnp.abs(space.flattened(matrix.diagonal())))
+        scale, unit = measured(roots, scale, numbers["adapts"])
+        scale = scale.astype(dtype)
+    model = Rescaled.of(near.hessian, gradient, unit)
 
     def begin() -> Scalar:
-        largest = space.norm(product_along(near.hessian, gradient)[1])
+        largest = space.norm(product_along(model.hessian, model.gradient)[1])
         usual = jnp.isfinite(largest) & (largest > 0)
         return (numbers["damping"] * jnp.where(usual, largest, 1)).astype(dtype)
 
-    begun = state.control > 0
-    control = cond(begun, lambda: state.control, begin)
-
     known = Known(None, state.preconditioner)
-    if samples is None:
+    if samples is not None:
+        most = numbers["max_acceleration"]
+        solver, propose = LinearSolver.samples, samples.proposal(gradient, most)
+    elif matrix is not None and unit is not None:
+        solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient, unit)
+    else:
         known = preconditioner_at(
             "levenberg_marquardt",
             preconditioning,
@@ -247,44 +284,16 @@ def _levenberg_marquardt(
             state.preconditioner,
             near.hessian,
         )
-
-    def by_iteration(damping: Scalar) -> Trial:
-        damped = near.hessian + damping * Identity()
-        found = cg(
-            damped,
-            gradient,
-            preconditioner=known.inverse(damping),
-            tol=tol,
-            max_steps=steps,
-            verify=False,
-        )
-        s = space.times(-1, space.widened(found.x))
-        # of the undamped model
-        model = found.model - damping * space.inner(s, s) / 2
-        convex = found.reason != Reason.negative_curvature
-        return Trial(
-            space.choose(convex, s, space.zeros(s)),
-            jnp.where(convex, model, 0),
-            jnp.zeros((), bool),
-            found.iterations,
-            found.curvature - damping,
-            damping,
-        )
-
-    solver, propose = LinearSolver.cg, by_iteration
-    if samples is not None:
-        most = numbers["max_acceleration"]
-        solver, propose = LinearSolver.samples, samples.proposal(gradient, most)
-    else:
-        matrix = sparse_system(local, linear_solver, instead_of_products=True)
-        if matrix is not None:
-            solver, propose = LinearSolver.sparse, damped_proposal(matrix, gradient)
-
+        steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
+        limits = {"tol": tol, "max_steps": steps}
+        solver = LinearSolver.cg
+        propose = functools.partial(damped, model, known, limits)
+    begun = state.control > 0
     step, after = globalized_step(
         local,
         near,
         gradient,
-        control,
+        cond(begun, lambda: state.control, begin),
         propose,
         functools.partial(adapted_damping, numbers["accept"]),
         accept=numbers["accept"],
@@ -292,13 +301,13 @@ def _levenberg_marquardt(
         solver=solver,
     )
     after = after._replace(preconditioner=known.state, largest_gradient=steepest)
-    return step, _without_distance(after, state)
+    return step, _without_distance(after, state, scale)
 
 
 def _without_distance(
-    after: GlobalizedState, state: GlobalizedState
+    after: GlobalizedState, state: GlobalizedState, scale: Array | None
 ) -> GlobalizedState:
-    after = after._replace(scale=state.scale)
+    after = after._replace(scale=scale)
     if state.cosine is None:
         return after
     unknown = jnp.full((), jnp.inf, after.control.dtype)
@@ -320,6 +329,7 @@ def levenberg_marquardt(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
+    scaling: Scaling = "jacobian",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
@@ -337,6 +347,7 @@ def levenberg_marquardt(
         preconditioner: A function of the curvature and a random key.
         update_every: How many updates one operator that it returns serves.
         bounds: A pair of lower and upper bounds.
+        scaling: `"jacobian"`, `None`, or typical sizes of the variables.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -363,5 +374,6 @@ def levenberg_marquardt(
         preconditioner=preconditioner,
         update_every=update_every,
         bounds=bounds,
+        scaling=scaling,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

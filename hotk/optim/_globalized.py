@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host, while_loop
@@ -65,10 +64,11 @@ class GlobalizedState(NamedTuple):
         largest_gradient: The largest norm of a gradient so far, where systems are
             solved to a tolerance.
         preconditioner: What is kept of the preconditioner, `None` without one.
-        scale: The largest root of each diagonal entry of the Hessian so far, which
-            measures the region of an exact subproblem and the cubic term; of sums of
-            squares of few parameters the largest norm of each column of the Jacobian.
-            `None` for other methods, as are both below for all but the latter.
+        scale: What measures each variable: the largest root of its diagonal entry of
+            the Hessian so far, in an exact subproblem and the cubic term; of sums of
+            squares of few parameters the largest norm of its column of the Jacobian;
+            or the inverse of the sizes that were given. `None` where all are 1 and
+            stay so. Both below are `None` but for those sums of squares.
         cosine: The root of the relative decrease that the step without any damping
             promises for a sum of squares: the cosine of the angle between the residuals
             and the range of their Jacobian, before the step. NaN before the first one,
@@ -127,12 +127,6 @@ def initial_state(
         solver=solver,
         largest_gradient=zero,
     )
-
-
-def first_scale(params: Point) -> Float[Array, " n"]:
-    """Return the scale before any step: zeros."""
-    dtype = space.scalar_dtype(jax.tree.leaves(params))
-    return from_host(np.zeros(space.dimension(params)), dtype)
 
 
 def product_along(

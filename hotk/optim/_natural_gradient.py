@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from hotk._core import Function, Gradient, Scalar, Where, from_host
 from hotk.curvature import Fisher, SampledFisher
@@ -26,6 +26,7 @@ from ._preconditioner import (
 )
 from ._rate import scale_by_rate
 from ._samples import SampleSystem, System, check_system_choice, sample_system
+from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._show import show_state
 from ._step import of_steps, those_given, transformation
 
@@ -41,6 +42,7 @@ class NaturalGradientState(NamedTuple):
         residual: The norm of `F p - g` over that of the gradient g.
         outcome: An `Outcome`.
         preconditioner: What is kept of the preconditioner, `None` without one.
+        scale: The inverse of the sizes that were given, `None` without them.
     """
 
     # A field of this name, as in the states of optax, hides the method of a tuple.
@@ -50,6 +52,7 @@ class NaturalGradientState(NamedTuple):
     residual: Scalar
     outcome: Outcome
     preconditioner: PreconditionerState | None = None
+    scale: Float[Array, " n"] | None = None
 
     __repr__ = show_state
 
@@ -65,6 +68,7 @@ def scale_by_natural_gradient(
     system: System = "auto",
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    scaling: Scaling = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
@@ -91,16 +95,23 @@ def scale_by_natural_gradient(
             point and a random key, as for `scale_by_newton_cg`. With one, systems are
             those of the parameters.
         update_every: How many updates one operator that it returns serves.
+        scaling: Typical sizes of the variables: a number, or a tree like the
+            parameters, or the head of one, with numbers, `None` for 1 and arrays. With
+            their inverse in the diagonal matrix D the system is $(F + \lambda D^2) p =
+            g$, which does not depend on the units of the variables; D is the identity
+            if left out. With sizes systems are those of the parameters.
 
     Returns:
         A transformation from the gradient to p. Its update takes `model_fn=`, from the
         parameters to the outputs on the batch, and `loss_fn=`, a likelihood of
         `hotk.curvature`; or `value_fn=hotk.curvature.Fisher(model, loss)`. With
         `examples=` the model is that of one example, `model_fn(params, example)`. Where
-        negative curvature is met, which no Fisher matrix has, p is the gradient.
+        negative curvature is met, which no Fisher matrix has, p is the gradient,
+        $D^{-2} g$ with sizes.
 
     Raises:
-        ValueError: If there is no such system.
+        ValueError: If there is no such system, a size is not positive, or sizes are
+            beside a preconditioner.
         TypeError: If there is no function, or `params` is missing, in an update.
 
     Example:
@@ -147,11 +158,22 @@ def scale_by_natural_gradient(
     if preconditioner is not None:
         only_for_iterations("natural_gradient", system)
         system = "parameters"
+    beside = None if system != "samples" else "`system='samples'`"
+    beside = beside if preconditioner is None else "`preconditioner=`"
+    check_scaling("natural_gradient", scaling, None, beside)
+    if is_given(scaling):
+        system = "parameters"
+
+    def init(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
+        del numbers
+        state = _natural_first(params, first_preconditioner(*split, params))
+        if not is_given(scaling):
+            return state
+        return state._replace(scale=first_scale("natural_gradient", scaling, params))
+
     return transformation(
         "natural_gradient",
-        lambda params, numbers: _natural_first(
-            params, first_preconditioner(*split, params)
-        ),
+        init,
         _natural_gradient,
         numbers,
         compose,
@@ -187,10 +209,10 @@ def _natural_gradient(
     known = preconditioner_at(
         "natural_gradient", preconditioning, numbers, state.preconditioner, hessian
     )
-    damped = hessian + numbers["damping"] * Identity()
+    model = Rescaled.of(hessian, gradient, state.scale)
     found = cg(
-        damped,
-        gradient,
+        model.hessian + numbers["damping"] * Identity(),
+        model.gradient,
         preconditioner=known.inverse(numbers["damping"]),
         tol=numbers["tol"],
         max_steps=steps,
@@ -200,7 +222,8 @@ def _natural_gradient(
     bent = found.reason == Reason.negative_curvature  # of no Fisher matrix
     outcome = Outcome.where(bent, Outcome.steepest, Outcome.accepted)
     outcome = Outcome.where(usual, outcome, Outcome.not_finite)
-    step = space.choose(bent, gradient, space.narrowed(found.x, gradient))
+    step = space.narrowed(space.choose(bent, model.gradient, found.x), gradient)
+    step = model.step(step)
     step = space.choose(usual, step, space.zeros(step))
     return step, NaturalGradientState(
         state.count + 1,
@@ -209,6 +232,7 @@ def _natural_gradient(
         found.relative,
         outcome,
         known.state,
+        state.scale,
     )
 
 
@@ -249,6 +273,7 @@ def natural_gradient(
     system: System = "auto",
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
+    scaling: Scaling = None,
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
@@ -263,6 +288,7 @@ def natural_gradient(
         system: `"auto"`, `"parameters"` or `"samples"`.
         preconditioner: A function of the Fisher matrix and a random key.
         update_every: How many updates one operator that it returns serves.
+        scaling: Typical sizes of the variables, or `None`.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -285,5 +311,6 @@ def natural_gradient(
         system=system,
         preconditioner=preconditioner,
         update_every=update_every,
+        scaling=scaling,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

@@ -20,22 +20,25 @@ from ._linear_solver import (
     sparse_system,
 )
 from ._local import Local, Numbers, Outcome
+from ._scaling import Scaling, check_scaling, first_scale, measured
 from ._show import show_state
-from ._sparse_steps import newton_step
+from ._sparse_steps import in_units, newton_step
 from ._step import of_steps, transformation
 from ._subproblem import along_variables
 
 
 class NewtonState(NamedTuple):
-    """What the last step of `scale_by_newton` was.
+    r"""What the last step of `scale_by_newton` was.
 
     Attributes:
-        damping: What was added to the diagonal, `damping` included.
+        damping: $\tau$.
         attempts: Factorizations that it took.
         newton_decrease: What the model promises of a whole step of Newton's method, at
             least: its decrease by p, and from there along single variables.
         outcome: An `Outcome`.
         solver: How the system was solved, a `LinearSolver`.
+        scale: What measures each variable: the largest root of its diagonal entry of
+            the Hessian so far, or the inverse of the sizes that were given.
     """
 
     damping: Scalar
@@ -43,6 +46,7 @@ class NewtonState(NamedTuple):
     newton_decrease: Scalar
     outcome: Outcome
     solver: LinearSolver
+    scale: Float[Array, " n"]
 
     __repr__ = show_state
 
@@ -59,14 +63,16 @@ def scale_by_newton(
     damping: ArrayLike = 0.0,
     least: ArrayLike = 1e-3,
     linear_solver: DenseOrSparse = "auto",
+    scaling: Scaling = "hessian",
 ) -> optax.GradientTransformationExtraArgs:
-    r"""Solve $(H + \tau I)\,p = g$ with the whole Hessian: small, or sparse.
+    r"""Solve $(H + \tau D^2)\,p = g$ with the whole Hessian: small, or sparse.
 
     $\tau$ is `damping` where a Cholesky factorization exists. Else it starts at
-    $\beta - \min_i H_{ii}$, or $\beta$ if no diagonal entry is negative, and is doubled
-    until one does [1] (Algorithm 3.3), so that p is a descent direction.
-    $\beta$ is `least` times the largest entry of the diagonal, which makes it free of
-    the scale of f, where [1] has a fixed number.
+    $\beta - \min_i a_i$ with the diagonal a of $D^{-1} H D^{-1}$, or at $\beta$ if no
+    $a_i$ is negative, and is doubled until one does [1] (Algorithm 3.3), so that p is a
+    descent direction. $\beta$ is `least` times the largest $|a_i|$, where [1] has a
+    fixed number. D is diagonal and has the largest $\sqrt{|H_{ii}|}$ so far, where [1]
+    has the identity: p does not depend on the units of the variables, nor on that of f.
 
     From 2000 parameters on the Hessian is a sparse matrix, if the program shows that it
     is sparse: it takes a few gradients, and is factorized on the host by SciPy's
@@ -74,17 +80,19 @@ def scale_by_newton(
     `linear_solver="sparse"` alone: they decide the pattern, and others compile anew.
 
     Args:
-        damping: Added to the diagonal in any case.
-        least: $\beta$ over the largest diagonal entry.
+        damping: The least $\tau$.
+        least: $\beta$ over the largest $|a_i|$.
         linear_solver: `"dense"`; `"sparse"`, which looks for a sparse matrix whatever
             the size, and is dense only if none is cheaper; `"auto"`, as above.
+        scaling: D: `"hessian"`, as above; `None`, for the identity; or typical sizes of
+            the variables, whose inverse is D, as for `scale_by_trust_region`.
 
     Returns:
         A transformation from the gradient to p. Its update takes `value_fn=`. Where a
         number is not finite, p is zero. Memory: $n^2$ numbers, if not sparse.
 
     Raises:
-        ValueError: If there is no such solver.
+        ValueError: If there is no such solver or scaling, or a size is not positive.
         TypeError: If `value_fn` or `params` is missing in an update.
 
     Example:
@@ -93,20 +101,23 @@ def scale_by_newton(
         >>> x = jnp.ones(2)
         >>> g = jax.grad(f)(x)
         >>> p, state = transform.update(g, transform.init(x), x, value_fn=f)
-        >>> bool(g @ p > 0), bool(state.damping > 2)
+        >>> bool(g @ p > 0), bool(state.damping > 1)
         (True, True)
 
     References:
         [1] Nocedal and Wright (2006). Numerical Optimization, 2nd ed., section 3.4.
     """
     check_choice("newton", linear_solver, ("auto", "dense", "sparse"))
-    numbers = {"damping": damping, "least": least}
+    adapts = check_scaling("newton", scaling, "hessian")
+    numbers = {"damping": damping, "least": least, **adapts}
 
     def first(params: optax.Params, numbers: Numbers) -> NewtonState:
         dtype = space.scalar_dtype(jax.tree.leaves(params))
         solver = first_solver(linear_solver, LinearSolver.dense)
         damping, never = (from_host(a, dtype) for a in (numbers["damping"], jnp.inf))
-        return NewtonState(damping, from_host(0, int), never, Outcome.accepted, solver)
+        scale = first_scale("newton", scaling, params)
+        none = from_host(0, int)
+        return NewtonState(damping, none, never, Outcome.accepted, solver, scale)
 
     return transformation(
         "newton", first, _newton, numbers, linear_solver=linear_solver
@@ -121,25 +132,57 @@ def _newton(
     *,
     linear_solver: DenseOrSparse,
 ) -> tuple[Any, NewtonState]:
-    del state
+    damping, least, adapts = (numbers[k] for k in ("damping", "least", "adapts"))
     matrix = sparse_system(local, linear_solver)
     if matrix is not None:
-        g = space.flattened(space.widened(gradient))
-        damping, least = numbers["damping"], numbers["least"]
-        p, tau, attempts = newton_step(matrix, g, damping, least)
+        wide = space.flattened(space.widened(gradient))
+        roots = jnp.sqrt(jnp.abs(space.flattened(matrix.diagonal())))
+        scale, unit = measured(roots, state.scale, adapts)
+        scaled, g = in_units(matrix, unit), wide / unit
+        p, tau, attempts = newton_step(scaled, g, damping, least)
         finite = space.is_finite(matrix.values, g)
-        rest = along_variables(tau * p, space.flattened(matrix.diagonal()))
-        solved = g, p, rest, finite, tau, attempts
-        return _ended(gradient, *solved, LinearSolver.sparse)
-    hessian = local.linearized().hessian
-    matrix = hessian.matrix()
-    matrix = matrix.astype(space.wide(matrix.dtype))
-    g = hessian.flat(gradient).astype(matrix.dtype)
-    given, least = (numbers[k].astype(matrix.dtype) for k in ("damping", "least"))
+        rest = along_variables(tau * p, space.flattened(scaled.diagonal()))
+        solver = LinearSolver.sparse
+    else:
+        hessian = local.linearized().hessian
+        matrix = hessian.matrix()
+        matrix = matrix.astype(space.wide(matrix.dtype))
+        roots = jnp.sqrt(jnp.abs(jnp.diagonal(matrix)))
+        scale, unit = measured(roots, state.scale, adapts)
+        scaled = matrix / unit[None] / unit[:, None]
+        g = hessian.flat(gradient).astype(matrix.dtype) / unit
+        finite = space.is_finite(scaled, g)
+        given, least = (a.astype(matrix.dtype) for a in (damping, least))
+        p, tau, attempts = _factorized(scaled, g, finite, given, least)
+        rest = along_variables(g - scaled @ p, jnp.diagonal(scaled))
+        solver = LinearSolver.dense
+    step = space.unflattened(p / unit, space.widened(gradient))
+    descends = finite & (g @ p > 0)
+    outcome = Outcome.where(descends, Outcome.accepted, Outcome.not_finite)
+    still = finite & (jnp.max(jnp.abs(g), initial=0) == 0)
+    outcome = Outcome.where(still, Outcome.stationary, outcome)
+    step = space.choose(descends, step, space.zeros(step))
+    dtype = space.scalar_dtype(gradient)
+    decrease = jnp.where(descends, g @ p / 2 + rest, jnp.inf).astype(dtype)
+    tau, scale = tau.astype(dtype), scale.astype(dtype)
+    return step, NewtonState(tau, attempts, decrease, outcome, solver, scale)
+
+
+def _factorized(
+    matrix: Float[Array, "n n"],
+    g: Float[Array, " n"],
+    finite: Bool[Array, ""],
+    damping: Scalar,
+    least: Scalar,
+) -> tuple[Float[Array, " n"], Scalar, Int[Array, ""]]:
+    r"""Solve $(A + \tau I) p = g$ for the first $\tau$ that makes it definite.
+
+    Returns:
+        The step, $\tau$, and how many factorizations it took.
+    """
     diagonal = jnp.diagonal(matrix)
     beta = least * jnp.max(jnp.abs(diagonal), initial=0)
     beta = jnp.where(beta > 0, beta, least)
-    finite = space.is_finite(matrix, g)
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
     factor = lambda tau: jnp.linalg.cholesky(matrix + tau * eye)
     lowest = jnp.min(diagonal, initial=0)
@@ -152,33 +195,9 @@ def _newton(
         # JAX fills the factor of an indefinite matrix with NaN.
         return finite & ~space.is_finite(s.lower) & (s.attempts < 100)
 
-    start = _Factorization(given, factor(given), jnp.ones((), int))
+    start = _Factorization(damping, factor(damping), jnp.ones((), int))
     tau, lower, attempts = while_loop(indefinite, more_damped, start)
-    p = jax.scipy.linalg.cho_solve((lower, True), g)
-    rest = along_variables(g - matrix @ p, diagonal)
-    return _ended(gradient, g, p, rest, finite, tau, attempts, LinearSolver.dense)
-
-
-def _ended(
-    gradient: Gradient,
-    g: Float[Array, " n"],
-    p: Float[Array, " n"],
-    rest: Scalar,
-    finite: Bool[Array, ""],
-    tau: Scalar,
-    attempts: Int[Array, ""],
-    solver: LinearSolver,
-) -> tuple[Any, NewtonState]:
-    """Return the step, zero where it is none, and what became of it."""
-    step = space.unflattened(p, space.widened(gradient))
-    descends = finite & (g @ p > 0)
-    outcome = Outcome.where(descends, Outcome.accepted, Outcome.not_finite)
-    still = finite & (jnp.max(jnp.abs(g), initial=0) == 0)
-    outcome = Outcome.where(still, Outcome.stationary, outcome)
-    step = space.choose(descends, step, space.zeros(step))
-    dtype = space.scalar_dtype(gradient)
-    decrease = jnp.where(descends, g @ p / 2 + rest, jnp.inf).astype(dtype)
-    return step, NewtonState(tau.astype(dtype), attempts, decrease, outcome, solver)
+    return jax.scipy.linalg.cho_solve((lower, True), g), tau, attempts
 
 
 @of_steps
@@ -188,6 +207,7 @@ def newton(
     damping: ArrayLike = 0.0,
     least: ArrayLike = 1e-3,
     linear_solver: DenseOrSparse = "auto",
+    scaling: Scaling = "hessian",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize by Newton steps: `scale_by_newton` with a step length.
@@ -195,9 +215,11 @@ def newton(
     Args:
         learning_rate: A number or a schedule; if left out, a line search chooses the
             length of each step (`hotk.optim.scale_by_line_search`).
-        damping: A number that is added to the diagonal of the Hessian in any case.
-        least: The first shift of an indefinite Hessian over its largest diagonal entry.
+        damping: The least shift of the Hessian, measured as `scaling` says.
+        least: The first shift of an indefinite Hessian, over the largest entry of the
+            diagonal of the scaled one.
         linear_solver: `"auto"`, `"dense"` or `"sparse"`.
+        scaling: `"hessian"`, `None`, or typical sizes of the variables.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -209,5 +231,7 @@ def newton(
         >>> found.x.round(3).tolist()
         [1.0, 1.0]
     """
-    inner = scale_by_newton(damping=damping, least=least, linear_solver=linear_solver)
+    inner = scale_by_newton(
+        damping=damping, least=least, linear_solver=linear_solver, scaling=scaling
+    )
     return restricted(with_line_search(inner, learning_rate), where)

@@ -29,6 +29,7 @@ def exactly(
     hessian: AbstractOperator,
     gradient: Gradient,
     scale: Float[Array, " n"],
+    adapts: Scalar,
     linear_solver: str,
     *,
     sparse: type[Region | Cubic],
@@ -41,6 +42,7 @@ def exactly(
         hessian: Its Hessian.
         gradient: Its gradient.
         scale: The scale of the metric before.
+        adapts: Whether it follows the curvature.
         linear_solver: What the optimizer was told.
         sparse: The subproblem, for a sparse Hessian.
         dense: From the eigenvectors to a function as that returned.
@@ -51,11 +53,17 @@ def exactly(
     """
     matrix = sparse_system(local, linear_solver)
     if matrix is None:
-        found = eigenmodel(hessian, gradient, scale)
+        found = eigenmodel(hessian, gradient, scale, adapts)
         return found.metric, LinearSolver.dense, dense(found)
     diagonal = space.flattened(matrix.diagonal())
-    metric = Metric.of(hessian, diagonal, gradient, scale)
+    metric = Metric.of(hessian, diagonal, gradient, scale, adapts)
     return metric, LinearSolver.sparse, _proposal(matrix, metric, sparse)
+
+
+def in_units(matrix: SparseMatrix, unit: Float[Array, " n"]) -> SparseMatrix:
+    r"""Return $D^{-1} H D^{-1}$ for the diagonal matrix D."""
+    values = matrix.values / unit[matrix.rows] / unit[matrix.cols]
+    return SparseMatrix(values, matrix.pattern)
 
 
 def newton_step(
@@ -87,9 +95,7 @@ def _proposal(
     matrix: SparseMatrix, metric: Metric, where: type[Region | Cubic]
 ) -> Callable[[Any], Trial]:
     """Return a function from a radius, or a weight, to the minimizer of the model."""
-    unit = metric.unit
-    values = matrix.values / unit[matrix.rows] / unit[matrix.cols]
-    scaled = SparseMatrix(values, matrix.pattern)
+    scaled = in_units(matrix, metric.unit)
 
     def compute(shifted: Shifted, g: np.ndarray, control: float) -> Results:
         kind = where(control)
@@ -114,9 +120,15 @@ def _proposal(
     return propose
 
 
-def damped_proposal(matrix: SparseMatrix, gradient: Gradient) -> Callable[[Any], Trial]:
-    """Return a function from a damping to the step with it, zero if it is too small."""
+def damped_proposal(
+    matrix: SparseMatrix, gradient: Gradient, unit: Float[Array, " n"]
+) -> Callable[[Any], Trial]:
+    r"""Return a function from a damping to the step with it, zero if it is too small.
+
+    The step is $-(G + \lambda D^2)^{-1} g$, where D has the entries of `unit`.
+    """
     like = space.widened(gradient)
+    scaled, flat = in_units(matrix, unit), space.flattened(like) / unit
 
     def compute(shifted: Shifted, g: np.ndarray, damping: float) -> Results:
         factors = shifted.definite(damping)
@@ -128,10 +140,9 @@ def damped_proposal(matrix: SparseMatrix, gradient: Gradient) -> Callable[[Any],
         return tuple(map(np.asarray, numbers)), 1
 
     def propose(damping: Scalar) -> Trial:
-        flat = space.flattened(like)
-        s, model, curvature, count = _on_host(compute, 2, matrix, flat, damping)
+        s, model, curvature, count = _on_host(compute, 2, scaled, flat, damping)
         bounded = jnp.zeros((), bool)
-        step = space.unflattened(s, like)
+        step = space.unflattened(s / unit, like)
         return Trial(step, model, bounded, count, curvature, damping)
 
     return propose

@@ -57,6 +57,7 @@ from ._parameters import (
     with_hidden,
 )
 from ._preconditioner import Preconditioning
+from ._scaling import narrowed_to, widened_to
 
 
 Formula = Callable[..., tuple[Any, Any]]
@@ -228,11 +229,13 @@ def transformation(
         if at is not None:
             slopes = parts_like(call, params, at[1])
             at = at[0], [jnp.asarray(slopes[i]) for i in moving]
-        c = (gradient, state, arrays, at)
+        own = narrowed_to(call, state, points, could, moves)
+        c = (gradient, own, arrays, at)
         with called(call), explained_for_nnx(params):
             by_content = needs_indices(choices.get("linear_solver"))
             make = run_with_indices if by_content else run
-            made, state = make(f, params, c, order=bound[flat], where=where)
+            made, after = make(f, params, c, order=bound[flat], where=where)
+        state = widened_to(state, after, points, could, moves)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step
         return treedef.unflatten(leaves), state

@@ -14,6 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from hotk._core import Gradient, Point, Scalar, Tangent, while_loop
 from hotk.linop import AbstractOperator, space
 
+from ._scaling import measured
+
 
 # The share of the length that the model tells along the first gradient.
 _CAUTION = 0.25
@@ -24,7 +26,7 @@ class Metric(NamedTuple):
 
     D has the roots of the largest curvature so far along each variable, as
     Levenberg and Marquardt's method has the norms of the columns of the Jacobian [1]:
-    steps do not depend on the units of variables.
+    steps do not depend on the units of variables. Or it is what the user gave.
 
     Attributes:
         scale: The roots, zero of a variable that had no curvature.
@@ -49,7 +51,8 @@ class Metric(NamedTuple):
         hessian: AbstractOperator,
         diagonal: Float[Array, " n"],
         gradient: Gradient,
-        largest: Float[Array, " n"],
+        before: Float[Array, " n"],
+        adapts: Scalar,
     ) -> "Metric":
         """Return the metric at a point.
 
@@ -57,13 +60,10 @@ class Metric(NamedTuple):
             hessian: The Hessian.
             diagonal: Its diagonal.
             gradient: The gradient.
-            largest: The scale before.
+            before: The scale before.
+            adapts: Whether it follows the curvature.
         """
-        root = jnp.sqrt(jnp.abs(diagonal))
-        # What is not finite tells nothing, and would stay.
-        root = jnp.where(jnp.isfinite(root), root, 0)
-        scale = jnp.maximum(largest.astype(root.dtype), root)
-        unit = jnp.where(scale > 0, scale, 1)
+        scale, unit = measured(jnp.sqrt(jnp.abs(diagonal)), before, adapts)
         wide = space.widened(gradient)
         flat = space.flattened(wide).astype(unit.dtype) / unit
         whole = lambda a: space.unflattened(a, wide)
@@ -160,18 +160,22 @@ def along_variables(slope: Float[Array, " n"], diagonal: Float[Array, " n"]) -> 
 
 
 def eigenmodel(
-    hessian: AbstractOperator, gradient: Gradient, largest: Float[Array, " n"]
+    hessian: AbstractOperator,
+    gradient: Gradient,
+    before: Float[Array, " n"],
+    adapts: Scalar,
 ) -> EigenModel:
     """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors.
 
     Args:
         hessian: The Hessian.
         gradient: The gradient.
-        largest: The roots of the largest curvatures before.
+        before: The scale of the metric before.
+        adapts: Whether it follows the curvature.
     """
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
-    metric = Metric.of(hessian, jnp.diagonal(matrix), gradient, largest)
+    metric = Metric.of(hessian, jnp.diagonal(matrix), gradient, before, adapts)
     # eigenvalues of what is not finite would not come back
     safe = jnp.where(jnp.isfinite(matrix), (matrix + matrix.T) / 2, 0)
     safe = safe / metric.unit[None] / metric.unit[:, None]

@@ -1,19 +1,21 @@
-"""Trials of trust regions by truncated conjugate gradients."""
+"""Trials by conjugate gradients: in a region, or with a damping."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 
 from hotk._core import Gradient, Scalar, Tangent
-from hotk.linop import AbstractOperator, Reason, space, steihaug
+from hotk.linop import AbstractOperator, Identity, Reason, cg, space, steihaug
 
 from ._globalized import Trial
+from ._preconditioner import Known
+from ._scaling import Rescaled
 
 
 def truncated(
-    hessian: AbstractOperator,
+    near: Rescaled,
     M: AbstractOperator | None,
-    gradient: Gradient,
     size: Scalar,
     limits: Mapping[str, Scalar],
     largest: Scalar,
@@ -31,8 +33,8 @@ def truncated(
     widest = jnp.minimum(largest, huge * jnp.minimum(size, 1))
     steps = jnp.where(first, 1, limits["max_steps"])
     found = steihaug(
-        hessian,
-        gradient,
+        near.hessian,
+        near.gradient,
         jnp.where(first, widest, radius),
         preconditioner=M,
         tol=limits["tol"],
@@ -49,10 +51,10 @@ def truncated(
     if M is None:  # along -g, by numbers: a vector less is kept
         model = length * (length * found.curvature / 2 - size)
     else:
-        slope = space.inner(gradient, step)
+        slope = space.inner(near.gradient, step)
         model = slope + found.curvature * space.inner(step, step) / 2
     return Trial(
-        step,
+        near.step(step),
         jnp.where(bent, model, found.model),
         bounded,
         found.iterations,
@@ -70,3 +72,35 @@ def length_along(M: AbstractOperator, gradient: Gradient, step: Tangent) -> Scal
     product = M.mv(space.narrowed(gradient, M.like))
     size = jnp.sqrt(jnp.maximum(space.inner(gradient, product), 0))
     return jnp.abs(space.inner(gradient, step)) / jnp.where(size > 0, size, 1)
+
+
+def damped(
+    near: Rescaled, known: Known, limits: Mapping[str, Any], damping: Scalar
+) -> Trial:
+    """Propose the step with a damping.
+
+    Args:
+        near: The model.
+        known: The preconditioner.
+        limits: The relative residual and the most products, by name.
+        damping: What is added to the diagonal.
+    """
+    found = cg(
+        near.hessian + damping * Identity(),
+        near.gradient,
+        preconditioner=known.inverse(damping),
+        verify=False,
+        **limits,
+    )
+    s = space.times(-1, space.widened(found.x))
+    # of the undamped model
+    model = found.model - damping * space.inner(s, s) / 2
+    convex = found.reason != Reason.negative_curvature
+    return Trial(
+        near.step(space.choose(convex, s, space.zeros(s))),
+        jnp.where(convex, model, 0),
+        jnp.zeros((), bool),
+        found.iterations,
+        found.curvature - damping,
+        damping,
+    )

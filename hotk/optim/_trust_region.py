@@ -1,6 +1,7 @@
 """`trust_region`: steps in a region where a model is trusted."""
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import ArrayLike
 
-from hotk._core import Gradient, Scalar, Where, cond
+from hotk._core import Gradient, Point, Scalar, Where, cond
 from hotk.linop import space
 
 from ._bounds import Limits, first_bounds
@@ -17,7 +18,6 @@ from ._globalized import (
     GlobalizedState,
     Trial,
     adapted_radius,
-    first_scale,
     globalized_step,
     initial_state,
 )
@@ -38,6 +38,7 @@ from ._preconditioner import (
 )
 from ._projected import projected_step
 from ._rate import scale_by_rate
+from ._scaling import SIZES, Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._secular import Region
 from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
@@ -50,6 +51,7 @@ Subproblem: TypeAlias = Literal["auto", "steihaug", "exact"]
 # So few parameters that a Hessian and its eigenvectors are worth their work: a step
 # is exact then, and does not depend on the units of variables.
 _FEW = 64
+_ALWAYS = sys.maxsize
 
 
 @of_steps
@@ -66,6 +68,7 @@ def scale_by_trust_region(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
+    scaling: Scaling = "hessian",
 ) -> optax.GradientTransformationExtraArgs:
     r"""Minimize a quadratic model in a region where it is trusted.
 
@@ -118,7 +121,11 @@ def scale_by_trust_region(
         update_every: How many updates one such operator serves.
         bounds: A pair of lower and upper bounds: each a number, `None`, or a tree like
             the parameters, as for `minimize`. `init` puts them into the state. Not
-            beside the exact subproblem or a preconditioner.
+            beside the exact subproblem, a preconditioner or sizes in `scaling`.
+        scaling: D: `"hessian"`, as above, for exact subproblems; `None`, for the
+            identity; or typical sizes of the variables, whose inverse is D: a number,
+            or a tree like the parameters, or the head of one, with numbers, `None` for
+            1 and arrays. Then conjugate gradients are those of the variables times D.
 
     Returns:
         A transformation from the gradient to -s. Its update takes `value_fn=`. Its
@@ -126,9 +133,9 @@ def scale_by_trust_region(
         f never increases by more than its rounding, $\varepsilon^{2/3} |f|$.
 
     Raises:
-        ValueError: If there is no such subproblem or solver, if `update_every` is not
-            positive, or if a preconditioner is beside the exact subproblem, or bounds
-            are beside one of them.
+        ValueError: If there is no such subproblem, solver or scaling, if `update_every`
+            or a size is not positive, or if a preconditioner is beside the exact
+            subproblem or sizes, or bounds are beside one of them.
         TypeError: If `value_fn` or `params` is missing in an update, or the
             preconditioner is no function.
 
@@ -164,6 +171,11 @@ def scale_by_trust_region(
         only_for_iterations("trust_region", subproblem)
     refused = "`subproblem='exact'`" if exact else None
     refused = refused if preconditioner is None else "`preconditioner=`"
+    beside = None if preconditioner is None else "`preconditioner=`"
+    adapts = check_scaling("trust_region", scaling, "hessian", beside)
+    refused = SIZES if is_given(scaling) else refused
+    most = _ALWAYS if exact or linear_solver != "auto" else _FEW
+    most = 0 if iterates else most
     numbers = {
         "radius": 0.0 if radius is None else radius,
         "max_radius": max_radius,
@@ -172,22 +184,21 @@ def scale_by_trust_region(
         "max_rejections": max_rejections,
         "update_every": update_every,
         **those_given(max_steps=max_steps),
+        **adapts,
     }
 
     def init(params: Any, numbers: Mapping[str, Any]) -> GlobalizedState:
         limits = first_bounds("trust_region", bounds, params, refused)
-        few = space.dimension(params) <= _FEW and not space.has_shards(params)
-        chosen = few or linear_solver != "auto"
-        is_exact = exact or (chosen and not iterates and limits is None)
+        is_exact = limits is None and _is_exact(params, most)
         solver = first_solver(linear_solver, LinearSolver.dense)
         state = initial_state(
             params, numbers["radius"], solver if is_exact else LinearSolver.cg
         )
-        return state._replace(
-            preconditioner=first_preconditioner(*split, params),
-            bounds=limits,
-            scale=first_scale(params) if is_exact else None,
-        )
+        scale = None
+        if is_exact or is_given(scaling):
+            scale = first_scale("trust_region", scaling, params)
+        known = first_preconditioner(*split, params)
+        return state._replace(preconditioner=known, bounds=limits, scale=scale)
 
     return transformation(
         "trust_region",
@@ -196,7 +207,13 @@ def scale_by_trust_region(
         numbers,
         preconditioner=split,
         linear_solver=linear_solver,
+        most=most,
     )
+
+
+def _is_exact(x: Point, most: int) -> bool:
+    """Whether subproblems are exact: of no more than so many parameters."""
+    return most == _ALWAYS or (space.dimension(x) <= most and not space.has_shards(x))
 
 
 def _trust_region(
@@ -206,6 +223,7 @@ def _trust_region(
     numbers: Numbers,
     *,
     linear_solver: DenseOrSparse,
+    most: int,
     preconditioning: Preconditioning | None = None,
 ) -> tuple[Any, GlobalizedState]:
     dtype = space.scalar_dtype(gradient)
@@ -219,25 +237,16 @@ def _trust_region(
     )
     M = known.inverse(jnp.zeros((), dtype))
 
-    def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        length = (space if metric is None else metric).norm(trial.step)
-        if M is not None:
-            along = length_along(M, gradient, trial.step)
-            length = jnp.where(radius > 0, radius, along)
-        return adapted_radius(radius, ratio, trial, length, largest)
-
-    far = farthest(local.x).astype(dtype)
-    widest = jnp.minimum(largest, far) if M is None else largest
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
-    size = space.norm(gradient)
-    tol, steepest = relative_residual(numbers, size, state.largest_gradient)
-    if state.scale is not None:
+    scale, norm = state.scale, space.norm
+    if scale is not None and _is_exact(local.x, most):
         metric, solver, propose = exactly(
             local,
             near.hessian,
             gradient,
-            state.scale,
+            scale,
+            numbers["adapts"],
             linear_solver,
             sparse=Region,
             dense=_in_eigenvectors,
@@ -245,13 +254,27 @@ def _trust_region(
         # A product, once in a run and not in each step.
         first = lambda: jnp.minimum(metric.first_radius(local.x).astype(dtype), largest)
         radius = cond(begun, lambda: radius, first)
+        scale, norm = metric.scale.astype(dtype), metric.norm
+        size = space.norm(gradient)
+        steepest = relative_residual(numbers, size, state.largest_gradient)[1]
     else:
-        metric, solver = None, LinearSolver.cg
+        solver, model = LinearSolver.cg, Rescaled.of(near.hessian, gradient, scale)
+        norm = lambda step: space.norm(model.scaled(step))
+        size = space.norm(model.gradient)
+        tol, steepest = relative_residual(numbers, size, state.largest_gradient)
         steps = numbers.get("max_steps", 2 * max(space.dimension(gradient), 1))
         limits = {"tol": tol, "max_steps": jnp.asarray(steps)}
-        propose = functools.partial(
-            truncated, near.hessian, M, gradient, size, limits, widest
-        )
+        far = farthest(model.scaled(local.x)).astype(dtype)
+        widest = jnp.minimum(largest, far) if M is None else largest
+        propose = functools.partial(truncated, model, M, size, limits, widest)
+
+    def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
+        length = norm(trial.step)
+        if M is not None:
+            along = length_along(M, gradient, trial.step)
+            length = jnp.where(radius > 0, radius, along)
+        return adapted_radius(radius, ratio, trial, length, largest)
+
     step, after = globalized_step(
         local,
         near,
@@ -266,7 +289,7 @@ def _trust_region(
     return step, after._replace(
         preconditioner=known.state,
         largest_gradient=steepest,
-        scale=None if metric is None else metric.scale.astype(dtype),
+        scale=scale,
     )
 
 
@@ -298,6 +321,7 @@ def trust_region(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
+    scaling: Scaling = "hessian",
     where: Where = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
@@ -317,6 +341,7 @@ def trust_region(
             `scale_by_trust_region` for the region that it makes.
         update_every: How many updates one such operator serves.
         bounds: A pair of lower and upper bounds.
+        scaling: `"hessian"`, `None`, or typical sizes of the variables.
         where: Which leaves to change; see `hotk.Where`. The others get a step of zero.
 
     Returns:
@@ -341,5 +366,6 @@ def trust_region(
         preconditioner=preconditioner,
         update_every=update_every,
         bounds=bounds,
+        scaling=scaling,
     )
     return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)

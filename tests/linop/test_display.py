@@ -129,7 +129,7 @@ def test_a_state_of_an_optimizer_is_one_line_of_numbers_and_shapes():
     _, state = optimizer.update(2 * x, state, x, value_fn=square)
     assert repr(state[0]) == (
         "NewtonState(damping=0, attempts=1, newton_decrease=14, "
-        "outcome=the step was taken, solver=from the whole matrix)"
+        "outcome=the step was taken, solver=from the whole matrix, scale=f64[3])"
     )
     assert repr(state[0].outcome) == "Outcome<the step was taken>"
     large = hotk.optim.sophia(0.1).init(jnp.ones((300, 4)))

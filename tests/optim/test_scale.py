@@ -69,28 +69,62 @@ def _usual(name):
     return points(TRANSFORMS[name](), 1.0)
 
 
+# Those that measure variables by the curvature, and those that are told their sizes.
+BY_CURVATURE = [
+    name
+    for name in TRANSFORMS
+    if name.startswith(("trust_region, ", "cubic", "newton", "levenberg"))
+    and name not in ("newton_cg", "levenberg_marquardt")
+]
+SIZED = {
+    "newton": optim.newton,
+    "trust_region": optim.trust_region,
+    "trust_region, steihaug": functools.partial(
+        optim.trust_region, subproblem="steihaug", **exactly
+    ),
+    "trust_region, sparse": functools.partial(
+        optim.trust_region, linear_solver="sparse"
+    ),
+    "cubic_newton": optim.cubic_newton,
+    "levenberg_marquardt": functools.partial(optim.levenberg_marquardt, **exactly),
+    "levenberg_marquardt, sparse": functools.partial(
+        optim.levenberg_marquardt, linear_solver="sparse"
+    ),
+    "natural_gradient": functools.partial(
+        optim.natural_gradient, 1.0, damping=0.1, tol=3e-4
+    ),
+}
+UNIT = 10.0 ** np.array([-6, 3, 0, 6, -2])
+
+
+def in_units(transform, unit, steps=8):
+    unit = jnp.asarray(unit, jnp.float32)
+    g = lambda x: f(x / unit)
+    x, each = jnp.linspace(-0.5, 2.5, 5, dtype=jnp.float32) * unit, []
+    state = transform.init(x)
+    for _ in range(steps):
+        step, state = transform.update(jax.grad(g)(x), state, x, value_fn=g)
+        x = optax.apply_updates(x, step)
+        each.append(np.asarray(x / unit))
+    return np.stack(each)
+
+
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize(
-    "name", [n for n in TRANSFORMS if n.startswith(("trust_region, ", "cubic"))]
-)
+@pytest.mark.parametrize("name", BY_CURVATURE)
 def test_steps_do_not_depend_on_the_units_of_the_variables(name, default_settings):
     """From -6 to 6 powers of ten: the same points, in single precision."""
-    unit = jnp.float32(10.0) ** jnp.array([-6, 3, 0, 6, -2], jnp.float32)
-    start = jnp.linspace(-0.5, 2.5, 5, dtype=jnp.float32)
-    transform = TRANSFORMS[name]()
-
-    def found(u):
-        g, x, each = (lambda x: f(x / u)), start * u, []
-        state = transform.init(x)
-        for _ in range(8):
-            step, state = transform.update(jax.grad(g)(x), state, x, value_fn=g)
-            x = optax.apply_updates(x, step)
-            each.append(np.asarray(x / u))
-        return np.stack(each)
-
-    usual = found(jnp.ones_like(unit))
+    usual = in_units(TRANSFORMS[name](), np.ones(5))
     assert np.abs(np.diff(usual, axis=0)).max() > 1e-3  # there were steps
-    np.testing.assert_allclose(found(unit), usual, atol=5e-4)
+    np.testing.assert_allclose(in_units(TRANSFORMS[name](), UNIT), usual, atol=5e-4)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", SIZED)
+def test_steps_do_not_depend_on_units_that_are_told(name, default_settings):
+    usual = in_units(SIZED[name](scaling=None), np.ones(5))
+    assert np.abs(np.diff(usual, axis=0)).max() > 1e-3  # there were steps
+    told = in_units(SIZED[name](scaling=jnp.asarray(UNIT, jnp.float32)), UNIT)
+    np.testing.assert_allclose(told, usual, atol=5e-4)
 
 
 def test_a_first_step_does_not_leave_the_domain_along_a_flat_direction():
