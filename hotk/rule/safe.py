@@ -233,7 +233,7 @@ def power(x: Leaf, y: Leaf) -> Inexact[Array, "..."]:
     taken as zero where $x \le 0$.
 
     Args:
-        x: Floating array.
+        x: Floating array, or integers.
         y: Python number, or floating array.
 
     Returns:
@@ -250,6 +250,9 @@ def power(x: Leaf, y: Leaf) -> Inexact[Array, "..."]:
         return jnp.asarray(x) ** y
     if isinstance(y, float):
         return _fixed_power(x, _Exponent(float(y)))
+    inexact = [jnp.issubdtype(jnp.result_type(a), jnp.inexact) for a in (x, y)]
+    if inexact == [False, True]:  # the rule has no tangent of an integer
+        x = float(x) if isinstance(x, int) else jnp.asarray(x, jnp.result_type(x, y))
     return _power(x, y)
 
 

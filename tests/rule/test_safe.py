@@ -251,6 +251,20 @@ def test_integers_as_exponents(y):
         close(jax.jit(jax.grad(safe.power))(3.0, y), 6.0)
 
 
+@pytest.mark.parametrize("x", [2, np.int32(2), np.array(2), jnp.array([2, 2])])
+def test_integers_as_bases(x):
+    slope = 8 * np.log(2) * np.size(x)
+    with jax.numpy_dtype_promotion("standard"):
+        power = lambda y: jnp.sum(safe.power(x, y))
+        close(power(jnp.array(3.0)), 8.0 * np.size(x))
+        close(hotk.gradient(power, 3.0), slope)
+        close(hotk.second_derivative(power, 3.0), slope * np.log(2))
+        close(jax.jit(jax.grad(power))(3.0), slope)
+    two = jnp.array(2, jnp.bfloat16)
+    assert safe.power(2, two).dtype == jnp.bfloat16
+    assert safe.power(2, jnp.array(3)).dtype == jnp.array(3).dtype
+
+
 def test_nan_stays_and_infinity_does():
     assert np.isnan(safe.logsumexp(jnp.array([jnp.nan, 1.0])))
     assert np.isnan(safe.logsumexp(jnp.array([jnp.inf, jnp.nan])))
