@@ -135,7 +135,9 @@ class CodeFacts:
             # A cell of its own may be written: it is made anew in each call.
             elif operation in _CELL_WRITE and name in outer.co_freevars:
                 self.writes = f"the nonlocal `{name}`"
-            elif operation in _ATTRIBUTE_WRITE and _is_outside(instructions[:at]):
+            elif operation in _ATTRIBUTE_WRITE and _is_outside(
+                instructions[:at], own=code.co_cellvars if code is outer else ()
+            ):
                 self.writes = f"an attribute `{name}`"
             elif operation in _READ and name in METADATA:
                 self.reads_metadata = True
@@ -196,11 +198,16 @@ def _holds_hidden(constant: object) -> bool:
     return False
 
 
-def _is_outside(before: list[dis.Instruction]) -> bool:
-    """Whether an attribute is stored on a global or on something captured."""
+def _is_outside(before: list[dis.Instruction], own: tuple[str, ...]) -> bool:
+    """Whether an attribute is stored on a global or on something captured.
+
+    Args:
+        before: The instructions before it.
+        own: The cells of its own, as of a `self` that a function within captures.
+    """
     for instruction in reversed(before):
         if instruction.opname not in _ATTRIBUTE:
-            return instruction.opname in _OUTSIDE
+            return instruction.opname in _OUTSIDE and instruction.argval not in own
     return False
 
 

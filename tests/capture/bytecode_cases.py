@@ -118,12 +118,17 @@ class Method:
         self.n += 1
         return self.run(x)
 
+    def writes_a_captured_self(self, x):
+        self.act = lambda y: self.k * y
+        return self.act(x)
+
     def calls_super(self, x):
         return super().run(x) and self.k
 
 
 FUNCTIONS = [two_globals, attributes_of_globals, writes_a_global, *_closures()]
-FUNCTIONS += [Method.__call__, Method.writes_self, Method.calls_super]
+FUNCTIONS += [Method.__call__, Method.writes_self, Method.writes_a_captured_self]
+FUNCTIONS += [Method.calls_super]
 
 
 # The arguments, and the cell of the class that `super` reads from Python 3.12 on.

@@ -49,6 +49,7 @@ EXPECTED = {
     "class_body": ({}, "__name__ o", None),
     "__call__": ({"self": "a b.c"}, "", None),
     "writes_self": ({}, "self", None),
+    "writes_a_captured_self": ({}, "self", None),
     "calls_super": ({}, "self super", None),
 }
 LOAD = """

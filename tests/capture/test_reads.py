@@ -331,6 +331,41 @@ def test_a_state_that_is_read_by_a_part_and_as_a_whole_is_traced_once():
     assert traces() == 1
 
 
+class Scaled:
+    """A function among its attributes captures the object."""
+
+    def __init__(self, scale):
+        self.scale, self.calls = scale, 0
+        self.scaled = lambda x: self.scale * x
+
+    def __call__(self, x):
+        return jnp.sum(self.scaled(x) ** 2)
+
+
+class Counted(Scaled):
+    def __call__(self, x):
+        self.calls += 1
+        return self.calls * super().__call__(x)
+
+
+def test_an_object_that_its_own_attribute_captures_is_traced_once():
+    for scale in (1.0, 2.0, 3.0):
+        model = Scaled(jnp.asarray(scale))
+        assert close(hotk.gradient(model, X), 2 * scale**2 * X)
+    model.scale = jnp.asarray(4.0)
+    assert close(hotk.gradient(model, X), 32 * X)
+    assert traces() == 1
+    assert hotk.explain(model, at=X).opaque is None
+
+
+@pytest.mark.filterwarnings("ignore::hotk.OpaqueWarning")
+def test_a_counter_of_such_an_object_counts():
+    model = Counted(jnp.asarray(2.0))
+    for count in (1, 2, 3):
+        assert close(hotk.gradient(model, X), count * 8 * X)
+    assert model.calls == 3
+
+
 # ----- Code that beartype and Python 3.12 write
 
 
