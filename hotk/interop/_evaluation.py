@@ -109,8 +109,13 @@ class AbstractProblem:
                     )
                 )
         pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2
-        if pair and self.n == 2:  # two sequences are then SciPy's pairs
-            pair = not isinstance(bounds[0], (tuple, list, np.ndarray, jax.Array))
+        if pair and self.n == 2:  # two sequences are then SciPy's pairs, but a tuple
+            # of two arrays is lower and upper, as it is for any other n
+            arrays = np.ndarray, jax.Array
+            both = isinstance(bounds, tuple) and all(
+                isinstance(side, arrays) for side in bounds
+            )
+            pair = both or not isinstance(bounds[0], (tuple, list, *arrays))
         like = self._coordinates.tree(self._coordinates.start)
         same = lambda b: jax.tree.structure(b) == jax.tree.structure(like)
         if pair and all(map(same, bounds)):

@@ -229,8 +229,8 @@ class ScipyProblem(AbstractProblem):
                 of second order its products. From 2000 variables on
                 `"trust-constr"` gets a sparse Hessian if the program shows one.
             tol: The tolerance of the method.
-            bounds: Bounds of the flat vector, as SciPy takes them; or two trees like
-                `x0`, the lower and the upper bounds, with numbers or arrays.
+            bounds: Bounds of the flat vector, as SciPy takes them; or a tuple of two
+                trees like `x0`, the lower and the upper bounds, with numbers or arrays.
             constraints: Constraints on the flat vector, as SciPy takes them.
             callback: Called after each iteration, as SciPy does.
             options: Options of the method, such as `gtol` or `maxiter`.

@@ -17,6 +17,7 @@ from hotk._core import (
     Vector,
     message,
     names_ours,
+    nan_on_purpose,
 )
 from hotk.curvature import LeastSquares
 from hotk.optim import Minimum, Stop
@@ -236,7 +237,9 @@ class Fit(AbstractReport):
         active = jax.tree.unflatten(
             jax.tree.structure(tree), jax.tree.leaves(self.minimum.active)
         )
-        return jax.tree.map(lambda a, i: jnp.where(i == 0, a, jnp.nan), tree, active)
+        with nan_on_purpose():
+            free = lambda a, i: jnp.where(i == 0, a, jnp.nan)
+            return jax.tree.map(free, tree, active)
 
     def _at_bounds(self) -> list[str]:
         """Name the parameters that are at a bound."""

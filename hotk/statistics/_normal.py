@@ -21,6 +21,7 @@ from hotk._core import (
     describe,
     message,
     names_ours,
+    nan_on_purpose,
     split_point,
 )
 from hotk.first import value_and_jacobian
@@ -88,10 +89,11 @@ class NormalApproximation(AbstractReport):
 
     @property
     def correlation(self) -> Float[Array, "n n"]:
-        """The correlation matrix, in the order of `index`."""
+        """The correlation matrix, in the order of `index`; NaN where one is held."""
         covariance = self.covariance
         errors = jnp.sqrt(jnp.diag(covariance))
-        return covariance / (errors[:, None] * errors[None, :])
+        with nan_on_purpose():
+            return covariance / (errors[:, None] * errors[None, :])
 
     @property
     def standard_errors(self) -> Vector:

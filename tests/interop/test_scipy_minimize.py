@@ -148,6 +148,18 @@ def test_bounds_as_trees_like_the_start():
     close(found.x, np.ones(2))
 
 
+@pytest.mark.parametrize("of", [np.asarray, jnp.asarray])
+def test_two_arrays_of_two_numbers_are_lower_and_upper(of):
+    """As they are of any other number; a list of pairs is as SciPy takes it."""
+    f = lambda x: jnp.sum((x - jnp.array([3.0, -5.0])) ** 2)
+    problem = scipy_problem(f, jnp.array([0.5, -2.0]))
+    bounds = of([0.0, -3.0]), of([1.0, -1.0])
+    found = problem.minimize("L-BFGS-B", bounds=bounds)
+    close(found.x, np.array([1.0, -3.0]))
+    pairs = [(0.0, 1.0), (-3.0, -1.0)]
+    close(problem.minimize("L-BFGS-B", bounds=pairs).x, np.array([1.0, -3.0]))
+
+
 @pytest.mark.parametrize("make", [scipy_problem, scipy_residuals])
 def test_within_a_trace_is_refused(make):
     with pytest.raises(TypeError, match=r"outside of `jax\.jit`"):

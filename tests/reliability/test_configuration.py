@@ -211,6 +211,18 @@ def test_debug_nans_lets_a_finite_minimization_run(make):
     assert np.allclose(found.x, np.arcsinh(-0.5), atol=1e-3)
 
 
+def test_debug_nans_lets_a_fit_at_a_bound_be_shown(capsys):
+    t = np.linspace(0, 4, 15)
+    y = 2 * np.exp(-0.7 * t) + 0.05 * np.sin(9 * t)
+    model = lambda p, t: p[0] * jnp.exp(-p[1] * t) + p[2]
+    with jax.debug_nans(True):
+        bounds = np.array([0, 0, 0.02]), np.array([1.8, 5, 1])
+        found = hotk.statistics.fit(model, t, y, np.array([1, 0.5, 0.1]), bounds=bounds)
+        assert "1.8" in str(found)
+    shown = capsys.readouterr()
+    assert "nan" not in (shown.out + shown.err).lower()
+
+
 @pytest.mark.parametrize("name", ["x", "value"])
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
