@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hotk._core import (
     NotPositiveDefiniteError,
@@ -13,10 +14,11 @@ from hotk._core import (
     names_ours,
     not_finite,
 )
-from hotk.linop import AbstractOperator, space
+from hotk.linop import AbstractOperator
 
 from ._estimate import Estimate
-from ._spectrum import Spectrum, spectrum
+from ._gauss import logarithms
+from ._spectrum import Spectrum, measured, trace_of
 
 
 @names_ours
@@ -71,23 +73,15 @@ def logdet(
             Lanczos quadrature. SIAM J. Matrix Anal. Appl. 38(4), 1075-1099.
             https://doi.org/10.1137/16M1104974
     """
-    density = spectrum(
-        operator,
-        key,
-        samples=samples,
-        steps=steps,
-        block_size=block_size,
-        progress=progress,
-    )
+    density, matrices = measured(operator, key, samples, steps, block_size, progress)
     if isinstance(density.nodes, Tracer):
-        smallest, largest = density.smallest, density.largest
+        # nodes decide only whether there is a logarithm
+        smallest, largest = map(lax.stop_gradient, (density.smallest, density.largest))
         positive = smallest > _limit(density, jnp.maximum(-smallest, largest))
-        # nodes of weight zero may be negative by rounding: they add 0, and not NaN; and
-        # JAX's second derivative of a logarithm has the square of the number
-        unit = space.power_of_size(density.nodes)
-        above = density.nodes > 0
-        logarithms = jnp.log(jnp.where(above, density.nodes / unit, 1)) + jnp.log(unit)
-        trace = density.total(logarithms)
+        if matrices is None:
+            trace = density.total(jnp.log(density.nodes))
+        else:
+            trace = trace_of(density, logarithms(matrices))
         value, error = (
             jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error)
         )

@@ -28,17 +28,18 @@ from ._probes import orthogonalized, products
 _BYTES = 256 << 20
 
 
-class Rule(NamedTuple):
-    """Rules of quadrature, one for each probe.
+class Projected(NamedTuple):
+    """The projected matrices, one for each probe.
 
     Attributes:
-        nodes: The nodes.
-        weights: Their weights.
+        alpha: Their diagonals. Beyond an exhausted Krylov space they go on with the
+            first entry, decoupled: a value inside of the spectrum, of weight zero.
+        beta: What stands beside the diagonals.
         products: The number of products that they took.
     """
 
-    nodes: Float[Array, "samples steps"]
-    weights: Float[Array, "samples steps"]
+    alpha: Float[Array, "samples steps"]
+    beta: Float[Array, "samples steps-1"]
     products: Int[Array, ""]
 
 
@@ -60,24 +61,18 @@ class State(NamedTuple):
     running: Bool[Array, ""]
 
 
-def quadrature(
+def projected(
     operator: AbstractOperator,
     key: RandomKey,
     samples: int,
     steps: int,
     block: int | None,
     show: bool,
-) -> Rule:
-    """Return nodes and weights for each of several random starts, and the products.
+) -> Projected:
+    """Return the projected matrix of each of several random starts, and the products.
 
-    Nodes and weights are those of Gauss's rule for the spectral measure of the start:
-    the eigenvalues of the projected matrix and the squared first entries of its
-    eigenvectors [1]. The start is uniform on the sphere, so that the mean over starts
-    is the normalized trace.
-
-    References:
-        [1] Golub and Welsch (1969). Calculation of Gauss quadrature rules. Math. Comp.
-            23, 221-230.
+    The start is uniform on the sphere, so that the mean of a form of it over starts is
+    the normalized trace.
     """
     # A derivative in reverse mode keeps the basis of each step, and needs a number of
     # them that is known. Whether one is taken a trace does not tell.
@@ -111,11 +106,11 @@ def _all(
     steps: int,
     block: int,
     fixed: bool,
-) -> Rule:
+) -> Projected:
     dtype = space.scalar_dtype(A.like)
 
-    def window(s: tuple[Int[Array, ""], Rule]) -> tuple[Int[Array, ""], Rule]:
-        i, rule = s
+    def window(s: tuple[Int[Array, ""], Projected]) -> tuple[Int[Array, ""], Projected]:
+        i, found = s
         rows = starts[i] + jnp.arange(block)
         state = _initial_state(keys[rows], A.like, steps)
         unfinished = lambda s: (s.j < steps) & s.running
@@ -125,11 +120,11 @@ def _all(
             end = fori_loop(0, steps, maybe, state)
         else:
             end = while_loop(unfinished, step, state)
-        return i + 1, _with_rows(rule, rows, end, block * end.j)
+        return i + 1, _with_rows(found, rows, end, block * end.j)
 
     zeros = jnp.zeros((len(keys), steps), dtype)
     zero = jnp.zeros((), jnp.int32)
-    state = zero, Rule(zeros, zeros, zero)
+    state = zero, Projected(zeros, zeros[:, 1:], zero)
     if fixed:
         run = jax.checkpoint(window)
         return fori_loop(0, len(starts), lambda _, s: run(s), state)[1]
@@ -138,10 +133,10 @@ def _all(
 
 def _run_with_bar(
     operator: AbstractOperator, keys: Array, starts: list[int], steps: int, block: int
-) -> Rule:
+) -> Projected:
     """Do the same with a progress bar: one compiled step after the other."""
     zeros = jnp.zeros((len(keys), steps), space.scalar_dtype(operator.like))
-    rule = Rule(zeros, zeros, jnp.zeros((), jnp.int32))
+    found = Projected(zeros, zeros[:, 1:], jnp.zeros((), jnp.int32))
     with_bar = progress(range(len(starts) * steps), "Lanczos steps", show=True)
     state, count = None, 0
     for tick in with_bar:
@@ -153,19 +148,25 @@ def _run_with_bar(
             state = loop(operator, _step, operator, state)
             count += block
         if j == steps - 1:
-            rule = _with_rows(rule, rows, state, count)
+            found = _with_rows(found, rows, state, count)
             state, count = None, 0
-    return rule
+    return found
 
 
 def _with_rows(
-    rule: Rule, rows: Int[Array, " block"], end: State, count: int | Int[Array, ""]
-) -> Rule:
-    nodes, weights = _rule(end)
-    return Rule(
-        rule.nodes.at[rows].set(nodes),
-        rule.weights.at[rows].set(weights),
-        rule.products + count,
+    found: Projected,
+    rows: Int[Array, " block"],
+    end: State,
+    count: int | Int[Array, ""],
+) -> Projected:
+    beta = end.beta[:, :-1]
+    coupled = jnp.pad(beta != 0, ((0, 0), (1, 0)), constant_values=True)
+    reached = jnp.cumsum(~coupled, axis=1) == 0
+    alpha = jnp.where(reached, end.alpha, end.alpha[:, :1])
+    return Projected(
+        found.alpha.at[rows].set(alpha),
+        found.beta.at[rows].set(jnp.where(reached[:, 1:], beta, 0)),
+        found.products + count,
     )
 
 
@@ -224,44 +225,3 @@ def _grown(state: State, images: PyTree) -> State:
         beta=state.beta.at[:, j].set(beta),
         running=~jnp.all(beta == 0),
     )
-
-
-@jitted(quickly="if small")
-def _rule(state: State) -> tuple[Array, Array]:
-    """Return the nodes and weights of the projected matrices."""
-
-    def rule(
-        alpha: Float[Array, " steps"], beta: Float[Array, " steps"]
-    ) -> tuple[Float[Array, " steps"], Float[Array, " steps"]]:
-        nonzero = jnp.append(jnp.ones((), bool), beta[:-1] != 0)
-        reached = jnp.cumsum((~nonzero).astype(jnp.int32)) == 0
-        # beyond the Krylov space: a value inside of the spectrum, of weight zero, or
-        # the smallest node would be 0 for a positive definite operator
-        diagonal = jnp.where(reached, alpha, alpha[0])
-        matrix = jnp.diag(diagonal) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
-        unit = space.power_of_size(matrix)  # of gaps as well
-        nodes, weights = _gauss(matrix / unit)
-        return unit * nodes, weights
-
-    return jax.vmap(rule)(state.alpha, state.beta)
-
-
-@jax.custom_jvp
-def _gauss(
-    matrix: Float[Array, "steps steps"],
-) -> tuple[Float[Array, " steps"], Float[Array, " steps"]]:
-    nodes, vectors = jnp.linalg.eigh(matrix)
-    return nodes, vectors[0] ** 2
-
-
-# that of `eigh` divides by differences, also of nodes beyond the Krylov space, which
-# coincide: their weights are zero, whichever vectors they have
-@_gauss.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[PyTree, PyTree]:
-    nodes, vectors = jnp.linalg.eigh(*primals)
-    turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
-    gaps = nodes[None] - nodes[:, None]
-    slopes = jnp.where(gaps == 0, 0, turned / jnp.where(gaps == 0, 1, gaps))
-    first = vectors[0]
-    moved = 2 * first * jnp.matmul(first, slopes, precision="highest")
-    return (nodes, first**2), (jnp.diagonal(turned), moved)

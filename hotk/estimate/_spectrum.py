@@ -14,8 +14,9 @@ from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
+from ._gauss import rules
 from ._probes import check_arguments
-from ._quadrature import quadrature
+from ._quadrature import Projected, projected
 
 
 Numbers = float | Real[Array | np.ndarray, "..."]
@@ -188,6 +189,13 @@ def _on_grid(
 
 
 @jitted(quickly="if small")
+def trace_of(spectrum: Spectrum, samples: Float[Array, " samples"]) -> Estimate:
+    """Estimate a trace from the form of each start."""
+    scale = jnp.asarray(spectrum.size, spectrum.nodes.dtype)
+    return _averaged(spectrum, scale * samples)
+
+
+@jitted(quickly="if small")
 def _total(spectrum: Spectrum, values: Float[Array, "samples steps"]) -> Estimate:
     scale = jnp.asarray(spectrum.size, spectrum.nodes.dtype)
     return _averaged(spectrum, scale * _integrals(spectrum, values))
@@ -244,7 +252,8 @@ def spectrum(
     transformations) it is exact: the eigenvalues of the matrix, from `n` products.
 
     Derivatives, in both modes, are those of the estimate with its random vectors held
-    fixed. Reverse mode keeps the basis of each step, for a block of vectors at once.
+    fixed; where rounding repeats a node, those of its whole weight. Reverse mode keeps
+    the basis of each step, for a block of vectors at once.
 
     Args:
         operator: A symmetric operator.
@@ -282,13 +291,26 @@ def spectrum(
             Lanczos quadrature. SIAM J. Matrix Anal. Appl. 38(4), 1075-1099.
             Algorithm 1. https://doi.org/10.1137/16M1104974
     """
+    return measured(operator, key, samples, steps, block_size, progress)[0]
+
+
+def measured(
+    operator: AbstractOperator,
+    key: RandomKey,
+    samples: int,
+    steps: int,
+    block_size: int | None,
+    progress: bool,
+) -> tuple[Spectrum, Projected | None]:
+    """Return a spectrum, and the projected matrices if it is not exact."""
     call = "spectrum(A, key)"
     key = check_arguments(call, operator, key)
     check_symmetric(call, operator)
     if operator.size <= steps and not progress:
         values = spectrum_of(operator)
         if values is not None:
-            return _exact(values, samples)
+            return _exact(values, samples), None
     steps = min(steps, operator.size)
-    rule = quadrature(operator, key, samples, steps, block_size, progress)
-    return Spectrum(*rule, operator.size)
+    found = projected(operator, key, samples, steps, block_size, progress)
+    nodes, weights = rules(found)
+    return Spectrum(nodes, weights, found.products, operator.size), found

@@ -169,3 +169,68 @@ def test_second_derivatives_of_any_size(size):
     bent = np.float32(30 / np.cosh(0.6) ** 2)
     for nested in (jax.grad(jax.grad(estimates)), jax.jit(jax.hessian(estimates))):
         close(nested(t), bent, rtol=1e-3)
+
+
+def of_few_examples(t, n=200, dtype=None):
+    """Return ten rows and a damping: eleven eigenvalues, and log-determinants of n."""
+    J = jnp.asarray(np.random.default_rng(0).normal(size=(10, n)) / np.sqrt(n), dtype)
+    f = lambda x, t: (
+        jnp.exp(t[0]) * jnp.sum((J @ x) ** 2) / 2 + jnp.exp(t[1]) * jnp.sum(x**2) / 20
+    )
+    return hotk.HessianOperator(f, jnp.ones(n, dtype), t)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("unit", [1.0, 1e-8, 1e8])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("steps", [8, 12, 50])
+def test_derivatives_where_there_are_few_eigenvalues(steps, dtype, unit):
+    """Rounding repeats nodes there; a factor of A adds n times its logarithm."""
+    shift = jnp.asarray(np.log(unit), dtype)
+
+    def f(t):
+        A = of_few_examples(t + shift, dtype=dtype)
+        return logdet(A, KEY, samples=6, steps=steps).value
+
+    t = jnp.zeros(2, dtype)
+    rtol = 2e-4 if dtype == jnp.float32 else 1e-8
+    for gradient in (jax.grad(f)(t), jax.jacfwd(f)(t), hotk.gradient(f, t)):
+        assert gradient.dtype == dtype
+        close(jnp.sum(gradient), jnp.asarray(200, dtype), rtol=rtol)
+    h = 0.03
+    each = [h * jnp.eye(2, dtype=dtype)[i] for i in (0, 1)]
+    central = [(f(t + e) - f(t - e)) / (2 * h) for e in each]
+    close(gradient, jnp.stack(central), rtol=5e-3)
+    second = jax.hessian(f)(t)
+    slopes = [(jax.grad(f)(t + e) - jax.grad(f)(t - e)) / (2 * h) for e in each]
+    close(second, jnp.stack(slopes), rtol=2e-2, atol=0.02)
+    # along the factor it is zero, as that of n log c
+    rest = float(jnp.max(jnp.abs(jnp.sum(second, axis=0))))
+    assert rest < (0.01 if dtype == jnp.float32 else 1e-7)
+
+
+def test_second_derivatives_where_the_space_ends_exactly():
+    operator = lambda a: hotk.HessianOperator(
+        lambda x, a: jnp.sum(a * x**2) / 2, jnp.ones(150), a
+    )
+    f = lambda a: logdet(operator(a), KEY, samples=3, steps=20).value
+    close(jax.hessian(f)(2.0), -150 / 4, rtol=1e-5)
+    close(jax.grad(jax.grad(jax.grad(f)))(2.0), 2 * 150 / 8, rtol=1e-5)
+    close(hotk.second_derivative(f, 2.0), -150 / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [12, 30])
+def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
+    """The trace of the inverse: minus itself, along a factor."""
+
+    def f(t):
+        A = of_few_examples(t, dtype=jnp.float64)
+        found = hotk.estimate.spectrum(A, KEY, samples=5, steps=steps)
+        return found.integrate(lambda nodes: 1 / nodes).value
+
+    t = jnp.zeros(2)
+    gradient = jax.grad(f)(t)
+    close(jnp.sum(gradient), -f(t), rtol=1e-6)
+    h = 1e-4
+    central = [(f(t + h * e) - f(t - h * e)) / (2 * h) for e in jnp.eye(2)]
+    close(gradient, jnp.stack(central), rtol=1e-5)
