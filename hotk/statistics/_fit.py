@@ -35,7 +35,7 @@ from hotk.optim import Minimum, levenberg_marquardt, minimize
 from ._at_solution import fitted
 from ._fitted import Fit
 from ._parameters import refuse_complex
-from ._regression import CALL, LOSSES, Loss, Regression
+from ._regression import CALL, LOSSES, Loss, Regression, as_data
 
 
 @names_ours
@@ -170,11 +170,7 @@ def _regression(
             f"`{CALL}`: with `loss={loss!r}` the errors have another distribution than "
             "the normal one, and their scale is estimated: leave `absolute_sigma` out."
         )
-    if isinstance(x, (list, tuple)) and all(
-        isinstance(a, (int, float)) for a in jax.tree.leaves(x)
-    ):
-        x = np.asarray(x)
-    x = jax.tree.map(_as_array, x)
+    x = as_data(x)
     y = _as_real("y", y)
     for path, leaf in tree_flatten_with_path(x)[0]:
         if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -183,13 +179,6 @@ def _regression(
     if sigma is not None:
         sigma = _scale(sigma, y)
     return Regression(model, x, y, sigma, from_host(f_scale, y.dtype), LOSSES[loss])
-
-
-def _as_array(leaf: Any) -> Any:
-    # Copied: who fits in a loop may fill the same array of NumPy again.
-    if isinstance(leaf, jax.Array) or not hasattr(leaf, "__array__"):
-        return leaf
-    return from_host(np.asarray(leaf))
 
 
 def _as_real(name: str, a: ArrayLike) -> Float[Array, "..."]:

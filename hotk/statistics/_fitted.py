@@ -26,7 +26,7 @@ from ._interval import Interval, quantile, rows_of
 from ._names import name_of
 from ._normal import NormalApproximation
 from ._profile import profile_intervals
-from ._regression import Regression
+from ._regression import Regression, as_data
 
 
 # Correlations above this are told, and the largest of them alone.
@@ -164,7 +164,7 @@ class Fit(AbstractReport):
             variance = self._noise(sigma) ** 2
         return self.distribution.predict(
             self.regression.model,
-            x,
+            as_data(x),
             noise_variance=variance,
             level=level,
             degrees=self._degrees,

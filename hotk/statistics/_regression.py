@@ -6,14 +6,41 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import Function, Point, Scalar, StructureError, describe, message
+from hotk._core import (
+    Function,
+    Point,
+    Scalar,
+    StructureError,
+    describe,
+    from_host,
+    message,
+)
 
 
 Loss: TypeAlias = Literal["linear", "soft_l1", "huber", "cauchy", "arctan"]
 
 CALL = "fit(model, x, y, p0)"
+
+
+def as_data(x: PyTree) -> PyTree:
+    """Return what a model takes besides the parameters: a list of numbers is one array.
+
+    Arrays of NumPy are copied: who fits in a loop may fill the same one again.
+    """
+    if isinstance(x, (list, tuple)) and all(
+        isinstance(a, (int, float)) for a in jax.tree.leaves(x)
+    ):
+        x = np.asarray(x)
+    return jax.tree.map(_as_array, x)
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) or not hasattr(leaf, "__array__"):
+        return leaf
+    return from_host(np.asarray(leaf))
 
 
 @final

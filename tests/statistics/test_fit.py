@@ -233,6 +233,8 @@ def test_bands_of_a_line_by_their_formula():
     t = scipy.stats.t.ppf(0.95, n - 2)
     band = found.band(x, 0.9)
     close(np.asarray(band.upper), center + t * s * np.sqrt(share), rtol=1e-10)
+    of_list = found.band(x.tolist(), 0.9)
+    close(np.asarray(of_list.upper), np.asarray(band.upper), rtol=1e-12)
     band = found.band(x, 0.9, kind="prediction")
     close(np.asarray(band.lower), center - t * s * np.sqrt(1 + share), rtol=1e-10)
     band = found.band(x, 0.9, kind="prediction", sigma=np.array([2.0, 3.0]))
