@@ -64,8 +64,8 @@ class FactoredSystem:
         residuals: Callable[[Point], Float[Array, " m"]],
         x: Point,
         scale: Float[Array, " n"],
-        adapts: Scalar,
         bounds: Bounds | None = None,
+        adapts: Scalar | float = 1.0,
     ) -> None:
         """Form the Jacobian and its factor."""
         self.x = x
@@ -282,7 +282,7 @@ def factored_system(
     costly = m < n or 2 * m * n**2 + n * own > PRODUCTS * PASSES * own
     if n > _FEW and costly:
         return None
-    return FactoredSystem(residuals, local.x, scale, adapts, bounds)
+    return FactoredSystem(residuals, local.x, scale, bounds, adapts)
 
 
 def adapted_damping(

@@ -118,7 +118,7 @@ def _sizes(name: str, scaling: Scaling, params: Point) -> list[Any]:
 
 
 def measured(
-    roots: Float[Array, " n"], before: Float[Array, " n"], adapts: Scalar
+    roots: Float[Array, " n"], before: Float[Array, " n"], adapts: Scalar | float
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Return the largest roots of the curvature so far, and what they measure with.
 
