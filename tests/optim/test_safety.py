@@ -130,10 +130,12 @@ def test_what_the_states_tell():
     transform = hotk.optim.scale_by_newton_cg(max_tol=1e-9)
     _, state = transform.update(g, transform.init(x), x, value_fn=f)
     assert state.curvature < 0
-    transform = hotk.optim.scale_by_newton(damping=0.25)
-    p, state = transform.update(g, transform.init(x), x, value_fn=f)
-    assert state.damping > -eigenvalues[0]
-    close((jax.hessian(f)(x) + state.damping * jnp.eye(2)) @ p, np.asarray(g))
+    for scaling, least, D in (("hessian", 1.0, D), (None, 1.88, np.ones(2))):
+        transform = hotk.optim.scale_by_newton(damping=0.25, scaling=scaling)
+        p, state = transform.update(g, transform.init(x), x, value_fn=f)
+        assert state.damping > least
+        shifted = jax.hessian(f)(x) + state.damping * np.diag(D**2)
+        close(shifted @ p, np.asarray(g))
 
 
 @pytest.mark.exhaustive
