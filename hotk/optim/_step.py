@@ -351,6 +351,8 @@ def objective(
         missing, fix = "`value_fn`", _WRITE
         if params is None:
             missing, fix = "`params`", "Give the parameters as the third argument."
+        elif "residual_fn" in extra:
+            fix = _OF_RESIDUALS
         raise TypeError(
             message(
                 call,
@@ -367,6 +369,12 @@ _WRITE = (
     "Give the function of the parameters that the gradient is of. With `nnx.Optimizer` "
     "write `optimizer.update(model, grads, value_fn=f)`, with a `TrainState` of flax "
     "`hotk.optim.apply_gradients(state, grads=grads, value_fn=f)`."
+)
+
+
+_OF_RESIDUALS = (
+    "Only `levenberg_marquardt` takes `residual_fn=`. For half the sum of squares write "
+    "`value_fn=hotk.curvature.LeastSquares(residual_fn)`."
 )
 
 

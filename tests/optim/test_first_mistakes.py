@@ -7,7 +7,13 @@ import pytest
 
 import hotk
 from hotk.curvature import LeastSquares, PerExample
-from hotk.optim import levenberg_marquardt, minimize, newton_cg, trust_region
+from hotk.optim import (
+    levenberg_marquardt,
+    minimize,
+    natural_gradient,
+    newton_cg,
+    trust_region,
+)
 from tests.helpers import close
 
 
@@ -148,3 +154,14 @@ def test_residuals_in_a_tuple_name_least_squares():
 def test_a_second_derivative_of_an_array_names_the_hessian():
     with pytest.raises(hotk.StructureError, match=r"hotk\.hessian_diagonal"):
         hotk.second_derivative(lambda x: x @ x, jnp.ones(2))
+
+
+@pytest.mark.parametrize("make", [natural_gradient, newton_cg])
+def test_residuals_in_an_update_that_takes_none_name_least_squares(make, as_user):
+    transform = make(1.0)
+    state, g = transform.init(X0), jax.grad(rosenbrock)(X0) / 2
+    with pytest.raises(TypeError, match="Only `levenberg_marquardt`") as caught:
+        transform.update(g, state, X0, residual_fn=residuals)
+    assert "value_fn=hotk.curvature.LeastSquares(residual_fn)" in str(caught.value)
+    step, _ = transform.update(g, state, X0, value_fn=LeastSquares(residuals))
+    assert float(g @ step) < 0
