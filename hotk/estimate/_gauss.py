@@ -46,10 +46,11 @@ def rules(
     return jax.vmap(rule)(found.alpha, found.beta)
 
 
+@jax.custom_jvp
 def _merged(matrix: Float[Array, "k k"]) -> tuple[Array, Array]:
     """Return eigenvalues and vectors; one of those that coincide has their weight."""
     nodes, vectors = jnp.linalg.eigh(matrix)
-    least = jnp.finfo(nodes.dtype).eps ** (2 / 3) * jnp.max(jnp.abs(nodes))
+    least = _least(nodes)
 
     def turn(i: Array, vectors: Array) -> Array:
         """Turn two neighbours so that the first entry is that of the second alone."""
@@ -65,6 +66,28 @@ def _merged(matrix: Float[Array, "k k"]) -> tuple[Array, Array]:
         return vectors.at[0, i].set(jnp.where(close, 0, a))
 
     return nodes, fori_loop(0, len(nodes) - 1, turn, vectors)
+
+
+def _least(nodes: Float[Array, " k"]) -> Scalar:
+    """Return the least difference of eigenvalues that has digits."""
+    return jnp.finfo(nodes.dtype).eps ** (2 / 3) * jnp.max(jnp.abs(nodes))
+
+
+@_merged.defjvp
+def _(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Serve second derivatives of a rule: NaN where it has merged nodes."""
+    nodes, vectors = _merged(*primals)
+    turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
+    gaps = nodes[None] - nodes[:, None]
+    near = jnp.abs(gaps) <= _least(nodes)
+    weighted = (vectors[0] != 0)[None] | (vectors[0] != 0)[:, None]
+    lost = jnp.any(near & weighted & ~jnp.eye(len(nodes), dtype=bool))
+    slopes = jnp.where(near, 0, turned / jnp.where(near, 1, gaps))
+    moved = jnp.matmul(vectors, slopes, precision="highest")
+    moved = moved * jnp.where(lost, jnp.nan, 1)  # a factor: in reverse mode as well
+    return (nodes, vectors), (jnp.diagonal(turned), moved)
 
 
 @jax.custom_jvp

@@ -82,9 +82,9 @@ def logdet(
             trace = density.total(jnp.log(density.nodes))
         else:
             trace = trace_of(density, logarithms(matrices))
-        value, error = (
-            jnp.where(positive, a, jnp.nan) for a in (trace.value, trace.error)
-        )
+        # a factor: in reverse mode `where` alone would make derivatives zero
+        factor = jnp.where(positive, 1, jnp.nan)
+        value, error = (a * factor for a in (trace.value, trace.error))
         return Estimate(value, error, trace.products, trace.method)
     nodes = np.asarray(density.nodes)  # by NumPy, of which nothing is compiled
     smallest, largest = float(np.min(nodes)), float(np.max(nodes))

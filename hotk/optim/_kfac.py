@@ -16,10 +16,11 @@ from hotk.capture import Closure
 from hotk.curvature import AbstractLoss
 from hotk.linop import KFACOperator, space
 
+from ._explained import explained_for_nnx
 from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
 from ._parameters import parts_like
-from ._step import as_number, explained_for_nnx, of_steps
+from ._step import as_number, of_steps
 
 
 @of_steps

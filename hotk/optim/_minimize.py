@@ -31,10 +31,10 @@ from hotk.prepared import Info
 
 from ._bounds import Limits as Sides
 from ._chunk import Iterate
+from ._explained import called
 from ._loop import Loop
 from ._minimum import Minimum, Stop
 from ._residuals import explained_for_residuals
-from ._step import called
 
 
 P = ParamSpec("P")

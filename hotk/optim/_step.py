@@ -5,10 +5,9 @@ structure of the objective, so a new closure over a new batch is not compiled ag
 what varies (state, batch, damping, learning rate) are arrays of that program.
 """
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import equinox as eqx
@@ -19,7 +18,6 @@ from jaxtyping import Array, ArrayLike, PyTree
 
 from hotk._core import (
     Function,
-    HotkError,
     Point,
     Scalar,
     Selection,
@@ -44,6 +42,7 @@ from hotk.mode import (
 )
 from hotk.prepared import operator
 
+from ._explained import called, explained_for_nnx
 from ._flat import is_better_flat, known as within_loop, on_flat
 from ._linear_solver import needs_indices
 from ._local import Local, Numbers
@@ -269,47 +268,6 @@ def _refuse_configuration(call: str, params: Point, given: Sequence[object]) -> 
             )
 
 
-_NO_AUX = {
-    "; for `(value, aux)` pass `has_aux=True`": ", as in `lambda p: f(p)[0]`: there is "
-    "no auxiliary output here",
-    "; pass other arrays as the second output with `has_aux=True`": "",
-}
-
-
-@contextlib.contextmanager
-def called(call: str) -> Iterator[None]:
-    """Let errors name the call that the user made, and only what that call takes."""
-    try:
-        yield
-    except HotkError as error:
-        text = str(error).replace("`optim(f, x, c)`", f"`{call}`")
-        for offer, instead in _NO_AUX.items():
-            text = text.replace(offer, instead)
-        error.args = (text, *error.args[1:])
-        raise
-
-
-@contextlib.contextmanager
-def explained_for_nnx(params: object) -> Iterator[None]:
-    """Let errors of an objective say what `nnx.Optimizer` hands on: not the model."""
-    try:
-        yield
-    except Exception as error:
-        if type(params).__module__.startswith("flax.nnx."):
-            error.add_note(_NNX)
-        raise
-
-
-_NNX = (
-    "`nnx.Optimizer` hands on the state of the parameters, not the model. Where your "
-    "functions take the model, call `hotk.optim.nnx_step(optimizer, model, value_fn)` "
-    "in place of `optimizer.update`. Or write, before the gradient, `graphdef, _, rest "
-    "= nnx.as_pure(nnx.split(model, nnx.Param, ...))`, and then `value_fn=lambda p: "
-    "loss(nnx.merge(graphdef, p, rest))`. Without `as_pure` the merged model shares "
-    "its variables with yours."
-)
-
-
 def of_steps(factory: Callable[_P, _T]) -> Callable[_P, _T]:
     """Let an unknown keyword of an optimizer raise an error that names ours."""
     return names_ours(factory, makes_steps=True)
@@ -373,7 +331,7 @@ _WRITE = (
 
 
 _OF_RESIDUALS = (
-    "Only `levenberg_marquardt` takes `residual_fn=`. For half the sum of squares write "
+    "Only `levenberg_marquardt` takes `residual_fn=`. For half the sum of squares give "
     "`value_fn=hotk.curvature.LeastSquares(residual_fn)`."
 )
 

@@ -13,8 +13,9 @@ from hotk._core import Point, in_trace
 from hotk.capture import Closure, Skeleton
 from hotk.mode import FORWARD_OVER_REVERSE, Nested
 
+from ._explained import called
 from ._parameters import is_masked, within_flatten
-from ._step import BoundFormula, called, run
+from ._step import BoundFormula, run
 
 
 class Transform(NamedTuple):

@@ -306,8 +306,8 @@ class SparseMatrix(AbstractForms):
         r"""Compute the log-determinant of a positive definite matrix, NaN of another.
 
         By SciPy's SuperLU on the host, also inside of `jit`. There is a first
-        derivative, $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$. A second one
-        is an error in reverse mode, and NaN in forward mode.
+        derivative, $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$. A second
+        one is an error in reverse mode, and NaN in forward mode.
 
         Raises:
             ValueError: If the matrix is not known to be symmetric.

@@ -99,7 +99,7 @@ def inverse_root_of_rows(
     limit = 10 * rows.shape[1] * float(jnp.finfo(dtype).eps)
     regular = values[-1] > limit * values[0]
     if numpy is jnp:
-        factor = jnp.where(regular, factor, jnp.nan)
+        factor = factor * jnp.where(regular, 1, jnp.nan)  # derivatives are NaN, too
     elif not regular:
         raise _singular_rows(call, rows, vectors[-1], scale, like, hint)
     root = numpy.triu(numpy.linalg.inv(factor)) / scale[:, None]

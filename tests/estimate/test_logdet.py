@@ -234,3 +234,36 @@ def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
     h = 1e-4
     central = [(f(t + h * e) - f(t - h * e)) / (2 * h) for e in jnp.eye(2)]
     close(gradient, jnp.stack(central), rtol=1e-5)
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+def test_derivatives_of_what_is_not_positive_definite_are_nan(derivative):
+    f = lambda x, a: a * jnp.sum(x**2) / 2 - 5 * x[0] ** 2
+    operator = lambda a: hotk.HessianOperator(f, jnp.ones(30), a)
+    value = lambda a: logdet(operator(a), KEY, **OPTIONS).value
+    assert jnp.isnan(derivative(value)(1.0))
+    close(derivative(value)(20.0), 29 / 20 + 1 / 10, rtol=0.3)
+
+
+@pytest.mark.parametrize("steps", [3, 6, 12])
+def test_second_derivatives_of_an_integral_are_right_or_nan(steps):
+    """Three eigenvalues: with more steps rounding repeats nodes."""
+    n = 20
+    Q = jnp.asarray(np.linalg.qr(np.random.default_rng(5).normal(size=(n, n)))[0])
+
+    def f(t):
+        three = jnp.array([1, 1.7, 3]) * jnp.exp(jnp.array([1.0, 0.0, 2.0]) * t)
+        each = three[np.repeat([0, 1, 2], [8, 6, 6])]
+        g = lambda x, each: jnp.sum(each * (Q.T @ x) ** 2) / 2
+        A = hotk.HessianOperator(g, jnp.ones(n), each)
+        found = hotk.estimate.spectrum(A, KEY, samples=3, steps=steps)
+        return found.integrate(jnp.sqrt).value
+
+    h = 1e-3
+    run = jax.jit(jax.grad(f))
+    difference = float(run(h) - run(-h)) / (2 * h)
+    for order in (jax.jacfwd(jax.grad(f)), jax.grad(jax.grad(f))):
+        second = float(jax.jit(order)(0.0))
+        assert np.isfinite(second) or steps > 3
+        if np.isfinite(second):
+            assert second == pytest.approx(difference, rel=1e-5)

@@ -130,11 +130,12 @@ def test_what_the_states_tell():
     transform = hotk.optim.scale_by_newton_cg(max_tol=1e-9)
     _, state = transform.update(g, transform.init(x), x, value_fn=f)
     assert state.curvature < 0
-    for scaling, least, D in (("hessian", 1.0, D), (None, 1.88, np.ones(2))):
+    measures = ("hessian", 1.0, D), (None, 1.88, np.ones(2))
+    for scaling, least, unit in measures:
         transform = hotk.optim.scale_by_newton(damping=0.25, scaling=scaling)
         p, state = transform.update(g, transform.init(x), x, value_fn=f)
         assert state.damping > least
-        shifted = jax.hessian(f)(x) + state.damping * np.diag(D**2)
+        shifted = jax.hessian(f)(x) + state.damping * np.diag(unit**2)
         close(shifted @ p, np.asarray(g))
 
 
