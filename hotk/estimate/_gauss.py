@@ -73,14 +73,23 @@ def _least(nodes: Float[Array, " k"]) -> Scalar:
     return jnp.finfo(nodes.dtype).eps ** (2 / 3) * jnp.max(jnp.abs(nodes))
 
 
+def _in_eigenvectors(
+    nodes: Float[Array, " k"],
+    vectors: Float[Array, "k k"],
+    tangent: Float[Array, "k k"],
+) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
+    """Return a tangent in the eigenvectors, and the differences of the eigenvalues."""
+    turned = jnp.linalg.multi_dot([vectors.T, tangent, vectors], precision="highest")
+    return turned, nodes[None] - nodes[:, None]
+
+
 @_merged.defjvp
 def _(
     primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Serve second derivatives of a rule: NaN where it has merged nodes."""
     nodes, vectors = _merged(*primals)
-    turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
-    gaps = nodes[None] - nodes[:, None]
+    turned, gaps = _in_eigenvectors(nodes, vectors, *tangents)
     near = jnp.abs(gaps) <= _least(nodes)
     weighted = (vectors[0] != 0)[None] | (vectors[0] != 0)[:, None]
     lost = jnp.any(near & weighted & ~jnp.eye(len(nodes), dtype=bool))
@@ -101,8 +110,7 @@ def _(
     primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     nodes, vectors = _merged(*primals)
-    turned = jnp.linalg.multi_dot([vectors.T, *tangents, vectors], precision="highest")
-    gaps = nodes[None] - nodes[:, None]
+    turned, gaps = _in_eigenvectors(nodes, vectors, *tangents)
     first = vectors[0]
     # Two of which one has no weight do not change each other's, or to second order.
     apart = (gaps != 0) & (first[None] * first[:, None] != 0)

@@ -197,8 +197,7 @@ def trace_of(spectrum: Spectrum, samples: Float[Array, " samples"]) -> Estimate:
 
 @jitted(quickly="if small")
 def _total(spectrum: Spectrum, values: Float[Array, "samples steps"]) -> Estimate:
-    scale = jnp.asarray(spectrum.size, spectrum.nodes.dtype)
-    return _averaged(spectrum, scale * _integrals(spectrum, values))
+    return trace_of(spectrum, _integrals(spectrum, values))
 
 
 @jitted(quickly="if small")
