@@ -10,6 +10,12 @@ from ._callables import CustomDerivative as CustomDerivative
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._code import CodeFacts as CodeFacts, facts_of as facts_of
 from ._declared import static as static
+from ._description import (
+    CHANGED as CHANGED,
+    KEEPS as KEEPS,
+    WRITES as WRITES,
+    Opaque as Opaque,
+)
 from ._ended_tracer import (
     ENDED_TRACER as ENDED_TRACER,
     RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
@@ -48,10 +54,4 @@ from ._tree import (
     moving_nodes as moving_nodes,
     walk_all as walk_all,
 )
-from ._walk import (
-    CHANGED as CHANGED,
-    KEEPS as KEEPS,
-    WRITES as WRITES,
-    Opaque as Opaque,
-    Walk as Walk,
-)
+from ._walk import Walk as Walk

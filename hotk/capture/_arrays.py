@@ -11,10 +11,9 @@ import numpy as np
 from hotk._core import ARRAY, SHORT, Tracer
 
 from ._captured_type import register, uncopied
+from ._description import Description, Opaque
 from ._static_arrays import SMALL_SIZE, StaticArrays, is_static
-from ._trail import Identity
-from ._walk import Opaque, Placeholder, Walk
-from ._writer import Unguarded, Writer, guard_weak_identity
+from ._walk import Placeholder
 
 
 _DIGESTED = 1 << 22  # of this many bytes a walk reads the content at each call
@@ -40,7 +39,9 @@ def own_copy(array: np.ndarray) -> np.ndarray:
     return np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
 
 
-def _content(array: jax.Array | np.ndarray, *, layout: bool = True) -> Hashable:
+def _content(
+    array: jax.Array | np.ndarray, *, layout: bool = True
+) -> tuple[Hashable, ...]:
     """Return what stands in a key for an array that is static by content.
 
     Args:
@@ -70,23 +71,23 @@ def _is_key(array: jax.Array) -> bool:
 # ----- Arrays of JAX, and what stands for one
 
 
-def _visit_array(walk: Walk, value: Any) -> None:
+def _describe_array(d: Description, value: Any, here: str) -> None:
     """An array of JAX, a tracer or a placeholder."""
-    if walk.static_depth:
+    if d.static_depth:
         if isinstance(value, Placeholder):
-            walk.key.append(value.number)
+            d.note(value.number)
         else:
-            _pin(walk, value)
+            _pin(d, value, here)
         return
-    if walk.met(value):
+    if d.met(value, here):
         return
-    if walk.static_arrays and is_static(value, walk.static_arrays):
-        walk.key.append(_content(value))
+    if d.static_arrays and is_static(value, d.static_arrays):
+        d.note(_content(value))
         return
-    walk.add_leaf(value)
+    d.leaf(value, here)
 
 
-def _pin(walk: Walk, value: object) -> None:
+def _pin(d: Description, value: object, here: str) -> None:
     """Take an array that a class reaches, which no copy of the class can replace.
 
     It cannot change, so it is known by its identity.
@@ -95,49 +96,34 @@ def _pin(walk: Walk, value: object) -> None:
         raise Opaque("a tracer reached through a class or a static field")
     if value.is_deleted():
         raise Opaque("a deleted array reached through a class or a static field")
-    try:
-        walk.key.append(Identity(value))
-    except TypeError as error:
-        raise Opaque(f"a `{type(value).__name__}` reached through a class") from error
-    walk.pinned.append(value)
-
-
-def _guard_array(w: Writer, value: object, here: str) -> None:
-    cls = type(value)
-    if w.static_depth:
-        guard_weak_identity(w, value, here)
-        return
-    if not w.met(value, here, cls):
-        w.require(f"type({here}) is {w.constant(cls)}")
-        w.leaves.append(here)
+    d.pin(value, here)
 
 
 # Arrays are never copied: a `Rebuild` is given what stands for them.
-JAX_ARRAY = uncopied(visit=_visit_array, guard=_guard_array, treatment="leaf")
+JAX_ARRAY = uncopied(_describe_array, "leaf")
 register(JAX_ARRAY, ARRAY, Placeholder)
 
 
 # ----- Arrays of NumPy
 
 
-def _visit_numpy(walk: Walk, value: np.ndarray) -> None:
-    if walk.static_depth:
+def _describe_numpy(d: Description, value: np.ndarray, here: str) -> None:
+    text = value.dtype.kind in _TEXT
+    if d.static_depth:
         # By its content: unlike an array of JAX it can change.
-        walk.key.append(_numpy_piece(value))
-        walk.pins_numpy = walk.pins_numpy or value.dtype.kind not in _TEXT
+        d.piece(_numpy_piece, value, here)
+        d.pins_numpy = d.pins_numpy or not text
         return
-    if walk.met(value):
+    if d.met(value, here):
         return
-    if value.dtype.kind in _TEXT:
-        walk.key.append(_content(value))
-        return
-    static = walk.static_arrays
-    if static and is_numeric(value.dtype) and is_static(value, static):
+    static = d.static_arrays
+    if text:
+        d.piece(_content, value, here)
+    elif static and is_numeric(value.dtype) and is_static(value, static):
         layout = static != StaticArrays.ALL_INTEGERS
-        walk.key.append(_content(value, layout=layout))
-        return
-    copy, short = copied(value, copy=walk.copy_numpy)
-    walk.add_numpy(copy, value, short)
+        d.note(_content(value, layout=layout))
+    else:
+        d.numpy_leaf(value, copied, here)
 
 
 def copied(value: np.ndarray, *, copy: bool = True) -> tuple[np.ndarray, bool]:
@@ -173,7 +159,7 @@ def copied(value: np.ndarray, *, copy: bool = True) -> tuple[np.ndarray, bool]:
     return own, short
 
 
-def _numpy_piece(value: np.ndarray) -> Hashable:
+def _numpy_piece(value: np.ndarray) -> tuple[Hashable, ...]:
     """Return what stands in a key for a NumPy array that is known by its content.
 
     Raises:
@@ -193,21 +179,6 @@ def _numpy_piece(value: np.ndarray) -> Hashable:
     return ("digest", *form, content)
 
 
-def _guard_numpy(w: Writer, value: np.ndarray, here: str) -> None:
-    if w.static_depth:
-        cls, piece = w.constant(np.ndarray), w.constant(_numpy_piece(value))
-        w.require(f"type({here}) is {cls}")
-        w.require(f"{w.constant(_numpy_piece)}({here}) == {piece}")
-        return
-    if value.dtype.kind in _TEXT:
-        raise Unguarded
-    if not w.met(value, here, np.ndarray):
-        w.require(f"type({here}) is {w.constant(np.ndarray)}")
-        both = w.assign(None, f"{w.constant(copied)}({here})")
-        w.require(f"{both}[1] is {copied(value)[1]}")
-        w.leaves.append(f"{both}[0]")
-
-
 class IndexedByJax(np.ndarray):
     """An array of NumPy that JAX indexes where NumPy cannot: by a traced index."""
 
@@ -218,5 +189,5 @@ class IndexedByJax(np.ndarray):
         return super().__getitem__(index)
 
 
-NUMPY_ARRAY = uncopied(visit=_visit_numpy, guard=_guard_numpy, treatment="leaf")
+NUMPY_ARRAY = uncopied(_describe_numpy, "leaf")
 register(NUMPY_ARRAY, np.ndarray, IndexedByJax)

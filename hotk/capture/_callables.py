@@ -3,7 +3,6 @@
 import functools
 import itertools
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,31 +12,25 @@ import numpy as np
 from hotk._core import peek
 
 from ._captured_type import CapturedType, register, uncopied
+from ._description import ATTRIBUTE, KEEPS, Description, Opaque
 from ._library import is_library_class, is_library_module, is_permanent
-from ._mappings import guard_entries, visit_dict
-from ._parts import first_reads, guard_read, visit_read
+from ._mappings import describe_dict, describe_entries
+from ._parts import describe_read, first_reads
 from ._rebuild import Rebuild
 from ._reflection import REFLECTION, check_tracked
-from ._walk import KEEPS, Opaque, Walk
-from ._writer import Unguarded, Writer, guard_identity, guard_weak_identity
 
 
 # ----- Bound methods
 
 
-def _visit_method(walk: Walk, value: Any) -> None:
+def _describe_method(d: Description, value: Any, here: str) -> None:
     """A bound method: its function and its object."""
-    walk.key.append(types.MethodType)
+    d.note(types.MethodType)
+    d.ask("type({0}) is {1}", here, type(value))  # equinox has its own
     function = value.__func__
-    walk.visit(function, ".__func__")
-    visit_read(walk, value.__self__, first_reads(function), ".__self__")
-
-
-def _guard_method(w: Writer, value: Any, here: str) -> None:
-    w.require(f"type({here}) is {w.constant(type(value))}")  # equinox has its own
-    function = value.__func__
-    w.visit(function, f"{here}.__func__")
-    guard_read(w, value.__self__, first_reads(function), f"{here}.__self__")
+    d.attribute(value, "__func__", here)
+    reads = first_reads(function)
+    describe_read(d, value.__self__, reads, ".{}", "__self__", here, ATTRIBUTE)
 
 
 def _rebuild_method(rebuild: Rebuild, value: Any) -> types.MethodType:
@@ -45,8 +38,7 @@ def _rebuild_method(rebuild: Rebuild, value: Any) -> types.MethodType:
 
 
 METHOD = CapturedType(
-    visit=_visit_method,
-    guard=_guard_method,
+    describe=_describe_method,
     rebuild=_rebuild_method,
     treatment="traversed",
     mutable=False,
@@ -67,28 +59,21 @@ def _attributes(value: functools.partial[object]) -> dict[str, Any]:
     return reduced[2][3] or {}
 
 
-def _visit_partial(walk: Walk, value: functools.partial[object]) -> None:
-    walk.key.append(type(value))
-    walk.visit(value.func, ".func")
-    walk.key.append(len(value.args))
+def _describe_partial(
+    d: Description, value: functools.partial[object], here: str
+) -> None:
+    count = len(value.args)
+    d.same("type({0}) is {1} and len({0}.args) == {2}", here, type(value), count)
+    d.attribute(value, "func", here)
     for i, item in enumerate(value.args):
-        walk.visit(item, " argument {}", i)
-    visit_dict(walk, value.keywords)
+        d.part(item, " argument {}", i, here, "{0}.args[{1}]")
+    describe_dict(d, value.keywords, d.let(value.keywords, "{0}.keywords", here))
     attributes = _attributes(value)
     if attributes:
-        visit_dict(walk, attributes)
-
-
-def _guard_partial(w: Writer, value: functools.partial[object], here: str) -> None:
-    if _attributes(value):
-        raise Unguarded
-    cls = w.constant(type(value))
-    w.require(f"type({here}) is {cls} and not {w.constant(_attributes)}({here})")
-    w.require(f"len({here}.args) == {len(value.args)}")
-    w.visit(value.func, f"{here}.func")
-    for i, item in enumerate(value.args):
-        w.visit(item, f"{here}.args[{i}]")
-    w.visit(value.keywords, f"{here}.keywords")
+        d.unguarded()
+        describe_dict(d, attributes, "")
+    else:
+        d.ask("not {1}({0})", here, _attributes)
 
 
 def _rebuild_partial(
@@ -103,8 +88,7 @@ def _rebuild_partial(
 
 
 PARTIAL = CapturedType(
-    visit=_visit_partial,
-    guard=_guard_partial,
+    describe=_describe_partial,
     rebuild=_rebuild_partial,
     treatment="traversed",
     mutable=False,
@@ -118,25 +102,13 @@ register(PARTIAL, functools.partial)
 WRAPPED_PARTIAL: type = type(jax.tree_util.Partial(functools.partial(int)).func)
 
 
-def _visit_wrapped_partial(walk: Walk, value: Any) -> None:
-    walk.key.append(WRAPPED_PARTIAL)
-    walk.visit(value.fun, ".func")
+def _describe_wrapped_partial(d: Description, value: Any, here: str) -> None:
+    d.same("type({0}) is {1}", here, WRAPPED_PARTIAL)
+    d.part(value.fun, ".func", "", here, "{0}.fun")
 
 
-def _guard_wrapped_partial(w: Writer, value: Any, here: str) -> None:
-    w.require(f"type({here}) is {w.constant(type(value))}")
-    w.visit(value.fun, f"{here}.fun")
-
-
-register(
-    # It stands in the static data of a node only, where no array is replaced.
-    uncopied(
-        visit=_visit_wrapped_partial,
-        guard=_guard_wrapped_partial,
-        treatment="traversed",
-    ),
-    WRAPPED_PARTIAL,
-)
+# It stands in the static data of a node only, where no array is replaced.
+register(uncopied(_describe_wrapped_partial, "traversed"), WRAPPED_PARTIAL)
 
 
 # ----- Functions with their own derivatives
@@ -149,37 +121,22 @@ class CustomDerivative:
 CUSTOM_RULES = (jax.custom_jvp, jax.custom_vjp, CustomDerivative)
 
 
-def _visit_rule(walk: Walk, value: object) -> None:
+def _describe_rule(d: Description, value: object, here: str) -> None:
     """A function with its own derivative: its body and its rules."""
-    if walk.met(value):
+    if d.met(value, here):
         return
     if is_permanent(value):
-        walk.key.append(weakref.ref(value))
+        d.identity(value, here)
         return
     parts = _rule_parts(value)
-    walk.key.append(type(value))
-    walk.key.append(len(parts))
-    for name, item in parts.items():
-        walk.key.append(name)
-        walk.visit(item, ".{}", name)
+    d.same("type({0}) is {1}", here, type(value))
+    describe_entries(d, parts, d.let(parts, "{1}({0})", here, _rule_parts), ".{}")
 
 
 def _rule_parts(value: object) -> dict[str, Any]:
     """Return the attributes of a function with its own derivative: body and rules."""
     found = vars(value).items()
     return {k: v for k, v in found if not (k[:2] == "__" == k[-2:])}
-
-
-def _guard_rule(w: Writer, value: object, here: str) -> None:
-    if is_permanent(value):
-        guard_weak_identity(w, value, here)
-        return
-    if w.met(value, here, "rule"):
-        return
-    parts = _rule_parts(value)
-    w.require(f"type({here}) is {w.constant(type(value))}")
-    place = w.assign(parts, f"{w.constant(_rule_parts)}({here})")
-    guard_entries(w, parts, place)
 
 
 def _rebuild_rule(rebuild: Rebuild, value: object) -> object:
@@ -190,8 +147,7 @@ def _rebuild_rule(rebuild: Rebuild, value: object) -> object:
 
 
 CUSTOM_RULE = CapturedType(
-    visit=_visit_rule,
-    guard=_guard_rule,
+    describe=_describe_rule,
     rebuild=_rebuild_rule,
     treatment="traversed",
     mutable=False,
@@ -202,23 +158,14 @@ CUSTOM_RULE = CapturedType(
 # ----- Functions of `functools.lru_cache`
 
 
-def _visit_memo(walk: Walk, value: Callable[..., object]) -> None:
+def _describe_memo(d: Description, value: Callable[..., object], here: str) -> None:
     """A function that keeps what it returns: a tracer of a trace that has ended."""
     if not is_permanent(value):
         raise Opaque(KEEPS)
-    walk.key.append(weakref.ref(value))
+    d.identity(value, here)
 
 
-def _guard_memo(w: Writer, value: Callable[..., object], here: str) -> None:
-    if not is_permanent(value):
-        raise Unguarded
-    guard_weak_identity(w, value, here)
-
-
-register(
-    uncopied(visit=_visit_memo, guard=_guard_memo, treatment="static"),
-    functools._lru_cache_wrapper,
-)
+register(uncopied(_describe_memo, "static"), functools._lru_cache_wrapper)
 
 
 # ----- Builtins and modules
@@ -232,42 +179,33 @@ _HARMLESS_OWNERS = (
 )
 
 
-def _visit_builtin(walk: Walk, value: types.BuiltinFunctionType) -> None:
+def _describe_builtin(
+    d: Description, value: types.BuiltinFunctionType, here: str
+) -> None:
     """A builtin function or method."""
     owner = peek(value, "__self__")
     library = isinstance(owner, type) and is_library_class(owner)
     if not library and not isinstance(owner, _HARMLESS_OWNERS):
         raise Opaque(f"a method of a {type(owner).__name__} that can change")
-    check_tracked(walk, value, value.__name__)
-    walk.key.append(value)
-
-
-def _guard_builtin(w: Writer, value: types.BuiltinFunctionType, here: str) -> None:
-    if not isinstance(value.__self__, types.ModuleType):
-        raise Unguarded
-    _visit_builtin(Walk(), value)
-    guard_identity(w, value, here)
+    check_tracked(d, value, value.__name__)
+    d.note(value)
+    if not isinstance(owner, types.ModuleType):
+        d.unguarded()
+    d.ask("{0} is {1}", here, value)
 
 
 register(
-    uncopied(
-        visit=_visit_builtin, guard=_guard_builtin, treatment="static by identity"
-    ),
+    uncopied(_describe_builtin, "static by identity"),
     types.BuiltinFunctionType,
     types.MethodWrapperType,
 )
 
 
-def _visit_module(walk: Walk, value: types.ModuleType) -> None:
+def _describe_module(d: Description, value: types.ModuleType, here: str) -> None:
     """A module used as a value: what is read off it cannot be told."""
     if not is_library_module(value) or value.__name__ in REFLECTION:
         raise Opaque(f"the module `{value.__name__}` used as a value")
-    walk.key.append(value)
-
-
-def _guard_module(w: Writer, value: types.ModuleType, here: str) -> None:
-    _visit_module(Walk(), value)
-    guard_identity(w, value, here)
+    d.same("{0} is {1}", here, value)
 
 
 def _rebuild_module(rebuild: Rebuild, value: types.ModuleType) -> types.ModuleType:
@@ -285,8 +223,7 @@ def _rebuild_module(rebuild: Rebuild, value: types.ModuleType) -> types.ModuleTy
 
 register(
     CapturedType(
-        visit=_visit_module,
-        guard=_guard_module,
+        describe=_describe_module,
         rebuild=_rebuild_module,
         treatment="static by identity",
         mutable=False,

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 
 Treatment = Literal["leaf", "traversed", "static", "static by identity"]
-# The first argument is a `Walk`, a `Writer` or a `Rebuild`, and the second one is of
-# the captured type. Those three classes stand on this record, so it cannot name them.
-Visit = Callable[[Any, Any], None]
-WriteGuard = Callable[[Any, Any, str], None]
+# The first argument is a `Description` or a `Rebuild`, and the second one is of the
+# captured type. Those two classes stand on this record, so it cannot name them.
+Describe = Callable[[Any, Any, str], None]
 Rebuilder = Callable[[Any, Any], Any]
 
 
@@ -24,10 +23,8 @@ class CapturedType:
     """How one type of captured thing is handled. No field may be left out.
 
     Attributes:
-        visit: Puts a thing into the key and the leaves of a `Walk`.
-        guard: Writes the lines that ask whether a thing is still the same, given a
-            `Writer`, the thing and the name of the variable that holds it; `None` if
-            only a walk can tell.
+        describe: Says of a thing what must be the same and what is inside, given a
+            `Description`, the thing and the name of the variable that holds it.
         rebuild: Makes a copy with other arrays inside, given a `Rebuild` and the thing;
             `None` if the thing stays what it is.
         treatment: What `hotk.explain` says of it.
@@ -36,21 +33,17 @@ class CapturedType:
         refilled: Whether a copy can be given back what it held when a trace has ended.
     """
 
-    visit: Visit
-    guard: WriteGuard | None
+    describe: Describe
     rebuild: Rebuilder | None
     treatment: Treatment
     mutable: bool
     refilled: bool
 
 
-def uncopied(
-    *, visit: Visit, guard: WriteGuard | None, treatment: Treatment
-) -> CapturedType:
+def uncopied(describe: Describe, treatment: Treatment) -> CapturedType:
     """Return the record of a type whose objects hold no leaves and never change."""
     return CapturedType(
-        visit=visit,
-        guard=guard,
+        describe=describe,
         rebuild=None,
         treatment=treatment,
         mutable=False,
@@ -59,8 +52,8 @@ def uncopied(
 
 
 CAPTURED_TYPES: dict[type, CapturedType] = {}
-# The same, the visits alone: one look-up less for each captured thing of a direct call.
-VISITS: dict[type, Visit] = {}
+# The same, the descriptions alone: one look-up less for each captured thing of a call.
+DESCRIPTIONS: dict[type, Describe] = {}
 
 
 def register(captured: CapturedType, *classes: type) -> None:
@@ -73,4 +66,4 @@ def register(captured: CapturedType, *classes: type) -> None:
         if cls in CAPTURED_TYPES:
             raise ValueError(f"{cls.__qualname__} is registered already")
         CAPTURED_TYPES[cls] = captured
-        VISITS[cls] = captured.visit
+        DESCRIPTIONS[cls] = captured.describe

@@ -15,10 +15,9 @@ from hotk._core import peek
 
 from ._captured_type import register, uncopied
 from ._code import MADE_BY_DATACLASSES
+from ._description import ATTRIBUTE, Description
 from ._library import is_library_class
-from ._mappings import guard_entries, visit_dict
-from ._walk import Walk
-from ._writer import Unguarded, Writer, guard_identity, guard_weak_identity
+from ._mappings import describe_entries
 
 
 # What Python keeps in a class for itself: it says nothing of what the class computes.
@@ -141,159 +140,111 @@ def _parts_of(item: object) -> tuple[str, ...] | None:
 # ----- Classes
 
 
-def visit_class(walk: Walk, value: type) -> None:
-    """Visit a class: by identity, and its functions like the user's own.
+def describe_class(d: Description, value: type, here: str) -> None:
+    """Describe a class: by identity, and its functions like the user's own.
 
     By identity alone a method that is replaced in a notebook would not be seen
     (`tests/promises/test_never_stale.py`). A class is never copied, so all that it
     reaches is static.
     """
     if is_library_class(value):
-        walk.key.append(type(value))  # `jnp.float32 == np.float32`
-        walk.key.append(value)
+        d.library(value, here)
         return
-    if walk.met(value):
+    if d.met(value, here):
         return
-    walk.key.append(weakref.ref(value))
-    walk.user_classes = True
-    walk.static_depth += 1
-    try:
+    d.identity(value, here)
+    d.user_classes = True
+    with d.fixed():
         if not is_library_class(type(value)):
-            visit_class(walk, type(value))
+            describe_class(d, type(value), d.let(type(value), "type({0})", here))
         if isinstance(value, abc.ABCMeta):
-            walk.key.append(_registered(value))
-        for base in value.__mro__:
-            if is_library_class(base):
-                walk.key.append(base)
-                continue
-            walk.key.append(weakref.ref(base))
-            for field in vars(base).get("__dataclass_fields__", {}).values():
-                if field.metadata:
-                    visit_dict(walk, dict(field.metadata))
-                for part in _own_defaults(field):
-                    walk.key.append(part)
-                    walk.visit(getattr(field, part), ".{}", field.name)
-            for known in _members_of(base).values():
-                _visit_member_data(walk, known)
-            for name, item in _own_items(base):
-                walk.key.append(name)
-                _visit_class_item(walk, name, item)
-    finally:
-        walk.static_depth -= 1
+            d.note(_registered(value))
+            token = abc.get_cache_token()  # another one once a class registers
+            d.ask("{2}() == {1}", here, token, abc.get_cache_token)
+        d.ask("len({0}.__mro__) == {1}", here, len(value.__mro__))
+        for i, base in enumerate(value.__mro__):
+            _describe_base(d, base, d.let(base, "{0}.__mro__[{1}]", here, i))
 
 
-def _visit_class_item(walk: Walk, name: str, item: object) -> None:
-    parts = _parts_of(item)
-    if parts is None:
-        walk.visit(item, ".{}", name)
-        return
-    walk.key.append(type(item))
-    for part in parts:
-        walk.visit(getattr(item, part), ".{}", name)
-
-
-def _guard_class(w: Writer, value: type, here: str) -> None:
-    if is_library_class(value):
-        guard_identity(w, value, here)
-        return
-    if w.met(value, here, "class"):
-        return
-    if not is_library_class(type(value)):
-        raise Unguarded
-    guard_weak_identity(w, value, here)
-    if isinstance(value, abc.ABCMeta):
-        token = w.constant(abc.get_cache_token)  # another one once a class registers
-        w.require(f"{token}() == {abc.get_cache_token()}")
-    w.require(f"len({here}.__mro__) == {len(value.__mro__)}")
-    w.static_depth += 1
-    for i, base in enumerate(value.__mro__):
-        _guard_base(w, base, f"{here}.__mro__[{i}]")
-    w.static_depth -= 1
-
-
-def _guard_base(w: Writer, base: type, expression: str) -> None:
-    here = w.assign(base, expression)
+def _describe_base(d: Description, base: type, here: str) -> None:
     if is_library_class(base):
-        guard_identity(w, base, here)
+        d.same("{0} is {1}", here, base)
         return
-    guard_weak_identity(w, base, here)
-    members = dict(_members_of(base))
-    place = w.assign(members, f"{here}.__members__") if members else ""
+    d.identity(base, here)
+    members = _members_of(base)
     if members:
-        w.require(f"[*{place}] == {w.constant(list(members))}")
-    for name, known in members.items():
-        _guard_member_data(w, known, f"{place}[{name!r}]")
-    here = w.assign(vars(base), f"{here}.__dict__")
-    # All names, where a walk takes those of the author: it is quicker to ask.
-    w.require(f"[*{here}] == {w.constant(list(vars(base)))}")
+        each = d.let(members, "{0}.__members__", here)
+        d.ask("[*{0}] == {1}", each, list(members))
+        for name, known in members.items():
+            _describe_member_data(d, known, d.let(known, "{0}[{1}]", each, name))
+    space = d.let(vars(base), "{0}.__dict__", here)
     for name, field in vars(base).get("__dataclass_fields__", {}).items():
-        place = f"{here}['__dataclass_fields__'][{name!r}]"
-        guard_entries(w, field.metadata, f"{place}.metadata")
+        place = d.let(field, "{0}['__dataclass_fields__'][{1}]", space, name)
+        if field.metadata:
+            found = d.let(field.metadata, "{0}.metadata", place)
+            describe_entries(d, field.metadata, found)
+        else:
+            d.ask("not {0}.metadata", place)
         for part in _own_defaults(field):
-            w.visit(getattr(field, part), f"{place}.{part}")
-    own = dict(_own_items(base))
+            d.note(part)
+            d.part(getattr(field, part), ".{}", field.name, place, ATTRIBUTE, part)
+    own = _own_items(base)
+    if d.writes:
+        _ask_namespace(d, base, space, {name for name, _ in own})
+    for name, item in own:
+        parts = _parts_of(item)
+        if parts is None:
+            d.note(name)
+            d.part(item, ".{}", name, space)
+            continue
+        d.same("type({0}[{1}]) is {2}", space, name, type(item))
+        for part in parts:
+            read = f"{{0}}[{{1!r}}].{part}"
+            d.part(getattr(item, part), ".{}", name, space, read)
+
+
+def _ask_namespace(d: Description, base: type, space: str, own: set[str]) -> None:
+    """Write that a class has the names that it had, where a key has its author's."""
+    d.ask("[*{0}] == {1}", space, list(vars(base)))
     for name, item in vars(base).items():
         if name in own:
             continue
         # A method of the author may have come in place of one that was generated.
         if isinstance(item, FunctionType):
-            w.visit_as(item, f"{here}[{name!r}]", guard_weak_identity)
+            d.identity(item, d.let(item, "{0}[{1}]", space, name))
         elif issubclass(base, tuple) and _is_of_named_tuple(item):
-            guard_identity(w, item, f"{here}[{name!r}]")
-    for name, item in own.items():
-        _guard_class_item(w, item, f"{here}[{name!r}]")
+            d.ask("{0}[{1}] is {2}", space, name, item)
 
 
-def _guard_class_item(w: Writer, item: object, expression: str) -> None:
-    parts = _parts_of(item)
-    if parts is None:
-        w.visit(item, expression)
-        return
-    here = w.assign(item, expression)
-    w.require(f"type({here}) is {w.constant(type(item))}")
-    for part in parts:
-        w.visit(getattr(item, part), f"{here}.{part}")
-
-
-CLASS = uncopied(visit=visit_class, guard=_guard_class, treatment="traversed")
+CLASS = uncopied(describe_class, "traversed")
 register(CLASS, type)
 
 
 # ----- Members of enumerations
 
 
-def _visit_member(walk: Walk, value: enum.Enum) -> None:
+def _describe_member(d: Description, value: enum.Enum, here: str) -> None:
     """A member of an enumeration, by its class, its name, and its number if any."""
-    number = value.value if isinstance(value.value, int) else None
-    walk.key.append((type(value), value.name, number))
-    if not is_library_class(type(value)):
-        visit_class(walk, type(value))
-
-
-def _visit_member_data(walk: Walk, value: enum.Enum) -> None:
-    """What a member of an enumeration carries besides its name."""
-    items = vars(value).items()
-    visit_dict(walk, {k: v for k, v in items if k == "_value_" or not _is_sunder(k)})
-
-
-def _guard_member(w: Writer, value: enum.Enum, here: str) -> None:
     cls = type(value)
+    number = value.value if isinstance(value.value, int) else None
+    d.note((cls, value.name, number))
     if is_library_class(cls):
-        guard_identity(w, value, here)
+        d.ask("{0} is {1}", here, value)
         return
-    w.visit(cls, f"type({here})")
-    w.require(f"{here} is type({here}).__members__[{value.name!r}]")
     if cls.__members__.get(value.name) is not value:
-        raise Unguarded  # a combination of flags
+        d.unguarded()  # a combination of flags
+    d.ask("{0} is type({0}).__members__[{1}]", here, value.name)
+    describe_class(d, cls, d.let(cls, "type({0})", here))
 
 
-def _guard_member_data(w: Writer, value: enum.Enum, expression: str) -> None:
-    here = w.assign(value, expression)
-    space = w.assign(vars(value), f"{here}.__dict__")
-    w.require(f"[*{space}] == {w.constant(list(vars(value)))}")
+def _describe_member_data(d: Description, value: enum.Enum, here: str) -> None:
+    """What a member of an enumeration carries besides its name."""
+    space = d.let(vars(value), "{0}.__dict__", here)
+    d.ask("[*{0}] == {1}", space, list(vars(value)))
     for name, item in vars(value).items():
         if name == "_value_" or not _is_sunder(name):
-            w.visit(item, f"{space}[{name!r}]")
+            d.note(name)
+            d.part(item, ".{}", name, space)
 
 
-MEMBER = uncopied(visit=_visit_member, guard=_guard_member, treatment="static")
+MEMBER = uncopied(_describe_member, "static")

@@ -11,12 +11,12 @@ from jaxtyping import PyTree
 from hotk._core import Function, PreparationError, function_name, message
 
 from ._captured_type import register, uncopied
+from ._description import Description, Opaque, opaque_if_it_fails
 from ._guard import PLACES
 from ._rebuild import Rebuild, survey
 from ._static_arrays import StaticArrays
 from ._trail import Trail
-from ._walk import Opaque, Placeholder, Walk, opaque_if_it_fails
-from ._writer import Unguarded, Writer, guard_weak_identity
+from ._walk import Placeholder, Walk
 
 
 class Skeleton:
@@ -217,25 +217,20 @@ def _own(leaf: object) -> object:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def _visit_skeleton(walk: Walk, value: Skeleton) -> None:
+def _describe_skeleton(d: Description, value: Skeleton, here: str) -> None:
     """A function that was split: as it was, but its classes as they are now."""
-    walk.key.append(value)
+    d.note(value)
+    if value.user_classes or value.opaque is not None:
+        d.unguarded()  # its classes may have changed
     if value.user_classes and value.opaque is None:
         # by itself: what stands for arrays in it is no array of this walk
         now, _ = survey(value.template, static_arrays=value.static_arrays)
-        walk.key.append(tuple(now.key))
-        walk.user_classes = True
+        d.note(tuple(now.key))
+        d.user_classes = True
+    if d.writes:
+        d.identity(value, here)
 
 
-def _guard_skeleton(w: Writer, value: Skeleton, here: str) -> None:
-    if value.user_classes or value.opaque is not None:
-        raise Unguarded  # its classes may have changed
-    guard_weak_identity(w, value, here)
-
-
-register(
-    uncopied(visit=_visit_skeleton, guard=_guard_skeleton, treatment="static"),
-    Skeleton,
-)
+register(uncopied(_describe_skeleton, "static"), Skeleton)
 # All closures run one code, so they would share the few guards that it may have.
 PLACES[Closure] = lambda closure: closure.skeleton.place

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 from hotk._core import HotkError, message
 
 from ._captured_type import CAPTURED_TYPES, uncopied
-from ._walk import Walk
-from ._writer import Writer
+from ._description import Description
 
 
 _T = TypeVar("_T")
@@ -106,14 +105,10 @@ class Compared:
         return hash(self.value)
 
 
-def _visit_declared(walk: Walk, value: object) -> None:
-    walk.key.append(Compared(value))
+def _describe_declared(d: Description, value: object, here: str) -> None:
+    d.note(Compared(value))
+    cls = type(value)
+    d.ask("type({0}) is {1} and {2}({0}) and {0} == {3}", here, cls, is_declared, value)
 
 
-def _guard_declared(w: Writer, value: object, here: str) -> None:
-    cls, equal = w.constant(type(value)), w.constant(value)
-    w.require(f"type({here}) is {cls} and {w.constant(is_declared)}({here})")
-    w.require(f"{here} == {equal}")
-
-
-DECLARED = uncopied(visit=_visit_declared, guard=_guard_declared, treatment="static")
+DECLARED = uncopied(_describe_declared, "static")

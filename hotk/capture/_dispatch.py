@@ -25,6 +25,7 @@ from ._callables import CUSTOM_RULE, CUSTOM_RULES, METHOD, PARTIAL
 from ._captured_type import CapturedType
 from ._classes import CLASS, MEMBER
 from ._declared import DECLARED, is_declared
+from ._description import Description
 from ._layout import attributes_of, keeps_all_in_attributes
 from ._library import is_library_class, is_permanent
 from ._mappings import SUBCLASSED
@@ -42,7 +43,6 @@ from ._values import (
     STATIC,
     UNKNOWN,
 )
-from ._walk import Walk
 
 
 def _is_equinox_method(value: object) -> bool:
@@ -137,4 +137,4 @@ def _is_tree_node(value: object) -> bool:
         return False
 
 
-Walk.find = staticmethod(captured_type_of)
+Description.find = staticmethod(captured_type_of)

@@ -27,8 +27,8 @@ from hotk._core import (
 )
 
 from ._code import facts_of
+from ._description import Opaque
 from ._library import is_library_class
-from ._walk import Opaque
 
 
 RULE_CAPTURES_ARRAY = "a custom derivative rule captures an array"

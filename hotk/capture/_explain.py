@@ -8,10 +8,11 @@ import numpy as np
 
 from hotk._core import Function, describe, function_name, function_place, peek
 
+from ._description import Opaque
 from ._rebuild import survey
 from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
-from ._walk import Opaque, Walk
+from ._walk import Walk
 
 
 _VALUES = (np.generic, range, set, frozenset, enum.Enum, Fraction, Decimal)

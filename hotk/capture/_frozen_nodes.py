@@ -11,19 +11,12 @@ from typing import Final
 from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, CapturedType
+from ._classes import describe_class
 from ._code import is_hidden
+from ._description import Description
 from ._layout import slots_of
-from ._nodes import (
-    NODE,
-    guard_node,
-    is_frozen_dataclass,
-    rebuild_node,
-    visit_node,
-    visit_node_class,
-)
+from ._nodes import NODE, describe_node, is_frozen_dataclass, rebuild_node
 from ._rebuild import Rebuild
-from ._walk import Walk
-from ._writer import Writer
 
 
 # With one of these a class decides what an attribute is, or keeps it elsewhere.
@@ -51,7 +44,7 @@ def is_read_by_attributes(value: object, names: Iterable[str]) -> bool:
     if type(cls) not in (type, abc.ABCMeta) or cls in CAPTURED_TYPES:
         return False
     bases = cls.__mro__[:-1]
-    if not is_frozen_dataclass(cls) or Walk.find(value) is not NODE:
+    if not is_frozen_dataclass(cls) or Description.find(value) is not NODE:
         return False
     if not all(map(_is_plainly_frozen, bases)) or slots_of(value):
         return False
@@ -73,18 +66,19 @@ def _is_descriptor(bases: Iterable[type], name: str) -> bool:
     return any(hook in space for space in spaces for hook in ("__set__", "__delete__"))
 
 
-def visit_node_begin(walk: Walk, value: object, names: Iterable[str]) -> None:
-    """Visit the class of a node that counts by some attributes."""
-    visit_node_class(walk, type(value))
-    walk.key.append(tuple(names))
-    if walk.trail is not None:
-        walk.trail.read.setdefault(id(value), set()).update(names)
+def describe_read_node(
+    d: Description, value: object, here: str, names: Iterable[str]
+) -> str:
+    """Describe the class of a node that counts by the attributes of these names.
 
-
-def guard_node_begin(w: Writer, value: object, here: str) -> str:
-    """Write the check of its class; return the variable of its attributes."""
-    w.visit(type(value), f"type({here})")
-    return w.assign(vars(value), f"{here}.__dict__")
+    Returns:
+        The variable of its attributes.
+    """
+    cls = type(value)
+    describe_class(d, cls, d.let(cls, "type({0})", here))
+    d.note(tuple(names))
+    d.counts_by(value, *names)
+    return d.let(vars(value), "{0}.__dict__", here)
 
 
 def _rebuild(rebuild: Rebuild, value: object) -> object:
@@ -95,8 +89,7 @@ def _rebuild(rebuild: Rebuild, value: object) -> object:
 
 
 FROZEN_NODE = CapturedType(
-    visit=visit_node,
-    guard=guard_node,
+    describe=describe_node,
     rebuild=_rebuild,
     treatment="traversed",
     mutable=False,

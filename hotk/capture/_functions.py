@@ -2,7 +2,6 @@
 
 import builtins
 import types
-import weakref
 from types import FunctionType, ModuleType
 from typing import Final
 
@@ -10,22 +9,21 @@ import jax
 
 from ._captured_type import CapturedType, register
 from ._code import CodeFacts, facts_of, numbered_arguments
+from ._description import Description, Opaque
 from ._library import is_library_function, is_library_module, is_library_name
-from ._mappings import visit_dict
-from ._parts import guard_read, visit_read
+from ._mappings import describe_dict
+from ._parts import describe_read
 from ._reads import Chain
 from ._rebuild import Rebuild
 from ._reflection import (
     REFLECTION,
     UNTRACKED,
     check_tracked,
+    describe_library_module,
+    describe_settings,
     settings_read,
     untracked,
-    visit_library_module,
-    visit_settings,
 )
-from ._walk import Opaque, Walk
-from ._writer import Unguarded, Writer, guard_identity, guard_weak_identity
 
 
 _MISSING: Final = "<missing global>"
@@ -48,234 +46,166 @@ def _is_harmless_builtin(name: str, found: object) -> bool:
     return original and type(found) in _BUILTIN_TYPES and id(found) not in UNTRACKED
 
 
-# ----- The visit
+# ----- Code, cells and defaults
 
 
-def _visit_function(walk: Walk, value: FunctionType) -> None:
-    facts = facts_of(value.__code__)
-    key = walk.key
+def _describe_function(d: Description, value: FunctionType, here: str) -> None:
+    code = value.__code__
+    facts = facts_of(code)
     # What `jax.numpy.sum` does is up to the library: it is known by its name.
     if is_library_function(value):
-        check_tracked(walk, value, value.__name__)
-        key.append(weakref.ref(value))
+        check_tracked(d, value, value.__name__)
+        d.identity(value, here)
         return
-    if walk.met(value):
+    if d.met(value, here, code):
         return
-    key.append(facts)
+    d.note(facts)
+    d.ask("type({0}) is {1}", here, FunctionType)
+    if value is not d.root:  # that was looked up by its code
+        d.ask("{0}.__code__ is {1}", here, code)
     if facts.library:  # its globals, which are not looked at, are those of its file
-        key.append(value.__code__.co_filename)
-    closure = value.__closure__
-    if closure is not None:
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, closure, strict=True):
-            if _is_empty(cell):
-                key.append("<empty cell>")
-                continue
-            content, reads = cell.cell_contents, facts.reads.get(name)
-            visit_read(walk, content, reads, " cell `{}`", name)
-    if value.__defaults__ or value.__kwdefaults__ or value.__dict__:
-        _visit_defaults(walk, value, facts)
-    else:
-        key.append(None)
+        d.note(code.co_filename)
+    if value.__closure__ is not None:  # by the code: it has free names
+        _describe_cells(d, value.__closure__, code.co_freevars, facts, here)
+    _describe_defaults(d, value, facts, here)
     if facts.library:
         return
     if facts.writes is not None:
         raise Opaque(f"it writes {facts.writes}")
-    walk.reads_metadata = walk.reads_metadata or facts.reads_metadata
+    d.reads_metadata = d.reads_metadata or facts.reads_metadata
     if facts.reads_by_name or facts.hidden_names:
-        walk.by_name(reads=facts.reads_by_name, hidden=facts.hidden_names)
+        d.by_name(reads=facts.reads_by_name, hidden=facts.hidden_names)
     if facts.globals:
-        _visit_globals(walk, value, facts)
-    for name in facts.imports:
+        _describe_globals(d, value, facts, here)
+    for name in facts.imports:  # what is imported is in no namespace to be read
+        d.unguarded()
         first = name.partition(".")[0]
         if first in REFLECTION or not is_library_name(first):
             raise Opaque(f"it imports `{name}` while it runs")
 
 
-def _visit_defaults(walk: Walk, value: FunctionType, facts: CodeFacts) -> None:
+def _describe_cells(
+    d: Description,
+    closure: tuple[types.CellType, ...],
+    names: tuple[str, ...],
+    facts: CodeFacts,
+    here: str,
+) -> None:
+    cells = d.let(closure, "{0}.__closure__", here)
+    for i, (name, cell) in enumerate(zip(names, closure, strict=True)):
+        if _is_empty(cell):
+            d.note("<empty cell>")
+            d.ask("{2}({0}[{1}])", cells, i, _is_empty)
+            continue
+        content, reads = cell.cell_contents, facts.reads.get(name)
+        read = "{0}[{1}].cell_contents"
+        describe_read(d, content, reads, " cell `{}`", name, cells, read, i)
+
+
+def _describe_defaults(
+    d: Description, value: FunctionType, facts: CodeFacts, here: str
+) -> None:
     defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
-    walk.key.append((len(defaults), len(keywords)))
+    own = {} if facts.library else value.__dict__
+    if not (defaults or keywords or own):  # as most: one line for all
+        d.note(None)
+        attributes = "" if facts.library else " or {0}.__dict__"
+        d.ask(f"not ({{0}}.__defaults__ or {{0}}.__kwdefaults__{attributes})", here)
+        return
+    d.note((len(defaults), len(keywords), len(own)))
+    d.ask("len({0}.__defaults__ or ()) == {1}", here, len(defaults))
+    d.ask("[*({0}.__kwdefaults__ or ())] == {1}", here, list(keywords))
     code = value.__code__  # the defaults are those of the last arguments
     first = code.co_argcount - len(defaults)
     for i, default in enumerate(defaults):
         name = code.co_varnames[first + i] if first >= 0 else str(i)
-        visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
+        reads, read = facts.reads.get(name), "{0}.__defaults__[{1}]"
+        describe_read(d, default, reads, " default `{}`", name, here, read, i)
     others = numbered_arguments(code) if keywords else {}
     for name, default in keywords.items():
-        walk.key.append(others.get(name, name))
-        visit_read(walk, default, facts.reads.get(name), " default `{}`", name)
-    if not facts.library:
-        visit_dict(walk, value.__dict__)
+        d.note(others.get(name, name))
+        reads, read = facts.reads.get(name), "{0}.__kwdefaults__[{1!r}]"
+        describe_read(d, default, reads, " default `{}`", name, here, read)
+    if own:
+        describe_dict(d, own, d.let(own, "{0}.__dict__", here))
+    elif not facts.library:
+        d.ask("not {0}.__dict__", here)
 
 
-def _visit_globals(walk: Walk, value: FunctionType, facts: CodeFacts) -> None:
+# ----- Globals
+
+
+def _describe_globals(
+    d: Description, value: FunctionType, facts: CodeFacts, here: str
+) -> None:
     space = value.__globals__
-    key = walk.key
+    names = d.let(space, "{0}.__globals__", here)
     for name in facts.globals:
         found = space.get(name, _MISSING)
         if found is _MISSING:
-            found = value.__builtins__.get(name, _MISSING)
-            if id(found) in UNTRACKED:
-                raise untracked(f"`{name}`")
-            if _is_harmless_builtin(name, found):
-                key.append(found)
-            else:
-                walk.visit(found, " builtin `{}`", name)
+            # A global of this name that appears later comes before the builtin.
+            d.ask("{1} not in {0}", names, name)
+            _describe_builtin(d, value, name, here)
         elif found is jax.config and name not in facts.escaping:
-            visit_settings(walk, settings_read(found, name, facts.chains[name]))
+            d.ask("{0}[{1}] is {2}", names, name, found)
+            describe_settings(d, settings_read(found, name, facts.chains[name]))
         elif type(found) is not ModuleType:
-            visit_read(walk, found, facts.read_off(name), " global `{}`", name)
+            reads = facts.read_off(name)
+            describe_read(d, found, reads, " global `{}`", name, names)
         else:
-            _visit_module_attributes(walk, found, name, facts)
+            module = d.let(found, "{0}[{1}]", names, name)
+            _describe_module(d, found, name, facts, module)
 
 
-def _visit_module_attributes(
-    walk: Walk, found: ModuleType, name: str, facts: CodeFacts
+def _describe_builtin(
+    d: Description, value: FunctionType, name: str, here: str
 ) -> None:
-    if visit_library_module(walk, found, name, facts.chains.get(name, ())):
+    found = value.__builtins__.get(name, _MISSING)
+    if id(found) in UNTRACKED:
+        raise untracked(f"`{name}`")
+    if _is_harmless_builtin(name, found):
+        d.note(found)
+        d.ask("{0}.__builtins__[{1}] is {2}", here, name, found)
+    else:
+        d.unguarded()
+        d.part(found, " builtin `{}`", name)
+
+
+def _describe_module(
+    d: Description, found: ModuleType, name: str, facts: CodeFacts, here: str
+) -> None:
+    """Describe a module by what is read off it."""
+    if describe_library_module(d, found, name, facts.chains.get(name, ()), here):
         return
     if name in facts.escaping:
         raise Opaque(f"the module `{name}` used as a value")
+    _ask_module(d, found, here)
     for chain in facts.chains[name]:
-        _visit_chain(walk, found, name, chain)
+        _describe_chain(d, found, name, chain, here)
 
 
-def _visit_chain(walk: Walk, here: ModuleType, name: str, chain: Chain) -> None:
-    """Visit what `module.a.b` is now, going on through modules of the user."""
+def _ask_module(d: Description, found: ModuleType, here: str) -> None:
+    if d.writes:  # a key has what is read off it
+        d.identity(found, here)
+
+
+def _describe_chain(
+    d: Description, found: ModuleType, name: str, chain: Chain, here: str
+) -> None:
+    """Describe what `module.a.b` is now, going on through modules of the user."""
     if not chain:
         raise Opaque(f"the module `{name}` used as a value")
-    if chain[0] not in vars(here):
+    if chain[0] not in vars(found):
         raise Opaque(f"`{name}.{chain[0]}` is not a plain attribute")
-    inner = vars(here)[chain[0]]
-    place = f"{name}.{chain[0]}"
-    with walk.inside(here, f" module `{name}`"):
+    inner = vars(found)[chain[0]]
+    place, read = f"{name}.{chain[0]}", "{0}.__dict__[{1!r}]"
+    with d.inside(found, f" module `{name}`"):
         if type(inner) is ModuleType and not is_library_module(inner):
-            _visit_chain(walk, inner, place, chain[1:])
+            module = d.let(inner, "{0}.__dict__[{1}]", here, chain[0])
+            _ask_module(d, inner, module)
+            _describe_chain(d, inner, place, chain[1:], module)
         else:
-            walk.visit(inner, " `{}`", place)
-
-
-# ----- The guard
-
-
-def _guard_function(w: Writer, value: FunctionType, here: str) -> None:
-    facts, code = facts_of(value.__code__), value.__code__
-    if is_library_function(value):
-        guard_weak_identity(w, value, here)
-        return
-    if w.met(value, here, code):
-        return
-    w.require(f"type({here}) is {w.constant(FunctionType)}")
-    if value is not w.root:  # that was looked up by its code
-        w.require(f"{here}.__code__ is {w.constant(code)}")
-    _guard_cells(w, value, here)
-    _guard_defaults(w, value, here)
-    if facts.library:
-        return
-    # A walk calls the first opaque; what is imported is in no namespace to be read.
-    if facts.writes is not None or facts.imports:
-        raise Unguarded
-    if facts.globals:
-        space = w.assign(value.__globals__, f"{here}.__globals__")
-        for name in facts.globals:
-            _guard_global(w, value, here, space, name)
-
-
-def _guard_cells(w: Writer, value: FunctionType, here: str) -> None:
-    if value.__closure__ is None:
-        return  # by the code: it has no free names
-    cells = w.assign(value.__closure__, f"{here}.__closure__")
-    for i, cell in enumerate(value.__closure__):
-        if _is_empty(cell):
-            w.require(f"{w.constant(_is_empty)}({cells}[{i}])")
-            continue
-        content = cell.cell_contents
-        reads = facts_of(value.__code__).reads.get(value.__code__.co_freevars[i])
-        guard_read(w, content, reads, f"{cells}[{i}].cell_contents")
-
-
-def _guard_defaults(w: Writer, value: FunctionType, here: str) -> None:
-    library = facts_of(value.__code__).library
-    bare = "True" if library else f"not {here}.__dict__"
-    if value.__dict__ and not library:
-        bare = "True"
-        w.visit(value.__dict__, f"{here}.__dict__")
-    defaults, keywords = value.__defaults__ or (), value.__kwdefaults__ or {}
-    # Most functions have none of the three: one line for all of them.
-    if not defaults and not keywords:
-        w.require(f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}")
-        return
-    names = w.constant(list(keywords))
-    w.require(
-        f"len({here}.__defaults__ or ()) == {len(defaults)} and "
-        f"[*({here}.__kwdefaults__ or ())] == {names} and {bare}"
-    )
-    code, reads = value.__code__, facts_of(value.__code__).reads
-    first = code.co_argcount - len(defaults)
-    for i, item in enumerate(defaults):
-        found = reads.get(code.co_varnames[first + i]) if first >= 0 else None
-        guard_read(w, item, found, f"{here}.__defaults__[{i}]")
-    for name, item in keywords.items():
-        guard_read(w, item, reads.get(name), f"{here}.__kwdefaults__[{name!r}]")
-
-
-def _guard_global(
-    w: Writer, value: FunctionType, here: str, space: str, name: str
-) -> None:
-    facts = facts_of(value.__code__)
-    found = value.__globals__.get(name, _MISSING)
-    if found is _MISSING:
-        found = value.__builtins__.get(name, _MISSING)
-        if not _is_harmless_builtin(name, found):
-            raise Unguarded
-        equal = w.constant(found)
-        # A global of this name that appears later comes before the builtin.
-        w.require(
-            f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"
-        )
-    elif found is jax.config:
-        inner = w.assign(found, f"{space}[{name!r}]")
-        _guard_settings(w, found, inner, facts, name)
-    elif type(found) is not ModuleType:
-        guard_read(w, found, facts.read_off(name), f"{space}[{name!r}]")
-    else:
-        inner = w.assign(found, f"{space}[{name!r}]")
-        _guard_module_attributes(w, found, inner, facts, name)
-
-
-def _guard_module_attributes(
-    w: Writer, found: ModuleType, here: str, facts: CodeFacts, name: str
-) -> None:
-    if is_library_module(found):
-        _guard_settings(w, found, here, facts, name)
-        return
-    if name in facts.escaping:
-        raise Unguarded
-    guard_weak_identity(w, found, here)
-    for chain in facts.chains[name]:
-        _guard_chain(w, found, here, chain)
-
-
-def _guard_settings(
-    w: Writer, found: object, here: str, facts: CodeFacts, name: str
-) -> None:
-    """Write the check of a module of a library, and of the settings read off it."""
-    guard_identity(w, found, here)
-    config = w.constant(jax.config)
-    for setting in settings_read(found, name, facts.chains.get(name, ())):
-        w.visit(getattr(jax.config, setting), f"{config}.{setting}")
-
-
-def _guard_chain(w: Writer, found: ModuleType, here: str, chain: Chain) -> None:
-    if not chain or chain[0] not in vars(found):
-        raise Unguarded
-    inner, expression = vars(found)[chain[0]], f"{here}.__dict__[{chain[0]!r}]"
-    if type(inner) is ModuleType and not is_library_module(inner):
-        name = w.assign(inner, expression)
-        guard_weak_identity(w, inner, name)
-        _guard_chain(w, inner, name, chain[1:])
-    else:
-        w.visit(inner, expression)
+            d.part(inner, " `{}`", place, here, read, chain[0])
 
 
 # ----- The copy
@@ -329,8 +259,7 @@ def _rebuild_global(
 
 
 FUNCTION = CapturedType(
-    visit=_visit_function,
-    guard=_guard_function,
+    describe=_describe_function,
     rebuild=_rebuild_function,
     treatment="traversed",
     mutable=False,

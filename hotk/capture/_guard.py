@@ -15,9 +15,7 @@ import numpy as np
 
 from hotk._core import Function, PyTreeDef
 
-from ._code import facts_of
-from ._nodes import guard_node_data
-from ._tree import NodeData, moving_nodes, walk_all
+from ._tree import NodeData, describe_call, moving_nodes, walk_all
 from ._walk import Walk, metadata_of
 from ._writer import Check, Unguarded, Writer
 
@@ -39,32 +37,22 @@ def check_of(
         static_args: What is static among the arguments.
     """
     w = Writer()
-    if nodes or static_args:
-        count = f"len(nodes) == {len(nodes)} and len(static_args) == {len(static_args)}"
-        w.require(count)
-    else:
-        w.require("not (nodes or static_args)")
-    for i, thing in enumerate(static_args):
-        w.visit(thing, f"static_args[{i}]")
     w.root = f
-    w.visit(f, "f")
-    for i, (cls, data) in enumerate(nodes):
-        guard_node_data(w, cls, data, f"nodes[{i}]")
-    _require_metadata(w)
+    describe_call(w, f, nodes, static_args)
+    _ask_metadata(w)
     return w.compiled()
 
 
-def _require_metadata(w: Writer) -> None:
+def _ask_metadata(w: Writer) -> None:
     """Write the check of names and docstrings, if they are read."""
-    things = [v for v in w.alive if id(v) in w.things]
-    functions = [v for v in things if type(v) is FunctionType]
-    if not any(facts_of(v.__code__).reads_metadata for v in functions):
+    if not w.reads_metadata:
         return
+    things = [v for v in w.alive if id(v) in w.things]
     if any(isinstance(v, type) for v in things):
         raise Unguarded  # a class is asked for less than for all that it holds
     for value in things:
-        here, known = w.things[id(value)][0], w.constant(metadata_of(value))
-        w.require(f"{w.constant(metadata_of)}({here}) == {known}")
+        here = w.things[id(value)][0]
+        w.same("{1}({0}) == {2}", here, metadata_of, metadata_of(value))
 
 
 # A check, and the key that the walk found: that of all callables that pass the check.

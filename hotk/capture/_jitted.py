@@ -1,7 +1,6 @@
 """Captured jitted functions: what is inside, with their options."""
 
-import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -10,13 +9,11 @@ import equinox as eqx
 from hotk._core import JITTED, has_jit_options, jit_like, jit_options
 
 from ._captured_type import CapturedType, register
+from ._description import ATTRIBUTE, Description
 from ._library import is_permanent
-from ._mappings import visit_dict
-from ._nodes import guard_node, visit_node
+from ._mappings import describe_dict
+from ._nodes import describe_node
 from ._rebuild import FILTER_JITTED, Rebuild
-from ._values import visit_weak_identity
-from ._walk import Walk
-from ._writer import Unguarded, Writer, guard_weak_identity
 
 
 class _Wrapper(Protocol):
@@ -28,26 +25,32 @@ class _Wrapper(Protocol):
 # ----- Functions of `jax.jit`
 
 
-def _visit_jitted(walk: Walk, value: _Wrapper) -> None:
+def _describe_jitted(d: Description, value: _Wrapper, here: str) -> None:
     """A jitted function: the function inside and its options, if it can be seen.
 
     One that cannot is known by its identity, with what JAX remembers of it.
     """
-    if walk.met(value):
+    if d.met(value, here):
         return
     options = None if is_permanent(value) else jit_options(value)
-    if options is None or not walk.attempt(lambda: _visit_inside(walk, value, options)):
-        visit_weak_identity(walk, value)
-        if walk.trail is not None:
-            walk.trail.nodes[id(value)].treatment = "static by identity"
+    if options is None or not d.attempt(_describe_inside, value, here):
+        d.identity(value, here)
+        if d.trail is not None:
+            d.trail.nodes[id(value)].treatment = "static by identity"
 
 
-def _visit_inside(walk: Walk, value: _Wrapper, options: Hashable) -> None:
-    walk.key.append(options)
-    walk.visit(value.__wrapped__, ".__wrapped__")
+def _describe_inside(d: Description, value: _Wrapper, here: str) -> None:
+    options = jit_options(value)
+    d.note(options)
+    d.ask("type({0}) is {1} and {2}({0}, {3})", here, JITTED, has_jit_options, options)
+    d.attribute(value, "__wrapped__", here)
+    # In a dict that is made anew each time: too rare for a guard.
     own = _own_attributes(value)
     if own:
-        visit_dict(walk, own)
+        d.unguarded()
+        describe_dict(d, own, "")
+    else:
+        d.ask("not {1}({0})", here, _own_attributes)
 
 
 def _own_attributes(value: object) -> dict[str, Any]:
@@ -55,26 +58,6 @@ def _own_attributes(value: object) -> dict[str, Any]:
     of_jax = ("_fun", "_jit_info")
     found = vars(value).items()
     return {k: v for k, v in found if k[:2] != "__" and k not in of_jax}
-
-
-def _guard_jitted(w: Writer, value: _Wrapper, here: str) -> None:
-    # Whether a walk sees through it is known once one has tried.
-    walk = Walk()
-    walk.static_depth = w.static_depth
-    walk.visit(value)
-    if walk.key[-1] == weakref.ref(value) and len(walk.key) == 1:
-        guard_weak_identity(w, value, here)
-        return
-    if w.met(value, here, JITTED):
-        return
-    options = w.constant(jit_options(value))
-    w.require(f"type({here}) is {w.constant(JITTED)}")
-    w.require(f"{w.constant(has_jit_options)}({here}, {options})")
-    w.visit(value.__wrapped__, f"{here}.__wrapped__")
-    # A walk has them in a dict that is made anew each time: too rare for a guard.
-    if _own_attributes(value):
-        raise Unguarded
-    w.require(f"not {w.constant(_own_attributes)}({here})")
 
 
 def _rebuild_jitted(rebuild: Rebuild, value: _Wrapper) -> Any:
@@ -89,8 +72,7 @@ def _rebuild_jitted(rebuild: Rebuild, value: _Wrapper) -> Any:
 
 register(
     CapturedType(
-        visit=_visit_jitted,
-        guard=_guard_jitted,
+        describe=_describe_jitted,
         rebuild=_rebuild_jitted,
         treatment="traversed",
         mutable=False,
@@ -112,16 +94,19 @@ class _FilterJitted(_Wrapper, Protocol):
     donate_rest: bool
 
 
-def _visit_filter_jitted(walk: Walk, value: _FilterJitted) -> None:
+def _describe_filter_jitted(d: Description, value: _FilterJitted, here: str) -> None:
     """What is inside, if a like one can be made; else a node, as all of equinox."""
     inner = value.__wrapped__
     if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
-        visit_node(walk, value)
+        describe_node(d, value, here)
         return
-    if walk.met(value):
+    if d.met(value, here):
         return
-    walk.key.append(type(value))
-    walk.visit(inner, ".__wrapped__")
+    d.same("type({0}) is {1}", here, type(value))
+    cached = value._cached
+    d.ask("{1}({0}) == {2}", here, _filter_options, _filter_options(value))
+    d.ask("{1}({0}._cached, {2})", here, has_jit_options, jit_options(cached))
+    d.part(inner, ".{}", "__wrapped__", here, ATTRIBUTE)
 
 
 def _has_default_options(value: _FilterJitted, inner: Callable[..., object]) -> bool:
@@ -136,30 +121,13 @@ def _filter_options(value: _FilterJitted) -> tuple[Any, ...]:
     return value.filter_warning, value.donate_first, value.donate_rest
 
 
-def _guard_filter_jitted(w: Writer, value: _FilterJitted, here: str) -> None:
-    inner = value.__wrapped__
-    if not isinstance(inner, FunctionType) or not _has_default_options(value, inner):
-        guard_node(w, value, here)
-        return
-    if w.met(value, here, "filtered"):
-        return
-    given = w.constant(_filter_options)
-    options = w.constant(_filter_options(value))
-    cached = w.constant(jit_options(value._cached))
-    w.require(f"type({here}) is {w.constant(type(value))}")
-    w.require(f"{given}({here}) == {options}")
-    w.require(f"{w.constant(has_jit_options)}({here}._cached, {cached})")
-    w.visit(inner, f"{here}.__wrapped__")
-
-
 def _rebuild_filter_jitted(rebuild: Rebuild, value: _FilterJitted) -> Any:
     return eqx.filter_jit(rebuild(value.__wrapped__))
 
 
 register(
     CapturedType(
-        visit=_visit_filter_jitted,
-        guard=_guard_filter_jitted,
+        describe=_describe_filter_jitted,
         rebuild=_rebuild_filter_jitted,
         treatment="traversed",
         mutable=False,

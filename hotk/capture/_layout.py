@@ -8,7 +8,7 @@ from jax.tree_util import tree_flatten
 
 from hotk._core import PyTreeDef, peek
 
-from ._walk import opaque_if_it_fails
+from ._description import opaque_if_it_fails
 
 
 _HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: made while Python runs

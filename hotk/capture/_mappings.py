@@ -6,66 +6,56 @@ import types
 from collections.abc import ItemsView, Mapping
 from typing import Any
 
-from ._attributes import guard_contents, visit_attributes
+from ._attributes import describe_attributes
 from ._captured_type import CapturedType, register
+from ._code import is_hidden
+from ._description import Description
 from ._rebuild import Rebuild
-from ._walk import Walk
-from ._writer import Unguarded, Writer, guard_weak_identity
 
 
-def visit_dict(walk: Walk, value: Mapping[Any, object]) -> None:
-    """Visit a dict in the order in which it is iterated over."""
-    if walk.met(value):
+def describe_dict(d: Description, value: Mapping[Any, object], here: str) -> None:
+    """Describe a dict in the order in which it is iterated over."""
+    if d.met(value, here):
         return
-    walk.key.append(type(value))
-    walk.key.append(len(value))
-    # A list of the items: another thread may add one meanwhile.
-    for name, item in list(value.items()):
+    d.same("type({0}) is {1}", here, type(value))
+    describe_entries(d, value, here)
+
+
+def describe_entries(
+    d: Description, value: Mapping[Any, object], here: str, how: str = "[{!r}]"
+) -> None:
+    """Describe a mapping's keys, in order, and what they stand for.
+
+    Args:
+        d: The description.
+        value: The mapping.
+        here: Its variable.
+        how: How the user would write what a key stands for.
+    """
+    entries = list(value.items())  # another thread may add one meanwhile
+    d.note(len(entries))
+    if all(type(name) is str for name, _ in entries):
+        if d.writes:
+            # `==` alone would take a key of the user that says it is equal to a name.
+            names, types_of = [name for name, _ in entries], [str] * len(entries)
+            d.ask("[*{0}] == {1} and [*map(type, {0})] == {2}", here, names, types_of)
+        for name, item in entries:
+            d.note(name)
+            d.part(item, how, name, here)
+        return
+    # A key of another type is a thing of its own: `1`, `1.0` and `True` are one key to
+    # a dict, and three to a walk.
+    d.ask("len({0}) == {1}", here, len(entries))
+    names = d.let([name for name, _ in entries], "[*{0}]", here)
+    items = d.let([item for _, item in entries], "[*{0}.values()]", here)
+    for i, (name, item) in enumerate(entries):
         if type(name) is str:
-            walk.key.append(name)
-        else:
-            _visit_name(walk, name)
-        walk.visit(item, "[{!r}]", name)
-
-
-def _visit_name(walk: Walk, name: object) -> None:
-    """Visit a key of a dict, which stays what it is when the dict is copied."""
-    walk.static_depth += 1
-    try:
-        walk.visit(name, " key {!r}", name)
-    finally:
-        walk.static_depth -= 1
-
-
-def _guard_dict(w: Writer, value: dict[object, object], here: str) -> None:
-    cls = type(value)
-    if w.met(value, here, cls):
-        return
-    w.require(f"type({here}) is {w.constant(cls)}")
-    guard_entries(w, value, here)
-
-
-def guard_entries(w: Writer, value: Mapping[Any, object], here: str) -> None:
-    """Write the check of a mapping's keys, in order, and of what they stand for."""
-    if all(type(name) is str for name in value):
-        # `==` alone would take a key of the user that says that it is equal to a name.
-        names, types_of = w.constant(list(value)), w.constant([str] * len(value))
-        w.require(f"[*{here}] == {names} and [*map(type, {here})] == {types_of}")
-        for name, item in list(value.items()):
-            w.visit(item, f"{here}[{name!r}]")
-        return
-    # A key of another type is checked as a thing of its own: `1`, `1.0` and `True` are
-    # one key to a dict, and three to a walk.
-    names, items = list(value), list(value.values())
-    w.require(f"len({here}) == {len(names)}")
-    each = w.assign(names, f"[*{here}]")
-    w.static_depth += 1
-    for i, name in enumerate(names):
-        w.visit(name, f"{each}[{i}]")
-    w.static_depth -= 1
-    each = w.assign(items, f"[*{here}.values()]")
-    for i, item in enumerate(items):
-        w.visit(item, f"{each}[{i}]")
+            d.note(name)
+            d.ask("type({0}[{1}]) is str and {0}[{1}] == {2}", names, i, name)
+        else:  # it stays what it is when the dict is copied
+            with d.fixed():
+                d.part(name, " key {!r}", name, names, at=i)
+        d.part(item, how, name, items, at=i)
 
 
 def _rebuild_dict(
@@ -81,8 +71,7 @@ def _rebuild_dict(
 
 
 DICT = CapturedType(
-    visit=visit_dict,
-    guard=_guard_dict,
+    describe=describe_dict,
     rebuild=_rebuild_dict,
     treatment="traversed",
     mutable=True,
@@ -97,20 +86,15 @@ def _proxied(value: types.MappingProxyType[object, object]) -> Any:
     return found
 
 
-def _visit_proxy(walk: Walk, value: types.MappingProxyType[object, object]) -> None:
-    """A read-only view of a mapping."""
-    if walk.met(value):
-        return
-    walk.key.append(type(value))
-    walk.visit(_proxied(value))
-
-
-def _guard_proxy(
-    w: Writer, value: types.MappingProxyType[object, object], here: str
+def _describe_proxy(
+    d: Description, value: types.MappingProxyType[object, object], here: str
 ) -> None:
-    if not w.met(value, here, type(value)):
-        w.require(f"type({here}) is {w.constant(type(value))}")
-        w.visit(_proxied(value), f"{w.constant(_proxied)}({here})")
+    """A read-only view of a mapping."""
+    if d.met(value, here):
+        return
+    d.same("type({0}) is {1}", here, type(value))
+    shown = _proxied(value)
+    d.part(shown, here=d.let(shown, "{1}({0})", here, _proxied), read="{0}")
 
 
 def _rebuild_proxy(
@@ -120,8 +104,7 @@ def _rebuild_proxy(
 
 
 PROXY = CapturedType(
-    visit=_visit_proxy,
-    guard=_guard_proxy,
+    describe=_describe_proxy,
     rebuild=_rebuild_proxy,
     treatment="traversed",
     mutable=False,
@@ -140,45 +123,26 @@ def _entries(value: dict[object, object]) -> ItemsView[object, object]:
     return dict.items(value)
 
 
-def _visit_subclassed(walk: Walk, value: Any) -> None:
-    if walk.met(value):
+def _describe_subclassed(d: Description, value: Any, here: str) -> None:
+    if d.met(value, here):
         return
-    walk.key.append(type(value))
+    d.same("type({0}) is {1}", here, type(value))
     if isinstance(value, collections.defaultdict):
-        walk.visit(value.default_factory, ".default_factory")
+        d.attribute(value, "default_factory", here)
     if isinstance(value, dict):
-        walk.key.append(dict.__len__(value))
-        for name, item in list(_entries(value)):
-            _visit_name(walk, name)
-            walk.visit(item, "[{!r}]", name)
-    else:
+        plain = _plain_dict(value)
+        for name in plain:
+            if type(name) is str and is_hidden(name):
+                d.by_name(hidden=True)
+        describe_entries(d, plain, d.let(plain, "{1}({0})", here, _plain_dict))
+    else:  # a class may iterate otherwise
         base: Any = list if isinstance(value, list) else tuple
         items = list(base.__iter__(value))
-        walk.key.append(len(items))
+        each = d.let(items, "[*{1}.__iter__({0})]", here, base)
+        d.same("len({0}) == {1}", each, len(items))
         for i, item in enumerate(items):
-            walk.visit(item, "[{}]", i)
-    visit_attributes(walk, value)
-
-
-def _guard_subclassed(w: Writer, value: Any, here: str) -> None:
-    cls = type(value)
-    if isinstance(value, list):
-        raise Unguarded
-    if w.met(value, here, cls):
-        return
-    guard_weak_identity(w, cls, f"type({here})")
-    guard_contents(w, value, here)
-    if isinstance(value, tuple):  # a class may iterate otherwise
-        items = list(tuple.__iter__(value))
-        each = w.assign(items, f"[*{w.constant(tuple)}.__iter__({here})]")
-        w.require(f"len({each}) == {len(items)}")
-        for i, item in enumerate(items):
-            w.visit(item, f"{each}[{i}]")
-        return
-    plain = _plain_dict(value)
-    guard_entries(w, plain, w.assign(plain, f"{w.constant(_plain_dict)}({here})"))
-    if cls is collections.defaultdict:
-        w.visit(value.default_factory, f"{here}.default_factory")
+            d.part(item, "[{}]", i, each)
+    describe_attributes(d, value, here)
 
 
 def _plain_dict(value: dict[object, object]) -> dict[object, object]:
@@ -212,8 +176,7 @@ def _rebuild_subclassed(rebuild: Rebuild, value: Any) -> Any:
 
 
 SUBCLASSED = CapturedType(
-    visit=_visit_subclassed,
-    guard=_guard_subclassed,
+    describe=_describe_subclassed,
     rebuild=_rebuild_subclassed,
     treatment="traversed",
     mutable=True,

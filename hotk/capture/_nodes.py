@@ -1,8 +1,7 @@
 """Captured nodes of pytrees and their structures."""
 
 import dataclasses
-import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,56 +14,93 @@ from jax.tree_util import (
 
 from hotk._core import PyTreeDef, peek
 
-from ._attributes import guard_attributes, guard_contents, visit_attributes
+from ._attributes import describe_attributes
 from ._captured_type import CAPTURED_TYPES, CapturedType, register, uncopied
-from ._classes import visit_class
+from ._classes import describe_class
 from ._declared import Compared
+from ._description import Description, Opaque
 from ._layout import attributes_of, node_of, node_parts, slots_of
 from ._library import is_library_class
 from ._objects import OBJECT
 from ._rebuild import Rebuild
-from ._sets import visit_parts
 from ._values import UNKNOWN
-from ._walk import Opaque, Walk
-from ._writer import Unguarded, Writer, guard_weak_identity
 
 
 # What equinox lets a module say of the function that it stands for: static data.
 _OF_WRAPPERS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 
 
-# ----- The visit: children are captured, the rest is static
+# ----- Children are captured, the rest is static
 
 
-def visit_node(walk: Walk, value: object) -> None:
-    """Visit a registered pytree."""
+def describe_node(d: Description, value: object, here: str) -> None:
+    """Describe a registered pytree."""
+    if isinstance(value, eqx.Module):
+        _describe_module(d, value, here)
+        return
+    cls = type(value)
     if _is_copy_in_parts(value):
-        if not walk.met(value):
-            visit_node_class(walk, type(value))
-            visit_attributes(walk, value)
+        if not d.met(value, here):
+            describe_class(d, cls, d.let(cls, "type({0})", here))
+            describe_attributes(d, value, here)
         return
     children, treedef = node_parts(value)
     # One without children may be a constant of its library, as equinox has some.
-    if walk.met(value) if children else walk.met_static(value):
+    if d.met(value, here) if children else d.met_static(value, here):
         return
-    walk.whole.add(id(value))
-    if walk.trail is not None:  # of which some attributes may have been read before
-        walk.trail.read.pop(id(value), None)
+    d.counts_whole(value)
     data = treedef.node_data()
     if data is None:
-        raise Opaque(f"an empty node of type {type(value).__name__}")
-    if data[1] is value:
-        _visit_static_node(walk, value)
+        raise Opaque(f"an empty node of type {cls.__name__}")
+    describe_class(d, cls, d.let(cls, "type({0})", here))
+    if data[1] is value:  # static as a whole
+        with d.fixed():
+            describe_attributes(d, value, here)
         return
     if not _is_whole(value, children, treedef):
-        raise Opaque(f"the class `{type(value).__name__}` keeps what its tree lacks")
-    # Names are for a trail alone: making them takes longer than the visit.
-    static_names = () if walk.trail is None else _static_names(value, data[1])
-    visit_node_data(walk, data[0], data[1], static_names)
-    walk.key.append(len(children))
-    names = _child_names(value) if walk.trail is not None else children
-    for name, child in zip(names, children, strict=True):
-        walk.visit(child, "{}", name)
+        raise Opaque(f"the class `{cls.__name__}` keeps what its tree lacks")
+    if isinstance(value, tuple):
+        if "_fields" not in dir(cls) or peek(value, "__dict__") or data[1] is not None:
+            d.unguarded()  # registered by the user, with what may be more
+        each, both = here, ""
+    else:
+        # Flattened once: a class may make its children anew each time that it is asked.
+        both = d.let(None, "{1}({0})", here, _one_level)
+        each = d.let(children, "{0}[0]", both)
+        _ask_whole(d, value, here, (children, each), (data[1], f"{both}[1]"))
+    d.same("len({0}) == {1}", each, len(children))
+    if not isinstance(value, tuple) or data[1] is not None:
+        with d.fixed():
+            _describe_static(d, data[1], both, 1)
+    names = _child_names(value) if d.trail is not None else children
+    for i, (name, child) in enumerate(zip(names, children, strict=True)):
+        d.part(child, "{}", name, each, at=i)
+
+
+def _describe_module(d: Description, value: eqx.Module, here: str) -> None:
+    """Describe a module of equinox: by its fields, so that no code of it is run."""
+    if d.met(value, here):
+        return
+    d.counts_whole(value)
+    cls, own = type(value), vars(value)
+    describe_class(d, cls, d.let(cls, "type({0})", here))
+    fields: dict[bool, list[str]] = {True: [*_OF_WRAPPERS], False: []}
+    for field in dataclasses.fields(value):
+        fields[bool(field.metadata.get("static"))].append(field.name)
+    if not own.keys() <= {*fields[True], *fields[False]}:
+        raise Opaque(f"the class `{cls.__name__}` keeps what its tree lacks")
+    space = d.let(own, "{0}.__dict__", here)
+    d.ask("[*{0}] == {1}", space, list(own))
+    # In the order of the fields, as those of a copy are.
+    with d.fixed():
+        for name in fields[True]:
+            if name in own:
+                d.note(name)
+                _describe_static(d, own[name], space, name, ".{}", name)
+    for name in fields[False]:
+        if name in own:
+            d.note(name)
+            d.part(own[name], ".{}", name, space)
 
 
 def is_frozen_dataclass(cls: type) -> bool:
@@ -90,16 +126,6 @@ def _is_copy_in_parts(value: object) -> bool:
     return any(field.name not in own for field in fields(cls))
 
 
-def _visit_static_node(walk: Walk, value: object) -> None:
-    """Visit a node that is static as a whole: by its class and its attributes."""
-    walk.static_depth += 1
-    try:
-        visit_class(walk, type(value))
-        visit_attributes(walk, value)
-    finally:
-        walk.static_depth -= 1
-
-
 def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool:
     """Whether a node's tree holds all that it holds.
 
@@ -120,8 +146,6 @@ def _is_whole(value: object, children: list[object], treedef: PyTreeDef) -> bool
             return False
         extra = attributes.keys() - attributes_of(rebuilt).keys()
         return all(any(name in vars(b) for b in cls.__mro__) for name in extra)
-    if isinstance(value, eqx.Module):
-        return attributes.keys() <= {*(fields or {}), *_OF_WRAPPERS}
     # A class of the user: what its tree makes must have the very same attributes.
     rebuilt = attributes_of(node_of(treedef, children))
     return attributes.keys() == rebuilt.keys() and all(
@@ -138,114 +162,64 @@ def _child_names(value: object) -> list[str]:
     return [keystr(path) for path, _ in paths]
 
 
-def _static_names(value: object, data: object) -> list[str]:
-    """Name the static data of a node of equinox, `.depth`, if the names are sure."""
-    if not isinstance(value, eqx.Module) or type(data) is not tuple:
-        return []
-    fields = [f.name for f in dataclasses.fields(value) if f.metadata.get("static")]
-    ahead = len(data) - len(fields)
-    items = [getattr(value, name, data) for name in fields]
-    if ahead < 0 or any(a is not b for a, b in zip(items, data[ahead:], strict=True)):
-        return []
-    return [*["<static>"] * ahead, *(f".{name}" for name in fields)]
-
-
-def visit_node_data(
-    walk: Walk, cls: type, data: object, names: Sequence[str] = ()
-) -> None:
-    """Visit the static part of a pytree's node: its class and what the class keeps.
+def describe_node_data(d: Description, cls: type, data: object, here: str) -> None:
+    """Describe the static part of a pytree's node.
 
     Args:
-        walk: The walk.
-        cls: The class.
-        data: What it keeps.
-        names: What the parts of `data` are called, if that is known.
+        d: The description.
+        cls: The class of the node.
+        data: What the class keeps of it.
+        here: The variable of the pair of both.
     """
-    visit_node_class(walk, cls)
-    walk.static_depth += 1
-    try:
-        _visit_static_data(walk, data, names)
-    finally:
-        walk.static_depth -= 1
+    describe_class(d, cls, d.let(cls, "{0}[0]", here))
+    with d.fixed():
+        _describe_static(d, data, here, 1)
 
 
-def visit_node_class(walk: Walk, cls: type) -> None:
-    """Visit the class of a node: one of a library is known by itself."""
-    library = is_library_class(cls)
-    walk.key.append(cls if library else weakref.ref(cls))
-    if not library:
-        walk.static_depth += 1
-        try:
-            visit_class(walk, cls)
-        finally:
-            walk.static_depth -= 1
+def _describe_static(
+    d: Description,
+    data: object,
+    here: str,
+    at: int | str,
+    how: str = "{}",
+    name: str = "<static>",
+) -> None:
+    """Describe static data: lists and tuples by their items.
 
-
-def _visit_static_data(walk: Walk, data: object, names: Sequence[str] = ()) -> None:
+    Args:
+        d: The description.
+        data: The data.
+        here: The variable of what holds them.
+        at: The place in this.
+        how: How the user would write it, a format of `name`.
+        name: Its name, if that is known.
+    """
     # Exactly these: a subclass is a thing of its own.
     if type(data) is tuple or type(data) is list:
-        walk.key.append((type(data), len(data)))
-        walk.note_static(data)
+        own = d.let(data, "{0}[{1}]", here, at)
+        d.same("type({0}) is {1} and len({0}) == {2}", own, type(data), len(data))
+        if d.trail is not None:
+            d.trail.static.append(data)
         for i, item in enumerate(data):
-            if i < len(names) and type(item) not in (tuple, list):
-                _visit_static_item(walk, item, names[i])
-            else:
-                _visit_static_data(walk, item)
+            _describe_static(d, item, own, i, how, name)
         return
-    _visit_static_item(walk, data, "<static>")
+    captured = CAPTURED_TYPES.get(type(data)) or d.find(data)
+    ours = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
+    if captured is not UNKNOWN and not (ours and captured is OBJECT):
+        d.part(data, how, name, here, at=at)
+        return
+    # What JAX compares by `==` and `hash` for `jax.jit` is compared so here too.
+    try:
+        hash(data)
+    except TypeError as error:
+        raise Opaque("static data of a pytree without a hash") from error
+    if type(data).__hash__ is object.__hash__ and not ours:
+        raise Opaque(f"static data of type `{type(data).__qualname__}`")
+    d.note(Compared(data))
+    d.unguarded()
 
 
-def _visit_static_item(walk: Walk, data: object, name: str) -> None:
-    captured = CAPTURED_TYPES.get(type(data)) or walk.find(data)
-    own = type(data).__module__.partition(".")[0] == "hotk"  # programs, immutable
-    if captured is UNKNOWN or (own and captured is OBJECT):
-        # What JAX compares by `==` and `hash` for `jax.jit` is compared so here too.
-        try:
-            hash(data)
-        except TypeError as error:
-            raise Opaque("static data of a pytree without a hash") from error
-        if type(data).__hash__ is object.__hash__ and not own:
-            raise Opaque(f"static data of type `{type(data).__qualname__}`")
-        walk.key.append(Compared(data))
-    else:
-        walk.visit(data, "{}", name)
-
-
-# ----- The guard: by the attributes where it is known that these are all
-
-
-def guard_node(w: Writer, value: object, here: str) -> None:
-    """Write the check of a registered pytree."""
-    cls = type(value)
-    library = cls.__module__.partition(".")[0]
-    w.whole.add(id(value))
-    if _is_copy_in_parts(value):
-        if not w.met(value, here, "node"):
-            w.visit(cls, f"type({here})")
-            guard_attributes(w, vars(value), here, static=())
-        return
-    # Of these two it is known where they keep things, so no code of theirs is run.
-    if not isinstance(value, (tuple, eqx.Module)) and library != "equinox":
-        _guard_registered(w, value, here)
-        return
-    if w.met(value, here, "node"):
-        return
-    w.visit(cls, f"type({here})")
-    if isinstance(value, tuple):
-        if "_fields" not in dir(cls) or peek(value, "__dict__"):
-            raise Unguarded  # registered by the user, with what may be more
-        w.require(f"len({here}) == {len(value)}")
-        for i, item in enumerate(value):
-            w.visit(item, f"{here}[{i}]")
-        return
-    if not isinstance(value, eqx.Module):
-        guard_weak_identity(w, value, here)  # a sentinel in its static fields
-        return
-    fields = {field.name: field for field in dataclasses.fields(value)}
-    if not set(vars(value)) <= {*fields, *_OF_WRAPPERS}:
-        raise Unguarded
-    static = {n for n, field in fields.items() if field.metadata.get("static")}
-    guard_attributes(w, vars(value), here, {*static, *_OF_WRAPPERS})
+# ----- Where the tree of a node may lack what the node holds
 
 
 def _one_level(value: object) -> tuple[list[Any], Any]:
@@ -254,79 +228,34 @@ def _one_level(value: object) -> tuple[list[Any], Any]:
     return list(found[0]), found[1]
 
 
-def _guard_registered(w: Writer, value: object, here: str) -> None:
-    """Write the check of a node of another library, or of a dataclass of the user."""
-    cls = type(value)
-    children, data = _one_level(value)
-    w.static_depth += not children
-    known = w.met(value, here, "node")
-    w.static_depth -= not children
-    if known:
-        return
-    w.visit(cls, f"type({here})")
-    if data is value:
-        w.static_depth += 1
-        guard_contents(w, value, here)
-        w.static_depth -= 1
-        return
-    # Flattened once: a class may make its children anew each time that it is asked.
-    both = w.assign(None, f"{w.constant(_one_level)}({here})")
-    each, static = w.assign(children, f"{both}[0]"), w.assign(data, f"{both}[1]")
-    w.require(f"len({each}) == {len(children)}")
-    if is_library_class(cls):
-        names = w.constant(_names(value))
-        w.require(f"{w.constant(_names)}({here}) == {names}")
-    else:
-        _guard_whole(w, value, here, (children, each), (data, static))
-    w.static_depth += 1
-    _guard_static_data(w, data, static)
-    w.static_depth -= 1
-    for i, child in enumerate(children):
-        w.visit(child, f"{each}[{i}]")
-
-
 def _names(value: object) -> list[list[Any]]:
     """List the attributes of a node, and its keys in order: what a tree may lack."""
     return [[*attributes_of(value)], [*value] if isinstance(value, Mapping) else []]
 
 
-def _guard_whole(
-    w: Writer, value: object, here: str, *parts: tuple[object, str]
+def _ask_whole(
+    d: Description, value: object, here: str, *parts: tuple[object, str]
 ) -> None:
-    """Write that the tree of a dataclass holds all that the object holds."""
+    """Write that the tree of a node holds all that the node holds."""
+    if not d.writes:
+        return
+    if is_library_class(type(value)):
+        d.ask("{2}({0}) == {1}", here, _names(value), _names)
+        return
     if slots_of(value):
-        raise Unguarded
-    places: dict[int, str] = {}
+        d.unguarded()
+    places: dict[int, tuple[str, int]] = {}
     for part, name in parts:
         for i, item in enumerate(part if isinstance(part, (tuple, list)) else ()):
-            places.setdefault(id(item), f"{name}[{i}]")
+            places.setdefault(id(item), (name, i))
     found = peek(value, "__dict__") or {}
-    space = w.assign(found, f"{here}.__dict__")
-    w.require(f"[*{space}] == {w.constant(list(found))}")
+    space = d.let(found, "{0}.__dict__", here)
+    d.ask("[*{0}] == {1}", space, list(found))
     for name, item in found.items():
         if id(item) not in places:
-            raise Unguarded
-        w.require(f"{space}[{name!r}] is {places[id(item)]}")
-
-
-def guard_node_data(w: Writer, cls: type, data: object, expression: str) -> None:
-    """Write the check of the class and the static data of a tree's node."""
-    here = w.assign(data, expression)
-    w.visit(cls, f"{here}[0]")
-    w.static_depth += 1
-    _guard_static_data(w, data, f"{here}[1]")
-    w.static_depth -= 1
-
-
-def _guard_static_data(w: Writer, data: object, expression: str) -> None:
-    if type(data) is tuple or type(data) is list:
-        here = w.assign(data, expression)
-        cls = w.constant(type(data))
-        w.require(f"type({here}) is {cls} and len({here}) == {len(data)}")
-        for i, item in enumerate(data):
-            _guard_static_data(w, item, f"{here}[{i}]")
-    else:
-        w.visit(data, expression)
+            d.unguarded()
+        variable, i = places[id(item)]
+        d.ask(f"{{0}}[{{1}}] is {variable}[{i}]", space, name)
 
 
 # ----- The copy
@@ -341,8 +270,7 @@ def rebuild_node(rebuild: Rebuild, value: object) -> object:
 
 
 NODE = CapturedType(
-    visit=visit_node,
-    guard=guard_node,
+    describe=describe_node,
     rebuild=rebuild_node,
     treatment="traversed",
     mutable=False,
@@ -353,17 +281,19 @@ NODE = CapturedType(
 # ----- The structure of a tree: its nodes, with the static data of each
 
 
-def _visit_treedef(walk: Walk, value: PyTreeDef) -> None:
-    if walk.met_static(value):
+def _describe_treedef(d: Description, value: PyTreeDef, here: str) -> None:
+    if d.met_static(value, here):
         return
-    for counts, data in _nodes_of(value):
-        walk.key.append(counts)
-        if data is None:
-            continue
-        if data[0] in (tuple, list, dict, type(None)):
-            visit_parts(walk, data[0], data[1] or ())
-        else:
-            visit_node_data(walk, *data)
+    d.ask("type({0}) is {1}", here, type(value))
+    nodes = _nodes_of(value)
+    each = d.let(nodes, "{1}({0})", here, _nodes_of)
+    d.ask("len({0}) == {1}", each, len(nodes))
+    for i, (counts, data) in enumerate(nodes):
+        d.same("{0}[{1}][0] == {2}", each, i, counts)
+        if data is not None:
+            cls, static = data
+            pair = d.let(data, "{0}[{1}][1]", each, i)
+            describe_node_data(d, cls, static, pair)
 
 
 def _nodes_of(value: PyTreeDef) -> list[tuple[Hashable, Any]]:
@@ -378,21 +308,4 @@ def _nodes_of(value: PyTreeDef) -> list[tuple[Hashable, Any]]:
     return found
 
 
-def _guard_treedef(w: Writer, value: PyTreeDef, here: str) -> None:
-    if w.met(value, here, type(value)):
-        return
-    nodes = _nodes_of(value)
-    w.require(f"type({here}) is {w.constant(type(value))}")
-    each = w.assign(nodes, f"{w.constant(_nodes_of)}({here})")
-    counts = [counts for counts, _ in nodes]
-    w.require(f"[n[0] for n in {each}] == {w.constant(counts)}")
-    for i, (_, data) in enumerate(nodes):
-        if data is not None:
-            cls, static = data
-            guard_node_data(w, cls, static, f"{each}[{i}][1]")
-
-
-register(
-    uncopied(visit=_visit_treedef, guard=_guard_treedef, treatment="static"),
-    jax.tree_util.PyTreeDef,
-)
+register(uncopied(_describe_treedef, "static"), jax.tree_util.PyTreeDef)

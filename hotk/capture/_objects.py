@@ -4,42 +4,26 @@ import sys
 import types
 import weakref
 
-from ._attributes import guard_contents, visit_attributes
+from ._attributes import describe_attributes
 from ._captured_type import CapturedType, uncopied
-from ._classes import visit_class
+from ._classes import describe_class
+from ._description import Description
 from ._library import is_library_class
 from ._rebuild import Rebuild
-from ._walk import Walk
-from ._writer import Writer, guard_identity
 
 
 # ----- Objects whose class is Python code
 
 
-def visit_object(walk: Walk, value: object) -> None:
-    """Visit an object of a class of Python code: its class and its attributes."""
-    walk.met(value)  # some of them may have been read before
-    if id(value) in walk.whole:
+def describe_object(d: Description, value: object, here: str) -> None:
+    """Describe an object of a class of Python code: its class and its attributes."""
+    d.met(value, here)  # some of them may have been read before
+    if d.counts_whole(value):
         return
-    walk.whole.add(id(value))
-    if walk.trail is not None:
-        walk.trail.read.pop(id(value), None)
-    visit_class(walk, type(value))
-    visit_attributes(walk, value)
-
-
-def guard_object(w: Writer, value: object, here: str) -> None:
-    """Write the check of an object of a class of Python code."""
-    w.met(value, here, "object")
-    if id(value) in w.whole:
-        return
-    w.whole.add(id(value))
     cls = type(value)
-    w.visit(cls, f"type({here})")
-    if is_library_class(cls):
-        for other in _constants_of(cls):  # one of these is known by its identity
-            w.require(f"{here} is not {w.constant(other)}")
-    guard_contents(w, value, here)
+    describe_class(d, cls, d.let(cls, "type({0})", here))
+    _ask_no_constant(d, cls, here)
+    describe_attributes(d, value, here)
 
 
 def _rebuild_object(rebuild: Rebuild, value: object) -> object:
@@ -47,8 +31,7 @@ def _rebuild_object(rebuild: Rebuild, value: object) -> object:
 
 
 OBJECT = CapturedType(
-    visit=visit_object,
-    guard=guard_object,
+    describe=describe_object,
     rebuild=_rebuild_object,
     treatment="traversed",
     mutable=True,
@@ -86,36 +69,35 @@ def _constants_of(cls: type) -> list[object]:
     return known[1]
 
 
-def _visit_constant(walk: Walk, value: object) -> None:
+def _ask_no_constant(d: Description, cls: type, here: str) -> None:
+    """Write that an object is no constant, which is known by its identity."""
+    if d.writes and is_library_class(cls):
+        for other in _constants_of(cls):
+            d.ask("{0} is not {1}", here, other)
+
+
+def _describe_constant(d: Description, value: object, here: str) -> None:
     """A constant of a library: by identity, and by what it holds now, as flags do."""
-    if walk.met_static(value):
+    if d.met_static(value, here):
         return
-    walk.key.append((type(value), id(value)))
-    walk.static_depth += 1
-    try:
-        visit_attributes(walk, value)
-    finally:
-        walk.static_depth -= 1
+    d.note((type(value), id(value)))
+    d.ask("{0} is {1}", here, value)
+    with d.fixed():
+        describe_attributes(d, value, here)
 
 
-def _guard_constant(w: Writer, value: object, here: str) -> None:
-    guard_identity(w, value, here)
-    w.static_depth += 1
-    guard_contents(w, value, here)
-    w.static_depth -= 1
-
-
-CONSTANT = uncopied(
-    visit=_visit_constant, guard=_guard_constant, treatment="static by identity"
-)
+CONSTANT = uncopied(_describe_constant, "static by identity")
 
 
 # ----- Objects of libraries without any attribute: there is nothing to copy
 
 
-def _visit_empty(walk: Walk, value: object) -> None:
-    if not walk.met_static(value):
-        walk.key.append((type(value), 0))
+def _describe_empty(d: Description, value: object, here: str) -> None:
+    if d.met_static(value, here):
+        return
+    d.same("type({0}) is {1}", here, type(value))
+    _ask_no_constant(d, type(value), here)
+    describe_attributes(d, value, here)
 
 
-EMPTY = uncopied(visit=_visit_empty, guard=guard_object, treatment="static")
+EMPTY = uncopied(_describe_empty, "static")

@@ -13,19 +13,13 @@ from typing import Final, NamedTuple
 
 from hotk._core import peek
 
-from ._captured_type import CAPTURED_TYPES, Visit
+from ._captured_type import CAPTURED_TYPES, Describe
 from ._code import facts_of, is_hidden
-from ._frozen_nodes import (
-    FROZEN_NODE,
-    guard_node_begin,
-    is_read_by_attributes,
-    visit_node_begin,
-)
+from ._description import ITEM, Description
+from ._frozen_nodes import FROZEN_NODE, describe_read_node, is_read_by_attributes
 from ._library import is_library_class
-from ._objects import OBJECT, guard_object, visit_object
+from ._objects import OBJECT, describe_object
 from ._reads import Chain, Reads
-from ._walk import Walk
-from ._writer import Writer, guard_identity, guard_weak_identity
 
 
 # With one of these a class decides what an attribute is, or keeps it elsewhere.
@@ -57,7 +51,7 @@ def _is_read_by_parts(value: object) -> bool:
     cls = type(value)
     if cls in CAPTURED_TYPES or type(cls) not in (type, abc.ABCMeta):
         return False
-    if is_library_class(cls) or Walk.find(value) is not OBJECT:
+    if is_library_class(cls) or Description.find(value) is not OBJECT:
         return False
     return all(_HOOKS.isdisjoint(vars(base)) for base in _user_bases(cls))
 
@@ -115,40 +109,50 @@ def first_reads(function: object) -> Reads:
     return None if facts.library else facts.reads[""]
 
 
-# ----- The visit
+# ----- An object by the chains that are read off it
 
 
-def visit_read(
-    walk: Walk, value: object, reads: Reads, how: str, name: object = ""
+def describe_read(
+    d: Description,
+    value: object,
+    reads: Reads,
+    how: str,
+    name: str,
+    here: str,
+    read: str = ITEM,
+    at: int | str | None = None,
 ) -> None:
-    """Visit what is captured, an object by the chains that are read off it."""
-    if reads and not walk.static_depth and _is_read_by_parts(value):
-        walk.visit_as(OBJECT, _reader(reads), value, how, name)
-    elif reads and _is_node_in_parts(value, reads, walk):
-        walk.visit_as(FROZEN_NODE, _node_reader(reads), value, how, name)
+    """Describe a part of a thing, an object by the chains that are read off it.
+
+    Args:
+        d: The description.
+        value: The part.
+        reads: The chains; `None` if the part escapes.
+        how: As the others, an argument of `Description.part`.
+        name: Its name.
+        here: The variable of the thing.
+        read: How it is read.
+        at: By what.
+    """
+    if not reads or d.static_depth:
+        d.part(value, how, name, here, read, at)
+    elif _is_read_by_parts(value):
+        describe: Describe = lambda d, v, here: _describe_chains(d, v, here, reads)
+        d.part_as(OBJECT, describe, value, how, name, here, read, at)
+    elif id(value) not in d.whole and is_read_by_attributes(value, _grouped(reads)):
+        describe = lambda d, v, here: _describe_node_chains(d, v, here, reads)
+        d.part_as(FROZEN_NODE, describe, value, how, name, here, read, at)
     else:
-        walk.visit(value, how, name)
+        d.part(value, how, name, here, read, at)
 
 
-def _is_node_in_parts(value: object, reads: Sequence[Chain], at: Walk | Writer) -> bool:
-    if at.static_depth or id(value) in at.whole:
-        return False
-    return is_read_by_attributes(value, _grouped(reads))
-
-
-def _reader(chains: Sequence[Chain]) -> Visit:
-    return lambda walk, value: _visit_chains(walk, value, chains)
-
-
-def _node_reader(chains: Sequence[Chain]) -> Visit:
-    return lambda walk, value: _visit_node_chains(walk, value, chains)
-
-
-def _visit_node_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
-    names, own = _grouped(chains), vars(value)
-    visit_node_begin(walk, value, names)
+def _describe_node_chains(
+    d: Description, value: object, here: str, chains: Sequence[Chain]
+) -> None:
+    names = _grouped(chains)
+    space = describe_read_node(d, value, here, names)
     for name, rests in names.items():
-        visit_read(walk, own[name], _whole_or(rests), ".{}", name)
+        describe_read(d, vars(value)[name], _whole_or(rests), ".{}", name, space)
 
 
 def _whole_or(chains: list[Chain]) -> Reads:
@@ -156,156 +160,108 @@ def _whole_or(chains: list[Chain]) -> Reads:
     return None if () in chains else tuple(chains)
 
 
-def _visit_chains(walk: Walk, value: object, chains: Sequence[Chain]) -> None:
+def _describe_chains(
+    d: Description, value: object, here: str, chains: Sequence[Chain]
+) -> None:
     # Not once only, as other things: each place reads other chains.
-    walk.met(value)
-    if id(value) in walk.whole:
+    d.met(value, here)
+    if id(value) in d.whole:
         return
     names = _grouped(chains)
     try:
         found = {name: _looked_up(value, name) for name in names}
     except _Everything:
-        visit_object(walk, value)
+        describe_object(d, value, here)
         return
-    cls = type(value)
-    walk.user_classes = True
-    walk.key.append(weakref.ref(cls))
-    walk.key.extend(map(weakref.ref, _user_bases(cls)))
+    spaces = _describe_bases(d, type(value), here)
+    own = d.let(vars(value), "{0}.__dict__", here)
     for name, (place, item) in found.items():
-        if id(value) in walk.whole:  # a method that was gone into passes it on
+        if id(value) in d.whole:  # a method that was gone into passes it on
             return
-        walk.key.append((name, place))
-        if walk.trail is not None:
-            walk.trail.read.setdefault(id(value), set()).add(name)
+        d.note((name, place))
+        d.counts_by(value, name)
+        _ask_lookup(d, value, name, place, spaces, own)
         if place == "attribute":
-            visit_read(walk, item, _whole_or(names[name]), ".{}", name)
+            describe_read(d, item, _whole_or(names[name]), ".{}", name, own)
         elif place != "missing":
             # Of the class: no copy of the object has another one.
-            walk.static_depth += 1
-            try:
-                walk.visit(item, ".{}", name)
-            finally:
-                walk.static_depth -= 1
+            part = {"property": ".fget", "static": ".__func__"}.get(place, "")
+            space = _space_of(d, value, name, spaces)
+            with d.fixed():
+                d.part(item, ".{}", name, space, ITEM + part)
         if place in ("method", "property"):
-            _enter(walk, value, item)
+            _enter(d, value, here, item)
 
 
-def _enter(walk: Walk, value: object, function: object) -> None:
+def _enter(d: Description, value: object, here: str, function: object) -> None:
     """Go on into a method or a getter with the object as its first argument."""
     # Methods call each other in circles.
-    if (id(value), id(function)) in walk.entered:
+    if (id(value), id(function)) in d.entered:
         return
-    walk.entered.add((id(value), id(function)))
+    d.entered.add((id(value), id(function)))
     reads = first_reads(function)
     if reads is None:
-        visit_object(walk, value)
+        describe_object(d, value, here)
     elif reads:
-        _visit_chains(walk, value, reads)
+        _describe_chains(d, value, here, reads)
 
 
-# ----- The guard, step by step as the visit
-
-
-def guard_read(w: Writer, value: object, reads: Reads, expression: str) -> None:
-    """Write the check of what is captured, as `visit_read` visits it."""
-    if reads and not w.static_depth and _is_read_by_parts(value):
-        _guard_chains(w, value, w.assign(value, expression), reads)
-    elif reads and _is_node_in_parts(value, reads, w):
-        own = guard_node_begin(w, value, w.assign(value, expression))
-        for name, rests in _grouped(reads).items():
-            item = vars(value)[name]
-            guard_read(w, item, _whole_or(rests), f"{own}[{name!r}]")
-    else:
-        w.visit(value, expression)
-
-
-def _guard_chains(w: Writer, value: object, here: str, chains: Sequence[Chain]) -> None:
-    w.met(value, here, "object")
-    if id(value) in w.whole:
-        return
-    names = _grouped(chains)
-    try:
-        found = {name: _looked_up(value, name) for name in names}
-    except _Everything:
-        guard_object(w, value, here)
-        return
-    spaces = _guard_bases(w, value, here)
-    own = w.assign(vars(value), f"{here}.__dict__")
-    for name, (place, item) in found.items():
-        if id(value) in w.whole:
-            return
-        expression = _guard_lookup(w, value, name, spaces, own)
-        if place == "attribute":
-            guard_read(w, item, _whole_or(names[name]), f"{own}[{name!r}]")
-        elif place != "missing":
-            part = {"property": ".fget", "static": ".__func__"}.get(place, "")
-            w.static_depth += 1
-            w.visit(item, f"{expression}{part}")
-            w.static_depth -= 1
-        if place in ("method", "property"):
-            _guard_entered(w, value, item, here)
-
-
-def _guard_entered(w: Writer, value: object, function: object, here: str) -> None:
-    if (id(value), id(function)) in w.entered:
-        return
-    w.entered.add((id(value), id(function)))
-    reads = first_reads(function)
-    if reads is None:
-        guard_object(w, value, here)
-    elif reads:
-        _guard_chains(w, value, here, reads)
-
-
-def _guard_bases(w: Writer, value: object, here: str) -> dict[type, str]:
-    """Write that the class has the bases that it had; return their namespaces."""
-    cls = type(value)
-    known = w.spaces.get(id(cls))
+def _describe_bases(d: Description, cls: type, here: str) -> dict[type, str]:
+    """Describe a class by its bases; return the variables of their namespaces."""
+    d.user_classes = True
+    own = _user_bases(cls)
+    d.note(weakref.ref(cls), *map(weakref.ref, own))
+    if not d.writes:
+        return {}
+    known = d.spaces.get(id(cls))
     if known is not None:
-        w.require(f"type({here}) is {known[0]}")
+        d.ask(f"type({{0}}) is {known[0]}", here)
         return known[1]
-    name = w.assign(cls, f"type({here})")
-    guard_weak_identity(w, cls, name)
-    w.require(f"len({name}.__mro__) == {len(cls.__mro__)}")
-    hooks = w.constant(_HOOKS)
+    name = d.let(cls, "type({0})", here)
+    d.identity(cls, name)
+    d.ask("len({0}.__mro__) == {1}", name, len(cls.__mro__))
     spaces: dict[type, str] = {}
     for i, base in enumerate(cls.__mro__):
-        place = w.assign(base, f"{name}.__mro__[{i}]")
-        if base not in _user_bases(cls):
-            guard_identity(w, base, place)
+        place = d.let(base, "{0}.__mro__[{1}]", name, i)
+        if base not in own:
+            d.ask("{0} is {1}", place, base)
             continue
-        guard_weak_identity(w, base, place)
-        spaces[base] = w.assign(vars(base), f"{place}.__dict__")
+        d.identity(base, place)
+        spaces[base] = d.let(vars(base), "{0}.__dict__", place)
         # One that is added later decides what an attribute is.
-        w.require(f"{hooks}.isdisjoint({spaces[base]})")
-    w.spaces[id(cls)] = name, spaces
+        d.ask("{1}.isdisjoint({0})", spaces[base], _HOOKS)
+    d.spaces[id(cls)] = name, spaces
     return spaces
 
 
-def _guard_lookup(
-    w: Writer, value: object, name: str, spaces: dict[type, str], own: str
-) -> str:
-    """Write that an attribute is found where it was; return what reads it off a class.
+def _ask_lookup(
+    d: Description,
+    value: object,
+    name: str,
+    place: str,
+    spaces: dict[type, str],
+    own: str,
+) -> None:
+    """Write that an attribute is found where it was.
 
     That of a class is looked at as well where an object has its own: it may have become
     a property.
     """
-    place, _ = _looked_up(value, name)
-    expression = ""
     for base, space in spaces.items():
-        if name not in vars(base):
-            w.require(f"{name!r} not in {space}")
-            continue
-        # The first base that has the name decides, and by the type of what it has.
-        expression = f"{space}[{name!r}]"
-        cls = w.constant(type(vars(base)[name]))
-        w.require(f"type({expression}) is {cls}")
-        break
-    else:
-        bases = [base for base in type(value).__mro__ if name in vars(base)]
-        if bases:  # of a library: the same one, as was asked
-            expression = f"{w.constant(bases[0])}.__dict__[{name!r}]"
+        if name in vars(base):
+            # The first base that has the name decides, and by the type of what it has.
+            d.ask("type({0}[{1}]) is {2}", space, name, type(vars(base)[name]))
+            break
+        d.ask("{1} not in {0}", space, name)
     if place != "property":
         has = "in" if place == "attribute" else "not in"
-        w.require(f"{name!r} {has} {own}")
-    return expression
+        d.ask(f"{{1}} {has} {{0}}", own, name)
+
+
+def _space_of(d: Description, value: object, name: str, spaces: dict[type, str]) -> str:
+    """Return the variable of the namespace in which a class has a name."""
+    if not d.writes:
+        return ""
+    base = next(base for base in type(value).__mro__ if name in vars(base))
+    known = spaces.get(base)  # if not, of a library: the same one, as was asked
+    return known or d.let(vars(base), "{1}.__dict__", "", base)

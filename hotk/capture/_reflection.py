@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import jax
 
+from ._description import ATTRIBUTE, Description, Opaque
 from ._library import is_library_module
 from ._reads import Chain
-from ._walk import Opaque, Walk
+from ._walk import Walk
 
 
 # Modules whose functions read frames, namespaces and processes.
@@ -37,12 +38,12 @@ def untracked(what: str) -> Opaque:
     return Opaque(f"{what} may read state that hotk cannot track")
 
 
-def check_tracked(walk: Walk, value: object, name: str) -> None:
+def check_tracked(d: Description, value: object, name: str) -> None:
     """Refuse a builtin, or a function of a library, that reads what no walk sees."""
     if id(value) in UNTRACKED:
         raise untracked(f"`{name}`")
     if id(value) in _BY_NAME:
-        walk.by_name(reads=True)
+        d.by_name(reads=True)
     owner = getattr(value, "__self__", None)
     home = getattr(value, "__module__", None)
     home = owner.__name__ if isinstance(owner, types.ModuleType) else home
@@ -108,23 +109,28 @@ class HarmlessModules:
 HARMLESS = HarmlessModules()
 
 
-def visit_library_module(
-    walk: Walk, found: types.ModuleType, name: str, chains: tuple[Chain, ...]
+def describe_library_module(
+    d: Description,
+    found: types.ModuleType,
+    name: str,
+    chains: tuple[Chain, ...],
+    here: str,
 ) -> bool:
-    """Visit a module of a library by what is read off it, if it is one."""
+    """Describe a module of a library by what is read off it, if it is one."""
     if HARMLESS(found, chains):
-        walk.key.append(found)
+        d.same("{0} is {1}", here, found)
         return True
     if found.__name__ in REFLECTION:
         raise untracked(f"the module `{found.__name__}`")
     if not is_library_module(found):
         return False
-    walk.key.append(found)
-    visit_settings(walk, HARMLESS.learn(found, name, chains))
+    d.same("{0} is {1}", here, found)
+    describe_settings(d, HARMLESS.learn(found, name, chains))
     return True
 
 
-def visit_settings(walk: Walk, names: Sequence[str]) -> None:
-    """Take settings of JAX into the key."""
+def describe_settings(d: Description, names: Sequence[str]) -> None:
+    """Describe settings of JAX."""
+    config = d.let(jax.config, "{1}", "", jax.config) if names else ""
     for name in names:
-        walk.visit(getattr(jax.config, name), " setting `{}`", name)
+        d.part(getattr(jax.config, name), " setting `{}`", name, config, ATTRIBUTE)

@@ -7,31 +7,20 @@ copies are given back what they held when the trace has ended.
 
 import array
 import collections
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from ._captured_type import CapturedType, register
+from ._description import Description
 from ._rebuild import Rebuild
-from ._walk import Walk
-from ._writer import Writer
 
 
-def _visit_sequence(walk: Walk, value: Sequence[object]) -> None:
-    if walk.met(value):
+def _describe_sequence(d: Description, value: Sequence[object], here: str) -> None:
+    if d.met(value, here):
         return
-    walk.key.append(type(value))
-    walk.key.append(len(value))
+    d.same("type({0}) is {1} and len({0}) == {2}", here, type(value), len(value))
     for i, item in enumerate(value):
-        walk.visit(item, "[{}]", i)
-
-
-def _guard_sequence(w: Writer, value: Sequence[object], here: str) -> None:
-    cls = type(value)
-    if w.met(value, here, cls):
-        return
-    w.require(f"type({here}) is {w.constant(cls)} and len({here}) == {len(value)}")
-    for i, item in enumerate(value):
-        w.visit(item, f"{here}[{i}]")
+        d.part(item, "[{}]", i, here)
 
 
 def _rebuild_list(rebuild: Rebuild, value: list[object]) -> list[object]:
@@ -47,16 +36,14 @@ def _rebuild_tuple(rebuild: Rebuild, value: tuple[object, ...]) -> tuple[object,
 
 
 LIST = CapturedType(
-    visit=_visit_sequence,
-    guard=_guard_sequence,
+    describe=_describe_sequence,
     rebuild=_rebuild_list,
     treatment="traversed",
     mutable=True,
     refilled=True,
 )
 TUPLE = CapturedType(
-    visit=_visit_sequence,
-    guard=_guard_sequence,
+    describe=_describe_sequence,
     rebuild=_rebuild_tuple,
     treatment="traversed",
     mutable=False,
@@ -66,23 +53,16 @@ register(LIST, list)
 register(TUPLE, tuple)
 
 
-def _visit_deque(walk: Walk, value: collections.deque[object]) -> None:
+def _describe_deque(
+    d: Description, value: collections.deque[object], here: str
+) -> None:
     """A deque, by its content and its greatest length."""
-    if walk.met(value):
+    if d.met(value, here):
         return
-    walk.key.append((type(value), value.maxlen, len(value)))
+    d.same("type({0}) is {1} and len({0}) == {2}", here, type(value), len(value))
+    d.same("{0}.maxlen == {1}", here, value.maxlen)
     for i, item in enumerate(list(value)):
-        walk.visit(item, "[{}]", i)
-
-
-def _guard_deque(w: Writer, value: collections.deque[object], here: str) -> None:
-    if w.met(value, here, type(value)):
-        return
-    cls = w.constant(type(value))
-    w.require(f"type({here}) is {cls} and len({here}) == {len(value)}")
-    w.require(f"{here}.maxlen == {value.maxlen}")
-    for i, item in enumerate(list(value)):
-        w.visit(item, f"{here}[{i}]")
+        d.part(item, "[{}]", i, here)
 
 
 def _rebuild_deque(
@@ -96,8 +76,7 @@ def _rebuild_deque(
 
 
 DEQUE = CapturedType(
-    visit=_visit_deque,
-    guard=_guard_deque,
+    describe=_describe_deque,
     rebuild=_rebuild_deque,
     treatment="traversed",
     mutable=True,
@@ -106,14 +85,16 @@ DEQUE = CapturedType(
 register(DEQUE, collections.deque)
 
 
-def _visit_buffer(walk: Walk, value: bytearray | array.array) -> None:
-    """A `bytearray` or an `array.array`, by its content."""
-    if walk.met(value):
-        return
+def _bytes(value: bytearray | array.array) -> tuple[Hashable, ...]:
     # The same bytes are other numbers under another type code.
     code = getattr(value, "typecode", "B")
-    content = value.tobytes() if isinstance(value, array.array) else bytes(value)
-    walk.key.append((type(value), code, content))
+    return code, value.tobytes() if isinstance(value, array.array) else bytes(value)
+
+
+def _describe_buffer(d: Description, value: bytearray | array.array, here: str) -> None:
+    """A `bytearray` or an `array.array`, by its content."""
+    if not d.met(value, here):
+        d.piece(_bytes, value, here)
 
 
 def _rebuild_buffer(_: Rebuild, value: bytearray | array.array) -> Any:
@@ -121,8 +102,7 @@ def _rebuild_buffer(_: Rebuild, value: bytearray | array.array) -> Any:
 
 
 BUFFER = CapturedType(
-    visit=_visit_buffer,
-    guard=None,
+    describe=_describe_buffer,
     rebuild=_rebuild_buffer,
     treatment="static",
     mutable=True,

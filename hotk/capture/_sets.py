@@ -7,43 +7,34 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ._captured_type import CapturedType, register, uncopied
+from ._description import Description
 from ._rebuild import Rebuild
-from ._walk import Walk
-from ._writer import Unguarded, Writer
 
 
-def visit_parts(walk: Walk, label: Hashable, parts: Collection[object]) -> None:
-    """Visit what an immutable thing holds, which keeps its identity."""
-    walk.key.append((label, len(parts)))
-    walk.static_depth += 1
-    try:
-        for i, part in enumerate(parts):
-            walk.visit(part, "[{}]", i)
-    finally:
-        walk.static_depth -= 1
+def _describe_parts(
+    d: Description, value: object, here: str, parts: Callable[[Any], Collection[object]]
+) -> None:
+    """Describe what an immutable thing holds, which keeps its identity."""
+    found = parts(value)
+    each = d.let(found, "{1}({0})", here, parts)
+    d.same("type({0}) is {1}", here, type(value))
+    d.same("len({0}) == {1}", each, len(found))
+    with d.fixed():
+        for i, part in enumerate(found):
+            d.part(part, "[{}]", i, each)
 
 
-def _visit_set(walk: Walk, value: set[object] | frozenset[object]) -> None:
+def _describe_set(
+    d: Description, value: set[object] | frozenset[object], here: str
+) -> None:
     """A set, in the order in which it is iterated over."""
     # Two equal sets may differ in their order, and a function may loop over one.
-    if not walk.met(value):
-        visit_parts(walk, type(value), value)
-
-
-def _guard_set(w: Writer, value: set[object] | frozenset[object], here: str) -> None:
-    if w.met(value, here, type(value)):
-        return
-    cls, items = w.constant(type(value)), list(value)
-    w.require(f"type({here}) is {cls} and len({here}) == {len(items)}")
-    each = w.assign(items, f"[*{here}]")
-    w.static_depth += 1
-    for i, item in enumerate(items):
-        w.visit(item, f"{each}[{i}]")
-    w.static_depth -= 1
+    if not d.met(value, here):
+        _describe_parts(d, value, here, list)
 
 
 def _rebuild_set(_: Rebuild, value: set[object] | frozenset[object]) -> Any:
@@ -51,16 +42,14 @@ def _rebuild_set(_: Rebuild, value: set[object] | frozenset[object]) -> Any:
 
 
 SET = CapturedType(
-    visit=_visit_set,
-    guard=_guard_set,
+    describe=_describe_set,
     rebuild=_rebuild_set,
     treatment="static",
     mutable=True,
     refilled=False,
 )
 FROZENSET = CapturedType(
-    visit=_visit_set,
-    guard=_guard_set,
+    describe=_describe_set,
     rebuild=_rebuild_set,
     treatment="static",
     mutable=False,
@@ -70,61 +59,53 @@ register(SET, set)
 register(FROZENSET, frozenset)
 
 
-def _visit_getter(walk: Walk, value: Any) -> None:
-    """An `itemgetter`, an `attrgetter` or a `methodcaller`, by its arguments."""
-    if walk.met_static(value):
-        return
+def _arguments(value: Any) -> tuple[object, ...]:
     function, arguments = value.__reduce__()
     keywords = function.keywords if isinstance(function, functools.partial) else {}
-    parts = (*arguments, tuple(keywords), *keywords.values())
-    visit_parts(walk, type(value), parts)
+    return (*arguments, tuple(keywords), *keywords.values())
 
 
-def _guard_getter(w: Writer, value: Any, here: str) -> None:
-    arguments = value.__reduce__()[1]
-    if type(value) is operator.methodcaller or {str, int} < set(map(type, arguments)):
-        raise Unguarded
-    if w.met(value, here, type(value)):
-        return
-    w.require(f"type({here}) is {w.constant(type(value))}")
-    w.visit(arguments, f"{here}.__reduce__()[1]")
+def _describe_getter(d: Description, value: Any, here: str) -> None:
+    """An `itemgetter`, an `attrgetter` or a `methodcaller`, by its arguments."""
+    if not d.met_static(value, here):
+        _describe_parts(d, value, here, _arguments)
 
 
 register(
-    uncopied(visit=_visit_getter, guard=_guard_getter, treatment="static"),
+    uncopied(_describe_getter, "static"),
     operator.itemgetter,
     operator.attrgetter,
     operator.methodcaller,
 )
 
 
-def _visit_type_form(walk: Walk, value: types.GenericAlias | types.UnionType) -> None:
+def _origin_and_arguments(
+    value: types.GenericAlias | types.UnionType,
+) -> tuple[object, ...]:
+    return (getattr(value, "__origin__", None), *value.__args__)
+
+
+def _describe_type_form(
+    d: Description, value: types.GenericAlias | types.UnionType, here: str
+) -> None:
     """A generic type with its arguments, or a union of types."""
-    if walk.met_static(value):
-        return
-    origin = getattr(value, "__origin__", None)
-    visit_parts(walk, type(value), (origin, *value.__args__))
+    if not d.met_static(value, here):
+        _describe_parts(d, value, here, _origin_and_arguments)
 
 
 register(
-    uncopied(visit=_visit_type_form, guard=None, treatment="static"),
+    uncopied(_describe_type_form, "static"),
     types.GenericAlias,
     type(int | str),
 )
 
 
-def _visit_reference(walk: Walk, value: weakref.ref[object]) -> None:
+def _describe_reference(d: Description, value: weakref.ref[object], here: str) -> None:
     """A weak reference: what it refers to now."""
-    if walk.met(value):
+    if d.met(value, here):
         return
-    walk.key.append(type(value))
-    walk.visit(value(), "()")
-
-
-def _guard_reference(w: Writer, value: weakref.ref[object], here: str) -> None:
-    if not w.met(value, here, type(value)):
-        w.require(f"type({here}) is {w.constant(type(value))}")
-        w.visit(value(), f"{here}()")
+    d.same("type({0}) is {1}", here, type(value))
+    d.part(value(), "()", "", here, "{0}()")
 
 
 def _rebuild_reference(
@@ -136,8 +117,7 @@ def _rebuild_reference(
 
 
 REFERENCE = CapturedType(
-    visit=_visit_reference,
-    guard=_guard_reference,
+    describe=_describe_reference,
     rebuild=_rebuild_reference,
     treatment="traversed",
     mutable=False,

@@ -11,10 +11,11 @@ import numpy as np
 
 from hotk._core import Tracer
 
+from ._description import KEEPS, WRITES
 from ._layout import slots_of
 from ._library import is_library_class
 from ._trail import Trail
-from ._walk import KEEPS, WRITES, Walk
+from ._walk import Walk
 
 
 _CONTAINERS = (dict, list, set, deque)

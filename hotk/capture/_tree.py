@@ -13,10 +13,11 @@ from jaxtyping import PyTree
 from hotk._core import ARRAY, JITTED, Function, PyTreeDef
 
 from ._callables import WRAPPED_PARTIAL
+from ._description import Description, Opaque
 from ._dispatch import is_faithful_node
 from ._library import is_library_class
-from ._nodes import visit_node_data
-from ._walk import Opaque, Walk
+from ._nodes import describe_node_data
+from ._walk import Walk
 
 
 NodeData: TypeAlias = tuple[type, Any]
@@ -66,21 +67,35 @@ def walk_all(
     nodes: Sequence[NodeData],
     static_args: Sequence[object],
 ) -> None:
-    """Visit all that one call holds and that is not an array of its arguments.
+    """Walk through one call, to its end; the arguments are those of `describe_call`."""
+    describe_call(walk, f, nodes, static_args)
+    walk.close()
+
+
+def describe_call(
+    d: Description,
+    f: Function,
+    nodes: Sequence[NodeData],
+    static_args: Sequence[object],
+) -> None:
+    """Describe all that one call holds and that is not an array of its arguments.
 
     Args:
-        walk: Takes it.
+        d: The description.
         f: The callable.
         nodes: Class and static data of each node of the arguments' tree.
         static_args: What is static among the arguments.
     """
-    # In the order of the lines of a guard, as things are counted in this order.
-    for thing in static_args:
-        walk.visit(thing)
-    walk.visit(f)
-    for cls, data in nodes:
-        visit_node_data(walk, cls, data)
-    walk.close()
+    if nodes or static_args:
+        counts = len(nodes), len(static_args)
+        d.ask("len(nodes) == {1} and len(static_args) == {2}", "", *counts)
+    else:
+        d.ask("not (nodes or static_args)", "")
+    for i, thing in enumerate(static_args):
+        d.part(thing, "", "", "static_args", at=i)
+    d.part(f, read="f")
+    for i, node in enumerate(nodes):
+        describe_node_data(d, *node, d.let(node, "nodes[{1}]", "", i))
 
 
 def check_faithful(treedef: PyTreeDef) -> None:

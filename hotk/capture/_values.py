@@ -17,7 +17,6 @@ import sys
 import types
 import typing
 import uuid
-import weakref
 import zoneinfo
 from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
@@ -27,75 +26,62 @@ import numpy as np
 
 from ._captured_type import register, uncopied
 from ._code import is_hidden
+from ._description import Description, Opaque
 from ._library import is_library_class
-from ._walk import Opaque, Walk
-from ._writer import Unguarded, Writer, guard_identity, guard_weak_identity
 
 
 # ----- What no one knows
 
 
-def _visit_unknown(_: Walk, value: object) -> NoReturn:
+def _describe_unknown(_: Description, value: object, here: str) -> NoReturn:
     cls = type(value)
     raise Opaque(f"an object of type `{cls.__module__}.{cls.__qualname__}`")
 
 
-UNKNOWN = uncopied(visit=_visit_unknown, guard=None, treatment="static")
+UNKNOWN = uncopied(_describe_unknown, "static")
 
 
-def _visit_reference(_: Walk, value: object) -> NoReturn:
+def _describe_reference(_: Description, value: object, here: str) -> NoReturn:
     # Its attributes would lead to the array that it holds now, which no copy of a
     # reference can stand for (`test_a_captured_reference_is_read_at_each_call`).
     raise Opaque("a `jax.Ref`, which can change at any time")
 
 
-REFERENCE = uncopied(visit=_visit_reference, guard=None, treatment="static")
+REFERENCE = uncopied(_describe_reference, "static")
 
 
 # ----- Immutable values, by type and value
 
 
-def _visit_static(walk: Walk, value: Hashable) -> None:
-    # `getattr(f, name)` with such a name reads what the walk leaves out.
-    if type(value) is str and is_hidden(value):
-        walk.by_name(hidden=True)
-    walk.key.append(type(value))
-    walk.key.append(value)
-
-
 _SIMPLE = (bool, int, str, bytes, type(None), type(...))
 
 
-def _guard_static(w: Writer, value: object, here: str) -> None:
-    if type(value) not in _SIMPLE and not is_library_class(type(value)):
-        raise Unguarded
-    if value is None or isinstance(value, bool):
-        w.require(f"{here} is {value}")
+def _describe_static(d: Description, value: Hashable, here: str) -> None:
+    cls = type(value)
+    # `getattr(f, name)` with such a name reads what the walk leaves out.
+    if cls is str and is_hidden(value):  # pyright: ignore[reportArgumentType]
+        d.by_name(hidden=True)
+    if d.writes and cls not in _SIMPLE and not is_library_class(cls):
+        d.unguarded()
+    if value is None or cls is bool:
+        d.same("{0} is {2}", here, cls, value)
     else:
-        cls, equal = w.constant(type(value)), w.constant(value)
-        w.require(f"type({here}) is {cls} and {here} == {equal}")
+        d.same("type({0}) is {1} and {0} == {2}", here, cls, value)
 
 
-STATIC = uncopied(visit=_visit_static, guard=_guard_static, treatment="static")
+STATIC = uncopied(_describe_static, "static")
 register(STATIC, type(None), bool, int, str, bytes, type(...), type(NotImplemented))
 
 
-def _visit_float(walk: Walk, value: float) -> None:
+def _describe_float(d: Description, value: float, here: str) -> None:
     """A float, told apart from its other zero and from an integer."""
-    walk.key.append(float)
-    # `nan` is not equal to itself, so its key would never be found again.
-    walk.key.append(value if value and not math.isnan(value) else value.hex())
-
-
-def _guard_float(w: Writer, value: float, here: str) -> None:
     if value and not math.isnan(value):
-        w.require(f"type({here}) is float and {here} == {w.constant(value)}")
-    else:
-        text = w.constant(value.hex())
-        w.require(f"type({here}) is float and {here}.hex() == {text}")
+        d.same("type({0}) is {1} and {0} == {2}", here, float, value)
+    else:  # `nan` is not equal to itself, so its key would never be found again
+        d.same("type({0}) is {1} and {0}.hex() == {2}", here, float, value.hex())
 
 
-register(uncopied(visit=_visit_float, guard=_guard_float, treatment="static"), float)
+register(uncopied(_describe_float, "static"), float)
 
 
 # ----- Immutable values by a piece that is equal only if they are the same
@@ -175,78 +161,46 @@ def _piece_of(cls: type) -> Piece:
     return _dtype if issubclass(cls, np.dtype) else _numpy_number
 
 
-def _visit_by_piece(walk: Walk, value: object) -> None:
-    cls = type(value)
-    walk.key.append((cls, *_piece_of(cls)(value)))
+def _describe_by_piece(d: Description, value: object, here: str) -> None:
+    d.piece(_piece_of(type(value)), value, here)
 
 
-def _guard_by_piece(w: Writer, value: object, here: str) -> None:
-    cls = w.constant(type(value))
-    piece = _piece_of(type(value))
-    now = f"{w.constant(piece)}({here})"
-    w.require(f"type({here}) is {cls} and {now} == {w.constant(piece(value))}")
-
-
-BY_PIECE = uncopied(visit=_visit_by_piece, guard=_guard_by_piece, treatment="static")
+BY_PIECE = uncopied(_describe_by_piece, "static")
 register(BY_PIECE, *_PIECES)
 
 
-def _visit_moment(walk: Walk, value: datetime.datetime | datetime.time) -> None:
-    """A date with time, or a time of day: two of different zones may be equal."""
-    text = value.replace(tzinfo=None).isoformat()
-    walk.key.append((type(value), text, value.fold))
-    walk.visit(value.tzinfo, ".tzinfo")
+def _moment(value: datetime.datetime | datetime.time) -> tuple[Hashable, ...]:
+    return value.replace(tzinfo=None).isoformat(), value.fold
 
 
-def _moment_piece(value: datetime.datetime | datetime.time) -> tuple[Hashable, ...]:
-    """Return all that a date or a time says but its zone, in the quickest way."""
-    state: Any = value.__reduce_ex__(4)
-    return (state[1][0],)  # its bytes, with the hour that is twice
-
-
-def _guard_moment(
-    w: Writer, value: datetime.datetime | datetime.time, here: str
+def _describe_moment(
+    d: Description, value: datetime.datetime | datetime.time, here: str
 ) -> None:
-    cls, piece = w.constant(type(value)), w.constant(_moment_piece(value))
-    now = f"{w.constant(_moment_piece)}({here})"
-    w.require(f"type({here}) is {cls} and {now} == {piece}")
-    w.visit(value.tzinfo, f"{here}.tzinfo")
+    """A date with time, or a time of day: two of different zones may be equal."""
+    d.piece(_moment, value, here)
+    d.attribute(value, "tzinfo", here)
 
 
-register(
-    uncopied(visit=_visit_moment, guard=_guard_moment, treatment="static"),
-    datetime.datetime,
-    datetime.time,
-)
+register(uncopied(_describe_moment, "static"), datetime.datetime, datetime.time)
 
 
-def _visit_slice(walk: Walk, value: slice) -> None:
-    walk.key.append(slice)
-    for part in (value.start, value.stop, value.step):
-        walk.visit(part)
-
-
-def _guard_slice(w: Writer, value: slice, here: str) -> None:
-    w.require(f"type({here}) is {w.constant(slice)}")
+def _describe_slice(d: Description, value: slice, here: str) -> None:
+    d.same("type({0}) is {1}", here, slice)
     for part in ("start", "stop", "step"):
-        w.visit(getattr(value, part), f"{here}.{part}")
+        d.attribute(value, part, here)
 
 
-register(uncopied(visit=_visit_slice, guard=_guard_slice, treatment="static"), slice)
+register(uncopied(_describe_slice, "static"), slice)
 
 
 # ----- Things of libraries, by identity
 
 
-def visit_identity(walk: Walk, value: Hashable) -> None:
-    """Put a thing of an installed library into the key, which keeps it alive."""
-    walk.key.append(type(value))
-    walk.key.append(value)
+def _describe_permanent(d: Description, value: Hashable, here: str) -> None:
+    d.library(value, here)
 
 
-PERMANENT = uncopied(
-    visit=visit_identity, guard=guard_identity, treatment="static by identity"
-)
+PERMANENT = uncopied(_describe_permanent, "static by identity")
 register(
     PERMANENT,
     object,
@@ -256,90 +210,72 @@ register(
 )
 
 
-def _visit_ufunc(walk: Walk, value: np.ufunc) -> None:
+def _describe_ufunc(d: Description, value: np.ufunc, here: str) -> None:
     """A function of NumPy or SciPy; one made of Python code may read anything."""
     special = sys.modules.get("scipy.special")
     if not any(getattr(m, value.__name__, None) is value for m in (np, special)):
         raise Opaque("a ufunc made of a Python function")
-    visit_identity(walk, value)
+    d.library(value, here)
 
 
-register(
-    uncopied(visit=_visit_ufunc, guard=guard_identity, treatment="static"), np.ufunc
-)
+register(uncopied(_describe_ufunc, "static"), np.ufunc)
 
 
-def visit_weak_identity(walk: Walk, value: object) -> None:
-    """Put a reference to a thing into the key: the thing is not kept alive."""
-    walk.key.append(weakref.ref(value))
+def describe_identity(d: Description, value: object, here: str) -> None:
+    """Describe a thing that is not kept alive by its identity alone."""
+    d.identity(value, here)
 
 
-BY_IDENTITY = uncopied(
-    visit=visit_weak_identity,
-    guard=guard_weak_identity,
-    treatment="static by identity",
-)
+BY_IDENTITY = uncopied(describe_identity, "static by identity")
 register(BY_IDENTITY, typing.TypeVar, typing.ParamSpec)
 
 
-def _logger_piece(value: logging.Logger) -> tuple[Hashable, ...]:
+def _levels(value: logging.Logger) -> tuple[Hashable, ...]:
     """Return what a logger is asked for before something is logged."""
     levels = (value.level, value.getEffectiveLevel(), value.manager.disable)
     return (*levels, value.disabled)
 
 
-def _visit_logger(walk: Walk, value: logging.Logger) -> None:
+def _describe_logger(d: Description, value: logging.Logger, here: str) -> None:
     """A logger: by identity, and by what it lets through."""
-    visit_weak_identity(walk, value)
-    walk.key.append(_logger_piece(value))
+    d.identity(value, here)
+    d.piece(_levels, value, here)
 
 
-def _guard_logger(w: Writer, value: logging.Logger, here: str) -> None:
-    guard_weak_identity(w, value, here)
-    piece = w.constant(_logger_piece(value))
-    w.require(f"{w.constant(_logger_piece)}({here}) == {piece}")
-
-
-LOGGER = uncopied(
-    visit=_visit_logger, guard=_guard_logger, treatment="static by identity"
-)
+LOGGER = uncopied(_describe_logger, "static by identity")
 
 
 # ----- Things of libraries, by what they say
 
 
-def _visit_mark(walk: Walk, value: object) -> None:
+def _describe_mark(d: Description, value: object, here: str) -> None:
     """A number that tells objects apart, and says nothing else of them."""
-    walk.key.append(type(value))
+    d.same("type({0}) is {1}", here, type(value))
 
 
-def _guard_mark(w: Writer, value: object, here: str) -> None:
-    w.require(f"type({here}) is {w.constant(type(value))}")
+MARK = uncopied(_describe_mark, "static")
 
 
-MARK = uncopied(visit=_visit_mark, guard=_guard_mark, treatment="static")
+def _name(value: Any) -> tuple[Hashable, ...]:
+    return (value.name,)
 
 
-def _visit_named_scope(walk: Walk, value: Any) -> None:
+def _describe_named_scope(d: Description, value: Any, here: str) -> None:
     """A scope of `jax.named_scope`, which keeps where it was entered: by its name."""
-    walk.key.append((type(value), value.name))
+    d.piece(_name, value, here)
 
 
-def _guard_named_scope(w: Writer, value: Any, here: str) -> None:
-    cls, name = w.constant(type(value)), w.constant(value.name)
-    w.require(f"type({here}) is {cls} and {here}.name == {name}")
+NAMED_SCOPE = uncopied(_describe_named_scope, "static")
 
 
-NAMED_SCOPE = uncopied(
-    visit=_visit_named_scope, guard=_guard_named_scope, treatment="static"
-)
+def _array_type(value: Any) -> tuple[Hashable, ...]:
+    return value.__name__, value.dtypes, value.dim_str
 
 
-def _visit_array_type(walk: Walk, value: Any) -> None:
+def _describe_array_type(d: Description, value: Any, here: str) -> None:
     """A type of jaxtyping, made anew each time that it is written."""
-    parts = (value.__name__, value.dtypes, value.dim_str)
-    walk.key.append((type(value), *parts))
-    walk.visit(value.array_type, ".array_type")
+    d.piece(_array_type, value, here)
+    d.attribute(value, "array_type", here)
 
 
-ARRAY_TYPE = uncopied(visit=_visit_array_type, guard=guard_identity, treatment="static")
+ARRAY_TYPE = uncopied(_describe_array_type, "static")

@@ -1,48 +1,19 @@
 """`Walk`: what is collected on the way through a callable."""
 
 import contextlib
-import functools
 import sys
+import weakref
 from collections.abc import Callable, Hashable, Iterator
-from types import FunctionType, ModuleType
-from typing import Any, Final, ParamSpec, TypeVar
+from types import ModuleType
+from typing import Any, Final
 
-import equinox as eqx
+from hotk._core import peek
 
-from hotk._core import JITTED, peek
-
-from ._captured_type import CAPTURED_TYPES, VISITS, CapturedType, Visit
+from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
 from ._code import METADATA
+from ._description import ITEM, Description, Opaque, is_mutable
 from ._static_arrays import StaticArrays
-from ._trail import Node, Trail
-
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-# Why a callable is opaque that was seen to write, or that keeps what it computes: it is
-# run so that what does not depend on the point is computed at once, and is no tracer.
-WRITES = "it changes an argument or what it captured"
-KEEPS = "it keeps what it has computed"
-# Another thread was at work between the walk and the trace: true of one call only.
-CHANGED = "it was changed while it was called"
-
-
-class Opaque(Exception):
-    """A captured thing can change in a way that the walk cannot see."""
-
-
-def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a class that cannot be taken apart or made anew make a function opaque."""
-
-    @functools.wraps(function)
-    def run(*args: _P.args, **keywords: _P.kwargs) -> _T:
-        try:
-            return function(*args, **keywords)
-        except Exception as error:
-            raise Opaque(f"a copy of it cannot be made: {error}") from error
-
-    return run
+from ._trail import Identity, Node, Trail
 
 
 _SEEN: Final = "<met before>"
@@ -53,7 +24,7 @@ _NUMPY_LEAF: Final = "<NumPy leaf>"
 _SHORT_LEAF: Final = "<NumPy leaf of small integers>"
 
 
-class Walk:
+class Walk(Description):
     """What a walk collects: the skeleton's key and the captured arrays.
 
     Attributes:
@@ -62,26 +33,10 @@ class Walk:
         originals: The same, NumPy arrays themselves.
         copy_numpy: Whether NumPy arrays are copied; not if only the key is asked for.
         pinned: The arrays reached through classes and static fields: they stay what
-            they are, as constants of the traced program.
-        pins_numpy: Whether a NumPy array is among these: programs need copies of it.
-        user_classes: Whether a class of the user was met.
-        static_depth: How many classes and static fields the walk is inside of.
-        static_arrays: Which captured arrays are static by content.
-        whole: The objects of which all attributes count, by `id`.
-        entered: The methods that were gone into, each with its object.
-        trail: Where each visited thing is recorded, if that is asked for.
+            they are, as constants of the traced program. Those of NumPy are not here.
     """
 
-    # Set by `_dispatch`, for classes that are not registered by themselves.
-    find: Callable[[object], CapturedType]
-    # What most walks leave as it is stands in the class: a walk is made in each call.
-    reads_by_name = hidden_names = reads_metadata = False
-    user_classes = False
-    pins_numpy = False
     copy_numpy = True
-    static_depth = 0
-    static_arrays = StaticArrays.NONE
-    trail: Trail | None = None
 
     def __init__(
         self,
@@ -106,15 +61,55 @@ class Walk:
         if trail is not None:
             self.trail = trail
 
-    def add_numpy(self, value: object, original: object, short: bool) -> None:
-        """Take a captured array of NumPy, which may be a copy of the original."""
-        self.key.append(_SHORT_LEAF if short else _NUMPY_LEAF)
-        self._add(value, original)
+    def same(self, text: str, here: str, *constants: Hashable) -> None:
+        """Put the constants into the key."""
+        self.key += constants
 
-    def add_leaf(self, value: object) -> None:
+    def ask(self, text: str, here: str, *constants: object) -> None:
+        """Do nothing: it is a line of a guard alone."""
+
+    def note(self, *constants: Hashable) -> None:
+        """Put the constants into the key."""
+        self.key += constants
+
+    def piece(
+        self, of: Callable[[Any], tuple[Hashable, ...]], value: object, here: str
+    ) -> None:
+        """Put the type and what `of` makes of a thing into the key, as one piece."""
+        self.key.append((type(value), *of(value)))
+
+    def identity(self, value: object, here: str) -> None:
+        """Put a reference to a thing into the key: the thing is not kept alive."""
+        self.key.append(weakref.ref(value))
+
+    def unguarded(self) -> None:
+        """Do nothing: a walk looks."""
+
+    def let(self, value: object, text: str, here: str, *constants: object) -> str:
+        """Return nothing: a walk has no variables."""
+        return ""
+
+    def leaf(self, value: object, here: str) -> None:
         """Take a captured array of JAX."""
         self.key.append(_LEAF)
         self._add(value, value)
+
+    def numpy_leaf(
+        self, value: Any, copied: Callable[..., tuple[Any, bool]], here: str
+    ) -> None:
+        """Take a captured array of NumPy, as a copy."""
+        copy, short = copied(value, copy=self.copy_numpy)
+        self.key.append(_SHORT_LEAF if short else _NUMPY_LEAF)
+        self._add(copy, value)
+
+    def pin(self, value: object, here: str) -> None:
+        """Take an array that a class reaches, by its identity."""
+        try:
+            self.key.append(Identity(value))
+        except TypeError as error:
+            name = type(value).__name__
+            raise Opaque(f"a `{name}` reached through a class") from error
+        self.pinned.append(value)
 
     def _add(self, value: object, original: object) -> None:
         if value is not original and self.originals is self.leaves:
@@ -123,8 +118,8 @@ class Walk:
         if self.originals is not self.leaves:
             self.originals.append(original)
 
-    def attempt(self, visit: Callable[[], None]) -> bool:
-        """Whether a visit meets nothing opaque; one that does leaves no trace.
+    def attempt(self, describe: Describe, value: object, here: str) -> bool:
+        """Whether a description meets nothing opaque; one that does leaves no trace.
 
         Every field is put back: a leaf that stayed would be one argument too many
         (`test_what_was_attempted_inside_a_jitted_function_leaves_nothing`).
@@ -140,7 +135,7 @@ class Walk:
         known = (0, 0) if trail is None else (len(trail.nodes), len(trail.visits))
         read = {} if trail is None else {k: set(v) for k, v in trail.read.items()}
         try:
-            visit()
+            describe(self, value, here)
         except Opaque:
             parts = (self.key, self.leaves, self.originals, self.pinned)
             for part, length in zip(parts, before, strict=True):
@@ -169,17 +164,6 @@ class Walk:
             for table in (self.seen, self.seen_static):
                 self.key.extend(metadata_of(value) for _, value in table.values())
 
-    def by_name(self, *, reads: bool = False, hidden: bool = False) -> None:
-        """Note code that reads attributes by name, or a name that a walk leaves out.
-
-        Raises:
-            Opaque: If both were met: they may belong together.
-        """
-        self.reads_by_name = self.reads_by_name or reads
-        self.hidden_names = self.hidden_names or hidden
-        if self.reads_by_name and self.hidden_names:
-            raise Opaque("it may read by `getattr` what hotk cannot track")
-
     def plain_key(self) -> list[Hashable]:
         """Return the key without what a copy with other arrays inside differs in.
 
@@ -189,38 +173,53 @@ class Walk:
         pieces = [piece for piece in self.key if not _is_shared(piece)]
         return [_LEAF if piece in numpy else piece for piece in pieces]
 
-    def visit(self, value: object, how: str = "", name: object = "") -> None:
-        """Visit one captured thing, which was reached by `how` and `name`.
+    def visit(self, value: object) -> None:
+        """Go through a callable, or something else at which a walk begins."""
+        self.part(value)
+
+    def part(
+        self,
+        value: object,
+        how: str = "",
+        name: object = "",
+        here: str = "",
+        read: str = ITEM,
+        at: object = None,
+    ) -> None:
+        """Go through one captured thing, which was reached by `how` and `name`.
 
         The path is put together only for a trail: a direct call does without.
         """
         if self.trail is None:
-            visit = VISITS.get(type(value))
-            if visit is None:
-                visit = self.find(value).visit
-            visit(self, value)
+            describe = DESCRIPTIONS.get(type(value))
+            if describe is None:
+                describe = self.find(value).describe
+            describe(self, value, "")
         else:
             captured = CAPTURED_TYPES.get(type(value)) or self.find(value)
-            self._visit_with_trail(captured, captured.visit, value, how, name)
+            self._part_with_trail(captured, captured.describe, value, how, name)
 
-    def visit_as(
+    def part_as(
         self,
         captured: CapturedType,
-        visit: Visit,
+        describe: Describe,
         value: object,
-        how: str = "",
-        name: object = "",
+        how: str,
+        name: object,
+        here: str,
+        read: str,
+        at: object,
     ) -> None:
-        """Visit one captured thing in another way than its type is visited."""
+        """Go through one captured thing in another way than its type is described."""
         if self.trail is None:
-            visit(self, value)
+            describe(self, value, "")
         else:
-            self._visit_with_trail(captured, visit, value, how, name)
+            self._part_with_trail(captured, describe, value, how, name)
 
-    def _visit_with_trail(
+    def _part_with_trail(
         self,
         captured: CapturedType,
-        visit: Visit,
+        describe: Describe,
         value: object,
         how: str,
         name: object,
@@ -244,7 +243,7 @@ class Walk:
         trail.stack.append(node)
         before = len(self.leaves)
         try:
-            visit(self, value)
+            describe(self, value, "")
             if node.treatment == "leaf" and len(self.leaves) == before and fresh:
                 pinned = any(value is array for array in self.pinned[-1:])
                 how = "identity" if pinned else "content"
@@ -283,14 +282,7 @@ class Walk:
         finally:
             trail.stack.pop()
 
-    def met_static(self, value: object) -> bool:
-        """Whether a thing was met before that is never copied, wherever it is met."""
-        depth, self.static_depth = self.static_depth, 1
-        known = self.met(value)
-        self.static_depth = depth
-        return known
-
-    def met(self, value: object) -> bool:
+    def met(self, value: object, here: str, group: object = None) -> bool:
         """Whether a thing was met before; if so its number goes into the key.
 
         A function and a tuple are visited twice if a class reaches them as well: there
@@ -336,16 +328,6 @@ _TEXTS = (str, type(None))
 
 def _is_shared(piece: Hashable) -> bool:
     return type(piece) is tuple and len(piece) == 2 and piece[0] is _SHARED
-
-
-def is_mutable(value: object) -> bool:
-    """Whether a thing may change in place, besides classes and functions."""
-    if isinstance(value, eqx.Module):
-        return False
-    settings = getattr(type(value), "__dataclass_params__", None)
-    if settings is not None and settings.frozen:
-        return False
-    return not isinstance(value, (type, FunctionType, tuple, JITTED))
 
 
 class Placeholder:

@@ -4,19 +4,21 @@ A walk asks of each captured thing what it is. A guard asks only whether all is 
 walk left it: it is the source of one Python function, with a line or two for each
 captured thing, compiled once and run in each call. Where a line asks for less than the
 walk looks at, a call returns the derivative of a function that is no longer there; so
-what cannot be asked in a line raises `Unguarded`, and is walked each time. The guard of
-each type stands beside its visit, and asks for the same in the same order.
+what cannot be asked in a line raises `Unguarded`, and is walked each time. Both follow
+from one description of each type.
 """
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ._captured_type import CAPTURED_TYPES, WriteGuard
-from ._walk import Walk, is_mutable
+from ._captured_type import CAPTURED_TYPES, CapturedType, Describe
+from ._description import ITEM, Description, Opaque, is_mutable
+from ._walk import Walk
 
 
 _MOST_THINGS = 2000
+_LITERALS = (bool, int, str, type(None))
 
 
 # From a callable, the nodes of a tree and what is static among the arguments to the
@@ -28,7 +30,7 @@ class Unguarded(Exception):
     """A guard cannot vouch for something captured."""
 
 
-class Writer:
+class Writer(Description):
     """Writes the check of one function: a line or two for each thing that it reaches.
 
     Attributes:
@@ -39,21 +41,15 @@ class Writer:
             must be told apart from, and whether that was through a class.
         revisited: What was gone into a second time, as a walk does through a class.
         alive: What the variables hold, so that no two things have the same `id`.
-        whole: The objects of which all attributes count, as in a walk.
-        entered: The methods that were gone into, as in a walk.
-        spaces: The variables of a class and of the namespaces of its bases.
         leaves: The expressions of the captured arrays.
-        static_depth: How many classes and static fields the writer is inside of.
-        root: The function whose code is known.
     """
 
-    static_depth = 0
-    root: object = None
+    writes = True
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, object] = {}
-        self.things: dict[int, tuple[str, Hashable, bool]] = {}
+        self.things: dict[int, tuple[str, int, bool]] = {}
         self.revisited: set[int] = set()
         self.alive: list[object] = []
         self.whole: set[int] = set()
@@ -67,7 +63,7 @@ class Writer:
         Whatever a line raises, such as for an attribute that is gone, means that the
         function is not what it was: then a walk looks, and says it better.
         """
-        self._require_distinct()
+        self._ask_distinct()
         body = "\n".join(f"  {line}" for line in self.lines)
         text = f"def check(f, nodes, static_args):\n try:\n{body}\n"
         text += f"  return [{', '.join(self.leaves)}]\n except Exception: return None"
@@ -75,43 +71,106 @@ class Writer:
         exec(text, space)
         return space["check"]
 
-    def visit(self, value: object, expression: str) -> None:
-        """Write the check of a thing that `expression` reads."""
-        guard = (CAPTURED_TYPES.get(type(value)) or Walk.find(value)).guard
-        if guard is None:
-            raise Unguarded
-        self.visit_as(value, expression, guard)
+    def same(self, text: str, here: str, *constants: object) -> None:
+        """Go on only if a line holds."""
+        self.lines.append(f"if not ({self._line(text, here, constants)}): return None")
 
-    def visit_as(self, value: object, expression: str, guard: WriteGuard) -> None:
-        """Write the check of a thing in another way than its type is checked."""
-        guard(self, value, self.assign(value, expression))
+    ask = same
 
-    def assign(self, value: object, expression: str) -> str:
+    def note(self, *constants: Hashable) -> None:
+        """Do nothing: it is for a key."""
+
+    def piece(
+        self, of: Callable[[Any], tuple[Hashable, ...]], value: object, here: str
+    ) -> None:
+        """Go on only if `of` makes the same of a thing of the same type."""
+        self.same(
+            "type({0}) is {1} and {2}({0}) == {3}", here, type(value), of, of(value)
+        )
+
+    def identity(self, value: object, here: str) -> None:
+        """Go on only if it is this very thing."""
+        # A dead reference is `None`, and so could the thing be that is there now.
+        self.same("{0} is not None and {0} is {1}()", here, weakref.ref(value))
+
+    def unguarded(self) -> None:
+        """Give up: a walk looks in each call.
+
+        Raises:
+            Unguarded: Always.
+        """
+        raise Unguarded
+
+    def let(self, value: object, text: str, here: str, *constants: object) -> str:
         """Write what reads a thing into a variable, and return the variable's name."""
-        if len(self.alive) >= _MOST_THINGS:
-            raise Unguarded
-        self.alive.append(value)
-        here = f"v{len(self.alive)}"
-        self.lines.append(f"{here} = {expression}")
-        return here
+        return self._assign(value, self._line(text, here, constants))
 
-    def require(self, condition: str) -> None:
-        """Go on only if a condition holds."""
-        self.lines.append(f"if not ({condition}): return None")
+    def part(
+        self,
+        value: object,
+        how: str = "",
+        name: object = "",
+        here: str = "",
+        read: str = ITEM,
+        at: object = None,
+    ) -> None:
+        """Write the check of a part of a thing."""
+        describe = (CAPTURED_TYPES.get(type(value)) or self.find(value)).describe
+        expression = read.format(here, name if at is None else at)
+        describe(self, value, self._assign(value, expression))
 
-    def constant(self, value: object) -> str:
-        """Return a name for something to compare with."""
-        name = f"c{len(self.constants)}"
-        self.constants[name] = value
-        return name
+    def part_as(
+        self,
+        captured: CapturedType,
+        describe: Describe,
+        value: object,
+        how: str,
+        name: object,
+        here: str,
+        read: str,
+        at: object,
+    ) -> None:
+        """Write the check of a part in another way than its type is described."""
+        expression = read.format(here, name if at is None else at)
+        describe(self, value, self._assign(value, expression))
 
-    def met(self, value: object, here: str, group: Hashable) -> bool:
-        """Whether a thing was met before; `group` is shared by what could be it."""
+    def attempt(self, describe: Describe, value: object, here: str) -> bool:
+        """Write the check of a thing if a walk meets nothing opaque in it."""
+        walk = Walk()
+        walk.static_depth = self.static_depth
+        try:
+            describe(walk, value, "")
+        except Opaque:
+            return False
+        describe(self, value, here)
+        return True
+
+    def leaf(self, value: object, here: str) -> None:
+        """Take an array of JAX."""
+        self.same("type({0}) is {1}", here, type(value))
+        self.leaves.append(here)
+
+    def numpy_leaf(
+        self, value: Any, copied: Callable[..., tuple[Any, bool]], here: str
+    ) -> None:
+        """Take an array of NumPy, as a copy."""
+        self.same("type({0}) is {1}", here, type(value))
+        both = self.let(None, "{1}({0})", here, copied)
+        self.same("{0}[1] is {1}", both, copied(value)[1])
+        self.leaves.append(f"{both}[0]")
+
+    def pin(self, value: object, here: str) -> None:
+        """Go on only if a class reaches this very array."""
+        self.identity(value, here)
+
+    def met(self, value: object, here: str, group: object = None) -> bool:
+        """Whether a thing was met before; then it must be the same one now."""
         static = bool(self.static_depth)
-        known = self.things.setdefault(id(value), (here, group, static))
+        kind = id(type(value) if group is None else group)
+        known = self.things.setdefault(id(value), (here, kind, static))
         if known[0] == here:
             return False
-        self.require(f"{here} is {known[0]}")
+        self.same("{0} is {1}", here, _Name(known[0]))
         if known[2] is not static and not isinstance(value, type):
             if is_mutable(value):
                 raise Unguarded
@@ -120,26 +179,41 @@ class Writer:
                 return False
         return True
 
-    def _require_distinct(self) -> None:
+    def _line(self, text: str, here: str, constants: Sequence[object]) -> str:
+        return text.format(here, *map(self._constant, constants))
+
+    def _constant(self, value: object) -> str:
+        """Return what stands in a line for something to compare with."""
+        if type(value) is _Name:
+            return value
+        if type(value) in _LITERALS:
+            return repr(value)
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _assign(self, value: object, expression: str) -> str:
+        if len(self.alive) >= _MOST_THINGS:
+            raise Unguarded
+        self.alive.append(value)
+        here = f"v{len(self.alive)}"
+        self.lines.append(f"{here} = {expression}")
+        return here
+
+    def _ask_distinct(self) -> None:
         """Write that things that were two are not one now: a walk counts them."""
-        groups: dict[Hashable, list[str]] = {}
+        groups: dict[int, list[str]] = {}
         for here, group, _ in self.things.values():
             groups.setdefault(group, []).append(here)
         for names in groups.values():
             if len(names) == 2:
-                self.require(f"{names[0]} is not {names[1]}")
+                self.same("{0} is not {1}", names[0], _Name(names[1]))
             elif len(names) > 2:
                 identities = ", ".join(f"id({name})" for name in names)
-                self.require(f"len({{{identities}}}) == {len(names)}")
+                self.same(f"len({{{{{identities}}}}}) == {len(names)}", "")
 
 
-def guard_identity(w: Writer, value: object, here: str) -> None:
-    """Write that a thing of a library is the same one; a walk's key holds it too."""
-    w.require(f"{here} is {w.constant(value)}")
+class _Name(str):
+    """A variable of a check, in place of a constant."""
 
-
-def guard_weak_identity(w: Writer, value: object, here: str) -> None:
-    """Write that a thing of the user is the same one, which is not kept alive."""
-    alive = w.constant(weakref.ref(value))
-    # A dead reference is `None`, and so could the thing be that is there now.
-    w.require(f"{here} is not None and {here} is {alive}()")
+    __slots__ = ()

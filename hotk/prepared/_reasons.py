@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -144,11 +144,13 @@ class _Until(Walk):
         super().__init__(trail=Trail())
         self.index = index
 
-    def visit(self, value: object, how: str = "", name: object = "") -> None:
-        """Visit a thing if the key is still too short."""
+    def part(
+        self, value: object, how: str = "", name: object = "", *read: Any, **at: Any
+    ) -> None:
+        """Go through a thing if the key is still too short."""
         if len(self.key) > self.index:
             raise _Reached
-        super().visit(value, how, name)
+        super().part(value, how, name)
 
 
 def compared(was: Skeleton, now: Skeleton, f: object) -> tuple[str, str, str]:

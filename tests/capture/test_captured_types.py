@@ -1,6 +1,5 @@
 """A captured type is one record: whole, or no record at all."""
 
-import array
 import dataclasses
 import types
 
@@ -15,7 +14,12 @@ from hotk.capture import (
     key_and_arrays,
     survey,
 )
-from hotk.capture._captured_type import CAPTURED_TYPES, VISITS, CapturedType, register
+from hotk.capture._captured_type import (
+    CAPTURED_TYPES,
+    DESCRIPTIONS,
+    CapturedType,
+    register,
+)
 from tests.helpers import close
 
 
@@ -40,17 +44,11 @@ def held(value):
     return object.__getattribute__(value, "held")
 
 
-def visit_sealed(walk, value):
-    if walk.met(value):
+def describe_sealed(d, value, here):
+    if d.met(value, here):
         return
-    walk.key.append(Sealed)
-    walk.visit(held(value), ".held")
-
-
-def guard_sealed(w, value, here):
-    if not w.met(value, here, Sealed):
-        w.require(f"type({here}) is {w.constant(Sealed)}")
-        w.visit(held(value), f"{w.constant(held)}({here})")
+    d.same("type({0}) is {1}", here, Sealed)
+    d.part(held(value), ".held", "", d.let(held(value), "{1}({0})", here, held), "{0}")
 
 
 def rebuild_sealed(rebuild, value):
@@ -58,8 +56,7 @@ def rebuild_sealed(rebuild, value):
 
 
 SEALED = CapturedType(
-    visit=visit_sealed,
-    guard=guard_sealed,
+    describe=describe_sealed,
     rebuild=rebuild_sealed,
     treatment="traversed",
     mutable=False,
@@ -72,7 +69,7 @@ def registered():
     """Register the type for one test."""
     register(SEALED, Sealed)
     yield
-    del CAPTURED_TYPES[Sealed], VISITS[Sealed]
+    del CAPTURED_TYPES[Sealed], DESCRIPTIONS[Sealed]
 
 
 def over(scale, name="cube"):
@@ -123,15 +120,8 @@ def test_a_class_has_one_record():
 
 
 def test_every_record_is_in_both_tables():
-    assert CAPTURED_TYPES.keys() == VISITS.keys()
-    assert all(VISITS[cls] is known.visit for cls, known in CAPTURED_TYPES.items())
-
-
-def test_these_types_alone_have_no_guard():
-    """Whoever captures one has a walk in each call: more of them is a choice."""
-    walked = {cls for cls, known in CAPTURED_TYPES.items() if known.guard is None}
-    forms = {types.GenericAlias, type(int | str)}
-    assert walked == {bytearray, array.array, *forms}
+    assert CAPTURED_TYPES.keys() == DESCRIPTIONS.keys()
+    assert all(DESCRIPTIONS[cls] is known.describe for cls, known in CAPTURED_TYPES.items())
 
 
 def test_what_is_mutable_is_copied():

@@ -340,6 +340,7 @@ def test_a_guard_sees_the_static_fields_of_modules_in_the_point():
         jax.tree.structure(Layer(jnp.ones(3), act, size))
         for act, size in [(jnp.sin, 3), (jnp.cos, 3), (jnp.sin, True), (jnp.sin, 1)]
     ]
+    assert len({tuple(_walked(f, tree).key) for tree in trees}) == 4
     for _ in range(3):
         for tree in trees:
             key, *_ = key_and_arrays(f, tree)

@@ -164,7 +164,6 @@ def test_a_guard_vouches_for_nothing_that_has_changed(entry):
 WALKED = {
     "a registry that is a class, read inside the loss": "the name of a class is read",
     "beartype alone on a helper with plain annotations": "its code is made anew",
-    "operator.itemgetter, attrgetter and methodcaller captured": "a methodcaller",
 }
 
 

@@ -65,8 +65,9 @@ _KEY = [
     Flaw(
         "the key drops the type of a static value",
         VALUES,
-        "    walk.key.append(type(value))\n    walk.key.append(value)\n\n\n_SIMPLE",
-        "    walk.key.append(value)\n\n\n_SIMPLE",
+        '        d.same("type({0}) is {1} and {0} == {2}", here, cls, value)\n'
+        "\n\nSTATIC",
+        '        d.same("{0} == {1}", here, value)\n\n\nSTATIC',
         stale(
             "the_static_fields_of_modules_look_alike",
             "what_was_added_to_the_builtins_is_mutated",
@@ -75,8 +76,8 @@ _KEY = [
     Flaw(
         "the key does not tell the two zeros apart",
         VALUES,
-        "value if value and not math.isnan(value) else value.hex()",
-        "value if not math.isnan(value) else value.hex()",
+        "    if value and not math.isnan(value):",
+        "    if not math.isnan(value):",
         stale(
             "the_static_fields_of_modules_look_alike",
             "what_was_added_to_the_builtins_is_mutated",
@@ -108,15 +109,15 @@ _KEY = [
     Flaw(
         "the key drops the name of an enum member",
         CLASSES,
-        "    walk.key.append((type(value), value.name, number))\n",
-        "    walk.key.append(type(value))\n",
+        "    d.note((cls, value.name, number))\n",
+        "    d.note(cls)\n",
         stale("another_member_of_an_enum_is_captured"),
     ),
     Flaw(
         "the key ignores the order of a dict",
         MAPPINGS,
-        "list(value.items()):\n        if type(name)",
-        "sorted(value.items()):\n        if type(name)",
+        "    entries = list(value.items())  #",
+        "    entries = sorted(value.items())  #",
         stale("a_dict_of_weights_is_walked_in_its_order"),
     ),
     Flaw(
@@ -127,17 +128,18 @@ _KEY = [
         stale("a_dict_that_is_a_constant_argument_is_walked_in_its_order"),
     ),
     Flaw(
-        "cells are not visited",
+        "cells are not described",
         FUNCTIONS,
-        '            visit_read(walk, content, reads, " cell `{}`", name)\n',
-        "            del content, reads\n",
+        '        describe_read(d, content, reads, " cell `{}`", name, '
+        "cells, read, i)\n",
+        "        del content, reads, read\n",
         stale("a_fresh_closure_holds_another_float"),
     ),
     Flaw(
-        "keyword defaults are not visited",
+        "keyword defaults are not described",
         FUNCTIONS,
-        "value.__kwdefaults__ or {}\n    walk.key.append",
-        "{}\n    walk.key.append",
+        "value.__defaults__ or (), value.__kwdefaults__ or {}\n    own",
+        "value.__defaults__ or (), {}\n    own",
         stale("a_keyword_default_is_mutated_or_replaced"),
     ),
     Flaw(
@@ -148,10 +150,10 @@ _KEY = [
         stale("a_default_argument_is_mutated_or_replaced"),
     ),
     Flaw(
-        "globals are not visited",
+        "globals are not described",
         FUNCTIONS,
-        "    if facts.globals:\n        _visit",
-        "    if False:\n        _visit",
+        "    if facts.globals:\n        _describe",
+        "    if False:\n        _describe",
         stale("a_global_is_bound_again"),
     ),
     Flaw(
@@ -162,24 +164,26 @@ _KEY = [
         stale("a_global_is_read_inside_an_inner_scope"),
     ),
     Flaw(
-        "keywords of a partial are not visited",
+        "keywords of a partial are not described",
         CALLABLES,
-        "    visit_dict(walk, value.keywords)\n",
+        "    describe_dict(d, value.keywords, "
+        'd.let(value.keywords, "{0}.keywords", here))\n',
         "",
         stale("a_partial_holds_keywords"),
     ),
     Flaw(
-        "the object of a bound method is not visited",
+        "the object of a bound method is not described",
         CALLABLES,
-        '    visit_read(walk, value.__self__, first_reads(function), ".__self__")\n',
-        "    walk.key.append(type(value.__self__))\n",
+        '    describe_read(d, value.__self__, reads, ".{}", "__self__", '
+        "here, ATTRIBUTE)\n",
+        "    d.note(type(value.__self__))\n",
         stale("the_bound_method_of_another_object"),
     ),
     Flaw(
-        "static data of a tree is not in the key",
+        "static fields of a module are not described",
         NODES,
-        "        _visit_static_data(walk, data, names)\n    finally:",
-        "        pass\n    finally:",
+        '                _describe_static(d, own[name], space, name, ".{}", name)\n',
+        "                pass\n",
         stale(
             "the_static_fields_of_modules_look_alike",
             "a_static_field_is_an_object_that_is_changed",
@@ -287,24 +291,21 @@ _MEMORY = [
         ),
     ),
     Flaw(
-        "a jitted function is kept alive by the key",
-        VALUES,
-        "    walk.key.append(weakref.ref(value))\n",
-        "    walk.key.append(value)\n",
-        within(LEAKS_TESTS, "a_jitted_function_that_is_known_by_itself_dies"),
-    ),
-    Flaw(
-        "a class is kept alive by the key",
-        CLASSES,
-        "    walk.key.append(weakref.ref(value))\n    walk.user_classes = True",
-        "    walk.key.append(value)\n    walk.user_classes = True",
-        within(LEAKS_TESTS, "a_captured_class_dies"),
+        "what is known by itself is kept alive by the key",
+        WALK,
+        "        self.key.append(weakref.ref(value))\n",
+        "        self.key.append(value)\n",
+        within(
+            LEAKS_TESTS,
+            "a_jitted_function_that_is_known_by_itself_dies",
+            "a_captured_class_dies",
+        ),
     ),
     Flaw(
         "the class of an object is kept alive by the key",
         PARTS,
-        "    walk.key.append(weakref.ref(cls))\n",
-        "    walk.key.append(cls)\n",
+        "    d.note(weakref.ref(cls), *map(",
+        "    d.note(cls, *map(",
         within(LEAKS_TESTS, "a_class_made_on_the_way_dies"),
     ),
     Flaw(
@@ -508,28 +509,29 @@ _GUARDS = [
     Flaw(
         "a guard does not ask for the code of a captured function",
         FUNCTIONS,
-        '        w.require(f"{here}.__code__ is {w.constant(code)}")',
-        '        w.require(f"{w.constant(code)}")',
+        '        d.ask("{0}.__code__ is {1}", here, code)',
+        "        pass",
         stale("a_captured_function_is_another_one"),
     ),
     Flaw(
         "a guard does not ask for defaults",
         FUNCTIONS,
-        'f"not ({here}.__defaults__ or {here}.__kwdefaults__) and {bare}"',
-        '"True"',
+        '        d.ask(f"not ({{0}}.__defaults__ or {{0}}.__kwdefaults__{attributes})"'
+        ", here)\n",
+        "        del attributes\n",
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
         "a guard takes equal numbers for the same",
         VALUES,
-        'w.require(f"type({here}) is float and {here} == {w.constant(value)}")',
-        'w.require(f"{here} == {w.constant(value)}")',
+        '        d.same("type({0}) is {1} and {0} == {2}", here, float, value)',
+        '        d.same("{0} == {2}", here, float, value)',
         within(GUARDS_TESTS, "a_guard_refuses_what_is_not_the_same"),
     ),
     Flaw(
         "a guard does not tell two arrays apart",
         WRITER,
-        "        self._require_distinct()\n        body",
+        "        self._ask_distinct()\n        body",
         "        body",
         within(
             GUARDS_TESTS,
@@ -540,29 +542,29 @@ _GUARDS = [
     Flaw(
         "a guard does not look for a builtin among the globals",
         FUNCTIONS,
-        'f"{name!r} not in {space} and {here}.__builtins__[{name!r}] is {equal}"',
-        'f"{here}.__builtins__[{name!r}] is {equal}"',
+        '            d.ask("{1} not in {0}", names, name)\n            _',
+        "            _",
         within(GUARDS_TESTS, "a_guard_sees_defaults_code_attributes_and_globals"),
     ),
     Flaw(
-        "a guard does not look into classes",
+        "a guard does not ask for the names in a class",
         CLASSES,
-        "    for name, item in own.items():",
-        "    for name, item in ():",
+        '    d.ask("[*{0}] == {1}", space, list(vars(base)))\n',
+        "",
         within(GUARDS_TESTS, "a_guard_sees_what_changes_in_a_class_and_in_an_object"),
     ),
     Flaw(
-        "a guard does not look at the static data of a tree's nodes",
+        "the static data of a tree's nodes are not described",
         NODES,
-        '    _guard_static_data(w, data, f"{here}[1]")',
-        "    pass",
+        "        _describe_static(d, data, here, 1)\n",
+        "        pass\n",
         within(GUARDS_TESTS, "a_guard_sees_the_static_fields_of_modules_in_the_point"),
     ),
     Flaw(
-        "a guard keeps a jitted function alive",
+        "a guard keeps what is known by itself alive",
         WRITER,
-        'w.require(f"{here} is not None and {here} is {alive}()")',
-        'w.require(f"{here} is not None and {here} is {w.constant(value)}")',
+        'self.same("{0} is not None and {0} is {1}()", here, weakref.ref(value))',
+        'self.same("{0} is {1}", here, value)',
         within(GUARDS_TESTS, "a_guard_keeps_nothing_of_the_user_alive"),
     ),
     Flaw(
@@ -687,7 +689,7 @@ _KINDS = [
     Flaw(
         "the options of a jitted function are not compared",
         "hotk/capture/_jitted.py",
-        "    walk.key.append(options)\n",
+        "    d.note(options)\n",
         "",
         within("capture/test_kinds", "a_fresh_jitted_function_is_looked_through")
         + stale("two_fresh_jitted_functions_have_other_options"),
@@ -736,15 +738,15 @@ _KINDS = [
     Flaw(
         "a moment is known without its zone",
         VALUES,
-        '    walk.visit(value.tzinfo, ".tzinfo")\n',
+        '    d.attribute(value, "tzinfo", here)\n',
         "",
         within("capture/test_kinds", "values_that_are_alike_have_other_keys[moments]"),
     ),
     Flaw(
         "a deque is known without its greatest length",
         "hotk/capture/_sequences.py",
-        "walk.key.append((type(value), value.maxlen, len(value)))",
-        "walk.key.append((type(value), len(value)))",
+        '    d.same("{0}.maxlen == {1}", here, value.maxlen)\n',
+        "",
         within("capture/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
     ),
 ]
@@ -779,9 +781,9 @@ _READS = [
     ),
     Flaw(
         "an array of a class is known by its type alone",
-        ARRAYS,
-        "        walk.key.append(Identity(value))",
-        "        walk.key.append(type(value))",
+        WALK,
+        "            self.key.append(Identity(value))",
+        "            self.key.append(type(value))",
         stale("an_array_is_an_attribute_of_a_class"),
     ),
     Flaw(
@@ -815,14 +817,14 @@ _READS = [
     Flaw(
         "the bases of a class are not compared",
         CLASSES,
-        "            walk.key.append(weakref.ref(base))",
-        "            pass",
+        "    d.identity(base, here)\n    members",
+        "    members",
         stale("the_bases_of_a_class_are_told"),
     ),
     Flaw(
         "who is registered with an abstract class is not compared",
         CLASSES,
-        "            walk.key.append(_registered(value))",
+        "            d.note(_registered(value))",
         "            pass",
         stale("a_class_is_registered_with_an_abstract_one"),
     ),
@@ -853,13 +855,13 @@ _READS = [
     Flaw(
         "settings of JAX are not compared",
         REFLECTION,
-        "    visit_settings(walk, HARMLESS.learn(found, name, chains))",
+        "    describe_settings(d, HARMLESS.learn(found, name, chains))",
         "    HARMLESS.learn(found, name, chains)",
         stale("a_setting_of_jax_is_read"),
     ),
     Flaw(
         "the names given to getattr are not looked at",
-        WALK,
+        "hotk/capture/_description.py",
         "        if self.reads_by_name and self.hidden_names:",
         "        if False:",
         stale("the_text_of_a_function_is_asked_for_by_getattr"),
@@ -867,24 +869,6 @@ _READS = [
 ]
 
 _LIBRARIES = [
-    Flaw(
-        "a guard does not look at what a dict holds",
-        MAPPINGS,
-        """            w.visit(item, f"{here}[{name!r}]")
-        return
-""",
-        """            pass
-        return
-""",
-        within("everyday/test_guards", "a_guard_vouches_for_nothing_that_has_changed"),
-    ),
-    Flaw(
-        "a guard does not look at the static data of a node",
-        NODES,
-        "    _guard_static_data(w, data, static)\n",
-        "",
-        within("everyday/test_guards", "a_guard_vouches_for_nothing_that_has_changed"),
-    ),
     Flaw(
         "a rule that reads a tracer that has ended is kept",
         TRACED,
@@ -1020,8 +1004,8 @@ _ALL = (
 FLAWS = {flaw.name: flaw for flaw in _ALL}
 
 QUICK = [
-    "cells are not visited",
-    "keyword defaults are not visited",
+    "cells are not described",
+    "keyword defaults are not described",
     "the key ignores the order of a dict",
     "NumPy arrays are not copied",
     "what was used last goes first",
