@@ -7,6 +7,11 @@ from ._arrays import (
     own_copy as own_copy,
 )
 from ._callables import CustomDerivative as CustomDerivative
+from ._captured_tracer import (
+    RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
+    host_reaches_tracer as host_reaches_tracer,
+    reaches_tracer as reaches_tracer,
+)
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._code import CodeFacts as CodeFacts, facts_of as facts_of
 from ._declared import static as static
@@ -15,12 +20,6 @@ from ._description import (
     KEEPS as KEEPS,
     WRITES as WRITES,
     Opaque as Opaque,
-)
-from ._ended_tracer import (
-    ENDED_TRACER as ENDED_TRACER,
-    RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
-    host_reaches_tracer as host_reaches_tracer,
-    reaches_ended_tracer as reaches_ended_tracer,
 )
 from ._explain import (
     TOO_DEEP as TOO_DEEP,

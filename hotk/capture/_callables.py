@@ -42,7 +42,6 @@ METHOD = CapturedType(
     rebuild=_rebuild_method,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 register(METHOD, types.MethodType)
 
@@ -92,7 +91,6 @@ PARTIAL = CapturedType(
     rebuild=_rebuild_partial,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 register(PARTIAL, functools.partial)
 
@@ -143,7 +141,7 @@ def _rebuild_rule(rebuild: Rebuild, value: object) -> object:
     # JAX runs its rules when the program is differentiated, which may be after the
     # trace: with tracers in them they cannot be used, and the function is opaque.
     rebuild.has_rules = rebuild.has_rules or not isinstance(value, CustomDerivative)
-    return rebuild.copy_object(value, recorded=False)
+    return rebuild.copy_object(value)
 
 
 CUSTOM_RULE = CapturedType(
@@ -151,7 +149,6 @@ CUSTOM_RULE = CapturedType(
     rebuild=_rebuild_rule,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 
 
@@ -215,7 +212,6 @@ def _rebuild_module(rebuild: Rebuild, value: types.ModuleType) -> types.ModuleTy
     for name, item in list(vars(value).items()):
         if id(item) in rebuild.to_copy or id(item) in rebuild.copies:
             vars(copy)[name] = rebuild(item)
-            rebuild.undo_log.entry(vars(copy), name)
         else:
             vars(copy)[name] = item
     return copy
@@ -227,7 +223,6 @@ register(
         rebuild=_rebuild_module,
         treatment="static by identity",
         mutable=False,
-        refilled=True,
     ),
     types.ModuleType,
 )

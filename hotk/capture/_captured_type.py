@@ -30,14 +30,12 @@ class CapturedType:
         treatment: What `hotk.explain` says of it.
         mutable: Whether a function could write into it: then each trace gets a copy,
             so that the write is found and the thing of the user is unharmed.
-        refilled: Whether a copy can be given back what it held when a trace has ended.
     """
 
     describe: Describe
     rebuild: Rebuilder | None
     treatment: Treatment
     mutable: bool
-    refilled: bool
 
 
 def uncopied(describe: Describe, treatment: Treatment) -> CapturedType:
@@ -47,7 +45,6 @@ def uncopied(describe: Describe, treatment: Treatment) -> CapturedType:
         rebuild=None,
         treatment=treatment,
         mutable=False,
-        refilled=False,
     )
 
 

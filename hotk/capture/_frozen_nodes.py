@@ -84,7 +84,7 @@ def describe_read_node(
 def _rebuild(rebuild: Rebuild, value: object) -> object:
     # What else met the node may have asked for all of it.
     if id(value) in rebuild.trail.read:
-        return rebuild.copy_object(value, recorded=False)
+        return rebuild.copy_object(value)
     return rebuild_node(rebuild, value)
 
 
@@ -93,5 +93,4 @@ FROZEN_NODE = CapturedType(
     rebuild=_rebuild,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )

@@ -10,6 +10,7 @@ import jax
 from ._captured_type import CapturedType, register
 from ._code import CodeFacts, facts_of, numbered_arguments
 from ._description import Description, Opaque
+from ._layout import is_empty
 from ._library import is_library_function, is_library_module, is_library_name
 from ._mappings import describe_dict
 from ._parts import describe_read
@@ -29,15 +30,6 @@ from ._reflection import (
 _MISSING: Final = "<missing global>"
 _BUILTINS = vars(builtins)
 _BUILTIN_TYPES = (types.BuiltinFunctionType, type, str)
-
-
-def _is_empty(cell: types.CellType) -> bool:
-    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 def _is_harmless_builtin(name: str, found: object) -> bool:
@@ -93,9 +85,9 @@ def _describe_cells(
 ) -> None:
     cells = d.let(closure, "{0}.__closure__", here)
     for i, (name, cell) in enumerate(zip(names, closure, strict=True)):
-        if _is_empty(cell):
+        if is_empty(cell):
             d.note("<empty cell>")
-            d.ask("{2}({0}[{1}])", cells, i, _is_empty)
+            d.ask("{2}({0}[{1}])", cells, i, is_empty)
             continue
         content, reads = cell.cell_contents, facts.reads.get(name)
         read = "{0}[{1}].cell_contents"
@@ -238,8 +230,6 @@ def _rebuild_function(rebuild: Rebuild, value: FunctionType) -> FunctionType:
         copy.__kwdefaults__ = {name: rebuild(item) for name, item in keywords}
     for name, item in vars(value).items():
         copy.__dict__[name] = rebuild(item)
-    if copy.__defaults__ or copy.__kwdefaults__ or copy.__dict__:
-        rebuild.undo_log.defaults(copy)
     if not facts.library:
         for name in facts.globals:
             if name in original:
@@ -252,10 +242,7 @@ def _rebuild_global(
 ) -> None:
     if name not in space:
         space[name] = value  # stops the recursion of functions that call each other
-        copy = rebuild(value)
-        space[name] = copy
-        if copy is not value:
-            rebuild.undo_log.entry(space, name)
+        space[name] = rebuild(value)
 
 
 FUNCTION = CapturedType(
@@ -263,6 +250,5 @@ FUNCTION = CapturedType(
     rebuild=_rebuild_function,
     treatment="traversed",
     mutable=False,
-    refilled=True,
 )
 register(FUNCTION, FunctionType)

@@ -76,7 +76,6 @@ register(
         rebuild=_rebuild_jitted,
         treatment="traversed",
         mutable=False,
-        refilled=False,
     ),
     JITTED,
 )
@@ -131,7 +130,6 @@ register(
         rebuild=_rebuild_filter_jitted,
         treatment="traversed",
         mutable=False,
-        refilled=False,
     ),
     FILTER_JITTED,
 )

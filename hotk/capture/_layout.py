@@ -86,6 +86,15 @@ def attributes_of(value: object) -> dict[str, Any]:
     return found
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a cell holds nothing: the name is not assigned yet, or was deleted."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 @opaque_if_it_fails
 def node_parts(value: object) -> tuple[list[Any], PyTreeDef]:
     """Return the children of a node, and its structure."""

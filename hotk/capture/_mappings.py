@@ -66,7 +66,6 @@ def _rebuild_dict(
     # The keys are the same objects: a function may look one up by its own.
     for name, item in value.items():
         copy[name] = rebuild(item)
-    rebuild.undo_log.entries(copy, dict)
     return copy
 
 
@@ -75,7 +74,6 @@ DICT = CapturedType(
     rebuild=_rebuild_dict,
     treatment="traversed",
     mutable=True,
-    refilled=True,
 )
 register(DICT, dict)
 
@@ -108,7 +106,6 @@ PROXY = CapturedType(
     rebuild=_rebuild_proxy,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 register(PROXY, types.MappingProxyType)
 
@@ -158,7 +155,6 @@ def _rebuild_subclassed(rebuild: Rebuild, value: Any) -> Any:
         copy = list.__new__(cls)
         rebuild.copies[id(value)] = copy
         list.extend(copy, map(rebuild, list.__iter__(value)))
-        rebuild.undo_log.items(copy, list)
     else:
         # `OrderedDict` keeps its order beside the dict, and only its own methods do so.
         ordered = isinstance(value, collections.OrderedDict)
@@ -169,9 +165,7 @@ def _rebuild_subclassed(rebuild: Rebuild, value: Any) -> Any:
             copy.default_factory = rebuild(value.default_factory)
         for name, item in _entries(value):
             base.__setitem__(copy, name, rebuild(item))
-        rebuild.undo_log.entries(copy, base)
     rebuild.fill_attributes(value, copy)
-    rebuild.undo_log.attributes(copy)
     return copy
 
 
@@ -180,7 +174,6 @@ SUBCLASSED = CapturedType(
     rebuild=_rebuild_subclassed,
     treatment="traversed",
     mutable=True,
-    refilled=True,
 )
 register(
     SUBCLASSED,

@@ -264,7 +264,7 @@ def _ask_whole(
 def rebuild_node(rebuild: Rebuild, value: object) -> object:
     """Copy a node of a tree with what it holds copied."""
     if _is_copy_in_parts(value):
-        return rebuild.copy_object(value, recorded=False)
+        return rebuild.copy_object(value)
     children, treedef = node_parts(value)
     return node_of(treedef, [rebuild(child) for child in children])
 
@@ -274,7 +274,6 @@ NODE = CapturedType(
     rebuild=rebuild_node,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 
 

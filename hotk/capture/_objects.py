@@ -35,7 +35,6 @@ OBJECT = CapturedType(
     rebuild=_rebuild_object,
     treatment="traversed",
     mutable=True,
-    refilled=True,
 )
 
 

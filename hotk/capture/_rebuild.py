@@ -6,20 +6,19 @@ share: what must be copied at all, which copies there are, and how they end.
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 
 from hotk._core import JITTED, Tracer, peek
 
+from ._captured_tracer import EndedTracer
 from ._code import facts_of
-from ._ended_tracer import ENDED_TRACER
-from ._layout import new_object, slots_of
+from ._layout import is_empty, new_object, slots_of
 from ._library import is_library_function
 from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
-from ._undo import UndoLog
 from ._walk import Walk
 
 
@@ -50,7 +49,6 @@ class Rebuild:
         trail: What was visited from where.
         copies: What stands for what, by the `id` of the original. A copy enters here
             before it is filled, so that what holds itself finds it.
-        undo_log: What the copies held when they were made.
         to_copy: What must be copied, by `id`.
         namespaces: The globals of the copied functions, one for each module.
         cells: The copies of the cells, which functions share.
@@ -62,7 +60,6 @@ class Rebuild:
     ) -> None:
         self.trail = trail
         self.copies: dict[int, Any] = dict(replacements)
-        self.undo_log = UndoLog()
         self.to_copy = _to_copy(trail, replacements, every)
         self.namespaces: dict[int, dict[str, object]] = {}
         self.cells: dict[int, types.CellType] = {}
@@ -87,28 +84,22 @@ class Rebuild:
         return copy
 
     def release(self) -> None:
-        """Let go of the tracers among the replacements: none outlives its trace.
+        """Let go of the tracers that functions hold, now that their trace has ended.
 
-        The copies are what they were otherwise: derivative rules that were made in the
-        trace may hold them, and are run later. What holds a tracer and cannot be given
-        another content, as a tuple, is replaced where it is held.
+        A function that calls itself would keep them until the collector comes.
         """
-        tracers = [n for n in self.trail.nodes.values() if self._is_tracer(n)]
-        ending = _reached(tracers, until=_is_refilled)
-        ended = {id(self.copies[key]) for key in ending if key in self.copies}
-        self.undo_log.undo(lambda item: ENDED_TRACER if id(item) in ended else item)
+        for space in self.namespaces.values():
+            space |= {n: EndedTracer() for n, a in space.items() if _is_tracer(a)}
+        for cell in self.cells.values():
+            if not is_empty(cell) and _is_tracer(cell.cell_contents):
+                cell.cell_contents = EndedTracer()
         self.copies.clear()
 
-    def _is_tracer(self, node: Node) -> bool:
-        return isinstance(self.copies.get(id(node.value)), Tracer)
-
-    def copy_object(self, value: object, *, recorded: bool = True) -> Any:
-        """Copy an object of a class of Python code; `recorded` in the undo log."""
+    def copy_object(self, value: object) -> Any:
+        """Copy an object of a class of Python code."""
         copy = new_object(type(value))
         self.copies[id(value)] = copy
         self.fill_attributes(value, copy)
-        if recorded:
-            self.undo_log.attributes(copy)
         return copy
 
     def fill_attributes(self, value: object, copy: object) -> None:
@@ -136,13 +127,8 @@ class Rebuild:
         if id(copy) in self._filled:
             return
         self._filled.add(id(copy))
-        try:
-            content = cell.cell_contents
-        except ValueError:  # empty: the name is not assigned yet
-            return
-        copy.cell_contents = self(content)
-        if copy.cell_contents is not content:
-            self.undo_log.cell(copy)
+        if not is_empty(cell):
+            copy.cell_contents = self(cell.cell_contents)
 
     def namespace(self, space: dict[str, object]) -> dict[str, object]:
         """Return the globals of the copies of all functions of one module.
@@ -158,11 +144,8 @@ class Rebuild:
         return copy
 
 
-def _is_refilled(node: Node) -> bool:
-    """Whether the copy of a thing can be given another content once it is made."""
-    if isinstance(node.value, tuple):  # also one of a class that has attributes
-        return False
-    return node.captured.refilled or isinstance(node.value, list)
+def _is_tracer(value: object) -> bool:
+    return issubclass(type(value), Tracer)  # not `isinstance`: it asks the thing
 
 
 def _is_mutable(node: Node) -> bool:
@@ -210,20 +193,11 @@ def _to_copy(
         for key, n in nodes
         if key in replacements or _is_mutable(n) or (every and _is_of_user(n))
     ]
-    return _reached(waiting)
-
-
-def _reached(
-    waiting: list[Node], until: Callable[[Node], bool] = lambda _: False
-) -> set[int]:
-    """Find what holds some things, up to what `until` is true of, which is left out.
-
-    Classes are never copied: objects that exist are of the class that they are of.
-    """
     reached: set[int] = set()
     while waiting:
         node = waiting.pop()
-        if id(node.value) in reached or isinstance(node.value, type) or until(node):
+        # Classes are never copied: objects that exist are of the class they are of.
+        if id(node.value) in reached or isinstance(node.value, type):
             continue
         reached.add(id(node.value))
         waiting.extend(node.parents)

@@ -27,7 +27,6 @@ def _rebuild_list(rebuild: Rebuild, value: list[object]) -> list[object]:
     copy: list[object] = []
     rebuild.copies[id(value)] = copy  # before it is filled: a list may hold itself
     copy.extend(map(rebuild, value))
-    rebuild.undo_log.items(copy, list)
     return copy
 
 
@@ -40,14 +39,12 @@ LIST = CapturedType(
     rebuild=_rebuild_list,
     treatment="traversed",
     mutable=True,
-    refilled=True,
 )
 TUPLE = CapturedType(
     describe=_describe_sequence,
     rebuild=_rebuild_tuple,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 register(LIST, list)
 register(TUPLE, tuple)
@@ -71,7 +68,6 @@ def _rebuild_deque(
     copy = type(value)(maxlen=value.maxlen)
     rebuild.copies[id(value)] = copy
     copy.extend(map(rebuild, value))
-    rebuild.undo_log.items(copy, collections.deque)
     return copy
 
 
@@ -80,7 +76,6 @@ DEQUE = CapturedType(
     rebuild=_rebuild_deque,
     treatment="traversed",
     mutable=True,
-    refilled=True,
 )
 register(DEQUE, collections.deque)
 
@@ -106,6 +101,5 @@ BUFFER = CapturedType(
     rebuild=_rebuild_buffer,
     treatment="static",
     mutable=True,
-    refilled=False,
 )
 register(BUFFER, bytearray, array.array)

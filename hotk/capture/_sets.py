@@ -46,14 +46,12 @@ SET = CapturedType(
     rebuild=_rebuild_set,
     treatment="static",
     mutable=True,
-    refilled=False,
 )
 FROZENSET = CapturedType(
     describe=_describe_set,
     rebuild=_rebuild_set,
     treatment="static",
     mutable=False,
-    refilled=False,
 )
 register(SET, set)
 register(FROZENSET, frozenset)
@@ -121,6 +119,5 @@ REFERENCE = CapturedType(
     rebuild=_rebuild_reference,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 register(REFERENCE, weakref.ref)

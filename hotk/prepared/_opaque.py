@@ -26,7 +26,7 @@ from hotk._core import (
     source_line,
     tracers_inside,
 )
-from hotk.capture import StaticArrays, TracedProgram, reaches_ended_tracer
+from hotk.capture import StaticArrays, TracedProgram, reaches_tracer
 from hotk.mode import AbstractMode, Facts, Nested
 from hotk.primitive import check_linear
 
@@ -194,7 +194,7 @@ def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:
         traced = TracedProgram(closed, jax.tree.structure(shapes))
     check_forward(traced.closed)
     check_linear(traced.closed)
-    is_bound = reaches_ended_tracer if inside else tracers_inside
+    is_bound = reaches_tracer if inside else tracers_inside
     if is_bound(traced.closed):
         raise ValueError(CAPTURES)
     return traced
@@ -311,7 +311,7 @@ def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError
     asked = failures[0][0].why == ASKED
     fix = _fix(facts, asked)
     if any(str(error) == CAPTURES for _, error in failures):
-        rule = reaches_ended_tracer(call.traced.closed)
+        rule = reaches_tracer(call.traced.closed)
         fix = rule_fix("" if rule is None else f" at {source_line(rule)}")
     return ModeError(
         message(

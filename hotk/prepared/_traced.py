@@ -33,7 +33,7 @@ from hotk.capture import (
     copied,
     facts_of,
     own_copy,
-    reaches_ended_tracer,
+    reaches_tracer,
 )
 from hotk.mode import Facts
 
@@ -162,7 +162,7 @@ def trace_function(call: Call) -> TracedFunction:
             STORE.forget(call.key, primal)
     if tracers_inside(traced.closed):
         raise Fallback("something inside it captures a tracer")
-    if reaches_ended_tracer(traced.closed):
+    if reaches_tracer(traced.closed):
         raise Fallback(RULE_CAPTURES_ARRAY)
     # It may have been traced for an operator that wants something else.
     definition = call.options.definition

@@ -60,7 +60,6 @@ SEALED = CapturedType(
     rebuild=rebuild_sealed,
     treatment="traversed",
     mutable=False,
-    refilled=False,
 )
 
 
@@ -121,7 +120,8 @@ def test_a_class_has_one_record():
 
 def test_every_record_is_in_both_tables():
     assert CAPTURED_TYPES.keys() == DESCRIPTIONS.keys()
-    assert all(DESCRIPTIONS[cls] is known.describe for cls, known in CAPTURED_TYPES.items())
+    for cls, known in CAPTURED_TYPES.items():
+        assert DESCRIPTIONS[cls] is known.describe
 
 
 def test_what_is_mutable_is_copied():

@@ -310,9 +310,9 @@ _MEMORY = [
     ),
     Flaw(
         "tracers stay in the rebuilt cells",
-        "hotk/capture/_undo.py",
-        "            copy.cell_contents = replace(recorded)\n",
-        "            pass\n",
+        REBUILD,
+        "                cell.cell_contents = EndedTracer()\n",
+        "                pass\n",
         within(LEAKS_TESTS, "no_tracer_waits_for_the_collector"),
     ),
     Flaw(
@@ -872,7 +872,7 @@ _LIBRARIES = [
     Flaw(
         "a rule that reads a tracer that has ended is kept",
         TRACED,
-        "    if reaches_ended_tracer(traced.closed):",
+        "    if reaches_tracer(traced.closed):",
         "    if False:",
         within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
     ),

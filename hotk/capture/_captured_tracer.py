@@ -1,8 +1,7 @@
-"""What stands in a copy for a captured array once its trace has ended.
+"""Derivative rules, and functions of the host, that may reach a tracer.
 
 A program keeps the derivative rules that were made during its trace, and runs them
-later. A rule may hold the copy of an object that held tracers then: what it reads of
-it besides is what it was, and a tracer that has ended is refused.
+later, when the tracers of that trace have ended.
 """
 
 import gc
@@ -10,7 +9,7 @@ import weakref
 from collections.abc import Iterable
 from contextvars import ContextVar
 from types import FunctionType, ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from hotk._core import (
 )
 
 from ._code import facts_of
-from ._description import Opaque
 from ._library import is_library_class
 
 
@@ -40,32 +38,13 @@ _ENDS = (
 )
 
 
-def _refuse(*_: object, **__: object) -> NoReturn:
-    raise Opaque(RULE_CAPTURES_ARRAY)
-
-
 class EndedTracer:
-    """Stands for a tracer whose trace has ended: what computes with it is refused.
-
-    It has the attributes of any object, and no more: a search through all objects of
-    Python, by `isinstance` or `hasattr`, meets it.
-    """
+    """Stands in a copy for a tracer whose trace has ended."""
 
     __slots__ = ()
-    __call__ = __bool__ = __len__ = __iter__ = __next__ = __contains__ = _refuse
-    __getitem__ = __setitem__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = _refuse
-    __ge__ = __neg__ = __pos__ = __abs__ = __invert__ = __add__ = __radd__ = _refuse
-    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
-    __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = _refuse
-    __int__ = __float__ = __complex__ = __index__ = __array__ = _refuse
-    __jax_array__ = __hash__ = _refuse
 
 
-ENDED_TRACER: Final = EndedTracer()
-
-
-def reaches_ended_tracer(closed: ClosedJaxpr) -> JaxprEqn | None:
+def reaches_tracer(closed: ClosedJaxpr) -> JaxprEqn | None:
     """Return the first call whose derivative rule may reach a tracer of its trace.
 
     The program could be differentiated far from here, where nothing says what to do.
@@ -103,7 +82,7 @@ def _is_on_host(equation: JaxprEqn) -> bool:
 def _reaches(parts: Iterable[object]) -> bool:
     """Whether one can get there through functions, containers and attributes."""
     # `here` is asked by its type alone, and `known` holds ids: comparing or hashing a
-    # thing of the user would run its code, and that of an ended tracer raises.
+    # thing of the user would run its code.
     waiting: list[Any] = list(parts)
     known: set[int] = set()
     while waiting:
