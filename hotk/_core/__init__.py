@@ -17,6 +17,7 @@ from ._axes import (
     varying_alike as varying_alike,
     varying_along as varying_along,
     varying_as as varying_as,
+    varying_axes as varying_axes,
     whole as whole,
     zeros_like as zeros_like,
 )

@@ -81,7 +81,7 @@ def varying_as(types: Sequence[Any], arrays: Sequence[Leaf]) -> list[Any]:
         return list(arrays)
     return [
         jax.lax.pcast(a, tuple(sorted(new)), to="varying")
-        if (new := _varying_of(t) - _varying(a))
+        if (new := varying_axes(t) - _varying(a))
         else a
         for t, a in zip(types, arrays, strict=True)
     ]
@@ -95,7 +95,7 @@ def shared_as(type_: Any, array: Leaf) -> Any:
     """
     if extra := axes_beyond(type_, jax.typeof(array)):
         array = jax.lax.psum(array, extra)
-    if missing := tuple(sorted(_varying_of(type_) - _varying(array))):
+    if missing := tuple(sorted(varying_axes(type_) - _varying(array))):
         return jax.lax.pcast(array, missing, to="varying")
     return array
 
@@ -107,7 +107,7 @@ def zeros_like(array: Leaf) -> Array:
 
 def axes_beyond(type_: Any, other: Any) -> tuple[str, ...]:
     """Return the axes along which arrays of another type vary, and not of this one."""
-    return tuple(sorted(_varying_of(other) - _varying_of(type_)))
+    return tuple(sorted(varying_axes(other) - varying_axes(type_)))
 
 
 def has_types(axes: Sequence[str]) -> bool:
@@ -122,7 +122,7 @@ def has_types(axes: Sequence[str]) -> bool:
 def differs_along(array: Any, axes: Sequence[str]) -> tuple[str, ...]:
     """Return those of some axes along which an array, or a type, is said to vary."""
     type_ = array if is_type(array) else jax.typeof(array)
-    return tuple(axis for axis in axes if axis in _varying_of(type_))
+    return tuple(axis for axis in axes if axis in varying_axes(type_))
 
 
 def manual_axes() -> tuple[str, ...]:
@@ -223,10 +223,11 @@ def typed_as(array: Leaf, like: Leaf) -> Any:
 
 
 def _varying(array: Leaf) -> frozenset[str]:
-    return _varying_of(jax.typeof(array))
+    return varying_axes(jax.typeof(array))
 
 
-def _varying_of(type_: Any) -> frozenset[str]:
+def varying_axes(type_: Any) -> frozenset[str]:
+    """Return the axes of a `shard_map` along which an array of a type varies."""
     kind = getattr(type_, "manual_axis_type", None)
     return frozenset(getattr(kind, "varying", None) or ())
 

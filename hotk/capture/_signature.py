@@ -9,7 +9,15 @@ import numpy as np
 from jax.sharding import AxisType, Sharding, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from hotk._core import ARRAY, PyTreeDef, Tracer, configuration, describe, leaf_name
+from hotk._core import (
+    ARRAY,
+    PyTreeDef,
+    Tracer,
+    configuration,
+    describe,
+    leaf_name,
+    varying_axes,
+)
 
 
 class Row(NamedTuple):
@@ -95,12 +103,14 @@ class Aval(NamedTuple):
         weak: Whether it is weakly typed.
         split: How it is divided along the explicit axes of a mesh, and of which mesh;
             `None` if there are none. JAX's rules and programs hold it.
+        varying: Along which axes of a `shard_map` it varies.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     weak: bool
     split: Hashable
+    varying: frozenset[str]
 
     @staticmethod
     def of(aval: Any) -> "Aval":
@@ -108,7 +118,8 @@ class Aval(NamedTuple):
         sharding = aval.sharding
         explicit = AxisType.Explicit in sharding.mesh.axis_types
         split = sharding if explicit else None
-        return Aval(aval.shape, aval.dtype, aval.weak_type, split)
+        weak, varying = aval.weak_type, varying_axes(aval)
+        return Aval(aval.shape, aval.dtype, weak, split, varying)
 
 
 def aval_of(leaf: object) -> Aval:
@@ -141,7 +152,7 @@ def _leaf(leaf: object, fixed: bool) -> SignatureLeaf:
         return SignatureLeaf(
             f"{describe(leaf)} {leaf!r}"[:60], ("static", _value(leaf)), None
         )
-    shape, dtype, weak, _ = aval
+    shape, dtype, weak, *_ = aval
     sharding = sharding_of(leaf)
     text = describe(jax.ShapeDtypeStruct(shape, dtype)) + (" (weak)" if weak else "")
     if sharding is not None:

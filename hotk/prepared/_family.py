@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree
 from hotk._core import (
     CanonicalForm,
     ClosedJaxpr,
+    Function,
     Leaf,
     Number,
     PyTreeDef,
@@ -32,7 +33,7 @@ from hotk.capture import aval_of, own_copy, rule_key
 
 from ._call import Call
 from ._program import Program
-from ._slot import Mismatch
+from ._traced_jit import Mismatch
 
 
 # After so many programs of one family, all numbers are arguments of the next.
@@ -270,14 +271,6 @@ class Bound:
         count = self.count
         return self.program.jit(*self.arrange(flat[:count]), *flat[count:])
 
-    def run(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> PyTree:
-        """Compute; the call tells the function if JAX has to trace it again."""
-        return self.program.run(call, self.arrange(captured), arrays)
-
-    def compile(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> bool:
+    def compile(self, f: Function) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""
-        return self.program.compile(call, self.arrange(captured), arrays)
+        return self.program.compile(f)

@@ -67,7 +67,7 @@ def join(
     runner = _join(call, member, (out_tree,), own, make)
     if call.pinned and traced.primal is not None:
         # The program of the function holds these arrays, what is made of it does not.
-        STORE.forget(call.key, traced.primal)
+        STORE.forget(traced.primal)
     return runner
 
 
@@ -95,7 +95,9 @@ def join_derived(
     def program(jit: Callable[..., list[Leaf]], captured: Sequence[Leaf]) -> Program:
         types = types_of(captured, call.inputs.arrays)
         evaluation = Derived(jit, out_tree)
-        return Program(call.options, evaluation, call.tree, plan, None, types)
+        new = Program(call.options, evaluation, call.tree, plan, None, types)
+        new.trace(call, captured, call.inputs.arrays)
+        return new
 
     make = lambda variant, captured: program(variant.jit, captured)
     try:

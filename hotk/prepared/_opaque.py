@@ -126,7 +126,7 @@ def call_opaque(
     began = time.perf_counter()
     call = OpaqueCall(options, f, x, rest)
     arrays = call.inputs.arrays
-    STORE.opaque_traces += 1
+    STORE.traces += 1
     traced = call.trace()
     # The outer program takes in what is derived, and nothing is kept for another call.
     if in_trace() or any(isinstance(a, Tracer) for a in arrays):
@@ -157,7 +157,7 @@ def call_opaque(
         lambda: _signature(call),
         call.inputs.visited,
     )
-    if runner.compile(call, [], arrays):
+    if runner.compile(f):
         STORE.compiled()
     return run_shown(runner, call, [], arrays)
 

@@ -21,7 +21,6 @@ from hotk._core import (
     Where,
     message,
     selection,
-    trace_context,
     unkeyed_setting,
 )
 from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
@@ -29,7 +28,6 @@ from hotk.dense import Block, Split
 from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._arguments import MISSING, PreparedInOrder, arguments_of
-from ._call import Call
 from ._deleted import note_deleted
 from ._direct import call_slowly
 from ._divide import divide
@@ -37,9 +35,8 @@ from ._inputs import Inputs, sort_inputs
 from ._options import Candidates, Definition, Options
 from ._prepare import prepare
 from ._prepared import Prepared
-from ._program import Program
-from ._slot import SLOT, Mismatch
 from ._store import STORE
+from ._traced_jit import Mismatch
 from ._typed_operator import P, Results, TypedOperator
 
 
@@ -143,7 +140,6 @@ class Operator:
                 if type(array) is not ARRAY and isinstance(array, Tracer):
                     return call_slowly(options, f, x, rest, walk)
         only.used = STORE.clock()
-        SLOT.source = (_derive_again, options, f, x, rest)
         result: PyTree = None
         fits = True
         try:
@@ -153,8 +149,6 @@ class Operator:
         except RuntimeError as error:
             note_deleted(error, self.definition, x, rest, captured)
             raise
-        finally:
-            SLOT.source = None
         if not fits:
             return call_slowly(options, f, x, rest)
         STORE.hits += 1
@@ -296,23 +290,6 @@ class Operator:
     def __repr__(self) -> str:
         """Show the call."""
         return f"<hotk operator {self.definition.call()}>"
-
-
-def _derive_again(
-    program: Program,
-    captured: Sequence[Leaf],
-    arrays: Sequence[Leaf],
-    options: Options,
-    f: Function,
-    x: Point,
-    rest: tuple[PyTree, ...],
-) -> PyTree:
-    """Derive the function of a direct call, because JAX traces its program anew."""
-    if trace_context() != program.context:
-        raise Mismatch  # the mode was chosen under other settings
-    return program.derive(
-        captured, arrays, Call(options, f, x, rest, static_arrays=StaticArrays.NONE)
-    )
 
 
 def _sorted(

@@ -85,12 +85,10 @@ def prepare(
     ahead = 0 if len(captured) == len(closure.leaves) else len(_arrays_ahead(call))
     arrays = call.inputs.arrays
     traced = in_trace() or any(isinstance(a, Tracer) for a in (*captured, *arrays))
-    if not traced and program.compile(call, captured, arrays):
+    if not traced and program.compile(f):
         STORE.compiled()
     roots = options.definition.roots(1 + len(rest))
-    if WATCH.by is not None:
-        FirstResult.of(program)
-    return Prepared(
+    made = Prepared(
         tuple(captured),
         closure.skeleton,
         program,
@@ -100,6 +98,9 @@ def prepare(
         on_mismatch,
         ahead,
     )
+    if WATCH.by is not None:
+        program.held = FirstResult(made)
+    return made
 
 
 def prepare_again(prepared: Prepared, arguments: tuple[PyTree, ...]) -> Prepared:

@@ -16,7 +16,6 @@ from hotk._core import (
     message,
     signature_count,
     trace_context,
-    varies_by_device,
 )
 from hotk.capture import Closure, Row, Signature, SignatureLeaf, Skeleton
 
@@ -33,7 +32,7 @@ from ._mismatch import (
 )
 from ._program import Program
 from ._reasons import compared
-from ._slot import SLOT, Mismatch
+from ._traced_jit import Mismatch, Varies
 
 
 _ARRAYS = frozenset({ARRAY})
@@ -114,33 +113,32 @@ class Prepared(eqx.Module):
                 arrays = convert_leaves(self, leaves)
             if arrays is None:
                 return answer_mismatch(self, x, rest)
-        run, elsewhere = program.jit, False
+        run, elsewhere = program.held, False
         if program.away is not None and trace_context() != program.context:
             run, elsewhere = program.away, True
-        SLOT.source = (_run_again, self, elsewhere)
         result = None
         try:
             result = run(*self.leaves, *arrays)
-        except Mismatch:
-            differs = True
+        except Mismatch as mismatch:
+            differs, varies = True, isinstance(mismatch, Varies)
         except RuntimeError as error:
             note_deleted(error, program.options.definition, x, rest, self.leaves)
             raise
         else:
-            differs = False
+            differs = varies = False
             # JAX's cache of a program compares neither where arrays lie nor how random
             # keys are made. Both are asked for only until one signature is verified,
             # and again once JAX has seen a second one (`test_mismatch_is_loud`).
             if elsewhere or not program.verified or signature_count(program.jit) > 1:
                 differs = not self.holds_for(arrays)
                 program.verified = not (program.seeded or differs)
-        finally:
-            SLOT.source = None
         if not differs:
             return result
         if not elsewhere and trace_context() != program.context:
             program.open_away()
             return self(x, *rest)
+        if varies:
+            return self.vary(arrays)
         return answer_mismatch(self, x, rest)
 
     def holds_for(self, arrays: Sequence[Leaf]) -> bool:
@@ -149,18 +147,21 @@ class Prepared(eqx.Module):
             return False
         return same_shardings(self, arrays)
 
-    def run_again(self, captured: Sequence[Leaf], arrays: Sequence[Leaf]) -> PyTree:
-        """Run the program as it was traced, because JAX traces its caller anew."""
+    def vary(self, arrays: Sequence[Leaf]) -> PyTree:
+        """Evaluate the operator on arrays that vary by device, within `shard_map`.
+
+        The function that is held is traced for these types, of which the program knows
+        nothing.
+        """
         program, skeleton = self.program, self.skeleton
-        if skeleton.opaque is not None or not varies_by_device((*captured, *arrays)):
+        if skeleton.opaque is not None:
             assert program.first is not None
-            return program.first(captured, arrays)
-        # For the types of `shard_map` the function that is held is traced anew.
+            return program.first(self.leaves, arrays)
         moving, statics = iter(arrays), self.statics.by_number
         count = program.tree.num_leaves
         leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
         x, rest = program.tree.unflatten(leaves)
-        f = skeleton.function(captured[self._own])
+        f = skeleton.function(self.leaves[self._own])
         call = Call(
             program.options,
             f,
@@ -269,17 +270,3 @@ class Prepared(eqx.Module):
 def _shape_of(leaf: SignatureLeaf) -> jax.ShapeDtypeStruct:
     shape, dtype, weak = leaf.aval
     return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak, sharding=leaf.sharding)
-
-
-def _run_again(
-    program: Program,
-    captured: Sequence[Leaf],
-    arrays: Sequence[Leaf],
-    prepared: Prepared,
-    elsewhere: bool,
-) -> PyTree:
-    """Run the program of a `Prepared` as it was traced, if the settings allow it."""
-    context = trace_context()
-    if program.unlike(context) if elsewhere else context != program.context:
-        raise Mismatch
-    return prepared.run_again(captured, arrays)

@@ -12,6 +12,7 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import (
+    Function,
     Leaf,
     PyTreeDef,
     abandoned_if_failed,
@@ -35,7 +36,7 @@ from ._derive import Derived, Evaluation, derive
 from ._log import log_compiled, log_traced
 from ._options import Options
 from ._plan import CAPTURES, Plan
-from ._slot import IndirectJit, Mismatch
+from ._traced_jit import Mismatch, TracedJit, Varies
 
 
 # Numbers that go in: for steps on so few the compiler takes longer than the steps do.
@@ -82,18 +83,10 @@ class Runner(Protocol):
 
     @property
     def jit(self) -> "Jit":
-        """Computes; a call of it goes through the slot of the thread."""
+        """Computes; raises `Mismatch` for other types than it is made for."""
         ...
 
-    def run(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> PyTree:
-        """Compute; the call tells the function if JAX has to trace it again."""
-        ...
-
-    def compile(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> bool:
+    def compile(self, f: Function) -> bool:
         """Compile once, whoever comes first; return whether it was this call."""
         ...
 
@@ -107,21 +100,42 @@ class Jit(Protocol):
 
 
 class Primal:
-    """A function of the user, traced once for all operators.
+    """A function of the user at one signature, traced once for all operators.
 
     Attributes:
-        checked: The types for which no NumPy array takes part in what it computes.
-        traces: How often its body was traced.
+        key: What the store keeps it by.
+        checked: Whether it is known that NumPy has no part in what it computes.
         used: When it was used last, by the clock of the store.
     """
 
-    __slots__ = ("__weakref__", "_jit", "checked", "traces", "used")
+    __slots__ = ("__weakref__", "_traced", "checked", "key", "used")
 
-    def __init__(self) -> None:
-        self.checked: set[Hashable] = set()
-        self.traces = 0
+    def __init__(
+        self,
+        key: Hashable,
+        call: Call,
+        captured: Sequence[Leaf],
+        x: Sequence[Leaf],
+        args: Sequence[Leaf],
+    ) -> None:
+        """Trace the function of a call."""
+        self.key = key
+        self.checked = False
         self.used = 0
-        self._jit = IndirectJit()
+        types = types_of(captured, [*x, *args])
+        begin, end = len(captured), len(captured) + len(x)
+
+        def check(flat: Sequence[Leaf]) -> None:
+            if types_of(flat[:begin], flat[begin:]) != types:
+                raise Mismatch
+
+        def evaluate(*flat: Leaf) -> tuple[PyTree, PyTree]:
+            parts = flat[:begin], flat[begin:end], flat[end:]
+            with abandoned_if_failed():
+                return call.evaluate(*map(list, parts))
+
+        self._traced = TracedJit(check)
+        self._traced.trace(evaluate, *captured, *x, *args)
 
     def __call__(
         self,
@@ -130,30 +144,14 @@ class Primal:
         x: Sequence[Leaf],
         args: Sequence[Leaf],
     ) -> tuple[PyTree, PyTree]:
-        """Evaluate the function of a call."""
-        return self._jit.run((self._evaluate, call), captured, x, args)
+        """Evaluate the function; a `SharedFunction` is called alike."""
+        return self._traced.jit(*captured, *x, *args)
 
-    def trace(
-        self,
-        call: Call,
-        captured: Sequence[Leaf],
-        x: Sequence[Leaf],
-        args: Sequence[Leaf],
-    ) -> TracedProgram:
-        """Trace the function, or return the trace that exists."""
-        traced = self._jit.trace((self._evaluate, call), captured, x, args)
-        return TracedProgram(traced.jaxpr, jax.tree.structure(traced.out_info))
-
-    def _evaluate(
-        self,
-        captured: Sequence[Leaf],
-        x: Sequence[Leaf],
-        args: Sequence[Leaf],
-        call: Call,
-    ) -> tuple[PyTree, PyTree]:
-        self.traces += 1
-        with abandoned_if_failed():
-            return call.evaluate(captured, x, args)
+    @property
+    def program(self) -> TracedProgram:
+        """The program of the function."""
+        assert self._traced.program is not None
+        return self._traced.program
 
 
 class Program:
@@ -166,28 +164,27 @@ class Program:
         flat: How many arguments there are if each is a single array, else -1.
         types: Shape, dtype and weak type of all that goes in.
         context: The settings and named axes that it is traced under.
-        jit: Computes, from the captured arrays and the arguments' arrays, one by one:
-            JAX takes single arrays apart faster than lists.
-        away: The same for the program as it was traced under other settings, once that
+        jit: Computes, from the captured arrays and the arguments' arrays, one by one.
+        held: What a `Prepared` calls: the same, or what shows the first result.
+        away: The same under other settings than the program was traced under, once that
             was needed: what is run so is no program of a direct call.
         seeded: Whether it may make random keys, in a way that is a setting as well.
         signatures: Counts the signatures, shardings included, that JAX keeps of it.
         traced: The trace that is compiled.
-        first: The first trace, to be run again where the function is not at hand.
         seconds: What tracing, lowering and compiling took.
     """
 
     __slots__ = (
         "__weakref__",
-        "_here",
+        "_traced",
         "away",
         "block",
         "compiled",
         "context",
         "evaluation",
         "facts",
-        "first",
         "flat",
+        "held",
         "jit",
         "lock",
         "options",
@@ -220,39 +217,56 @@ class Program:
         self.compiled: jax.stages.Compiled | None = None
         self.traced: jax.stages.Traced | None = None
         self.context = trace_context()
-        self.first: TracedProgram | None = None
         self.verified = self.seeded = False
         self.lock = threading.Lock()
         self.seconds: dict[str, float] = {}
         iterates = options.definition.iterates  # then it is no derivative
         name = order_name(options.definition.name, 0 if iterates else plan.mode.nests)
-        self._here = IndirectJit(self._arrange, name)
-        self.jit = self._here.jit
+        self._traced = TracedJit(self._check, name)
+        self.jit: Jit = self._traced.jit
+        self.held: Jit = self.jit
         self.away: Jit | None = None
+
+    @property
+    def first(self) -> TracedProgram | None:
+        """What the operator was traced to."""
+        return self._traced.program
 
     def open_away(self) -> None:
         """Make the function that runs the program under other settings than its own."""
+
+        def body(*flat: Leaf) -> PyTree:
+            self._check_types(flat)
+            if self.first is None or self.unlike(trace_context()):
+                raise Mismatch
+            return self.first(*flat)
+
         if self.away is None:
-            self.away = IndirectJit(self._arrange).jit
+            self.away = jax.jit(body)
 
-    def _arrange(self, *flat: Leaf) -> tuple["Program", Sequence[Leaf], Sequence[Leaf]]:
-        """Check what goes in, and split it; a source is called with the program first.
+    def _check(self, flat: Sequence[Leaf]) -> None:
+        """Refuse what the program is not made for: JAX is about to trace it."""
+        self._check_types(flat)
+        if trace_context() != self.context:
+            raise Mismatch  # the mode was chosen under other settings
 
-        JAX traces anew for other types than the program's mode was chosen for: the
-        caller then finds or makes the program that is for them.
-        """
+    def _check_types(self, flat: Sequence[Leaf]) -> None:
+        found = types_of(*self._split(flat))
+        if found == self.types:
+            return
+        shared = [aval_of(a)._replace(varying=frozenset()) for a in flat]
+        raise Varies if (found[0], *shared) == self.types else Mismatch
+
+    def _split(self, flat: Sequence[Leaf]) -> tuple[Sequence[Leaf], Sequence[Leaf]]:
+        """Split what goes in into captured arrays and those of the arguments."""
         count = self.types[0]
         assert isinstance(count, int)
         # Lists, as the function was traced with: JAX tells them from tuples.
-        captured, arrays = list(flat[:count]), list(flat[count:])
-        if types_of(captured, arrays) != self.types:
-            raise Mismatch
-        return self, captured, arrays
+        return list(flat[:count]), list(flat[count:])
 
-    def derive(
-        self, captured: Sequence[Leaf], arrays: Sequence[Leaf], call: Call
+    def _derive(
+        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
     ) -> PyTree:
-        """Evaluate the operator of a call, as a source of this program."""
         with recorded_blocks() as blocks:
             result = derive(call, self.evaluation, captured, arrays, self.plan)
         if blocks:
@@ -275,12 +289,6 @@ class Program:
             return {}
         return decisive_settings(self.context, context, self.seeded)
 
-    def run(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> PyTree:
-        """Compute; the call tells the function if JAX has to trace it again."""
-        return self._here.run((Program.derive, call), *captured, *arrays)
-
     def trace(
         self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
     ) -> jax.stages.Traced:
@@ -290,7 +298,8 @@ class Program:
             Opaque: If one has: the program would hold it for ever.
         """
         start = time.perf_counter()
-        traced = self._here.trace((Program.derive, call), *captured, *arrays)
+        source = lambda *flat: self._derive(call, *self._split(flat))
+        traced = self._traced.trace(source, *captured, *arrays)
         check_forward(traced.jaxpr)
         check_linear(traced.jaxpr)
         # An input more than was given is a tracer of the outside that JAX has lifted,
@@ -302,18 +311,18 @@ class Program:
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)
-        if self.first is None:
-            out_tree = jax.tree.structure(traced.out_info)
-            self.first = TracedProgram(traced.jaxpr, out_tree)
         return traced
 
-    def compile(
-        self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
-    ) -> bool:
-        """Compile once, whoever comes first; return whether it was this call."""
+    def compile(self, f: Function) -> bool:
+        """Compile once, whoever comes first; return whether it was this call.
+
+        Args:
+            f: The function, which the log names.
+        """
         if self.compiled is not None:
             return False
-        traced = self.traced or self.trace(call, captured, arrays)
+        traced = self.traced
+        assert traced is not None
         name = self.options.definition.call()
         # Threads that race for a first call may trace twice, but compile once
         # (`threads_racing_for_the_first_call_compile_once`).
@@ -321,7 +330,7 @@ class Program:
             if self.compiled is not None:
                 return False
             start = time.perf_counter()
-            log_traced(name, call.f, self.seconds, traced.jaxpr)
+            log_traced(name, f, self.seconds, traced.jaxpr)
             lowered = traced.lower()
             self.seconds["lower"] = time.perf_counter() - start
             start = time.perf_counter()
@@ -330,5 +339,5 @@ class Program:
             is_little = quickly and work(traced.jaxpr.jaxpr) <= SMALL
             self.compiled = compiled(lowered, quickly=quickly, is_little=is_little)
             self.seconds["compile"] = time.perf_counter() - start
-            log_compiled(name, call.f, self.seconds)
+            log_compiled(name, f, self.seconds)
             return True

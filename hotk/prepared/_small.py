@@ -29,7 +29,7 @@ def call_small(call: Call) -> PyTree:
     """Run a call some of whose captured arrays are static by content."""
     runner = find_small(call)
     captured, arrays = call.captured, call.inputs.arrays
-    if runner.compile(call, captured, arrays):
+    if runner.compile(call.f):
         STORE.compiled()
     return run_shown(runner, call, captured, arrays)
 
@@ -55,7 +55,7 @@ def find_small(call: Call) -> Runner:
     if any(array is not None for array in call.numpy_inputs()):
         # NumPy may have a part in what is computed from it.
         raise Fallback(NUMPY_COMPUTES)
-    STORE.opaque_traces += 1
+    STORE.traces += 1
     traced = _trace(call)
     try:
         runner = join(call, traced)

@@ -106,7 +106,7 @@ class Store:
         self.lock = threading.Lock()
         self.clock = itertools.count(1).__next__
         self.hits = self.misses = self.compiles = self.shared = self.evictions = 0
-        self.traces_before = self.opaque_traces = 0
+        self.traces = 0
         self.reasons: deque[str] = deque(maxlen=32)
         self.max_entries = _MAX_ENTRIES
         self.max_bytes = _MAX_BYTES
@@ -154,12 +154,17 @@ class Store:
             self._grown(_BYTES_A_PROGRAM + _constant_bytes(found))
         return found
 
-    def primal(self, key: Hashable) -> Primal:
-        """Return the function traced under a key, a new one if there is none."""
+    def primal(self, key: Hashable) -> Primal | None:
+        """Return the function that was traced under a key."""
+        primal = self.primals.get(key)
+        if primal is not None:
+            primal.used = self.clock()
+        return primal
+
+    def keep(self, primal: Primal) -> Primal:
+        """Keep a function that was traced; of two the first one stays."""
         with self.lock:
-            primal = self.primals.get(key)
-            if primal is None:
-                primal = self.primals[key] = Primal()
+            primal = self.primals.setdefault(primal.key, primal)
             primal.used = self.clock()
             if len(self.primals) > self.max_entries:
                 self._drop(self.primals)
@@ -181,12 +186,11 @@ class Store:
         with self.lock:
             self.shared += 1
 
-    def forget(self, key: Hashable, primal: Primal) -> None:
-        """Drop a function that could not be traced, or that holds arrays of a class."""
+    def forget(self, primal: Primal) -> None:
+        """Drop a function whose program holds arrays of a class."""
         with self.lock:
-            if self.primals.get(key) is primal:
-                del self.primals[key]
-                self.traces_before += primal.traces
+            if self.primals.get(primal.key) is primal:
+                del self.primals[primal.key]
 
     def compiled(self) -> None:
         """Count a compilation."""
@@ -237,10 +241,8 @@ class Store:
     def _drop(self, table: dict[_K, _D]) -> None:
         # Linear in the table, but only when it is full; a direct call writes a number.
         oldest = min(table, key=lambda key: table[key].used)
-        dropped = table.pop(oldest)
+        del table[oldest]
         self.evictions += 1
-        if isinstance(dropped, Primal):
-            self.traces_before += dropped.traces
 
     def bytes(self) -> int:
         """Estimate the memory of all compiled programs and of what they hold."""
@@ -261,11 +263,10 @@ class Store:
     def info(self) -> CacheInfo:
         """Say what the store holds and has done."""
         with self.lock:
-            traces = sum(primal.traces for primal in self.primals.values())
             return CacheInfo(
                 self.hits,
                 self.misses,
-                traces + self.traces_before + self.opaque_traces,
+                self.traces,
                 self.compiles,
                 self.shared,
                 sum(len(e.specializations) or 1 for e in self.entries.values()),
@@ -277,12 +278,10 @@ class Store:
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
         """Keep and count nothing of what is done meanwhile."""
-        counted = ("hits", "misses", "compiles", "shared", "evictions")
-        counted = (*counted, "traces_before", "opaque_traces")
+        counted = ("hits", "misses", "traces", "compiles", "shared", "evictions")
         numbers = {name: getattr(self, name) for name in counted}
         tables: Any = (self.entries, self.primals, self.families)
         before, reasons = [dict(table) for table in tables], list(self.reasons)
-        traces = {primal: primal.traces for primal in self.primals.values()}
         try:
             yield
         finally:
@@ -291,8 +290,6 @@ class Store:
                 for table, known in zip(tables, before, strict=True):
                     for key in [key for key in table if key not in known]:
                         del table[key]
-                for primal, count in traces.items():
-                    primal.traces = count
                 self.reasons.clear()
                 self.reasons.extend(reasons)
 
@@ -309,7 +306,7 @@ class Store:
                 table.clear()
             clear_notes()
             self.hits = self.misses = self.compiles = self.shared = 0
-            self.evictions = self.traces_before = self.opaque_traces = 0
+            self.evictions = self.traces = 0
             self.most_entries = self.most_bytes = 0
             self.reasons.clear()
 

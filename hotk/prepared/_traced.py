@@ -68,11 +68,11 @@ def call_traced(call: Call) -> PyTree:
     if runner is None:
         runner = make_runner(call, types)
         warn_if_changing(call.options.definition.call(), call.f)
-        if runner.compile(call, captured, arrays):
+        if runner.compile(call.f):
             STORE.compiled()
         STORE.add(call.store_key, signed, runner=runner)
         return run_shown(runner, call, captured, arrays)
-    return runner.run(call, captured, arrays)
+    return runner.jit(*captured, *arrays)
 
 
 def find_program(call: Call, types: Types, placed: Placed = ()) -> Program:
@@ -130,8 +130,6 @@ def make_runner(call: Call, types: Types) -> Runner:
         return join(call, traced, make)
     except Unrecognized:
         program = make()
-    if program.first is None:
-        program.trace(call, call.captured, call.inputs.arrays)
     assert program.first is not None
     return join_derived(call, program.first, program.plan, lambda: program)
 
@@ -141,11 +139,12 @@ def trace_function(call: Call) -> TracedFunction:
     captured = call.captured
     leaves, _, arguments = call.unflatten(call.inputs.arrays)
     call.point(leaves)  # refuses one without anything to differentiate
-    primal = STORE.primal(call.key)
     x = call.arrays_only(leaves, 0)
     args = call.arrays_only(arguments, call.ahead)
+    # By what goes into the function, not the operator: it serves all of them.
+    key = call.key, types_of(captured, [*x, *args]), trace_context()
     try:
-        traced = primal.trace(call, captured, x, args)
+        primal = STORE.primal(key) or _trace(call, key, captured, x, args)
     except PASSED_ON:
         raise
     except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
@@ -156,10 +155,7 @@ def trace_function(call: Call) -> TracedFunction:
         if is_own_error(error, call):
             raise
         raise Fallback(first_line(error)) from error
-    finally:
-        # A failed trace leaves nothing (`a_failed_trace_inside_a_jit_leaves_nothing`).
-        if primal.traces == 0:
-            STORE.forget(call.key, primal)
+    traced = primal.program
     if tracers_inside(traced.closed):
         raise Fallback("something inside it captures a tracer")
     if reaches_tracer(traced.closed):
@@ -173,6 +169,18 @@ def trace_function(call: Call) -> TracedFunction:
     if facts.callbacks and any(map(is_host_function, equations(jaxpr))):
         raise Fallback(HOST_KEEPS)
     return TracedFunction(primal, traced, facts)
+
+
+def _trace(
+    call: Call,
+    key: Hashable,
+    captured: Sequence[Leaf],
+    x: Sequence[Leaf],
+    args: Sequence[Leaf],
+) -> Primal:
+    """Trace a function, and keep it: one that fails leaves nothing."""
+    STORE.traces += 1
+    return STORE.keep(Primal(key, call, captured, x, args))
 
 
 def is_own_error(error: Exception, call: Call) -> bool:
@@ -230,9 +238,7 @@ def check_numpy(
     arrays themselves: only if the two programs are the same are those arrays leaves.
     """
     numpy = call.numpy_inputs()
-    # By what goes into the function, not the operator: its trace serves all of them.
-    key = types_of(call.captured, [*x, *args]), trace_context()
-    if key in primal.checked or all(a is None for a in numpy):
+    if primal.checked or all(a is None for a in numpy):
         return
     inputs = [*call.captured, *x, *args]
     bounds = (len(call.captured), len(call.captured) + len(x))
@@ -276,4 +282,4 @@ def check_numpy(
         traced.closed, closed, places, narrowed, short=short, finite=finite
     ):
         raise Fallback(NUMPY_COMPUTES)
-    primal.checked.add(key)
+    primal.checked = True

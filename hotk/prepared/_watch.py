@@ -10,8 +10,7 @@ from hotk._core import Leaf
 
 from ._call import Call
 from ._prepared import Prepared
-from ._program import Program, Runner
-from ._slot import SLOT
+from ._program import Runner
 
 
 _P = ParamSpec("_P")
@@ -35,7 +34,7 @@ def run_shown(
     runner: Runner, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
 ) -> PyTree:
     """Run a call, and show its result."""
-    result = runner.run(call, captured, arrays)
+    result = runner.jit(*captured, *arrays)
     if WATCH.by is not None:
         WATCH.by.operator(call, runner, captured, arrays, result)
     return result
@@ -60,28 +59,16 @@ class FirstResult:
     Then the program has its own again, so that a call costs what it always does.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program: Any = program
-        self.jit: Any = program.jit
-
-    @staticmethod
-    def of(program: Any) -> None:
-        """Put one in the place of the jitted function of a program."""
-        program.jit = FirstResult(program)
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
 
     def __call__(self, *flat: Leaf) -> PyTree:
-        """Compute; a call of a `Prepared` is known by what it left in the slot."""
-        source: Any = SLOT.source
-        result = self.jit(*flat)
-        prepared = source[1] if source else None
-        is_prepared = isinstance(prepared, Prepared)
-        if is_prepared and not prepared.holds_for(flat[len(prepared.leaves) :]):
-            return result  # which the caller is about to refuse
-        if is_prepared and WATCH.by is not None:
-            WATCH.by.prepared(prepared, flat, result)
-        if is_prepared or WATCH.by is None:
-            self.program.jit = self.jit
+        """Compute; of another `Prepared` too that shares the program."""
+        prepared = self.prepared
+        program = prepared.program
+        result = program.jit(*flat)
+        if prepared.holds_for(flat[len(prepared.leaves) :]):  # else it is about to say
+            program.held = program.jit
+            if WATCH.by is not None:
+                WATCH.by.prepared(prepared, flat, result)
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.jit, name)

@@ -37,7 +37,8 @@ class Substituted(CustomDerivative):
         replacements = {}
         for kernel, reference in self.kernels:
             if id(kernel) not in trail.nodes and kernel is not self.f:
-                raise _hidden(self.f, f"no `{function_name(kernel)}` that it captures")
+                name = function_name(kernel)
+                raise _hidden(self.f, f"no `{name}` outside of a class's method")
             replacements[id(kernel)] = _with_reference(kernel, reference)
         # Classes are not copied, so a kernel that a method reads stays where it is. It
         # would silently lack its derivatives: look whether any is left.

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.prepared._slot import IndirectJit
+from hotk.prepared._traced_jit import TracedJit
 from tests.counting import compiles
 from tests.helpers import close
 
 
 THREADS = 8
-BODY = IndirectJit().jit.__wrapped__.__code__  # what JAX traces in a first call
+BODY = TracedJit(list).jit.__wrapped__.__code__  # what JAX traces in a first call
 PATIENCE = 60.0  # seconds until a test that hangs fails
 X = jnp.array([1.0, 2.0, 3.0])
 V = jnp.array([1.0, 0.5, -1.0])

@@ -1,0 +1,72 @@
+"""`TracedJit`: a jitted function that runs code of the user once, its program after."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+from jaxtyping import PyTree
+
+from hotk._core import Leaf, in_trace, inlined
+from hotk.capture import TracedProgram
+
+
+class Mismatch(Exception):
+    """A program was called with other arguments, or settings, than it is made for."""
+
+
+class Varies(Mismatch):
+    """It was called within `shard_map`, with arrays that vary by device there."""
+
+
+class TracedJit:
+    """A jitted function that is traced from a function of Python once.
+
+    JAX traces a jitted function anew for other shapes or settings, and where its caches
+    were emptied. The code of the user may have changed by then, or is not at hand; the
+    program that was made of it is, and runs in its place.
+
+    Attributes:
+        jit: The jitted function, of single arrays: JAX takes those apart faster than
+            lists.
+        program: The program, once it is traced.
+    """
+
+    __slots__ = ("_source", "jit", "program")
+
+    def __init__(
+        self, check: Callable[[Sequence[Leaf]], None], name: str = "body"
+    ) -> None:
+        """Make the jitted function.
+
+        Args:
+            check: Raises `Mismatch` if it is traced for what the program is not for.
+            name: What it is called in profiles and in the messages of JAX.
+        """
+        self.program: TracedProgram | None = None
+        self._source: Callable[..., PyTree] | None = None
+
+        def body(*arrays: Leaf) -> PyTree:
+            check(arrays)
+            # Emptied first: what is traced may call operators, and this one again.
+            source, self._source = self._source, None
+            if source is not None:
+                return source(*arrays)
+            program = self.program
+            if program is None:
+                raise Mismatch("called before it was traced")
+            if not in_trace():  # by `jax_debug_nans`, which looks for the operation
+                program = TracedProgram(inlined(program.closed), program.out_tree)
+            return program(*arrays)
+
+        body.__name__ = name
+        self.jit = jax.jit(body)
+
+    def trace(self, source: Callable[..., PyTree], *arrays: Leaf) -> jax.stages.Traced:
+        """Trace a function; no other thread may know of this object yet."""
+        self._source = source
+        try:
+            traced = self.jit.trace(*arrays)
+        finally:
+            self._source = None
+        out_tree = jax.tree.structure(traced.out_info)
+        self.program = TracedProgram(traced.jaxpr, out_tree)
+        return traced
