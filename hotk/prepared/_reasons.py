@@ -122,6 +122,14 @@ def _difference(
     """Compare two keys; `named` has the place, if it is known."""
     same = _common(was, now)
     a, b = (key[same] if same < len(key) else "nothing" for key in (was, now))
+    if isinstance(a, Skeleton) and isinstance(b, Skeleton):  # of a held function
+        where, one, other = compared(a, b, b.template)
+        holder = _place(things, same, skip)[0].removesuffix(".skeleton")
+        place, text = (
+            f"{holder}, {where.removeprefix('function, ')}",
+            f"{one} -> {other}",
+        )
+        return _Difference(same, place, False, one, other, text)
     if named is not None:
         place, is_value = named.place, named.is_value
     else:

@@ -33,6 +33,13 @@ def test_a_static_field_of_a_module_has_its_name():
     assert last() == "cell `rest`.width_size: 8 -> 16"
 
 
+def test_what_differs_in_a_function_that_is_held_is_named():
+    for scale in (2.0, 3.0, 4.0):
+        held = hotk.Closure.of(lambda x: scale * jnp.sum(x**2))  # noqa: B023
+        hotk.gradient(lambda x: held(x), X)  # noqa: B023
+    assert last() == "cell `held`, cell `scale`: 3.0 -> 4.0"
+
+
 def test_a_key_of_a_dict_that_is_no_string_stands_apart():
     table = {1: 2.0}
     rows = hotk.explain(lambda x: table[1] * jnp.sum(x)).rows
