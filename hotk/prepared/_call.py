@@ -31,12 +31,12 @@ from hotk.capture import (
     Snapshot,
     StaticArrays,
     TracedProgram,
+    Trail,
     Walk,
     check_faithful,
     dict_orders,
     in_orders,
     moving_nodes,
-    survey,
     walk_all,
     with_copies,
 )
@@ -111,7 +111,7 @@ class Call:
         self.inputs = sort_inputs(self.leaves, self.counts, places, self.point_leaves)
         self.placed = len(places.key)
         if walk is None:
-            walk = self._walk(Walk(static_arrays=static_arrays))
+            walk = self._walk(f, self.inputs.visited, copy_numpy=True)
         if check_nodes:
             for tree in self.args_trees:
                 check_faithful(tree)
@@ -120,10 +120,18 @@ class Call:
         self.originals = walk.originals
         self.pinned = walk.pinned
 
-    def _walk(self, walk: Walk) -> Walk:
-        """Walk all that the call holds besides arrays; return the walk."""
+    def _walk(
+        self,
+        f: Function,
+        visited: Sequence[object],
+        trail: Trail | None = None,
+        copy_numpy: bool = False,
+    ) -> Walk:
+        """Walk through a function and what is static among the arguments, or copies."""
+        static = self.static_arrays
+        walk = Walk(static_arrays=static, trail=trail, copy_numpy=copy_numpy)
         try:
-            walk_all(walk, self.f, moving_nodes(self.tree), self.inputs.visited)
+            walk_all(walk, f, moving_nodes(self.tree), visited)
         except RecursionError as error:
             raise Opaque(TOO_DEEP) from error
         return walk
@@ -213,14 +221,11 @@ class Call:
         """
         point, ahead = self.counts[0], self.ahead
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
-        # As one tree: what arguments and function share is copied once.
-        whole = (*self.inputs.visited, self.f)
-        walk, trail = survey(whole, static_arrays=self.static_arrays, copy_numpy=False)
+        trail = Trail()
+        walk = self._walk(self.f, self.inputs.visited, trail)
         # Another thread may have changed the function since it was walked for its key;
         # the program would be kept under the old one.
-        now = Walk(static_arrays=self.static_arrays, copy_numpy=False)
-        self._walk(now)
-        if tuple(now.key) != self.walked[self.placed :]:
+        if tuple(walk.key) != self.walked[self.placed :]:
             raise Opaque(CHANGED)
         replacements = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
         # What is static by content is not to be written into either.
@@ -229,23 +234,23 @@ class Call:
             arrays = [value for value in nodes if type(value) is np.ndarray]
             replacements = {**{id(a): a.copy("K") for a in arrays}, **replacements}
         rebuild = Rebuild(trail, replacements)
-        rebuilt = rebuild(whole)
+        f, visited = rebuild(self.f), [rebuild(v) for v in self.inputs.visited]
         self.rebuilt = bool(rebuild.to_copy)
         # JAX runs a derivative rule later, when the tracers in its copy have ended.
         if rebuild.has_rules:
             raise Opaque(RULE_CAPTURES_ARRAY)
-        statics = dict(zip(numbers, rebuilt[:-1], strict=True))
+        statics = dict(zip(numbers, visited, strict=True))
         x_leaves = self._merge(range(point), x, statics)
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
         given = self.make_args(args_leaves)
 
-        is_same = functools.partial(self._is_same, walk, whole, rebuilt, captured)
+        is_same = functools.partial(self._is_same, walk, f, visited, captured)
         # What is not copied is put back: `f` may have written tracers into it.
         snapshot = Snapshot(walk, trail, rebuild.to_copy)
 
         def run() -> tuple[PyTree, PyTree]:
             try:
-                out = rebuilt[-1](self.x_tree.unflatten(x_leaves), *given)
+                out = f(self.x_tree.unflatten(x_leaves), *given)
             except Exception as error:
                 note_list(error, self.x)
                 self.wrote = snapshot.restore() is not None or not is_same()
@@ -272,18 +277,15 @@ class Call:
     def _is_same(
         self,
         walk: Walk,
-        whole: tuple[object, ...],
-        rebuilt: tuple[object, ...],
+        copy: Function,
+        visited: Sequence[object],
         captured: Sequence[Leaf],
     ) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
-        copies, originals = (
-            Walk(static_arrays=self.static_arrays, copy_numpy=False) for _ in range(2)
-        )
         self.keeps = True
         try:
-            copies.visit(rebuilt)
-            originals.visit(whole)
+            copies = self._walk(copy, visited)
+            originals = self._walk(self.f, self.inputs.visited)
         except Opaque:
             return False
         # An array that did not go in has come out of the call: a cache was filled.
