@@ -8,26 +8,28 @@ from ._arrays import (
 )
 from ._callables import CustomDerivative as CustomDerivative
 from ._captured_tracer import (
-    RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
     host_reaches_tracer as host_reaches_tracer,
     reaches_tracer as reaches_tracer,
+)
+from ._cause import (
+    CHANGED as CHANGED,
+    KEEPS as KEEPS,
+    RULE_CAPTURES_ARRAY as RULE_CAPTURES_ARRAY,
+    RULE_CAPTURES_TRACER as RULE_CAPTURES_TRACER,
+    TOO_DEEP as TOO_DEEP,
+    WRITES as WRITES,
+    Cause as Cause,
+    Opaque as Opaque,
+    Reason as Reason,
 )
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._code import CodeFacts as CodeFacts, facts_of as facts_of
 from ._declared import static as static
-from ._description import (
-    CHANGED as CHANGED,
-    KEEPS as KEEPS,
-    WRITES as WRITES,
-    Opaque as Opaque,
-)
 from ._explain import (
-    TOO_DEEP as TOO_DEEP,
     captures as captures,
     changes as changes,
     opaque_place as opaque_place,
 )
-from ._fixes import FIXES as FIXES, fix_of as fix_of
 from ._guard import key_and_arrays as key_and_arrays
 from ._library import is_library_file as is_library_file
 from ._pickled import pickled as pickled, unpickled as unpickled

@@ -11,12 +11,14 @@ import numpy as np
 from hotk._core import ARRAY, SHORT, Tracer
 
 from ._captured_type import register, uncopied
-from ._description import Description, Opaque
+from ._cause import Cause
+from ._description import Description
 from ._static_arrays import SMALL_SIZE, StaticArrays, is_static
 from ._walk import Placeholder
 
 
 _DIGESTED = 1 << 22  # of this many bytes a walk reads the content at each call
+_BY_CLASS = "reached through a class or a static field"
 _TEXT = "SUMm"  # kinds of dtype that JAX has no numbers for: strings and dates
 
 
@@ -93,9 +95,9 @@ def _pin(d: Description, value: object, here: str) -> None:
     It cannot change, so it is known by its identity.
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
-        raise Opaque("a tracer reached through a class or a static field")
+        raise Cause.HELD_BY_CLASS.opaque(f"a tracer {_BY_CLASS}")
     if value.is_deleted():
-        raise Opaque("a deleted array reached through a class or a static field")
+        raise Cause.HELD_BY_CLASS.opaque(f"a deleted array {_BY_CLASS}")
     d.pin(value, here)
 
 
@@ -140,21 +142,21 @@ def copied(value: np.ndarray, *, copy: bool = True) -> tuple[np.ndarray, bool]:
         Opaque: If JAX has no such numbers.
     """
     if not is_numeric(value.dtype):
-        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     try:
         with np.errstate(over="raise"):
             own = own_copy(value) if copy else value
     except TypeError as error:
-        raise Opaque(f"a NumPy array of dtype {value.dtype}") from error
+        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}") from error
     except FloatingPointError as error:  # NumPy sees a number where JAX has infinity
-        raise Opaque("a NumPy array with numbers beyond float32") from error
+        raise Cause.DTYPE.opaque("a NumPy array with numbers beyond float32") from error
     short = False
     if dtype != value.dtype and value.dtype.kind in "iu" and value.size:
         limits = np.iinfo(dtype)
         most, least = int(value.max()), int(value.min())
         if most > limits.max or least < limits.min:
-            raise Opaque(f"a NumPy array with integers beyond {dtype}")
+            raise Cause.DTYPE.opaque(f"a NumPy array with integers beyond {dtype}")
         short = max(most, -least) <= SHORT
     return own, short
 
@@ -168,10 +170,10 @@ def _numpy_piece(value: np.ndarray) -> tuple[Hashable, ...]:
     if value.dtype.kind in _TEXT:
         return _content(value)
     if not is_numeric(value.dtype):
-        raise Opaque(f"a NumPy array of dtype {value.dtype}")
+        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
     if value.nbytes > _DIGESTED:
-        raise Opaque(
-            "a NumPy array of more than 4 MiB reached through a class or a static field"
+        raise Cause.HELD_BY_CLASS.opaque(
+            f"a NumPy array of more than 4 MiB {_BY_CLASS}"
         )
     data: Any = np.ascontiguousarray(value)
     content = hashlib.blake2b(data, digest_size=32).digest()

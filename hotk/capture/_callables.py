@@ -12,7 +12,8 @@ import numpy as np
 from hotk._core import peek
 
 from ._captured_type import CapturedType, register, uncopied
-from ._description import ATTRIBUTE, KEEPS, Description, Opaque
+from ._cause import KEEPS, Cause, Opaque, state_of
+from ._description import ATTRIBUTE, Description
 from ._library import is_library_class, is_library_module, is_permanent
 from ._mappings import describe_dict, describe_entries
 from ._parts import describe_read, first_reads
@@ -183,7 +184,8 @@ def _describe_builtin(
     owner = peek(value, "__self__")
     library = isinstance(owner, type) and is_library_class(owner)
     if not library and not isinstance(owner, _HARMLESS_OWNERS):
-        raise Opaque(f"a method of a {type(owner).__name__} that can change")
+        text = f"a method of a {type(owner).__name__} that can change"
+        raise state_of(type(owner)).opaque(text)
     check_tracked(d, value, value.__name__)
     d.note(value)
     if not isinstance(owner, types.ModuleType):
@@ -201,7 +203,7 @@ register(
 def _describe_module(d: Description, value: types.ModuleType, here: str) -> None:
     """A module used as a value: what is read off it cannot be told."""
     if not is_library_module(value) or value.__name__ in REFLECTION:
-        raise Opaque(f"the module `{value.__name__}` used as a value")
+        raise Cause.MODULE.opaque(f"the module `{value.__name__}` used as a value")
     d.same("{0} is {1}", here, value)
 
 

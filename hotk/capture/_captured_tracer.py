@@ -29,7 +29,6 @@ from ._code import facts_of
 from ._library import is_library_class
 
 
-RULE_CAPTURES_ARRAY = "a custom derivative rule captures an array"
 # A search that is given up calls the function opaque: slow, and never wrong.
 _MOST_REACHED = 20_000
 _ENDS = (

@@ -11,7 +11,8 @@ from jaxtyping import PyTree
 from hotk._core import Function, PreparationError, function_name, message
 
 from ._captured_type import register, uncopied
-from ._description import Description, Opaque, opaque_if_it_fails
+from ._cause import Opaque, Reason, reason_of
+from ._description import Description, opaque_if_it_fails
 from ._guard import PLACES
 from ._rebuild import Rebuild, survey
 from ._static_arrays import StaticArrays
@@ -55,7 +56,7 @@ class Skeleton:
         name: str,
         static_arrays: StaticArrays = StaticArrays.NONE,
         count: int = 0,
-        opaque: str | None = None,
+        opaque: Reason | None = None,
         user_classes: bool = False,
     ) -> None:
         self.key = key
@@ -173,8 +174,8 @@ class Closure(eqx.Module):
             walk, trail = survey(f, static_arrays=static_arrays)
             walk.close()
             template = _template(f, walk, trail)
-        except (Opaque, RecursionError) as reason:
-            skeleton = Skeleton((id(f),), f, name=name, opaque=str(reason))
+        except (Opaque, RecursionError) as error:
+            skeleton = Skeleton((id(f),), f, name=name, opaque=reason_of(error))
             return Closure((), skeleton)
         skeleton = Skeleton(
             tuple(walk.key),

@@ -28,6 +28,7 @@ import equinox as eqx
 from hotk._core import JITTED
 
 from ._captured_type import CapturedType, Describe
+from ._cause import Cause, Opaque
 from ._static_arrays import StaticArrays
 from ._trail import Trail
 
@@ -35,20 +36,9 @@ from ._trail import Trail
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# Why a callable is opaque that was seen to write, or that keeps what it computes: it is
-# run so that what does not depend on the point is computed at once, and is no tracer.
-WRITES = "it changes an argument or what it captured"
-KEEPS = "it keeps what it has computed"
-# Another thread was at work between the walk and the trace: true of one call only.
-CHANGED = "it was changed while it was called"
-
 # How a guard reads a part of a thing: of the variable and of a name or a number.
 ITEM = "{0}[{1!r}]"
 ATTRIBUTE = "{0}.{1}"
-
-
-class Opaque(Exception):
-    """A captured thing can change in a way that the walk cannot see."""
 
 
 def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -59,7 +49,8 @@ def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            raise Opaque(f"a copy of it cannot be made: {error}") from error
+            reason = Cause.DEPTH.says(f"a copy of it cannot be made: {error}")
+            raise Opaque(reason) from error
 
     return run
 
@@ -285,7 +276,8 @@ class Description(abc.ABC):
         self.reads_by_name = self.reads_by_name or reads
         self.hidden_names = self.hidden_names or hidden
         if self.reads_by_name and self.hidden_names:
-            raise Opaque("it may read by `getattr` what hotk cannot track")
+            text = "it may read by `getattr` what hotk cannot track"
+            raise Cause.LOOKED_UP.opaque(text)
 
 
 def is_mutable(value: object) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hotk._core import Function, describe, function_name, function_place, peek
 
-from ._description import Opaque
+from ._cause import TOO_DEEP, Opaque, Reason
 from ._rebuild import survey
 from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
@@ -17,12 +17,11 @@ from ._walk import Walk
 
 _VALUES = (np.generic, range, set, frozenset, enum.Enum, Fraction, Decimal)
 _NUMBERS = (bool, int, float, complex, str)
-TOO_DEEP = "it is nested too deeply for hotk to look through"
 
 
 def captures(
     f: Function, static_arrays: StaticArrays = StaticArrays.NONE
-) -> tuple[tuple[tuple[str, str, str], ...], str | None, str]:
+) -> tuple[tuple[tuple[str, str, str], ...], Reason | None, str]:
     """Walk a callable, and tell what was found.
 
     Args:
@@ -40,7 +39,7 @@ def captures(
     try:
         walk.visit(f)
     except Opaque as opaque:
-        reason, place = str(opaque), opaque_place(trail)
+        reason, place = opaque.reason, opaque_place(trail)
     except RecursionError:
         reason = TOO_DEEP
     rows = tuple(_row(node, path or name) for node, path in _places(trail))

@@ -8,8 +8,9 @@ from typing import Final
 import jax
 
 from ._captured_type import CapturedType, register
+from ._cause import Cause
 from ._code import CodeFacts, facts_of, numbered_arguments
-from ._description import Description, Opaque
+from ._description import Description
 from ._layout import is_empty
 from ._library import is_library_function, is_library_module, is_library_name
 from ._mappings import describe_dict
@@ -63,7 +64,8 @@ def _describe_function(d: Description, value: FunctionType, here: str) -> None:
     if facts.library:
         return
     if facts.writes is not None:
-        raise Opaque(f"it writes {facts.writes}")
+        cause = Cause.LOOKED_UP if facts.writes[:2] == "or" else Cause.WRITES
+        raise cause.opaque(f"it writes {facts.writes}")
     d.reads_metadata = d.reads_metadata or facts.reads_metadata
     if facts.reads_by_name or facts.hidden_names:
         d.by_name(reads=facts.reads_by_name, hidden=facts.hidden_names)
@@ -73,7 +75,7 @@ def _describe_function(d: Description, value: FunctionType, here: str) -> None:
         d.unguarded()
         first = name.partition(".")[0]
         if first in REFLECTION or not is_library_name(first):
-            raise Opaque(f"it imports `{name}` while it runs")
+            raise Cause.IMPORT.opaque(f"it imports `{name}` while it runs")
 
 
 def _describe_cells(
@@ -170,7 +172,7 @@ def _describe_module(
     if describe_library_module(d, found, name, facts.chains.get(name, ()), here):
         return
     if name in facts.escaping:
-        raise Opaque(f"the module `{name}` used as a value")
+        raise Cause.MODULE.opaque(f"the module `{name}` used as a value")
     _ask_module(d, found, here)
     for chain in facts.chains[name]:
         _describe_chain(d, found, name, chain, here)
@@ -186,9 +188,9 @@ def _describe_chain(
 ) -> None:
     """Describe what `module.a.b` is now, going on through modules of the user."""
     if not chain:
-        raise Opaque(f"the module `{name}` used as a value")
+        raise Cause.MODULE.opaque(f"the module `{name}` used as a value")
     if chain[0] not in vars(found):
-        raise Opaque(f"`{name}.{chain[0]}` is not a plain attribute")
+        raise Cause.MODULE.opaque(f"`{name}.{chain[0]}` is not a plain attribute")
     inner = vars(found)[chain[0]]
     place, read = f"{name}.{chain[0]}", "{0}.__dict__[{1!r}]"
     with d.inside(found, f" module `{name}`"):

@@ -16,9 +16,10 @@ from hotk._core import PyTreeDef, peek
 
 from ._attributes import describe_attributes
 from ._captured_type import CAPTURED_TYPES, CapturedType, register, uncopied
+from ._cause import Cause, Opaque
 from ._classes import describe_class
 from ._declared import Compared
-from ._description import Description, Opaque
+from ._description import Description
 from ._layout import attributes_of, node_of, node_parts, slots_of
 from ._library import is_library_class
 from ._objects import OBJECT
@@ -51,14 +52,14 @@ def describe_node(d: Description, value: object, here: str) -> None:
     d.counts_whole(value)
     data = treedef.node_data()
     if data is None:
-        raise Opaque(f"an empty node of type {cls.__name__}")
+        raise Cause.PYTREE.opaque(f"an empty node of type {cls.__name__}")
     describe_class(d, cls, d.let(cls, "type({0})", here))
     if data[1] is value:  # static as a whole
         with d.fixed():
             describe_attributes(d, value, here)
         return
     if not _is_whole(value, children, treedef):
-        raise Opaque(f"the class `{cls.__name__}` keeps what its tree lacks")
+        raise _lacks(cls)
     if isinstance(value, tuple):
         if "_fields" not in dir(cls) or peek(value, "__dict__") or data[1] is not None:
             d.unguarded()  # registered by the user, with what may be more
@@ -88,7 +89,7 @@ def _describe_module(d: Description, value: eqx.Module, here: str) -> None:
     for field in dataclasses.fields(value):
         fields[bool(field.metadata.get("static"))].append(field.name)
     if not own.keys() <= {*fields[True], *fields[False]}:
-        raise Opaque(f"the class `{cls.__name__}` keeps what its tree lacks")
+        raise _lacks(cls)
     space = d.let(own, "{0}.__dict__", here)
     d.ask("[*{0}] == {1}", space, list(own))
     # In the order of the fields, as those of a copy are.
@@ -101,6 +102,11 @@ def _describe_module(d: Description, value: eqx.Module, here: str) -> None:
         if name in own:
             d.note(name)
             d.part(own[name], ".{}", name, space)
+
+
+def _lacks(cls: type) -> Opaque:
+    text = f"the class `{cls.__name__}` keeps what its tree lacks"
+    return Cause.PYTREE.opaque(text)
 
 
 def is_frozen_dataclass(cls: type) -> bool:
@@ -212,9 +218,9 @@ def _describe_static(
     try:
         hash(data)
     except TypeError as error:
-        raise Opaque("static data of a pytree without a hash") from error
+        raise Cause.PYTREE.opaque("static data of a pytree without a hash") from error
     if type(data).__hash__ is object.__hash__ and not ours:
-        raise Opaque(f"static data of type `{type(data).__qualname__}`")
+        raise Cause.PYTREE.opaque(f"static data of type `{type(data).__qualname__}`")
     d.note(Compared(data))
     d.unguarded()
 

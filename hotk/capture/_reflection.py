@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import jax
 
-from ._description import ATTRIBUTE, Description, Opaque
+from ._cause import Cause, Opaque
+from ._description import ATTRIBUTE, Description
 from ._library import is_library_module
 from ._reads import Chain
 from ._walk import Walk
@@ -35,7 +36,7 @@ _SETTING = (bool, int, str, float, type(None))
 
 def untracked(what: str) -> Opaque:
     """Return the error of code that reads what is in no walk."""
-    return Opaque(f"{what} may read state that hotk cannot track")
+    return Cause.LOOKED_UP.opaque(f"{what} may read state that hotk cannot track")
 
 
 def check_tracked(d: Description, value: object, name: str) -> None:
@@ -73,7 +74,7 @@ def settings_read(found: object, name: str, chains: Sequence[Chain]) -> list[str
         if here is jax.config:
             value = getattr(jax.config, rest[0], read) if rest else read
             if not isinstance(value, _SETTING):
-                raise Opaque(f"`{name}` passes on all settings of JAX")
+                raise Cause.LOOKED_UP.opaque(f"`{name}` passes on all settings of JAX")
             read.append(rest[0])
         elif isinstance(here, (types.FunctionType, types.BuiltinFunctionType)):
             check_tracked(Walk(), here, ".".join((name, *chain)))

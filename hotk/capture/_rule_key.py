@@ -10,7 +10,7 @@ import numpy as np
 
 from hotk._core import Unrecognized, is_type, rule_functions
 
-from ._description import Opaque
+from ._cause import Opaque
 from ._library import is_library_file, is_permanent
 from ._walk import Walk
 

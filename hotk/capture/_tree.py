@@ -13,7 +13,8 @@ from jaxtyping import PyTree
 from hotk._core import ARRAY, JITTED, Function, PyTreeDef
 
 from ._callables import WRAPPED_PARTIAL
-from ._description import Description, Opaque
+from ._cause import Cause
+from ._description import Description
 from ._dispatch import is_faithful_node
 from ._library import is_library_class
 from ._nodes import describe_node_data
@@ -106,7 +107,9 @@ def check_faithful(treedef: PyTreeDef) -> None:
     """
     for cls, _ in node_data(treedef):
         if not is_faithful_node(cls):
-            raise Opaque(f"an argument of the registered class `{cls.__qualname__}`")
+            raise Cause.PYTREE.opaque(
+                f"an argument of the registered class `{cls.__qualname__}`"
+            )
 
 
 def node_data(treedef: PyTreeDef) -> list[NodeData]:

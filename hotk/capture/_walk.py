@@ -10,8 +10,9 @@ from typing import Any, Final
 from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
+from ._cause import Cause, Opaque
 from ._code import METADATA
-from ._description import ITEM, Description, Opaque, is_mutable
+from ._description import ITEM, Description, is_mutable
 from ._static_arrays import StaticArrays
 from ._trail import Identity, Node, Trail
 
@@ -107,8 +108,8 @@ class Walk(Description):
         try:
             self.key.append(Identity(value))
         except TypeError as error:
-            name = type(value).__name__
-            raise Opaque(f"a `{name}` reached through a class") from error
+            text = f"a `{type(value).__name__}` reached through a class"
+            raise Cause.HELD_BY_CLASS.opaque(text) from error
         self.pinned.append(value)
 
     def _add(self, value: object, original: object) -> None:
@@ -305,7 +306,8 @@ class Walk(Description):
         known = other.get(id(value))
         if known is not None:
             if is_mutable(value):
-                raise Opaque("something mutable is shared with a class")
+                text = "something mutable is shared with a class"
+                raise Cause.SHARED.opaque(text)
             self.key.append((_SHARED, known[0]))
         seen[id(value)] = (len(seen), value)
         return False
@@ -319,7 +321,7 @@ def metadata_of(value: object) -> Hashable:
     """
     found = tuple(peek(value, name) for name in METADATA)
     if any(type(text) not in _TEXTS for text in found):
-        raise Opaque("a name or a docstring that is not a string")
+        raise Cause.NAME.opaque("a name or a docstring that is not a string")
     return found
 
 

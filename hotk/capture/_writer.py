@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ._captured_type import CAPTURED_TYPES, CapturedType, Describe
-from ._description import ITEM, Description, Opaque, is_mutable
+from ._cause import Opaque
+from ._description import ITEM, Description, is_mutable
 from ._walk import Walk
 
 

@@ -15,7 +15,16 @@ from hotk._core import (
     hides_frames,
     in_trace,
 )
-from hotk.capture import CHANGED, KEEPS, Closure, Opaque, StaticArrays, Walk, is_static
+from hotk.capture import (
+    CHANGED,
+    KEEPS,
+    Closure,
+    Opaque,
+    Reason,
+    StaticArrays,
+    Walk,
+    is_static,
+)
 
 from ._call import Call
 from ._checks import check_callable
@@ -41,7 +50,7 @@ class Stages(NamedTuple):
 
     traced: Callable[[Call], PyTree]
     small: Callable[[Call], PyTree]
-    opaque: Callable[[Options, Function, Point, tuple[PyTree, ...], str], PyTree]
+    opaque: Callable[[Options, Function, Point, tuple[PyTree, ...], Reason], PyTree]
 
 
 RUN = Stages(call_traced, call_small, call_opaque)
@@ -94,19 +103,19 @@ def _by_stages(
     stages: Stages,
 ) -> PyTree:
     check_callable(options.definition.call(), f)
-    call, why = None, ""
+    call, why = None, KEEPS
     try:
         call = Call(options, f, x, rest, static_arrays=StaticArrays.NONE, walk=walk)
         # Of a trace that has ended: JAX may have kept the program that it is in.
         if not in_trace() and any(isinstance(a, Tracer) for a in call.captured):
-            call, why = None, KEEPS
+            call = None
     except Opaque as opaque:
-        why = str(opaque)
+        why = opaque.reason
     if call is None:  # outside of the handler: no error of the user's comes from here
         return stages.opaque(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
     stage = before = 0 if entry is None else entry.stage
-    reason = "" if entry is None else entry.reason
+    reason = Reason("") if entry is None else entry.reason
     if entry is not None:
         entry.used = STORE.clock()
     always = options.definition.static_arrays
@@ -150,4 +159,4 @@ def _try(run: Callable[[Call], PyTree], call: Call) -> tuple[bool, PyTree]:
         return True, run(call)
     except Fallback as fallback:
         note_line(call.f, fallback)
-        return False, str(fallback)
+        return False, fallback.reason

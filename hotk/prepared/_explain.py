@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, function_name, html_table, text_table
-from hotk.capture import WRITES, Opaque, StaticArrays, Walk, captures, changes, fix_of
+from hotk.capture import WRITES, Opaque, Reason, StaticArrays, Walk, captures, changes
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -50,7 +50,7 @@ class Explanation(NamedTuple):
 
     name: str
     rows: tuple[tuple[str, str, str], ...]
-    opaque: str | None
+    opaque: Reason | None
     changes: tuple[str, ...] = ()
     place: str = ""
     constant: str | None = None
@@ -74,7 +74,7 @@ class Explanation(NamedTuple):
             return (
                 f"`{self.name}` is opaque ({why}): it is traced at every call "
                 "and compiled only when its program is new.\n"
-                f"To make it fast: {fix_of(self.opaque).fix}."
+                f"To make it fast: {self.opaque.cause.fix}."
             )
         arrays = sum(row[2] == "leaf" for row in self.rows)
         found = f"`{self.name}` has {arrays} captured array(s) as leaves; "
@@ -144,7 +144,7 @@ def explain(
     elif reason is not None:
         stage, cause = OPAQUE, reason
     else:
-        stage, cause = _remembered(f) or (None, "")
+        stage, cause = _remembered(f) or (None, Reason(""))
     if stage and cause != reason:
         place = place_of(f, cause)
     if stage == OPAQUE:
@@ -164,19 +164,23 @@ def explain(
 
 def _traced_at(
     options: Options, f: Function, x: Point, args: tuple[PyTree, ...]
-) -> tuple[int, str]:
+) -> tuple[int, Reason]:
     """Take a call through its stages, and return the one that works and why."""
-    reached: list[tuple[int, str]] = []
+    reached: list[tuple[int, Reason]] = []
 
     def traced(call: Call) -> None:
         find_program(call, types_of(call.captured, call.inputs.arrays))
 
     def small(call: Call) -> None:
         find_small(call)
-        reached.append((call.static_arrays, ""))
+        reached.append((call.static_arrays, Reason("")))
 
     def opaque(
-        options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: str
+        options: Options,
+        f: Function,
+        x: Point,
+        rest: tuple[PyTree, ...],
+        reason: Reason,
     ) -> None:
         call = OpaqueCall(options, f, x, rest)
         call.trace()
@@ -186,7 +190,7 @@ def _traced_at(
 
     stages = Stages(traced, small, opaque)
     call_slowly(options, f, x, tuple(args), stages=stages)
-    stage, reason = reached[0] if reached else (0, "")
+    stage, reason = reached[0] if reached else (0, Reason(""))
     if stage and not reason:
         key = Call(
             options, f, x, tuple(args), static_arrays=StaticArrays.NONE
@@ -195,7 +199,7 @@ def _traced_at(
     return stage, reason
 
 
-def _remembered(f: Function) -> tuple[int, str] | None:
+def _remembered(f: Function) -> tuple[int, Reason] | None:
     """Return what the last call of a function came to, `None` if there was none."""
     walk = Walk()
     try:

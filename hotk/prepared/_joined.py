@@ -11,7 +11,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.capture import Opaque, TracedProgram
+from hotk.capture import Opaque, Reason, TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
@@ -172,8 +172,8 @@ def make_program(
             program.trace(call, captured, arrays)
         except PASSED_ON:
             raise
-        except Opaque as reason:
-            raise Fallback(str(reason)) from reason
+        except Opaque as opaque:
+            raise Fallback(opaque.reason) from opaque
         except Exception as error:
             failures.append(error)
             lines.append(f"{plan}: {first_line(error)}")
@@ -181,4 +181,4 @@ def make_program(
         name = call.options.definition.call()
         warn_if_nested(name, call.f, closed.jaxpr, facts.order, plan.mode.nests)
         return program
-    raise Fallback("; ".join(lines))
+    raise Fallback(Reason("; ".join(lines)))

@@ -26,7 +26,13 @@ from hotk._core import (
     source_line,
     tracers_inside,
 )
-from hotk.capture import StaticArrays, TracedProgram, reaches_tracer
+from hotk.capture import (
+    RULE_CAPTURES_TRACER,
+    Reason,
+    StaticArrays,
+    TracedProgram,
+    reaches_tracer,
+)
 from hotk.mode import AbstractMode, Facts, Nested
 from hotk.primitive import check_linear
 
@@ -36,7 +42,7 @@ from ._family import Bound
 from ._inputs import sort_inputs
 from ._joined import TracedFunction, join, join_derived
 from ._options import Options
-from ._plan import ASKED, CAPTURES, Fallback, Plan, first_line, may_try, plans
+from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
 from ._program import Program, Runner, types_of
 from ._store import STORE
 from ._watch import run_shown
@@ -120,7 +126,7 @@ class OpaqueCall(Call):
 
 
 def call_opaque(
-    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: str
+    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: Reason
 ) -> PyTree:
     """Trace the function itself, now and once; derive it only if its program is new."""
     began = time.perf_counter()
@@ -196,7 +202,7 @@ def staged(call: Call, plan: Plan, *, inside: bool = False) -> TracedProgram:
     check_linear(traced.closed)
     is_bound = reaches_tracer if inside else tracers_inside
     if is_bound(traced.closed):
-        raise ValueError(CAPTURES)
+        raise ValueError(RULE_CAPTURES_TRACER)
     return traced
 
 
@@ -310,7 +316,7 @@ def no_mode(call: Call, failures: Sequence[tuple[Plan, Exception]]) -> ModeError
     found = f" It holds {facts}." if str(facts) else ""
     asked = failures[0][0].why == ASKED
     fix = _fix(facts, asked)
-    if any(str(error) == CAPTURES for _, error in failures):
+    if any(str(error) == RULE_CAPTURES_TRACER for _, error in failures):
         rule = reaches_tracer(call.traced.closed)
         fix = rule_fix("" if rule is None else f" at {source_line(rule)}")
     return ModeError(

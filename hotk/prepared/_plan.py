@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxtyping import PyTree
 
 from hotk._core import ClosedJaxpr
-from hotk.capture import facts_of
+from hotk.capture import RULE_CAPTURES_TRACER, Reason, facts_of
 from hotk.dense import Block
 from hotk.mode import AbstractMode, Auto, Facts
 from hotk.primitive import NotTransposableError
@@ -17,11 +17,18 @@ from .warnings import kinks
 
 
 ASKED = "asked for"
-CAPTURES = "a derivative rule inside it captures a tracer"
 
 
 class Fallback(Exception):
-    """The function cannot be traced with tracers in place of its captured arrays."""
+    """The function cannot be traced with tracers in place of its captured arrays.
+
+    Attributes:
+        reason: Why.
+    """
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Plan(NamedTuple):
@@ -103,7 +110,7 @@ def may_try(plan: Plan, failures: Iterable[Exception]) -> bool:
     does not for one that raises, in code of the user or in what that calls.
     """
     failed = list(failures)
-    if plan.derive_rules and any(str(error) == CAPTURES for error in failed):
+    if plan.derive_rules and RULE_CAPTURES_TRACER in map(str, failed):
         return False  # a rule that is transposed captures it as well, unseen
     if not plan.by_body:
         return True

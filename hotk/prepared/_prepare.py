@@ -25,6 +25,7 @@ from hotk._core import (
 from hotk.capture import (
     Closure,
     Opaque,
+    Reason,
     Signature,
     Skeleton,
     StaticArrays,
@@ -238,7 +239,9 @@ def _prepare_opaque(
         return program
 
     _, program = first_that_works(call, attempt)
-    skeleton = Skeleton((id(f),), f, name=function_name(f), opaque="held as it was")
+    skeleton = Skeleton(
+        (id(f),), f, name=function_name(f), opaque=Reason("held as it was")
+    )
     return Closure((), skeleton), call, program
 
 

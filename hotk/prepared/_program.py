@@ -26,7 +26,7 @@ from hotk._core import (
     tracers_inside,
     work,
 )
-from hotk.capture import Opaque, TracedProgram, aval_of
+from hotk.capture import RULE_CAPTURES_TRACER, Opaque, TracedProgram, aval_of
 from hotk.dense import Block, recorded_blocks
 from hotk.mode import AbstractMode, Facts
 from hotk.primitive import check_linear
@@ -35,7 +35,7 @@ from ._call import Call
 from ._derive import Derived, Evaluation, derive
 from ._log import log_compiled, log_traced
 from ._options import Options
-from ._plan import CAPTURES, Plan
+from ._plan import Plan
 from ._traced_jit import Mismatch, TracedJit, Varies
 
 
@@ -307,7 +307,7 @@ class Program:
         given = len(captured) + len(arrays)
         lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
         if lifted or tracers_inside(traced.jaxpr):
-            raise Opaque(CAPTURES)
+            raise Opaque(RULE_CAPTURES_TRACER)
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced
         self.seeded = self.seeded or makes_keys(traced.jaxpr)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from hotk.capture import Reason
+
 from ._cache_info import CacheInfo
 from ._family import Bound, Family
 from ._program import Primal, Program, Runner, Types
@@ -64,10 +66,10 @@ class Entry:
         self.only: Specialization | None = None
         self.specializations: dict[Signed, Specialization] = {}
         self.stage = 0
-        self.reason = ""
+        self.reason = Reason("")
         self.used = 0
 
-    def postpone(self, stage: int, reason: str) -> None:
+    def postpone(self, stage: int, reason: Reason) -> None:
         """Remember that only a later stage works, and why."""
         self.stage = stage
         self.reason = reason

@@ -27,8 +27,10 @@ from hotk._core import (
 from hotk.capture import (
     RULE_CAPTURES_ARRAY,
     WRITES,
+    Cause,
     IndexedByJax,
     Opaque,
+    Reason,
     TracedProgram,
     copied,
     facts_of,
@@ -51,7 +53,7 @@ from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 Placed: TypeAlias = tuple[Hashable, ...]
 """The shardings of what goes into a program; empty if all is on single devices."""
 
-HOST_KEEPS = "a host callback keeps what it captured"
+HOST_KEEPS = Cause.HOST.says("a host callback keeps what it captured")
 
 
 def call_traced(call: Call) -> PyTree:
@@ -149,15 +151,15 @@ def trace_function(call: Call) -> TracedFunction:
         raise
     except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
         raise Fallback(NEEDS_CONTENT) from error
-    except Opaque as reason:
-        raise Fallback(str(reason)) from reason
+    except Opaque as opaque:
+        raise Fallback(opaque.reason) from opaque
     except Exception as error:
         if is_own_error(error, call):
             raise
-        raise Fallback(first_line(error)) from error
+        raise Fallback(Reason(first_line(error))) from error
     traced = primal.program
     if tracers_inside(traced.closed):
-        raise Fallback("something inside it captures a tracer")
+        raise Fallback(Cause.TRACER.says("something inside it captures a tracer"))
     if reaches_tracer(traced.closed):
         raise Fallback(RULE_CAPTURES_ARRAY)
     # It may have been traced for an operator that wants something else.
@@ -265,7 +267,8 @@ def check_numpy(
             closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         written = isinstance(error, ValueError) and "read-only" in str(error)
-        raise Fallback(WRITES if written else first_line(error)) from error
+        reason = WRITES if written else Reason(first_line(error))
+        raise Fallback(reason) from error
     narrowed = [
         place is not None and np.asarray(real).dtype != place.dtype
         for real, place in zip(numpy, places, strict=True)

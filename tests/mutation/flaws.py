@@ -199,7 +199,7 @@ _KEY = [
     Flaw(
         "a function that writes is like one that does not",
         FUNCTIONS,
-        '        raise Opaque(f"it writes {facts.writes}")',
+        '        raise cause.opaque(f"it writes {facts.writes}")',
         "        pass",
         stale("a_call_binds_a_global"),
     ),

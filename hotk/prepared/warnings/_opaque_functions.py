@@ -9,15 +9,15 @@ from warnings import warn
 import numpy as np
 
 from hotk._core import Function, OpaqueWarning, function_name, function_place
-from hotk.capture import WRITES, Opaque, Trail, Walk, fix_of, opaque_place
+from hotk.capture import WRITES, Cause, Opaque, Reason, Trail, Walk, opaque_place
 
 from ._per_code import PerCode
 from ._user_code import error_line, user_level
 
 
 # Two reasons for which a captured array cannot be an argument of a program.
-NEEDS_CONTENT = "it needs the value of a captured array"
-NUMPY_COMPUTES = "NumPy computes with an array that it captured"
+NEEDS_CONTENT = Cause.CONTENT.says("it needs the value of a captured array")
+NUMPY_COMPUTES = Cause.NUMPY.says("NumPy computes with an array that it captured")
 _MOST_SIGNATURES = 64
 
 
@@ -84,7 +84,7 @@ def is_known_to_write(function: Function) -> bool:
 def warn_if_opaque_again(
     name: str,
     function: Function,
-    reason: str,
+    reason: Reason,
     seconds: float,
     signature: Callable[[], int],
     statics: Iterable[object],
@@ -118,7 +118,7 @@ def warn_if_opaque_again(
     warn(
         f"`{name}`: `{function_name(function)}`{function_place(function)} is traced at "
         f"every call, which took {1e3 * seconds:.3g} ms now, because it is opaque: "
-        f"{where}{reason}. To make it fast: {fix_of(reason).fix}. `hotk.explain(f)` "
+        f"{where}{reason}. To make it fast: {reason.cause.fix}. `hotk.explain(f)` "
         "shows all that it captures.",
         OpaqueWarning,
         stacklevel=user_level(),
