@@ -137,15 +137,14 @@ class Primal:
         self._traced = TracedJit(check)
         self._traced.trace(evaluate, *captured, *x, *args)
 
-    def __call__(
-        self,
-        call: Call,
-        captured: Sequence[Leaf],
-        x: Sequence[Leaf],
-        args: Sequence[Leaf],
-    ) -> tuple[PyTree, PyTree]:
-        """Evaluate the function; a `SharedFunction` is called alike."""
-        return self._traced.jit(*captured, *x, *args)
+    def __call__(self, *arrays: Leaf) -> tuple[PyTree, PyTree]:
+        """Evaluate the function of the captured arrays, the point's and the others."""
+        return self._traced.jit(*arrays)
+
+    @property
+    def lifted(self) -> bool:
+        """Whether it holds tracers of the outside: it is not to be kept."""
+        return self._traced.lifted
 
     @property
     def program(self) -> TracedProgram:
@@ -228,6 +227,11 @@ class Program:
         self.away: Jit | None = None
 
     @property
+    def lifted(self) -> bool:
+        """Whether it holds tracers of the outside: it is not to be kept."""
+        return self._traced.lifted
+
+    @property
     def first(self) -> TracedProgram | None:
         """What the operator was traced to."""
         return self._traced.program
@@ -302,11 +306,8 @@ class Program:
         traced = self._traced.trace(source, *captured, *arrays)
         check_forward(traced.jaxpr)
         check_linear(traced.jaxpr)
-        # An input more than was given is a tracer of the outside that JAX has lifted,
-        # which only a trace that is going on outside can account for.
-        given = len(captured) + len(arrays)
-        lifted = len(traced.jaxpr.jaxpr.invars) > given and not in_trace()
-        if lifted or tracers_inside(traced.jaxpr):
+        # Only a trace that is going on outside can account for its tracers.
+        if (self.lifted and not in_trace()) or tracers_inside(traced.jaxpr):
             raise Opaque(RULE_CAPTURES_TRACER)
         self.seconds["trace"] = time.perf_counter() - start
         self.traced = traced

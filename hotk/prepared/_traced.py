@@ -107,7 +107,9 @@ def own_program(
     known = STORE.known(call.store_key, signed)
     if known is not None and known.program is not None:
         return known.program
-    program = make_program(call, traced, traced.primal, call.captured)
+    program = make_program(call, traced, _evaluate, call.captured)
+    if program.lifted:
+        return program
     known = STORE.add(call.store_key, signed, program=program)
     return known.program or program
 
@@ -143,10 +145,8 @@ def trace_function(call: Call) -> TracedFunction:
     call.point(leaves)  # refuses one without anything to differentiate
     x = call.arrays_only(leaves, 0)
     args = call.arrays_only(arguments, call.ahead)
-    # By what goes into the function, not the operator: it serves all of them.
-    key = call.key, types_of(captured, [*x, *args]), trace_context()
     try:
-        primal = STORE.primal(key) or _trace(call, key, captured, x, args)
+        primal = _primal(call, captured, x, args)
     except PASSED_ON:
         raise
     except (*NEEDS_VALUE, jax.errors.UnexpectedTracerError) as error:
@@ -173,16 +173,25 @@ def trace_function(call: Call) -> TracedFunction:
     return TracedFunction(primal, traced, facts)
 
 
-def _trace(
-    call: Call,
-    key: Hashable,
-    captured: Sequence[Leaf],
-    x: Sequence[Leaf],
-    args: Sequence[Leaf],
+def _primal(
+    call: Call, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
 ) -> Primal:
-    """Trace a function, and keep it: one that fails leaves nothing."""
+    """Return the function of a call as it was traced, or trace it."""
+    # By what goes into the function, not the operator: it serves all of them.
+    key = call.key, types_of(captured, [*x, *args]), trace_context()
+    known = STORE.primal(key)
+    if known is not None:
+        return known
     STORE.traces += 1
-    return STORE.keep(Primal(key, call, captured, x, args))
+    primal = Primal(key, call, captured, x, args)
+    return primal if primal.lifted else STORE.keep(primal)
+
+
+def _evaluate(
+    call: Call, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
+) -> tuple[PyTree, PyTree]:
+    """Evaluate the function of a call; JAX may have dropped weak types on the way."""
+    return _primal(call, captured, x, args)(*captured, *x, *args)
 
 
 def is_own_error(error: Exception, call: Call) -> bool:

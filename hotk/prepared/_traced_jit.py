@@ -28,9 +28,11 @@ class TracedJit:
         jit: The jitted function, of single arrays: JAX takes those apart faster than
             lists.
         program: The program, once it is traced.
+        lifted: Whether JAX has lifted tracers of the outside into it. Then it belongs
+            to the trace that is going on, and is not to be kept.
     """
 
-    __slots__ = ("_source", "jit", "program")
+    __slots__ = ("_source", "jit", "lifted", "program")
 
     def __init__(
         self, check: Callable[[Sequence[Leaf]], None], name: str = "body"
@@ -42,14 +44,13 @@ class TracedJit:
             name: What it is called in profiles and in the messages of JAX.
         """
         self.program: TracedProgram | None = None
+        self.lifted = False
         self._source: Callable[..., PyTree] | None = None
 
         def body(*arrays: Leaf) -> PyTree:
             check(arrays)
-            # Emptied first: what is traced may call operators, and this one again.
-            source, self._source = self._source, None
-            if source is not None:
-                return source(*arrays)
+            if self._source is not None:
+                return self._source(*arrays)
             program = self.program
             if program is None:
                 raise Mismatch("called before it was traced")
@@ -65,8 +66,10 @@ class TracedJit:
         self._source = source
         try:
             traced = self.jit.trace(*arrays)
+            self.lifted = len(traced.jaxpr.jaxpr.invars) > len(arrays)
         finally:
-            self._source = None
+            if not self.lifted:  # else JAX asks for it again where it is called
+                self._source = None
         out_tree = jax.tree.structure(traced.out_info)
         self.program = TracedProgram(traced.jaxpr, out_tree)
         return traced
