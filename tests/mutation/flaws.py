@@ -260,15 +260,15 @@ _KEY = [
     Flaw(
         "a Prepared does not look at dtypes",
         "hotk/capture/_signature.py",
-        "        return Aval(aval.shape, aval.dtype, aval.weak_type, split)",
-        "        return Aval(aval.shape, None, aval.weak_type, split)",
+        "        return Aval(aval.shape, aval.dtype, weak, split, varying)",
+        "        return Aval(aval.shape, None, weak, split, varying)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
     Flaw(
         "a Prepared does not look at weak types",
         "hotk/capture/_signature.py",
-        "        return Aval(aval.shape, aval.dtype, aval.weak_type, split)",
-        "        return Aval(aval.shape, aval.dtype, False, split)",
+        "        return Aval(aval.shape, aval.dtype, weak, split, varying)",
+        "        return Aval(aval.shape, aval.dtype, False, split, varying)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
 ]
@@ -580,8 +580,8 @@ _GUARDS = [
     Flaw(
         "a Prepared runs its program as it was under the types of shard_map",
         "hotk/prepared/_prepared.py",
-        "if skeleton.opaque is not None or not varies_by_device((*captured, *arrays)):",
-        "if True:",
+        "        if skeleton.opaque is not None:\n            assert",
+        "        if True:\n            assert",
         within("promises/test_fixed_before_traced", "it_works_under_shard_map"),
     ),
 ]
@@ -652,8 +652,8 @@ _TOLD = [
     Flaw(
         "explain does not look at what calls came to",
         "hotk/prepared/_explain.py",
-        '        stage, cause = _remembered(f) or (None, "")',
-        '        stage, cause = (None, "")',
+        '        stage, cause = _remembered(f) or (None, Reason(""))',
+        '        stage, cause = (None, Reason(""))',
         within(
             "prepared/test_explain", "a_function_that_was_called_is_known_by_its_call"
         ),
