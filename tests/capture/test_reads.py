@@ -383,13 +383,14 @@ ONE = jnp.asarray(1.0)
 def test_a_loss_checked_by_beartype_is_traced_a_few_times():
     """Not always once: beartype leaves out a check where it takes a type for another.
 
-    It knows types by their addresses, where another one stood before.
+    It knows types by their addresses, where another one stood before: of 20 functions
+    mostly one is traced, and five in a process that has run for long.
     """
     hotk.clear_cache()
     for k in range(20):
         loss = checked(Float[jax.Array, " n"], jnp.asarray(1.0 + k))
         assert close(hotk.gradient(loss, X), (1.0 + k) * 3 * X**2)
-    assert hotk.cache_info().traces <= 4
+    assert hotk.cache_info().traces <= 8
     assert hotk.cache_info().compiles == 1
 
 
