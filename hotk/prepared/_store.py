@@ -189,7 +189,7 @@ class Store:
             self.shared += 1
 
     def forget(self, primal: Primal) -> None:
-        """Drop a function whose program holds arrays of a class."""
+        """Drop a function whose program holds arrays of a class, or a tracer."""
         with self.lock:
             if self.primals.get(primal.key) is primal:
                 del self.primals[primal.key]

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from hotk._core import (
     NEEDS_VALUE,
     PASSED_ON,
+    ClosedJaxpr,
     JaxprEqn,
     Leaf,
     Tracer,
@@ -158,10 +159,10 @@ def trace_function(call: Call) -> TracedFunction:
             raise
         raise Fallback(Reason(first_line(error))) from error
     traced = primal.program
-    if tracers_inside(traced.closed):
-        raise Fallback(Cause.TRACER.says("something inside it captures a tracer"))
-    if reaches_tracer(traced.closed):
-        raise Fallback(RULE_CAPTURES_ARRAY)
+    refused = _holds_tracer(traced.closed)
+    if refused is not None:
+        STORE.forget(primal)
+        raise Fallback(refused)
     # It may have been traced for an operator that wants something else.
     definition = call.options.definition
     check_output(definition.call(), call.f, traced.shapes[0], definition.wants)
@@ -171,6 +172,13 @@ def trace_function(call: Call) -> TracedFunction:
     if facts.callbacks and any(map(is_host_function, equations(jaxpr))):
         raise Fallback(HOST_KEEPS)
     return TracedFunction(primal, traced, facts)
+
+
+def _holds_tracer(closed: ClosedJaxpr) -> Reason | None:
+    """Say where a program holds a tracer of its trace, so that it must not be kept."""
+    if tracers_inside(closed):
+        return Cause.TRACER.says("something inside it captures a tracer")
+    return RULE_CAPTURES_ARRAY if reaches_tracer(closed) else None
 
 
 def _primal(

@@ -76,6 +76,32 @@ def test_no_tracer_waits_for_the_collector(call):
     assert not found - before.keys()
 
 
+class Cubed:
+    """A function whose rule, made in the call, reaches the array beside its number."""
+
+    def __init__(self):
+        self.array, self.factor = jnp.full(3, 2.0), 3.0
+
+    def backward(self, x, u):
+        return (self.factor * u * x**2,)
+
+    def __call__(self, x):
+        @jax.custom_vjp
+        def cubed(x):
+            return jnp.sum(x**3)
+
+        cubed.defvjp(lambda x: (jnp.sum(x**3), x), self.backward)
+        return cubed(self.array * x)
+
+
+def test_no_tracer_is_alive_after_a_call_with_a_rule_that_reached_one():
+    model = Cubed()
+    before = alive(jax.core.Tracer)
+    result = hotk.gradient(lambda x: model(x), X)
+    assert jnp.allclose(result, 24.0 * X**2)
+    assert not alive(jax.core.Tracer).keys() - before.keys()
+
+
 @each_call
 def test_no_tracer_is_alive_after_a_call_inside_a_jit(call):
     before = alive(jax.core.Tracer)
