@@ -51,6 +51,9 @@ def reaches_tracer(closed: ClosedJaxpr) -> JaxprEqn | None:
     for equation in equations(closed.jaxpr):
         if _is_on_host(equation):
             return equation
+        # JAX runs the rule of a `custom_vmap` when the program is batched.
+        if "rule" in equation.params and _reaches([equation.params["rule"]]):
+            return equation
         if equation.primitive.name not in CUSTOM:
             continue
         try:

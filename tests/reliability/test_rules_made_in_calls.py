@@ -353,3 +353,31 @@ def test_a_rule_reads_a_cache_that_the_body_has_filled(again):
     for _ in range(again):
         assert close(hotk.gradient(lambda x: cubic(x), X), expected)
         assert close(hotk.hvp(lambda x: cubic(x), X, V), 2 * expected * V / X)
+
+
+@pytest.mark.parametrize("made", ["in the call", "before"])
+def test_a_rule_of_custom_vmap_may_read_an_array(made):
+    held = {"a": jnp.full(3, 2.0)}
+
+    def make():
+        @jax.custom_batching.custom_vmap
+        def scaled(x):
+            return held["a"] * x
+
+        @scaled.def_vmap
+        def _(size, mapped, x):
+            return held["a"] * x, mapped[0]
+
+        return scaled
+
+    before = make()
+
+    def f(x):
+        return (before if made == "before" else make())(x) ** 3
+
+    points, v = jnp.stack([X, 2.0 * X]), jnp.ones(3)
+    for _ in range(2):
+        result = jax.vmap(lambda x: hotk.jvp(f, x, v))(points)
+        assert close(result, 24.0 * points**2)
+    held["a"] = jnp.full(3, 1.0)
+    assert close(jax.vmap(lambda x: hotk.jvp(f, x, v))(points), 3.0 * points**2)
