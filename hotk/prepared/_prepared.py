@@ -137,7 +137,7 @@ class Prepared(eqx.Module):
         if not elsewhere and trace_context() != program.context:
             program.open_away()
             return self(x, *rest)
-        if varies:
+        if varies and not program.unlike(trace_context()):
             return self.vary(arrays)
         return answer_mismatch(self, x, rest)
 

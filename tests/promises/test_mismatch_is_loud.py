@@ -343,6 +343,21 @@ def test_another_setting_is_loud(setting, hotk, tick):
     assert (count(), tick()) == (0, 1)
 
 
+def test_another_setting_is_loud_where_arrays_vary_by_device(hotk):
+    f = lambda x: jnp.sum(jnp.sin(x @ x.T))
+    prepared = hotk.gradient.prepare(f, W)
+    mesh, whole = jax.make_mesh((1,), ("d",)), jax.P("d")
+    rows = jax.device_put(W[None], jax.NamedSharding(mesh, whole))
+    there = jax.shard_map(
+        lambda x: prepared(x[0])[None], mesh=mesh, in_specs=whole, out_specs=whole
+    )
+    assert close(there(rows)[0], jax.grad(f)(W))
+    with jax.default_matmul_precision("highest"):
+        with pytest.raises(hotk.PreparationError, match="matmul_precision"):
+            there(rows)
+    assert close(there(rows)[0], jax.grad(f)(W))
+
+
 @pytest.mark.parametrize("answer", ["cast", "retrace"])
 def test_another_setting_cannot_be_cast_but_traced_again(answer, hotk):
     f = lambda x: jnp.sum(jnp.sin(x @ x.T))
