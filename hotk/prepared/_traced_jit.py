@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jaxtyping import PyTree
 
-from hotk._core import Leaf, in_trace, inlined
+from hotk._core import Leaf, in_trace, run_jaxpr
 from hotk.capture import TracedProgram
 
 
@@ -54,9 +54,12 @@ class TracedJit:
             program = self.program
             if program is None:
                 raise Mismatch("called before it was traced")
-            if not in_trace():  # by `jax_debug_nans`, which looks for the operation
-                program = TracedProgram(inlined(program.closed), program.out_tree)
-            return program(*arrays)
+            if in_trace():
+                return program(*arrays)
+            # By `jax_debug_nans`, which looks for the operation: one after the other,
+            # as JAX does not look while it runs a program that it traced.
+            closed = program.closed
+            return program.out_tree.unflatten(run_jaxpr(closed, closed.consts, arrays))
 
         body.__name__ = name
         self.jit = jax.jit(body)

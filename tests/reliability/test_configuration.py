@@ -198,6 +198,27 @@ def test_debug_nans_finds_the_nan():
     assert np.isnan(hotk.hvp(f, -X, V)).all()
 
 
+def test_debug_nans_names_the_operation():
+    def f(x):
+        return jnp.sum(jnp.log(x) * x)
+
+    calls = []
+
+    def opaque(x):
+        calls.append(1)
+        return f(x)
+
+    prepared = hotk.gradient.prepare(f, X)
+    with jax.debug_nans(True):
+        for call in (lambda x: hotk.gradient(f, x), prepared):
+            for _ in range(2):
+                with pytest.raises(FloatingPointError, match="encountered in log"):
+                    call(-X)
+        with pytest.raises(FloatingPointError, match="encountered in log"):
+            hotk.gradient(opaque, -X)
+        assert close(prepared(X), jax.grad(f)(X))
+
+
 @pytest.mark.parametrize(
     "make", [None, hotk.optim.newton_cg], ids=["none", "newton_cg"]
 )
