@@ -1,8 +1,7 @@
 """Captured lists, tuples, deques and buffers.
 
 They are walked anew at each call. A container that is mutable is copied for a trace
-even where it holds no array, so that a function that writes into it is found out; the
-copies are given back what they held when the trace has ended.
+even where it holds no array, so that a function that writes into it is found out.
 """
 
 import array
