@@ -13,6 +13,7 @@ from hotk._core import (
     Function,
     Leaf,
     Point,
+    PreparationError,
     message,
     signature_count,
     trace_context,
@@ -156,7 +157,12 @@ class Prepared(eqx.Module):
         program, skeleton = self.program, self.skeleton
         if skeleton.opaque is not None:
             assert program.first is not None
-            return program.first(self.leaves, arrays)
+            try:
+                return program.first(self.leaves, arrays)
+            except ValueError as error:
+                if "varying manual axes" not in str(error):
+                    raise
+                raise _cannot_vary(self) from error
         moving, statics = iter(arrays), self.statics.by_number
         count = program.tree.num_leaves
         leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
@@ -265,6 +271,22 @@ class Prepared(eqx.Module):
     def _repr_html_(self) -> str:
         text = html.escape(repr(self))
         return f"<p><code>{text}</code></p>{self.info._repr_html_()}"
+
+
+def _cannot_vary(prepared: Prepared) -> PreparationError:
+    call = prepared.program.options.definition.call()
+    return PreparationError(
+        message(
+            call,
+            f"`{prepared.skeleton.name}` is opaque, and was prepared outside of "
+            "`shard_map`: it cannot be traced again for arrays that vary by device.",
+            expected="a direct call within `shard_map`, or a function that is not "
+            "opaque (`hotk.explain`)",
+            got="arrays that vary along the axes of a mesh",
+            fix=f"Write `hotk.{call}` inside of `shard_map`, or give `shard_map` the "
+            "keyword `check_vma=False`.",
+        )
+    )
 
 
 def _shape_of(leaf: SignatureLeaf) -> jax.ShapeDtypeStruct:

@@ -875,8 +875,8 @@ _LIBRARIES = [
     Flaw(
         "a rule that reads a tracer that has ended is kept",
         TRACED,
-        "    if reaches_tracer(traced.closed):",
-        "    if False:",
+        "    return RULE_CAPTURES_ARRAY if reaches_tracer(closed) else None",
+        "    return None",
         within(RULES_TESTS, "a_rule_of_a_rule_is_followed_by_outer_derivatives"),
     ),
     Flaw(

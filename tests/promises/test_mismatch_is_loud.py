@@ -343,6 +343,18 @@ def test_another_setting_is_loud(setting, hotk, tick):
     assert (count(), tick()) == (0, 1)
 
 
+def test_an_opaque_function_cannot_be_traced_for_arrays_that_vary_by_device(hotk):
+    calls = []
+    f = lambda x: calls.append(1) or jnp.sum(2.0 * x**3)
+    prepared = hotk.gradient.prepare(f, W)
+    mesh, whole = jax.make_mesh((1,), ("d",)), jax.P("d")
+    there = jax.shard_map(
+        lambda x: prepared(x[0])[None], mesh=mesh, in_specs=whole, out_specs=whole
+    )
+    with pytest.raises(hotk.PreparationError, match="check_vma=False"):
+        there(jax.device_put(W[None], jax.NamedSharding(mesh, whole)))
+
+
 def test_another_setting_is_loud_where_arrays_vary_by_device(hotk):
     f = lambda x: jnp.sum(jnp.sin(x @ x.T))
     prepared = hotk.gradient.prepare(f, W)
@@ -352,9 +364,9 @@ def test_another_setting_is_loud_where_arrays_vary_by_device(hotk):
         lambda x: prepared(x[0])[None], mesh=mesh, in_specs=whole, out_specs=whole
     )
     assert close(there(rows)[0], jax.grad(f)(W))
-    with jax.default_matmul_precision("highest"):
-        with pytest.raises(hotk.PreparationError, match="matmul_precision"):
-            there(rows)
+    refused = pytest.raises(hotk.PreparationError, match="matmul_precision")
+    with jax.default_matmul_precision("highest"), refused:
+        there(rows)
     assert close(there(rows)[0], jax.grad(f)(W))
 
 
