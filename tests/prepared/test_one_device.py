@@ -310,12 +310,17 @@ OWN_DIRECTIONS = """
             lambda f, w, v: hotk.quadratic_form(f, w, v),
             lambda f, w, v: hotk.HessianOperator(f, w) @ v,
         ):
-            try:
-                on_devices(lambda w, s: ask(lambda w: f(w, s), w, own(s)))
-            except hotk.StructureError as error:
-                assert "directions of their own along ['d']" in str(error), error
-                refused += 1
-    assert refused == 6
+            # by itself, and after a direction that all devices hold alike
+            for known in ((), (v,)):
+                def both(w, s):
+                    of = lambda w: f(w, s)
+                    return [ask(of, w, each) for each in (*known, own(s))][-1]
+                try:
+                    on_devices(both)
+                except hotk.StructureError as error:
+                    assert "directions of their own along ['d']" in str(error), error
+                    refused += 1
+    assert refused == 12
 
     # The same function on all devices, the function of each, and tangents of one.
     sides = [np.asarray(own(half)) for half in halves]
