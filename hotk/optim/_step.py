@@ -228,7 +228,9 @@ def transformation(
         if at is not None:
             slopes = parts_like(call, params, at[1])
             at = at[0], [jnp.asarray(slopes[i]) for i in moving]
-        own = narrowed_to(call, state, points, could, moves)
+        own = state
+        if not space.has_shards(part):  # of which the solver says what it refuses
+            own = narrowed_to(call, state, points, could, moves)
         c = (gradient, own, arrays, at)
         with called(call), explained_for_nnx(params):
             by_content = needs_indices(choices.get("linear_solver"))

@@ -180,7 +180,7 @@ OPTIMIZERS = """
     # systems are solved to the end: where a truncated solve stops, rounding decides
     each = {
         "newton_cg": o.newton_cg(max_tol=1e-13),
-        "trust_region": o.trust_region(max_tol=1e-13),
+        "trust_region": o.trust_region(subproblem="steihaug", max_tol=1e-13),
         "levenberg_marquardt": o.levenberg_marquardt(max_tol=1e-13),
     }
     def sums(gather):
