@@ -126,6 +126,7 @@ def test_a_direct_call_sees_what_changed(story, hotk):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hotk.ZeroHessianWarning")
 @pytest.mark.parametrize(
     "story", [story for story in STORIES if story.holds and not story.effects], ids=str
 )
