@@ -39,6 +39,8 @@ _T = TypeVar("_T")
 # How a guard reads a part of a thing: of the variable and of a name or a number.
 ITEM = "{0}[{1!r}]"
 ATTRIBUTE = "{0}.{1}"
+# Another record than that of a thing's type, and what describes the thing.
+SeenAs = tuple[CapturedType, Describe]
 
 
 def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -161,6 +163,7 @@ class Description(abc.ABC):
         here: str = "",
         read: str = ITEM,
         at: Any = None,
+        seen_as: SeenAs | None = None,
     ) -> None:
         """Describe a part of a thing.
 
@@ -171,21 +174,8 @@ class Description(abc.ABC):
             here: The variable of the thing.
             read: How it is read, a format of `here` and of `at`.
             at: By what it is read, if not by its name.
+            seen_as: How it is described, if not as its type is.
         """
-
-    @abc.abstractmethod
-    def part_as(
-        self,
-        captured: CapturedType,
-        describe: Describe,
-        value: object,
-        how: str,
-        name: Any,
-        here: str,
-        read: str,
-        at: Any,
-    ) -> None:
-        """Describe a part in another way than its type is described."""
 
     def attribute(self, value: object, name: str, here: str) -> None:
         """Describe an attribute of a thing of Python's own."""

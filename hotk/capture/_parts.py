@@ -138,10 +138,10 @@ def describe_read(
         d.part(value, how, name, here, read, at)
     elif _is_read_by_parts(value):
         describe: Describe = lambda d, v, here: _describe_chains(d, v, here, reads)
-        d.part_as(OBJECT, describe, value, how, name, here, read, at)
+        d.part(value, how, name, here, read, at, (OBJECT, describe))
     elif id(value) not in d.whole and is_read_by_attributes(value, _grouped(reads)):
         describe = lambda d, v, here: _describe_node_chains(d, v, here, reads)
-        d.part_as(FROZEN_NODE, describe, value, how, name, here, read, at)
+        d.part(value, how, name, here, read, at, (FROZEN_NODE, describe))
     else:
         d.part(value, how, name, here, read, at)
 

@@ -12,7 +12,7 @@ from hotk._core import peek
 from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
 from ._cause import Cause, Opaque
 from ._code import METADATA
-from ._description import ITEM, Description, is_mutable
+from ._description import ITEM, Description, SeenAs, is_mutable
 from ._static_arrays import StaticArrays
 from ._trail import Identity, Node, Trail
 
@@ -186,36 +186,21 @@ class Walk(Description):
         here: str = "",
         read: str = ITEM,
         at: object = None,
+        seen_as: SeenAs | None = None,
     ) -> None:
         """Go through one captured thing, which was reached by `how` and `name`.
 
         The path is put together only for a trail: a direct call does without.
         """
-        if self.trail is None:
-            describe = DESCRIPTIONS.get(type(value))
-            if describe is None:
-                describe = self.find(value).describe
-            describe(self, value, "")
-        else:
+        if self.trail is not None:
             captured = CAPTURED_TYPES.get(type(value)) or self.find(value)
-            self._part_with_trail(captured, captured.describe, value, how, name)
-
-    def part_as(
-        self,
-        captured: CapturedType,
-        describe: Describe,
-        value: object,
-        how: str,
-        name: object,
-        here: str,
-        read: str,
-        at: object,
-    ) -> None:
-        """Go through one captured thing in another way than its type is described."""
-        if self.trail is None:
-            describe(self, value, "")
-        else:
+            captured, describe = seen_as or (captured, captured.describe)
             self._part_with_trail(captured, describe, value, how, name)
+            return
+        describe = DESCRIPTIONS.get(type(value)) if seen_as is None else seen_as[1]
+        if describe is None:
+            describe = self.find(value).describe
+        describe(self, value, "")
 
     def _part_with_trail(
         self,

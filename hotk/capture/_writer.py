@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ._captured_type import CAPTURED_TYPES, CapturedType, Describe
+from ._captured_type import CAPTURED_TYPES, Describe
 from ._cause import Opaque
-from ._description import ITEM, Description, is_mutable
+from ._description import ITEM, Description, SeenAs, is_mutable
 from ._walk import Walk
 
 
@@ -114,24 +114,13 @@ class Writer(Description):
         here: str = "",
         read: str = ITEM,
         at: object = None,
+        seen_as: SeenAs | None = None,
     ) -> None:
         """Write the check of a part of a thing."""
-        describe = (CAPTURED_TYPES.get(type(value)) or self.find(value)).describe
-        expression = read.format(here, name if at is None else at)
-        describe(self, value, self._assign(value, expression))
-
-    def part_as(
-        self,
-        captured: CapturedType,
-        describe: Describe,
-        value: object,
-        how: str,
-        name: object,
-        here: str,
-        read: str,
-        at: object,
-    ) -> None:
-        """Write the check of a part in another way than its type is described."""
+        if seen_as is None:
+            describe = (CAPTURED_TYPES.get(type(value)) or self.find(value)).describe
+        else:
+            describe = seen_as[1]
         expression = read.format(here, name if at is None else at)
         describe(self, value, self._assign(value, expression))
 

@@ -125,10 +125,8 @@ def _difference(
     if isinstance(a, Skeleton) and isinstance(b, Skeleton):  # of a held function
         where, one, other = compared(a, b, b.template)
         holder = _place(things, same, skip)[0].removesuffix(".skeleton")
-        place, text = (
-            f"{holder}, {where.removeprefix('function, ')}",
-            f"{one} -> {other}",
-        )
+        place = f"{holder}, {where.removeprefix('function, ')}"
+        text = f"{one} -> {other}"
         return _Difference(same, place, False, one, other, text)
     if named is not None:
         place, is_value = named.place, named.is_value
