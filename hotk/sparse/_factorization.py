@@ -14,7 +14,7 @@ from ._conversion import on_host
 from ._pattern import Pattern
 from ._products import product
 from ._selected import selected_inverse
-from ._superlu import factors
+from ._superlu import Factors, congruent_factors, factors
 from ._vectors import check_one, flat_side
 
 
@@ -36,7 +36,7 @@ class Factorization:
         ([1.0, 0.5], (2, 0, 0))
     """
 
-    __slots__ = ("_factors", "_pattern", "pivots", "shape")
+    __slots__ = ("_data", "_factors", "_pattern", "pivots", "shape")
 
     def __init__(self, pattern: Pattern, values: Array | np.ndarray) -> None:
         _check_square(pattern, "A.factorize()")
@@ -44,6 +44,7 @@ class Factorization:
         self.shape, self._pattern = pattern.shape, pattern
         if not np.isfinite(data).all():
             raise ValueError("`A.factorize()`: an entry is NaN or infinite.")
+        self._data = data
         self._factors = factors(pattern, data, "A.factorize()")
         self.pivots = self._factors.pivots
 
@@ -84,17 +85,20 @@ class Factorization:
                 its diagonal, whose signs say nothing.
         """
         self._check_symmetric("F.inertia()")
+        found: Factors | None = self._factors
         if not self._factors.on_diagonal:
+            found = congruent_factors(self._pattern, self._data.astype(np.float64))
+        if found is None:
             raise ValueError(
                 "`F.inertia()`: this indefinite matrix cannot be factorized with "
                 "pivots on its diagonal, so their signs are not those of its "
                 "eigenvalues. `hotk.linop.inertia` computes all eigenvalues."
             )
-        sizes = np.abs(self.pivots)
+        sizes = np.abs(found.pivots)
         # Not of the largest pivot: variables may have units of their own.
-        limit = np.finfo(sizes.dtype).eps * sizes.size * self._factors.terms
+        limit = np.finfo(sizes.dtype).eps * sizes.size * found.terms
         zero = sizes <= limit
-        positive = int(((self.pivots > 0) & ~zero).sum())
+        positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
 
     def logdet(self) -> float:

@@ -14,6 +14,9 @@ from ._pattern import Pattern
 
 # Pivots on the diagonal are as stable as a growth of the entries by this shows.
 _MOST_GROWTH = 1e6
+# A number on the diagonal is as good as zero, once rows are scaled to ones of size one,
+# which takes a few rounds. With 0.1 here fewer matrices find stable pivots.
+_SMALL, _SCALINGS = 1e-6, 4
 
 
 @final
@@ -237,3 +240,86 @@ def _in_order(rows: np.ndarray, cols: np.ndarray, order: np.ndarray) -> Ordered:
         starts,
         np.flatnonzero(rows == cols).astype(np.int32),
     )
+
+
+# ----- Matrices with zeros on the diagonal
+
+
+def congruent_factors(pattern: Pattern, values: np.ndarray) -> Factors | None:
+    """Factorize a matrix with the inertia of a symmetric one, on its diagonal.
+
+    A row with a small number on the diagonal is paired with another one in which it has
+    a large entry, and both are rotated by 45 degrees: from `[[a, c], [c, b]]` with a
+    small `b` to a matrix with `(a + b) / 2 + c` and `(a + b) / 2 - c` on the diagonal.
+    With pairs of pivots, as in [1], these are those of the matrix of conditions of a
+    minimum under constraints. By Sylvester's law the signs stay what they are.
+
+    Args:
+        pattern: The pattern of a symmetric matrix.
+        values: Its entries, in double precision.
+
+    Returns:
+        The factors, `None` if pivots on the diagonal are not stable.
+
+    References:
+        [1] Duff and Pralet (2005). Strategies for scaling and pivoting for sparse
+            symmetric indefinite problems. SIAM Journal on Matrix Analysis and
+            Applications 27(2), 313-340. Section 4.
+    """
+    sparse = extra("scipy.sparse")
+    matrix, n = in_csc(pattern, values), pattern.shape[0]
+    for _ in range(_SCALINGS):
+        largest = abs(matrix).max(axis=1).toarray().reshape(-1)
+        scale = sparse.diags_array(1 / np.sqrt(np.where(largest > 0, largest, 1.0)))
+        matrix = scale @ matrix @ scale
+    pairs = _pairs(matrix)
+    alone = np.ones(n, bool)
+    alone[pairs.reshape(-1)] = False
+    rest, (i, j), half = np.flatnonzero(alone), pairs.T, np.full(len(pairs), 0.5**0.5)
+    data = np.concatenate([np.ones(rest.size), half, half, half, -half])
+    rows, cols = np.concatenate([rest, i, i, j, j]), np.concatenate([rest, i, j, i, j])
+    rotation = sparse.csc_array((data, (rows, cols)), shape=(n, n))
+    turned = (rotation @ matrix @ rotation).tocoo()
+    order = np.lexsort((turned.col, turned.row))
+    own = Pattern(turned.row[order], turned.col[order], (n, n), symmetric=True)
+    try:
+        found = symmetric_factors(own, turned.data[order])
+    except RuntimeError:  # a pivot is zero
+        return None
+    stable = found.on_diagonal and found.largest <= _MOST_GROWTH
+    return found if stable else None
+
+
+def _pairs(matrix: Any) -> Int32[np.ndarray, "k 2"]:
+    """Pair rows with small numbers on the diagonal with rows that they are large in."""
+    small = abs(matrix.diagonal()) < _SMALL
+    weak, strong = np.flatnonzero(small), np.flatnonzero(~small)
+    among = abs(matrix.tocsr()[weak])
+    rows, cols = _matching(among[:, strong].tocsr())
+    pairs = [*zip(weak[rows].tolist(), strong[cols].tolist(), strict=True)]
+    # What is left is paired with each other, the largest entries first.
+    left = np.setdiff1d(weak, weak[rows])
+    rest = among[np.isin(weak, left)][:, left].tocoo()
+    free = np.ones(left.size, bool)
+    for k in np.argsort(-rest.data, kind="stable").tolist():
+        i, j = rest.row[k], rest.col[k]
+        if rest.data[k] > 0 and i != j and free[i] and free[j]:
+            free[i] = free[j] = False
+            pairs.append((int(left[i]), int(left[j])))
+    return np.asarray(pairs, np.int32).reshape(-1, 2)
+
+
+def _matching(between: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Match rows with columns so that the product of their entries is large."""
+    graph = extra("scipy.sparse.csgraph")
+    between.eliminate_zeros()
+    if not between.nnz:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    costs = between.copy()
+    costs.data = 1.0 + np.log(between.data.max() / between.data)
+    try:
+        return graph.min_weight_full_bipartite_matching(costs)
+    except ValueError:  # not all can be matched
+        cols = graph.maximum_bipartite_matching(between, perm_type="column")
+        rows = np.flatnonzero(cols >= 0)
+        return rows, cols[rows]

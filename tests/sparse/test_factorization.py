@@ -101,6 +101,47 @@ def test_inertia_is_known_for_most_matrices():
     assert known >= 6
 
 
+def conditions(seed, units=0.0):
+    """Return the matrix of the conditions of a minimum under constraints, dense."""
+    rng = np.random.default_rng(seed)
+    n, m = 40, 15
+    H = np.diag(rng.normal(size=n)) + np.diag(rng.normal(size=n - 1), 1)
+    A = np.where(rng.uniform(size=(m, n)) < 0.08, rng.normal(size=(m, n)), 0.0)
+    A += np.eye(m, n)
+    dense = np.block([[H + H.T, A.T], [A, np.zeros((m, m))]])
+    scale = 10.0 ** rng.uniform(-units, units, size=n + m)
+    return dense * scale * scale[:, None], dense
+
+
+@pytest.mark.parametrize("units", [0.0, 3.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_inertia_with_zeros_on_the_diagonal(seed, units):
+    scaled, dense = conditions(seed, units)
+    values = np.linalg.eigvalsh(dense)  # of the same signs, by Sylvester's law
+    A = hotk.SparseMatrix.from_coo(
+        scaled[np.nonzero(scaled)], *np.nonzero(scaled), symmetric=True
+    )
+    assert A.factorize().inertia() == ((values > 0).sum(), 0, (values < 0).sum())
+
+
+def test_inertia_of_pairs_without_a_diagonal():
+    H = hotk.sparse_hessian(lambda x: x[0] * x[1] + 2 * x[2] * x[3], jnp.ones(4))
+    assert H.factorize().inertia() == (2, 0, 2)
+
+
+def test_inertia_of_many_conditions_is_counted_by_factors():
+    n, m = 3_000, 1_000
+
+    def lagrangian(z):
+        x, y = z[:n], z[n:]
+        path = jnp.sum(x**2) / 2 - jnp.sum(jnp.cos(x[1:] - x[:-1]))
+        return path + jnp.vdot(y, x[::3] - jnp.sin(x[1::3]) - x[2::3] ** 2)
+
+    # The minimum of a problem with independent constraints: one negative for each.
+    H = hotk.HessianOperator(lagrangian, jnp.zeros(n + m))
+    assert tuple(map(int, H.inertia())) == (n, 0, m)
+
+
 def test_what_cannot_be_factorized():
     A, _ = scattered(np.random.default_rng(0), 3, 4, 5)
     with pytest.raises(hotk.StructureError, match="square"):
