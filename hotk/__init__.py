@@ -11,6 +11,7 @@ import typing
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
     CurvatureMismatchWarning as CurvatureMismatchWarning,
+    DensePatternWarning as DensePatternWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,

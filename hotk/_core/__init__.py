@@ -85,6 +85,7 @@ from ._compat import (
 )
 from ._compat_trace import (
     abandoned_if_failed as abandoned_if_failed,
+    constants_behind as constants_behind,
     known_results as known_results,
     output_types as output_types,
     program_for_types as program_for_types,
@@ -112,6 +113,7 @@ from ._errors import (
     PASSED_ON as PASSED_ON,
     ChangingValueWarning as ChangingValueWarning,
     CurvatureMismatchWarning as CurvatureMismatchWarning,
+    DensePatternWarning as DensePatternWarning,
     DtypeError as DtypeError,
     HotkError as HotkError,
     ModeError as ModeError,

@@ -385,9 +385,11 @@ def divided_alike(context: mlir.LoweringRuleContext, a: Any, like: Any) -> list[
     `jax.experimental.shard_alike` does the same, up to jax 0.10. Its groups have the
     numbers of a global counter, so that a program differs in text from one process to
     the next and misses the persistent compilation cache; a channel has a number that is
-    new in each module.
+    new in each module. Within `shard_map` nothing is asked: a group may not reach
+    across its border, as one of a program that was traced outside would.
     """
-    if _config.use_shardy_partitioner.value:
+    inside = getattr(context.module_context.axis_context, "manual_axes", ())
+    if _config.use_shardy_partitioner.value and not inside:
         group = context.module_context.new_channel()
         _sdy.sharding_group(a, group)
         _sdy.sharding_group(like, group)

@@ -97,6 +97,9 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
         if isinstance(outside, _jax_core.EvalTrace) and names_axes(params):
             # A number that is to vary over devices: there are none outside of the mesh.
             return super().process_primitive(primitive, arrays, params)
+        if _is_of_integers(arrays, params):
+            # Indices: those that an outer trace computes would not be known.
+            outside = _jax_core.eval_trace
         with _jax_core.set_current_trace(outside):
             return outside.process_primitive(primitive, arrays, params)
 
@@ -129,6 +132,15 @@ class _EagerButForHost(_Eager):
 
     __slots__ = ()
     host = False
+
+
+def _is_of_integers(arrays: Sequence[Any], params: Mapping[str, Any]) -> bool:
+    """Whether integers and Booleans are computed with, all of them known here."""
+    if any(isinstance(a, Tracer) for a in arrays) or names_axes(params):
+        return False
+    asked = (params.get(name) for name in ("dtype", "new_dtype"))
+    types = [*map(jax.numpy.result_type, arrays), *(t for t in asked if t is not None)]
+    return bool(types) and all(getattr(t, "kind", "V") in "iub" for t in types)
 
 
 def _no_host(primitive: Primitive, parameters: Mapping[str, object]) -> bool:
@@ -265,25 +277,19 @@ def output_types(
     return [variable.aval for variable in program_for_types(function, types).outvars]
 
 
-def known_results(
-    closed: ClosedJaxpr, known: Sequence[bool], asked: Sequence[bool]
-) -> dict[int, np.ndarray]:
-    """Return the results of a program that do not depend on its unknown inputs.
-
-    JAX splits programs so, loops included, but not in public.
+def _split(
+    closed: ClosedJaxpr, known: Sequence[bool]
+) -> tuple[ClosedJaxpr, Sequence[bool]]:
+    """Return the part of a program that its known constants decide.
 
     Args:
-        closed: A program.
-        known: For each of its constants whether it is an array and no tracer. Its
-            inputs are unknown.
-        asked: For each result whether it is asked for.
+        closed: A program, whose inputs are unknown.
+        known: For each of its constants whether it is known.
 
     Returns:
-        The results that are known and asked for, by their number.
+        A program of no inputs, and for each result whether it is not one of it.
     """
     jaxpr = closed.jaxpr
-    if not any(asked):
-        return {}
     constants = list(zip(jaxpr.constvars, closed.consts, known, strict=True))
     fixed = [(v, c) for v, c, is_known in constants if is_known]
     # Tracers of an outer trace are inputs: what depends on them is not known.
@@ -300,6 +306,58 @@ def known_results(
         ClosedJaxpr(opened, values), unknown, False
     )
     first, _, depends, _ = split
+    return first, depends
+
+
+def constants_behind(closed: ClosedJaxpr, asked: Sequence[bool]) -> list[int]:
+    """Return which constants decide results that do not depend on the inputs.
+
+    Args:
+        closed: A program.
+        asked: For each result whether it is asked for.
+
+    Returns:
+        The numbers of the constants.
+    """
+    if not any(asked):
+        return []
+    jaxpr = closed.jaxpr
+    opened = jaxpr.replace(
+        constvars=[],
+        invars=[*jaxpr.constvars, *jaxpr.invars],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    unknown = [False] * len(closed.consts) + [True] * len(jaxpr.invars)
+    first, _, depends, _ = _partial_eval.partial_eval_jaxpr_nounits(
+        ClosedJaxpr(opened, ()), unknown, False
+    )
+    wanted = zip(asked, depends, strict=True)
+    used = [is_asked for is_asked, is_unknown in wanted if not is_unknown]
+    # Residuals for the other part follow.
+    used += [False] * (len(first.jaxpr.outvars) - len(used))
+    _, inputs = _partial_eval.dce_jaxpr(first.jaxpr, used)
+    return [i for i, is_used in enumerate(inputs) if is_used]
+
+
+def known_results(
+    closed: ClosedJaxpr, known: Sequence[bool], asked: Sequence[bool]
+) -> dict[int, np.ndarray]:
+    """Return the results of a program that do not depend on its unknown inputs.
+
+    JAX splits programs so, loops included, but not in public.
+
+    Args:
+        closed: A program.
+        known: For each of its constants whether it is an array and no tracer. Its
+            inputs are unknown.
+        asked: For each result whether it is asked for.
+
+    Returns:
+        The results that are known and asked for, by their number.
+    """
+    if not any(asked):
+        return {}
+    first, depends = _split(closed, known)
     pairs = enumerate(zip(asked, depends, strict=True))
     numbers = [i for i, (is_asked, is_unknown) in pairs if is_asked and not is_unknown]
     rank = np.cumsum([not d for d in depends]) - 1

@@ -137,6 +137,13 @@ class ZeroHessianWarning(UserWarning):
     """
 
 
+class DensePatternWarning(UserWarning):
+    """A sparse matrix has more than a million entries, and they are a tenth of all.
+
+    The message has the first line of the function that makes rows of it dense.
+    """
+
+
 class NestedDerivativesWarning(UserWarning):
     """Derivatives are nested so deeply that another operator is far cheaper.
 
@@ -170,6 +177,7 @@ PASSED_ON = (
     CurvatureMismatchWarning,
     SingularHessianWarning,
     ZeroHessianWarning,
+    DensePatternWarning,
     NestedDerivativesWarning,
     OpaqueWarning,
     ChangingValueWarning,
@@ -216,6 +224,7 @@ for _error in (
     CurvatureMismatchWarning,
     SingularHessianWarning,
     ZeroHessianWarning,
+    DensePatternWarning,
     NestedDerivativesWarning,
     OpaqueWarning,
     ChangingValueWarning,

@@ -33,7 +33,7 @@ from ._explain import (
 from ._guard import key_and_arrays as key_and_arrays
 from ._library import is_library_file as is_library_file
 from ._pickled import pickled as pickled, unpickled as unpickled
-from ._rebuild import Rebuild as Rebuild, survey as survey
+from ._rebuild import Rebuild as Rebuild, chosen_of as chosen_of, survey as survey
 from ._rule_key import rule_key as rule_key
 from ._signature import (
     Aval as Aval,

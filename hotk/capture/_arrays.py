@@ -13,7 +13,7 @@ from hotk._core import ARRAY, SHORT, Tracer
 from ._captured_type import register, uncopied
 from ._cause import Cause
 from ._description import Description
-from ._static_arrays import SMALL_SIZE, StaticArrays, is_static
+from ._static_arrays import SMALL_SIZE, StaticArrays
 from ._walk import Placeholder
 
 
@@ -83,7 +83,7 @@ def _describe_array(d: Description, value: Any, here: str) -> None:
         return
     if d.met(value, here):
         return
-    if d.static_arrays and is_static(value, d.static_arrays):
+    if d.by_content(value):
         d.note(_content(value))
         return
     d.leaf(value, here)
@@ -118,11 +118,10 @@ def _describe_numpy(d: Description, value: np.ndarray, here: str) -> None:
         return
     if d.met(value, here):
         return
-    static = d.static_arrays
     if text:
         d.piece(_content, value, here)
-    elif static and is_numeric(value.dtype) and is_static(value, static):
-        layout = static != StaticArrays.ALL_INTEGERS
+    elif is_numeric(value.dtype) and d.by_content(value):
+        layout = d.static_arrays != StaticArrays.ALL_INTEGERS
         d.note(_content(value, layout=layout))
     else:
         d.numpy_leaf(value, copied, here)

@@ -27,6 +27,7 @@ class Skeleton:
         key: What was captured besides arrays, flat and hashable.
         name: The callable's name, for messages.
         static_arrays: Which captured arrays are static by content.
+        chosen: The numbers of others that are, among all captured arrays.
         opaque: Why the callable is opaque, or `None`.
         count: How many arrays were captured.
         user_classes: Whether a class of the user was met, which no copy holds as it
@@ -38,6 +39,7 @@ class Skeleton:
     __slots__ = (
         "__weakref__",
         "_hash",
+        "chosen",
         "count",
         "key",
         "name",
@@ -55,6 +57,7 @@ class Skeleton:
         *,
         name: str,
         static_arrays: StaticArrays = StaticArrays.NONE,
+        chosen: tuple[int, ...] = (),
         count: int = 0,
         opaque: Reason | None = None,
         user_classes: bool = False,
@@ -63,6 +66,7 @@ class Skeleton:
         self.template = template
         self.name = name
         self.static_arrays = static_arrays
+        self.chosen = chosen
         self.opaque = opaque
         self.count = count
         self.user_classes = user_classes
@@ -103,13 +107,18 @@ class Skeleton:
         """Show the callable's name."""
         return f"<skeleton of {self.name}>"
 
+    def survey(self) -> tuple[Walk, Trail]:
+        """Walk the template."""
+        static, chosen = self.static_arrays, self.chosen
+        return survey(self.template, static_arrays=static, chosen=chosen)
+
     def function(self, leaves: Sequence[object]) -> Function:
         """Rebuild the callable with these arrays in place of the captured ones."""
         if self.opaque is not None:
             return self.template
         # Anew each time: a copy may be written into by the function that it is in.
         try:
-            walk, trail = survey(self.template, static_arrays=self.static_arrays)
+            walk, trail = self.survey()
         except Opaque as reason:  # of a class that was changed since
             problem = message(
                 self.name,
@@ -154,7 +163,10 @@ class Closure(eqx.Module):
 
     @staticmethod
     def of(
-        f: Function, *, static_arrays: StaticArrays = StaticArrays.NONE
+        f: Function,
+        *,
+        static_arrays: StaticArrays = StaticArrays.NONE,
+        chosen: tuple[int, ...] = (),
     ) -> "Closure":
         """Split a callable into captured arrays and a skeleton.
 
@@ -163,6 +175,7 @@ class Closure(eqx.Module):
                 is its own skeleton.
             static_arrays: Which captured arrays are static by content: parts of the
                 skeleton instead of leaves. None unless Python code needs their values.
+            chosen: The numbers of others that are, among all captured arrays.
 
         Returns:
             The closure, which computes what `f` computes now.
@@ -171,7 +184,7 @@ class Closure(eqx.Module):
             return f
         name = function_name(f)
         try:
-            walk, trail = survey(f, static_arrays=static_arrays)
+            walk, trail = survey(f, static_arrays=static_arrays, chosen=chosen)
             walk.close()
             template = _template(f, walk, trail)
         except (Opaque, RecursionError) as error:
@@ -182,6 +195,7 @@ class Closure(eqx.Module):
             template,
             name=name,
             static_arrays=static_arrays,
+            chosen=chosen,
             count=len(walk.leaves),
             user_classes=walk.user_classes,
         )
@@ -204,11 +218,7 @@ def _template(f: Function, walk: Walk, trail: Trail) -> Function:
 
     So a closure keeps neither the arrays of the user alive nor what changes in place.
     """
-    replacements: dict[int, Any] = {
-        id(node.value): node.value.copy("K")
-        for node in trail.nodes.values()
-        if type(node.value) is np.ndarray
-    }
+    replacements: dict[int, Any] = trail.numpy_copies()
     replacements |= {id(a): Placeholder(i) for i, a in enumerate(walk.originals)}
     rebuilt = lambda: Rebuild(trail, replacements, every=True)(f)
     return opaque_if_it_fails(rebuilt)()
@@ -225,7 +235,7 @@ def _describe_skeleton(d: Description, value: Skeleton, here: str) -> None:
         d.unguarded()  # its classes may have changed
     if value.user_classes and value.opaque is None:
         # by itself: what stands for arrays in it is no array of this walk
-        now, _ = survey(value.template, static_arrays=value.static_arrays)
+        now, _ = value.survey()
         d.note(tuple(now.key))
         d.user_classes = True
     if d.writes:

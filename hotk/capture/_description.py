@@ -18,18 +18,18 @@ description says so itself, by `note`.
 
 import abc
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import equinox as eqx
 
-from hotk._core import JITTED
+from hotk._core import JITTED, Tracer
 
 from ._captured_type import CapturedType, Describe
 from ._cause import Cause, Opaque
-from ._static_arrays import StaticArrays
+from ._static_arrays import StaticArrays, is_static
 from ._trail import Trail
 
 
@@ -91,6 +91,7 @@ class Description(abc.ABC):
         entered: The methods that were gone into, each with its object.
         static_depth: How many classes and static fields the description is inside of.
         static_arrays: Which captured arrays are static by content.
+        chosen: The `id`s of others that are.
         user_classes: Whether a class of the user was met.
         pins_numpy: Whether a NumPy array is a constant of the program, by its content.
         reads_metadata: Whether code was met that reads names or docstrings.
@@ -109,6 +110,7 @@ class Description(abc.ABC):
     pins_numpy = False
     static_depth = 0
     static_arrays = StaticArrays.NONE
+    chosen: Container[int] = ()
     trail: Trail | None = None
     root: object = None
     whole: set[int]
@@ -190,6 +192,13 @@ class Description(abc.ABC):
         """Whether a description meets nothing opaque; one that does says nothing."""
 
     # ----- Arrays
+
+    def by_content(self, value: object) -> bool:
+        """Whether an array that was captured is static by content."""
+        level = self.static_arrays
+        if level and is_static(value, level):
+            return True
+        return id(value) in self.chosen and not isinstance(value, Tracer)
 
     @abc.abstractmethod
     def leaf(self, value: object, here: str) -> None:

@@ -36,7 +36,8 @@ def pickled(closure: Closure) -> bytes:
         TypeError: If it has a function that is not found by its name, such as a lambda.
     """
     skeleton = closure.skeleton
-    parts = (skeleton.template, list(closure.leaves), int(skeleton.static_arrays))
+    choice = int(skeleton.static_arrays), skeleton.chosen
+    parts = (skeleton.template, list(closure.leaves), *choice)
     stream = io.BytesIO()
     try:
         _Pickler(stream).dump(parts)
@@ -64,13 +65,14 @@ def unpickled(data: bytes) -> Closure:
     Raises:
         StructureError: If the functions of this process capture other arrays.
     """
-    template, leaves, level = pickle.loads(data)
-    static_arrays = StaticArrays(level)
-    walk, trail = survey(template, static_arrays=static_arrays)
+    template, leaves, level, chosen = pickle.loads(data)
+    level = StaticArrays(level)
+    walk, trail = survey(template, static_arrays=level, chosen=chosen)
     # A function that is found by its name has arrays where others have placeholders.
     held = [a for a in walk.originals if isinstance(a, Placeholder)]
     numbers = {id(a): leaves[a.number] for a in held}
-    closure = Closure.of(Rebuild(trail, numbers)(template), static_arrays=static_arrays)
+    f = Rebuild(trail, numbers)(template)
+    closure = Closure.of(f, static_arrays=level, chosen=chosen)
     if list(map(_type, closure.leaves)) != list(map(_type, leaves)):
         raise StructureError(
             message(

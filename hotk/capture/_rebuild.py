@@ -6,7 +6,7 @@ share: what must be copied at all, which copies there are, and how they end.
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -29,13 +29,31 @@ def survey(
     f: object,
     *,
     static_arrays: StaticArrays = StaticArrays.NONE,
+    chosen: Sequence[int] = (),
     copy_numpy: bool = True,
 ) -> tuple[Walk, Trail]:
-    """Walk a callable and record what was visited from where; arguments of `Walk`."""
+    """Walk a callable and record what was visited from where; arguments of `Walk`.
+
+    What is chosen is said by numbers here, among all arrays that the callable captured.
+    """
     trail = Trail()
-    walk = Walk(static_arrays=static_arrays, trail=trail, copy_numpy=copy_numpy)
+    walk = Walk(
+        static_arrays=static_arrays,
+        chosen=chosen_of(f, chosen),
+        trail=trail,
+        copy_numpy=copy_numpy,
+    )
     walk.visit(f)
     return walk, trail
+
+
+def chosen_of(f: object, numbers: Sequence[int]) -> frozenset[int]:
+    """Return the `id`s of captured arrays, by their numbers among all of them."""
+    if not numbers:
+        return frozenset()
+    walk = Walk(copy_numpy=False)
+    walk.visit(f)
+    return frozenset(id(walk.originals[i]) for i in numbers)
 
 
 class Rebuild:

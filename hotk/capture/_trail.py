@@ -2,6 +2,8 @@
 
 import weakref
 
+import numpy as np
+
 from ._captured_type import CapturedType
 
 
@@ -74,3 +76,8 @@ class Trail:
         self.stack: list[Node] = []
         self.visits: list[tuple[int, int, str, Node]] = []
         self.static: list[object] = []
+
+    def numpy_copies(self) -> dict[int, np.ndarray]:
+        """Return a copy of each array of NumPy, by the `id` of the array."""
+        values = [node.value for node in self.nodes.values()]
+        return {id(a): a.copy("K") for a in values if type(a) is np.ndarray}

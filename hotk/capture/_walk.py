@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ class Walk(Description):
         self,
         *,
         static_arrays: StaticArrays = StaticArrays.NONE,
+        chosen: Container[int] = (),
         trail: Trail | None = None,
         copy_numpy: bool = True,
     ) -> None:
@@ -59,6 +60,8 @@ class Walk(Description):
         self.seen_static: dict[int, tuple[int, object]] = {}
         if static_arrays:
             self.static_arrays = static_arrays
+        if chosen:
+            self.chosen = chosen
         if trail is not None:
             self.trail = trail
 

@@ -58,6 +58,7 @@ class Call:
         x: The point, as the user gave it.
         rest: The direction, if the operator takes one, and the further arguments.
         static_arrays: Which captured arrays are static by content.
+        chosen: The `id`s of others that are, and of leaves of the arguments.
         captured: The captured arrays.
         originals: The same as the user holds them: NumPy arrays not copied.
         pinned: Arrays that a class reaches: constants of the program.
@@ -81,6 +82,7 @@ class Call:
         rest: tuple[PyTree, ...],
         *,
         static_arrays: StaticArrays,
+        chosen: frozenset[int] = frozenset(),
         check_nodes: bool = True,
         walk: Walk | None = None,
     ) -> None:
@@ -92,6 +94,7 @@ class Call:
             x: The point.
             rest: What follows it.
             static_arrays: Which captured arrays are static by content.
+            chosen: The `id`s of others that are, and of leaves of the arguments.
             check_nodes: Whether a node of the further arguments that may not survive
                 being built anew makes the call opaque. A `Prepared` builds them itself.
             walk: A walk through `f` that was made for this call, if there was one.
@@ -104,10 +107,11 @@ class Call:
         self.x = x
         self.rest = rest
         self.static_arrays = static_arrays
+        self.chosen = chosen
         self.rebuilt = False
         self.wrote = self.keeps = False
         self._flatten()
-        places = Walk(static_arrays=static_arrays)
+        places = Walk(static_arrays=static_arrays, chosen=chosen)
         self.inputs = sort_inputs(self.leaves, self.counts, places, self.point_leaves)
         self.placed = len(places.key)
         if walk is None:
@@ -126,10 +130,12 @@ class Call:
         visited: Sequence[object],
         trail: Trail | None = None,
         copy_numpy: bool = False,
+        chosen: frozenset[int] = frozenset(),
     ) -> Walk:
         """Walk through a function and what is static among the arguments, or copies."""
         static = self.static_arrays
         walk = Walk(static_arrays=static, trail=trail, copy_numpy=copy_numpy)
+        walk.chosen = self.chosen | chosen
         try:
             walk_all(walk, f, moving_nodes(self.tree), visited)
         except RecursionError as error:
@@ -219,9 +225,8 @@ class Call:
             x: In place of the arrays among the leaves of the point.
             args: In place of the arrays among the leaves of the further arguments.
         """
-        point, ahead = self.counts[0], self.ahead
+        point, ahead, trail = self.counts[0], self.ahead, Trail()
         numbers = [i for i in self.inputs.statics if not point <= i < ahead]
-        trail = Trail()
         walk = self._walk(self.f, self.inputs.visited, trail)
         # Another thread may have changed the function since it was walked for its key;
         # the program would be kept under the old one.
@@ -230,9 +235,7 @@ class Call:
         replacements = {id(a): t for a, t in zip(walk.originals, captured, strict=True)}
         # What is static by content is not to be written into either.
         if self.static_arrays:
-            nodes = [node.value for node in trail.nodes.values()]
-            arrays = [value for value in nodes if type(value) is np.ndarray]
-            replacements = {**{id(a): a.copy("K") for a in arrays}, **replacements}
+            replacements = trail.numpy_copies() | replacements
         rebuild = Rebuild(trail, replacements)
         f, visited = rebuild(self.f), [rebuild(v) for v in self.inputs.visited]
         self.rebuilt = bool(rebuild.to_copy)
@@ -244,7 +247,8 @@ class Call:
         args_leaves = self._merge(range(ahead, len(self.leaves)), args, statics)
         given = self.make_args(args_leaves)
 
-        is_same = functools.partial(self._is_same, walk, f, visited, captured)
+        own = frozenset(id(replacements.get(i)) for i in self.chosen)
+        is_same = functools.partial(self._is_same, walk, f, visited, captured, own)
         # What is not copied is put back: `f` may have written tracers into it.
         snapshot = Snapshot(walk, trail, rebuild.to_copy)
 
@@ -280,11 +284,12 @@ class Call:
         copy: Function,
         visited: Sequence[object],
         captured: Sequence[Leaf],
+        chosen: frozenset[int],
     ) -> bool:
         """Whether neither `f` nor what stood for it has changed since it was walked."""
         self.keeps = True
         try:
-            copies = self._walk(copy, visited)
+            copies = self._walk(copy, visited, chosen=chosen)
             originals = self._walk(self.f, self.inputs.visited)
         except Opaque:
             return False
@@ -306,8 +311,7 @@ class Call:
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""
-        statics = self.inputs.statics
-        args = range(self.ahead, len(self.leaves))
+        statics, args = self.inputs.statics, range(self.ahead, len(self.leaves))
         held = [i for i, moves in enumerate(self.point_leaves.moves) if not moves]
         return any(i not in statics for i in (*args, *held))
 
@@ -318,11 +322,10 @@ class Call:
         what is differentiated is never NumPy's to compute with, and a number among the
         arguments is traced, as a Python number is.
         """
-        point, ahead = self.counts[0], self.ahead
-        moves = self.point_leaves.moves
+        point, moves = self.counts[0], self.point_leaves.moves
         arrays: list[PyTree] = list(self.originals)
         for i, leaf in enumerate(self.leaves):
-            if i not in self.inputs.statics and not point <= i < ahead:
+            if i not in self.inputs.statics and not point <= i < self.ahead:
                 traced = np.ndim(leaf) == 0 or (i < point and moves[i])
                 arrays.append(None if traced else leaf)
         # Copied, as `check_numpy` makes them read-only.
@@ -331,9 +334,9 @@ class Call:
 
     def split(self, out: PyTree) -> tuple[PyTree, PyTree]:
         """Check what `f` returned, and split it into value and auxiliary output."""
-        definition, call = self.options.definition, self.options.definition.call()
+        call, wants = self.options.definition.call(), self.options.definition.wants
         y, aux = check_aux(call, self.f, out) if self.options.has_aux else (out, ())
-        check_output(call, self.f, y, definition.wants)
+        check_output(call, self.f, y, wants)
         return jax.tree.map(jnp.asarray, y), aux
 
     def point(self, leaves: Sequence[PyTree]) -> tuple[Point, list[bool]]:

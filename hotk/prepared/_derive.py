@@ -36,12 +36,12 @@ class Derived(NamedTuple):
     """The program of an operator itself: it is run, and not differentiated.
 
     Attributes:
-        jit: From the captured arrays and those of the arguments to the leaves of the
+        run: From the captured arrays and those of the arguments to the leaves of the
             result.
         out_tree: The structure of the result.
     """
 
-    jit: Callable[..., Sequence[Leaf]]
+    run: Callable[..., Sequence[Leaf]]
     out_tree: PyTreeDef
 
 
@@ -63,7 +63,7 @@ def derive(
         plan: The mode to use, and how.
     """
     if isinstance(evaluation, Derived):
-        return evaluation.out_tree.unflatten(evaluation.jit(*captured, *arrays))
+        return evaluation.out_tree.unflatten(evaluation.run(*captured, *arrays))
     leaves, direction, args = call.unflatten(arrays)
     point, differentiated = call.point(leaves)
     point = jax.tree.map(jnp.asarray, point)

@@ -28,6 +28,7 @@ from hotk.capture import (
 
 from ._call import Call
 from ._checks import check_callable
+from ._contents import ContentNeeded
 from ._deleted import note_deleted
 from ._opaque import call_opaque, rule_fix
 from ._options import Options
@@ -120,17 +121,12 @@ def _by_stages(
         entry.used = STORE.clock()
     always = options.definition.static_arrays
     moving = (*call.captured, *call.inputs.arrays)
-    if stage != OPAQUE and always and any(is_static(a, always) for a in moving):
-        by_content = Call(options, f, x, rest, static_arrays=always)
-        done, result = _try(stages.traced, by_content)
+    decided = any(is_static(a, always) for a in moving) if always else False
+    if stage == 0 or (stage != OPAQUE and decided):
+        done, result = _traced(call, stages.traced, decided)
         if done:
             return result
-        stage, reason = OPAQUE, result
-    if stage == 0:
-        done, result = _try(stages.traced, call)
-        if done:
-            return result
-        reason = result
+        stage, reason = OPAQUE if decided else stage, result
     levels = LEVELS.get(reason, ())
     if stage:
         levels = levels[levels.index(stage) :] if stage in levels else ()
@@ -153,10 +149,43 @@ def _by_stages(
     return result
 
 
+def _traced(
+    call: Call, run: Callable[[Call], PyTree], decided: bool
+) -> tuple[bool, PyTree]:
+    """Run a call whose captured arrays are tracers, but those that decide a structure.
+
+    Args:
+        call: The call, without any that are static by content.
+        run: Runs it.
+        decided: Whether it has some that always are.
+    """
+    entry = STORE.entries.get(call.store_key)
+    numbers = set(() if entry is None else entry.chosen)
+    whole = (*call.originals, *call.leaves)
+    while True:
+        here = call
+        if decided or numbers:
+            here = Call(
+                call.options,
+                call.f,
+                call.x,
+                call.rest,
+                static_arrays=call.options.definition.static_arrays,
+                chosen=frozenset(id(whole[i]) for i in numbers),
+            )
+        try:
+            return _try(run, here)
+        except ContentNeeded as needed:
+            numbers |= {i for i, a in enumerate(whole) if id(a) in needed.chosen}
+            STORE.entry(call.store_key).chosen = tuple(sorted(numbers))
+
+
 def _try(run: Callable[[Call], PyTree], call: Call) -> tuple[bool, PyTree]:
     """Run a call, or return why it cannot be traced this way."""
     try:
         return True, run(call)
+    except ContentNeeded:
+        raise
     except Fallback as fallback:
         note_line(call.f, fallback)
         return False, fallback.reason

@@ -106,7 +106,7 @@ class Variant:
             paths = [member.form.numbers[i].path for i in self.open]
             closed = with_numbers(closed, paths, len(member.form.inputs))
         self.closed = closed
-        self.jit = jax.jit(lambda *arrays: jaxpr_as_fun(closed)(*arrays))
+        self.run = jaxpr_as_fun(closed)
 
     def fits(self, member: Member) -> bool:
         """Whether the program is the member's."""
@@ -137,7 +137,7 @@ class SharedFunction(NamedTuple):
     ) -> tuple[PyTree, PyTree]:
         """Evaluate the function; a `Primal` is called alike."""
         del call
-        return self.out_tree.unflatten(self.variant.jit(*captured, *x, *args))
+        return self.out_tree.unflatten(self.variant.run(*captured, *x, *args))
 
 
 class Family:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import ARRAY, Leaf, Point, PointLeaves, describe, nothing_inexact
-from hotk.capture import StaticArrays, Walk, is_numeric, is_static, own_copy
+from hotk.capture import Walk, is_numeric, own_copy
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -56,7 +56,8 @@ def sort_inputs(
     castable: list[int] = []
     point, ahead = counts[0], counts[0] + counts[1]
     # Only in the first stage is an array of JAX an input wherever it stands.
-    always_input = not opaque and (walk is None or not walk.static_arrays)
+    content = walk is not None and (walk.static_arrays or walk.chosen)
+    always_input = not opaque and not content
     for i, leaf in enumerate(leaves):
         if always_input and type(leaf) is ARRAY:
             arrays.append(leaf)
@@ -127,8 +128,7 @@ def _is_fixed(leaf: object, walk: Walk | None, opaque: bool) -> bool:
     """Whether a leaf that could be an array is static in this kind of trace."""
     if opaque:
         return True
-    static = StaticArrays.NONE if walk is None else walk.static_arrays
-    return bool(static) and is_static(leaf, static)
+    return walk is not None and walk.by_content(leaf)
 
 
 def check_point(

@@ -15,6 +15,7 @@ from hotk.capture import Opaque, Reason, TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
+from ._contents import ContentNeeded
 from ._derive import Derived, Evaluation
 from ._family import Bound, Member, SharedFunction, Variant
 from ._plan import Fallback, Plan, first_line, may_try, plans
@@ -92,14 +93,14 @@ def join_derived(
     """
     count, out_tree = len(call.captured), traced.out_tree
 
-    def program(jit: Callable[..., list[Leaf]], captured: Sequence[Leaf]) -> Program:
+    def program(run: Callable[..., list[Leaf]], captured: Sequence[Leaf]) -> Program:
         types = types_of(captured, call.inputs.arrays)
-        evaluation = Derived(jit, out_tree)
+        evaluation = Derived(run, out_tree)
         new = Program(call.options, evaluation, call.tree, plan, None, types)
         new.trace(call, captured, call.inputs.arrays)
         return new
 
-    make = lambda variant, captured: program(variant.jit, captured)
+    make = lambda variant, captured: program(variant.run, captured)
     try:
         member = Member.of(traced.closed, count, only_run=True)
         return _join(call, member, ("derived", out_tree), own, make)
@@ -170,7 +171,7 @@ def make_program(
         program = Program(call.options, evaluation, call.tree, plan, facts, types)
         try:
             program.trace(call, captured, arrays)
-        except PASSED_ON:
+        except (*PASSED_ON, ContentNeeded):
             raise
         except Opaque as opaque:
             raise Fallback(opaque.reason) from opaque

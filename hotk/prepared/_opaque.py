@@ -37,6 +37,7 @@ from hotk.mode import AbstractMode, Facts, Nested
 from hotk.primitive import check_linear
 
 from ._call import Call
+from ._contents import ContentNeeded
 from ._derive import derive
 from ._family import Bound
 from ._inputs import sort_inputs
@@ -249,7 +250,7 @@ def _attempts(
             continue
         try:
             return plan, attempt(plan)
-        except PASSED_ON:
+        except (*PASSED_ON, ContentNeeded):
             raise
         except Exception as error:
             failures.append((plan, error))

@@ -30,6 +30,7 @@ from hotk.capture import (
     Skeleton,
     StaticArrays,
     Walk,
+    chosen_of,
     dict_orders,
     in_orders,
     sharding_of,
@@ -37,6 +38,7 @@ from hotk.capture import (
 
 from ._call import Call
 from ._checks import check_callable
+from ._contents import ContentNeeded
 from ._inputs import as_input
 from ._mismatch import StaticLeaves
 from ._opaque import OpaqueCall, first_that_works
@@ -171,9 +173,11 @@ def _find_or_make(
 ) -> tuple[Closure, Call, Program]:
     """Return closure, call and program, with as few arrays static as can be."""
     before = None
-    always = options.definition.static_arrays
-    for level in (always, *HELD_LEVELS[1:]):
-        closure = Closure.of(f, static_arrays=level)
+    levels = [options.definition.static_arrays, *HELD_LEVELS[1:]]
+    needed: frozenset[int] = frozenset()
+    while levels:
+        level, numbers = levels.pop(0), _numbers(f, needed)
+        closure = Closure.of(f, static_arrays=level, chosen=numbers)
         if closure.skeleton.opaque is not None:
             break
         if closure.skeleton == before:
@@ -188,18 +192,21 @@ def _find_or_make(
                 x,
                 rest,
                 static_arrays=before.static_arrays,
+                chosen=chosen_of(g, before.chosen) | needed,
                 check_nodes=False,
             )
             others = {*map(id, _arrays_ahead(call))}
             if others and not others.isdisjoint(map(id, _originals([g], level))):
                 # Each has its own, so that `bind` replaces those of the function alone.
                 copies = [jnp.array(a, copy=True) for a in closure.leaves]
+                g = before.function(copies)
                 call = Call(
                     options,
-                    before.function(copies),
+                    g,
                     x,
                     rest,
                     static_arrays=before.static_arrays,
+                    chosen=chosen_of(g, before.chosen) | needed,
                     check_nodes=False,
                 )
             types = types_of(call.captured, call.inputs.arrays)
@@ -207,9 +214,21 @@ def _find_or_make(
             placed = tuple(map(sharding_of, given))
             placed = placed if any(placed) else ()
             return closure, call, find_program(call, types, placed)
+        except ContentNeeded as more:
+            if closure is not f and not more.chosen <= needed:
+                needed |= more.chosen
+                levels.insert(0, level)
         except (Fallback, Opaque):
             continue
     return _prepare_opaque(options, f, x, rest)
+
+
+def _numbers(f: Function, chosen: frozenset[int]) -> tuple[int, ...]:
+    """Return the numbers of some arrays among all that a function captured."""
+    if not chosen or isinstance(f, Closure):
+        return ()
+    found = _originals([f], StaticArrays.NONE)
+    return tuple(i for i, a in enumerate(found) if id(a) in chosen)
 
 
 def _arrays_ahead(call: Call) -> list[Leaf]:

@@ -18,7 +18,7 @@ from hotk._core import (
     signature_count,
     trace_context,
 )
-from hotk.capture import Closure, Row, Signature, SignatureLeaf, Skeleton
+from hotk.capture import Closure, Row, Signature, SignatureLeaf, Skeleton, chosen_of
 
 from ._call import Call
 from ._deleted import note_deleted
@@ -168,12 +168,15 @@ class Prepared(eqx.Module):
         leaves = [statics[i] if i in statics else next(moving) for i in range(count)]
         x, rest = program.tree.unflatten(leaves)
         f = skeleton.function(self.leaves[self._own])
+        # What is static among the arguments stays what it is.
+        chosen = chosen_of(f, skeleton.chosen) | frozenset(map(id, statics.values()))
         call = Call(
             program.options,
             f,
             x,
             rest,
             static_arrays=skeleton.static_arrays,
+            chosen=chosen,
             check_nodes=False,
         )
         return derive(call, None, call.captured, call.inputs.arrays, program.plan)
@@ -193,7 +196,8 @@ class Prepared(eqx.Module):
             PreparationError: If the skeleton of `f`, or the shape or dtype of one of
                 its captured arrays, is another one.
         """
-        closure = Closure.of(f, static_arrays=self.skeleton.static_arrays)
+        static, chosen = self.skeleton.static_arrays, self.skeleton.chosen
+        closure = Closure.of(f, static_arrays=static, chosen=chosen)
         same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
         rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
         if not same:

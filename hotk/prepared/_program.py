@@ -32,6 +32,7 @@ from hotk.mode import AbstractMode, Facts
 from hotk.primitive import check_linear
 
 from ._call import Call
+from ._contents import given
 from ._derive import Derived, Evaluation, derive
 from ._log import log_compiled, log_traced
 from ._options import Options
@@ -104,11 +105,14 @@ class Primal:
 
     Attributes:
         key: What the store keeps it by.
+        program: The program, of the captured arrays, the point's and the others.
+        lifted: Whether JAX has lifted tracers of the outside into it. Then it belongs
+            to the trace that is going on: it is not kept, and cannot be run.
         checked: Whether it is known that NumPy has no part in what it computes.
         used: When it was used last, by the clock of the store.
     """
 
-    __slots__ = ("__weakref__", "_traced", "checked", "key", "used")
+    __slots__ = ("__weakref__", "checked", "key", "lifted", "program", "used")
 
     def __init__(
         self,
@@ -119,38 +123,19 @@ class Primal:
         args: Sequence[Leaf],
     ) -> None:
         """Trace the function of a call."""
+
+        def evaluate(*parts: Sequence[Leaf]) -> tuple[PyTree, PyTree]:
+            with abandoned_if_failed():
+                return call.evaluate(*parts)
+
+        given = list(captured), list(x), list(args)
+        traced = jax.jit(evaluate).trace(*given)
+        out_tree = jax.tree.structure(traced.out_info)
         self.key = key
+        self.program = TracedProgram(traced.jaxpr, out_tree)
+        self.lifted = len(traced.jaxpr.jaxpr.invars) > sum(map(len, given))
         self.checked = False
         self.used = 0
-        types = types_of(captured, [*x, *args])
-        begin, end = len(captured), len(captured) + len(x)
-
-        def check(flat: Sequence[Leaf]) -> None:
-            if types_of(flat[:begin], flat[begin:]) != types:
-                raise Mismatch
-
-        def evaluate(*flat: Leaf) -> tuple[PyTree, PyTree]:
-            parts = flat[:begin], flat[begin:end], flat[end:]
-            with abandoned_if_failed():
-                return call.evaluate(*map(list, parts))
-
-        self._traced = TracedJit(check)
-        self._traced.trace(evaluate, *captured, *x, *args)
-
-    def __call__(self, *arrays: Leaf) -> tuple[PyTree, PyTree]:
-        """Evaluate the function of the captured arrays, the point's and the others."""
-        return self._traced.jit(*arrays)
-
-    @property
-    def lifted(self) -> bool:
-        """Whether it holds tracers of the outside: it is not to be kept."""
-        return self._traced.lifted
-
-    @property
-    def program(self) -> TracedProgram:
-        """The program of the function."""
-        assert self._traced.program is not None
-        return self._traced.program
 
 
 class Program:
@@ -271,7 +256,13 @@ class Program:
     def _derive(
         self, call: Call, captured: Sequence[Leaf], arrays: Sequence[Leaf]
     ) -> PyTree:
-        with recorded_blocks() as blocks:
+        # An opaque function is run as it is: the arrays that it captured are known.
+        # Not of an opaque function, whose arrays are known, nor of what was derived.
+        asks = not (self.evaluation is None or isinstance(self.evaluation, Derived))
+        content = contextlib.nullcontext()
+        if asks and call.options.definition.static_arrays:
+            content = given(call, captured, arrays)
+        with recorded_blocks() as blocks, content:
             result = derive(call, self.evaluation, captured, arrays, self.plan)
         if blocks:
             self.block = min(blocks)

@@ -15,6 +15,7 @@ from hotk.capture import TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
+from ._contents import ContentNeeded
 from ._joined import TracedFunction, join
 from ._opaque import derived
 from ._plan import Fallback
@@ -72,7 +73,7 @@ def _trace(call: Call) -> TracedFunction:
     moving = (call.captured, x, call.arrays_only(args, call.ahead))
     try:
         program = TracedProgram.of(call.evaluate, *moving, kept=True)
-    except PASSED_ON:
+    except (*PASSED_ON, ContentNeeded):
         raise
     except Exception as error:
         raise Fallback(NEEDS_CONTENT) from error
@@ -88,7 +89,7 @@ def _derive(call: Call, traced: TracedFunction) -> Runner:
     call.traced = traced.program
     try:
         return derived(call)
-    except PASSED_ON:
+    except (*PASSED_ON, ContentNeeded):
         raise
     except Exception as error:
         raise Fallback(NEEDS_CONTENT) from error

@@ -57,16 +57,19 @@ class Entry:
         specializations: What is known of each signature, by types and settings.
         stage: The stage that works: 0 until one has failed.
         reason: Why the ones before do not.
+        chosen: The numbers of floating arrays whose content is needed, among those that
+            were captured and the leaves of the arguments.
         used: When it was looked up last, by the clock of the store.
     """
 
-    __slots__ = ("only", "reason", "specializations", "stage", "used")
+    __slots__ = ("chosen", "only", "reason", "specializations", "stage", "used")
 
     def __init__(self) -> None:
         self.only: Specialization | None = None
         self.specializations: dict[Signed, Specialization] = {}
         self.stage = 0
         self.reason = Reason("")
+        self.chosen: tuple[int, ...] = ()
         self.used = 0
 
     def postpone(self, stage: int, reason: Reason) -> None:

@@ -199,7 +199,10 @@ def _evaluate(
     call: Call, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
 ) -> tuple[PyTree, PyTree]:
     """Evaluate the function of a call; JAX may have dropped weak types on the way."""
-    return _primal(call, captured, x, args)(*captured, *x, *args)
+    primal = _primal(call, captured, x, args)
+    if primal.lifted:
+        return call.evaluate(captured, x, args)
+    return primal.program(captured, x, args)
 
 
 def is_own_error(error: Exception, call: Call) -> bool:

@@ -12,7 +12,7 @@ from ._coefficients import is_concrete
 from ._context import Context, Operand
 from ._linear import Budget, Linear, Piece, TooDense, variable, zero
 from ._loop import Loop, shape_of
-from ._positions import every
+from ._positions import every, size_of
 
 
 # Entries for finding out how one step depends on the one before it.
@@ -20,6 +20,8 @@ _TRIAL = 1_000_000
 # A carry of `k` parts, each of which moves on by a step, reaches back `k` steps; one
 # that reaches back further than this remembers all of its past.
 _MOST_PASSES = 6
+# A carry of more numbers is followed from step to step itself.
+_MOST_MULTIPLIED = 1000
 
 
 def linear_parts(loop: Loop, context: Context) -> list[bool]:
@@ -91,6 +93,7 @@ def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
     count = len(linear)
     sums, read = [False] * count, [False] * count
     uses = np.zeros((count, count), bool)
+    edges: list[tuple[Piece, int, int]] = []
     for i, type_ in enumerate(loop.types):
         if not linear[i]:
             continue
@@ -104,6 +107,7 @@ def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
                 pieces = tuple(p for p in pieces if not (sums[i] and p is passed[0]))
             if pieces and j < count:
                 uses[j, i] = True
+                edges += [(p, j, i) for p in pieces]
             elif pieces:
                 read[i] = True
     for i in range(count):
@@ -114,7 +118,34 @@ def carry_kinds(loop: Loop, linear: list[bool], context: Context) -> Kinds:
         reach = (reach.astype(int) @ uses.astype(int)) > 0
         passes += 1
     ends = not reach.any()
+    if not ends and _stays(loop, linear, edges):
+        raise TooDense
     return Kinds(sums, passes if ends else _MOST_PASSES, ends)
+
+
+def _stays(loop: Loop, linear: list[bool], edges: list[tuple[Piece, int, int]]) -> bool:
+    """Whether it is certain that something of a carry is left after many steps.
+
+    Args:
+        loop: The loop.
+        linear: Which parts of the carry depend on `v`.
+        edges: The entries of a step between parts of the carry, with the numbers of the
+            part that it makes and of the one that it reads.
+    """
+    others = [a for a in loop.rows if not isinstance(a, Linear)]
+    others += [a for a, moves in zip(loop.carry, linear, strict=True) if not moves]
+    if any(jnp.issubdtype(jnp.result_type(a), jnp.integer) for a in others):
+        return False  # a counter: of any step only that it may have an entry is known
+    first = np.cumsum([0, *(size_of(t.shape) for t in loop.types)])
+    if first[-1] > _MOST_MULTIPLIED:
+        return False
+    step = np.zeros((first[-1], first[-1]), np.float32)
+    for p, j, i in edges:
+        step[p.all_rows() + first[j], p.columns + first[i]] = 1.0
+    reach = step
+    for _ in range(_MOST_PASSES):
+        reach = np.minimum(reach @ step, 1.0)
+    return bool(reach.any())
 
 
 def _trial_inputs(loop: Loop, linear: list[bool], place: int | None) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from hotk._core import ClosedJaxpr, JaxprEqn, ShapedArray
+from hotk._core import ClosedJaxpr, JaxprEqn, ShapedArray, Tracer
 
 from ._linear import Budget
 from ._positions import Shape
@@ -43,12 +43,14 @@ class Context(NamedTuple):
         columns: The number of entries of `v`.
         run: Runs a program inside on operands.
         watch: What looks at each operation, if something does.
+        sources: What indices that are not known are computed from, if that may be.
     """
 
     budget: Budget
     columns: int
     run: Callable[[ClosedJaxpr, Sequence[Operand], "Context"], list[Operand]]
     watch: AbstractWatch | None = None
+    sources: Sequence[Tracer] = ()
 
 
 Rule: TypeAlias = Callable[[JaxprEqn, list[Operand], Context], Sequence[Operand] | None]

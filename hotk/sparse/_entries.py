@@ -53,7 +53,8 @@ def entries(
             variable(leaf.shape, i, valued=valued)
             for leaf, i in zip(leaves, first, strict=False)
         ]
-        results = evaluate_linear(linear.program, arguments, budget, n, watch)
+        program, sources = linear.program, linear.sources
+        results = evaluate_linear(program, arguments, budget, n, watch, sources)
         outputs = jax.tree.leaves(linear.outputs)
         pieces = tuple(_stacked(results, outputs))
         if transposed:

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
+    Tracer,
     Var,
     as_written,
     bound,
     crosses_devices,
     traits_of,
 )
+from hotk.prepared import ask_for_content
 
 from . import (
     _across,
@@ -63,6 +66,7 @@ def evaluate_linear(
     budget: Budget,
     columns: int,
     watch: AbstractWatch | None = None,
+    sources: Sequence[Tracer] = (),
 ) -> list[Operand]:
     """Run a program on arrays that are linear in `v`.
 
@@ -72,11 +76,12 @@ def evaluate_linear(
         budget: What entries are paid from.
         columns: The number of entries of `v`.
         watch: What looks at each operation.
+        sources: What indices that are not known are computed from, if that may be.
 
     Raises:
         TooDense: If the budget does not suffice.
     """
-    return _run(program, arguments, Context(budget, columns, _run, watch))
+    return _run(program, arguments, Context(budget, columns, _run, watch, sources))
 
 
 def _run(
@@ -132,11 +137,15 @@ def _step(
 ) -> Sequence[Operand]:
     if not any(isinstance(operand, Linear) for operand in operands):
         return independent(equation, operands)
+    pieces = (len(a.pieces) for a in operands if isinstance(a, Linear))
+    context.budget.take_steps(sum(pieces))
     rule = RULES.get(equation.primitive.name)
     if rule is None:
         rule = _control.call
     results = None if rule is None else rule(equation, operands, context)
     if results is None:
+        if any(map(_is_unknown_index, operands)):
+            ask_for_content(context.sources)
         results = by_matrix(equation, operands, context)
     return [
         _settled(a, result_type(equation, j)[1], context)
@@ -144,6 +153,10 @@ def _step(
         else a
         for j, a in enumerate(results)
     ]
+
+
+def _is_unknown_index(a: Operand) -> bool:
+    return isinstance(a, Tracer) and jnp.issubdtype(a.dtype, jnp.integer)
 
 
 def _settled(a: Linear, dtype: np.dtype, context: Context) -> Linear:

@@ -5,6 +5,7 @@ are known now, `values` is traced. Operations that move entries change `rows` al
 cost nothing at run time; products multiply `values`; broadcasts repeat a piece.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,16 +17,22 @@ class TooDense(Exception):
     """The algebra would take more entries than its budget."""
 
 
+class TooLong(Exception):
+    """The algebra would take more operations than its budget: it is long to compile."""
+
+
 class Budget:
-    """How many entries the algebra may still make.
+    """How many entries the algebra may still make, and how many operations.
 
     Attributes:
-        left: How many.
+        left: How many entries.
+        steps: How many operations on pieces: each is a few to compile.
         many: Of more entries of a pattern it is worth to look for those that repeat.
     """
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self, entries: int, steps: float = math.inf) -> None:
         self.left = entries
+        self.steps = steps
         self.many = 4_000_000
 
     def spend(self, entries: int) -> None:
@@ -37,6 +44,16 @@ class Budget:
         self.left -= entries
         if self.left < 0:
             raise TooDense
+
+    def take_steps(self, steps: int) -> None:
+        """Count operations on pieces.
+
+        Raises:
+            TooLong: If they are more than what is left.
+        """
+        self.steps -= steps
+        if self.steps < 0:
+            raise TooLong
 
 
 class Piece(NamedTuple):

@@ -1,5 +1,6 @@
 """The linear program of a derivative: `v -> J v`, with its residuals traced."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from hotk._core import (
     ShapedArray,
     Tracer,
     bound,
+    constants_behind,
     evaluate,
     jaxpr_as_fun,
     known_results,
@@ -42,6 +44,8 @@ class LinearProgram(NamedTuple):
         outputs: Those of its results.
         value: What the function returns that it is the derivative of.
         aux: The auxiliary output of that.
+        sources: What indices among the constants are computed from, where that does not
+            depend on the point and is not known.
     """
 
     program: ClosedJaxpr
@@ -49,6 +53,7 @@ class LinearProgram(NamedTuple):
     outputs: PyTree
     value: PyTree
     aux: PyTree
+    sources: tuple[Tracer, ...] = ()
 
     def apply(self, v: PyTree) -> PyTree:
         """Return the product with a direction."""
@@ -85,7 +90,8 @@ def linear_program(
     [(jaxpr, inputs, outputs)] = inside
     flat = jaxpr_as_fun(traced)(*jax.tree.leaves(x))
     constants, y, aux = jax.tree.structure(shapes).unflatten(flat)
-    for i, value in _known(traced, len(constants)).items():
+    known = _known(traced, len(constants))
+    for i, value in known.items():
         constants[i] = value
     if valued:
         # Each is read in several products, which XLA would compute it for anew.
@@ -94,7 +100,11 @@ def linear_program(
             written(a) if cost > CHEAP and _is_long(a) else a
             for a, cost in zip(constants, costs, strict=True)
         ]
-    return LinearProgram(ClosedJaxpr(jaxpr, constants), inputs, outputs, y, aux)
+    program = ClosedJaxpr(jaxpr, constants)
+    pairs = enumerate(constants)
+    unknown = [_kind(a) in "iu" and i not in known for i, a in pairs]
+    sources = _sources(traced, unknown)
+    return LinearProgram(program, inputs, outputs, y, aux, sources)
 
 
 def _is_long(a: Any) -> bool:
@@ -111,22 +121,36 @@ def _types(tree: PyTree) -> PyTree:
 def _known(traced: ClosedJaxpr, count: int) -> dict[int, np.ndarray]:
     """Return the residuals that do not depend on the point: indices, masks, counters.
 
-    Captured floating numbers are not looked at, though they be known: they may change,
-    and the pattern is not to change with them.
+    Of captured floating numbers, though they be known, nothing is known but indices and
+    masks: numbers may change, and the pattern is not to change with them.
     """
-    known = [
-        not isinstance(c, Tracer) and np.dtype(jnp.result_type(c)).kind in "iub"
-        for c in traced.consts
-    ]
-    rest = len(traced.jaxpr.outvars) - count
-    wanted = [_is_wanted(v.aval) for v in traced.jaxpr.outvars[:count]]
-    return known_results(traced, known, [*wanted, *[False] * rest])
+    fixed = [not isinstance(c, Tracer) for c in traced.consts]
+    integral = [_kind(c) in "iub" for c in traced.consts]
+    types = [v.aval for v in traced.jaxpr.outvars[:count]]
+    rest = [False] * (len(traced.jaxpr.outvars) - count)
+    wanted = [_is_wanted(t) for t in types]
+    both = [a and b for a, b in zip(fixed, integral, strict=True)]
+    found = known_results(traced, both, [*wanted, *rest])
+    if both == fixed:
+        return found
+    wanted = [_kind(t) in "iub" and i not in found for i, t in enumerate(types)]
+    return found | known_results(traced, fixed, [*wanted, *rest])
+
+
+def _sources(traced: ClosedJaxpr, asked: Sequence[bool]) -> tuple[Tracer, ...]:
+    """Return the tracers that residuals depend on which do not depend on the point."""
+    rest = [False] * (len(traced.jaxpr.outvars) - len(asked))
+    found = [traced.consts[i] for i in constants_behind(traced, [*asked, *rest])]
+    return tuple(a for a in found if isinstance(a, Tracer))
+
+
+def _kind(a: Any) -> str:
+    return getattr(getattr(a, "dtype", None), "kind", "V")  # random keys have none
 
 
 def _is_wanted(aval: AbstractValue) -> bool:
     if not isinstance(aval, ShapedArray):
         return False
-    kind = getattr(aval.dtype, "kind", "V")
-    if kind in "iub":
+    if _kind(aval) in "iub":
         return True
     return jnp.issubdtype(aval.dtype, jnp.inexact) and 1 < aval.size < _MOST_LOOKED_AT

@@ -60,14 +60,16 @@ def sparse_hessian(
 
     The pattern belongs to the program and is the same for all values of `x`, so it may
     have entries that are zero at this point. Captured integers and those in `args`
-    decide it (`x[indices]`): they are static by content, and others compile again.
+    decide it (`x[indices]`), and floating arrays from which indices are computed
+    (`jnp.interp`): they are static by content, and others compile again. Indices that
+    are computed from `x` are not known, and make rows dense.
 
     Args:
         f: Function `f(x, *args)` that returns a real scalar, twice differentiable.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
-        *args: Further arguments of `f`, held fixed; floating ones may change value
-            freely.
+        *args: Further arguments of `f`, held fixed; floating ones that decide no index
+            may change value freely.
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
@@ -174,7 +176,7 @@ def _sparse(
 
     task = hessian_task(f, x, mode)
     y, aux = task.linear.aux
-    return y, task.linear.value, sparse_matrix(task, dense), aux
+    return y, task.linear.value, sparse_matrix("sparse_hessian(f, x)", task, dense), aux
 
 
 def explained_hessian(

@@ -159,7 +159,8 @@ def _sparse(
             for row in jax.tree.structure(y).flatten_up_to(jacobian)
         ]
 
-    return task.linear.value, sparse_matrix(task, dense), task.linear.aux
+    matrix = sparse_matrix("sparse_jacobian(f, x)", task, dense)
+    return task.linear.value, matrix, task.linear.aux
 
 
 def explained_jacobian(

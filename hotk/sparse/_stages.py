@@ -1,28 +1,36 @@
 """The ways to a sparse matrix: the algebra of pieces, compressed products, dense."""
 
+import contextlib
+import functools
+import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from hotk._core import whole
+from hotk._core import DensePatternWarning, whole
 from hotk.dense import dimension, is_complex
-from hotk.prepared import check_bytes
+from hotk.prepared import check_bytes, user_level
 
 from ._assemble import Entries
 from ._causes import SparsityExplanation, Watch
 from ._compressed import coloring_worth, compressed_values
 from ._entries import entries, real_dtype
-from ._linear import Budget, TooDense
+from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._work import MOST, entries_worth
+from ._work import MOST, MOST_STEPS, entries_worth, is_worth_products
 
 
+_Found = TypeVar("_Found")
+
+# So many entries are more than a user of a sparse matrix expects, as a part of all.
+_MANY, _DENSE = 1_000_000, 0.1
 # So many entries are looked for, for a coloring, whatever the size of a matrix.
 _FEW = 4_000_000
 
@@ -35,12 +43,14 @@ class Task(NamedTuple):
         symmetric: Whether it is symmetric: its lower half is taken alone, and mirrored.
         transposed: Whether the program is that of the transpose.
         most: How many entries the algebra may make.
+        short: Whether the algebra gives up where it takes long to compile.
     """
 
     linear: LinearProgram
     symmetric: bool = False
     transposed: bool = False
     most: int = MOST
+    short: bool = False
 
     @property
     def output(self) -> PyTree:
@@ -57,7 +67,8 @@ class Task(NamedTuple):
         linear = self.linear
         directions = min(dimension(linear.inputs), dimension(linear.outputs))
         worth = entries_worth(linear.program.jaxpr, directions) if valued else MOST
-        budget = Budget(min(worth, self.most))
+        steps = MOST_STEPS if self.short else math.inf
+        budget = Budget(min(worth, self.most), steps)
         return entries(
             linear,
             budget,
@@ -78,11 +89,12 @@ class Task(NamedTuple):
 
 
 def sparse_matrix(
-    task: Task, dense: Callable[[], Sequence[Sequence[Array]]]
+    name: str, task: Task, dense: Callable[[], Sequence[Sequence[Array]]]
 ) -> SparseMatrix:
     """Compute a matrix in the cheapest way that exists.
 
     Args:
+        name: The call, for messages.
         task: The matrix.
         dense: Computes it by products along all directions: for each leaf of what it
             gives, for each leaf of what it multiplies an array of both shapes.
@@ -90,11 +102,28 @@ def sparse_matrix(
     found = by_algebra(task)
     if found is None:
         found = _compressed(task)
-    return _matrix(task, _all_entries(task, dense())) if found is None else found
+    if found is None:
+        found = _matrix(task, _all_entries(task, dense()))
+    if found.nnz > _MANY and found.pattern.density > _DENSE:
+        _warn_of_dense(name, task, found.pattern)
+    return found
 
 
 def by_algebra(task: Task) -> SparseMatrix | None:
-    """Compute a matrix by the algebra, if that is the cheapest way."""
+    """Compute a matrix by the algebra, if that is the cheapest way.
+
+    Where that takes long to compile, a few products along the directions of a coloring
+    are cheaper, at each call as well.
+    """
+    try:
+        return _matrix(task, task._replace(short=True).entries(valued=True))
+    except TooLong:
+        worth = functools.partial(is_worth_products, task.linear.program.jaxpr)
+        found = _compressed(task, worth)
+        if found is not None:
+            return found
+    except TooDense:
+        return None
     try:
         return _matrix(task, task.entries(valued=True))
     except TooDense:
@@ -106,25 +135,68 @@ def _matrix(task: Task, found: Entries) -> SparseMatrix:
     return SparseMatrix(found.values, task.pattern(found))
 
 
-def _compressed(task: Task) -> SparseMatrix | None:
-    """Compute a matrix by a coloring of its pattern, if that takes fewer products."""
+def _compressed(
+    task: Task, is_worth: Callable[[int], bool] = lambda products: True
+) -> SparseMatrix | None:
+    """Compute a matrix by a coloring of its pattern, if that takes fewer products.
+
+    Args:
+        task: The matrix.
+        is_worth: Whether so many products are worth it.
+    """
     if is_complex((task.input, task.output)):
         return None
     # A quarter of a small matrix is too much for a coloring to be of use.
     whole = dimension(task.input) * dimension(task.output)
     task = task._replace(most=min(task.most, max(whole // 4, _FEW)))
     try:
-        pattern = task.pattern(task.entries(valued=False))
+        pattern = _uncompiled(lambda: task.pattern(task.entries(valued=False)))
     except TooDense:
         return None
     coloring = coloring_worth(pattern)
-    if coloring is None:
+    if coloring is None or not is_worth(coloring.count):
         return None
     apply = task.linear.apply
     turn = jax.linear_transpose(apply, task.linear.inputs)
     back = lambda u: turn(u)[0]
     products = (back, apply) if task.transposed else (apply, back)
     return SparseMatrix(compressed_values(coloring, *products), pattern)
+
+
+def _uncompiled(find: Callable[[], _Found]) -> _Found:
+    """Return what is found in a trace of its own, of which nothing is compiled."""
+    found: list[_Found] = []
+
+    def run() -> tuple[()]:
+        found.append(find())
+        return ()
+
+    jax.make_jaxpr(run)()
+    return found[0]
+
+
+def _warn_of_dense(name: str, task: Task, pattern: Pattern) -> None:
+    watch = Watch(task.linear.inputs, "y" if task.transposed else "x")
+
+    def look() -> SparsityExplanation:
+        with contextlib.suppress(TooDense):
+            entries(task.linear, Budget(_FEW), valued=False, watch=watch)
+        return watch.explanation(pattern)
+
+    causes = _uncompiled(look).causes
+    at = f", first by `{causes[0].operation}` at {causes[0].line}" if causes else ""
+    m, n = pattern.shape
+    warnings.warn(
+        f"`{name}`: the matrix has {pattern.nnz} entries, {pattern.density:.0%} of "
+        f"{m} x {n}: rows of it are made dense{at}. Where they are not dense, look for "
+        "an index that is computed from `x`, or from an array that is an argument of a "
+        "`jax.jit` around this call: its value is not known, so it may be any. "
+        "`hotk.sparsity(f, x, explain=True)` lists all such lines. If the matrix is "
+        "dense, `hotk.hvp` multiplies with it, and `hotk.hessian` or `hotk.jacobian` "
+        "compute it.",
+        DensePatternWarning,
+        stacklevel=user_level(),
+    )
 
 
 def sparsity_pattern(task: Task) -> Pattern:
