@@ -247,8 +247,20 @@ class LowRankCovariance(AbstractCovariance):
         """The logarithm of the determinant."""
         return 2 * jnp.sum(jnp.log(self.deviations)) + 2 * jnp.sum(jnp.log(self.unit))
 
+    @property
+    def _whole(self) -> bool:
+        """Whether the columns of U span the space, so that the prior is nowhere left.
+
+        To subtract them from the identity would leave rounding of it, which is not
+        small beside what data determine much better than the prior.
+        """
+        k, n = self.vectors.shape
+        return k == n
+
     def _inner(self, rows: Array) -> Array:
         along = _product(rows, self.vectors.T)
+        if self._whole:
+            return _product(along * _row(self.deviations, along), self.vectors)
         along = along * _row(self.deviations - 1, along)
         return rows + _product(along, self.vectors)
 
@@ -263,7 +275,10 @@ class LowRankCovariance(AbstractCovariance):
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
         del block_size
-        inner = 1 + _product(self.deviations**2 - 1, self.vectors**2)
+        squares = self.vectors**2
+        inner = _product(self.deviations**2, squares)
+        if not self._whole:
+            inner = inner + jnp.maximum(1 - jnp.sum(squares, axis=0), 0)
         return space.unflattened(self.unit**2 * inner, self.like)
 
 

@@ -117,6 +117,21 @@ def test_lanczos_is_exact_for_a_prior_of_each_leaf():
     close(found.covariance_operator @ np.ones(60), expected.sum(axis=1), atol=1e-8)
 
 
+def test_lanczos_of_full_rank_leaves_no_rounding_of_the_prior():
+    """In single precision data that determine all, a million times the prior."""
+    precision = np.diag([1e-2, 3e-2]) + 1e5 * np.array([[2.0, 0.5], [0.5, 1.0]])
+    matrix = jnp.asarray(precision, jnp.float32)
+    potential = lambda p: p @ jnp.matmul(matrix, p, precision="highest") / 2
+    zero = jnp.zeros(2, jnp.float32)
+    options = {"form": "lanczos", "prior_precision": 1e-2}
+    found = hotk.laplace_approximation(potential, zero, **options)
+    expected = np.linalg.inv(precision)
+    errors = np.sqrt(np.diag(expected))
+    close(found.standard_errors, errors.astype(np.float32), rtol=1e-5)
+    correlation = expected / np.outer(errors, errors)
+    close(found.correlation, correlation.astype(np.float32), rtol=1e-5)
+
+
 @pytest.mark.exhaustive
 def test_the_sparse_form_of_a_latent_field():
     """An autoregression with counts, whose Hessian is known by hand."""
