@@ -150,6 +150,8 @@ def profile_intervals(
         away = space.unflattened(jnp.asarray(shift, center.dtype), moving)
         text = shift_text(away, moving)
         warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, stacklevel=3)
+    # An array: the number of one data set is not that of the next, as after `fit`.
+    scale = jnp.asarray(scale, float)
     scaled = Scaled(
         potential, args, moving, rest, center, jnp.asarray(units, center.dtype), scale
     )

@@ -208,6 +208,16 @@ def test_robust_errors_are_those_of_statsmodels():
         found.profile()
 
 
+def test_profiles_of_several_data_sets_share_their_programs():
+    with recorded(hotk.ChangingValueWarning) as warned:
+        for k in range(4):
+            found = fit(model, X, Y + 0.02 * k * np.cos(9 * X), P0)
+            with compiles() as compiled:
+                found.profile(part="b")
+    assert warned == []
+    assert compiled() == 0
+
+
 @pytest.mark.exhaustive
 def test_figures_of_lmfit():
     """lmfit 1.3.4, Model.fit and conf_interval, on Chwirut2 of NIST."""
