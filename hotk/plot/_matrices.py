@@ -223,7 +223,9 @@ def _entries(
 ) -> tuple[Float[np.ndarray, "n n"], Index | None]:
     """Return the entries of a matrix, and where the leaves stand in it."""
     if isinstance(operator, AbstractOperator):
-        return np.asarray(operator.matrix()), operator.index
+        found = np.asarray(operator.matrix())
+        # Norms of small or large numbers, and matplotlib, take no lower precision.
+        return found if np.iscomplexobj(found) else found.astype(float), operator.index
     array = isinstance(operator, (jax.Array, np.ndarray))
     square = array and operator.ndim == 2 and operator.shape[0] == operator.shape[1]
     if not square or np.iscomplexobj(operator):

@@ -46,6 +46,23 @@ def ax():
     return plt.figure().subplots()
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 1.0), ("float32", 1e-25)])
+def test_operators_in_low_precision(dtype, unit):
+    H = hotk.HessianOperator(
+        lambda p: unit * (p["a"] @ p["a"] + 2 * p["b"] ** 2),
+        {"a": jnp.ones(2, dtype), "b": jnp.ones((), dtype)},
+    )
+    ax = hotk.plot.matrix(H)
+    ax.figure.canvas.draw()
+    shown = np.asarray(ax.images[0].get_array())
+    np.testing.assert_allclose(shown, unit * np.diag([2.0, 2.0, 4.0]), rtol=1e-6)
+    ax = hotk.plot.blocks(H)
+    ax.figure.canvas.draw()
+    shown = np.asarray(ax.images[0].get_array())
+    norms = unit * np.diag([np.sqrt(8), 4.0])
+    np.testing.assert_allclose(shown, norms, rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_matrix_shows_the_entries_with_the_paths_of_the_leaves(operator, ax, scale):
     assert hotk.plot.matrix(operator, scale=scale, ax=ax) is ax
