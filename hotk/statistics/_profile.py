@@ -267,7 +267,7 @@ def _limit(
     low, high, s, reached = 0.0, math.inf, size * (1 + 1 / refits.stiffness), 0.0
     zero = np.zeros_like(tangent)
     last, start, before, below = zero, tangent, (0.0, 0.0), 0.0
-    failed, ahead = False, 0.0
+    failed, bounded, ahead = False, False, 0.0
     for _ in range(most):
         # A start may lie outside of the domain of the potential, or beyond a pole of
         # the function, where the fit finds values on the other side of the mode.
@@ -294,9 +294,11 @@ def _limit(
         if root < size:
             # A bounded function, at its largest value. Near a pole the profile is as
             # steep, and still rises.
-            at_most = s > max(_FAR, 1.5 * low, 2 * t) and fit.steepness < _LEVEL
-            if at_most and root - below < _NO_MORE * size:
+            at_most = fit.steepness < _LEVEL and root - below < _NO_MORE * size
+            if at_most and s > max(_FAR, 1.5 * low, 2 * t):
                 return side * t
+            # In single precision fits may not reach as far: its slope is rounding there.
+            bounded = at_most and (bounded or s > max(1.5 * low, 2 * t))
             low, reached, below = s, t, root
             ahead = newton if rate > 0 else math.inf
             last, start = fit.point, fit.point / s
@@ -304,15 +306,17 @@ def _limit(
             high, failed = s, not math.isfinite(fit.rise)
         # Rounding, or the end of the domain of the potential.
         if high < math.inf and high - low <= eps**0.5 * high:
-            if not failed:
+            if bounded or not failed:
                 return side * reached
             domain_ends = not math.isfinite(refits.value_at(high * start))
             return side * _last(name, side * t, ahead, reached, domain_ends)
         # The slope there, by that of the last two points; at the mode it is zero.
         bend = (slope - before[1]) / (t - before[0]) if t != before[0] else 0.0
         aim = newton + (slope + bend * (newton - t)) / refits.stiffness
+        # Nothing is changed any more, up to rounding: the slope says nothing, either.
+        stuck = abs(t - before[0]) <= 4 * eps * abs(t)
         before = (t, slope)
-        if not low < aim < high:
+        if stuck or not low < aim < high:
             aim = 2 * s if high == math.inf else (low + high) / 2
         s = min(aim, 4 * s)
         if s > _ENDLESS and 2 * reached > low:

@@ -174,6 +174,22 @@ def test_a_function_with_a_largest_value():
     close((found.lower, found.upper), (-1 / 3, 1 / 3), rtol=1e-6)
 
 
+@pytest.mark.parametrize("center", [0.0, 10.0])
+def test_a_function_with_a_largest_value_near_the_mode_in_single_precision(center):
+    """Its slope is rounding there, so the fits beyond do not converge."""
+    size = 1e-2 if center else 1.0
+    mode = jnp.asarray(center + 0.3 * size, jnp.float32)
+    f = lambda x, mode: ((x - mode) / size) ** 2 / 2
+    square = lambda x: ((x - center) / size) ** 2
+    found = profile_intervals(f, mode, mode, function=square)
+    close(found.lower, np.float32(0.0), atol=1e-6)
+    close(found.upper, np.float32((0.3 + Z) ** 2), rtol=1e-3)
+    wave = lambda x: jnp.cos((x - center) / size)
+    found = profile_intervals(f, mode, mode, function=wave)
+    close(found.lower, np.float32(np.cos(0.3 + Z)), rtol=1e-3)
+    close(found.upper, np.float32(1.0), rtol=1e-6)
+
+
 def test_values_that_do_not_depend_on_the_parameters():
     f = lambda x: jnp.sum(x**2) / 2
     both = lambda x: jnp.stack([jnp.array(3.0), x[0] + x[1]])
