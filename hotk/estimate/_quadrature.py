@@ -1,6 +1,7 @@
 """Gauss quadrature of spectra by the Lanczos iteration, several probes in step."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,8 +15,10 @@ from hotk._core import (
     Vector,
     WhileLoop,
     cond,
+    differs_along,
     fori_loop,
     in_trace,
+    manual_axes,
     progress,
 )
 from hotk.linop import AbstractOperator, loop, space
@@ -116,8 +119,7 @@ def _all(
         unfinished = lambda s: (s.j < steps) & s.running
         step = lambda s: _step(while_loop, A, s)
         if fixed:
-            maybe = lambda _, s: cond(unfinished(s), step, lambda s: s, s)
-            end = fori_loop(0, steps, maybe, state)
+            end = fori_loop(0, steps, lambda _, s: _if(unfinished(s), step, s), state)
         else:
             end = while_loop(unfinished, step, state)
         return i + 1, _with_rows(found, rows, end, block * end.j)
@@ -129,6 +131,18 @@ def _all(
         run = jax.checkpoint(window)
         return fori_loop(0, len(starts), lambda _, s: run(s), state)[1]
     return while_loop(lambda s: s[0] < len(starts), window, state)[1]
+
+
+def _if(unfinished: Bool[Array, ""], step: Callable[[State], State], s: State) -> State:
+    """Go one step on, if there is one.
+
+    Devices whose Krylov spaces are exhausted at different steps take all of them: in
+    reverse mode a step may add over the devices, and those that leave it out would be
+    waited for. A step more changes nothing, and is not counted.
+    """
+    if not differs_along(jax.typeof(unfinished), manual_axes()):
+        return cond(unfinished, step, lambda s: s, s)
+    return jax.tree.map(lambda a, b: jnp.where(unfinished, a, b), step(s), s)
 
 
 def _run_with_bar(

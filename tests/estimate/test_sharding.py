@@ -146,3 +146,32 @@ def test_estimates_at_a_point_of_mixed_precision(default_settings):
     assert abs(got.value - exact) <= 4 * got.error + 1e-2 * exact
     pairs = hotk.estimate.spectrum(H, key)
     np.testing.assert_allclose(pairs.largest, diagonal.max(), rtol=2e-2)
+
+
+@pytest.mark.exhaustive
+def test_derivatives_where_devices_exhaust_their_spaces_at_different_steps():
+    """The derivative by what all hold is a sum, for which all of them have to wait."""
+    run_on_eight_devices("""
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import PartitionSpec as P
+
+        import hotk
+
+        n = 60
+        rows = jnp.stack([1.0 + jnp.arange(n) % (k + 1) for k in range(8)])
+        key = jax.random.key(0)
+
+        def logdet(c, a):
+            f = lambda x, c, a: jnp.sum(jnp.exp(c) * a * x**2) / 2
+            H = hotk.HessianOperator(f, 0 * a, c, a)
+            return hotk.estimate.logdet(H, key, samples=2, steps=6).value
+
+        mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        local = lambda c, a: jax.grad(logdet)(c, a[0])
+        run = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+        slope = jax.jit(run)(jnp.asarray(0.1), rows)
+        assert np.allclose(slope, 8 * n, rtol=1e-4), slope
+        print("fine")
+    """)
