@@ -297,7 +297,7 @@ def _limit(
             at_most = fit.steepness < _LEVEL and root - below < _NO_MORE * size
             if at_most and s > max(_FAR, 1.5 * low, 2 * t):
                 return side * t
-            # In single precision fits may not reach as far: its slope is rounding there.
+            # In single precision fits may not reach that far: there its slope is noise.
             bounded = at_most and (bounded or s > max(1.5 * low, 2 * t))
             low, reached, below = s, t, root
             ahead = newton if rate > 0 else math.inf
