@@ -138,6 +138,8 @@ def _is_of_integers(arrays: Sequence[Any], params: Mapping[str, Any]) -> bool:
     """Whether integers and Booleans are computed with, all of them known here."""
     if any(isinstance(a, Tracer) for a in arrays) or names_axes(params):
         return False
+    if not jax.sharding.get_abstract_mesh().empty:
+        return False  # JAX computes nothing at once for a mesh without devices
     asked = (params.get(name) for name in ("dtype", "new_dtype"))
     types = [*map(jax.numpy.result_type, arrays), *(t for t in asked if t is not None)]
     return bool(types) and all(getattr(t, "kind", "V") in "iub" for t in types)

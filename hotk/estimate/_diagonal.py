@@ -5,14 +5,14 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from hotk._core import RandomKey, Vector, WhileLoop, names_ours
 from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
-from ._leave_out import error_of, left_out, without_one
+from ._leave_out import error_of, left_out, with_derivative_of, without_one
 from ._probes import (
     check_arguments,
     draw_probes,
@@ -62,7 +62,8 @@ def diagonal(
 
     Returns:
         An `Estimate` whose value and error are vectors of the space, in the dtypes of
-        its leaves. A complex leaf holds the entries of its real parts and those of its
+        its leaves. The error is NaN where `"xdiag"` cannot tell: with few samples, if
+        only a few entries of a vector matter; take more samples, or another key. A complex leaf holds the entries of its real parts and those of its
         imaginary parts.
 
     Raises:
@@ -137,18 +138,21 @@ def _xdiag(
 ) -> Estimate:
     del while_loop
     probes = draw_probes(key, A.like, count=samples, signs=True)
-    q, r, z, unit = range_of(A, probes, block)
-    found = _leave_one_out(space.widened(probes), q, r, z, A.symmetric)
+    other = jax.random.fold_in(key, samples)
+    spare = draw_probes(other, A.like, count=samples, signs=False)
+    q, r, z, images, unit = range_of(A, probes, block, spare)
+    found = _leave_one_out(space.widened(probes), q, r, z, images, A.symmetric)
     value, error = (space.times(unit, a) for a in found)
     return Estimate(value, error, jnp.asarray(2 * samples, jnp.int32), "xdiag")
 
 
-@jitted(quickly="if small", static_argnums=4)
+@jitted(quickly="if small", static_argnums=5)
 def _leave_one_out(
     probes: PyTree,
     q: PyTree,
     r: Float[Array, "k k"],
     z: PyTree,
+    images: PyTree,
     symmetric: bool,
 ) -> tuple[Vector, Vector]:
     r"""Return the mean of one unbiased estimate for each test vector left out.
@@ -158,19 +162,26 @@ def _leave_one_out(
     $\mathrm{diag}(A P_i) + \omega_i \odot A (I - P_i) \omega_i$ for an operator that is
     not symmetric. The second term is one of `rest + one_ij u_i + two_ij u_j`, without
     test vectors `i` and `j`, for vectors `u` of the span.
+
+    Of few entries vectors of signs may be dependent before their products span the
+    range. The rows of `z` where `q` is zero, products of normal vectors, tell: the
+    error is NaN then, as no estimate without one of them differs.
     """
     s, a, b, d, _ = left_out(r)
+    empty = jnp.diag(r) == 0
+    missed = _leaves_span(q, z, empty) if symmetric else jnp.zeros((), bool)
+    z = jax.vmap(space.choose)(empty, jax.tree.map(jnp.zeros_like, z), z)
     plus, minus, combined = space.plus, space.minus, space.combination
     to_each = jax.vmap(plus, in_axes=(None, 0))
     qs, zs = combined(s, q), combined(s, z)
     whole, mixed = _summed(entrywise(q, z)), entrywise(qs, zs)
+    w = gram(q, probes).T
     if symmetric:
         # A w_i = Q r_i, and r_i is orthogonal to all s_j but its own
         own = jnp.sum(s * r.T, axis=1, keepdims=True)
         u, one, two = qs, a * own, -d * own
         rest = jax.tree.map(jnp.zeros_like, q)
     else:
-        w = gram(q, probes).T
         own = jnp.sum(s * w, axis=1, keepdims=True)
         sw = jnp.matmul(w, s.T, precision="highest")
         u, one, two = zs, a * own - d * sw, b * sw - d * own
@@ -185,7 +196,20 @@ def _leave_one_out(
     pairs = plus(entrywise(combined(d, qs), zs), entrywise(qs, combined(d, zs)))
     second_terms = plus(combined(one.T, along), entrywise(combined(two.T, probes), u))
     sums = to_each(total, minus(plus(second_terms, pairs), lost))
-    return mean(each), error_of(each, without_one(sums, each))
+    error = error_of(each, without_one(sums, each))
+    error = jax.tree.map(lambda a: jnp.where(missed, jnp.nan, a), error)
+    outside = combined(gram(q, images).T, q) if symmetric else combined(w, z)
+    left = entrywise(probes, minus(images, outside))
+    linear = plus(whole, mean(left))
+    return with_derivative_of(linear, mean(each), jnp.any(empty)), error
+
+
+def _leaves_span(q: PyTree, z: PyTree, empty: Bool[Array, " k"]) -> Bool[Array, ""]:
+    """Whether products of vectors where `q` is zero are not in its span."""
+    q, z = jax.lax.stop_gradient((q, z))
+    rest = space.minus(z, space.combination(gram(q, z).T, q))
+    sizes, whole = jax.vmap(space.norm)(rest), jax.vmap(space.norm)(z)
+    return jnp.any(empty & (sizes > 1e3 * jnp.finfo(whole.dtype).eps * whole))
 
 
 def _summed(vectors: PyTree) -> Vector:

@@ -38,6 +38,24 @@ class LeftOut(NamedTuple):
     dependent: Bool[Array, " k"]
 
 
+def with_derivative_of(linear: PyTree, estimate: PyTree, where: Array) -> PyTree:
+    """Return an estimate, somewhere with the derivatives of another one.
+
+    Where products are dependent, their span is the range. In a derivative they may
+    leave it, and the coefficients with which one is made of the others have no
+    variance. The estimate that holds the projector on the range fixed is linear in the
+    operator, so all of its derivatives are unbiased.
+
+    Args:
+        linear: The estimate with a fixed projector.
+        estimate: The estimate.
+        where: Whether products are dependent.
+    """
+    fixed = jax.lax.stop_gradient
+    change = lambda a, b: jnp.where(where, fixed(b) + (a - fixed(a)), b)
+    return jax.tree.map(change, linear, estimate)
+
+
 def left_out(r: Float[Array, "k k"]) -> LeftOut:
     """Compute from the triangle of `orthonormal` what is lacking."""
     eye = jnp.eye(len(r), dtype=r.dtype)
@@ -46,8 +64,9 @@ def left_out(r: Float[Array, "k k"]) -> LeftOut:
     # those of directions, whatever the lengths of the products
     largest = jnp.max(jnp.abs(r), axis=0)
     r = r / jnp.where(largest > 0, largest, 1)[None]
-    lengths = jnp.sqrt(jnp.sum(r**2, axis=0))
-    r = r / jnp.where(lengths > 0, lengths, 1)[None]
+    # a root has no derivative at zero, nor has what is multiplied by zero then
+    lengths = jnp.sqrt(jnp.where(largest > 0, jnp.sum(r**2, axis=0), 1))
+    r = r / lengths[None]
     # R has no inverse where a product is in the span of those before it
     regular = jnp.where(inside[None], eye, r)
     inverse = jax.scipy.linalg.solve_triangular(regular, eye)

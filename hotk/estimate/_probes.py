@@ -1,5 +1,7 @@
 """Random vectors of a space, their products, and bases of what these span."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
@@ -69,18 +71,53 @@ def products(
     return space.widened(images)
 
 
-def range_of(
-    operator: AbstractOperator, probes: PyTree, block_size: int | None
-) -> tuple[PyTree, Float[Array, "count count"], PyTree, Scalar]:
-    """Return Q, R, Z and a number u with A V = u Q R and A Q = u Z, for probes V.
+class Range(NamedTuple):
+    """The span of the products of an operator A with vectors V.
 
-    u is a power of two: derivatives of R and of its inverse have the third powers of
-    what they are derived of.
+    Attributes:
+        q: An orthonormal basis Q, with A V = u Q R.
+        r: The triangle R.
+        z: The products A Q / u.
+        images: The products A V / u.
+        unit: The number u.
+    """
+
+    q: PyTree
+    r: Float[Array, "count count"]
+    z: PyTree
+    images: PyTree
+    unit: Scalar
+
+
+def range_of(
+    operator: AbstractOperator,
+    probes: PyTree,
+    block_size: int | None,
+    spare: PyTree = None,
+) -> Range:
+    """Find an orthonormal basis of the products with some vectors.
+
+    The unit is a power of two: derivatives of R and of its inverse have the third
+    powers of what they are derived of.
+
+    Args:
+        operator: The operator A.
+        probes: The vectors V.
+        block_size: The number of products at once.
+        spare: What is multiplied in place of the vectors of Q that are zero.
     """
     images = products(operator, probes, block_size)
     unit = space.power_of_size(images)
-    q, r = orthonormal(space.times(1 / unit, images))
-    return q, r, space.times(1 / unit, products(operator, q, block_size)), unit
+    images = space.times(1 / unit, images)
+    q, r = orthonormal(images)
+    empty = jnp.diag(r) == 0
+    # The range was found, and is held fixed: see `with_derivative_of`.
+    q = space.choose(jnp.any(empty), jax.lax.stop_gradient(q), q)
+    rows = q
+    if spare is not None:
+        rows = jax.vmap(space.choose)(empty, space.widened(spare), q)
+    z = space.times(1 / unit, products(operator, rows, block_size))
+    return Range(q, r, z, images, unit)
 
 
 def entrywise(u: Vector, v: Vector) -> Vector:
@@ -130,9 +167,10 @@ def orthonormal(vectors: PyTree) -> tuple[PyTree, Float[Array, "count count"]]:
         q, r = state
         v = space.take(vectors, j)
         w, column = orthogonalized(q, v)
-        size = space.norm(w)
         # rounding errors alone are left of a vector in the span of those before it
-        inside = size <= rounding * space.norm(v)
+        inside = space.norm(w) <= rounding * space.norm(v)
+        # a norm has no derivative at zero, nor has what is multiplied by zero then
+        size = space.norm(space.choose(inside, jax.tree.map(jnp.ones_like, w), w))
         w = space.times(jnp.where(inside, 0, 1 / jnp.where(inside, 1, size)), w)
         column = column.at[j].set(jnp.where(inside, 0, size))
         return space.put(q, j, w), r.at[:, j].set(column)

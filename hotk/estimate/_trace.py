@@ -13,7 +13,7 @@ from hotk.linop import AbstractOperator, loop, space
 from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
-from ._leave_out import error_of, left_out, without_one
+from ._leave_out import error_of, left_out, with_derivative_of, without_one
 from ._probes import check_arguments, draw_probes, gram, products, range_of, units
 
 
@@ -131,7 +131,7 @@ def _hutch_plus_plus(
     sketch_key, probe_key = jax.random.split(key)
     # a normal sketch has dependent images only if it found the whole range
     sketch = draw_probes(sketch_key, A.like, count=samples, signs=False)
-    q, _, z, unit = range_of(A, sketch, block)
+    q, _, z, _, unit = range_of(A, sketch, block)
     probes = space.widened(draw_probes(probe_key, A.like, count=samples, signs=True))
     probes = _projected(probes, q)
     rest = jax.vmap(space.inner)(probes, products(A, probes, block))
@@ -153,15 +153,15 @@ def _xtrace(
 ) -> Estimate:
     del while_loop
     probes = draw_probes(key, A.like, count=samples, signs=False)
-    q, r, z, unit = range_of(A, probes, block)
-    value, error = _leave_one_out(space.widened(probes), q, r, z)
+    q, r, z, images, unit = range_of(A, probes, block)
+    value, error = _leave_one_out(space.widened(probes), q, r, z, images)
     count = jnp.asarray(2 * samples, jnp.int32)
     return Estimate(unit * value, unit * error, count, "xtrace")
 
 
 @jitted(quickly="if small")
 def _leave_one_out(
-    probes: PyTree, q: PyTree, r: Float[Array, "k k"], z: PyTree
+    probes: PyTree, q: PyTree, r: Float[Array, "k k"], z: PyTree, images: PyTree
 ) -> tuple[Scalar, Scalar]:
     r"""Return the mean of one unbiased estimate for each test vector left out.
 
@@ -191,7 +191,11 @@ def _leave_one_out(
     scale = (n - rank) / jnp.maximum(outside, jnp.finfo(r.dtype).tiny)
     pairs = inside + jnp.where(dependent[:, None], 0, scale * form)
     each = jnp.diag(pairs)
-    return mean(each), error_of(each, without_one(jnp.sum(pairs, axis=0), each))
+    error = error_of(each, without_one(jnp.sum(pairs, axis=0), each))
+    apart = space.minus(probes, space.combination(w, q))
+    rest = space.minus(images, space.combination(w, z))
+    linear = jnp.trace(h) + mean(jax.vmap(space.inner)(apart, rest))
+    return with_derivative_of(linear, mean(each), jnp.any(jnp.diag(r) == 0)), error
 
 
 _METHODS: dict[str, Callable[..., Estimate]] = {
