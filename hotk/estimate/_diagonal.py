@@ -62,9 +62,9 @@ def diagonal(
 
     Returns:
         An `Estimate` whose value and error are vectors of the space, in the dtypes of
-        its leaves. The error is NaN where `"xdiag"` cannot tell: with few samples, if
-        only a few entries of a vector matter; take more samples, or another key. A complex leaf holds the entries of its real parts and those of its
-        imaginary parts.
+        its leaves. A complex leaf holds the entries of its real parts and those of its
+        imaginary parts. The error is NaN where `"xdiag"` cannot tell: with few samples,
+        if only a few entries of a vector matter; take more samples, or another key.
 
     Raises:
         StructureError: If the space has no dimension.
