@@ -176,7 +176,10 @@ def _traced(
         try:
             return _try(run, here)
         except ContentNeeded as needed:
-            numbers |= {i for i, a in enumerate(whole) if id(a) in needed.chosen}
+            more = {i for i, a in enumerate(whole) if id(a) in needed.chosen}
+            if more <= numbers:
+                return False, needed.reason
+            numbers |= more
             STORE.entry(call.store_key).chosen = tuple(sorted(numbers))
 
 

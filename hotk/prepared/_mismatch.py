@@ -186,14 +186,15 @@ def answer_mismatch(
 
 
 def _other_contents(prepared: PreparedOperator, leaves: Sequence[object]) -> list[Row]:
-    """Return a row for each array whose content decides the program, and differs."""
+    """Return a row for each array or number that decides the program, and differs."""
     names = prepared.signature.names
     if len(leaves) != len(names):
         return []
     pairs = [
         (names[i], static, leaves[i])
         for i, static in prepared.statics.by_number.items()
-        if isinstance(static, _ARRAYS) and not _same_static(leaves[i], static)
+        if isinstance(static, (*_ARRAYS, *_NUMBERS))
+        and not _same_static(leaves[i], static)
     ]
     return [
         Row(False, f"content of {name}", f"{was!r:.60}", f"{now!r:.60}")

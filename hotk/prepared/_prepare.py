@@ -218,6 +218,7 @@ def _find_or_make(
             if closure is not f and not more.chosen <= needed:
                 needed |= more.chosen
                 levels.insert(0, level)
+                before = None
         except (Fallback, Opaque):
             continue
     return _prepare_opaque(options, f, x, rest)

@@ -153,6 +153,16 @@ def test_a_prepared_operator_holds_arguments_that_decide():
         prepared(U, QUERIES / 2, y)
 
 
+def test_a_number_among_the_arguments_may_decide():
+    f = lambda u, h: jnp.sum(u[(jnp.arange(8.0) * h).astype(int)] ** 3)
+    prepared = hotk.sparse_hessian.prepare(f, U, 2.5)
+    for H in (prepared(U, 2.5), hotk.sparse_hessian(f, U, 2.5)):
+        assert H.rows.tolist() == H.cols.tolist() == [0, 2, 5, 7, 10, 12, 15, 17]
+    assert hotk.sparse_hessian(f, U, 0.25).rows.tolist() == [0, 1]
+    with pytest.raises(hotk.PreparationError, match=r"content of args\[0\]"):
+        prepared(U, 0.25)
+
+
 def test_within_a_trace_arrays_that_are_no_tracers_are_known():
     f = energy(interpolated)
     H = jax.jit(lambda u: hotk.sparse_hessian(f, u))(U)
