@@ -89,8 +89,38 @@ def dense() -> Iterator[Row]:
         )
 
 
+def trajectories() -> Iterator[Row]:
+    """Compare the first Hessian of a multiple shooting with the first product."""
+    f, n = problems.multiple_shooting(200, 10)
+    x = point(n)
+    seconds = {}
+    for operator, args in ((hotk.hvp, (x,)), (hotk.sparse_hessian, ())):
+        hotk.clear_cache()
+        jax.clear_caches()
+        start = time.process_time()
+        jax.block_until_ready(operator(f, x, *args))
+        seconds[operator] = time.process_time() - start
+    first = seconds[hotk.sparse_hessian]
+    ratio = first / seconds[hotk.hvp]
+    name = "multiple shooting, 200 x 10 steps of RK4: first sparse_hessian / first hvp"
+    yield Row(name, ratio, 3.0, note=f"{first:.2g} CPU s")
+
+
+def conditions() -> Iterator[Row]:
+    """Time the inertia of the conditions of a minimum under constraints."""
+    # the first one imports SciPy
+    for n, goal in ((40, None), (2_000, 0.1), (20_000, 2.0)):
+        f, size = problems.constrained(n)
+        H = hotk.sparse_hessian(f, point(size))
+        start = time.process_time()
+        found = H.factorize().inertia()
+        seconds = time.process_time() - start
+        name = f"inertia of {n} conditions, CPU s"
+        yield Row(name, seconds, goal, note=f"{found}")
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     settings = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     print({name: os.environ.get(name, "default") for name in settings})
-    run(__doc__, values, jacobian, dense)
+    run(__doc__, values, jacobian, dense, trajectories, conditions)

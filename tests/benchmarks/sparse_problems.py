@@ -150,3 +150,42 @@ def network(n):
         return jnp.mean((jnp.tanh(data @ w) @ v) ** 2)
 
     return f, 9 * hidden
+
+
+def multiple_shooting(intervals, steps):
+    """Make the Lagrangian of a pendulum on a cart, by Runge and Kutta's method."""
+
+    def rates(s, u):
+        return jnp.stack([s[1], u - jnp.sin(s[0]) - 0.1 * s[1], s[2] * jnp.cos(s[0])])
+
+    def end(s, u):
+        def step(s, _):
+            k1 = rates(s, u)
+            k2 = rates(s + 0.01 * k1, u)
+            k3 = rates(s + 0.01 * k2, u)
+            k4 = rates(s + 0.02 * k3, u)
+            return s + 0.02 / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
+
+        return jax.lax.scan(step, s, None, length=steps)[0]
+
+    def f(x):
+        z = x.reshape(intervals, 4)
+        s, u = z[:, :3], z[:, 3]
+        gaps = jax.vmap(end)(s, u)[:-1] - s[1:]
+        return jnp.sum(gaps) + jnp.sum(u**2) / 2
+
+    return f, 4 * intervals
+
+
+def constrained(n):
+    """Make a Lagrangian of a chain, with one constraint for three variables."""
+    m = n // 4
+    k = n - m
+
+    def f(z):
+        x, y = z[:k], z[k:]
+        chain = jnp.sum(x**4) - jnp.sum(jnp.cos(x[1:] - x[:-1]))
+        ends = x[: 3 * m].reshape(m, 3)
+        return chain + jnp.vdot(y, ends[:, 0] - jnp.sin(ends[:, 1]) - ends[:, 2] ** 2)
+
+    return f, n
