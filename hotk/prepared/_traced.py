@@ -202,7 +202,12 @@ def _evaluate(
     primal = _primal(call, captured, x, args)
     if primal.lifted:
         return call.evaluate(captured, x, args)
-    return primal.program(captured, x, args)
+    run = primal.program
+    if any(jax.typeof(a).weak_type for a in x):
+        # Of a jitted function derivatives are as weak as the point, whatever the ones
+        # and zeros that JAX starts with (`reliability/test_weak_types.py`).
+        run = jax.jit(lambda *parts: primal.program(*parts))
+    return run(captured, x, args)
 
 
 def is_own_error(error: Exception, call: Call) -> bool:
