@@ -279,19 +279,25 @@ def output_types(
     return [variable.aval for variable in program_for_types(function, types).outvars]
 
 
-def _split(
-    closed: ClosedJaxpr, known: Sequence[bool]
-) -> tuple[ClosedJaxpr, Sequence[bool]]:
-    """Return the part of a program that its known constants decide.
+def known_results(
+    closed: ClosedJaxpr, known: Sequence[bool], asked: Sequence[bool]
+) -> dict[int, np.ndarray]:
+    """Return the results of a program that do not depend on its unknown inputs.
+
+    JAX splits programs so, loops included, but not in public.
 
     Args:
-        closed: A program, whose inputs are unknown.
-        known: For each of its constants whether it is known.
+        closed: A program.
+        known: For each of its constants whether it is an array and no tracer. Its
+            inputs are unknown.
+        asked: For each result whether it is asked for.
 
     Returns:
-        A program of no inputs, and for each result whether it is not one of it.
+        The results that are known and asked for, by their number.
     """
     jaxpr = closed.jaxpr
+    if not any(asked):
+        return {}
     constants = list(zip(jaxpr.constvars, closed.consts, known, strict=True))
     fixed = [(v, c) for v, c, is_known in constants if is_known]
     # Tracers of an outer trace are inputs: what depends on them is not known.
@@ -308,7 +314,29 @@ def _split(
         ClosedJaxpr(opened, values), unknown, False
     )
     first, _, depends, _ = split
-    return first, depends
+    pairs = enumerate(zip(asked, depends, strict=True))
+    numbers = [i for i, (is_asked, is_unknown) in pairs if is_asked and not is_unknown]
+    rank = np.cumsum([not d for d in depends]) - 1
+    used = [False] * len(first.jaxpr.outvars)
+    for i in numbers:
+        used[rank[i]] = True
+    needed, _ = _partial_eval.dce_jaxpr(first.jaxpr, used, instantiate=True)
+    program = ClosedJaxpr(needed, first.consts)
+
+    def step(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
+        # What differs from one device to another is not known; `shard_map` is not run.
+        outside = equation.primitive.name == "shard_map" or crosses_devices(equation)
+        # JAX runs a `pvary` in `shard_map` alone.
+        inner = inner_jaxprs(equation.params.values())
+        typed = any(e.primitive.name == "pvary" for j in inner for e in equations(j))
+        if outside or typed or any(a is None for a in inputs):
+            return [None] * len(equation.outvars)
+        return inputs if equation.primitive.name == "pvary" else bound(equation, inputs)
+
+    with jax.ensure_compile_time_eval():
+        results = jax.jit(lambda: evaluate(program, program.consts, (), step))()
+    pairs = zip(numbers, results, strict=True)
+    return {i: np.asarray(a) for i, a in pairs if a is not None}
 
 
 def constants_behind(closed: ClosedJaxpr, asked: Sequence[bool]) -> list[int]:
@@ -339,47 +367,3 @@ def constants_behind(closed: ClosedJaxpr, asked: Sequence[bool]) -> list[int]:
     used += [False] * (len(first.jaxpr.outvars) - len(used))
     _, inputs = _partial_eval.dce_jaxpr(first.jaxpr, used)
     return [i for i, is_used in enumerate(inputs) if is_used]
-
-
-def known_results(
-    closed: ClosedJaxpr, known: Sequence[bool], asked: Sequence[bool]
-) -> dict[int, np.ndarray]:
-    """Return the results of a program that do not depend on its unknown inputs.
-
-    JAX splits programs so, loops included, but not in public.
-
-    Args:
-        closed: A program.
-        known: For each of its constants whether it is an array and no tracer. Its
-            inputs are unknown.
-        asked: For each result whether it is asked for.
-
-    Returns:
-        The results that are known and asked for, by their number.
-    """
-    if not any(asked):
-        return {}
-    first, depends = _split(closed, known)
-    pairs = enumerate(zip(asked, depends, strict=True))
-    numbers = [i for i, (is_asked, is_unknown) in pairs if is_asked and not is_unknown]
-    rank = np.cumsum([not d for d in depends]) - 1
-    used = [False] * len(first.jaxpr.outvars)
-    for i in numbers:
-        used[rank[i]] = True
-    needed, _ = _partial_eval.dce_jaxpr(first.jaxpr, used, instantiate=True)
-    program = ClosedJaxpr(needed, first.consts)
-
-    def step(equation: JaxprEqn, inputs: list[Any]) -> Sequence[Any]:
-        # What differs from one device to another is not known; `shard_map` is not run.
-        outside = equation.primitive.name == "shard_map" or crosses_devices(equation)
-        # JAX runs a `pvary` in `shard_map` alone.
-        inner = inner_jaxprs(equation.params.values())
-        typed = any(e.primitive.name == "pvary" for j in inner for e in equations(j))
-        if outside or typed or any(a is None for a in inputs):
-            return [None] * len(equation.outvars)
-        return inputs if equation.primitive.name == "pvary" else bound(equation, inputs)
-
-    with jax.ensure_compile_time_eval():
-        results = jax.jit(lambda: evaluate(program, program.consts, (), step))()
-    pairs = zip(numbers, results, strict=True)
-    return {i: np.asarray(a) for i, a in pairs if a is not None}

@@ -96,7 +96,7 @@ class Factorization:
             )
         sizes = np.abs(found.pivots)
         # Not of the largest pivot: variables may have units of their own.
-        limit = np.finfo(sizes.dtype).eps * sizes.size * found.terms
+        limit = np.finfo(self.pivots.dtype).eps * sizes.size * found.terms
         zero = sizes <= limit
         positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())

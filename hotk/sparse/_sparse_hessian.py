@@ -128,8 +128,8 @@ def value_gradient_and_sparse_hessian(
         f: Function `f(x, *args)` that returns a real scalar, twice differentiable.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
-        *args: Further arguments of `f`, held fixed; floating ones may change value
-            freely.
+        *args: Further arguments of `f`, held fixed; floating ones that decide no index
+            may change value freely.
         mode: A `hotk.Nested`, or `hotk.Auto()`: forward over reverse where it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.

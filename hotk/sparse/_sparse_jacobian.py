@@ -51,8 +51,8 @@ def sparse_jacobian(
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
-        *args: Further arguments of `f`, held fixed; floating ones may change value
-            freely.
+        *args: Further arguments of `f`, held fixed; floating ones that decide no index
+            may change value freely.
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
@@ -111,8 +111,8 @@ def value_and_sparse_jacobian(
         f: Function `f(x, *args)` that returns a tree of floating or complex arrays.
         x: Point: any pytree. Floating leaves are differentiated; integers, strings and
             functions pass through. Complex leaves are refused.
-        *args: Further arguments of `f`, held fixed; floating ones may change value
-            freely.
+        *args: Further arguments of `f`, held fixed; floating ones that decide no index
+            may change value freely.
         mode: `hotk.Forward()`, `hotk.Reverse()` or `hotk.Auto()`: forward if it exists.
         has_aux: Whether `f` returns `(y, aux)`.
         where: Which leaves of `x` to differentiate; see `hotk.Where`.
