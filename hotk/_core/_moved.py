@@ -7,7 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._by_numpy import ARITHMETIC, COMPARISONS, LOGIC, MOVES, ORDERED, RING, Arrays
+from ._by_numpy import (
+    ARITHMETIC,
+    COMPARISONS,
+    LOGIC,
+    MOVES,
+    ORDERED,
+    RING,
+    SELECTED,
+    Arrays,
+)
 from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, shape_of
 from ._fingerprint import (
     KeyWriter,
@@ -268,7 +277,10 @@ class _Moved:
         # `test_what_numpy_counts_differently_is_seen`.
         exact = not narrow or bound is not None
         done: Callable[..., Arrays] | None = None
-        if kinds == {"b"}:
+        if name == "select_n":
+            if all(value.dtype.kind in _INTEGERS for value in values):
+                done = SELECTED[name]
+        elif kinds == {"b"}:
             done = LOGIC.get(name)
         elif kinds <= set("iu"):
             # Sums and products wrap around alike, whatever the width.
@@ -289,6 +301,8 @@ class _Moved:
             safe = kinds <= _INTEGERS and np.can_cast(was, now, "safe")
             if narrow and kinds <= set("iu"):
                 safe = safe and bound is not None
+            # What is cut off is the same, and was cut off before.
+            safe = safe or (was.kind == now.kind == "i" and now.itemsize <= 4)
             whole = bound is not None and bound <= _EXACT_AS_FLOAT and now in _FLOATS
             # Of 32 bits: both round to the nearest float.
             whole = whole or (
@@ -313,11 +327,12 @@ class _Moved:
 
         Without one they are those of NumPy but for what 32 bits cut off.
         """
-        bounds = [self.bound_of(atom) for atom in equation.invars]
+        name, atoms = equation.primitive.name, equation.invars
+        atoms = atoms[1:] if name == "select_n" else atoms
+        bounds = [self.bound_of(atom) for atom in atoms]
         known = [b for b in bounds if b is not None]
         if not known or len(known) < len(bounds):
             return None
-        name = equation.primitive.name
         if name not in RING:
             return max(known)
         largest = math.prod(known) if name == "mul" else sum(known)

@@ -23,6 +23,7 @@ from ._losses import (
     SoftmaxCrossEntropy as SoftmaxCrossEntropy,
     SquaredError as SquaredError,
 )
+from ._outputs import Composition as Composition, composition as composition
 from ._per_example import PerExample as PerExample
 from ._products import (
     empirical_fvp as empirical_fvp,

@@ -17,6 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import PyTree
 
 from hotk._core import (
+    ClosedJaxpr,
     Cotangent,
     Function,
     Leaf,
@@ -36,6 +37,7 @@ from hotk.primitive import (
 
 from ._cox import CoxLoss
 from ._losses import AbstractLoss, SquaredError
+from ._outputs import as_outputs
 from ._sample_rows import roots_of, roots_of_squares, with_rows
 
 
@@ -102,15 +104,16 @@ def linearized(model: Function, x: Point, args: tuple[PyTree, ...]) -> PyTree:
     fixed = held(differentiated)
     step = jax.tree.map(jnp.subtract, differentiated, fixed)
     at = lambda p: model(eqx.combine(p, rest), *args)
-    z, tangent = _value_and_tangent(at, fixed, step)
-    return jax.tree.map(_with_tangent, z, tangent)
+    closed, shapes = trace_once(at, fixed, kept=False)  # the model itself runs once
+    z, tangent = _value_and_tangent(closed, shapes, fixed, step)
+    z = jax.tree.map(_with_tangent, z, tangent)
+    return as_outputs(z, jax.tree.leaves(differentiated), closed.consts)
 
 
 def _value_and_tangent(
-    at: Callable[[Point], PyTree], x: Point, v: Tangent
+    closed: ClosedJaxpr, shapes: PyTree, x: Point, v: Tangent
 ) -> tuple[PyTree, Tangent]:
     """Return the value and the derivative along `v`, linear in `v` in any mode."""
-    closed, shapes = trace_once(at, x, kept=False)  # the model itself runs once
     tree = jax.tree.structure(shapes)
     run = lambda x: tree.unflatten(with_extremes(closed)(*jax.tree.leaves(x)))
     names = [e.primitive.name for e in equations(closed.jaxpr)]

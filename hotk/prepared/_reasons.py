@@ -150,13 +150,11 @@ class _Until(Walk):
         super().__init__(trail=Trail())
         self.index = index
 
-    def part(
-        self, value: object, how: str = "", name: object = "", *read: Any, **at: Any
-    ) -> None:
+    def part(self, value: object, *place: Any, **seen_as: Any) -> None:
         """Go through a thing if the key is still too short."""
         if len(self.key) > self.index:
             raise _Reached
-        super().part(value, how, name)
+        super().part(value, *place, **seen_as)
 
 
 def compared(was: Skeleton, now: Skeleton, f: object) -> tuple[str, str, str]:

@@ -28,6 +28,7 @@ from hotk.mode import (
 from hotk.prepared import check_budget, operator
 
 from ._causes import SparsityExplanation
+from ._congruence import congruence
 from ._forward_gradient import forward_gradient
 from ._linear_program import linear_program
 from ._matrix import SparseMatrix
@@ -205,6 +206,8 @@ def hessian_task(
         return g, (y, aux)
 
     # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.
-    rules = any(map(has_users_rule, equations(jax.make_jaxpr(f)(x).jaxpr)))
+    closed = jax.make_jaxpr(f)(x)
+    rules = any(map(has_users_rule, equations(closed.jaxpr)))
     linear = linear_program(gradient, x, mode.outer, valued=valued)
-    return Task(linear, symmetric=not rules)
+    found = congruence(closed, x, mode, valued=valued)
+    return Task(linear, symmetric=not rules, congruence=found)

@@ -19,6 +19,7 @@ from hotk.prepared import check_bytes, user_level
 from ._assemble import Entries
 from ._causes import SparsityExplanation, Watch
 from ._compressed import coloring_worth, compressed_values
+from ._congruence import Congruence, congruent_entries
 from ._entries import entries, real_dtype
 from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
@@ -44,6 +45,7 @@ class Task(NamedTuple):
         transposed: Whether the program is that of the transpose.
         most: How many entries the algebra may make.
         short: Whether the algebra gives up where it takes long to compile.
+        congruence: What it is the Hessian of, if that is a loss of a model.
     """
 
     linear: LinearProgram
@@ -51,6 +53,7 @@ class Task(NamedTuple):
     transposed: bool = False
     most: int = MOST
     short: bool = False
+    congruence: Congruence | None = None
 
     @property
     def output(self) -> PyTree:
@@ -68,10 +71,18 @@ class Task(NamedTuple):
         directions = min(dimension(linear.inputs), dimension(linear.outputs))
         worth = entries_worth(linear.program.jaxpr, directions) if valued else MOST
         steps = MOST_STEPS if self.short else math.inf
-        budget = Budget(min(worth, self.most), steps)
+        if self.congruence is not None:
+            found = congruent_entries(
+                self.congruence,
+                Budget(min(worth, self.most), steps),
+                valued=valued,
+                symmetric=self.symmetric,
+            )
+            if found is not None:
+                return found
         return entries(
             linear,
-            budget,
+            Budget(min(worth, self.most), steps),
             valued=valued,
             symmetric=self.symmetric,
             transposed=self.transposed,
