@@ -32,6 +32,7 @@ from hotk._core import (
 )
 from hotk.primitive import AbstractRuled, apply_ruled, held, held_in, with_extremes
 
+
 # What gives the numbers that it is given: an optimizer steps on one flat vector.
 _MOVES = frozenset(MOVES) | {"convert_element_type"}
 
@@ -120,7 +121,7 @@ def composition(closed: ClosedJaxpr, x: Point) -> Composition | None:
     if len(marks) != 1 or len(inlined) != 1:
         return None
     mark = marks[0].params["function"]
-    leaves, tree = jax.tree.flatten(x)
+    leaves = jax.tree.leaves(x)
 
     def given(*leaves: Leaf) -> list[Leaf]:
         """Return what the equation of the outputs is given."""

@@ -1,16 +1,16 @@
 r"""The Hessian of a loss of a model, $K^T M K$, from the rows of K.
 
-The products of the algebra go back through the model, and each operation on the way
-carries all columns that a residual depends on. Here the Jacobian of the model is
-computed once: K has its rows, and those of the identity where the loss depends on the
-point itself. M is the Hessian of the loss by outputs and point. Each entry of M adds
-the product of two rows of K; rows with the same columns, as those of the coordinates
-of one observation, are multiplied as small matrices.
+The algebra goes back through the model, and each operation on the way carries all
+columns that a residual depends on. Of a short model that is cheaper than to form its
+Jacobian; of a long one this is: K has the rows of the Jacobian, and those of the
+identity where the loss depends on the point itself, and M is the Hessian of the loss by
+outputs and point. Each entry of M adds the product of two rows of K. Rows with the same
+columns, as those of the coordinates of one observation, are multiplied as matrices.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
@@ -86,10 +86,22 @@ class _Rows(NamedTuple):
         return self.starts[rows][..., None] + np.arange(length)
 
 
-def congruent_entries(
+class Product(NamedTuple):
+    """The entries of a Hessian, before they are computed.
+
+    Attributes:
+        work: How many products of two numbers they take, and what K takes.
+        compute: Computes them.
+    """
+
+    work: int
+    compute: Callable[[], Entries]
+
+
+def as_product(
     found: Congruence, budget: Budget, *, valued: bool, symmetric: bool
-) -> Entries | None:
-    """Compute the entries of the Hessian.
+) -> Product | None:
+    """Compute the rows of K, and what is left to do.
 
     Args:
         found: The model and the loss.
@@ -98,11 +110,13 @@ def congruent_entries(
         symmetric: Whether to take the lower half alone, and mirror it.
 
     Returns:
-        The entries, `None` if rows differ too much.
+        The product, `None` if rows differ too much.
 
     Raises:
         TooDense: If the budget does not suffice.
+        TooLong: If the rows of K take more operations than the budget has.
     """
+    before = budget.left
     jacobian = entries(found.model, budget, valued=valued)
     weights = entries(found.loss, budget, valued=valued, symmetric=symmetric)
     m, n = dimension(found.model.outputs), dimension(found.model.inputs)
@@ -124,12 +138,12 @@ def congruent_entries(
 
     def compute() -> Linear:
         pieces = [
-            _products(of_k, values, weights.values, kind, dtype, symmetric)
-            for kind in kinds
+            _products(of_k, values, weights.values, kind, dtype) for kind in kinds
         ]
         return Linear((n,), tuple(pieces))
 
-    return assemble(compute, n, dtype, valued=valued, symmetric=symmetric)
+    finish = lambda: assemble(compute, n, dtype, valued=valued, symmetric=symmetric)
+    return Product(before - budget.left, finish)
 
 
 def _grouped(starts: Positions, cols: Positions) -> Positions:
@@ -183,25 +197,27 @@ def _products(
     weights: Array | None,
     kind: _Kind,
     dtype: np.dtype,
-    symmetric: bool,
 ) -> Piece:
     """Return the entries that blocks of M add, each of the same shape."""
     left, right, at = kind
     count_left, count_right = (
         int(of_k.lengths(rows[:1, 0])[0]) for rows in (left, right)
     )
-    i, j = map(np.ravel, np.indices((count_left, count_right)))
-    if symmetric and of_k.group[left[0, 0]] == of_k.group[right[0, 0]]:
-        i, j = np.tril_indices(count_left)  # the columns of a row ascend
-    rows = of_k.cols[of_k.places(left[:, 0], count_left)][:, i]
-    cols = of_k.cols[of_k.places(right[:, 0], count_right)][:, j]
+    rows = of_k.cols[of_k.places(left[:, 0], count_left)]
+    cols = of_k.cols[of_k.places(right[:, 0], count_right)]
+    shape = (*rows.shape, count_right)
+    rows = np.broadcast_to(rows[:, :, None], shape)
+    cols = np.broadcast_to(cols[:, None, :], shape)
     if values is None or weights is None:
         return Piece(None, rows.reshape(-1), cols.reshape(-1))
     m = _read(weights, at).astype(dtype)
     u = _read(values, of_k.places(left, count_left)).astype(dtype) * m[..., None]
     v = _read(values, of_k.places(right, count_right)).astype(dtype)
-    total = sum(u[:, k, i] * v[:, k, j] for k in range(at.shape[1]))
-    return Piece(jnp.asarray(total).reshape(-1), rows.reshape(-1), cols.reshape(-1))
+    if at.shape[1] == 1:
+        blocks = u[:, 0, :, None] * v[:, 0, None, :]
+    else:
+        blocks = jnp.einsum("kea,keb->kab", u, v, precision="highest")
+    return Piece(blocks.reshape(-1), rows.reshape(-1), cols.reshape(-1))
 
 
 def _read(values: Array, places: Positions) -> Array:

@@ -19,21 +19,23 @@ from hotk.prepared import check_bytes, user_level
 from ._assemble import Entries
 from ._causes import SparsityExplanation, Watch
 from ._compressed import coloring_worth, compressed_values
-from ._congruence import Congruence, congruent_entries
+from ._congruence import Congruence, as_product
 from ._entries import entries, real_dtype
 from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._work import MOST, MOST_STEPS, entries_worth, is_worth_products
+from ._work import FEW, MOST, MOST_STEPS, entries_worth, is_worth_products
 
 
 _Found = TypeVar("_Found")
 
 # So many entries are more than a user of a sparse matrix expects, as a part of all.
 _MANY, _DENSE = 1_000_000, 0.1
+# Pieces are read by slices, the rows of a Jacobian are not: as many take as long.
+_AS_LONG = 1.5
 # So many entries are looked for, for a coloring, whatever the size of a matrix.
-_FEW = 4_000_000
+_ENOUGH = 4_000_000
 
 
 class Task(NamedTuple):
@@ -67,26 +69,34 @@ class Task(NamedTuple):
 
     def entries(self, *, valued: bool) -> Entries:
         """Compute the matrix by the algebra, if that is the cheapest way."""
-        linear = self.linear
-        directions = min(dimension(linear.inputs), dimension(linear.outputs))
-        worth = entries_worth(linear.program.jaxpr, directions) if valued else MOST
-        steps = MOST_STEPS if self.short else math.inf
-        if self.congruence is not None:
-            found = congruent_entries(
-                self.congruence,
-                Budget(min(worth, self.most), steps),
+        jaxpr, symmetric = self.linear.program.jaxpr, self.symmetric
+        sizes = map(dimension, (self.linear.inputs, self.linear.outputs))
+        worth = entries_worth(jaxpr, min(sizes)) if valued else MOST
+        most, steps = min(worth, self.most), MOST_STEPS if self.short else math.inf
+
+        def run(most: float) -> Entries:
+            return entries(
+                self.linear,
+                Budget(int(most), steps),
                 valued=valued,
-                symmetric=self.symmetric,
+                symmetric=symmetric,
+                transposed=self.transposed,
             )
-            if found is not None:
-                return found
-        return entries(
-            linear,
-            Budget(min(worth, self.most), steps),
-            valued=valued,
-            symmetric=self.symmetric,
-            transposed=self.transposed,
+
+        if self.congruence is None:
+            return run(most)
+        with contextlib.suppress(TooDense, TooLong):
+            return run(min(most, FEW))
+        budget = Budget(most, steps)
+        product = as_product(
+            self.congruence, budget, valued=valued, symmetric=symmetric
         )
+        if product is None:
+            return run(most)
+        with contextlib.suppress(TooDense, TooLong):
+            if _AS_LONG * product.work > FEW:
+                return run(min(most, _AS_LONG * product.work))
+        return product.compute()
 
     def pattern(self, found: Entries) -> Pattern:
         """Return the pattern of entries, between the trees of the matrix."""
@@ -159,7 +169,7 @@ def _compressed(
         return None
     # A quarter of a small matrix is too much for a coloring to be of use.
     whole = dimension(task.input) * dimension(task.output)
-    task = task._replace(most=min(task.most, max(whole // 4, _FEW)))
+    task = task._replace(most=min(task.most, max(whole // 4, _ENOUGH)))
     try:
         pattern = _uncompiled(lambda: task.pattern(task.entries(valued=False)))
     except TooDense:
@@ -191,7 +201,7 @@ def _warn_of_dense(name: str, task: Task, pattern: Pattern) -> None:
 
     def look() -> SparsityExplanation:
         with contextlib.suppress(TooDense):
-            entries(task.linear, Budget(_FEW), valued=False, watch=watch)
+            entries(task.linear, Budget(_ENOUGH), valued=False, watch=watch)
         return watch.explanation(pattern)
 
     causes = _uncompiled(look).causes

@@ -7,7 +7,7 @@ from hotk._core import Jaxpr, equations, work
 # these run through the cache, and many at once.
 _ENTRY = 4
 # With so many entries the algebra takes a tenth of a second: it is not worth deciding.
-_FEW = 2_000_000
+FEW = 2_000_000
 # With more its index arrays fill gigabytes.
 MOST = 60_000_000
 
@@ -39,4 +39,4 @@ def entries_worth(jaxpr: Jaxpr, directions: int) -> int:
         jaxpr: The linear program.
         directions: Along how many directions it would be run.
     """
-    return min(max(directions * work(jaxpr) // _ENTRY, _FEW), MOST)
+    return min(max(directions * work(jaxpr) // _ENTRY, FEW), MOST)
