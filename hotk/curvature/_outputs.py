@@ -28,6 +28,7 @@ from hotk._core import (
     equations,
     inlined,
     inlined_equations,
+    is_inexact,
     run_replaced,
 )
 from hotk.primitive import AbstractRuled, apply_ruled, held, held_in, with_extremes
@@ -75,7 +76,7 @@ def as_outputs(z: PyTree, x: Sequence[Leaf], captured: Sequence[Leaf]) -> PyTree
     leaves, tree = jax.tree.flatten(z)
     # Known ones too: of arrays of NumPy it is looked whether a program is the same with
     # a tracer in their place (`test_indices_of_numpy_in_a_model_stay_leaves`).
-    floating = [a for a in captured if jnp.issubdtype(a.dtype, jnp.inexact)]
+    floating = [a for a in captured if is_inexact(a)]
     mark = _Outputs(len(leaves), len(x))
     return tree.unflatten(apply_ruled(mark, [*leaves, *x, *floating]))
 

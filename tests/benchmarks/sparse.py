@@ -106,6 +106,23 @@ def trajectories() -> Iterator[Row]:
     yield Row(name, ratio, 3.0, note=f"{first:.2g} CPU s")
 
 
+def bundles() -> Iterator[Row]:
+    """Compare the Gauss-Newton matrix of a bundle adjustment with its Jacobian."""
+    for cameras, points in ((50, 10_000), (200, 50_000)):
+        residuals, x = problems.bundle(cameras, points)
+        hotk.clear_cache()
+        start = time.process_time()
+        loss = lambda r: jnp.sum(r**2) / 2
+        matrix = hotk.sparse_ggn.prepare(residuals, loss, x)
+        built = time.process_time() - start
+        jacobian = hotk.sparse_jacobian.prepare(residuals, x)
+        ratio = compare(
+            functools.partial(matrix, x), functools.partial(jacobian, x), rounds=5
+        )
+        name = f"sparse_ggn, {cameras} cameras and {points} points / sparse_jacobian"
+        yield of_ratio(name, ratio, note=f"prepare {built:.2g} CPU s")
+
+
 def conditions() -> Iterator[Row]:
     """Time the inertia of the conditions of a minimum under constraints."""
     # the first one imports SciPy
@@ -123,4 +140,4 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     settings = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     print({name: os.environ.get(name, "default") for name in settings})
-    run(__doc__, values, jacobian, dense, trajectories, conditions)
+    run(__doc__, values, jacobian, dense, trajectories, bundles, conditions)

@@ -177,6 +177,42 @@ def multiple_shooting(intervals, steps):
     return f, 4 * intervals
 
 
+def bundle(cameras, points, seen_by=5):
+    """Make the residuals of cameras that see points, and where they begin.
+
+    A camera has a rotation, a translation, a focal length and two coefficients of its
+    distortion; each point is seen by some of the cameras near a random one.
+    """
+    rng = np.random.default_rng(0)
+    turn, move = (
+        0.1 * rng.normal(size=(cameras, 3)),
+        0.2 * rng.normal(size=(cameras, 3)),
+    )
+    lens = np.stack([np.full(cameras, 500.0), *0.01 * rng.normal(size=(2, cameras))], 1)
+    start = {
+        "cameras": jnp.asarray(np.concatenate([turn, move - [0, 0, 8], lens], 1)),
+        "points": jnp.asarray(rng.normal(size=(points, 3))),
+    }
+    near = [rng.permutation(3 * seen_by)[:seen_by] for _ in range(points)]
+    camera = (rng.integers(0, cameras, (points, 1)) + np.stack(near)).ravel() % cameras
+    point = np.repeat(np.arange(points), seen_by)
+    seen = jnp.asarray(rng.normal(size=(camera.size, 2)))
+
+    def residuals(x):
+        c, p = x["cameras"][camera], x["points"][point]
+        w, t, f, k1, k2 = jnp.split(c, (3, 6, 7, 8), axis=1)
+        square = jnp.sum(w * w, 1, keepdims=True)
+        angle = jnp.sqrt(square)
+        along = jnp.sum(w * p, 1, keepdims=True) * (1 - jnp.cos(angle)) / square
+        turned = p * jnp.cos(angle) + jnp.cross(w, p) * jnp.sin(angle) / angle
+        q = turned + w * along + t
+        u = -q[:, :2] / q[:, 2:]
+        r = jnp.sum(u * u, 1, keepdims=True)
+        return f * (1 + k1 * r + k2 * r * r) * u - seen
+
+    return residuals, start
+
+
 def constrained(n):
     """Make a Lagrangian of a chain, with one constraint for three variables."""
     m = n // 4

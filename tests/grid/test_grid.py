@@ -42,6 +42,7 @@ NOT_HERE = {
     "sparse.color sparse.diagonal sparse.identity sparse.factorization_work "
     "sparse.is_worth_factors sparse.hessian_if_sparse "
     "sparse.traced_hessian_if_sparse": "parts of sparse derivatives: tests/sparse",
+    "curvature.composition": "what is split: tests/sparse/test_congruence.py",
     "curvature.residuals_of": "which residuals are found: tests/optim/test_factored.py",
     "curvature.rows_program": "how rows are found: tests/optim/test_samples.py",
     "linop.check_symmetric rule.check_backend": "checks",

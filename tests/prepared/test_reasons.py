@@ -86,6 +86,20 @@ def test_an_attribute():
     assert "Task.loss" in hotk.cache_info().reasons[-1]
 
 
+def test_an_attribute_beside_others_that_are_not_read():
+    class Task:
+        def __init__(self):
+            self.unread, self.decay, self.step = 0.1, 0.1, 0
+
+        def loss(self, x):
+            return self.decay * jnp.sum(x)
+
+    task = Task()
+    for task.decay in (0.1, 0.2):
+        hotk.gradient(task.loss, X)
+    assert last() == ".__self__.decay: 0.1 -> 0.2"
+
+
 def test_an_array_that_becomes_a_number():
     scaled = lambda c: lambda x: jnp.sum(c * x)
     hotk.gradient(scaled(jnp.ones(())), X)

@@ -14,6 +14,7 @@ NO_PROGRAM = {
     *("cache_info", "can_differentiate", "clear_cache", "explain", "export", "load"),
     *("locate_nan", "memory_budget", "set_memory_budget", "sparsity", "static"),
     *("as_shards", "from_shards", "laplace_approximation", "over_axis"),
+    "curvature.composition",
     "curvature.residuals_of",
     "curvature.rows_program",
     *("linop.check_symmetric", "linop.loop", "linop.space_of", "linop.spectrum_of"),
