@@ -93,6 +93,8 @@ class Iterate(NamedTuple):
     active: PyTree[Int[Array, "..."]] | None = None
 
 
+# Beside its point a step of this length is one that something made short.
+_SHORT = 1e-3
 # How many roundings of its size a sum of terms is off by.
 _TERMS = 8
 
@@ -163,8 +165,14 @@ def chunk(
         is_least &= change <= eps**0.5 * jnp.abs(y)
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
-        adapts = known is not None and _fields(after, "control") is not None
+        control = None if known is None else _fields(after, "control")
+        adapts = control is not None
         rests = change <= jnp.where(small & adapts, little, -1)
+        if control is not None:
+            # One that is on its way from a length that was far too short proves none.
+            step = space.norm(space.minus(moved, s.x))
+            turns = control[0] != _fields(s.state, "control")[0]
+            rests &= ~(turns & (step <= _SHORT * space.norm(moved)))
         still = jnp.where(same | is_least | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
@@ -181,7 +189,8 @@ def chunk(
             # A gradient is small on a plateau as well, and where f has a small unit or
             # the variables have large ones. Truncated conjugate gradients see no flat
             # direction beside a steep one, but in the next step.
-            is_minimum = near & s.near & (is_taken | stuck) | stuck & adapts
+            is_minimum = near & s.near & (is_taken | stuck)
+            is_minimum |= stuck & adapts & ~same
             small = small & is_minimum | (size == 0)
             is_least = (same | stuck) & ~begins & is_least
             reason = Stop.where(is_least, Stop.rounding, reason)

@@ -31,10 +31,6 @@ from ._step import of_steps, transformation
 from ._subproblem import EigenModel, with_cubic
 
 
-# How much of the curvature along the first gradient the first weight adds.
-_SHARE = 0.1
-
-
 @of_steps
 def scale_by_cubic_newton(
     *,
@@ -134,19 +130,15 @@ def _cubic(
         return jnp.where(ratio > numbers["accept"], lighter, 2 * weight)
 
     def begin() -> Scalar:
-        size = jnp.linalg.norm(metric.gradient)
-        curvature = jnp.linalg.norm(metric.along())
-        weight = _SHARE * curvature * (curvature / jnp.where(size > 0, size, 1))
-        usual = jnp.isfinite(weight) & (weight > 0)
-        # of a gradient that is not finite there is none: the next one begins
-        size = jnp.where(jnp.isfinite(size), size, 0)
-        return jnp.where(usual, weight, size).astype(state.control.dtype)
+        weight = metric.first_weight(local.x, numbers["adapts"])
+        return weight.astype(state.control.dtype)
 
+    goes_on = (state.control > 0) & ~metric.is_another(scale, local.x)
     step, after = globalized_step(
         local,
         near,
         gradient,
-        cond(state.control > 0, lambda: state.control, begin),
+        cond(goes_on, lambda: state.control, begin),
         propose,
         adapt,
         accept=numbers["accept"],

@@ -137,7 +137,8 @@ def _newton(
     if matrix is not None:
         wide = space.flattened(space.widened(gradient))
         roots = jnp.sqrt(jnp.abs(space.flattened(matrix.diagonal())))
-        scale, unit = measured(roots, state.scale, adapts)
+        at = space.flattened(space.widened(local.x))
+        scale, unit = measured(roots, state.scale, adapts, wide, at)
         scaled, g = in_units(matrix, unit), wide / unit
         p, tau, attempts = newton_step(scaled, g, damping, least)
         finite = space.is_finite(matrix.values, g)
@@ -148,9 +149,10 @@ def _newton(
         matrix = hessian.matrix()
         matrix = matrix.astype(space.wide(matrix.dtype))
         roots = jnp.sqrt(jnp.abs(jnp.diagonal(matrix)))
-        scale, unit = measured(roots, state.scale, adapts)
-        scaled = matrix / unit[None] / unit[:, None]
-        g = hessian.flat(gradient).astype(matrix.dtype) / unit
+        g = hessian.flat(gradient).astype(matrix.dtype)
+        at = space.flattened(space.widened(local.x))
+        scale, unit = measured(roots, state.scale, adapts, g, at)
+        scaled, g = matrix / unit[None] / unit[:, None], g / unit
         finite = space.is_finite(scaled, g)
         given, least = (a.astype(matrix.dtype) for a in (damping, least))
         p, tau, attempts = _factorized(scaled, g, finite, given, least)

@@ -118,22 +118,37 @@ def _sizes(name: str, scaling: Scaling, params: Point) -> list[Any]:
 
 
 def measured(
-    roots: Float[Array, " n"], before: Float[Array, " n"], adapts: Scalar | float
+    roots: Float[Array, " n"],
+    before: Float[Array, " n"],
+    adapts: Scalar | float,
+    slopes: Float[Array, " n"] | None = None,
+    x: Float[Array, " n"] | None = None,
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return the largest roots of the curvature so far, and what they measure with.
+    r"""Return the largest roots of the curvature so far, and what they measure with.
 
     Args:
         roots: The root of the curvature along each variable.
         before: The largest ones before.
         adapts: Whether they follow the curvature.
+        slopes: The gradient, where a step may go along what has no curvature.
+        x: The point.
 
     Returns:
-        The largest roots; and the same, 1 where a variable never had any.
+        The largest roots; and the same, but where a variable never had any curvature.
+        There it is the root of $|g_i| / \max(|x_i|, 1)$, which has the same unit: with
+        1 steps in a small unit of f were so short that they passed for those at a
+        minimum. Where there is no slope either it is the largest of the others.
     """
     # What is not finite tells nothing, and would stay.
     follows = jnp.isfinite(roots) & (adapts > 0)
     scale = jnp.maximum(before.astype(roots.dtype), jnp.where(follows, roots, 0))
-    return scale, jnp.where(scale > 0, scale, 1)
+    unit = scale
+    if slopes is not None and x is not None:
+        reach = jnp.maximum(jnp.abs(x), 1).astype(roots.dtype)
+        steep = jnp.sqrt(jnp.abs(slopes.astype(roots.dtype)) / reach)
+        unit = jnp.where((scale == 0) & jnp.isfinite(steep), steep, scale)
+        unit = jnp.where(unit > 0, unit, jnp.max(unit, initial=0))
+    return scale, jnp.where(unit > 0, unit, 1)
 
 
 class Rescaled(NamedTuple):

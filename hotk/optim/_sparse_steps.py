@@ -53,10 +53,10 @@ def exactly(
     """
     matrix = sparse_system(local, linear_solver)
     if matrix is None:
-        found = eigenmodel(hessian, gradient, scale, adapts)
+        found = eigenmodel(hessian, gradient, scale, adapts, local.x)
         return found.metric, LinearSolver.dense, dense(found)
     diagonal = space.flattened(matrix.diagonal())
-    metric = Metric.of(hessian, diagonal, gradient, scale, adapts)
+    metric = Metric.of(hessian, diagonal, gradient, scale, adapts, local.x)
     return metric, LinearSolver.sparse, _proposal(matrix, metric, sparse)
 
 

@@ -19,6 +19,12 @@ from ._scaling import measured
 
 # The share of the length that the model tells along the first gradient.
 _CAUTION = 0.25
+# A first step is at most so many lengths of the point.
+_FAR = 100
+# A metric in which lengths are as many times longer is another one.
+_JUMP = 1000
+# How much of the curvature along the first gradient the first cubic weight adds.
+_SHARE = 0.1
 
 
 class Metric(NamedTuple):
@@ -30,7 +36,7 @@ class Metric(NamedTuple):
 
     Attributes:
         scale: The roots, zero of a variable that had no curvature.
-        unit: D, which has 1 there.
+        unit: D, which has the root of the slope over the point there.
         hessian: The Hessian.
         gradient: $D^{-1} g$, as a flat vector.
         whole: From a flat vector to one of the space.
@@ -53,6 +59,7 @@ class Metric(NamedTuple):
         gradient: Gradient,
         before: Float[Array, " n"],
         adapts: Scalar,
+        x: Point,
     ) -> "Metric":
         """Return the metric at a point.
 
@@ -62,10 +69,13 @@ class Metric(NamedTuple):
             gradient: The gradient.
             before: The scale before.
             adapts: Whether it follows the curvature.
+            x: The point.
         """
-        scale, unit = measured(jnp.sqrt(jnp.abs(diagonal)), before, adapts)
         wide = space.widened(gradient)
-        flat = space.flattened(wide).astype(unit.dtype) / unit
+        slopes, at = map(space.flattened, (wide, space.widened(x)))
+        roots = jnp.sqrt(jnp.abs(diagonal))
+        scale, unit = measured(roots, before, adapts, slopes, at)
+        flat = slopes.astype(unit.dtype) / unit
         whole = lambda a: space.unflattened(a, wide)
         return Metric(scale, unit, hessian, flat, whole)
 
@@ -93,21 +103,74 @@ class Metric(NamedTuple):
         product = self.hessian.mv(space.narrowed(step, self.hessian.like))
         return space.flattened(space.widened(product)).astype(size.dtype) / self.unit
 
-    def first_radius(self, x: Point) -> Scalar:
+    def first_radius(self, x: Point, adapts: Scalar) -> Scalar:
         r"""Return a quarter of the length to the model's minimum along $-D^{-1} g$.
 
-        Or of the length of $D^{-1} g$, where the curvature along it is not positive. At
-        most a hundred lengths of the point, or of one whose entries are 1: a nearly
-        singular Hessian tells no length. A region that is too small doubles; after a
-        first step that is too long Biggs' problem (MGH 18) ends on a plateau.
+        At most a hundred lengths of the point: a nearly singular Hessian tells no
+        length. A region that is too small doubles; after a first step that is too long
+        Biggs' problem (MGH 18) ends on a plateau.
+
+        Args:
+            x: The point.
+            adapts: Whether D follows the curvature.
         """
         size = jnp.linalg.norm(self.gradient)
         curvature = self.along() @ self.gradient / jnp.where(size > 0, size, 1)
         length = size / jnp.where(curvature > 0, curvature, 1)
         usual = (curvature > 0) & jnp.isfinite(length) & (length > 0)
-        point = self.norm(space.widened(x))
-        far = 100 * jnp.maximum(point, jnp.linalg.norm(self.unit))
-        return jnp.minimum(_CAUTION * jnp.where(usual, length, size), far)
+        whole = jnp.where(usual, length, self._otherwise(size, x, adapts))
+        return jnp.minimum(_CAUTION * whole, _FAR * self._reach(x))
+
+    def first_weight(self, x: Point, adapts: Scalar) -> Scalar:
+        r"""Return a part of the curvature along $-D^{-1} g$, over its length.
+
+        Or, with none, the weight whose first step is as long as `first_radius`, and at
+        least that of the longest.
+
+        Args:
+            x: The point.
+            adapts: Whether D follows the curvature.
+        """
+        size = jnp.linalg.norm(self.gradient)
+        curvature = jnp.linalg.norm(self.along())
+        weight = _SHARE * curvature * (curvature / jnp.where(size > 0, size, 1))
+        usual = jnp.isfinite(weight) & (weight > 0)
+        # of a gradient that is not finite there is none: the next one begins
+        size = jnp.where(jnp.isfinite(size), size, 0)
+
+        def least(length: Scalar) -> Scalar:
+            safe = jnp.where(length > 0, length, 1)
+            return size / safe / safe
+
+        other = least(_CAUTION * self._otherwise(size, x, adapts))
+        longest = least(_FAR * self._reach(x))
+        return jnp.maximum(jnp.where(usual, weight, other), longest)
+
+    def is_another(self, before: Float[Array, " n"], x: Point) -> Bool[Array, ""]:
+        """Whether lengths in the metric before tell nothing in this one.
+
+        On a plateau the curvature is next to nothing. Where it ends, a region of that
+        metric has no length in this one, and steps in it passed for those at a minimum.
+
+        Args:
+            before: The scale before.
+            x: The point.
+        """
+        unit = jnp.where(before > 0, before.astype(self.unit.dtype), self.unit)
+        at = jnp.abs(space.flattened(space.widened(x)))
+        part = self.unit * jnp.maximum(at, 1) > self._reach(x) / _JUMP
+        return jnp.any(part & (self.unit > _JUMP * unit))
+
+    def _reach(self, x: Point) -> Scalar:
+        """Return the length of a point, or of one whose entries are 1."""
+        return jnp.maximum(self.norm(space.widened(x)), jnp.linalg.norm(self.unit))
+
+    def _otherwise(self, size: Scalar, x: Point, adapts: Scalar) -> Scalar:
+        r"""Return a length where the curvature tells none: that of $D^{-1} g$.
+
+        It has another unit if D does not follow the curvature.
+        """
+        return jnp.where(adapts > 0, size, self._reach(x))
 
 
 class EigenModel(NamedTuple):
@@ -164,6 +227,7 @@ def eigenmodel(
     gradient: Gradient,
     before: Float[Array, " n"],
     adapts: Scalar,
+    x: Point,
 ) -> EigenModel:
     """Return the eigenvalues of a Hessian, and the gradient in its eigenvectors.
 
@@ -172,10 +236,11 @@ def eigenmodel(
         gradient: The gradient.
         before: The scale of the metric before.
         adapts: Whether it follows the curvature.
+        x: The point.
     """
     matrix = hessian.matrix()
     matrix = matrix.astype(space.wide(matrix.dtype))
-    metric = Metric.of(hessian, jnp.diagonal(matrix), gradient, before, adapts)
+    metric = Metric.of(hessian, jnp.diagonal(matrix), gradient, before, adapts, x)
     # eigenvalues of what is not finite would not come back
     safe = jnp.where(jnp.isfinite(matrix), (matrix + matrix.T) / 2, 0)
     safe = safe / metric.unit[None] / metric.unit[:, None]

@@ -252,8 +252,13 @@ def _trust_region(
             dense=_in_eigenvectors,
         )
         # A product, once in a run and not in each step.
-        first = lambda: jnp.minimum(metric.first_radius(local.x).astype(dtype), largest)
-        radius = cond(begun, lambda: radius, first)
+
+        def first() -> Scalar:
+            begin = metric.first_radius(local.x, numbers["adapts"])
+            return jnp.minimum(begin.astype(dtype), largest)
+
+        goes_on = begun & ~metric.is_another(scale, local.x)
+        radius = cond(goes_on, lambda: radius, first)
         scale, norm = metric.scale.astype(dtype), metric.norm
         size = space.norm(gradient)
         steepest = relative_residual(numbers, size, state.largest_gradient)[1]
