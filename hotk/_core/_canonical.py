@@ -162,6 +162,8 @@ class _Reader(KeyWriter):
 
     def parameter(self, value: object, path: Path) -> None:
         own = type(value).__module__.partition(".")[0] == "hotk"
+        # What says that its rule is no user's is compared by value.
+        own = own and getattr(value, "users_rule", True)
         if own and self.rule_key is not None:
             # A rule of `hotk.rule` holds a function of the user, as it was made.
             raise Unrecognized("a derivative rule of the user")

@@ -165,14 +165,18 @@ def chunk(
         is_least &= change <= eps**0.5 * jnp.abs(y)
         # A region that adapts may bound each step, where the Hessian is singular, or is
         # that of Gauss and Newton. A damping that does not adapt proves nothing so.
-        control = None if known is None else _fields(after, "control")
-        adapts = control is not None
+        region = None if known is None else _fields(after, "control", "predicted")
+        adapts = region is not None
         rests = change <= jnp.where(small & adapts, little, -1)
-        if control is not None:
-            # One that is on its way from a length that was far too short proves none.
+        is_proven = True
+        if region is not None:
+            # One that is on its way from a length that was far too short proves none,
+            # and none that was rejected though a decrease was predicted.
+            control, predicted = region
             step = space.norm(space.minus(moved, s.x))
-            turns = control[0] != _fields(s.state, "control")[0]
+            turns = control != _fields(s.state, "control", "predicted")[0]
             rests &= ~(turns & (step <= _SHORT * space.norm(moved)))
+            is_proven = ~same | (predicted <= little)
         still = jnp.where(same | is_least | rests, s.still + 1, 0)
         still = jnp.where(begins, s.still, still)
         stuck = still >= 10
@@ -190,7 +194,7 @@ def chunk(
             # the variables have large ones. Truncated conjugate gradients see no flat
             # direction beside a steep one, but in the next step.
             is_minimum = near & s.near & (is_taken | stuck)
-            is_minimum |= stuck & adapts & ~same
+            is_minimum |= stuck & adapts & is_proven
             small = small & is_minimum | (size == 0)
             is_least = (same | stuck) & ~begins & is_least
             reason = Stop.where(is_least, Stop.rounding, reason)
