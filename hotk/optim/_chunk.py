@@ -174,7 +174,9 @@ def chunk(
             # and none that was rejected though a decrease was predicted.
             control, predicted = region
             step = space.norm(space.minus(moved, s.x))
-            turns = control != _fields(s.state, "control", "predicted")[0]
+            before = _fields(s.state, "control")
+            assert before is not None  # as it is after
+            turns = control != before[0]
             rests &= ~(turns & (step <= _SHORT * space.norm(moved)))
             is_proven = ~same | (predicted <= little)
         still = jnp.where(same | is_least | rests, s.still + 1, 0)
