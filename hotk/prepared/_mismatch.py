@@ -248,8 +248,8 @@ def _cast(
 ) -> tuple[PyTree, ...] | None:
     """Cast dtypes and weak types and move to the devices; `None` if shapes differ."""
     mine = prepared.signature
-    if mine.structure != called.structure:
-        return None
+    if mine.structure != called.structure or mine.leaves == called.leaves:
+        return None  # what differs is the content of an index, which no cast changes
     leaves, treedef = jax.tree.flatten(arguments)
     cast: list[Leaf] = []
     for leaf, want, got in zip(leaves, mine.leaves, called.leaves, strict=True):

@@ -17,7 +17,7 @@ from hotk._core import (
     describe,
     extra,
 )
-from hotk.dense import unflattened
+from hotk.dense import is_complex, unflattened
 
 from ._arithmetic import added, multiplied, scaled
 from ._blocks import block, indexed
@@ -343,7 +343,9 @@ class SparseMatrix(AbstractForms):
         flat = jnp.zeros(min(self.shape), self.dtype)
         flat = flat.at[self.rows[at]].set(self.values[at], unique_indices=True)
         tree = self.pattern.input
-        return unflattened(flat, tree) if self.pattern.is_of_one_space else flat
+        is_real = jnp.issubdtype(self.dtype, jnp.floating) or is_complex(tree)
+        fits = self.pattern.is_of_one_space and is_real
+        return unflattened(flat, tree) if fits else flat
 
     def block(self, row: object, column: object) -> "SparseMatrix":
         """Return the block between two leaves or subtrees.

@@ -7,13 +7,17 @@ from jaxtyping import PyTree
 
 from hotk._core import (
     Argnums,
+    ClosedJaxpr,
     Function,
     FunctionWithAux,
     Keywords,
     Point,
     Where,
+    crosses_devices,
     equations,
     has_users_rule,
+    manual_axes,
+    varying_axes,
 )
 from hotk.capture import StaticArrays
 from hotk.first import refuse_complex
@@ -205,9 +209,23 @@ def hessian_task(
         y, g, aux = forward_gradient(f, x, inner) if forward else inner.gradient(f, x)
         return g, (y, aux)
 
-    # The derivative of a rule of the user may be no Hessian: nothing is mirrored then.
     closed = jax.make_jaxpr(f)(x)
-    rules = any(map(has_users_rule, equations(closed.jaxpr)))
+    symmetric = _is_symmetric(closed, x)
     linear = linear_program(gradient, x, mode.outer, valued=valued)
     found = congruence(closed, x, mode, valued=valued)
-    return Task(linear, symmetric=not rules, congruence=found)
+    return Task(linear, symmetric=symmetric, congruence=found)
+
+
+def _is_symmetric(closed: ClosedJaxpr, x: Point) -> bool:
+    """Whether one half of the Hessian may be mirrored.
+
+    The derivative of a rule of the user may be no Hessian. And where a function adds
+    over an axis along which its point varies, what is differentiated twice is the
+    value of one part by the points of all, whose own block is not symmetric.
+    """
+    if any(map(has_users_rule, equations(closed.jaxpr))):
+        return False
+    if not any(map(crosses_devices, closed.jaxpr.eqns)):
+        return True
+    held = [not varying_axes(jax.typeof(leaf)) for leaf in jax.tree.leaves(x)]
+    return bool(manual_axes()) and all(held)  # a `vmap` does not tell what varies

@@ -589,3 +589,12 @@ def test_a_cast_rounds_nothing(hotk):
     )
     with pytest.raises(hotk.PreparationError):
         prepared(jnp.ones(3), 2.5)
+
+
+def test_no_cast_mends_the_content_of_an_index(hotk):
+    f = lambda x, i: jnp.sum(x[i] ** 3)
+    x, first, second = jnp.ones(3), jnp.array([0, 1]), jnp.array([1, 2])
+    prepared = hotk.sparse_hessian.prepare(f, x, first, on_mismatch="cast")
+    assert prepared(x, first).nnz == 2
+    with pytest.raises(hotk.PreparationError, match=r"content of args\[0\]"):
+        prepared(x, second)

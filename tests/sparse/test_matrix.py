@@ -98,6 +98,12 @@ def test_a_flat_point_and_a_tree_of_outputs():
     close(A.T @ got, np.array([4.0, 9.0]))
 
 
+def test_the_diagonal_of_a_complex_matrix_between_real_vectors():
+    A = hotk.SparseMatrix.from_coo([1 + 2j, 3.0], [0, 1], [0, 1])
+    assert A.diagonal().tolist() == [1 + 2j, 3]
+    assert (2j * hotk.sparse.identity(2)).diagonal().tolist() == [2j, 2j]
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_diagonal(symmetric):
     A, dense = scattered(RNG, 8, 8, 30, symmetric=symmetric)
