@@ -1,5 +1,6 @@
 """Why a call is new to the store: what differs from the nearest one that is known."""
 
+import math
 from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -272,8 +273,21 @@ def _text(piece: object) -> str:
         return piece.__name__
     if isinstance(piece, tuple) and _is_numpy(piece):
         return repr(np.frombuffer(piece[2], piece[1])[0])
+    if isinstance(piece, tuple) and piece[:1] == ("content",):
+        return _content(*piece[1:])
     if isinstance(piece, tuple) and piece and isinstance(piece[0], type):
         return f"{piece[0].__name__} {', '.join(map(repr, piece[1:]))}"[:60]
     if isinstance(piece, (bool, int, float, complex, str, bytes, type(None))):
         return repr(piece)[:40]
     return type(piece).__name__
+
+
+def _content(*piece: Any) -> str:
+    """Say what an array is that is static by its content."""
+    if isinstance(piece[0], str):  # a random key has its own dtype first
+        return "the content of a random key"
+    shape, dtype, content = piece[0], np.dtype(piece[1]), piece[-1]
+    if len(content) != dtype.itemsize * math.prod(shape):  # it is a hash
+        return f"a content of {dtype.name}{list(shape)}"
+    numbers = np.frombuffer(content, dtype).reshape(shape)
+    return f"the content {' '.join(repr(numbers).split())}"[:60]

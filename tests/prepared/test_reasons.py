@@ -100,6 +100,14 @@ def test_an_attribute_beside_others_that_are_not_read():
     assert last() == ".__self__.decay: 0.1 -> 0.2"
 
 
+def test_the_content_of_an_index():
+    picked = lambda i: lambda x: jnp.sum(x[i] ** 2)
+    prepared = hotk.sparse_hessian.prepare(picked(jnp.array([0, 1])), X)
+    text = r"prepared the content array\(\[0, 1\].*, called the content array\(\[1, 2\]"
+    with pytest.raises(hotk.PreparationError, match=text):
+        prepared.bind(picked(jnp.array([1, 2])))
+
+
 def test_an_array_that_becomes_a_number():
     scaled = lambda c: lambda x: jnp.sum(c * x)
     hotk.gradient(scaled(jnp.ones(())), X)
