@@ -100,6 +100,10 @@ class BatchedRuled(AbstractRuled):
     size: int
     mapped: tuple[bool, ...]
 
+    def __post_init__(self) -> None:
+        """Take over whose rule it is: one of hotk is none of the user in a batch."""
+        object.__setattr__(self, "users_rule", self.one.users_rule)
+
     def run(self, arrays: Arrays) -> Arrays:
         """Evaluate each."""
         return self._over(self.one.run, [self._axes()], arrays)

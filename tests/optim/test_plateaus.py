@@ -56,13 +56,18 @@ STARTS = {
 UNITS = (1.0, 1e6, 1e12, 1e-3, 1e-5, 1e-9)
 
 
+def minimized(name, unit, dtype, *transform):
+    """Minimize one of the functions in a unit; return what was found, and the end."""
+    f, start, end = STARTS[name]
+    x, c = (jnp.asarray(a, dtype) for a in (start, unit))
+    found = hotk.optim.minimize(lambda x, c: c * f(x), x, *transform, args=(c,))
+    return found, end
+
+
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", STARTS)
 def test_the_default_finds_them_in_single_precision(name, unit):
-    f, start, end = STARTS[name]
-    x = jnp.asarray(start, jnp.float32)
-    args = (jnp.asarray(unit, jnp.float32),)
-    found = hotk.optim.minimize(lambda x, c: c * f(x), x, args=args)
+    found, end = minimized(name, unit, jnp.float32)
     assert found.converged
     # where the gradient is rounded at: a logarithm of a sum is flat
     np.testing.assert_allclose(found.x, end, atol=5e-3)
@@ -71,26 +76,20 @@ def test_the_default_finds_them_in_single_precision(name, unit):
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", STARTS)
 def test_what_has_converged_is_a_minimum(name, unit):
-    f, start, end = STARTS[name]
-    x = jnp.asarray(start, jnp.float32)
-    args = (jnp.asarray(unit, jnp.float32),)
     for transform in (
         hotk.optim.cubic_newton(),
         hotk.optim.newton(),
         hotk.optim.newton_cg(),
     ):
-        found = hotk.optim.minimize(lambda x, c: c * f(x), x, transform, args=args)
-        near = np.allclose(found.x, end, atol=5e-3)
-        assert near or not found.converged
+        found, end = minimized(name, unit, jnp.float32, transform)
+        assert np.allclose(found.x, end, atol=5e-3) or not found.converged
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_the_steps_are_the_same_in_any_unit(name):
-    f, start, end = STARTS[name]
     steps = []
     for unit in (1.0, 1e12, 1e20, 1e-9, 1e-20):
-        x, args = jnp.asarray(start), (jnp.asarray(unit),)
-        found = hotk.optim.minimize(lambda x, c: c * f(x), x, args=args)
+        found, end = minimized(name, unit, jnp.float64)
         assert found.converged
         np.testing.assert_allclose(found.x, end, atol=1e-5)
         steps.append(int(found.steps))

@@ -191,6 +191,18 @@ def test_within_other_transformations(inside):
     np.testing.assert_allclose(np.stack(got), np.stack(want), rtol=1e-9, atol=1e-11)
 
 
+def test_a_mapped_loss_is_symmetric_and_is_left_to_the_algebra(congruent):
+    one = GaussNewton(lambda q: q[1:] * q[:-1], LOSSES["squares"])
+    x = jnp.arange(1.0, 7.0).reshape(2, 3)
+    H = hotk.sparse_hessian(lambda p: jnp.sum(jax.vmap(one)(p)), x)
+    J = [np.array([[q[1], q[0], 0], [0, q[2], q[1]]]) for q in np.asarray(x)]
+    want = np.zeros((6, 6))
+    want[:3, :3], want[3:, 3:] = (j.T @ j for j in J)
+    np.testing.assert_allclose(H.todense(), want)
+    assert H.symmetric
+    assert not congruent
+
+
 def test_rows_of_many_lengths(congruent):
     """So many lengths are left to the algebra, and the numbers are the same."""
 
