@@ -134,6 +134,7 @@ from ._errors import (
 )
 from ._extra import extra as extra
 from ._fingerprint import (
+    Path as Path,
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
 )

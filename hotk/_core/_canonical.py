@@ -35,7 +35,7 @@ class Number(NamedTuple):
 
     path: Path
     value: Leaf
-    kind: Hashable
+    kind: tuple[np.dtype, bool]
     bits: bytes
 
 
@@ -132,7 +132,7 @@ class _Reader(KeyWriter):
         if self.exact or value.ndim or value.dtype.kind not in "iufc":
             return super().literal(literal, path)
         assert isinstance(aval, ShapedArray)  # it is a number
-        kind = (aval.dtype, aval.weak_type)
+        kind = (np.dtype(aval.dtype), bool(aval.weak_type))
         self.numbers.append(Number(path, literal.val, kind, value.tobytes()))
         return ("number", kind)
 

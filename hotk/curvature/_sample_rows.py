@@ -8,6 +8,7 @@ parameters. What is not the value of such an equation itself has none.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -21,11 +22,14 @@ from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
     Leaf,
+    Number,
+    Path,
     Point,
     RealNumber,
     Scalar,
     Unrecognized,
     bound,
+    canonical_form,
     fingerprint,
     inlined,
     inlined_equations,
@@ -34,7 +38,9 @@ from hotk._core import (
     run_jaxpr,
     run_replaced,
     trace_once,
+    with_numbers,
 )
+from hotk.capture import rule_key
 from hotk.primitive import AbstractRuled, apply_ruled, with_extremes
 
 from ._per_example import PerExample
@@ -120,15 +126,18 @@ class _Mark(AbstractRuled):
 
     Attributes:
         key: What the program is known by: marks are compared by value.
-        program: From its constants and the floating leaves of a point to weights and
-            rows; to weights alone, if these have not one row for each example.
-        constants: How many constants it has.
+        written: The program, with all numbers written into it.
+        paths: Where in it the numbers stand that are operands. They are no part of the
+            key, or functions that differ in a number alone would share no program.
+        constants: How many constants it has, these numbers included.
         weighted: Whether there are weights.
         squares: Whether the number is half the sum of their squares.
+        by_example: Whether there is one row for each example, or weights alone.
     """
 
     key: Hashable
-    program: ClosedJaxpr = dataclasses.field(compare=False, repr=False)
+    written: ClosedJaxpr = dataclasses.field(compare=False, repr=False)
+    paths: tuple[Path, ...]
     constants: int
     weighted: bool
     squares: bool
@@ -136,6 +145,12 @@ class _Mark(AbstractRuled):
 
     # No rule of a user: the derivative of the number is that of the number.
     users_rule = False
+
+    @functools.cached_property
+    def program(self) -> ClosedJaxpr:
+        """From constants, numbers and leaves of a point to weights and rows."""
+        count = self.constants - len(self.paths)
+        return with_numbers(self.written, list(self.paths), count)
 
     def run(self, arrays: Arrays) -> Arrays:
         """Return the number."""
@@ -196,13 +211,27 @@ def with_rows(
     constants, count = closed.consts, len(closed.consts)
     run = lambda *a: run_jaxpr(closed, a[:count], a[count:])
     bare = jax.make_jaxpr(run)(*constants, *leaves)
-    try:
-        key = fingerprint(bare, lift=False)[0]
-    except Unrecognized:
-        key = object()
-    mark = _Mark(key, bare, count, shapes[0] is not None, squares, by_example)
-    marked = apply_ruled(mark, [value, *constants, *leaves])[0]
+    key, numbers = _known_by(bare)
+    operands = [*constants, *(n.value for n in numbers)]
+    paths, weighted = tuple(n.path for n in numbers), shapes[0] is not None
+    mark = _Mark(key, bare, paths, len(operands), weighted, squares, by_example)
+    marked = apply_ruled(mark, [value, *operands, *leaves])[0]
     return jnp.asarray(marked)
+
+
+def _known_by(bare: ClosedJaxpr) -> tuple[Hashable, list[Number]]:
+    """Return what tells a program from others, and the numbers that do not."""
+    try:
+        form = canonical_form(bare, 0, rule_key)
+    except Unrecognized:
+        try:
+            return fingerprint(bare, lift=False)[0], []
+        except Unrecognized:
+            return object(), []
+    # An integer may be an index: a pattern is found if it is known.
+    floating = [n.kind[0].kind in "fc" for n in form.numbers]
+    pairs = list(zip(floating, form.numbers, strict=True))
+    return (form.key, *(n.bits for f, n in pairs if not f)), [n for f, n in pairs if f]
 
 
 class RowsProgram(NamedTuple):

@@ -18,10 +18,9 @@ from hotk.curvature import (
     GaussNewton,
     SampledFisher,
 )
-from hotk.rule import OverAxis
 
 from ._batches import DataOperator
-from ._frozen import AxisName, Selected, WithStatics, freeze
+from ._frozen import AxisName, Selected, freeze
 from ._hessian import AbstractHessian, HessianOperator
 from ._source import Batches, Reduction
 
@@ -39,6 +38,7 @@ class GGNOperator(AbstractHessian[V]):
         args: The arrays of the further arguments of the model.
         selected: For each array of the point whether it is differentiated; `None` for
             all that are floating or complex.
+        convex: Whether the loss is one of `hotk.curvature` that is convex.
 
     Example:
         >>> inputs = jnp.array([[1.0, 2.0], [3.0, 4.0]])
@@ -56,15 +56,12 @@ class GGNOperator(AbstractHessian[V]):
     x: V
     args: tuple[PyTree, ...]
     selected: Selected = eqx.field(static=True)
+    convex: bool = eqx.field(static=True)
 
     @property
     def positive_semidefinite(self) -> bool:
         """Whether the loss is one of `hotk.curvature` that is convex."""
-        f = self.f.skeleton.function(self.f.leaves)
-        while isinstance(f, (WithStatics, OverAxis)):
-            f = f.f
-        loss = f.loss if isinstance(f, GaussNewton) else None
-        return isinstance(loss, (AbstractLoss, CoxLoss)) and loss.convex
+        return self.convex
 
     def __init__(
         self,
@@ -90,6 +87,7 @@ class GGNOperator(AbstractHessian[V]):
         self.f, self.x, self.args, self.selected = freeze(
             call, f, x, args, where, axis_name
         )
+        self.convex = isinstance(loss, (AbstractLoss, CoxLoss)) and loss.convex
 
     @staticmethod
     def over(

@@ -57,8 +57,9 @@ class Numbered(NamedTuple):
         return Closure.joined(self.skeleton, self.bound.arrange(captured))
 
 
-# The first skeleton of each code: it keeps its numbers, as most have no second.
-_FIRST: PerCode[list[weakref.ref[Skeleton]]] = PerCode(list)
+# The first skeleton of each code, by the class that holds it, as `GaussNewton` and
+# `Fisher` of one model are two. It keeps its numbers: most have no second.
+_FIRST: PerCode[dict[type, weakref.ref[Skeleton]]] = PerCode(dict)
 
 
 def numbered(
@@ -75,14 +76,14 @@ def numbered(
         arguments: A tuple of its arguments, whose leaves are arrays.
         held: From a program of the closure to what an operator holds of it.
     """
-    # What is found by its name can be pickled with its operator, and a program cannot.
-    if "<" not in getattr(code_of(f), "co_qualname", ""):
+    local = _local(f)
+    if local is None:
         return None
     with _FIRST.lock:
-        known = _FIRST.of(f)
-        first = known[0]() if known else None
+        known = _FIRST.of(local)
+        first = known[type(f)]() if type(f) in known else None
         if first is None:
-            known[:] = [weakref.ref(closure.skeleton)]
+            known[type(f)] = weakref.ref(closure.skeleton)
             return None
     if first == closure.skeleton:
         return None
@@ -103,6 +104,18 @@ def numbered(
     skeleton = Closure.of(held(WithNumbers(arrays, program, name))).skeleton
     # The leaves are these arrays in order, but one that stands there twice is one leaf.
     return Numbered(skeleton, bound) if skeleton.count == len(arrays) else None
+
+
+def _local(f: object) -> Function | None:
+    """Return a function that no name leads to: what it is, or what a module holds.
+
+    What is found by its name can be pickled with its operator, and a program cannot.
+    """
+    if callable(f) and "<" in getattr(code_of(f), "co_qualname", ""):
+        return f
+    if not isinstance(f, eqx.Module):
+        return None
+    return next(filter(None, map(_local, vars(f).values())), None)
 
 
 def _member_of(closure: Closure, arguments: PyTree) -> tuple[Member, Variant, Any]:

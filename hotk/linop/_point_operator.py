@@ -212,8 +212,8 @@ class AbstractPointOperator(AbstractSymmetricOperator[V]):
         Raises:
             TypeError: If a function is not found by its name, such as a lambda.
         """
-        fields = self.x, self.args, self.selected
-        return _restored, (type(self), pickled(self.f), program_text(self), *fields)
+        fields = {name: part for name, part in vars(self).items() if name != "f"}
+        return _restored, (type(self), pickled(self.f), program_text(self), fields)
 
     def __repr__(self) -> str:
         """Show function, point and size."""
@@ -267,22 +267,14 @@ def with_fields(operator: H, **fields: Any) -> H:
     return copy
 
 
-def _restored(
-    cls: type[H],
-    f: bytes,
-    text: str,
-    x: Point,
-    args: tuple[PyTree, ...],
-    selected: Selected,
-) -> H:
+def _restored(cls: type[H], f: bytes, text: str, fields: dict[str, Any]) -> H:
     """Return the operator that was pickled.
 
     Raises:
         StructureError: If its function computes something else in this process.
     """
     operator = object.__new__(cls)
-    fields = {"f": unpickled(f), "x": x, "args": args, "selected": selected}
-    vars(operator).update(fields)
+    vars(operator).update(fields, f=unpickled(f))
     here = program_text(operator)
     if here != text:
         raise StructureError(

@@ -193,7 +193,7 @@ def _own(constant: Leaf) -> Leaf:
 
 def _as_array(number: Number) -> Array:
     """Return a number as the argument that takes its place."""
-    dtype, weak = number.kind  # type: ignore[misc]
+    dtype, weak = number.kind
     if weak:
         python_type = {"f": float, "c": complex, "i": int, "u": int}[dtype.kind]
         array = jax.device_put(python_type(np.asarray(number.value).item()))

@@ -592,6 +592,16 @@ LOUD_TESTS = "prepared/test_opaque_is_loud"
 
 _SHARED = [
     Flaw(
+        "rows with another integer in them are the same",
+        "hotk/curvature/_sample_rows.py",
+        "(form.key, *(n.bits for f, n in pairs if not f))",
+        "(form.key,)",
+        within(
+            "promises/test_numbers_in_curvature",
+            "functions_that_differ_in_a_number_have_one_form",
+        ),
+    ),
+    Flaw(
         "numbers that are no arguments are taken for equal",
         FAMILY,
         "tuple((i, number.bits) for i, number in numbers if i not in opened)",
