@@ -169,10 +169,11 @@ def test_functions_that_differ_in_a_number_have_one_form_and_in_an_index_two():
         closed = jax.make_jaxpr(LeastSquares(residual))(P)
         return canonical_form(closed, 0, lambda equation: None)  # there is one rule
 
-    one, number, index = form(0.5, 3), form(1.5, 3), form(0.5, 2)
+    one, number, index = form(0.375, 3), form(1.5, 3), form(0.375, 2)
     assert one.key == number.key != index.key
-    assert [n.value for n in one.numbers].count(0.5) == 2  # in the value and the rows
-    assert [n.value for n in number.numbers].count(1.5) == 2
+    # It stands in the value and in the rows.
+    assert [n.value for n in one.numbers].count(0.375) > 1
+    assert [n.value for n in number.numbers].count(1.5) > 1
 
 
 def fit(c):
