@@ -598,7 +598,7 @@ _SHARED = [
         "(form.key,)",
         within(
             "promises/test_numbers_in_curvature",
-            "functions_that_differ_in_a_number_have_one_form",
+            "functions_that_differ_in_a_number_have_one_form_and_in_an_index_two",
         ),
     ),
     Flaw(
