@@ -239,6 +239,19 @@ def test_a_file_is_named_for_what_is_in_it():
     )
 
 
+def test_a_class_has_a_name_of_its_own():
+    found: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(named(path))
+    none(
+        (f"{name}: {', '.join(at)}" for name, at in found.items() if len(at) > 1),
+        "Two classes of one name are mixed up in what is said of them. Say in the name "
+        "of the less general one what it is of.",
+    )
+
+
 def test_a_file_is_read_in_one_sitting():
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in FILES}
     none(

@@ -175,7 +175,7 @@ from ._numbers import with_numbers as with_numbers
 from ._primitives import (
     CUSTOM as CUSTOM,
     TRAITS as TRAITS,
-    Program as Program,
+    ProgramKind as ProgramKind,
     Traits as Traits,
     traits_of as traits_of,
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from ._compat import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
 from ._fingerprint import KeyWriter, Path, Unrecognized
-from ._primitives import CUSTOM, Program, traits_of
+from ._primitives import CUSTOM, ProgramKind, traits_of
 from ._types import Leaf
 
 
@@ -15,11 +15,11 @@ from ._types import Leaf
 # in as captured arrays, so it must know how to run each of these.
 OPEN = frozenset(
     {
-        Program.CALL,
-        Program.CHECKPOINT,
-        Program.COND,
-        Program.SCAN,
-        Program.WHILE,
+        ProgramKind.CALL,
+        ProgramKind.CHECKPOINT,
+        ProgramKind.COND,
+        ProgramKind.SCAN,
+        ProgramKind.WHILE,
     }
 )
 
@@ -153,7 +153,7 @@ class _Reader(KeyWriter):
                 bits = np.int32(start).tobytes()
                 self.numbers.append(Number((*path, "start", i), start, kind, bits))
             skipped = (*skipped, "start_indices", "limit_indices")
-        is_open = OPEN if self.rule_key is not None else {*OPEN, Program.RULED}
+        is_open = OPEN if self.rule_key is not None else {*OPEN, ProgramKind.RULED}
         closed_off = traits_of(equation).program not in is_open
         # A counter, as such programs may stand inside each other.
         self.exact += closed_off

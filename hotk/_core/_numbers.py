@@ -18,7 +18,7 @@ from ._compat import (
 )
 from ._fingerprint import Path
 from ._interpret import bound
-from ._primitives import Program, traits_of
+from ._primitives import ProgramKind, traits_of
 from ._programs import scan_counts
 from ._types import Leaf
 
@@ -122,18 +122,21 @@ def _apply(
 
     if equation.primitive.name == "slice":
         return [_slice(inputs[0], parameters, here, values)]
-    if kind in (Program.CALL, Program.RULED):  # the latter if rules do not count
+    if kind in (
+        ProgramKind.CALL,
+        ProgramKind.RULED,
+    ):  # the latter if rules do not count
         # In place: as a captured array, the number has no place among its operands.
         return program("jaxpr" if "jaxpr" in parameters else "call_jaxpr")(*inputs)
-    if kind is Program.CHECKPOINT:
+    if kind is ProgramKind.CHECKPOINT:
         policy, cse = parameters["policy"], parameters["prevent_cse"]
         run = jax.checkpoint(program("jaxpr"), policy=policy, prevent_cse=cse)
         return list(run(*inputs))
-    if kind is Program.COND:
+    if kind is ProgramKind.COND:
         count = len(parameters["branches"])
         branches = [program("branches", i) for i in range(count)]
         return list(jax.lax.switch(inputs[0], branches, *inputs[1:]))
-    if kind is Program.WHILE:
+    if kind is ProgramKind.WHILE:
         return _while(parameters, inputs, program)
     return _scan(parameters, inputs, program("jaxpr"))
 

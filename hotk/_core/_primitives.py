@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ._compat import JaxprEqn
 
 
-class Program(enum.Enum):
+class ProgramKind(enum.Enum):
     """What a primitive does with the program among its parameters."""
 
     CALL = enum.auto()
@@ -58,7 +58,7 @@ class Traits(NamedTuple):
     moves: bool = False
     on_host: bool = False
     makes_keys: bool = False
-    program: Program | None = None
+    program: ProgramKind | None = None
 
     @property
     def is_straight(self) -> bool:
@@ -69,7 +69,11 @@ class Traits(NamedTuple):
     @property
     def is_inlined(self) -> bool:
         """Whether its value is that of the program inside, run once."""
-        return self.program in (Program.CALL, Program.CHECKPOINT, Program.RULED)
+        return self.program in (
+            ProgramKind.CALL,
+            ProgramKind.CHECKPOINT,
+            ProgramKind.RULED,
+        )
 
 
 _ALL = slice(None)
@@ -167,14 +171,14 @@ _ROWS: tuple[tuple[Traits, str], ...] = (
     (Traits(constant=True, fused=True), "iota"),
     (Traits(constant=True), "reduce_and reduce_or reduce_xor"),
     # ---- with a program inside
-    (Traits(straight=True, program=Program.CALL), "call closed_call jit"),
-    (Traits(straight=True, program=Program.CHECKPOINT), "remat2"),
-    (Traits(straight=True, program=Program.COND), "cond"),
-    (Traits(straight=True, program=Program.SCAN), "scan"),
-    (Traits(straight=True, program=Program.WHILE), "while"),
-    (Traits(straight=True, program=Program.RULED), "custom_jvp_call"),
-    (Traits(program=Program.RULED), "custom_vjp_call"),
-    (Traits(program=Program.SOLVE), "custom_linear_solve"),
+    (Traits(straight=True, program=ProgramKind.CALL), "call closed_call jit"),
+    (Traits(straight=True, program=ProgramKind.CHECKPOINT), "remat2"),
+    (Traits(straight=True, program=ProgramKind.COND), "cond"),
+    (Traits(straight=True, program=ProgramKind.SCAN), "scan"),
+    (Traits(straight=True, program=ProgramKind.WHILE), "while"),
+    (Traits(straight=True, program=ProgramKind.RULED), "custom_jvp_call"),
+    (Traits(program=ProgramKind.RULED), "custom_vjp_call"),
+    (Traits(program=ProgramKind.SOLVE), "custom_linear_solve"),
     # ---- what is not a function of its operands alone
     (Traits(on_host=True), "debug_callback debug_print io_callback pure_callback"),
     (Traits(makes_keys=True), "random_seed random_wrap"),
@@ -235,6 +239,8 @@ def traits_of(equation: JaxprEqn) -> Traits:
 
 
 # Functions with a derivative rule of their own: `jax.custom_jvp`, `jax.custom_vjp`.
-CUSTOM: Final = frozenset(n for n, t in TRAITS.items() if t.program is Program.RULED)
+CUSTOM: Final = frozenset(
+    n for n, t in TRAITS.items() if t.program is ProgramKind.RULED
+)
 
 MAKES_KEYS: Final = frozenset(n for n, t in TRAITS.items() if t.makes_keys)

@@ -3,7 +3,7 @@
 import math
 
 from ._compat import Jaxpr, JaxprEqn, ShapedArray, inner_jaxprs
-from ._primitives import Program, traits_of
+from ._primitives import ProgramKind, traits_of
 
 
 # Up to so many unknowns a matrix is formed and factorized where an iteration would do:
@@ -19,7 +19,7 @@ def work(jaxpr: Jaxpr) -> int:
 def _equation_work(equation: JaxprEqn) -> int:
     inside = sum(map(work, inner_jaxprs(equation.params.values())))
     if inside:
-        scan = traits_of(equation).program is Program.SCAN
+        scan = traits_of(equation).program is ProgramKind.SCAN
         return inside * (equation.params["length"] if scan else 1)
     results = sum(map(_size, equation.outvars))
     if equation.primitive.name == "dot_general":

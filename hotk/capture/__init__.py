@@ -18,9 +18,9 @@ from ._cause import (
     RULE_CAPTURES_TRACER as RULE_CAPTURES_TRACER,
     TOO_DEEP as TOO_DEEP,
     WRITES as WRITES,
-    Cause as Cause,
     Opaque as Opaque,
-    Reason as Reason,
+    OpaqueCause as OpaqueCause,
+    OpaqueReason as OpaqueReason,
 )
 from ._closure import Closure as Closure, Skeleton as Skeleton
 from ._code import CodeFacts as CodeFacts, facts_of as facts_of
@@ -37,8 +37,8 @@ from ._rebuild import Rebuild as Rebuild, chosen_of as chosen_of, survey as surv
 from ._rule_key import rule_key as rule_key
 from ._signature import (
     Aval as Aval,
-    Row as Row,
     Signature as Signature,
+    SignatureField as SignatureField,
     SignatureLeaf as SignatureLeaf,
     aval_of as aval_of,
     sharding_of as sharding_of,
@@ -47,7 +47,7 @@ from ._snapshot import Snapshot as Snapshot
 from ._staged import Staged as Staged
 from ._static_arrays import StaticArrays as StaticArrays, is_static as is_static
 from ._traced_program import TracedProgram as TracedProgram, with_copies as with_copies
-from ._trail import Identity as Identity, Trail as Trail
+from ._trail import SameThing as SameThing, Trail as Trail
 from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,

@@ -11,7 +11,7 @@ import numpy as np
 from hotk._core import ARRAY, SHORT, Tracer
 
 from ._captured_type import register, uncopied
-from ._cause import Cause
+from ._cause import OpaqueCause
 from ._description import Description
 from ._static_arrays import SMALL_SIZE, StaticArrays
 from ._walk import Placeholder
@@ -95,9 +95,9 @@ def _pin(d: Description, value: object, here: str) -> None:
     It cannot change, so it is known by its identity.
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
-        raise Cause.HELD_BY_CLASS.opaque(f"a tracer {_BY_CLASS}")
+        raise OpaqueCause.HELD_BY_CLASS.opaque(f"a tracer {_BY_CLASS}")
     if value.is_deleted():
-        raise Cause.HELD_BY_CLASS.opaque(f"a deleted array {_BY_CLASS}")
+        raise OpaqueCause.HELD_BY_CLASS.opaque(f"a deleted array {_BY_CLASS}")
     d.pin(value, here)
 
 
@@ -141,21 +141,27 @@ def copied(value: np.ndarray, *, copy: bool = True) -> tuple[np.ndarray, bool]:
         Opaque: If JAX has no such numbers.
     """
     if not is_numeric(value.dtype):
-        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
+        raise OpaqueCause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     try:
         with np.errstate(over="raise"):
             own = own_copy(value) if copy else value
     except TypeError as error:
-        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}") from error
+        raise OpaqueCause.DTYPE.opaque(
+            f"a NumPy array of dtype {value.dtype}"
+        ) from error
     except FloatingPointError as error:  # NumPy sees a number where JAX has infinity
-        raise Cause.DTYPE.opaque("a NumPy array with numbers beyond float32") from error
+        raise OpaqueCause.DTYPE.opaque(
+            "a NumPy array with numbers beyond float32"
+        ) from error
     short = False
     if dtype != value.dtype and value.dtype.kind in "iu" and value.size:
         limits = np.iinfo(dtype)
         most, least = int(value.max()), int(value.min())
         if most > limits.max or least < limits.min:
-            raise Cause.DTYPE.opaque(f"a NumPy array with integers beyond {dtype}")
+            raise OpaqueCause.DTYPE.opaque(
+                f"a NumPy array with integers beyond {dtype}"
+            )
         short = max(most, -least) <= SHORT
     return own, short
 
@@ -169,9 +175,9 @@ def _numpy_piece(value: np.ndarray) -> tuple[Hashable, ...]:
     if value.dtype.kind in _TEXT:
         return _content(value)
     if not is_numeric(value.dtype):
-        raise Cause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
+        raise OpaqueCause.DTYPE.opaque(f"a NumPy array of dtype {value.dtype}")
     if value.nbytes > _DIGESTED:
-        raise Cause.HELD_BY_CLASS.opaque(
+        raise OpaqueCause.HELD_BY_CLASS.opaque(
             f"a NumPy array of more than 4 MiB {_BY_CLASS}"
         )
     data: Any = np.ascontiguousarray(value)

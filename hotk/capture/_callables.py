@@ -12,7 +12,7 @@ import numpy as np
 from hotk._core import peek
 
 from ._captured_type import CapturedType, register, uncopied
-from ._cause import KEEPS, Cause, Opaque, state_of
+from ._cause import KEEPS, Opaque, OpaqueCause, state_of
 from ._description import ATTRIBUTE, Description
 from ._library import is_library_class, is_library_module, is_permanent
 from ._mappings import describe_dict, describe_entries
@@ -203,7 +203,9 @@ register(
 def _describe_module(d: Description, value: types.ModuleType, here: str) -> None:
     """A module used as a value: what is read off it cannot be told."""
     if not is_library_module(value) or value.__name__ in REFLECTION:
-        raise Cause.MODULE.opaque(f"the module `{value.__name__}` used as a value")
+        raise OpaqueCause.MODULE.opaque(
+            f"the module `{value.__name__}` used as a value"
+        )
     d.same("{0} is {1}", here, value)
 
 

@@ -7,7 +7,7 @@ them.
 from enum import Enum
 
 
-class Cause(Enum):
+class OpaqueCause(Enum):
     """What reasons have in common for which functions are opaque.
 
     Attributes:
@@ -120,25 +120,27 @@ class Cause(Enum):
         self.text = text
         self.fix = fix
 
-    def says(self, text: str) -> "Reason":
+    def says(self, text: str) -> "OpaqueReason":
         """Return a reason of this cause, in words that fit the case."""
-        return Reason(text, self)
+        return OpaqueReason(text, self)
 
     def opaque(self, text: str) -> "Opaque":
         """Return the error of a function that is opaque for this cause."""
         return Opaque(self.says(text))
 
 
-class Reason(str):
+class OpaqueReason(str):
     """Why one function is opaque, in words.
 
     Attributes:
         cause: What it has in common with others.
     """
 
-    cause: Cause
+    cause: OpaqueCause
 
-    def __new__(cls, text: str, cause: Cause = Cause.FAILED) -> "Reason":
+    def __new__(
+        cls, text: str, cause: OpaqueCause = OpaqueCause.FAILED
+    ) -> "OpaqueReason":
         """Make a reason; of an error without a cause it is `FAILED`."""
         self = super().__new__(cls, text)
         self.cause = cause
@@ -152,30 +154,32 @@ class Opaque(Exception):
         reason: Why.
     """
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: OpaqueReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-def state_of(cls: type) -> Cause:
+def state_of(cls: type) -> OpaqueCause:
     """Return the cause that an object of a class has a state which no walk sees."""
     module = cls.__module__
     drawn = module == "random" or module.startswith("numpy.random")
-    return Cause.RANDOM if drawn else Cause.STATE
+    return OpaqueCause.RANDOM if drawn else OpaqueCause.STATE
 
 
 # It is run so that what does not depend on the point is computed at once.
-WRITES = Cause.WRITES.says("it changes an argument or what it captured")
-KEEPS = Cause.CACHE.says("it keeps what it has computed")
+WRITES = OpaqueCause.WRITES.says("it changes an argument or what it captured")
+KEEPS = OpaqueCause.CACHE.says("it keeps what it has computed")
 # Another thread was at work between the walk and the trace: true of one call only.
-CHANGED = Cause.THREAD.says("it was changed while it was called")
-TOO_DEEP = Cause.DEPTH.says("it is nested too deeply for hotk to look through")
-RULE_CAPTURES_ARRAY = Cause.RULE.says("a custom derivative rule captures an array")
-RULE_CAPTURES_TRACER = Cause.TRACER.says(
+CHANGED = OpaqueCause.THREAD.says("it was changed while it was called")
+TOO_DEEP = OpaqueCause.DEPTH.says("it is nested too deeply for hotk to look through")
+RULE_CAPTURES_ARRAY = OpaqueCause.RULE.says(
+    "a custom derivative rule captures an array"
+)
+RULE_CAPTURES_TRACER = OpaqueCause.TRACER.says(
     "a derivative rule inside it captures a tracer"
 )
 
 
-def reason_of(error: Opaque | RecursionError) -> Reason:
+def reason_of(error: Opaque | RecursionError) -> OpaqueReason:
     """Return why a walk has ended before it was through."""
     return error.reason if isinstance(error, Opaque) else TOO_DEEP

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from hotk._core import Function, PreparationError, function_name, message
 
 from ._captured_type import register, uncopied
-from ._cause import Opaque, Reason, reason_of
+from ._cause import Opaque, OpaqueReason, reason_of
 from ._description import Description, opaque_if_it_fails
 from ._guard import PLACES
 from ._rebuild import Rebuild, survey
@@ -59,7 +59,7 @@ class Skeleton:
         static_arrays: StaticArrays = StaticArrays.NONE,
         chosen: tuple[int, ...] = (),
         count: int = 0,
-        opaque: Reason | None = None,
+        opaque: OpaqueReason | None = None,
         user_classes: bool = False,
     ) -> None:
         self.key = key

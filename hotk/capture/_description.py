@@ -28,7 +28,7 @@ import equinox as eqx
 from hotk._core import JITTED, Tracer
 
 from ._captured_type import CapturedType, Describe
-from ._cause import Cause, Opaque
+from ._cause import Opaque, OpaqueCause
 from ._static_arrays import StaticArrays, is_static
 from ._trail import Trail
 
@@ -51,7 +51,7 @@ def opaque_if_it_fails(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            reason = Cause.DEPTH.says(f"a copy of it cannot be made: {error}")
+            reason = OpaqueCause.DEPTH.says(f"a copy of it cannot be made: {error}")
             raise Opaque(reason) from error
 
     return run
@@ -276,7 +276,7 @@ class Description(abc.ABC):
         self.hidden_names = self.hidden_names or hidden
         if self.reads_by_name and self.hidden_names:
             text = "it may read by `getattr` what hotk cannot track"
-            raise Cause.LOOKED_UP.opaque(text)
+            raise OpaqueCause.LOOKED_UP.opaque(text)
 
 
 def is_mutable(value: object) -> bool:

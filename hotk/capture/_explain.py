@@ -8,7 +8,7 @@ import numpy as np
 
 from hotk._core import Function, describe, function_name, function_place, peek
 
-from ._cause import TOO_DEEP, Opaque, Reason
+from ._cause import TOO_DEEP, Opaque, OpaqueReason
 from ._rebuild import survey
 from ._static_arrays import StaticArrays
 from ._trail import Node, Trail
@@ -21,7 +21,7 @@ _NUMBERS = (bool, int, float, complex, str)
 
 def captures(
     f: Function, static_arrays: StaticArrays = StaticArrays.NONE
-) -> tuple[tuple[tuple[str, str, str], ...], Reason | None, str]:
+) -> tuple[tuple[tuple[str, str, str], ...], OpaqueReason | None, str]:
     """Walk a callable, and tell what was found.
 
     Args:

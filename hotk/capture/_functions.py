@@ -8,7 +8,7 @@ from typing import Final
 import jax
 
 from ._captured_type import CapturedType, register
-from ._cause import Cause
+from ._cause import OpaqueCause
 from ._code import CodeFacts, facts_of, numbered_arguments
 from ._description import Description
 from ._layout import is_empty
@@ -64,7 +64,9 @@ def _describe_function(d: Description, value: FunctionType, here: str) -> None:
     if facts.library:
         return
     if facts.writes is not None:
-        cause = Cause.LOOKED_UP if facts.writes[:2] == "or" else Cause.WRITES
+        cause = (
+            OpaqueCause.LOOKED_UP if facts.writes[:2] == "or" else OpaqueCause.WRITES
+        )
         raise cause.opaque(f"it writes {facts.writes}")
     d.reads_metadata = d.reads_metadata or facts.reads_metadata
     if facts.reads_by_name or facts.hidden_names:
@@ -75,7 +77,7 @@ def _describe_function(d: Description, value: FunctionType, here: str) -> None:
         d.unguarded()
         first = name.partition(".")[0]
         if first in REFLECTION or not is_library_name(first):
-            raise Cause.IMPORT.opaque(f"it imports `{name}` while it runs")
+            raise OpaqueCause.IMPORT.opaque(f"it imports `{name}` while it runs")
 
 
 def _describe_cells(
@@ -172,7 +174,7 @@ def _describe_module(
     if describe_library_module(d, found, name, facts.chains.get(name, ()), here):
         return
     if name in facts.escaping:
-        raise Cause.MODULE.opaque(f"the module `{name}` used as a value")
+        raise OpaqueCause.MODULE.opaque(f"the module `{name}` used as a value")
     _ask_module(d, found, here)
     for chain in facts.chains[name]:
         _describe_chain(d, found, name, chain, here)
@@ -188,9 +190,9 @@ def _describe_chain(
 ) -> None:
     """Describe what `module.a.b` is now, going on through modules of the user."""
     if not chain:
-        raise Cause.MODULE.opaque(f"the module `{name}` used as a value")
+        raise OpaqueCause.MODULE.opaque(f"the module `{name}` used as a value")
     if chain[0] not in vars(found):
-        raise Cause.MODULE.opaque(f"`{name}.{chain[0]}` is not a plain attribute")
+        raise OpaqueCause.MODULE.opaque(f"`{name}.{chain[0]}` is not a plain attribute")
     inner = vars(found)[chain[0]]
     place, read = f"{name}.{chain[0]}", "{0}.__dict__[{1!r}]"
     with d.inside(found, f" module `{name}`"):

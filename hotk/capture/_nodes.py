@@ -16,7 +16,7 @@ from hotk._core import PyTreeDef, peek
 
 from ._attributes import describe_attributes
 from ._captured_type import CAPTURED_TYPES, CapturedType, register, uncopied
-from ._cause import Cause, Opaque
+from ._cause import Opaque, OpaqueCause
 from ._classes import describe_class
 from ._declared import Compared
 from ._description import Description
@@ -52,7 +52,7 @@ def describe_node(d: Description, value: object, here: str) -> None:
     d.counts_whole(value)
     data = treedef.node_data()
     if data is None:
-        raise Cause.PYTREE.opaque(f"an empty node of type {cls.__name__}")
+        raise OpaqueCause.PYTREE.opaque(f"an empty node of type {cls.__name__}")
     describe_class(d, cls, d.let(cls, "type({0})", here))
     if data[1] is value:  # static as a whole
         with d.fixed():
@@ -106,7 +106,7 @@ def _describe_module(d: Description, value: eqx.Module, here: str) -> None:
 
 def _lacks(cls: type) -> Opaque:
     text = f"the class `{cls.__name__}` keeps what its tree lacks"
-    return Cause.PYTREE.opaque(text)
+    return OpaqueCause.PYTREE.opaque(text)
 
 
 def is_frozen_dataclass(cls: type) -> bool:
@@ -218,9 +218,13 @@ def _describe_static(
     try:
         hash(data)
     except TypeError as error:
-        raise Cause.PYTREE.opaque("static data of a pytree without a hash") from error
+        raise OpaqueCause.PYTREE.opaque(
+            "static data of a pytree without a hash"
+        ) from error
     if type(data).__hash__ is object.__hash__ and not ours:
-        raise Cause.PYTREE.opaque(f"static data of type `{type(data).__qualname__}`")
+        raise OpaqueCause.PYTREE.opaque(
+            f"static data of type `{type(data).__qualname__}`"
+        )
     d.note(Compared(data))
     d.unguarded()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import jax
 
-from ._cause import Cause, Opaque
+from ._cause import Opaque, OpaqueCause
 from ._description import ATTRIBUTE, Description
 from ._library import is_library_module
 from ._reads import Chain
@@ -36,7 +36,7 @@ _SETTING = (bool, int, str, float, type(None))
 
 def untracked(what: str) -> Opaque:
     """Return the error of code that reads what is in no walk."""
-    return Cause.LOOKED_UP.opaque(f"{what} may read state that hotk cannot track")
+    return OpaqueCause.LOOKED_UP.opaque(f"{what} may read state that hotk cannot track")
 
 
 def check_tracked(d: Description, value: object, name: str) -> None:
@@ -74,7 +74,9 @@ def settings_read(found: object, name: str, chains: Sequence[Chain]) -> list[str
         if here is jax.config:
             value = getattr(jax.config, rest[0], read) if rest else read
             if not isinstance(value, _SETTING):
-                raise Cause.LOOKED_UP.opaque(f"`{name}` passes on all settings of JAX")
+                raise OpaqueCause.LOOKED_UP.opaque(
+                    f"`{name}` passes on all settings of JAX"
+                )
             read.append(rest[0])
         elif isinstance(here, (types.FunctionType, types.BuiltinFunctionType)):
             check_tracked(Walk(), here, ".".join((name, *chain)))

@@ -20,7 +20,7 @@ from hotk._core import (
 )
 
 
-class Row(NamedTuple):
+class SignatureField(NamedTuple):
     """One field of a comparison of two signatures."""
 
     same: bool
@@ -70,19 +70,21 @@ class Signature(NamedTuple):
             leaves += [_leaf(leaf, i in fixed) for i, leaf in enumerate(own)]
         return Signature(jax.tree.structure(arguments), tuple(names), tuple(leaves))
 
-    def compare(self, other: "Signature") -> list[Row]:
+    def compare(self, other: "Signature") -> list[SignatureField]:
         """List every field with whether it is the same, and both values."""
         rows = []
         if self.structure != other.structure:
             rows.append(
-                Row(False, "structure", str(self.structure), str(other.structure))
+                SignatureField(
+                    False, "structure", str(self.structure), str(other.structure)
+                )
             )
         mine = dict(zip(self.names, self.leaves, strict=True))
         theirs = dict(zip(other.names, other.leaves, strict=True))
         for name in dict.fromkeys((*self.names, *other.names)):
             a, b = mine.get(name), theirs.get(name)
             rows.append(
-                Row(
+                SignatureField(
                     a == b, name, a.text if a else "missing", b.text if b else "missing"
                 )
             )

@@ -11,7 +11,7 @@ import numpy as np
 
 from hotk._core import Tracer
 
-from ._cause import KEEPS, WRITES, Reason
+from ._cause import KEEPS, WRITES, OpaqueReason
 from ._layout import slots_of
 from ._library import is_library_class
 from ._trail import Trail
@@ -46,7 +46,7 @@ class Snapshot:
             for part in _parts_of(value)
         ]
 
-    def restore(self) -> Reason | None:
+    def restore(self) -> OpaqueReason | None:
         """Put back what has changed; say what kind of change it was, if any."""
         reason = None
         for part in self._parts:

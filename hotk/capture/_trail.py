@@ -7,7 +7,7 @@ import numpy as np
 from ._captured_type import CapturedType
 
 
-class Identity:
+class SameThing:
     """Stands in a key for a thing without a hash: equal to that of the same thing.
 
     It does not keep the thing alive; once that is gone it is equal to itself alone.
@@ -17,14 +17,14 @@ class Identity:
 
     def __init__(self, value: object) -> None:
         self.reference = weakref.ref(value)
-        self._hash = hash((Identity, id(value)))
+        self._hash = hash((SameThing, id(value)))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other one stands for the same thing, which is alive."""
         if self is other:
             return True
         mine = self.reference()
-        same = isinstance(other, Identity) and mine is other.reference()
+        same = isinstance(other, SameThing) and mine is other.reference()
         return same and mine is not None
 
     def __hash__(self) -> int:

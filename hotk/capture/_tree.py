@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from hotk._core import ARRAY, JITTED, Function, PyTreeDef
 
 from ._callables import WRAPPED_PARTIAL
-from ._cause import Cause
+from ._cause import OpaqueCause
 from ._description import Description
 from ._dispatch import is_faithful_node
 from ._library import is_library_class
@@ -107,7 +107,7 @@ def check_faithful(treedef: PyTreeDef) -> None:
     """
     for cls, _ in node_data(treedef):
         if not is_faithful_node(cls):
-            raise Cause.PYTREE.opaque(
+            raise OpaqueCause.PYTREE.opaque(
                 f"an argument of the registered class `{cls.__qualname__}`"
             )
 

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from ._captured_type import register, uncopied
-from ._cause import Cause, state_of
+from ._cause import OpaqueCause, state_of
 from ._code import is_hidden
 from ._description import Description
 from ._library import is_library_class
@@ -46,7 +46,7 @@ UNKNOWN = uncopied(_describe_unknown, "static")
 def _describe_reference(_: Description, value: object, here: str) -> NoReturn:
     # Its attributes would lead to the array that it holds now, which no copy of a
     # reference can stand for (`test_a_captured_reference_is_read_at_each_call`).
-    raise Cause.REFERENCE.opaque("a `jax.Ref`, which can change at any time")
+    raise OpaqueCause.REFERENCE.opaque("a `jax.Ref`, which can change at any time")
 
 
 REFERENCE = uncopied(_describe_reference, "static")
@@ -107,7 +107,7 @@ def _numpy_number(value: np.generic) -> tuple[Hashable, ...]:
 
 def _dtype(value: np.dtype) -> tuple[Hashable, ...]:
     if value.metadata or value.hasobject:
-        raise Cause.DTYPE.opaque(f"the dtype {value}")
+        raise OpaqueCause.DTYPE.opaque(f"the dtype {value}")
     return value, value.isalignedstruct
 
 
@@ -125,7 +125,7 @@ def _path(value: pathlib.PurePath) -> tuple[Hashable, ...]:
 
 def _zone(value: zoneinfo.ZoneInfo) -> tuple[Hashable, ...]:
     if value.key is None:
-        raise Cause.STATE.opaque("a time zone from a file")
+        raise OpaqueCause.STATE.opaque("a time zone from a file")
     return (value.key,)
 
 
@@ -216,7 +216,7 @@ def _describe_ufunc(d: Description, value: np.ufunc, here: str) -> None:
     """A function of NumPy or SciPy; one made of Python code may read anything."""
     special = sys.modules.get("scipy.special")
     if not any(getattr(m, value.__name__, None) is value for m in (np, special)):
-        raise Cause.UFUNC.opaque("a ufunc made of a Python function")
+        raise OpaqueCause.UFUNC.opaque("a ufunc made of a Python function")
     d.library(value, here)
 
 

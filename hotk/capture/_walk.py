@@ -10,11 +10,11 @@ from typing import Any, Final
 from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
-from ._cause import Cause, Opaque
+from ._cause import Opaque, OpaqueCause
 from ._code import METADATA
 from ._description import ITEM, Description, SeenAs, is_mutable
 from ._static_arrays import StaticArrays
-from ._trail import Identity, Node, Trail
+from ._trail import Node, SameThing, Trail
 
 
 _SEEN: Final = "<met before>"
@@ -109,10 +109,10 @@ class Walk(Description):
     def pin(self, value: object, here: str) -> None:
         """Take an array that a class reaches, by its identity."""
         try:
-            self.key.append(Identity(value))
+            self.key.append(SameThing(value))
         except TypeError as error:
             text = f"a `{type(value).__name__}` reached through a class"
-            raise Cause.HELD_BY_CLASS.opaque(text) from error
+            raise OpaqueCause.HELD_BY_CLASS.opaque(text) from error
         self.pinned.append(value)
 
     def _add(self, value: object, original: object) -> None:
@@ -295,7 +295,7 @@ class Walk(Description):
         if known is not None:
             if is_mutable(value):
                 text = "something mutable is shared with a class"
-                raise Cause.SHARED.opaque(text)
+                raise OpaqueCause.SHARED.opaque(text)
             self.key.append((_SHARED, known[0]))
         seen[id(value)] = (len(seen), value)
         return False
@@ -309,7 +309,7 @@ def metadata_of(value: object) -> Hashable:
     """
     found = tuple(peek(value, name) for name in METADATA)
     if any(type(text) not in _TEXTS for text in found):
-        raise Cause.NAME.opaque("a name or a docstring that is not a string")
+        raise OpaqueCause.NAME.opaque("a name or a docstring that is not a string")
     return found
 
 

@@ -31,7 +31,7 @@ from ._some import of_some as of_some
 from ._split import (
     Block as Block,
     By as By,
-    Split as Split,
+    Division as Division,
     split_over as split_over,
 )
 from ._vectors import (

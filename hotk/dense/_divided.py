@@ -21,7 +21,7 @@ from hotk._core import AbstractValue, Point, Tangent, fori_loop, output_types, s
 from ._block import choose_block
 from ._columns import whole_columns
 from ._some import of_some
-from ._split import Block, Split
+from ._split import Block, Division
 
 
 # A window of columns is whole on each device before it is divided, if the data are
@@ -46,7 +46,7 @@ def columns(
         For each leaf of the result, for each leaf of `x`: an array of shape
         `result.shape + leaf.shape`.
     """
-    if not isinstance(block, Split):
+    if not isinstance(block, Division):
         return whole_columns(push, x, block)
     size = choose_block(push, x) if block.size is None else block.size
     found: list[list[Array]] = []
@@ -69,7 +69,7 @@ class _Divided:
         push: Callable[[Array], list[Array]],
         leaf: Array,
         place: int,
-        split: Split,
+        split: Division,
     ) -> None:
         self.push, self.leaf, self.place, self.split = push, leaf, place, split
         rest = [size for d, size in enumerate(leaf.shape) if d != place]

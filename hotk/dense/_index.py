@@ -10,7 +10,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from hotk._core import Vector, describe, html_table, text_table
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """One leaf of an index.
 
     Attributes:
@@ -42,7 +42,7 @@ class Index:
 
     __slots__ = ("_rows",)
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
+    def __init__(self, rows: tuple[IndexRow, ...]) -> None:
         self._rows = rows
 
     @staticmethod
@@ -61,7 +61,7 @@ class Index:
         for path, leaf in tree_flatten_with_path(tree)[0]:
             stop = start + leaf.size * (2 if jnp.iscomplexobj(leaf) else 1)
             code, words = keystr(path), keystr(path, simple=True, separator="/")
-            rows.append(Row(code, words, slice(start, stop), describe(leaf)))
+            rows.append(IndexRow(code, words, slice(start, stop), describe(leaf)))
             start = stop
         return Index(tuple(rows))
 

@@ -1,4 +1,4 @@
-"""`Split`: how a dense result is divided among devices, and over which mesh."""
+"""`Division`: how a dense result is divided among devices, and over which mesh."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ AnyMesh: TypeAlias = Mesh | AbstractMesh
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class Division:
     """How a dense result is divided among devices, and how many columns go at once.
 
     Attributes:
@@ -95,7 +95,7 @@ class Split:
         return jax.lax.with_sharding_constraint(a, sharding)
 
 
-Block: TypeAlias = int | Split | None
+Block: TypeAlias = int | Division | None
 """How many directions at once, and whether the result is divided among devices."""
 
 
@@ -166,7 +166,7 @@ def split_over(
             )
         )
     assert axis is not None
-    return Split(by, axis, mesh, _is_free(arrays, axis, all_known), size)
+    return Division(by, axis, mesh, _is_free(arrays, axis, all_known), size)
 
 
 def _kind(mesh: AnyMesh, axis: str | None) -> AxisType:

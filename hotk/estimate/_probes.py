@@ -71,7 +71,7 @@ def products(
     return space.widened(images)
 
 
-class Range(NamedTuple):
+class ProductSpan(NamedTuple):
     """The span of the products of an operator A with vectors V.
 
     Attributes:
@@ -94,7 +94,7 @@ def range_of(
     probes: PyTree,
     block_size: int | None,
     spare: PyTree = None,
-) -> Range:
+) -> ProductSpan:
     """Find an orthonormal basis of the products with some vectors.
 
     The unit is a power of two: derivatives of R and of its inverse have the third
@@ -117,7 +117,7 @@ def range_of(
     if spare is not None:
         rows = jax.vmap(space.choose)(empty, space.widened(spare), q)
     z = space.times(1 / unit, products(operator, rows, block_size))
-    return Range(q, r, z, images, unit)
+    return ProductSpan(q, r, z, images, unit)
 
 
 def entrywise(u: Vector, v: Vector) -> Vector:

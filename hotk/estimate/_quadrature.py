@@ -46,7 +46,7 @@ class Projected(NamedTuple):
     products: Int[Array, ""]
 
 
-class State(NamedTuple):
+class ProbesState(NamedTuple):
     """The state of the Lanczos iterations of several probes.
 
     Attributes:
@@ -133,7 +133,11 @@ def _all(
     return while_loop(lambda s: s[0] < len(starts), window, state)[1]
 
 
-def _if(unfinished: Bool[Array, ""], step: Callable[[State], State], s: State) -> State:
+def _if(
+    unfinished: Bool[Array, ""],
+    step: Callable[[ProbesState], ProbesState],
+    s: ProbesState,
+) -> ProbesState:
     """Go one step on, if there is one.
 
     Devices whose Krylov spaces are exhausted at different steps take all of them: in
@@ -170,7 +174,7 @@ def _run_with_bar(
 def _with_rows(
     found: Projected,
     rows: Int[Array, " block"],
-    end: State,
+    end: ProbesState,
     count: int | Int[Array, ""],
 ) -> Projected:
     beta = end.beta[:, :-1]
@@ -185,14 +189,14 @@ def _with_rows(
 
 
 @jitted(quickly="if small", static_argnums=2)
-def _initial_state(keys: Array, like: Vector, steps: int) -> State:
+def _initial_state(keys: Array, like: Vector, steps: int) -> ProbesState:
     def basis(key: RandomKey) -> PyTree:
         v = space.random(key, like)
         v = space.times(1 / space.norm(v), v)
         return space.put(space.basis(v, steps + 1), 0, v)
 
     zeros = jnp.zeros((len(keys), steps), space.scalar_dtype(like))
-    return State(
+    return ProbesState(
         j=jnp.zeros((), jnp.int32),
         basis=jax.vmap(basis)(keys),
         alpha=zeros,
@@ -201,14 +205,16 @@ def _initial_state(keys: Array, like: Vector, steps: int) -> State:
     )
 
 
-def _step(while_loop: WhileLoop, A: AbstractOperator, state: State) -> State:
+def _step(
+    while_loop: WhileLoop, A: AbstractOperator, state: ProbesState
+) -> ProbesState:
     del while_loop  # one product for each probe
     vectors = jax.vmap(space.take, in_axes=(0, None))(state.basis, state.j)
     return _grown(state, products(A, vectors, len(state.alpha)))
 
 
 @jitted(quickly="if small")
-def _grown(state: State, images: PyTree) -> State:
+def _grown(state: ProbesState, images: PyTree) -> ProbesState:
     """Go one step on with the products of the newest vectors.
 
     Where a Krylov space is exhausted, the next vector is zero, and so is all after it.
@@ -232,7 +238,7 @@ def _grown(state: State, images: PyTree) -> State:
         return space.put(vectors, j + 1, w), alpha, beta
 
     bases, alpha, beta = jax.vmap(grow)(state.basis, images)
-    return State(
+    return ProbesState(
         j=j + 1,
         basis=bases,
         alpha=state.alpha.at[:, j].set(alpha),

@@ -4,7 +4,7 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import Argnums, Function, Keywords, Point, Where
-from hotk.dense import By, Sizes, Split
+from hotk.dense import By, Division, Sizes
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -36,7 +36,7 @@ def value_and_jacobian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
-    split: By | Split | None = None,
+    split: By | Division | None = None,
     mesh_axis: str | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute the value of `f` and its Jacobian.
@@ -102,7 +102,7 @@ def jacobian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
-    split: By | Split | None = None,
+    split: By | Division | None = None,
     mesh_axis: str | None = None,
 ) -> PyTree:
     r"""Compute the Jacobian $J_{ij} = \partial f_i / \partial x_j$.
@@ -160,13 +160,13 @@ def _dense(
     x: Point,
     mode: AbstractMode,
     size: int | None,
-    split: By | Split | None,
+    split: By | Division | None,
 ) -> tuple[PyTree, PyTree, PyTree]:
     """Return `y`, its Jacobian, and `aux`."""
-    block = split if isinstance(split, Split) else size
+    block = split if isinstance(split, Division) else size
     refuse_complex("jacobian(f, x)", x, "jvp")
     check_budget("jacobian(f, x)", f, x, order=1, block=block)
-    if isinstance(block, Split):
+    if isinstance(block, Division):
         y, _ = jax.eval_shape(f, x)
         refuse_complex("jacobian(f, x, split=...)", y, "jacobian(f, x)", name="f(x)")
     assert isinstance(mode, (Forward, Reverse))

@@ -17,7 +17,7 @@ from ._coordinates import Coordinates
 T = TypeVar("T")
 
 
-class Evaluation:
+class PointValues:
     """One point and what was computed there.
 
     Attributes:
@@ -47,9 +47,9 @@ class LastEvaluation:
 
     def __init__(self, coordinates: Coordinates) -> None:
         self._coordinates = coordinates
-        self._last: Evaluation | None = None
+        self._last: PointValues | None = None
 
-    def at(self, z: npt.ArrayLike) -> Evaluation:
+    def at(self, z: npt.ArrayLike) -> PointValues:
         """Return the evaluation at a vector: the last one, or a new one."""
         vector = self._coordinates.vector("z", z)
         # By content, as solvers write to the array that they passed. By bytes, as NaN
@@ -57,7 +57,7 @@ class LastEvaluation:
         content, last = vector.tobytes(), self._last
         if last is not None and last.content == content:
             return last
-        self._last = Evaluation(content, self._coordinates.parts(vector))
+        self._last = PointValues(content, self._coordinates.parts(vector))
         return self._last
 
 

@@ -28,7 +28,7 @@ from ._evaluation import AbstractProblem
 from ._freeze import freeze
 from ._lagrangian import Lagrangian
 from ._layout import Layout, as_flat, warn_of_low_precision
-from ._sparse_derivatives import WithValue, in_lower_half
+from ._sparse_derivatives import ValueTwice, in_lower_half
 
 
 _CALL = "ipopt_problem(f, x0)"
@@ -150,7 +150,7 @@ class IpoptProblem(AbstractProblem):
             outputs = jax.tree.leaves(jax.eval_shape(g, like))
             _check_outputs(outputs)
             self._constraints = (
-                sparse_jacobian.prepare(WithValue(g), like, has_aux=True)
+                sparse_jacobian.prepare(ValueTwice(g), like, has_aux=True)
                 if self._sparse
                 else value_and_jacobian.prepare(g, like)
             )

@@ -17,7 +17,7 @@ from hotk.sparse import sparse_hessian, sparse_jacobian
 from ._evaluation import AbstractProblem
 from ._freeze import freeze
 from ._layout import Layout, as_flat, warn_of_low_precision
-from ._sparse_derivatives import Weighted, WithValue, for_scipy
+from ._sparse_derivatives import ValueTwice, WeightedSum, for_scipy
 
 
 _CALL = "scipy_residuals(r, x0)"
@@ -94,7 +94,7 @@ class ScipyResiduals(AbstractProblem):
         self._outputs = Layout(outputs)
         self.m = self._outputs.size
         self._jacobian = sparse_jacobian.prepare(
-            WithValue(embedded), self._like, has_aux=True
+            ValueTwice(embedded), self._like, has_aux=True
         )
         self._function = freeze(embedded, [self._jacobian], self._like)
         warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
@@ -180,4 +180,4 @@ class ScipyResiduals(AbstractProblem):
     @functools.cached_property
     def _hessian(self) -> Prepared:
         weights = self._outputs.split(np.zeros(self.m))
-        return sparse_hessian.prepare(Weighted(self._function), self._like, weights)
+        return sparse_hessian.prepare(WeightedSum(self._function), self._like, weights)

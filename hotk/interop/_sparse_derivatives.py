@@ -18,7 +18,7 @@ _DENSEST = 0.1
 
 
 @final
-class WithValue(eqx.Module):
+class ValueTwice(eqx.Module):
     """A function that returns its value twice: once to differentiate, once as it is.
 
     Attributes:
@@ -34,7 +34,7 @@ class WithValue(eqx.Module):
 
 
 @final
-class Weighted(eqx.Module):
+class WeightedSum(eqx.Module):
     r"""The sum $w \cdot r(x)$ of the numbers that a function returns.
 
     Attributes:

@@ -32,7 +32,7 @@ from ._solve import by_iteration
 _CALL = "eigh(A, k)"
 
 
-class _Residual(eqx.Module):
+class _EigenResidual(eqx.Module):
     r"""The equation of an eigenvalue $\lambda = c \nu$ and its vector of norm 1.
 
     Its Jacobian by $(v, \nu)$ is symmetric, with the matrix $A - \lambda I$ and a
@@ -100,7 +100,7 @@ def _attached(
 
     def attach(v: Vector, nu: Scalar, solved: Array) -> tuple[Vector, Scalar]:
         return Condition(
-            "symmetric root", _Residual(), theta, solved, linear_solver=solver
+            "symmetric root", _EigenResidual(), theta, solved, linear_solver=solver
         ).attach((v, nu))
 
     return jax.vmap(attach)(vectors, numbers, solved)
@@ -113,7 +113,7 @@ def _is_multiple(
     """Return for each pair whether its bordered matrix is singular up to rounding."""
 
     def of_one(pair: tuple[Vector, Scalar]) -> Array:
-        _, product = jax.linearize(lambda pair: _Residual()(pair, A, c), pair)
+        _, product = jax.linearize(lambda pair: _EigenResidual()(pair, A, c), pair)
         b = jax.tree.map(jnp.ones_like, pair)
         return ~space.is_finite(linear_solve(product, b, symmetric=True))
 

@@ -13,7 +13,7 @@ from hotk.prepared import jitted, shown
 from hotk.primitive import nondifferentiable
 
 from . import space
-from ._cg_state import State, System
+from ._cg_state import CGState, CGSystem
 from ._driver import (
     CHECK,
     DONE,
@@ -170,7 +170,7 @@ def iterate(
     if x0 is None:
         state = begin(state, first, system, *options)
 
-    def body(s: State) -> State:
+    def body(s: CGState) -> CGState:
         s, move = after_product(s, mv(s.p), system, *options)
         return next_direction(s, apply_m(s.r), move, system, *options)
 
@@ -189,7 +189,7 @@ def initial(
     limits: Limits,
     radius: Scalar | None,
     plain: bool,
-) -> tuple[State, System, Scalar]:
+) -> tuple[CGState, CGSystem, Scalar]:
     dtype = space.scalar_dtype(b)
     unit = space.power_of_size(b)
     b = space.times(1 / unit, b)
@@ -200,7 +200,7 @@ def initial(
     # a singular one. A preconditioner may bring the residual of a worse one to zero.
     growth = jnp.asarray(1 / jnp.finfo(dtype).eps if plain else jnp.inf, dtype)
     zero = jnp.zeros((), dtype)
-    state = State(
+    state = CGState(
         x=nothing,
         r=b,
         p=nothing if x0 is None else x0,
@@ -216,10 +216,10 @@ def initial(
     )
     radius = None if radius is None else radius / unit
     target = limits.tol**2 * square
-    return state, System(b, target, growth, limits.max_steps, radius), unit
+    return state, CGSystem(b, target, growth, limits.max_steps, radius), unit
 
 
-class Move(NamedTuple):
+class CGProduct(NamedTuple):
     """What a step has met.
 
     Attributes:
@@ -239,8 +239,8 @@ class Move(NamedTuple):
 
 @jitted(static_argnums=(3, 4))
 def after_product(
-    s: State, ap: Vector, system: System, has_start: bool, verify: bool
-) -> tuple[State, Move]:
+    s: CGState, ap: Vector, system: CGSystem, has_start: bool, verify: bool
+) -> tuple[CGState, CGProduct]:
     """Go along the direction, whose product is there, as far as it descends."""
     p, rz, (xx, xp, pp) = s.p, s.rz, s.norms
     sums = space.inner(p, ap), space.inner(p, p), space.scaled_norm(ap)
@@ -267,13 +267,13 @@ def after_product(
         step = s.phase == STEP
         x = space.choose(step, x, p)
         r = space.choose(step, r, space.minus(system.b, ap))
-    return s._replace(x=x, r=r), Move(alpha, rayleigh, finite, positive, reached)
+    return s._replace(x=x, r=r), CGProduct(alpha, rayleigh, finite, positive, reached)
 
 
 @jitted(static_argnums=(3, 4))
 def begin(
-    s: State, z: Vector | None, system: System, has_start: bool, verify: bool
-) -> State:
+    s: CGState, z: Vector | None, system: CGSystem, has_start: bool, verify: bool
+) -> CGState:
     """Begin with the residual of the start, and what the preconditioner makes of it."""
     del has_start
     z = s.r if z is None else z
@@ -294,13 +294,13 @@ def begin(
 
 @jitted(static_argnums=(4, 5))
 def next_direction(
-    s: State,
+    s: CGState,
     z: Vector | None,
-    move: Move,
-    system: System,
+    move: CGProduct,
+    system: CGSystem,
     has_start: bool,
     verify: bool,
-) -> State:
+) -> CGState:
     """Stop, or turn to the next direction."""
     step, (xx, xp, pp) = s.phase == STEP, s.norms
     z, alpha, finite = s.r if z is None else z, move.alpha, move.finite
@@ -325,7 +325,7 @@ def next_direction(
     stop = functools.reduce(jnp.logical_or, [c for c, _ in reasons])
     bad = ~move.positive & finite & lower
     after = jnp.where(stop, CHECK if verify else DONE, STEP)
-    new = State(
+    new = CGState(
         x=s.x,
         r=s.r,
         p=space.plus(z, s.p, beta),

@@ -9,7 +9,7 @@ from hotk._core import Scalar, Vector
 from ._solution import Reason
 
 
-class System(NamedTuple):
+class CGSystem(NamedTuple):
     """What an iteration is given, over the unit of the right-hand side.
 
     Attributes:
@@ -28,7 +28,7 @@ class System(NamedTuple):
     radius: Scalar | None
 
 
-class State(NamedTuple):
+class CGState(NamedTuple):
     """The state of the iteration, over the unit of the right-hand side.
 
     Attributes:

@@ -17,7 +17,7 @@ from hotk._core import (
 )
 
 from . import _cg, _minres, space
-from ._cg_state import State as CGState
+from ._cg_state import CGState as CGState
 from ._driver import (
     DONE,
     START,
@@ -49,7 +49,7 @@ _LARGEST = 1 << 22
 _SHARED = ("x", "r2", "v", "curvature", "direction", "phase", "reason")
 
 
-class State(NamedTuple):
+class TruncatedState(NamedTuple):
     """The state of the iteration.
 
     Attributes:
@@ -59,7 +59,7 @@ class State(NamedTuple):
     """
 
     cg: CGState
-    minres: _minres.State
+    minres: _minres.MinresState
     continued: Bool[Array, ""]
 
 
@@ -123,33 +123,43 @@ def _run(
     if x0 is None:
         cg = _cg.begin(cg, first, system, *options)
 
-    def cg_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
+    def cg_moved(
+        s: TruncatedState, image: Vector
+    ) -> tuple[TruncatedState, _cg.CGProduct]:
         moved, move = _cg.after_product(s.cg, image, system, *options)
         return s._replace(cg=moved), move
 
-    def cg_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
+    def cg_turned(
+        s: TruncatedState, z: Vector | None, move: _cg.CGProduct
+    ) -> TruncatedState:
         new = _cg.next_direction(s.cg, z, move, system, *options)
         bent = (s.cg.phase == STEP) & (new.reason == Reason.negative_curvature)
         goes_on = bent & (new.steps < system.max_steps)
         # the solution is what is multiplied next, as for a check
         phase = jnp.where(goes_on, START, new.phase)
-        return State(new._replace(phase=phase), s.minres, goes_on)
+        return TruncatedState(new._replace(phase=phase), s.minres, goes_on)
 
-    def smaller(s: State) -> _minres.System:
+    def smaller(s: TruncatedState) -> _minres.MinresSystem:
         left = system.max_steps - s.cg.steps
         return of_system._replace(b=system.b, target=system.target, max_steps=left)
 
-    def minres_moved(s: State, image: Vector) -> tuple[State, _cg.Move]:
+    def minres_moved(
+        s: TruncatedState, image: Vector
+    ) -> tuple[TruncatedState, _cg.CGProduct]:
         moved, move = _minres.after_product(_as_minres(s), image, smaller(s))
         yes = jnp.ones((), bool)
-        return _of_minres(s, moved), _cg.Move(move.alpha, move.rayleigh, yes, yes, ~yes)
+        return _of_minres(s, moved), _cg.CGProduct(
+            move.alpha, move.rayleigh, yes, yes, ~yes
+        )
 
-    def minres_turned(s: State, z: Vector | None, move: _cg.Move) -> State:
-        of_product = _minres.Move(move.alpha, move.rayleigh)
+    def minres_turned(
+        s: TruncatedState, z: Vector | None, move: _cg.CGProduct
+    ) -> TruncatedState:
+        of_product = _minres.MinresProduct(move.alpha, move.rayleigh)
         new = _minres.next_direction(_as_minres(s), z, of_product, smaller(s), True)
         return _of_minres(s, new)
 
-    def body(s: State) -> State:
+    def body(s: TruncatedState) -> TruncatedState:
         image, by_cg = mv(s.cg.p), ~s.continued
         if M is None:
             s = _if(by_cg, lambda s: cg_turned(*_alone(cg_moved(s, image))), s)
@@ -157,14 +167,14 @@ def _run(
                 ~by_cg, lambda s: minres_turned(*_alone(minres_moved(s, image))), s
             )
         nothing, no = jnp.zeros_like(s.cg.rz), jnp.zeros((), bool)
-        pair = s, _cg.Move(nothing, nothing, no, no, no)
+        pair = s, _cg.CGProduct(nothing, nothing, no, no, no)
         pair = _if(by_cg, lambda pair: cg_moved(pair[0], image), pair)
         s, move = _if(~by_cg, lambda pair: minres_moved(pair[0], image), pair)
         z = apply_m(s.cg.r)
         s = _if(by_cg, lambda s: cg_turned(s, z, move), s)
         return _if(~by_cg, lambda s: minres_turned(s, z, move), s)
 
-    start = State(cg, _without_shared(of_minres), jnp.zeros((), bool))
+    start = TruncatedState(cg, _without_shared(of_minres), jnp.zeros((), bool))
     s = while_loop(lambda s: s.cg.phase != DONE, body, start)
     steps = s.cg.steps + s.minres.steps
     # in both, the last product was for the residual
@@ -173,7 +183,9 @@ def _run(
     return finished(system.b, end, limits.tol, method, like, unit)
 
 
-def _alone(pair: tuple[State, _cg.Move]) -> tuple[State, None, _cg.Move]:
+def _alone(
+    pair: tuple[TruncatedState, _cg.CGProduct],
+) -> tuple[TruncatedState, None, _cg.CGProduct]:
     return pair[0], None, pair[1]
 
 
@@ -185,7 +197,7 @@ def _if(condition: Bool[Array, ""], function: Callable[[S], S], state: S) -> S:
     return while_loop(lambda s: s[0], step, (condition, state))[1]
 
 
-def _as_minres(s: State) -> _minres.State:
+def _as_minres(s: TruncatedState) -> _minres.MinresState:
     cg, begins = s.cg, s.cg.phase == START
     return s.minres._replace(
         best=space.choose(begins, cg.x, s.minres.best),
@@ -199,12 +211,12 @@ def _as_minres(s: State) -> _minres.State:
     )
 
 
-def _of_minres(s: State, new: _minres.State) -> State:
+def _of_minres(s: TruncatedState, new: _minres.MinresState) -> TruncatedState:
     cg = s.cg._replace(x=new.x, r=new.r2, p=new.v, phase=new.phase, reason=new.reason)
-    return State(cg, _without_shared(new), s.continued)
+    return TruncatedState(cg, _without_shared(new), s.continued)
 
 
-def _without_shared(s: _minres.State) -> _minres.State:
+def _without_shared(s: _minres.MinresState) -> _minres.MinresState:
     return s._replace(**dict.fromkeys(_SHARED))
 
 

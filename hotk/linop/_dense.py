@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from hotk._core import Scalar, StructureError, Vector, message
 from hotk.dense import (
     By,
-    Split,
+    Division,
     choose_block,
     columns,
     is_entrywise,
@@ -23,7 +23,7 @@ from hotk.prepared import check_bytes, jitted
 from hotk.primitive import divided_as
 
 from . import space
-from ._entries import Entries, Part
+from ._entries import Part, VectorEntries
 from ._linear_map import AbstractLinearMap
 from ._sparse import LEAST, dense_of, diagonal_of, sparse_if_large
 from ._vectors import space_of
@@ -118,7 +118,7 @@ def matrix(
     divided = by is not None or axis is not None
     arrays = jax.tree.leaves(operator) if divided else []
     split = split_over("H.matrix()", by, axis, block, arrays)
-    if isinstance(split, Split):
+    if isinstance(split, Division):
         call = f"H.matrix(split={split.by!r})"
         _check_division(operator, call, n, n, split)
         return _divided_matrix(operator, split)
@@ -130,7 +130,7 @@ def matrix(
 
 
 def _check_division(
-    operator: AbstractLinearMap, call: str, n: int, others: int, split: Split
+    operator: AbstractLinearMap, call: str, n: int, others: int, split: Division
 ) -> None:
     """Refuse a matrix that cannot be divided, or whose parts do not fit.
 
@@ -174,7 +174,9 @@ def _check_division(
     _check_size(operator, call, others, n // split.parts)
 
 
-def _check_parts(call: str, rows: Entries, cols: Entries, split: Split) -> None:
+def _check_parts(
+    call: str, rows: VectorEntries, cols: VectorEntries, split: Division
+) -> None:
     """Refuse masks where JAX does not know how what they select is divided."""
     masked = [index for part in (rows, cols) for index in part.indices if index]
     if split.is_explicit and masked:
@@ -190,15 +192,20 @@ def _check_parts(call: str, rows: Entries, cols: Entries, split: Split) -> None:
         )
 
 
-def _divided_matrix(operator: AbstractLinearMap, split: Split) -> Float[Array, "n n"]:
-    every = Entries.of("H.matrix()", operator.like, "")
+def _divided_matrix(
+    operator: AbstractLinearMap, split: Division
+) -> Float[Array, "n n"]:
+    every = VectorEntries.of("H.matrix()", operator.like, "")
     a = _divided_block(operator, every, every, split)
     return a.T if split.by == "rows" else a
 
 
 @jitted(static_argnums=3)
 def _divided_block(
-    operator: AbstractLinearMap, rows: Entries, cols: Entries, split: Split
+    operator: AbstractLinearMap,
+    rows: VectorEntries,
+    cols: VectorEntries,
+    split: Division,
 ) -> Float[Array, "rows columns"]:
     """Return the columns of a block, divided among devices."""
     like = operator.like
@@ -217,13 +224,16 @@ def _divided_block(
 
 
 def _matrix_on_host(operator: AbstractLinearMap) -> Float[Array, "n n"]:
-    everything = Entries.of("H.matrix()", operator.like, "")
+    everything = VectorEntries.of("H.matrix()", operator.like, "")
     a = _block_on_host(operator, everything, everything, None)
     return (a + a.T) / 2 if operator.symmetric else a
 
 
 def _block_on_host(
-    operator: AbstractLinearMap, rows: Entries, cols: Entries, size: int | None
+    operator: AbstractLinearMap,
+    rows: VectorEntries,
+    cols: VectorEntries,
+    size: int | None,
 ) -> Float[Array, "rows columns"]:
     """Multiply all unit vectors at once, as each product is a pass over the data."""
     del size
@@ -271,10 +281,10 @@ def block(
 ) -> Float[Array, "rows columns"]:
     """Return the part of the matrix between two parts of the space."""
     call, like = "H.block(row, column)", space_of(operator)
-    rows, cols = (Entries.of(call, like, each) for each in (row, column))
+    rows, cols = (VectorEntries.of(call, like, each) for each in (row, column))
     sizes = [part.size(like) for part in (rows, cols)]
     split = split_over(call, by, axis, size, jax.tree.leaves(operator))
-    if isinstance(split, Split):
+    if isinstance(split, Division):
         by_rows = split.by == "rows"
         call = f"H.block(row, column, split={split.by!r})"
         n, others = sizes if by_rows else sizes[::-1]
@@ -295,7 +305,10 @@ def block(
 
 @jitted(static_argnums=3)
 def _block(
-    operator: AbstractLinearMap, rows: Entries, cols: Entries, size: int | None
+    operator: AbstractLinearMap,
+    rows: VectorEntries,
+    cols: VectorEntries,
+    size: int | None,
 ) -> Float[Array, "rows columns"]:
     like = operator.like
     row_parts, some = space.parts(rows.take(like)), cols.take(like)

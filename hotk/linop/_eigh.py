@@ -23,8 +23,8 @@ from ._driver import compiled
 from ._eigenpairs import Eigenpairs
 from ._flat import Flat, as_trees, is_better_flat
 from ._lanczos import (
-    Found,
-    Limits,
+    FoundPairs,
+    LanczosLimits,
     Which,
     best_first,
     default_tolerance,
@@ -182,7 +182,7 @@ def _eigh(
     dtype = space.scalar_dtype(like)
     tol = default_tolerance(dtype) if tol is None else tol
     if operator.on_host or _direct.is_concrete(operator):
-        limits = Limits(float(tol), int(max_restarts))
+        limits = LanczosLimits(float(tol), int(max_restarts))
         options = limits, k, which, m, progress
         if not is_better_flat(operator, v0):
             return _as_pairs(run_on_host(operator, v0, key, *options), like)
@@ -197,7 +197,7 @@ def _eigh(
         )
     key = jax.random.key(0) if key is None else key
     v0 = random_start(key, space.widened(like)) if v0 is None else v0
-    limits = Limits(from_host(tol, dtype), from_host(max_restarts))
+    limits = LanczosLimits(from_host(tol, dtype), from_host(max_restarts))
     return _as_pairs(compiled(run, (operator, v0, key, limits, k, which, m)), like)
 
 
@@ -213,7 +213,7 @@ def _window(n: int, k: int, window: int | None, max_basis: int | None) -> int:
     return min(n, max(window, k + 2))
 
 
-def _as_pairs(found: Found, like: Vector) -> Eigenpairs:
+def _as_pairs(found: FoundPairs, like: Vector) -> Eigenpairs:
     return Eigenpairs(
         values=found.values,
         vectors=space.narrowed(found.vectors, like),

@@ -1,4 +1,4 @@
-"""`Entries`: some entries of the vectors of a space."""
+"""`VectorEntries`: some entries of the vectors of a space."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ arrays. One boolean array may stand for all entries in the order of `index`.
 
 
 @final
-class Entries(eqx.Module):
+class VectorEntries(eqx.Module):
     """Some entries of the vectors of a space: how to take them and to put them back.
 
     Attributes:
@@ -51,7 +51,7 @@ class Entries(eqx.Module):
     kept: tuple[bool, ...] = eqx.field(static=True)
 
     @staticmethod
-    def of(call: str, like: Vector, part: Part) -> "Entries":
+    def of(call: str, like: Vector, part: Part) -> "VectorEntries":
         """Find entries of the vectors of a space.
 
         Args:
@@ -81,7 +81,7 @@ class Entries(eqx.Module):
             None if not some or np.all(mask) else tuple(map(_index, np.nonzero(mask)))
             for some, mask in zip(kept, masks, strict=True)
         )
-        return Entries(indices, kept)
+        return VectorEntries(indices, kept)
 
     @property
     def of_whole_leaves(self) -> bool:

@@ -35,7 +35,7 @@ from hotk.prepared import jitted
 from . import space
 from ._block_diagonal import AbstractBlockDiagonal
 from ._frozen import Selected, arrays_of, freeze, moving
-from .kfac import CALL, AbstractBlock, Approximation, Estimate, Options, blocks_of
+from .kfac import CALL, AbstractBlock, Approximation, Estimate, KFACOptions, blocks_of
 
 
 @final
@@ -105,7 +105,7 @@ class KFACOperator(AbstractBlockDiagonal):
 
     blocks: tuple[AbstractBlock, ...]
     template: Vector
-    options: Options = eqx.field(static=True)
+    options: KFACOptions = eqx.field(static=True)
 
     @functools.partial(names_ours, name="KFACOperator")
     def __init__(
@@ -156,7 +156,7 @@ class KFACOperator(AbstractBlockDiagonal):
             DtypeError: If a parameter is complex.
             TooLargeError: If `"exact"` would exceed `hotk.memory_budget()`.
         """
-        options = Options(approximation, estimate, samples)
+        options = KFACOptions(approximation, estimate, samples)
         _check_options(loss, options, key)
         _refuse_manual_axes()
         _refuse_explicit_axes((x, args))
@@ -199,7 +199,7 @@ def _computed(
     args: tuple[PyTree, ...],
     key: RandomKey | None,
     *,
-    options: Options,
+    options: KFACOptions,
     selected: Selected,
 ) -> tuple[tuple[AbstractBlock, ...], Bool[Array, ""]]:
     """Return the blocks, and whether examples are treated together."""
@@ -316,7 +316,7 @@ def _depends_on_others() -> ValueError:
     )
 
 
-def _check_options(loss: object, options: Options, key: RandomKey | None) -> None:
+def _check_options(loss: object, options: KFACOptions, key: RandomKey | None) -> None:
     approximation, estimate, _ = options
     if approximation not in ("expand", "reduce"):
         raise ValueError(

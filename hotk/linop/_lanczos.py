@@ -17,13 +17,13 @@ from . import space
 from ._driver import in_working_precision
 from ._lanczos_basis import appended, quotient, random_orthogonal
 from ._linear_map import AbstractLinearMap
-from ._search import Search, renewed
+from ._search import MissedSearch, renewed
 
 
 Which = Literal["LA", "SA", "LM", "BE"]
 
 
-class Limits(NamedTuple):
+class LanczosLimits(NamedTuple):
     """When the iteration stops.
 
     Attributes:
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
     max_restarts: Int[Array, ""] | int
 
 
-class Found(NamedTuple):
+class FoundPairs(NamedTuple):
     """What an iteration has found; see `Eigenpairs`."""
 
     values: Float[Array, " k"]
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     restarts: Int[Array, ""]
 
 
-class State(NamedTuple):
+class RestartState(NamedTuple):
     """The state between two restarts.
 
     Attributes:
@@ -71,7 +71,7 @@ class State(NamedTuple):
     restarts: Int[Array, ""]
     measures: Bool[Array, ""]
     running: Bool[Array, ""]
-    search: Search
+    search: MissedSearch
     quotients: Float[Array, "k 2"]
 
 
@@ -83,7 +83,7 @@ class Window(NamedTuple):
         basis: The vectors; zero beyond the last.
         t: The projected matrix.
         beta: The norm of what the last product added to the span.
-        quotients: See `State`.
+        quotients: See `RestartState`.
     """
 
     j: Int[Array, ""]
@@ -110,18 +110,18 @@ def run(
     A: AbstractLinearMap,
     start: Vector,
     key: RandomKey,
-    limits: Limits,
+    limits: LanczosLimits,
     k: int,
     which: Which,
     m: int,
-) -> Found:
+) -> FoundPairs:
     """Run the iteration with a window of `m` vectors."""
     cycle = lambda s: _cycle(while_loop, A, s, key, limits, k, which, m)
     end = while_loop(lambda s: s.running, cycle, _initial_state(start, k, m))
     values, residuals = end.quotients.T
     order = jnp.argsort(values)
     scale = jnp.max(jnp.abs(end.values))
-    return Found(
+    return FoundPairs(
         values=values[order],
         vectors=jax.tree.map(lambda b: b[:k][order], end.basis),
         residuals=residuals[order],
@@ -133,11 +133,11 @@ def run(
     )
 
 
-def _initial_state(start: Vector, k: int, m: int) -> State:
+def _initial_state(start: Vector, k: int, m: int) -> RestartState:
     dtype = space.scalar_dtype(start)
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     start = space.times(1 / space.norm(start), start)
-    return State(
+    return RestartState(
         basis=space.put(space.basis(start, m + 1), 0, start),
         t=jnp.zeros((m, m), dtype),
         start=zero,
@@ -146,7 +146,7 @@ def _initial_state(start: Vector, k: int, m: int) -> State:
         restarts=zero - 1,  # the first window is no restart
         measures=no,
         running=~no,
-        search=Search.none(k, dtype),
+        search=MissedSearch.none(k, dtype),
         quotients=jnp.zeros((k, 2), dtype),
     )
 
@@ -154,13 +154,13 @@ def _initial_state(start: Vector, k: int, m: int) -> State:
 def _cycle(
     while_loop: WhileLoop,
     A: AbstractLinearMap,
-    s: State,
+    s: RestartState,
     key: RandomKey,
-    limits: Limits,
+    limits: LanczosLimits,
     k: int,
     which: Which,
     m: int,
-) -> State:
+) -> RestartState:
     """Fill the window and keep the best Ritz vectors of it, or measure these."""
     key = jax.random.fold_in(key, s.restarts + 1)
     product = in_working_precision(A, A.like)
@@ -202,8 +202,13 @@ def _grown(
 
 
 def _restarted(
-    s: State, window: Window, key: RandomKey, limits: Limits, k: int, which: Which
-) -> State:
+    s: RestartState,
+    window: Window,
+    key: RandomKey,
+    limits: LanczosLimits,
+    k: int,
+    which: Which,
+) -> RestartState:
     m, n = len(s.t), space.dimension(jax.tree.map(lambda b: b[0], s.basis))
     keep = kept(k, m)
     values, coordinates = jnp.linalg.eigh(window.t)

@@ -18,10 +18,10 @@ from hotk.prepared import jitted
 
 from . import _direct, space
 from ._driver import in_working_precision
-from ._lanczos import Found, Limits, Which, best_first, kept
+from ._lanczos import FoundPairs, LanczosLimits, Which, best_first, kept
 from ._lanczos_basis import appended, quotient
 from ._linear_map import AbstractLinearMap
-from ._search import Search
+from ._search import MissedSearch
 
 
 Index: TypeAlias = int | Int[Array, ""]
@@ -31,12 +31,12 @@ def run_on_host(
     A: AbstractLinearMap,
     start: Vector | None,
     key: RandomKey | None,
-    limits: Limits,
+    limits: LanczosLimits,
     k: int,
     which: Which,
     m: int,
     show: bool,
-) -> Found:
+) -> FoundPairs:
     """Run the iteration with a window of `m` vectors.
 
     Args:
@@ -54,7 +54,7 @@ def run_on_host(
     random = _random(key)
     window = _Window(in_working_precision(A, A.like, A.applied), random, like, m)
     window.begin(random(like) if start is None else start)
-    search, products, restarts = Search.none_on_host(k), 0, -1
+    search, products, restarts = MissedSearch.none_on_host(k), 0, -1
     first, t, values = 0, np.zeros((m, m)), np.zeros(m)
     for _ in with_bar(
         range(max(limits.max_restarts, 0) + 1), "Lanczos windows", show=show
@@ -76,7 +76,7 @@ def run_on_host(
     order = np.argsort(quotients[:, 0], kind="stable")
     found, residuals = quotients[order].T
     number = functools.partial(_direct.on_device, like=like)
-    return Found(
+    return FoundPairs(
         values=number(found, dtype),
         vectors=_ordered(window.basis, order),
         residuals=number(residuals, dtype),

@@ -29,7 +29,7 @@ from ._linear_map import AbstractLinearMap
 from ._solution import Method, Reason, Solution
 
 
-class System(NamedTuple):
+class MinresSystem(NamedTuple):
     """What an iteration is given, over the unit of the right-hand side.
 
     Attributes:
@@ -45,7 +45,7 @@ class System(NamedTuple):
     rounding: Scalar
 
 
-class State(NamedTuple):
+class MinresState(NamedTuple):
     """The state of the iteration, over the unit of the right-hand side.
 
     The scalars have the names of Paige and Saunders.
@@ -172,7 +172,7 @@ def iterate(
     if not has_start:
         state = begin(state, apply_m(state.r2), system)
 
-    def body(s: State) -> State:
+    def body(s: MinresState) -> MinresState:
         s, move = after_product(s, mv(s.v), system)
         return next_direction(s, apply_m(s.r2), move, system, has_start)
 
@@ -184,7 +184,7 @@ def iterate(
 @jitted
 def initial(
     b: Vector, x0: Vector | None, limits: Limits, like: Vector
-) -> tuple[State, System, Scalar]:
+) -> tuple[MinresState, MinresSystem, Scalar]:
     dtype = space.scalar_dtype(b)
     unit = space.power_of_size(b)
     b = space.times(1 / unit, b)
@@ -193,7 +193,7 @@ def initial(
         x0 = space.choose(square == 0, nothing, space.times(1 / unit, x0))
     x = nothing if x0 is None else x0
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-    state = State(
+    state = MinresState(
         x=x,
         best=x,
         score=jnp.asarray(jnp.inf, dtype),
@@ -220,10 +220,10 @@ def initial(
     precisions = [float(jnp.finfo(a.dtype).eps) for a in jax.tree.leaves(like)]
     target = limits.tol**2 * square
     rounding = min(precisions, default=0.0) * one
-    return state, System(b, target, limits.max_steps, rounding), unit
+    return state, MinresSystem(b, target, limits.max_steps, rounding), unit
 
 
-class Move(NamedTuple):
+class MinresProduct(NamedTuple):
     """What a product has given.
 
     Attributes:
@@ -236,7 +236,9 @@ class Move(NamedTuple):
 
 
 @jitted
-def after_product(s: State, image: Vector, system: System) -> tuple[State, Move]:
+def after_product(
+    s: MinresState, image: Vector, system: MinresSystem
+) -> tuple[MinresState, MinresProduct]:
     """Go on to the next Lanczos vector, or to the residual of what was multiplied."""
     v, beta = s.v, s.beta
     # zero in the first step, where there is no vector before
@@ -247,11 +249,11 @@ def after_product(s: State, image: Vector, system: System) -> tuple[State, Move]
     sums = space.inner(v, image), space.inner(v, v)
     image_v, length = space.settled(v, *sums)
     r2 = space.choose(s.phase == STEP, y, space.minus(system.b, image))
-    return s._replace(r1=s.r2, r2=r2), Move(alpha, image_v / length)
+    return s._replace(r1=s.r2, r2=r2), MinresProduct(alpha, image_v / length)
 
 
 @jitted
-def begin(s: State, z: Vector | None, system: System) -> State:
+def begin(s: MinresState, z: Vector | None, system: MinresSystem) -> MinresState:
     """Begin with the residual of the start, and what the preconditioner makes of it."""
     if z is None:
         # In half precision conjugate gradients may end where the residual has grown far
@@ -281,8 +283,12 @@ def begin(s: State, z: Vector | None, system: System) -> State:
 
 @jitted(static_argnums=4)
 def next_direction(
-    s: State, z: Vector | None, move: Move, system: System, has_start: bool
-) -> State:
+    s: MinresState,
+    z: Vector | None,
+    move: MinresProduct,
+    system: MinresSystem,
+    has_start: bool,
+) -> MinresState:
     """Stop, or turn to the next direction."""
     preconditioned, z = z, s.r2 if z is None else z
     plus, times = space.plus, space.times
@@ -343,7 +349,7 @@ def next_direction(
     best = space.choose(better, x, s.best)
     # what is returned, and multiplied once more to check it
     x = space.choose(step & stop & (reason != Reason.converged), best, x)
-    new = State(
+    new = MinresState(
         x=x,
         best=best,
         score=jnp.where(better, score, s.score),

@@ -16,7 +16,7 @@ from hotk.sparse import SparseMatrix
 
 from . import space
 from ._congruence import middle_of, product_fields
-from ._entries import Entries, Part
+from ._entries import Part, VectorEntries
 from ._inverse import AbstractInverse, InverseMethod, inverse_fields
 from ._linear_map import as_factor, check_same_space, common_like, refuse_number
 from ._numerics import AbstractNumerics
@@ -105,7 +105,9 @@ class AbstractOperator(AbstractNumerics[V]):
             >>> R.embed(jnp.array([1.0, 5.0])).tolist()
             [1.0, 0.0, 5.0]
         """
-        return Restricted(self, Entries.of("A.restrict(part)", space_of(self), part))
+        return Restricted(
+            self, VectorEntries.of("A.restrict(part)", space_of(self), part)
+        )
 
     @names_ours
     def inverse(

@@ -36,7 +36,7 @@ from hotk.sparse import SparseMatrix, hessian_if_sparse, sparse_hessian
 
 from . import space
 from ._dense import in_rows
-from ._entries import Entries, Part
+from ._entries import Part, VectorEntries
 from ._frozen import Selected, matching_arrays, moving, static_parts
 from ._operator import AbstractOperator, Restricted
 from ._symmetric import AbstractSymmetricOperator
@@ -153,7 +153,7 @@ class AbstractPointOperator(AbstractSymmetricOperator[V]):
         Of whole leaves it is an operator of this class, as made with `where=`: nothing
         is differentiated by the other leaves.
         """
-        entries = Entries.of("H.restrict(part)", self.like, part)
+        entries = VectorEntries.of("H.restrict(part)", self.like, part)
         if not entries.of_whole_leaves:
             return Restricted(self, entries)
         moved = jax.tree.structure(self.x).flatten_up_to(self.like)

@@ -6,7 +6,7 @@ from jaxtyping import PyTree
 from hotk._core import Vector
 
 from . import space
-from ._entries import Entries
+from ._entries import VectorEntries
 from ._linear_map import AbstractLinearMap
 
 
@@ -19,7 +19,7 @@ class AbstractRestricted(AbstractLinearMap):
     """
 
     inner: AbstractLinearMap
-    entries: Entries
+    entries: VectorEntries
 
     @property
     def like(self) -> Vector:

@@ -17,7 +17,7 @@ from . import space
 from ._lanczos_basis import random_orthogonal
 
 
-class Search(NamedTuple):
+class MissedSearch(NamedTuple):
     """The search for eigenvalues that are missed, from a random direction.
 
     Attributes:
@@ -35,15 +35,15 @@ class Search(NamedTuple):
     complete: Any
 
     @staticmethod
-    def none(k: int, dtype: jnp.dtype) -> "Search":
+    def none(k: int, dtype: jnp.dtype) -> "MissedSearch":
         """Return the state before anything has converged."""
         zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-        return Search(jnp.full(k, jnp.nan, dtype), zero, zero, no, no)
+        return MissedSearch(jnp.full(k, jnp.nan, dtype), zero, zero, no, no)
 
     @staticmethod
-    def none_on_host(k: int) -> "Search":
+    def none_on_host(k: int) -> "MissedSearch":
         """Return the state before anything has converged, in numbers of NumPy."""
-        return Search(np.full(k, np.nan), 0, 0, False, False)
+        return MissedSearch(np.full(k, np.nan), 0, 0, False, False)
 
     def after_window(
         self,
@@ -52,7 +52,7 @@ class Search(NamedTuple):
         products: Int[Array, ""] | int,
         tol: Scalar | float,
         n: int,
-    ) -> "Search":
+    ) -> "MissedSearch":
         """Go on after a window of the iteration, in a trace or in numbers of NumPy.
 
         Args:
@@ -74,7 +74,7 @@ class Search(NamedTuple):
         complete = converged & (ended | (m == n))
         begins = converged & ~same & ~complete
         first = begins & (self.length == 0)
-        return Search(
+        return MissedSearch(
             found=xp.where(begins, values[:k], self.found),
             begin=xp.where(begins, products, self.begin),
             # That of the first one: later ones have fewer vectors to look for.

@@ -143,14 +143,14 @@ def row_count(batch: PyTree) -> int:
     return sizes.pop()
 
 
-class Weighted(NamedTuple):
+class WeightedBatch(NamedTuple):
     """A batch, and what its loss is multiplied with."""
 
     batch: PyTree
     weight: float
 
 
-def padded(batch: PyTree, rows: int, size: int) -> list[Weighted]:
+def padded(batch: PyTree, rows: int, size: int) -> list[WeightedBatch]:
     r"""Return batches of one size and weights that give a short batch's mean.
 
     The rows are repeated as often as they fit, k times; copies of the first one fill
@@ -160,15 +160,15 @@ def padded(batch: PyTree, rows: int, size: int) -> list[Weighted]:
     """
     times, rest = divmod(size, rows)
     if times == 0 or size == rows:
-        return [Weighted(batch, 1.0)]
+        return [WeightedBatch(batch, 1.0)]
     numbers = np.concatenate([np.tile(np.arange(rows), times), np.zeros(rest, int)])
     filled = _select_rows(batch, numbers)
     if not rest:
-        return [Weighted(filled, 1.0)]
+        return [WeightedBatch(filled, 1.0)]
     first_row = _select_rows(batch, np.zeros(size, int))
     return [
-        Weighted(filled, size / (times * rows)),
-        Weighted(first_row, -rest / (times * rows)),
+        WeightedBatch(filled, size / (times * rows)),
+        WeightedBatch(first_row, -rest / (times * rows)),
     ]
 
 

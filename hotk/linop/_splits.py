@@ -18,7 +18,7 @@ from hotk.capture import Closure, Opaque, Skeleton, key_and_arrays
 from ._number_arrays import Numbered
 
 
-class _Split(NamedTuple):
+class _KnownSplit(NamedTuple):
     """A function that was split before.
 
     Attributes:
@@ -34,7 +34,7 @@ class _Split(NamedTuple):
 
 
 # By the `id` of the key of a guard. A function that passes the guard has equal parts.
-_SPLITS: dict[int, _Split] = {}
+_SPLITS: dict[int, _KnownSplit] = {}
 _MOST_SPLITS = 256
 _ARRAYS = frozenset({ARRAY})
 # The first one of each key: the traces that JAX keeps hold it, so it lives as long.
@@ -105,6 +105,6 @@ def remember(
     if split is None or split.skeleton() is not skeleton:
         if len(_SPLITS) >= _MOST_SPLITS:
             _SPLITS.clear()
-        split = _Split(key, weakref.ref(skeleton), {})
+        split = _KnownSplit(key, weakref.ref(skeleton), {})
         _SPLITS[id(key)] = split
     split.calls[call] = shared

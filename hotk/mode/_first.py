@@ -23,7 +23,7 @@ from hotk._core import (
 )
 from hotk.dense import (
     Block,
-    Split,
+    Division,
     columns,
     is_complex,
     over_basis,
@@ -171,7 +171,7 @@ class Reverse(AbstractMode):
             return back(jax.tree.map(typed_as, u, y))
 
         def rows(scale: complex) -> list[list[Array]]:
-            if isinstance(block, Split):
+            if isinstance(block, Division):
                 found = columns(lambda u: pull(u)[0], y, block)
                 return [
                     [_first_last(a, u) for a, u in zip(row, outputs, strict=True)]

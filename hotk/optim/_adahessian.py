@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike
 from hotk._core import Gradient, Where
 
 from ._extra_args import restricted
-from ._local import Local, Numbers, Outcome
+from ._local import AtPoint, Numbers, Outcome
 from ._moments import (
     LIKE_PARAMS,
     DiagonalState,
@@ -86,7 +86,7 @@ def scale_by_adahessian(
 
 
 def _adahessian(
-    local: Local, gradient: Gradient, state: DiagonalState, numbers: Numbers
+    local: AtPoint, gradient: Gradient, state: DiagonalState, numbers: Numbers
 ) -> tuple[Any, DiagonalState]:
     def mean_square(old: Any, new: Any) -> Any:
         # by roots: squares overflow, or vanish, where these do not

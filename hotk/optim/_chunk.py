@@ -16,13 +16,13 @@ from hotk.linop import space
 from hotk.mode import Nested
 
 from ._bounds import Bounds, bounds_of_loop
-from ._flat import Known, on_flat, stepping
+from ._flat import KnownPoint, on_flat, stepping
 from ._full_step import Distance, distance, is_affordable
 from ._minimum import Stop
 from ._whole import Transform
 
 
-class Limits(NamedTuple):
+class ChunkStart(NamedTuple):
     """What a chunk of steps goes on from.
 
     Attributes:
@@ -102,7 +102,7 @@ _TERMS = 8
 def chunk(
     f: Callable[..., Any],
     x: Point,
-    c: tuple[optax.OptState, Limits, tuple[Any, ...]],
+    c: tuple[optax.OptState, ChunkStart, tuple[Any, ...]],
     mode: Nested,
     *,
     transform: Transform,
@@ -130,7 +130,7 @@ def chunk(
         more: dict[str, Any] = {}
         if transform.takes_more:
             more = {"value": s.y, "grad": gradient, "value_fn": value_fn}
-        with stepping(Known(value_fn, params, s.y, gradient, flat)):
+        with stepping(KnownPoint(value_fn, params, s.y, gradient, flat)):
             updates, after = update(gradient, s.state, params, **more)
         y = as_vector(optax.apply_updates(params, updates))
         return y if box is None else box.landed(y, s.x), after
@@ -273,7 +273,7 @@ def _by_steps(
     moved: Point,
     y: Scalar,
     same: Bool[Array, ""],
-    limits: Limits,
+    limits: ChunkStart,
     reason: Stop,
     near: Callable[[], Distance] | None,
 ) -> tuple[Stop, Bool[Array, ""]]:

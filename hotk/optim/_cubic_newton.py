@@ -22,7 +22,7 @@ from ._linear_solver import (
     check_choice,
     first_solver,
 )
-from ._local import Local, Numbers
+from ._local import AtPoint, Numbers
 from ._rate import scale_by_rate
 from ._scaling import Scaling, check_scaling, first_scale
 from ._secular import Cubic
@@ -102,7 +102,7 @@ def scale_by_cubic_newton(
 
 
 def _cubic(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: GlobalizedState,
     numbers: Numbers,

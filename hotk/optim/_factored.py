@@ -32,7 +32,7 @@ from hotk.primitive import with_rules
 from ._bounds import Bounds
 from ._globalized import GlobalizedState, Trial, globalized_step
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Numbers
+from ._local import AtPoint, Linearization, Numbers
 from ._samples import DIFFERENCE, PASSES, PRODUCTS
 from ._scaling import measured
 
@@ -248,7 +248,7 @@ class FactoredSystem:
 
 
 def factored_system(
-    local: Local, state: GlobalizedState, adapts: Scalar, bounds: Bounds | None = None
+    local: AtPoint, state: GlobalizedState, adapts: Scalar, bounds: Bounds | None = None
 ) -> FactoredSystem | None:
     """Return the systems of a point, or `None` if a factor is not worth its work.
 
@@ -298,7 +298,7 @@ def adapted_damping(
 
 
 def factored_step(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: GlobalizedState,
     numbers: Numbers,

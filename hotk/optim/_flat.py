@@ -22,7 +22,7 @@ from hotk.linop import space
 _LARGEST = 1 << 24
 
 
-class Known(NamedTuple):
+class KnownPoint(NamedTuple):
     """What a loop that is being traced knows of the point that it steps from.
 
     Attributes:
@@ -49,11 +49,11 @@ class Known(NamedTuple):
         return (self.value, self.gradient) if same and f is self.f else None
 
 
-_KNOWN: ContextVar[Known | None] = ContextVar("known", default=None)
+_KNOWN: ContextVar[KnownPoint | None] = ContextVar("known", default=None)
 
 
 @contextlib.contextmanager
-def stepping(known: Known) -> Iterator[None]:
+def stepping(known: KnownPoint) -> Iterator[None]:
     """Let the steps that are traced within know this."""
     token = _KNOWN.set(known)
     try:
@@ -62,7 +62,7 @@ def stepping(known: Known) -> Iterator[None]:
         _KNOWN.reset(token)
 
 
-def known() -> Known | None:
+def known() -> KnownPoint | None:
     """Return what the loop knows that is being traced, `None` outside of one."""
     return _KNOWN.get()
 

@@ -12,7 +12,7 @@ from hotk.dense import columns
 from hotk.linop import space
 from hotk.mode import Nested
 
-from ._local import Local
+from ._local import AtPoint
 
 
 # Of so many parameters a whole matrix is cheap beside what it decides.
@@ -58,7 +58,7 @@ def distance(
     """
     at, g = space.flattened(x), space.flattened(gradient)
     of_flat = lambda v: f(space.unflattened(v, x))
-    product = Local(of_flat, at, mode).linearized().hessian.mv
+    product = AtPoint(of_flat, at, mode).linearized().hessian.mv
     [[hessian]] = columns(product, at, None)
     if held is not None:
         at, g = jnp.where(held, 0, at), jnp.where(held, 0, g)

@@ -29,10 +29,10 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers, relative_residual
+from ._local import AtPoint, Numbers, relative_residual
 from ._objective import of_residuals
 from ._preconditioner import (
-    Known,
+    KeptPreconditioner,
     Preconditioner,
     Preconditioning,
     first_preconditioner,
@@ -231,7 +231,7 @@ def scale_by_levenberg_marquardt(
 
 
 def _levenberg_marquardt(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: GlobalizedState,
     numbers: Numbers,
@@ -270,7 +270,7 @@ def _levenberg_marquardt(
         usual = jnp.isfinite(largest) & (largest > 0)
         return (numbers["damping"] * jnp.where(usual, largest, 1)).astype(dtype)
 
-    known = Known(None, state.preconditioner)
+    known = KeptPreconditioner(None, state.preconditioner)
     if samples is not None:
         most = numbers["max_acceleration"]
         solver, propose = LinearSolver.samples, samples.proposal(gradient, most)

@@ -12,7 +12,7 @@ from hotk.linop import AbstractOperator, space
 
 from ._bounds import Bounds
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Outcome, is_newton_step
+from ._local import AtPoint, Linearization, Outcome, is_newton_step
 from ._preconditioner import PreconditionerState
 from ._show import show_state
 
@@ -166,7 +166,7 @@ def adapted_radius(
 
 
 def globalized_step(
-    local: Local,
+    local: AtPoint,
     near: Linearization,
     gradient: Gradient,
     control: Scalar,
@@ -266,7 +266,7 @@ def globalized_step(
 
     def decrease_by_slopes() -> Scalar:
         y = moved(end.step)
-        after = Local(local.f, y, local.mode).gradient()
+        after = AtPoint(local.f, y, local.mode).gradient()
         slopes = [space.inner(g, end.step) for g in (near.gradient, after)]
         # without this, steps at the floor of the gradient's rounding never end
         better = size_at(y, after) < size_at(local.x, near.gradient)

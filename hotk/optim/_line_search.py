@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int
 from hotk._core import Point, Scalar, Tangent, from_host, while_loop
 from hotk.linop import space
 
-from ._local import Local, Numbers, Outcome
+from ._local import AtPoint, Numbers, Outcome
 from ._rate import scale_by_rate
 from ._show import show_state
 from ._step import of_steps, transformation
@@ -42,7 +42,7 @@ class LineSearchState(NamedTuple):
 _START, _FIRST, _NEXT = range(3)
 
 
-class _Search(NamedTuple):
+class _LineSearch(NamedTuple):
     """What is known along the step.
 
     Value and slope stand in the program once, for the point and for all trials: each
@@ -143,7 +143,7 @@ def _first(params: optax.Params, numbers: Numbers) -> LineSearchState:
 
 
 def _line_search(
-    local: Local,
+    local: AtPoint,
     step: Tangent,
     state: LineSearchState,
     numbers: Numbers,
@@ -159,13 +159,13 @@ def _line_search(
     one, none = jnp.ones((), dtype), jnp.zeros((), int)
     no, nothing = jnp.zeros((), bool), jnp.zeros((), dtype)
 
-    def good(s: _Search, t: Scalar, y: Scalar) -> Bool[Array, ""]:
+    def good(s: _LineSearch, t: Scalar, y: Scalar) -> Bool[Array, ""]:
         # a decrease that is lost in rounding cannot be asked for
         asked, rounding = c1 * t * s.slope, jnp.finfo(dtype).eps * jnp.abs(s.start)
         enough = y <= s.start + jnp.where(-asked > rounding, asked, 0)
         return enough & jnp.isfinite(y)
 
-    def shrunk(s: _Search) -> Scalar:
+    def shrunk(s: _LineSearch) -> Scalar:
         t, y = s.t, s.y
         curvature = y - s.start - t * s.slope  # of the parabola, over t squared
         best = -s.slope * t / (2 * jnp.where(curvature > 0, curvature, 1))
@@ -174,19 +174,19 @@ def _line_search(
         # a step of rounded curvature may be too long by many powers of ten
         return t * jnp.where(jnp.isfinite(y), factor, shrink**7)
 
-    def evaluated(s: _Search) -> _Search:
+    def evaluated(s: _LineSearch) -> _LineSearch:
         first = s.phase == _FIRST
         t = jnp.where(s.growing, grow * s.t, shrunk(s))
         t = jnp.where(first, one, t)
         t = jnp.where(s.phase == _START, 0, t)
-        at = Local(local.f, _moved(local.x, step, t), local.mode)
+        at = AtPoint(local.f, _moved(local.x, step, t), local.mode)
         y, slope = (a.astype(dtype) for a in at.value_and_slope(step))
         begun = s._replace(start=y, slope=slope, running=slope < 0)
         begins, tried = s.phase == _START, trial(s, t, y, slope)
         after = jax.tree.map(lambda a, b: jnp.where(begins, a, b), begun, tried)
         return after._replace(phase=jnp.minimum(s.phase + 1, _NEXT))
 
-    def trial(s: _Search, t: Scalar, y: Scalar, slope: Scalar) -> _Search:
+    def trial(s: _LineSearch, t: Scalar, y: Scalar, slope: Scalar) -> _LineSearch:
         first = s.phase == _FIRST
         enough = good(s, t, y)
         straight = enough & (y - s.start <= s.slope)  # no positive curvature along it
@@ -215,7 +215,7 @@ def _line_search(
     end = while_loop(
         lambda s: (s.phase == _START) | (s.running & (s.evaluations < most)),
         evaluated,
-        _Search(phase, start, slope, one, nothing, none, no, slope < 0, no),
+        _LineSearch(phase, start, slope, one, nothing, none, no, slope < 0, no),
     )
     slope = end.slope
     found = (end.agreed | good(end, end.t, end.y)) & (slope < 0)

@@ -11,7 +11,7 @@ from hotk._core import Enumeration, Tracer
 from hotk.linop import space
 from hotk.sparse import SparseMatrix, is_worth_factors, traced_hessian_if_sparse
 
-from ._local import Local
+from ._local import AtPoint
 
 
 DenseOrSparse: TypeAlias = Literal["auto", "dense", "sparse"]
@@ -74,7 +74,7 @@ def asks_for_sparse(state: optax.OptState) -> bool:
 
 
 def sparse_system(
-    local: Local, choice: str, *, instead_of_products: bool = False
+    local: AtPoint, choice: str, *, instead_of_products: bool = False
 ) -> SparseMatrix | None:
     """Return the Hessian at a point as a sparse matrix, `None` if it is not one.
 

@@ -1,4 +1,4 @@
-"""`Local`: a function at a point, as the step of an optimizer sees it."""
+"""`AtPoint`: a function at a point, as the step of an optimizer sees it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias, final
@@ -26,7 +26,7 @@ Numbers: TypeAlias = Mapping[str, Array]
 """What may vary from step to step without a compile, by name."""
 
 
-class AbstractCurvature(AbstractSymmetricOperator):
+class AbstractStepOperator(AbstractSymmetricOperator):
     """A symmetric operator of a step of an optimizer, on the space of the parameters.
 
     Attributes:
@@ -42,7 +42,7 @@ class AbstractCurvature(AbstractSymmetricOperator):
 
 
 @final
-class LinearizedHessian(AbstractCurvature):
+class LinearizedHessian(AbstractStepOperator):
     """A Hessian whose products share one linearization.
 
     `hotk.HessianOperator` holds a function and finds its program at each use, by a walk
@@ -90,7 +90,7 @@ class Linearization(NamedTuple):
     hessian: AbstractOperator
 
 
-class Local:
+class AtPoint:
     """A function at a point.
 
     Attributes:

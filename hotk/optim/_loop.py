@@ -1,4 +1,4 @@
-"""`Loop`: the arguments of `minimize`, checked, and the program that they ask for."""
+"""`MinimizeLoop`: the arguments of `minimize`, and the program that they ask for."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,12 +31,12 @@ from hotk.primitive import constants
 
 from ._bounds import (
     Bounds,
-    Limits as Sides,
+    Limits,
     bounds_like,
     bounds_of_loop,
     giving,
 )
-from ._chunk import Iterate, Limits, chunk
+from ._chunk import ChunkStart, Iterate, chunk
 from ._extra_args import unrestricted
 from ._flat import is_better_flat
 from ._implicit import Differentiable
@@ -50,7 +50,7 @@ from ._trust_region import trust_region
 from ._whole import Transform
 
 
-class Loop(NamedTuple):
+class MinimizeLoop(NamedTuple):
     """The arguments of `minimize`, checked, and the program that they ask for.
 
     Attributes:
@@ -78,7 +78,7 @@ class Loop(NamedTuple):
     where: Selection | None
     state: optax.OptState
     captured: tuple[Any, ...]
-    limits: Limits
+    limits: ChunkStart
     order: BoundFormula
     run: Any
     dtype: DTypeLike
@@ -96,9 +96,9 @@ class Loop(NamedTuple):
         max_steps: int,
         args: tuple[Any, ...],
         where: Where,
-        bounds: Sides | None,
+        bounds: Limits | None,
         before: optax.OptState | None = None,
-    ) -> "Loop":
+    ) -> "MinimizeLoop":
         """Check the arguments of `call`; the tolerances are `tol`, `xtol`, `rtol`.
 
         With the state of a run `before` it goes on from that.
@@ -144,7 +144,7 @@ class Loop(NamedTuple):
             "by_gradient": tol is not None,
         }
         default = float(jnp.finfo(dtype).eps) ** 0.5
-        limits = Limits(
+        limits = ChunkStart(
             tol=from_host(default if tol is None else tol, dtype),
             xtol=from_host(xtol, dtype),
             rtol=from_host(rtol, dtype),
@@ -170,7 +170,7 @@ class Loop(NamedTuple):
         _refuse_kfac(call, state)
         if before is not None:
             state = constants(_resumed(call, before, state))
-        return Loop(
+        return MinimizeLoop(
             f,
             moving,
             rest,
@@ -188,7 +188,7 @@ class Loop(NamedTuple):
         )
 
     def arguments(
-        self, moving: Point, state: optax.OptState, limits: Limits
+        self, moving: Point, state: optax.OptState, limits: ChunkStart
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what `run` is called with at a point."""
         point = eqx.combine(moving, self.rest)

@@ -29,10 +29,10 @@ from hotk._core import (
 )
 from hotk.prepared import Info
 
-from ._bounds import Limits as Sides
+from ._bounds import Limits
 from ._chunk import Iterate
 from ._explained import called
-from ._loop import Loop
+from ._loop import MinimizeLoop
 from ._minimum import Minimum, Stop
 from ._residuals import explained_for_residuals
 
@@ -75,7 +75,7 @@ def minimize(
     max_steps: int = 1000,
     args: tuple[Any, ...] = (),
     progress: bool = False,
-    bounds: Sides | None = None,
+    bounds: Limits | None = None,
     where: Where = None,
     state: optax.OptState | None = None,
     callback: Callable[[Minimum], Any] | None = None,
@@ -193,7 +193,7 @@ def minimize(
         raise TypeError(f"`{call}`: `gtol` is another name of `tol`: give one of them.")
     tol = gtol if tol is None else tol
     limits = tol, xtol, rtol
-    loop = Loop.of(
+    loop = MinimizeLoop.of(
         call, f, x0, transform, limits, max_steps, args, where, bounds, state
     )
     moving, state, limits, traced = loop.moving, loop.state, loop.limits, loop.traced
@@ -254,7 +254,7 @@ def step_info(
     transform: optax.GradientTransformation | None = None,
     *,
     args: tuple[Any, ...] = (),
-    bounds: Sides | None = None,
+    bounds: Limits | None = None,
     where: Where = None,
 ) -> Info:
     """Tell what a step of `minimize` takes, before one is made.
@@ -289,7 +289,7 @@ def step_info(
     """
     call = "step_info(f, x0, transform)"
     none = None, 0.0, 0.0
-    loop = Loop.of(call, f, x0, transform, none, 1000, args, where, bounds)
+    loop = MinimizeLoop.of(call, f, x0, transform, none, 1000, args, where, bounds)
     if loop.traced:
         raise TypeError(
             f"`{call}`: a program is compiled for it, which cannot be inside of a "

@@ -10,11 +10,11 @@ from jaxtyping import Array, Int, PyTree
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host
 from hotk.linop import space
 
-from ._local import Local, Numbers, Outcome
+from ._local import AtPoint, Numbers, Outcome
 from ._show import show_state
 
 
-Estimate = Callable[[Local, Any, Any], Any]
+Estimate = Callable[[AtPoint, Any, Any], Any]
 
 
 class DiagonalState(NamedTuple):
@@ -58,7 +58,7 @@ def first_moments(params: Point, numbers: Numbers) -> DiagonalState:
     )
 
 
-def of_signs(local: Local, gradient: Gradient, key: Array) -> PyTree:
+def of_signs(local: AtPoint, gradient: Gradient, key: Array) -> PyTree:
     """Return `u * H u` for a vector u of random signs.
 
     References:
@@ -71,7 +71,7 @@ def of_signs(local: Local, gradient: Gradient, key: Array) -> PyTree:
 
 
 def estimated(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: DiagonalState,
     numbers: Numbers,

@@ -13,7 +13,7 @@ from hotk.curvature import Fisher, SampledFisher
 from hotk.linop import Identity, Reason, cg, space
 
 from ._extra_args import restricted
-from ._local import Local, Numbers, Outcome
+from ._local import AtPoint, Numbers, Outcome
 from ._objective import loss_of, model_of
 from ._preconditioner import (
     Preconditioner,
@@ -193,7 +193,7 @@ def _natural_first(
 
 
 def _natural_gradient(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: NaturalGradientState,
     numbers: Numbers,

@@ -19,7 +19,7 @@ from ._linear_solver import (
     first_solver,
     sparse_system,
 )
-from ._local import Local, Numbers, Outcome
+from ._local import AtPoint, Numbers, Outcome
 from ._scaling import Scaling, check_scaling, first_scale, measured
 from ._show import show_state
 from ._sparse_steps import in_units, newton_step
@@ -125,7 +125,7 @@ def scale_by_newton(
 
 
 def _newton(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: NewtonState,
     numbers: Numbers,

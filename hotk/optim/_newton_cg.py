@@ -13,7 +13,7 @@ from hotk.linop import Identity, Reason, Solution, cg, space
 from ._extra_args import restricted
 from ._line_search import with_line_search
 from ._local import (
-    Local,
+    AtPoint,
     Numbers,
     Outcome,
     farthest,
@@ -148,7 +148,7 @@ def _first(
 
 
 def _newton_cg(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: NewtonCGState,
     numbers: Numbers,

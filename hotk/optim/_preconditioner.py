@@ -120,7 +120,7 @@ class Preconditioning(NamedTuple):
         return tree.unflatten(arrays), PreconditionerState(state.age + 1, arrays)
 
 
-class Known(NamedTuple):
+class KeptPreconditioner(NamedTuple):
     """The preconditioner of an update.
 
     Attributes:
@@ -194,11 +194,11 @@ def preconditioner_at(
     numbers: Numbers,
     state: PreconditionerState | None,
     curvature: AbstractOperator,
-) -> Known:
+) -> KeptPreconditioner:
     """Return the preconditioner of an update; see `Preconditioning.at`."""
     if choice is None or state is None:
-        return Known(None, None)
+        return KeptPreconditioner(None, None)
     assert isinstance(curvature, LinearizedHessian)  # as `Local.linearized` makes it
     captured: Any = numbers["captured"]
     every = numbers["update_every"]
-    return Known(*choice.at(name, captured, state, curvature, every))
+    return KeptPreconditioner(*choice.at(name, captured, state, curvature, every))

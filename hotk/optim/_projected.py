@@ -32,7 +32,7 @@ from ._globalized import (
     globalized_step,
 )
 from ._linear_solver import LinearSolver
-from ._local import Linearization, Local, Numbers, farthest, relative_residual
+from ._local import AtPoint, Linearization, Numbers, farthest, relative_residual
 
 
 # The least share of the decrease along the gradient for a step that was projected, as
@@ -42,7 +42,7 @@ _SHORTEST = 4.0**-5
 _FEWEST = 20
 
 
-class _Search(NamedTuple):
+class _ProjectedStep(NamedTuple):
     """A step so far, in units in which the gradient has length one.
 
     Attributes:
@@ -118,7 +118,7 @@ def projected_trial(
 
         return jax.tree.map(one, step, direction, lower, upper)
 
-    def ahead(s: _Search, image: Tangent) -> _Search:
+    def ahead(s: _ProjectedStep, image: Tangent) -> _ProjectedStep:
         """Go along the direction, or find that this leaves the bounds."""
         curvature = space.inner(s.direction, image)
         slope = space.inner(s.slope, s.direction)
@@ -152,7 +152,7 @@ def projected_trial(
             curvature=least,
         )
 
-    def to_bound(s: _Search) -> _Search:
+    def to_bound(s: _ProjectedStep) -> _ProjectedStep:
         """Go to the first bound along the direction: the model decreases there."""
         curvature = space.inner(s.direction, s.image)
         slope = space.inner(s.slope, s.direction)
@@ -168,7 +168,9 @@ def projected_trial(
         after = space.plus(s.slope, s.image, s.within)
         return anew(s, step, after, s.model + change)
 
-    def anew(s: _Search, step: Tangent, slope: Gradient, model: Scalar) -> _Search:
+    def anew(
+        s: _ProjectedStep, step: Tangent, slope: Gradient, model: Scalar
+    ) -> _ProjectedStep:
         rest = inside(step, slope)
         square = space.inner(rest, rest)
         return s._replace(
@@ -181,7 +183,7 @@ def projected_trial(
             done=jnp.sqrt(square) <= tol,
         )
 
-    def projection(s: _Search, v: Tangent, image: Tangent) -> _Search:
+    def projection(s: _ProjectedStep, v: Tangent, image: Tangent) -> _ProjectedStep:
         """Take a projected step, or a shorter one."""
         slope = space.inner(s.slope, v)
         change = slope + space.inner(v, image) / 2
@@ -194,7 +196,7 @@ def projected_trial(
         other = space.choose(shorter > least, again, to_bound(s))
         return space.choose(good, taken, other)
 
-    def advance(s: _Search) -> _Search:
+    def advance(s: _ProjectedStep) -> _ProjectedStep:
         aside = clip(space.plus(s.step, s.direction, s.reach))
         aside = space.minus(aside, s.step)
         v = space.choose(s.projecting, aside, s.direction)
@@ -207,7 +209,7 @@ def projected_trial(
     zero = jnp.zeros((), dtype)
     none = space.zeros(wide)
     free = space.times(unit, free)
-    begin = _Search(
+    begin = _ProjectedStep(
         step=none,
         slope=space.times(unit, wide),
         direction=space.times(-1, free),
@@ -248,7 +250,7 @@ def _to_region(step: Tangent, direction: Tangent, own: Scalar, radius: Scalar) -
 
 
 def projected_step(
-    local: Local,
+    local: AtPoint,
     near: Linearization,
     gradient: Gradient,
     state: GlobalizedState,

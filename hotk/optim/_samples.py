@@ -30,7 +30,7 @@ from hotk.curvature import RowsProgram, SampleRows, rows_program
 from hotk.linop import space
 
 from ._globalized import Trial
-from ._local import AbstractCurvature, Linearization, Local
+from ._local import AbstractStepOperator, AtPoint, Linearization
 
 
 System: TypeAlias = Literal["auto", "parameters", "samples"]
@@ -46,7 +46,7 @@ PASSES = 3
 
 
 @final
-class SampleGram(AbstractCurvature):
+class SampleGram(AbstractStepOperator):
     r"""The curvature $A^T A$ by its rows.
 
     Attributes:
@@ -171,7 +171,7 @@ class SampleSystem:
         gradient: The gradient g of the objective.
     """
 
-    def __init__(self, rows: SampleRows, local: Local) -> None:
+    def __init__(self, rows: SampleRows, local: AtPoint) -> None:
         """Form the Gram matrix."""
         self.rows = rows._replace(rows=space.widened(rows.rows))
         self.curvature = SampleGram(self.rows.rows, local.x)
@@ -207,7 +207,7 @@ class SampleSystem:
         return DampedSystem(self, *while_loop(no_factor, grown, start))
 
     def linearized(self, value: Scalar) -> Linearization:
-        """Return value, gradient and curvature, as `Local.linearized` does."""
+        """Return value, gradient and curvature, as `AtPoint.linearized` does."""
         return Linearization(value, self.gradient, self.curvature)
 
     def proposal(self, gradient: Gradient, most: ArrayLike) -> Callable[[Any], Trial]:
@@ -247,7 +247,7 @@ def check_system_choice(name: str, system: str) -> None:
         )
 
 
-def sample_system(call: str, local: Local, system: System) -> SampleSystem | None:
+def sample_system(call: str, local: AtPoint, system: System) -> SampleSystem | None:
     """Return the systems of a point in the space of the samples.
 
     Args:
@@ -288,7 +288,7 @@ def sample_system(call: str, local: Local, system: System) -> SampleSystem | Non
     return SampleSystem(found.compute(), local)
 
 
-def is_cheaper(local: Local, found: RowsProgram) -> bool:
+def is_cheaper(local: AtPoint, found: RowsProgram) -> bool:
     """Whether a step in the space of samples takes less work than one by products.
 
     Counted in multiplications: the rows, their Gram matrix and its factor, against a

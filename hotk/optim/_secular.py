@@ -22,7 +22,7 @@ _TOLERANCE = 1e-9
 _HARD = 1e-8
 
 
-class Found(NamedTuple):
+class ModelMinimizer(NamedTuple):
     r"""A minimizer of the model.
 
     Attributes:
@@ -86,7 +86,7 @@ class Cubic(NamedTuple):
         return (norm + (norm**2 + 4 * self.weight * size) ** 0.5) / 2
 
 
-def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> Found:
+def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> ModelMinimizer:
     r"""Minimize $g^T s + s^T H s / 2$ in a region, or plus a cubic term [1].
 
     References:
@@ -117,7 +117,7 @@ def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> Found:
         lowest = float(z @ (shifted.matrix @ z))
         inside = isinstance(where, Region) and shift == 0 and length <= target
         if inside or abs(length - target) <= _TOLERANCE * target:
-            return Found(s, shift, lowest, z, count)
+            return ModelMinimizer(s, shift, lowest, z, count)
         if length < target:
             high = min(high, shift)
             longer = _lengthened(s, z, g, shifted, target)
@@ -127,14 +127,14 @@ def minimizer(shifted: Shifted, g: Flat, where: Region | Cubic) -> Found:
             if lost <= _HARD * abs(gain - 2 * float(g @ longer)) or (
                 high - low <= 1e-14 * scale
             ):
-                return Found(longer, shift, lowest, z, count)
+                return ModelMinimizer(longer, shift, lowest, z, count)
         else:
             low = max(low, shift)
         slope = float(s @ factors.solve(s)) / length**3 - where.slope(shift)
         step = shift - (1 / length - 1 / target) / slope if length > 0 < target else low
         inside = low < step < high and np.isfinite(step)
         shift = step if inside else _between(low, high)
-    return Found(s, shift, lowest, z, _MOST_FACTORIZATIONS)
+    return ModelMinimizer(s, shift, lowest, z, _MOST_FACTORIZATIONS)
 
 
 def _between(low: float, high: float) -> float:

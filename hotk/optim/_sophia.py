@@ -14,7 +14,7 @@ from hotk.curvature import AbstractLikelihood
 from hotk.linop import space
 
 from ._extra_args import restricted
-from ._local import Local, Numbers
+from ._local import AtPoint, Numbers
 from ._moments import (
     LIKE_PARAMS,
     DiagonalState,
@@ -29,7 +29,7 @@ from ._rate import scale_by_rate
 from ._step import of_steps, transformation, with_keywords
 
 
-def _of_squares(local: Local, gradient: Gradient, key: Array) -> PyTree:
+def _of_squares(local: AtPoint, gradient: Gradient, key: Array) -> PyTree:
     """Return the squares of the gradient of an objective that is `_Drawn`."""
     del gradient, key
     return jax.tree.map(lambda a: a * a, space.widened(local.gradient()))
@@ -156,7 +156,7 @@ def scale_by_sophia(
 
 
 def _sophia(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: DiagonalState,
     numbers: Numbers,

@@ -15,7 +15,7 @@ from hotk.sparse import Shifted, SparseMatrix
 
 from ._globalized import Trial
 from ._linear_solver import LinearSolver, sparse_system
-from ._local import Local
+from ._local import AtPoint
 from ._secular import Cubic, Region, minimizer
 from ._subproblem import EigenModel, Metric, along_variables, eigenmodel
 
@@ -25,7 +25,7 @@ Results: TypeAlias = tuple[tuple[np.ndarray, ...], int]
 
 
 def exactly(
-    local: Local,
+    local: AtPoint,
     hessian: AbstractOperator,
     gradient: Gradient,
     scale: Float[Array, " n"],

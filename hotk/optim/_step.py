@@ -45,7 +45,7 @@ from hotk.prepared import operator
 from ._explained import called, explained_for_nnx
 from ._flat import is_better_flat, known as within_loop, on_flat
 from ._linear_solver import needs_indices
-from ._local import Local, Numbers
+from ._local import AtPoint, Numbers
 from ._parameters import (
     AllParameters,
     all_parameters,
@@ -130,7 +130,7 @@ def _step(
         f, x, gradient = on_flat(f, x), space.flattened(x), space.flattened(gradient)
         slope = None if slope is None else space.flattened(slope)
     with space.mesh_of(x):
-        local = Local(f, x, mode, None if known is None else (known[0], slope))
+        local = AtPoint(f, x, mode, None if known is None else (known[0], slope))
         step, made = formula(local, gradient, state, numbers, **choices)
     state = jax.tree.map(lambda a, b: a.astype(b.dtype), made, state)
     step = jax.tree.map(lambda a, b: a.astype(b.dtype), step, gradient)

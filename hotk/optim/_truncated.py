@@ -9,7 +9,7 @@ from hotk._core import Gradient, Scalar, Tangent
 from hotk.linop import AbstractOperator, Identity, Reason, cg, space, steihaug
 
 from ._globalized import Trial
-from ._preconditioner import Known
+from ._preconditioner import KeptPreconditioner
 from ._scaling import Rescaled
 
 
@@ -75,7 +75,10 @@ def length_along(M: AbstractOperator, gradient: Gradient, step: Tangent) -> Scal
 
 
 def damped(
-    near: Rescaled, known: Known, limits: Mapping[str, Any], damping: Scalar
+    near: Rescaled,
+    known: KeptPreconditioner,
+    limits: Mapping[str, Any],
+    damping: Scalar,
 ) -> Trial:
     """Propose the step with a damping.
 

@@ -27,7 +27,7 @@ from ._linear_solver import (
     check_choice,
     first_solver,
 )
-from ._local import Local, Numbers, farthest, relative_residual
+from ._local import AtPoint, Numbers, farthest, relative_residual
 from ._preconditioner import (
     Preconditioner,
     Preconditioning,
@@ -217,7 +217,7 @@ def _is_exact(x: Point, most: int) -> bool:
 
 
 def _trust_region(
-    local: Local,
+    local: AtPoint,
     gradient: Gradient,
     state: GlobalizedState,
     numbers: Numbers,

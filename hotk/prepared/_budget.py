@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from hotk._core import Function, Point, TooLargeError, bytes_name, message
-from hotk.dense import Block, Split
+from hotk.dense import Block, Division
 
 from ._store import STORE
 
@@ -110,7 +110,7 @@ def check_budget(
         else "`hotk.jvp(f, x, v)` or `hotk.vjp(f, x, u)` for products"
     )
     needed = m * rows * n ** (order - 1)
-    if isinstance(block, Split):
+    if isinstance(block, Division):
         divided = y if order == 1 and block.by == "rows" else x
         needed = math.ceil(
             needed * block.share(divided) / max(m if divided is y else n, 1)

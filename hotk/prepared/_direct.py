@@ -20,7 +20,7 @@ from hotk.capture import (
     KEEPS,
     Closure,
     Opaque,
-    Reason,
+    OpaqueReason,
     StaticArrays,
     Walk,
     is_static,
@@ -51,7 +51,9 @@ class Stages(NamedTuple):
 
     traced: Callable[[Call], PyTree]
     small: Callable[[Call], PyTree]
-    opaque: Callable[[Options, Function, Point, tuple[PyTree, ...], Reason], PyTree]
+    opaque: Callable[
+        [Options, Function, Point, tuple[PyTree, ...], OpaqueReason], PyTree
+    ]
 
 
 RUN = Stages(call_traced, call_small, call_opaque)
@@ -116,7 +118,7 @@ def _by_stages(
         return stages.opaque(options, f, x, rest, why)
     entry = STORE.entries.get(call.store_key)
     stage = before = 0 if entry is None else entry.stage
-    reason = Reason("") if entry is None else entry.reason
+    reason = OpaqueReason("") if entry is None else entry.reason
     if entry is not None:
         entry.used = STORE.clock()
     always = options.definition.static_arrays

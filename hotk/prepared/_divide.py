@@ -5,7 +5,7 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, ModeError, message
 from hotk.capture import Closure
-from hotk.dense import Block, By, Split, split_over
+from hotk.dense import Block, By, Division, split_over
 from hotk.mode import AbstractMode, Auto, Forward, Reverse
 
 from ._options import Definition
@@ -38,7 +38,7 @@ def divide(
     """
     by, axis = keywords
     call = definition.call()
-    if (by is None and axis is None) or isinstance(block, Split):
+    if (by is None and axis is None) or isinstance(block, Division):
         return mode, block
     if not definition.divides:
         raise TypeError(

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, function_name, html_table, text_table
-from hotk.capture import WRITES, Opaque, Reason, StaticArrays, Walk, captures, changes
+from hotk.capture import (
+    WRITES,
+    Opaque,
+    OpaqueReason,
+    StaticArrays,
+    Walk,
+    captures,
+    changes,
+)
 from hotk.mode import (
     AUTO,
     AbstractMode,
@@ -50,7 +58,7 @@ class Explanation(NamedTuple):
 
     name: str
     rows: tuple[tuple[str, str, str], ...]
-    opaque: Reason | None
+    opaque: OpaqueReason | None
     changes: tuple[str, ...] = ()
     place: str = ""
     constant: str | None = None
@@ -144,7 +152,7 @@ def explain(
     elif reason is not None:
         stage, cause = OPAQUE, reason
     else:
-        stage, cause = _remembered(f) or (None, Reason(""))
+        stage, cause = _remembered(f) or (None, OpaqueReason(""))
     if stage and cause != reason:
         place = place_of(f, cause)
     if stage == OPAQUE:
@@ -164,23 +172,23 @@ def explain(
 
 def _traced_at(
     options: Options, f: Function, x: Point, args: tuple[PyTree, ...]
-) -> tuple[int, Reason]:
+) -> tuple[int, OpaqueReason]:
     """Take a call through its stages, and return the one that works and why."""
-    reached: list[tuple[int, Reason]] = []
+    reached: list[tuple[int, OpaqueReason]] = []
 
     def traced(call: Call) -> None:
         find_program(call, types_of(call.captured, call.inputs.arrays))
 
     def small(call: Call) -> None:
         find_small(call)
-        reached.append((call.static_arrays, Reason("")))
+        reached.append((call.static_arrays, OpaqueReason("")))
 
     def opaque(
         options: Options,
         f: Function,
         x: Point,
         rest: tuple[PyTree, ...],
-        reason: Reason,
+        reason: OpaqueReason,
     ) -> None:
         call = OpaqueCall(options, f, x, rest)
         call.trace()
@@ -190,7 +198,7 @@ def _traced_at(
 
     stages = Stages(traced, small, opaque)
     call_slowly(options, f, x, tuple(args), stages=stages)
-    stage, reason = reached[0] if reached else (0, Reason(""))
+    stage, reason = reached[0] if reached else (0, OpaqueReason(""))
     if stage and not reason:
         key = Call(
             options, f, x, tuple(args), static_arrays=StaticArrays.NONE
@@ -199,7 +207,7 @@ def _traced_at(
     return stage, reason
 
 
-def _remembered(f: Function) -> tuple[int, Reason] | None:
+def _remembered(f: Function) -> tuple[int, OpaqueReason] | None:
     """Return what the last call of a function came to, `None` if there was none."""
     walk = Walk()
     try:

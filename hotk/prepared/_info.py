@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from hotk._core import bytes_name, equations, html_table, text_table
-from hotk.dense import Split
+from hotk.dense import Division
 from hotk.primitive import notes_of
 
 from ._program import Program
@@ -92,7 +92,7 @@ def info_of(program: Program) -> Info:
         str(program.mode),
         program.why,
         () if jaxpr is None else notes_of(jaxpr),
-        block.size if isinstance(block, Split) else block,
+        block.size if isinstance(block, Division) else block,
         0 if jaxpr is None else sum(1 for _ in equations(jaxpr)),
         float(cost.get("flops", 0.0)),
         float(cost.get("bytes accessed", 0.0)),

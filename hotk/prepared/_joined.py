@@ -11,7 +11,7 @@ from hotk._core import (
     trace_context,
     unkeyed_setting,
 )
-from hotk.capture import Opaque, Reason, TracedProgram
+from hotk.capture import Opaque, OpaqueReason, TracedProgram
 from hotk.mode import Facts
 
 from ._call import Call
@@ -182,4 +182,4 @@ def make_program(
         name = call.options.definition.call()
         warn_if_nested(name, call.f, closed.jaxpr, facts.order, plan.mode.nests)
         return program
-    raise Fallback(Reason("; ".join(lines)))
+    raise Fallback(OpaqueReason("; ".join(lines)))

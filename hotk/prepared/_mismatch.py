@@ -12,8 +12,8 @@ from hotk._core import Leaf, Point, PreparationError, Tracer, trace_context
 from hotk.capture import (
     Closure,
     Opaque,
-    Row,
     Signature,
+    SignatureField,
     Skeleton,
     Walk,
     own_copy,
@@ -176,16 +176,22 @@ def answer_mismatch(
         arguments = _cast(prepared, (x, *rest), called)
         if arguments is not None:
             return prepared(*arguments)
-    rows = [Row(True, "function", prepared.skeleton.name, prepared.skeleton.name)]
+    rows = [
+        SignatureField(True, "function", prepared.skeleton.name, prepared.skeleton.name)
+    ]
     rows += prepared.signature.compare(called)
     rows += _other_contents(prepared, jax.tree.leaves((x, *rest)))
-    rows += [Row(False, name, *pair) for name, pair in settings.items()]
+    rows += [SignatureField(False, name, *pair) for name, pair in settings.items()]
     if all(row.same for row in rows):
-        rows.append(Row(False, "captured arrays", "as prepared", "of another kind"))
+        rows.append(
+            SignatureField(False, "captured arrays", "as prepared", "of another kind")
+        )
     raise mismatch_error(prepared, rows)
 
 
-def _other_contents(prepared: PreparedOperator, leaves: Sequence[object]) -> list[Row]:
+def _other_contents(
+    prepared: PreparedOperator, leaves: Sequence[object]
+) -> list[SignatureField]:
     """Return a row for each array or number that decides the program, and differs."""
     names = prepared.signature.names
     if len(leaves) != len(names):
@@ -197,7 +203,7 @@ def _other_contents(prepared: PreparedOperator, leaves: Sequence[object]) -> lis
         and not _same_static(leaves[i], static)
     ]
     return [
-        Row(False, f"content of {name}", f"{was!r:.60}", f"{now!r:.60}")
+        SignatureField(False, f"content of {name}", f"{was!r:.60}", f"{now!r:.60}")
         for name, was, now in pairs
     ]
 
@@ -207,7 +213,7 @@ _MANY = 12
 
 
 def mismatch_error(
-    prepared: PreparedOperator, rows: Sequence[Row], fix: str = _FIX
+    prepared: PreparedOperator, rows: Sequence[SignatureField], fix: str = _FIX
 ) -> PreparationError:
     """Write the error: a line a field, with a tick or a cross and both values.
 

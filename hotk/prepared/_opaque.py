@@ -28,7 +28,7 @@ from hotk._core import (
 )
 from hotk.capture import (
     RULE_CAPTURES_TRACER,
-    Reason,
+    OpaqueReason,
     StaticArrays,
     TracedProgram,
     reaches_tracer,
@@ -127,7 +127,11 @@ class OpaqueCall(Call):
 
 
 def call_opaque(
-    options: Options, f: Function, x: Point, rest: tuple[PyTree, ...], reason: Reason
+    options: Options,
+    f: Function,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    reason: OpaqueReason,
 ) -> PyTree:
     """Trace the function itself, now and once; derive it only if its program is new."""
     began = time.perf_counter()

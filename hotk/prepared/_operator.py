@@ -24,7 +24,7 @@ from hotk._core import (
     unkeyed_setting,
 )
 from hotk.capture import Opaque, StaticArrays, Walk, dict_orders, key_and_arrays
-from hotk.dense import Block, Split
+from hotk.dense import Block, Division
 from hotk.mode import AUTO, AbstractMode, Auto, Nested
 
 from ._arguments import MISSING, PreparedInOrder, arguments_of
@@ -227,7 +227,7 @@ class Operator:
 
     def _check_options(self, mode: AbstractMode, batched: bool, block: Block) -> None:
         definition = self.definition
-        block_size = block.size if isinstance(block, Split) else block
+        block_size = block.size if isinstance(block, Division) else block
         if not isinstance(mode, (*definition.modes, Auto)):
             names = " or ".join(f"hotk.{m.__name__}(...)" for m in definition.modes)
             raise ModeError(

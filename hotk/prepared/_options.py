@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from hotk._core import Point
 from hotk.capture import StaticArrays
-from hotk.dense import Block, Sizes, Split
+from hotk.dense import Block, Division, Sizes
 from hotk.mode import AbstractMode, Facts
 
 
@@ -158,8 +158,10 @@ class Options:
         formula = self.definition.formula
         keywords: dict[str, Any] = {"mode": mode}
         if self.definition.sized:
-            keywords["block_size"] = block.size if isinstance(block, Split) else block
-        if isinstance(block, Split):
+            keywords["block_size"] = (
+                block.size if isinstance(block, Division) else block
+            )
+        if isinstance(block, Division):
             keywords["split"] = block
         if self.definition.choice is not None:
             keywords["order"] = self.order

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxtyping import PyTree
 
 from hotk._core import ClosedJaxpr
-from hotk.capture import RULE_CAPTURES_TRACER, Reason, facts_of
+from hotk.capture import RULE_CAPTURES_TRACER, OpaqueReason, facts_of
 from hotk.dense import Block
 from hotk.mode import AbstractMode, Auto, Facts
 from hotk.primitive import NotTransposableError
@@ -26,7 +26,7 @@ class Fallback(Exception):
         reason: Why.
     """
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: OpaqueReason) -> None:
         super().__init__(reason)
         self.reason = reason
 

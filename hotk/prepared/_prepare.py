@@ -25,7 +25,7 @@ from hotk._core import (
 from hotk.capture import (
     Closure,
     Opaque,
-    Reason,
+    OpaqueReason,
     Signature,
     Skeleton,
     StaticArrays,
@@ -260,7 +260,7 @@ def _prepare_opaque(
 
     _, program = first_that_works(call, attempt)
     skeleton = Skeleton(
-        (id(f),), f, name=function_name(f), opaque=Reason("held as it was")
+        (id(f),), f, name=function_name(f), opaque=OpaqueReason("held as it was")
     )
     return Closure((), skeleton), call, program
 

@@ -18,7 +18,14 @@ from hotk._core import (
     signature_count,
     trace_context,
 )
-from hotk.capture import Closure, Row, Signature, SignatureLeaf, Skeleton, chosen_of
+from hotk.capture import (
+    Closure,
+    Signature,
+    SignatureField,
+    SignatureLeaf,
+    Skeleton,
+    chosen_of,
+)
 
 from ._call import Call
 from ._deleted import note_deleted
@@ -199,9 +206,13 @@ class Prepared(eqx.Module):
         static, chosen = self.skeleton.static_arrays, self.skeleton.chosen
         closure = Closure.of(f, static_arrays=static, chosen=chosen)
         same = closure.skeleton == self.skeleton and self.skeleton.opaque is None
-        rows = [Row(same, "function", self.skeleton.name, closure.skeleton.name)]
+        rows = [
+            SignatureField(same, "function", self.skeleton.name, closure.skeleton.name)
+        ]
         if not same:
-            rows = [Row(False, *compared(self.skeleton, closure.skeleton, f))]
+            rows = [
+                SignatureField(False, *compared(self.skeleton, closure.skeleton, f))
+            ]
         mine = Signature.of((self.closure.leaves,), ("captured",))
         rows += mine.compare(Signature.of((closure.leaves,), ("captured",)))
         if not all(row.same for row in rows):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotk._core import function_name, function_place, peek
-from hotk.capture import CodeFacts, Identity, Opaque, Skeleton, Trail, Walk
+from hotk.capture import CodeFacts, Opaque, SameThing, Skeleton, Trail, Walk
 
 from ._call import Call
 from ._store import STORE
@@ -263,7 +263,7 @@ def _is_numpy(piece: tuple[object, ...]) -> bool:
 def _text(piece: object) -> str:
     if piece in ("<leaf>", "<NumPy leaf>"):
         return "an array"
-    if isinstance(piece, Identity):
+    if isinstance(piece, SameThing):
         return "an array held by a class"
     if isinstance(piece, str) and piece in _ZEROS:
         return _ZEROS[piece]

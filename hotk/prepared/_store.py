@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from hotk.capture import Reason
+from hotk.capture import OpaqueReason
 
 from ._cache_info import CacheInfo
 from ._family import Bound, Family
@@ -68,11 +68,11 @@ class Entry:
         self.only: Specialization | None = None
         self.specializations: dict[Signed, Specialization] = {}
         self.stage = 0
-        self.reason = Reason("")
+        self.reason = OpaqueReason("")
         self.chosen: tuple[int, ...] = ()
         self.used = 0
 
-    def postpone(self, stage: int, reason: Reason) -> None:
+    def postpone(self, stage: int, reason: OpaqueReason) -> None:
         """Remember that only a later stage works, and why."""
         self.stage = stage
         self.reason = reason

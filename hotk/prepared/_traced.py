@@ -28,10 +28,10 @@ from hotk._core import (
 from hotk.capture import (
     RULE_CAPTURES_ARRAY,
     WRITES,
-    Cause,
     IndexedByJax,
     Opaque,
-    Reason,
+    OpaqueCause,
+    OpaqueReason,
     TracedProgram,
     copied,
     facts_of,
@@ -54,7 +54,7 @@ from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, warn_if_changing
 Placed: TypeAlias = tuple[Hashable, ...]
 """The shardings of what goes into a program; empty if all is on single devices."""
 
-HOST_KEEPS = Cause.HOST.says("a host callback keeps what it captured")
+HOST_KEEPS = OpaqueCause.HOST.says("a host callback keeps what it captured")
 
 
 def call_traced(call: Call) -> PyTree:
@@ -157,7 +157,7 @@ def trace_function(call: Call) -> TracedFunction:
     except Exception as error:
         if is_own_error(error, call):
             raise
-        raise Fallback(Reason(first_line(error))) from error
+        raise Fallback(OpaqueReason(first_line(error))) from error
     traced = primal.program
     refused = _holds_tracer(traced.closed)
     if refused is not None:
@@ -174,10 +174,10 @@ def trace_function(call: Call) -> TracedFunction:
     return TracedFunction(primal, traced, facts)
 
 
-def _holds_tracer(closed: ClosedJaxpr) -> Reason | None:
+def _holds_tracer(closed: ClosedJaxpr) -> OpaqueReason | None:
     """Say where a program holds a tracer of its trace, so that it must not be kept."""
     if tracers_inside(closed):
-        return Cause.TRACER.says("something inside it captures a tracer")
+        return OpaqueCause.TRACER.says("something inside it captures a tracer")
     return RULE_CAPTURES_ARRAY if reaches_tracer(closed) else None
 
 
@@ -292,7 +292,7 @@ def check_numpy(
             closed = jax.make_jaxpr(with_numpy)(moving)
     except Exception as error:
         written = isinstance(error, ValueError) and "read-only" in str(error)
-        reason = WRITES if written else Reason(first_line(error))
+        reason = WRITES if written else OpaqueReason(first_line(error))
         raise Fallback(reason) from error
     narrowed = [
         place is not None and np.asarray(real).dtype != place.dtype

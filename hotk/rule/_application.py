@@ -23,7 +23,7 @@ from hotk._core import (
     varying_alike,
     zeros_like,
 )
-from hotk.capture import Closure, Opaque, Reason, Skeleton, survey
+from hotk.capture import Closure, Opaque, OpaqueReason, Skeleton, survey
 from hotk.primitive import AbstractRuled, apply_ruled
 
 from ._built import built_for
@@ -206,7 +206,9 @@ def _without_tracers(
         # A new object equals no other: what an opaque function does may have changed
         # since the last call, so no program of it is used again.
         key = (object(),)
-        return Skeleton(key, function, name=name, opaque=Reason("it is opaque")), []
+        return Skeleton(
+            key, function, name=name, opaque=OpaqueReason("it is opaque")
+        ), []
     if any(isinstance(leaf, Tracer) for leaf in walk.leaves):
         closure = Closure.of(function)
         if closure.skeleton.opaque is None:

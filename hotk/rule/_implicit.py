@@ -7,7 +7,7 @@ from typing import overload
 from hotk._core import Function
 
 from ._linear_solve import LinearSolver
-from ._solution import Solution
+from ._solution import ImplicitFunction
 
 
 @overload
@@ -88,7 +88,7 @@ def root(
         return functools.partial(
             root, residual, linear_solver=linear_solver, has_aux=has_aux
         )
-    return Solution(residual, solve, linear_solver, has_aux, "root")
+    return ImplicitFunction(residual, solve, linear_solver, has_aux, "root")
 
 
 @overload
@@ -163,7 +163,7 @@ def minimum(
         return functools.partial(
             minimum, objective, linear_solver=linear_solver, has_aux=has_aux
         )
-    return Solution(objective, solve, linear_solver, has_aux, "minimum")
+    return ImplicitFunction(objective, solve, linear_solver, has_aux, "minimum")
 
 
 @overload
@@ -237,4 +237,4 @@ def fixed_point(
         return functools.partial(
             fixed_point, step, linear_solver=linear_solver, has_aux=has_aux
         )
-    return Solution(step, solve, linear_solver, has_aux, "fixed point")
+    return ImplicitFunction(step, solve, linear_solver, has_aux, "fixed point")

@@ -1,4 +1,4 @@
-"""`Solution`: a solver whose derivatives follow from the equation that it solves."""
+"""`ImplicitFunction`: a solver with the derivatives of the equation it solves."""
 
 from typing import final
 
@@ -30,7 +30,7 @@ from ._linear_solve import LinearSolver, linear_solve, real_parts
 
 
 @final
-class Solution(eqx.Module):
+class ImplicitFunction(eqx.Module):
     """A function `solution(x0, *theta)`: a solver, and the equation that it solves.
 
     Attributes:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from hotk._core import Argnums, Function, Keywords, Point, Where
-from hotk.dense import By, Split
+from hotk.dense import By, Division
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -31,7 +31,7 @@ def value_gradient_and_hessian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
-    split: By | Split | None = None,
+    split: By | Division | None = None,
     mesh_axis: str | None = None,
 ) -> tuple[PyTree, ...]:
     r"""Compute value, gradient and Hessian of a function.
@@ -100,7 +100,7 @@ def hessian(
     argnums: Argnums = None,
     kwargs: Keywords = None,
     block_size: int | None = None,
-    split: By | Split | None = None,
+    split: By | Division | None = None,
     mesh_axis: str | None = None,
 ) -> PyTree:
     r"""Compute the Hessian $H_{ij} = \partial^2 f / \partial x_i \partial x_j$.
@@ -159,15 +159,15 @@ def _dense(
     x: Point,
     mode: AbstractMode,
     size: int | None,
-    split: By | Split | None,
+    split: By | Division | None,
 ) -> tuple[PyTree, PyTree, PyTree, PyTree]:
     """Return `y`, its gradient, its Hessian, and `aux`."""
-    block = split if isinstance(split, Split) else size
+    block = split if isinstance(split, Division) else size
     refuse_complex("hessian(f, x)", x, "hvp")
     check_budget("hessian(f, x)", f, x, order=2, block=block)
     assert isinstance(mode, Nested)
     y, gradient, hessian, aux = mode.hessian(f, x, block)
-    if isinstance(block, Split) and block.by == "rows":
+    if isinstance(block, Division) and block.by == "rows":
         hessian = jax.tree.map(lambda a, h: _turned(a, h, x), y, hessian)
     return y, gradient, hessian, aux
 

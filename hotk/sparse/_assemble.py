@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._axes import alongside
-from ._halves import Terms, all_terms, lower_terms
+from ._halves import AddedNumbers, all_terms, lower_terms
 from ._linear import Linear
 from ._merge import merged, without_repetition
 from ._ordered import in_order
@@ -50,7 +50,7 @@ def assemble(
         valued: Whether values are asked for, or the pattern alone.
         symmetric: Whether to take the lower half alone, and mirror it.
     """
-    terms: list[Terms] = []
+    terms: list[AddedNumbers] = []
 
     def compute() -> list[Array]:
         a = make()

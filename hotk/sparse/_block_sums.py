@@ -12,7 +12,7 @@ from ._coefficients import read_at
 from ._positions import Positions
 
 
-class Kind(NamedTuple):
+class AlikeProducts(NamedTuple):
     """Products of groups of rows that are alike: one for each group.
 
     Attributes:
@@ -97,12 +97,12 @@ class BlockRows(NamedTuple):
         of = self.block[self.cols[self.starts[row] : self.starts[row + 1]]]
         return [(int(b), np.flatnonzero(of == b)) for b in np.unique(of)]
 
-    def numbers(self, kind: Kind) -> int:
+    def numbers(self, kind: AlikeProducts) -> int:
         """Return how many numbers the products of a kind are."""
         a, b = (self.places(rows[:1, 0]).size for rows in (kind.left, kind.right))
         return len(kind.left) * a * b
 
-    def kinds(self, left: Positions, right: Positions) -> list[Kind]:
+    def kinds(self, left: Positions, right: Positions) -> list[AlikeProducts]:
         """Sort the entries of a matrix by the rows that they multiply.
 
         Args:
@@ -124,7 +124,7 @@ class BlockRows(NamedTuple):
         for i, code in enumerate(different):
             here = first[of.reshape(-1) == i]
             which = kept[here[:, None] + np.arange(code[0])]
-            kinds.append(Kind(left[which], right[which], which))
+            kinds.append(AlikeProducts(left[which], right[which], which))
         return kinds
 
 
@@ -142,7 +142,7 @@ class BlockSums:
         self._keys: dict[tuple[int, int], list[Positions]] = {}
         self._terms: dict[tuple[int, int], list[Array]] = {}
 
-    def add(self, kind: Kind, parts: list[Array] | None) -> None:
+    def add(self, kind: AlikeProducts, parts: list[Array] | None) -> None:
         """Add the products of one kind.
 
         Args:

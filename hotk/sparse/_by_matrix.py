@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import JaxprEqn, Program, bound, crosses_devices, traits_of
+from hotk._core import JaxprEqn, ProgramKind, bound, crosses_devices, traits_of
 
 from ._coefficients import Coefficient, taken
 from ._context import Context, Operand, operand_type, result_type
-from ._examples import Examples, examples
+from ._examples import ExampleMap, examples
 from ._linear import Linear, Piece, TooDense, with_values, zero
 from ._merge import added
 from ._pieces import repeated
@@ -69,7 +69,7 @@ def _refuse_nonlinear(equation: JaxprEqn, operands: list[Operand]) -> None:
     )
     # A loop may be linear as a whole, as an iterative solver, and none of its steps:
     # in one of its operands at least then, in two of them together hardly.
-    steps = traits.program is Program.WHILE and len(places) > 1
+    steps = traits.program is ProgramKind.WHILE and len(places) > 1
     smooth = traits.elementwise and traits.linear is None and not traits.bilinear
     if both or outside or smooth or steps:
         raise TooDense
@@ -91,7 +91,7 @@ def _matrices(
     operands: list[Operand],
     k: int,
     unit: complex,
-    group: Examples,
+    group: ExampleMap,
 ) -> list[jax.Array]:
     """Return for each result the matrix of an operation: `[input, *result]`."""
     shape, dtype = operand_type(equation, k)
@@ -120,7 +120,7 @@ def _matrices(
 
 
 def _multiplied(
-    a: Linear, matrix: jax.Array, total: Linear, group: Examples, context: Context
+    a: Linear, matrix: jax.Array, total: Linear, group: ExampleMap, context: Context
 ) -> Linear:
     """Add the product of a matrix, one for each example, with an array."""
     m, offsets = size_of(total.shape), group.offsets
@@ -134,7 +134,7 @@ def _multiplied(
     return added(total, made, matrix.dtype)
 
 
-def _all(a: Linear, total: Linear, group: Examples, context: Context) -> Linear:
+def _all(a: Linear, total: Linear, group: ExampleMap, context: Context) -> Linear:
     """Let every entry of a result depend on every entry of its example."""
     count = context.columns
     keys = [

@@ -88,7 +88,7 @@ def _named(name: str, path: str) -> str:
     return f"{name}['{path}']" if path else name
 
 
-class Watch:
+class CauseRecorder:
     """Sees the operations of a linear program and keeps those that are causes."""
 
     def __init__(self, variables: PyTree, name: str) -> None:

@@ -69,7 +69,7 @@ def congruence(
     )
 
 
-class Product(NamedTuple):
+class CongruenceProduct(NamedTuple):
     """The entries of a Hessian, before they are computed.
 
     Attributes:
@@ -83,7 +83,7 @@ class Product(NamedTuple):
 
 def as_product(
     found: Congruence, budget: Budget, *, valued: bool, symmetric: bool
-) -> Product | None:
+) -> CongruenceProduct | None:
     """Compute the rows of K, and what is left to do.
 
     Args:
@@ -132,7 +132,7 @@ def as_product(
             sums.add(kind, parts)
         return sums.entries(dtype, valued=valued)
 
-    return Product(before - budget.left + work, compute)
+    return CongruenceProduct(before - budget.left + work, compute)
 
 
 def _read(values: Array, places: Positions) -> Array:

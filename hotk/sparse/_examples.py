@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotk._core import JaxprEqn, Program, equations, traits_of
+from hotk._core import JaxprEqn, ProgramKind, equations, traits_of
 
 from ._context import Context, Operand, operand_type, result_type
 from ._linear import Budget, TooDense, variable
@@ -13,13 +13,13 @@ from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
 
 
 _INTO_FIRST = ("scatter", "scatter-add", "dynamic_update_slice")
-_STEPS = (Program.SCAN, Program.WHILE, Program.COND, Program.SOLVE)
+_STEPS = (ProgramKind.SCAN, ProgramKind.WHILE, ProgramKind.COND, ProgramKind.SOLVE)
 
 Pairs = list[tuple[int, int]]
 """Axes of an operand, each with the axis of the result that it is."""
 
 
-class Examples(NamedTuple):
+class ExampleMap(NamedTuple):
     """How an operation maps the examples of an operand to those of a result.
 
     Entry `i` of the result depends on those entries of the operand that have its index
@@ -70,13 +70,13 @@ class Examples(NamedTuple):
 
 def examples(
     equation: JaxprEqn, operands: Sequence[Operand], k: int, j: int, context: Context
-) -> Examples:
+) -> ExampleMap:
     """Return the examples of an operand and of a result of an operation."""
     shape, result = operand_type(equation, k)[0], result_type(equation, j)[0]
-    solves = traits_of(equation).program is Program.SOLVE
+    solves = traits_of(equation).program is ProgramKind.SOLVE
     pairs = _solved(equation, operands, context) if solves else _pairs(equation, k)
     kept = [(d, e) for d, e in pairs if shape[d] == result[e]]
-    return Examples(kept, shape, result)
+    return ExampleMap(kept, shape, result)
 
 
 def _pairs(equation: JaxprEqn, k: int) -> Pairs:

@@ -11,7 +11,7 @@ from ._merge import are_equal
 from ._positions import Positions
 
 
-class Terms(NamedTuple):
+class AddedNumbers(NamedTuple):
     """Numbers that are added to entries of a matrix.
 
     Attributes:
@@ -27,15 +27,17 @@ class Terms(NamedTuple):
     cols: Positions
 
 
-def all_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[Terms]:
+def all_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[AddedNumbers]:
     """Return all entries of pieces."""
     return [
-        Terms(_flat(p, dtype), None, p.all_rows().reshape(-1), p.columns.reshape(-1))
+        AddedNumbers(
+            _flat(p, dtype), None, p.all_rows().reshape(-1), p.columns.reshape(-1)
+        )
         for p in pieces
     ]
 
 
-def lower_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[Terms]:
+def lower_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[AddedNumbers]:
     """Return what adds up to the lower half of a symmetric matrix.
 
     A piece above the diagonal is left out, as it is the mirror image of what is below.
@@ -55,7 +57,7 @@ def lower_terms(pieces: Sequence[Piece], dtype: np.dtype) -> list[Terms]:
     for i in mixed:
         places = np.flatnonzero(below[i])
         rows, cols = terms[i].rows[places], terms[i].cols[places]
-        whole.append(Terms(terms[i].values, places, rows, cols))
+        whole.append(AddedNumbers(terms[i].values, places, rows, cols))
     return whole
 
 
@@ -65,9 +67,9 @@ def _flat(piece: Piece, dtype: np.dtype) -> Coefficient:
     return as_array(piece.values, piece.shape, dtype).reshape(-1)
 
 
-def _paired(terms: list[Terms], mixed: list[int]) -> list[Terms] | None:
+def _paired(terms: list[AddedNumbers], mixed: list[int]) -> list[AddedNumbers] | None:
     """Return the means of mirror images, `None` if a piece has none."""
-    means: list[Terms] = []
+    means: list[AddedNumbers] = []
     left = list(mixed)
     while left:
         first = terms[left.pop(0)]
@@ -86,11 +88,11 @@ def _paired(terms: list[Terms], mixed: list[int]) -> list[Terms] | None:
             np.maximum(first.rows, first.cols),
             np.minimum(first.rows, first.cols),
         )
-        means.append(Terms(values, None, rows, cols))
+        means.append(AddedNumbers(values, None, rows, cols))
     return means
 
 
-def _meet(a: list[Terms], b: list[Terms]) -> bool:
+def _meet(a: list[AddedNumbers], b: list[AddedNumbers]) -> bool:
     """Whether terms of two kinds are added to one entry."""
     if not a or not b:
         return False

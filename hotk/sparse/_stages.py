@@ -17,7 +17,7 @@ from hotk.dense import dimension, is_complex
 from hotk.prepared import check_bytes, user_level
 
 from ._assemble import Entries
-from ._causes import SparsityExplanation, Watch
+from ._causes import CauseRecorder, SparsityExplanation
 from ._compressed import coloring_worth, compressed_values
 from ._congruence import Congruence, as_product
 from ._entries import entries, real_dtype
@@ -197,7 +197,7 @@ def _uncompiled(find: Callable[[], _Found]) -> _Found:
 
 
 def _warn_of_dense(name: str, task: Task, pattern: Pattern) -> None:
-    watch = Watch(task.linear.inputs, "y" if task.transposed else "x")
+    watch = CauseRecorder(task.linear.inputs, "y" if task.transposed else "x")
 
     def look() -> SparsityExplanation:
         with contextlib.suppress(TooDense):
@@ -231,7 +231,7 @@ def sparsity_pattern(task: Task) -> Pattern:
 
 def explained_pattern(task: Task) -> SparsityExplanation:
     """Return the pattern of a matrix, and what makes rows of it dense."""
-    watch = Watch(task.linear.inputs, "y" if task.transposed else "x")
+    watch = CauseRecorder(task.linear.inputs, "y" if task.transposed else "x")
     try:
         found = entries(
             task.linear,

@@ -28,7 +28,7 @@ from ._interval import Interval, quantile
 from ._names import name_of
 from ._normal import SMALL_SHIFT, shift_text
 from ._parameters import jacobian_rows, refuse_complex, vector_of
-from ._refits import EntryRefits, FunctionRefits, Refit, Scaled
+from ._refits import EntryRefits, FunctionRefits, Refit, ScaledPotential
 
 
 _CALL = "profile_intervals(potential, mode)"
@@ -152,7 +152,7 @@ def profile_intervals(
         warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, stacklevel=3)
     # An array: the number of one data set is not that of the next, as after `fit`.
     scale = jnp.asarray(scale, float)
-    scaled = Scaled(
+    scaled = ScaledPotential(
         potential, args, moving, rest, center, jnp.asarray(units, center.dtype), scale
     )
     if function is None:
@@ -219,7 +219,7 @@ class _Profiled(NamedTuple):
 
 def _refuse_stationary(
     function: Function,
-    scaled: Scaled,
+    scaled: ScaledPotential,
     root: np.ndarray,
     errors: np.ndarray,
     values: PyTree,

@@ -76,7 +76,7 @@ class Refit(NamedTuple):
         )
 
 
-class Scaled(NamedTuple):
+class ScaledPotential(NamedTuple):
     """A potential by its parameters in units of their standard errors.
 
     Attributes:
@@ -125,7 +125,7 @@ class EntryRefits:
 
     stiffness = math.inf
 
-    def __init__(self, scaled: Scaled) -> None:
+    def __init__(self, scaled: ScaledPotential) -> None:
         self._scaled, self.value_at = scaled, scaled.value
         self.start = scaled.value(np.zeros(scaled.center.shape))
         self.dtype = scaled.center.dtype
@@ -168,7 +168,7 @@ class FunctionRefits:
 
     def __init__(
         self,
-        scaled: Scaled,
+        scaled: ScaledPotential,
         function: Function,
         values: Float[Array, " m"],
         errors: Float[Array, " m"],
@@ -204,7 +204,7 @@ def _minimum(
     start: np.ndarray,
     i: int,
     target: float,
-    scaled: Scaled,
+    scaled: ScaledPotential,
 ) -> Float[Array, " n"]:
     dtype = scaled.center.dtype
     found = minimize(

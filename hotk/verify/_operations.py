@@ -14,7 +14,7 @@ import numpy as np
 from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
-    Program,
+    ProgramKind,
     bound,
     called_program,
     equations,
@@ -67,13 +67,13 @@ class Operations:
         body = called_program(equation)
         if body is not None:
             return self._inside(body, inputs)
-        if traits.program is Program.COND:
+        if traits.program is ProgramKind.COND:
             branches = parameters["branches"]
             which = min(max(int(inputs[0]), 0), len(branches) - 1)
             return self._inside(branches[which], inputs[1:])
-        if traits.program is Program.WHILE:
+        if traits.program is ProgramKind.WHILE:
             return self._while(equation, inputs)
-        if traits.program is Program.SCAN and 0 < parameters["length"] <= _STEPS:
+        if traits.program is ProgramKind.SCAN and 0 < parameters["length"] <= _STEPS:
             return self._scan(parameters, inputs)
         outputs: Sequence[Any] | None = by_numpy(equation, inputs)
         if outputs is None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hotk._core import TRAITS, Program, _by_numpy, _primitives, _programs, traits_of
+from hotk._core import TRAITS, ProgramKind, _by_numpy, _primitives, _programs, traits_of
 from hotk._core._canonical import OPEN
 from hotk.mode.series import _control, _elementary, _rules
 from tests.counting import primitives_of_jax
@@ -59,8 +59,11 @@ def test_an_elementary_function_has_one_number_or_a_quotient():
 
 def test_series_go_into_every_program_but_of_functions_with_rules():
     # a call is its program, whatever its operands are
-    assert {*_control.STRUCTURAL} == {*Program} - {Program.RULED, Program.CALL}
-    assert {*Program} - {Program.RULED, Program.SOLVE} == OPEN
+    assert {*_control.STRUCTURAL} == {*ProgramKind} - {
+        ProgramKind.RULED,
+        ProgramKind.CALL,
+    }
+    assert {*ProgramKind} - {ProgramKind.RULED, ProgramKind.SOLVE} == OPEN
 
 
 def test_an_unknown_primitive_has_no_traits():

@@ -179,11 +179,11 @@ def test_keys_do_not_keep_an_array_of_a_class_alive():
 
 
 def test_a_new_array_at_the_old_address_is_another_one():
-    from hotk.capture import Identity
+    from hotk.capture import SameThing
 
     first = jnp.ones(3)
-    one, same = Identity(first), Identity(first)
-    other = Identity(jnp.ones(3))
+    one, same = SameThing(first), SameThing(first)
+    other = SameThing(jnp.ones(3))
     assert one == same
     assert hash(one) == hash(same)
     assert one != other

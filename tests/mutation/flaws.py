@@ -662,8 +662,8 @@ _TOLD = [
     Flaw(
         "explain does not look at what calls came to",
         "hotk/prepared/_explain.py",
-        '        stage, cause = _remembered(f) or (None, Reason(""))',
-        '        stage, cause = (None, Reason(""))',
+        '        stage, cause = _remembered(f) or (None, OpaqueReason(""))',
+        '        stage, cause = (None, OpaqueReason(""))',
         within(
             "prepared/test_explain", "a_function_that_was_called_is_known_by_its_call"
         ),
@@ -795,7 +795,7 @@ _READS = [
     Flaw(
         "an array of a class is known by its type alone",
         WALK,
-        "            self.key.append(Identity(value))",
+        "            self.key.append(SameThing(value))",
         "            self.key.append(type(value))",
         stale("an_array_is_an_attribute_of_a_class"),
     ),

@@ -12,7 +12,7 @@ import hotk
 from hotk import optim
 from hotk._core import compiler_options, equations
 from hotk.linop import space
-from hotk.optim._flat import Known, stepping
+from hotk.optim._flat import KnownPoint, stepping
 from tests.counting import compiles
 from tests.helpers import close
 
@@ -311,7 +311,7 @@ def test_a_step_takes_so_many_vectors_besides_its_product(make, vectors, as_one)
     transform = make()
 
     def step(x, g):
-        with stepping(Known(f, x, jnp.zeros(()), g, as_one)):
+        with stepping(KnownPoint(f, x, jnp.zeros(()), g, as_one)):
             return transform.update(g, transform.init(x), x, value_fn=lambda p: f(p))
 
     def bytes_of(program):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.capture import Cause
+from hotk.capture import OpaqueCause
 
 
 pytestmark = pytest.mark.usefixtures("as_user")
@@ -159,5 +159,7 @@ def test_the_page_on_closures_has_the_table():
     [table] = re.findall(
         r"\| opaque because of \| instead \|\n\|[-|]*\n((?:\|.*\n)*)", page
     )
-    rows = [f"| {c.text} | {c.fix} |" for c in Cause if c is not Cause.FAILED]
+    rows = [
+        f"| {c.text} | {c.fix} |" for c in OpaqueCause if c is not OpaqueCause.FAILED
+    ]
     assert table.splitlines() == rows

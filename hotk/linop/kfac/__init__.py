@@ -5,8 +5,12 @@ from ._block import (
     DiagonalBlock as DiagonalBlock,
     KroneckerBlock as KroneckerBlock,
 )
-from ._build import CALL as CALL, Options as Options, blocks_of as blocks_of
+from ._build import CALL as CALL, KFACOptions as KFACOptions, blocks_of as blocks_of
 from ._eigen_block import EigenBlock as EigenBlock
-from ._layout import AbstractBlock as AbstractBlock, Layout as Layout, Origin as Origin
+from ._layout import (
+    AbstractBlock as AbstractBlock,
+    BlockLayout as BlockLayout,
+    Origin as Origin,
+)
 from ._moments import Approximation as Approximation
 from ._vectors import Estimate as Estimate

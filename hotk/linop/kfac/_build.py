@@ -29,7 +29,7 @@ from ._factor import Factor
 from ._find import find
 from ._gradients import direct_moments, second_moment, site_rows
 from ._group import Direct, Group, grouped
-from ._layout import AbstractBlock, Layout, Origin
+from ._layout import AbstractBlock, BlockLayout, Origin
 from ._moments import (
     Approximation,
     input_factor,
@@ -39,7 +39,7 @@ from ._moments import (
 )
 from ._nearest import nearest
 from ._perturbed import Signals, Taps, run, signals
-from ._site import Kind, Other, Site
+from ._site import OperationKind, Other, Site
 from ._vectors import Estimate, curvature_vectors
 from ._view import View
 
@@ -58,7 +58,7 @@ _ACROSS_DEVICES = frozenset(
 )
 
 
-class Options(NamedTuple):
+class KFACOptions(NamedTuple):
     """What a user chooses; see `hotk.KFACOperator`."""
 
     approximation: Approximation
@@ -94,7 +94,7 @@ def blocks_of(
     moving: Callable[[Point], PyTree],
     args: tuple[PyTree, ...],
     key: RandomKey | None,
-    options: Options,
+    options: KFACOptions,
 ) -> tuple[AbstractBlock, ...]:
     """Return the blocks of the curvature of a model with a loss.
 
@@ -189,14 +189,14 @@ def _of_group(
     group: Group,
     seen: Signals,
     names: Sequence[str],
-    options: Options,
+    options: KFACOptions,
     share: Float[Array, " N"] | None,
 ) -> AbstractBlock:
     sites = [site for site, _ in group.members]
     origin = _origin(group.views, sites, names)
     if group.product:
         terms = _terms(group, seen, options, share)
-        layout = Layout(tuple(group.views), sites[0].sizes)
+        layout = BlockLayout(tuple(group.views), sites[0].sizes)
         A, G = nearest(terms)
         if sites[0].sizes[0] == 1:
             A, G = A.without_groups(), G.without_groups()
@@ -204,19 +204,19 @@ def _of_group(
     rows: Any = 0
     for site in sites:
         rows = rows + site_rows(site, seen.read.get(site.path), seen.back[site.path])
-    return _plain(Layout((group.view,)), origin, rows)
+    return _plain(BlockLayout((group.view,)), origin, rows)
 
 
 def _terms(
     group: Group,
     seen: Signals,
-    options: Options,
+    options: KFACOptions,
     share: Float[Array, " N"] | None,
 ) -> list[tuple[Factor, Factor]]:
     """Return the factors of rows and columns, one pair for each way of use."""
     ways: dict[tuple[bool, bool], list[Site]] = {}
     for site, swapped in group.members:
-        ways.setdefault((swapped, site.kind is Kind.TABLE), []).append(site)
+        ways.setdefault((swapped, site.kind is OperationKind.TABLE), []).append(site)
     terms = []
     for (swapped, table), sites in ways.items():
         each = [positions_of(s, seen.read[s.path], seen.back[s.path]) for s in sites]
@@ -231,7 +231,7 @@ def _terms(
     return terms
 
 
-def _plain(layout: Layout, origin: Origin, rows: Array) -> AbstractBlock:
+def _plain(layout: BlockLayout, origin: Origin, rows: Array) -> AbstractBlock:
     dense = rows.shape[-1] <= LARGEST_DENSE
     moment = second_moment(rows, dense=dense)
     kind = DenseBlock if dense else DiagonalBlock
@@ -254,7 +254,7 @@ def _of_rest(
         wide = promoted(leaf.dtype, jnp.float32)
         zeros = jnp.zeros(entries.shape, wide)
         origin = Origin((names[entries.leaf],), (), ())
-        blocks.append(DiagonalBlock(Layout((entries,)), origin, zeros))
+        blocks.append(DiagonalBlock(BlockLayout((entries,)), origin, zeros))
     if not used:
         return blocks
     dense = [math.prod(d.entries.shape) <= LARGEST_DENSE for d in used]
@@ -274,7 +274,7 @@ def _of_rest(
         name, line = reason
         origin = Origin((names[part.leaf],), (name,), (line,) if line else ())
         kind = DenseBlock if whole else DiagonalBlock
-        blocks.append(kind(Layout((part,)), origin, moment))
+        blocks.append(kind(BlockLayout((part,)), origin, moment))
     return blocks
 
 

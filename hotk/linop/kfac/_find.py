@@ -14,7 +14,7 @@ from hotk._core import (
     Jaxpr,
     JaxprEqn,
     Literal,
-    Program,
+    ProgramKind,
     called_program,
     has_users_rule,
     scan_counts,
@@ -25,7 +25,7 @@ from hotk._core import (
 from hotk.capture import is_library_file
 
 from ._match import MATCHES, Place, join, output_of
-from ._site import Kind, Other, Output, Path, Site, Value
+from ._site import OperationKind, Other, Output, Path, Site, Value
 from ._structural import Numbers, structural
 from ._view import Shape, View
 
@@ -48,7 +48,7 @@ class Unmatched(NamedTuple):
     line: str
 
 
-class Found(NamedTuple):
+class ParameterUses(NamedTuple):
     """Where a program uses its parameters.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Scope(NamedTuple):
     lengths: Shape
 
 
-def find(closed: ClosedJaxpr, values: Sequence[Value]) -> Found:
+def find(closed: ClosedJaxpr, values: Sequence[Value]) -> ParameterUses:
     """Find the sites of a program.
 
     Args:
@@ -76,7 +76,7 @@ def find(closed: ClosedJaxpr, values: Sequence[Value]) -> Found:
         values: For each argument a view, if it is a parameter, or whether it varies
             from example to example.
     """
-    found = Found([], [])
+    found = ParameterUses([], [])
     outputs = _walk(closed.jaxpr, values, _Scope((), "", ()), found)
     for value in outputs:
         if isinstance(value, View):
@@ -88,7 +88,7 @@ _Values: TypeAlias = list[Value]
 
 
 def _walk(
-    jaxpr: Jaxpr, arguments: Sequence[Value], scope: _Scope, found: Found
+    jaxpr: Jaxpr, arguments: Sequence[Value], scope: _Scope, found: ParameterUses
 ) -> _Values:
     """Return what is known of the outputs of a program."""
     known: dict[Any, Value] = dict.fromkeys(jaxpr.constvars, Other.FIXED)
@@ -140,7 +140,9 @@ def _uses(jaxpr: Jaxpr) -> Counter:
     return Counter(a for a in [*atoms, *jaxpr.outvars] if not isinstance(a, Literal))
 
 
-def _step(equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found) -> _Values:
+def _step(
+    equation: JaxprEqn, inputs: _Values, scope: _Scope, found: ParameterUses
+) -> _Values:
     name, count = equation.primitive.name, len(equation.outvars)
     varies = any(v is Other.VARIES or isinstance(v, Output) for v in inputs)
     rest: _Values = [Other.VARIES if varies else Other.FIXED] * count
@@ -149,10 +151,12 @@ def _step(equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found) -> _
     if not views and not outputs:
         return rest
     body = called_program(equation)
-    ruled = traits_of(equation).program is Program.RULED and has_users_rule(equation)
+    ruled = traits_of(equation).program is ProgramKind.RULED and has_users_rule(
+        equation
+    )
     if body is not None and not ruled:
         return _walk(body.jaxpr, inputs, scope, found)
-    if traits_of(equation).program is Program.SCAN:
+    if traits_of(equation).program is ProgramKind.SCAN:
         return _scan(equation, inputs, scope, found)
     if name == "optimization_barrier":
         return inputs
@@ -200,7 +204,11 @@ def _number(atom: Atom) -> float | None:
 
 
 def _match(
-    equation: JaxprEqn, inputs: _Values, views: list[int], scope: _Scope, found: Found
+    equation: JaxprEqn,
+    inputs: _Values,
+    views: list[int],
+    scope: _Scope,
+    found: ParameterUses,
 ) -> Site | Output | None:
     """Return a site that an operation is, or the output of one that is a product."""
     rule = MATCHES.get(equation.primitive.name)
@@ -215,15 +223,15 @@ def _match(
     if site is None:
         return None
     entries = site.view
-    if site.kind not in (Kind.PRODUCT, Kind.TABLE):
+    if site.kind not in (OperationKind.PRODUCT, OperationKind.TABLE):
         entries = entries.sorted()
     if entries.layout is None:
         return None
-    if site.kind in (Kind.PRODUCT, Kind.TABLE):
+    if site.kind in (OperationKind.PRODUCT, OperationKind.TABLE):
         found.sites.append(site)
-        return output_of(site) if site.kind is Kind.PRODUCT else site
+        return output_of(site) if site.kind is OperationKind.PRODUCT else site
     other = inputs[1 - side]
-    if isinstance(other, Output) and site.kind is Kind.BIAS:
+    if isinstance(other, Output) and site.kind is OperationKind.BIAS:
         product, bias = other.site, join(site, other, site.view)
         if product.bias is None and bias is not None and bias.layout is not None:
             product.bias = bias
@@ -235,7 +243,9 @@ def _match(
     return site
 
 
-def _scan(equation: JaxprEqn, inputs: _Values, scope: _Scope, found: Found) -> _Values:
+def _scan(
+    equation: JaxprEqn, inputs: _Values, scope: _Scope, found: ParameterUses
+) -> _Values:
     """Walk the body of a scan; parameters are constants of it, or one slice a step."""
     parameters = equation.params
     body, length = parameters["jaxpr"].jaxpr, parameters["length"]

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from hotk.primitive import with_rules
 
-from ._site import Kind, Site
+from ._site import OperationKind, Site
 from ._view import Part, View
 
 
@@ -24,9 +24,9 @@ def site_rows(site: Site, read: Array | None, back: Array) -> Array:
         An array of (vectors, examples, *heads, entries), the entries in the order of
         the sorted view.
     """
-    if site.kind is Kind.BIAS:
+    if site.kind is OperationKind.BIAS:
         return _rows(site.view, back)
-    if site.kind is Kind.SCALE:
+    if site.kind is OperationKind.SCALE:
         assert read is not None
         return _rows(site.view, back * read)
     assert site.bias is not None

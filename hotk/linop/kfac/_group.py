@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._find import Found
-from ._site import Kind, Site
-from ._view import Entries, Part, View
+from ._find import ParameterUses
+from ._site import OperationKind, Site
+from ._view import LeafEntries, Part, View
 
 
 Member: TypeAlias = tuple[Site, bool]
@@ -52,7 +52,7 @@ class Direct(NamedTuple):
 
 
 def grouped(
-    found: Found, shapes: Sequence[tuple[int, ...]]
+    found: ParameterUses, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[Group], list[Direct]]:
     """Put the sites of the same entries together.
 
@@ -94,7 +94,7 @@ def _products(sites: Iterable[Site]) -> list[Group]:
     """Group products by their entries; one may be the transpose of another."""
     groups: dict[Hashable, Group] = {}
     for site in sites:
-        if site.kind not in (Kind.PRODUCT, Kind.TABLE):
+        if site.kind not in (OperationKind.PRODUCT, OperationKind.TABLE):
             continue
         inputs, outputs = _role(site, 1), _role(site, 2)
         group = (site.view.leaf, site.view.offset, _heads(site.view), _role(site, 0))
@@ -129,7 +129,7 @@ def _with_biases(products: list[Group], sites: Iterable[Site]) -> list[Group]:
         group.members.append((site, False))
 
     for site in sites:
-        if site.kind in (Kind.BIAS, Kind.SCALE):
+        if site.kind in (OperationKind.BIAS, OperationKind.SCALE):
             add(site.view, site)
     owners: dict[Hashable, int] = {}
     for group in products:
@@ -187,4 +187,4 @@ def _parts(
         whole = View.whole(leaf, shape).reshaped((math.prod(shape),))
         assert whole is not None
         return [Direct(whole, reason)]
-    return [Direct(Entries.of(leaf, np.flatnonzero(mask)), reason)]
+    return [Direct(LeafEntries.of(leaf, np.flatnonzero(mask)), reason)]

@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """The entries that a block acts on, as matrices or as flat vectors.
 
     Attributes:
@@ -81,7 +81,7 @@ class AbstractBlock(eqx.Module):
         origin: Where it comes from.
     """
 
-    layout: Layout = eqx.field(static=True)
+    layout: BlockLayout = eqx.field(static=True)
     origin: Origin = eqx.field(static=True)
 
     @property

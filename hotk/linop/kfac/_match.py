@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from hotk._core import JaxprEqn
 
-from ._site import Kind, Output, Path, Site
+from ._site import OperationKind, Output, Path, Site
 from ._view import Shape, View
 
 
@@ -30,7 +30,12 @@ class Place(NamedTuple):
 
 
 def _site(
-    kind: Kind, equation: JaxprEqn, place: Place, view: View, side: int, **fields: Any
+    kind: OperationKind,
+    equation: JaxprEqn,
+    place: Place,
+    view: View,
+    side: int,
+    **fields: Any,
 ) -> Site:
     out: Any = equation.outvars[0].aval
     name = equation.primitive.name
@@ -79,7 +84,7 @@ def match_dot(equation: JaxprEqn, view: View, side: int, place: Place) -> Site |
     steps = dict(zip(axes, _steps(lengths), strict=True))
     out = range(len(batch) + len(free) + len(others))
     return _site(
-        Kind.PRODUCT, equation, place,
+        OperationKind.PRODUCT, equation, place,
         view.transposed([*batch, *contract, *ordered]), side,
         sizes=(groups, inputs, outputs),
         roles=(len(batch), len(contract), len(ordered)),
@@ -127,7 +132,7 @@ def match_convolution(
         return g.transpose(1, 0, 3, 2).reshape(groups, -1, each)
 
     return _site(
-        Kind.PRODUCT, equation, place,
+        OperationKind.PRODUCT, equation, place,
         split.transposed([last, *range(last), last + 1]), side,
         sizes=(groups, inputs, each),
         roles=(1, last, 1),
@@ -170,7 +175,7 @@ def match_table(equation: JaxprEqn, view: View, side: int, place: Place) -> Site
         return g.transpose((*positions, *offset)).reshape(1, -1, math.prod(rest))
 
     return _site(
-        Kind.TABLE, equation, place, view, side,
+        OperationKind.TABLE, equation, place, view, side,
         sizes=(1, rows, math.prod(rest)), roles=(0, 1, len(rest)),
         reads=reads, signals=signals,
     )  # fmt: skip
@@ -180,12 +185,12 @@ def match_bias(equation: JaxprEqn, view: View, side: int, place: Place) -> Site 
     """Match a sum or a difference with parameters."""
     negative = equation.primitive.name == "sub" and side == 1
     view = view.scaled(-1) if negative else view
-    return _site(Kind.BIAS, equation, place, _as_output(equation, view), side)
+    return _site(OperationKind.BIAS, equation, place, _as_output(equation, view), side)
 
 
 def match_scale(equation: JaxprEqn, view: View, side: int, place: Place) -> Site | None:
     """Match a product with parameters, entry by entry."""
-    return _site(Kind.SCALE, equation, place, _as_output(equation, view), side)
+    return _site(OperationKind.SCALE, equation, place, _as_output(equation, view), side)
 
 
 def _as_output(equation: JaxprEqn, view: View) -> View:

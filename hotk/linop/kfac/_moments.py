@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Num
 from hotk.dense import promoted
 
 from ._factor import Factor
-from ._site import Kind, Site
+from ._site import OperationKind, Site
 
 
 Approximation: TypeAlias = Literal["expand", "reduce"]
@@ -58,7 +58,7 @@ def positions_of(site: Site, read: Array, back: Array) -> Positions:
     groups = a.shape[1 + n]
     ends = range(2 + n, a.ndim)
     a = a.transpose([*(1 + k for k in own), 1 + n, 0, *(1 + k for k in shared), *ends])
-    width = () if site.kind is Kind.TABLE else (a.shape[-1],)
+    width = () if site.kind is OperationKind.TABLE else (a.shape[-1],)
     a = a.reshape(*heads, groups, len(read), -1, *width)
     order = [*(2 + k for k in own), 2 + n, 0, 1, *(2 + k for k in shared), 3 + n, 4 + n]
     g = g.transpose(order)

@@ -14,7 +14,7 @@ from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
     Leaf,
-    Program,
+    ProgramKind,
     bound,
     called_program,
     evaluate,
@@ -23,7 +23,7 @@ from hotk._core import (
 )
 from hotk.primitive import extreme
 
-from ._site import Kind, Path, Site
+from ._site import OperationKind, Path, Site
 
 
 Taps: TypeAlias = dict[Path, Array]
@@ -107,9 +107,9 @@ def run(
         if here in sites:
             site = sites[here]
             (out,) = bound(equation, inputs)
-            if site.kind is not Kind.BIAS:
+            if site.kind is not OperationKind.BIAS:
                 other = jnp.asarray(inputs[1 - site.side])
-                scales = site.kind is Kind.SCALE  # perhaps by a number
+                scales = site.kind is OperationKind.SCALE  # perhaps by a number
                 read[here] = jnp.broadcast_to(other, site.shape) if scales else other
             return [out + taps[here]]
         if equation.primitive.name in EXTREMES:
@@ -118,7 +118,7 @@ def run(
             return bound(equation, inputs)
         mine = {key: tap for key, tap in taps.items() if key[: len(here)] == here}
         enter = lambda body, inputs, taps: run(body, inputs, sites, taps, here)
-        is_scan = traits_of(equation).program is Program.SCAN
+        is_scan = traits_of(equation).program is ProgramKind.SCAN
         call = _scanned if is_scan else _called
         outputs, seen = call(equation, inputs, mine, enter)
         read.update(seen)
@@ -137,7 +137,7 @@ def _called(
     body = called_program(equation)
     assert body is not None
     call = functools.partial(enter, body)
-    if traits_of(equation).program is Program.CHECKPOINT:
+    if traits_of(equation).program is ProgramKind.CHECKPOINT:
         options = {k: equation.params[k] for k in ("policy", "prevent_cse")}
         call = jax.checkpoint(call, **options)
     return call(inputs, taps)

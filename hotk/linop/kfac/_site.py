@@ -16,7 +16,7 @@ Path: TypeAlias = tuple[int, ...]
 """The number of an equation, after those of the equations that it is inside of."""
 
 
-class Kind(enum.Enum):
+class OperationKind(enum.Enum):
     """What an operation does with the parameters.
 
     Attributes:
@@ -63,7 +63,7 @@ class Site:
         signals: From the gradient by the output to an array of (group, position, out).
     """
 
-    kind: Kind
+    kind: OperationKind
     path: Path
     name: str
     line: str

@@ -211,7 +211,7 @@ def _reshaped(
 
 
 @dataclasses.dataclass(frozen=True)
-class Entries:
+class LeafEntries:
     """Any entries of a leaf, by their flat positions.
 
     Attributes:
@@ -225,9 +225,9 @@ class Entries:
     digest: bytes
 
     @staticmethod
-    def of(leaf: int, flat: np.ndarray) -> "Entries":
+    def of(leaf: int, flat: np.ndarray) -> "LeafEntries":
         """Return the entries at some positions."""
-        return Entries(leaf, flat, hashlib.blake2b(flat.tobytes()).digest())
+        return LeafEntries(leaf, flat, hashlib.blake2b(flat.tobytes()).digest())
 
     @property
     def heads(self) -> Shape:
@@ -244,5 +244,5 @@ class Entries:
         return leaf.reshape(-1)[self.flat]
 
 
-Part: TypeAlias = View | Entries
+Part: TypeAlias = View | LeafEntries
 """Some entries of one leaf."""

@@ -15,7 +15,7 @@ from hotk._core import (
     Jaxpr,
     JaxprEqn,
     Leaf,
-    Program,
+    ProgramKind,
     bound,
     is_type,
     jaxpr_as_fun,
@@ -291,10 +291,10 @@ def _closed(program: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
 
 
 # By what an operation does with the program inside.
-STRUCTURAL: dict[Program | None, Callable[..., list[Series]]] = {
-    Program.CHECKPOINT: _checkpoint,
-    Program.COND: _cond,
-    Program.SCAN: _scan,
-    Program.SOLVE: linear_solve,
-    Program.WHILE: _while,
+STRUCTURAL: dict[ProgramKind | None, Callable[..., list[Series]]] = {
+    ProgramKind.CHECKPOINT: _checkpoint,
+    ProgramKind.COND: _cond,
+    ProgramKind.SCAN: _scan,
+    ProgramKind.SOLVE: linear_solve,
+    ProgramKind.WHILE: _while,
 }

@@ -11,7 +11,7 @@ from hotk._core import (
     ClosedJaxpr,
     JaxprEqn,
     Leaf,
-    Program,
+    ProgramKind,
     bound,
     called_program,
     evaluate,
@@ -139,14 +139,14 @@ class _Linear:
             return over_directions(equation, inputs, self.below, self.one)
         if traits.constant:
             raise _NotLinearError
-        if traits.program is Program.CALL:
+        if traits.program is ProgramKind.CALL:
             program = called_program(equation)
             assert program is not None  # it is a call
             return self.run(program, inputs)
         if traits.bilinear and len(along) == 1:
             return [self.product(equation, *inputs)]
         one = len(equation.outvars) == 1
-        solves = traits.program is Program.SOLVE
+        solves = traits.program is ProgramKind.SOLVE
         if solves and one and along == [len(inputs) - 1]:
             return linear_solve(equation, inputs, self.frame, self.run)
         if equation.primitive.name == "div" and along == [0]:

@@ -10,7 +10,7 @@ from hotk._core import (
     MOVES,
     JaxprEqn,
     Literal,
-    Program,
+    ProgramKind,
     bound,
     called_program,
     operation_name,
@@ -63,7 +63,10 @@ def is_entrywise(equation: JaxprEqn) -> bool:
     traits = traits_of(equation)
     if traits.elementwise:
         return True
-    if traits.program is not Program.RULED or equation.primitive.name == "hotk_ruled":
+    if (
+        traits.program is not ProgramKind.RULED
+        or equation.primitive.name == "hotk_ruled"
+    ):
         return False
     program = called_program(equation)
     shapes = {tuple(v.aval.shape) for v in equation.outvars}  # type: ignore[attr-defined]
@@ -78,7 +81,7 @@ def is_entrywise(equation: JaxprEqn) -> bool:
 
 
 def _is_call_entrywise(equation: JaxprEqn) -> bool:
-    if traits_of(equation).program is not Program.CALL:
+    if traits_of(equation).program is not ProgramKind.CALL:
         return False
     program = called_program(equation)
     return program is not None and all(

@@ -19,7 +19,7 @@ from hotk._core import (
     Function,
     JaxprEqn,
     Leaf,
-    Program,
+    ProgramKind,
     bound,
     called_program,
     evaluate,
@@ -137,7 +137,7 @@ def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any
             outputs = bound(equation, primals)
         return list(map(frame.constant, outputs))
     run = functools.partial(run_series, frame=frame)
-    if traits.program is Program.CALL:
+    if traits.program is ProgramKind.CALL:
         program = called_program(equation)
         assert program is not None  # it is a call
         return run(program, values)

@@ -9,15 +9,23 @@ from warnings import warn
 import numpy as np
 
 from hotk._core import Function, OpaqueWarning, function_name, function_place
-from hotk.capture import WRITES, Cause, Opaque, Reason, Trail, Walk, opaque_place
+from hotk.capture import (
+    WRITES,
+    Opaque,
+    OpaqueCause,
+    OpaqueReason,
+    Trail,
+    Walk,
+    opaque_place,
+)
 
 from ._per_code import PerCode
 from ._user_code import error_line, user_level
 
 
 # Two reasons for which a captured array cannot be an argument of a program.
-NEEDS_CONTENT = Cause.CONTENT.says("it needs the value of a captured array")
-NUMPY_COMPUTES = Cause.NUMPY.says("NumPy computes with an array that it captured")
+NEEDS_CONTENT = OpaqueCause.CONTENT.says("it needs the value of a captured array")
+NUMPY_COMPUTES = OpaqueCause.NUMPY.says("NumPy computes with an array that it captured")
 _MOST_SIGNATURES = 64
 
 
@@ -84,7 +92,7 @@ def is_known_to_write(function: Function) -> bool:
 def warn_if_opaque_again(
     name: str,
     function: Function,
-    reason: Reason,
+    reason: OpaqueReason,
     seconds: float,
     signature: Callable[[], int],
     statics: Iterable[object],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hotk.linop.kfac._view import Entries, View
+from hotk.linop.kfac._view import LeafEntries, View
 
 
 A = np.arange(2 * 3 * 4).reshape(2, 3, 4)
@@ -57,8 +57,8 @@ def test_repeated_entries():
 
 
 def test_entries_by_positions():
-    part = Entries.of(0, np.array([3, 1]))
+    part = LeafEntries.of(0, np.array([3, 1]))
     assert part.take(A).tolist() == [3, 1]
-    assert part == Entries.of(0, np.array([3, 1]))
-    assert part != Entries.of(0, np.array([1, 3]))
-    assert hash(part) == hash(Entries.of(0, np.array([3, 1])))
+    assert part == LeafEntries.of(0, np.array([3, 1]))
+    assert part != LeafEntries.of(0, np.array([1, 3]))
+    assert hash(part) == hash(LeafEntries.of(0, np.array([3, 1])))
