@@ -1,6 +1,7 @@
 """`ipopt_problem`: a constrained problem with the callbacks of cyipopt."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any, final
 
 import jax
@@ -25,6 +26,7 @@ from hotk.second import hessian
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._evaluation import AbstractProblem
+from ._flat_bound import flat_bound
 from ._freeze import freeze
 from ._lagrangian import Lagrangian
 from ._layout import Layout, as_flat, warn_of_low_precision
@@ -145,9 +147,11 @@ class IpoptProblem(AbstractProblem):
         objective = coordinates.embed(f, args)
         self._objective = value_and_gradient.prepare(objective, like)
         prepared, g, outputs = [self._objective], None, []
+        self._output_tree = jax.tree.structure(())
         if constraints is not None:
             g = coordinates.embed(constraints, args)
-            outputs = jax.tree.leaves(jax.eval_shape(g, like))
+            shapes = jax.eval_shape(g, like)
+            outputs, self._output_tree = jax.tree.flatten(shapes)
             _check_outputs(outputs)
             self._constraints = (
                 sparse_jacobian.prepare(ValueTwice(g), like, has_aux=True)
@@ -264,46 +268,78 @@ class IpoptProblem(AbstractProblem):
     def solve(
         self,
         *,
-        lb: npt.ArrayLike | None = None,
-        ub: npt.ArrayLike | None = None,
-        cl: npt.ArrayLike | None = None,
-        cu: npt.ArrayLike | None = None,
+        lb: PyTree = None,
+        ub: PyTree = None,
+        cl: PyTree = None,
+        cu: PyTree = None,
+        warm_start: Mapping[str, Any] | None = None,
         **options: str | float,
     ) -> tuple[Point, dict[str, Any]]:
         """Solve the problem with IPOPT.
 
         Args:
-            lb: Lower bounds of the flat vector: an array of shape `(n,)`, or one number
-                for all of them. Without them the variables are free.
-            ub: Upper bounds of the flat vector.
-            cl: Lower bounds of the constraints, of shape `(m,)` or one number. Without
-                `cl` and `cu` all constraints are equations $g(x) = 0$.
+            lb: Lower bounds of the variables: one number for all; a tree like `x0` with
+                an array, a number or `None` for each leaf; or a flat vector of shape
+                `(n,)`. Without them the variables are free.
+            ub: Upper bounds of the variables.
+            cl: Lower bounds of the constraints: one number, a tree like what
+                `constraints` returns, or a flat vector of shape `(m,)`. Without `cl`
+                and `cu` all constraints are equations $g(x) = 0$. Where both are the
+                same, the constraint is an equation.
             cu: Upper bounds of the constraints.
+            warm_start: What a run before has returned besides the solution: IPOPT
+                starts at its solution and multipliers, with its option
+                `warm_start_init_point`. A smaller `mu_init` then saves steps.
             **options: Options of IPOPT, such as `tol` or `print_level`.
 
         Returns:
             The solution as a tree, and the dictionary in which cyipopt reports on it,
-            with `status` and `status_msg`.
+            with `status` and `status_msg`. Three entries are added: `values`, the
+            constraints as a tree; `multipliers`, a tree like it; and
+            `bound_multipliers`, two trees like `x0` for `lb` and `ub`.
 
         Raises:
             ImportError: If cyipopt is not installed.
+            StructureError: If a bound is no number, no tree of this structure, and no
+                vector of this size.
         """
         cyipopt = extra("cyipopt")
         if cl is None and cu is None:
             cl = cu = 0.0
-        problem = cyipopt.Problem(
-            n=self.n,
-            m=self.m,
-            problem_obj=self,
-            lb=_as_bounds(lb, self.n),
-            ub=_as_bounds(ub, self.n),
-            cl=_as_bounds(cl, self.m),
-            cu=_as_bounds(cu, self.m),
-        )
+        call = f"{_CALL}.solve(lb, ub, cl, cu)"
+        x, flat = self._coordinates.tree(self.x0), self._coordinates.flat_like
+        bounds: dict[str, Any] = {}
+        for name, side, missing in (("lb", lb, -np.inf), ("ub", ub, np.inf)):
+            bounds[name] = flat_bound(call, name, side, missing, x, flat, self.n)
+        g, flat = self._output_shapes(), self._flat_outputs
+        for name, side, missing in (("cl", cl, -np.inf), ("cu", cu, np.inf)):
+            bounds[name] = flat_bound(call, name, side, missing, g, flat, self.m)
+        problem = cyipopt.Problem(n=self.n, m=self.m, problem_obj=self, **bounds)
+        start, z = {}, self.x0
+        if warm_start is not None:
+            options = {"warm_start_init_point": "yes", **options}
+            z = np.array(warm_start["x"], np.float64)
+            names = {"lagrange": "mult_g", "zl": "mult_x_L", "zu": "mult_x_U"}
+            start = {ours: warm_start[theirs] for ours, theirs in names.items()}
         for name, value in options.items():
             problem.add_option(name, value)
-        z, info = problem.solve(self.x0)
+        z, info = problem.solve(z, **start)
+        for name, theirs in (("values", "g"), ("multipliers", "mult_g")):
+            arrays = self._outputs.split(np.asarray(info[theirs]))
+            info[name] = self._output_tree.unflatten(arrays)
+        sides = info["mult_x_L"], info["mult_x_U"]
+        info["bound_multipliers"] = tuple(map(self._coordinates.tree, sides))
         return self.unravel(z), info
+
+    def _output_shapes(self) -> PyTree:
+        """Return the shapes of the constraints, as a tree."""
+        parts = self._outputs.parts
+        shapes = [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in parts]
+        return self._output_tree.unflatten(shapes)
+
+    def _flat_outputs(self, like: PyTree, tree: PyTree) -> Float[np.ndarray, "m"]:
+        pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(like), strict=True)
+        return self._outputs.join(np.broadcast_to(b, a.shape) for b, a in pairs)
 
     def __repr__(self) -> str:
         """Show function and sizes."""
@@ -362,12 +398,3 @@ def _check_outputs(outputs: list[jax.ShapeDtypeStruct]) -> None:
                     fix="Return the parts of a complex number as two constraints.",
                 )
             )
-
-
-def _as_bounds(
-    value: npt.ArrayLike | None, count: int
-) -> Float[np.ndarray, "count"] | None:
-    """Return one bound for each number; cyipopt takes `None` for no bounds."""
-    if value is None:
-        return None
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)).copy()

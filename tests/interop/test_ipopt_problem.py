@@ -203,8 +203,12 @@ class Recorder:
     def add_option(self, keyword, val):
         self.options[keyword] = val
 
-    def solve(self, x):
-        return x, {"recorder": self}
+    def solve(self, x, lagrange=(), zl=(), zu=()):
+        n, m = self.given["n"], self.given["m"]
+        self.start = {"x": x, "lagrange": lagrange, "zl": zl, "zu": zu}
+        info = {"x": x + 1, "g": 1.0 * np.arange(m), "mult_g": 10.0 + np.arange(m)}
+        info |= {"mult_x_L": np.arange(n) + 0.5, "mult_x_U": np.arange(n) + 0.25}
+        return x, {"recorder": self, **info}
 
 
 def test_solve_tells_ipopt_bounds_and_options(monkeypatch):
@@ -224,6 +228,60 @@ def test_solve_tells_ipopt_bounds_and_options(monkeypatch):
     _, info = problem.solve()
     assert info["recorder"].given["lb"] is None
     close(info["recorder"].given["cl"], np.zeros(2))
+
+
+def path(x):
+    return {"start": x["q"][0], "steps": jnp.diff(x["q"]) - x["u"]}
+
+
+TREE = {"q": np.array([1.0, 2.0, 4.0]), "u": np.array([0.5, 0.25]), "name": "path"}
+
+
+def test_bounds_and_multipliers_are_trees(monkeypatch):
+    fake = types.SimpleNamespace(Problem=Recorder)
+    monkeypatch.setitem(sys.modules, "cyipopt", fake)
+    effort = lambda x: jnp.sum(x["u"] ** 2)
+    problem = ipopt_problem(effort, TREE, constraints=path)
+    _, info = problem.solve(
+        lb={"q": -5, "u": [-1.0, -2.0], "name": "path"},
+        ub={"q": None, "u": 3.0, "name": "path"},
+        cl={"start": None, "steps": 0.0},
+        cu={"start": 1, "steps": [0.0, 7.0]},
+    )
+    given = info["recorder"].given
+    close(given["lb"], np.array([-5.0, -5.0, -5.0, -1.0, -2.0]))
+    close(given["ub"], np.array([np.inf, np.inf, np.inf, 3.0, 3.0]))
+    close(given["cl"], np.array([-np.inf, 0.0, 0.0]))
+    close(given["cu"], np.array([1.0, 0.0, 7.0]))
+    close(info["values"], {"start": np.array(0.0), "steps": np.array([1.0, 2.0])})
+    close(info["multipliers"]["steps"], np.array([11.0, 12.0]))
+    lower, upper = info["bound_multipliers"]
+    close(lower["u"], np.array([3.5, 4.5]))
+    close(upper["q"], np.array([0.25, 1.25, 2.25]))
+    _, again = problem.solve(warm_start=info, mu_init=1e-6)
+    recorder = again["recorder"]
+    options = {"warm_start_init_point": "yes", "mu_init": 1e-6}
+    assert recorder.options == options
+    close(recorder.start["x"], problem.x0 + 1)
+    close(recorder.start["lagrange"], np.array([10.0, 11.0, 12.0]))
+    close(recorder.start["zu"], np.arange(5) + 0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("lb", {"q": 0.0}),
+        ("ub", [1.0, 2.0]),
+        ("cl", {"start": 0.0, "steps": [1.0, 2.0, 3.0]}),
+        ("cu", "none"),
+    ],
+)
+def test_a_bound_of_another_structure_is_refused(monkeypatch, name, bound):
+    fake = types.SimpleNamespace(Problem=Recorder)
+    monkeypatch.setitem(sys.modules, "cyipopt", fake)
+    problem = ipopt_problem(lambda x: jnp.sum(x["u"] ** 2), TREE, constraints=path)
+    with pytest.raises(hotk.StructureError, match=f"`{name}` fits neither"):
+        problem.solve(**{name: bound})
 
 
 # Problems of Hock and Schittkowski (1981), by their numbers: objective, start,
@@ -297,6 +355,28 @@ def test_ipopt_finds_the_known_solution(number):
     np.testing.assert_allclose(f(jnp.asarray(tree)), least, atol=1e-7)
     if number == 71:
         np.testing.assert_allclose(tree, SOLUTION, atol=1e-6)
+
+
+def test_ipopt_starts_again_where_it_was():
+    pytest.importorskip("cyipopt")
+    problem = ipopt_problem(objective, HS71, constraints=constraints)
+    bounds = {"lb": 1.0, "ub": 5.0, "cl": [25.0, 40.0], "cu": [FREE, 40.0]}
+    steps: list[int] = []
+    problem.intermediate = lambda mode, count, *_: steps.append(count)
+    _, info = problem.solve(**bounds, print_level=0)
+    cold, steps[:] = steps[-1], []
+    # the multipliers of the literature: -0.5523, 0.1615, and 1.0879 of x_1 >= 1
+    np.testing.assert_allclose(info["multipliers"], [-0.5523, 0.1615], atol=1e-4)
+    np.testing.assert_allclose(
+        info["bound_multipliers"][0], [1.0879, 0, 0, 0], atol=1e-4
+    )
+    tree, info = problem.solve(
+        **bounds, warm_start=info, mu_init=1e-9, bound_push=1e-9, print_level=0,
+        warm_start_bound_push=1e-9, warm_start_mult_bound_push=1e-9,
+    )  # fmt: skip
+    assert info["status"] == 0
+    np.testing.assert_allclose(tree, SOLUTION, atol=1e-6)
+    assert steps[-1] < cold / 2
 
 
 def test_ipopt_converges_as_with_derivatives_by_hand():

@@ -1,0 +1,266 @@
+"""Trajectories by direct collocation: IPOPT with derivatives of hotk, and CasADi.
+
+`python -m tests.benchmarks.trajectories`; needs cyipopt and casadi. Both solve the same
+problem by the same method: the trapezoidal rule, exact second derivatives, IPOPT with
+MUMPS. "Derivatives" are those of one iteration: the gradient, the constraints, their
+Jacobian, and the Hessian of the Lagrangian, at a new point each time.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotk.interop import ipopt_problem
+from tests.benchmarks.interleaved import compare
+from tests.benchmarks.table import Row, of_ratio, run
+
+
+class Problem(NamedTuple):
+    """A system that is to go from one state to another with little effort.
+
+    Attributes:
+        rate: The derivative of the states, from rows of states and inputs and the
+            functions of JAX or CasADi.
+        first: The state at the start.
+        last: That at the end.
+        inputs: The number of inputs.
+        largest: The largest size of each input.
+        duration: Seconds.
+        rest: The inputs at rest, as a start.
+    """
+
+    rate: Callable[[Any, Any, Any], list[Any]]
+    first: list[float]
+    last: list[float]
+    inputs: int
+    largest: float
+    duration: float
+    rest: float
+
+
+def pendulum(s: Any, u: Any, m: Any) -> list[Any]:
+    """Return the rates of a pendulum on a cart; Kelly (2017), section 6."""
+    _, q, speed, w = s
+    sine, cosine = m.sin(q), m.cos(q)
+    push = 0.5 * 0.3 * w * w * sine + u[0]
+    mass = 1.0 + 0.3 * sine * sine
+    cart = (push + 0.3 * 9.81 * cosine * sine) / mass
+    turn = -(push * cosine + 1.3 * 9.81 * sine) / (0.5 * mass)
+    return [speed, w, cart, turn]
+
+
+def quadrotor(s: Any, u: Any, m: Any) -> list[Any]:
+    """Return the rates of a quadrotor in a plane, of one kilogram, with drag."""
+    _, _, q, vx, vz, w = s
+    thrust = u[0] + u[1]
+    drag = 0.1 * m.sqrt(vx * vx + vz * vz + 1e-3)
+    ax, az = -thrust * m.sin(q) - drag * vx, thrust * m.cos(q) - drag * vz - 9.81
+    return [vx, vz, w, ax, az, 10.0 * (u[1] - u[0])]
+
+
+def car(s: Any, u: Any, m: Any) -> list[Any]:
+    """Return the rates of a car with a tire model of sines; Pacejka (2012)."""
+    _, _, yaw, v, side, turn = s
+    force, steer = 8.0 * u[0], 0.5 * u[1]
+    forward = v + 5.0
+    front = steer - m.atan((side + 1.2 * turn) / forward)
+    rear = -m.atan((side - 1.4 * turn) / forward)
+    grip = lambda slip: 9.0 * m.sin(1.4 * m.atan(8.0 * slip))
+    ff, fr = grip(front), grip(rear)
+    return [
+        forward * m.cos(yaw) - side * m.sin(yaw),
+        forward * m.sin(yaw) + side * m.cos(yaw),
+        turn,
+        force - 0.05 * forward * forward - ff * m.sin(steer) + side * turn,
+        fr + ff * m.cos(steer) - forward * turn,
+        1.2 * ff * m.cos(steer) - 1.4 * fr,
+    ]
+
+
+PROBLEMS = {
+    "pendulum": Problem(pendulum, [0.0] * 4, [1.0, np.pi, 0.0, 0.0], 1, 20.0, 2.0, 0.0),
+    "quadrotor": Problem(
+        quadrotor, [0.0] * 6, [4.0, 2.0, 0.0, 0.0, 0.0, 0.0], 2, 15.0, 3.0, 4.905
+    ),
+    "car": Problem(
+        car,
+        [0.0, 0.0, 0.0, 5.0, 0.0, 0.0],
+        [40.0, 6.0, 0.0, 5.0, 0.0, 0.0],
+        2,
+        1.0,
+        4.0,
+        0.2,
+    ),
+}
+
+
+class Contestant(NamedTuple):
+    """A way to solve a problem.
+
+    Attributes:
+        derivatives: Computes those of one iteration at a flat vector.
+        solve: Solves, and returns the value, the iterations and the solution.
+        start: The flat vector at the start.
+        constraints: How many there are.
+    """
+
+    derivatives: Callable[[np.ndarray], Any]
+    solve: Callable[[], tuple[float, int, np.ndarray]]
+    start: np.ndarray
+    constraints: int
+
+
+def guess(problem: Problem, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a line of states, and inputs at rest."""
+    along = np.linspace(0.0, 1.0, count + 1)[:, None]
+    states = (1 - along) * np.array(problem.first) + along * np.array(problem.last)
+    return states, np.full((count + 1, problem.inputs), problem.rest)
+
+
+OPTIONS = {"tol": 1e-8, "max_iter": 300, "linear_solver": "mumps"}
+
+
+def by_hotk(problem: Problem, count: int) -> Contestant:
+    """Return the problem with derivatives of hotk."""
+    states, inputs = guess(problem, count)
+    step = problem.duration / count
+    weights = jnp.full((count + 1, 1), step).at[jnp.array([0, -1])].mul(0.5)
+
+    def effort(z: dict[str, jax.Array]) -> jax.Array:
+        return jnp.sum(weights * z["u"] ** 2)
+
+    def constraints(z: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        x = z["x"]
+        rates = jnp.stack(problem.rate(x.T, z["u"].T, jnp), axis=1)
+        return {
+            "dynamics": x[1:] - x[:-1] - step / 2 * (rates[1:] + rates[:-1]),
+            "ends": jnp.stack([x[0], x[-1]]),
+        }
+
+    start = {"u": inputs, "x": states}
+    made = ipopt_problem(effort, start, constraints=constraints)
+    multipliers = np.linspace(-1.0, 1.0, made.m)
+
+    def derivatives(z: np.ndarray) -> None:
+        made.gradient(z)
+        made.constraints(z)
+        made.jacobian(z)
+        made.hessian(z, multipliers, 1.0)
+
+    def solve() -> tuple[float, int, np.ndarray]:
+        steps = [0]
+        made.intermediate = lambda mode, step, *_: steps.append(step)
+        ends = np.array([problem.first, problem.last])
+        same = {"dynamics": 0.0, "ends": ends}
+        x, info = made.solve(
+            lb={"u": -problem.largest, "x": None},
+            ub={"u": problem.largest, "x": None},
+            cl=same,
+            cu=same,
+            print_level=0,
+            **OPTIONS,
+        )
+        assert info["status"] == 0, info["status_msg"]
+        return info["obj_val"], steps[-1], np.asarray(x["x"])
+
+    return Contestant(derivatives, solve, made.x0, made.m)
+
+
+def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
+    """Return the problem with derivatives of CasADi, in expressions of one kind."""
+    import casadi
+
+    states, inputs = guess(problem, count)
+    n, m = states.shape[1], inputs.shape[1]
+    step = problem.duration / count
+    s, a = casadi.SX.sym("s", n), casadi.SX.sym("a", m)
+    rate = problem.rate(casadi.vertsplit(s), casadi.vertsplit(a), casadi)
+    f = casadi.Function("f", [s, a], [casadi.vertcat(*rate)])
+    symbol = getattr(casadi, kind).sym
+    u, x = symbol("u", m, count + 1), symbol("x", n, count + 1)
+    if kind == "MX":
+        rates = f.map(count + 1)(x, u)
+    else:
+        rates = casadi.horzcat(*(f(x[:, i], u[:, i]) for i in range(count + 1)))
+    defects = x[:, 1:] - x[:, :-1] - step / 2 * (rates[:, 1:] + rates[:, :-1])
+    weights = np.full((1, count + 1), step)
+    weights[0, [0, -1]] *= 0.5
+    effort = casadi.sum2(casadi.sum1(u * u) * weights)
+    g = casadi.veccat(defects, x[:, 0], x[:, -1])
+    nlp = {"x": casadi.veccat(u, x), "f": effort, "g": g}
+    options = {f"ipopt.{name}": value for name, value in OPTIONS.items()}
+    options |= {"ipopt.print_level": 0, "print_time": False, "ipopt.sb": "yes"}
+    solver = casadi.nlpsol("solver", "ipopt", nlp, options)
+    parts = [solver.get_function(f"nlp_{p}") for p in ("grad_f", "jac_g", "hess_l")]
+    start = np.concatenate([inputs.ravel(), states.ravel()])
+    multipliers = np.linspace(-1.0, 1.0, g.numel())
+
+    def derivatives(z: np.ndarray) -> None:
+        parts[0](z, [])
+        parts[1](z, [])
+        parts[2](z, [], 1.0, multipliers)
+
+    def solve() -> tuple[float, int, np.ndarray]:
+        ends = np.array([*problem.first, *problem.last])
+        fixed = np.concatenate([np.zeros(n * count), ends])
+        bound = np.full(len(start), np.inf)
+        bound[: inputs.size] = problem.largest
+        found = solver(x0=start, lbx=-bound, ubx=bound, lbg=fixed, ubg=fixed)
+        steps = solver.stats()["iter_count"]
+        x = np.array(found["x"]).ravel()[inputs.size :].reshape(states.shape)
+        return float(found["f"]), steps, x
+
+    return Contestant(derivatives, solve, start, g.numel())
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Return CPU seconds, seconds and the result of a call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = call()
+    return time.process_time() - cpu, time.perf_counter() - wall, result
+
+
+def near(z: np.ndarray) -> Callable[[], np.ndarray]:
+    """Return a function that gives another point each time."""
+    count = itertools.count()
+    return lambda: z + 1e-3 * np.sin(np.arange(len(z)) + next(count))
+
+
+def trajectories(count: int = 1300) -> Iterator[Row]:
+    """Compare derivatives, first calls and whole solves of both."""
+    for name, problem in PROBLEMS.items():
+        built, _, ours = seconds(lambda problem=problem: by_hotk(problem, count))
+        first, _, _ = seconds(lambda ours=ours: ours.derivatives(ours.start))
+        whole, _, (value, steps, x) = seconds(ours.solve)
+        for kind in ("SX", "MX"):
+            theirs_built, _, theirs = seconds(
+                lambda problem=problem, kind=kind: by_casadi(problem, count, kind)
+            )
+            theirs_first, _, _ = seconds(
+                lambda theirs=theirs: theirs.derivatives(theirs.start)
+            )
+            mine, other = near(ours.start), near(theirs.start)
+            ratio = compare(
+                lambda ours=ours, mine=mine: ours.derivatives(mine()),
+                lambda theirs=theirs, other=other: theirs.derivatives(other()),
+                rounds=15,
+            )
+            their_whole, _, (v, their_steps, y) = seconds(theirs.solve)
+            apart = float(np.max(np.abs(x - y)))
+            note = (
+                f"{len(ours.start)} variables; solve {whole:.2f} and {their_whole:.2f} "
+                f"CPU s, {steps} and {their_steps} steps, values {value:.6g} and "
+                f"{v:.6g}, states apart {apart:.0e}; before the first derivatives "
+                f"{built + first:.1f} and {theirs_built + theirs_first:.1f} CPU s"
+            )
+            yield of_ratio(f"{name}, CasADi {kind}", ratio, 0.5, note)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    run(trajectories)
