@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from typing import TypeVar, final, overload
+from typing import Any, TypeVar, final, overload
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,10 +15,15 @@ from hotk.dense import from_flat, is_flat
 from hotk.sparse import SparseMatrix
 
 from . import space
-from ._congruence import middle_of, product_fields
 from ._entries import Part, VectorEntries
 from ._inverse import AbstractInverse, InverseMethod, inverse_fields
-from ._linear_map import as_factor, check_same_space, common_like, refuse_number
+from ._linear_map import (
+    AbstractLinearMap,
+    as_factor,
+    check_same_space,
+    common_like,
+    refuse_number,
+)
 from ._numerics import AbstractNumerics
 from ._restricted import AbstractRestricted
 from ._vectors import is_known_positive, space_of
@@ -351,3 +356,35 @@ class Scaled(AbstractOperator):
 @final
 class Restricted(AbstractRestricted, AbstractOperator):
     """An operator on some entries of the vectors of its space; see `restrict`."""
+
+
+M = TypeVar("M", bound=AbstractLinearMap)
+
+
+def product_fields(product: type[Any], a: M, b: M) -> tuple[tuple[M, ...], bool]:
+    """Return the factors of a product, side by side, and whether it is a congruence.
+
+    It reads the same from both ends, each factor being the transpose of its mirror
+    image: the one in the middle, if there is one, has to be symmetric.
+
+    Args:
+        product: The class of products.
+        a: An operator, or a product of them.
+        b: Another one.
+    """
+    each: Any = [c.factors if isinstance(c, product) else (c,) for c in (a, b)]
+    factors = (*each[0], *each[1])
+    others = _without_identities(factors)
+    half = others[: (len(others) + 1) // 2]
+    pairs = zip(half, reversed(others), strict=False)
+    return factors, all(left.is_transpose_of(right) for left, right in pairs)
+
+
+def middle_of(factors: tuple[M, ...]) -> M | None:
+    """Return the factor in the middle of a product, `None` if their number is even."""
+    others = _without_identities(factors)
+    return others[len(others) // 2] if len(others) % 2 else None
+
+
+def _without_identities(factors: tuple[M, ...]) -> tuple[M, ...]:
+    return tuple(f for f in factors if f.like is not None)

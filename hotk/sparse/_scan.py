@@ -1,6 +1,7 @@
 """The rule of `scan`: all steps at once, one after the other, or a loop of values."""
 
 import contextlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +11,14 @@ from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts, unmappe
 
 from ._carried_values import is_bare, scan_by_pattern
 from ._carry import carry_kinds, held_parts, linear_parts
-from ._context import Context, Operand
+from ._context import Context, Operand, result_type
 from ._fixed_carry import MOST_PASSES, Carry, depends_on_step, fixed_carry
 from ._linear import Linear, Piece, TooDense, zero
 from ._loop import Loop
 from ._merge import added, same_entries
 from ._pieces import kept, moved
 from ._positions import Positions, size_of
-from ._unrolled import one_by_one
+from ._structure import row_of
 
 
 # So many steps are taken one after the other where they cannot be taken at once: each
@@ -233,3 +234,30 @@ def _finished(
             pieces.append(kept(left, rows // max(k, 1) == last))
         finished.append(Linear(shape, tuple(p for p in pieces if p.size)))
     return [*finished, *results[count:]]
+
+
+def one_by_one(loop: Loop, equation: JaxprEqn, context: Context) -> list[Operand]:
+    """Unroll a loop."""
+    carry, count = list(loop.carry), len(loop.carry)
+    stacked: list[dict[int, Operand]] = [{} for _ in equation.outvars[count:]]
+    steps: Sequence[int] = range(loop.length)
+    for t in reversed(steps) if loop.reverse else steps:
+        rows = [row_of(a, t) if isinstance(a, Linear) else a[t] for a in loop.rows]
+        results = context.run(loop.body, [*loop.constants, *carry, *rows], context)
+        carry = results[:count]
+        for all_steps, result in zip(stacked, results[count:], strict=True):
+            all_steps[t] = result
+    return [*carry, *(_stacked(s, equation, count + j) for j, s in enumerate(stacked))]
+
+
+def _stacked(steps: dict[int, Operand], equation: JaxprEqn, j: int) -> Operand:
+    """Stack the results of all steps along a leading axis."""
+    shape, dtype = result_type(equation, j)
+    if not any(isinstance(a, Linear) for a in steps.values()):
+        return jnp.stack([jnp.asarray(steps[t], dtype) for t in sorted(steps)])
+    total, k = zero(shape), size_of(shape[1:])
+    for t, result in steps.items():
+        if isinstance(result, Linear):
+            to = lambda rows, t=t: rows + t * k
+            total = added(total, moved(result, shape, to), dtype)
+    return total

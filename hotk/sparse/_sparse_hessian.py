@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._core import (
@@ -20,6 +21,7 @@ from hotk._core import (
     varying_axes,
 )
 from hotk.capture import StaticArrays
+from hotk.dense import dimension
 from hotk.first import refuse_complex
 from hotk.mode import (
     AUTO,
@@ -33,11 +35,14 @@ from hotk.prepared import check_budget, operator
 
 from ._causes import SparsityExplanation
 from ._congruence import congruence
-from ._forward_gradient import forward_gradient
+from ._entries import entries
+from ._linear import Budget, TooDense
 from ._linear_program import linear_program
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
 from ._stages import Task, explained_pattern, sparse_matrix, sparsity_pattern
+from ._vectors import unflattened
+from ._work import entries_worth
 
 
 @operator(
@@ -229,3 +234,24 @@ def _is_symmetric(closed: ClosedJaxpr, x: Point) -> bool:
         return True
     held = [not varying_axes(jax.typeof(leaf)) for leaf in jax.tree.leaves(x)]
     return bool(manual_axes()) and all(held)  # a `vmap` does not tell what varies
+
+
+def forward_gradient(
+    f: FunctionWithAux, x: Point, mode: Forward
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Return `y`, the gradient of a scalar function, and `aux`.
+
+    Products along all directions would be dense: that most derivatives of an
+    intermediate result are zero is only known to the algebra.
+    """
+    linear = linear_program(f, x, mode)
+    n = dimension(linear.inputs)
+    try:
+        budget = Budget(entries_worth(linear.program.jaxpr, n))
+        found = entries(linear, budget, valued=True)
+    except TooDense:
+        return mode.gradient(f, x)
+    assert found.values is not None
+    flat = jnp.zeros(n, found.values.dtype)
+    flat = flat.at[found.cols].set(found.values, unique_indices=True)
+    return linear.value, unflattened(flat, linear.inputs), linear.aux

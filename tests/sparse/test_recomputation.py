@@ -6,7 +6,7 @@ import pytest
 
 import hotk
 from hotk._core import equations
-from hotk.sparse._recomputation import CHEAP, recomputation_costs
+from hotk.sparse._linear_program import CHEAP, recomputation_costs
 
 
 X = jnp.linspace(0.5, 1.5, 2000)
