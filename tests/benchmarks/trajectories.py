@@ -1,23 +1,29 @@
 """Trajectories by direct collocation: IPOPT with derivatives of hotk, and CasADi.
 
 `python -m tests.benchmarks.trajectories`; needs cyipopt and casadi. Both solve the same
-problem by the same method: the trapezoidal rule, exact second derivatives, IPOPT with
-MUMPS. "Derivatives" are those of one iteration: the gradient, the constraints, their
-Jacobian, and the Hessian of the Lagrangian, at a new point each time.
+problem by the same method: the trapezoidal rule, exact second derivatives, and one
+IPOPT, that of cyipopt. "Derivatives" are those of one iteration: the gradient, the
+constraints, their Jacobian, and the Hessian of the Lagrangian, at a new point each
+time. CasADi's own IPOPT is another build of it, with other linear algebra; its time
+stands in the note.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hotk.interop import ipopt_problem
-from tests.benchmarks.interleaved import compare
+from tests.benchmarks.interleaved import Ratio, compare
 from tests.benchmarks.table import Row, of_ratio, run
+
+
+T = TypeVar("T")
 
 
 class Problem(NamedTuple):
@@ -90,11 +96,11 @@ PROBLEMS = {
     "car": Problem(
         car,
         [0.0, 0.0, 0.0, 5.0, 0.0, 0.0],
-        [40.0, 6.0, 0.0, 5.0, 0.0, 0.0],
+        [40.0, 3.5, 0.0, 5.0, 0.0, 0.0],
         2,
         1.0,
         4.0,
-        0.2,
+        0.1,
     ),
 }
 
@@ -106,13 +112,13 @@ class Contestant(NamedTuple):
         derivatives: Computes those of one iteration at a flat vector.
         solve: Solves, and returns the value, the iterations and the solution.
         start: The flat vector at the start.
-        constraints: How many there are.
+        solve_alone: Solves with the library's own IPOPT and returns the iterations.
     """
 
     derivatives: Callable[[np.ndarray], Any]
     solve: Callable[[], tuple[float, int, np.ndarray]]
     start: np.ndarray
-    constraints: int
+    solve_alone: Callable[[], int] | None = None
 
 
 def guess(problem: Problem, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +174,7 @@ def by_hotk(problem: Problem, count: int) -> Contestant:
         assert info["status"] == 0, info["status_msg"]
         return info["obj_val"], steps[-1], np.asarray(x["x"])
 
-    return Contestant(derivatives, solve, made.x0, made.m)
+    return Contestant(derivatives, solve, made.x0)
 
 
 def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
@@ -196,33 +202,81 @@ def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
     options = {f"ipopt.{name}": value for name, value in OPTIONS.items()}
     options |= {"ipopt.print_level": 0, "print_time": False, "ipopt.sb": "yes"}
     solver = casadi.nlpsol("solver", "ipopt", nlp, options)
-    parts = [solver.get_function(f"nlp_{p}") for p in ("grad_f", "jac_g", "hess_l")]
     start = np.concatenate([inputs.ravel(), states.ravel()])
+    ends = np.array([*problem.first, *problem.last])
+    fixed = np.concatenate([np.zeros(n * count), ends])
+    bound = np.full(len(start), np.inf)
+    bound[: inputs.size] = problem.largest
+    callbacks = _Callbacks(solver)
     multipliers = np.linspace(-1.0, 1.0, g.numel())
 
     def derivatives(z: np.ndarray) -> None:
-        parts[0](z, [])
-        parts[1](z, [])
-        parts[2](z, [], 1.0, multipliers)
+        callbacks.gradient(z)
+        callbacks.jacobian(z)
+        callbacks.hessian(z, multipliers, 1.0)
 
     def solve() -> tuple[float, int, np.ndarray]:
-        ends = np.array([*problem.first, *problem.last])
-        fixed = np.concatenate([np.zeros(n * count), ends])
-        bound = np.full(len(start), np.inf)
-        bound[: inputs.size] = problem.largest
-        found = solver(x0=start, lbx=-bound, ubx=bound, lbg=fixed, ubg=fixed)
-        steps = solver.stats()["iter_count"]
-        x = np.array(found["x"]).ravel()[inputs.size :].reshape(states.shape)
-        return float(found["f"]), steps, x
+        import cyipopt
 
-    return Contestant(derivatives, solve, start, g.numel())
+        made = cyipopt.Problem(
+            n=len(start), m=len(fixed), problem_obj=callbacks,
+            lb=-bound, ub=bound, cl=fixed, cu=fixed,
+        )  # fmt: skip
+        for name, value in {**OPTIONS, "print_level": 0}.items():
+            made.add_option(name, value)
+        z, info = made.solve(start)
+        assert info["status"] == 0, info["status_msg"]
+        return info["obj_val"], callbacks.steps, z[inputs.size :].reshape(states.shape)
+
+    def solve_alone() -> int:
+        solver(x0=start, lbx=-bound, ubx=bound, lbg=fixed, ubg=fixed)
+        return solver.stats()["iter_count"]
+
+    return Contestant(derivatives, solve, start, solve_alone)
 
 
-def seconds(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Return CPU seconds, seconds and the result of a call."""
-    cpu, wall = time.process_time(), time.perf_counter()
+class _Callbacks:
+    """CasADi's functions of a problem, as cyipopt calls them."""
+
+    def __init__(self, solver: Any) -> None:
+        names = ("f", "g", "grad_f", "jac_g", "hess_l")
+        self.f, self.g, self.df, self.dg, self.h = (
+            solver.get_function(f"nlp_{name}") for name in names
+        )
+        self.steps = 0
+
+    def objective(self, z: np.ndarray) -> float:
+        return float(self.f(z, []))
+
+    def constraints(self, z: np.ndarray) -> np.ndarray:
+        return np.array(self.g(z, [])).ravel()
+
+    def gradient(self, z: np.ndarray) -> np.ndarray:
+        return np.array(self.df(z, [])[-1]).ravel()
+
+    def jacobianstructure(self) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = self.dg.sparsity_out(1).get_triplet()
+        return np.array(rows), np.array(columns)
+
+    def jacobian(self, z: np.ndarray) -> np.ndarray:
+        return np.array(self.dg(z, [])[1].nonzeros())
+
+    def hessianstructure(self) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = self.h.sparsity_out(0).get_triplet()  # of the upper triangle
+        return np.array(columns), np.array(rows)
+
+    def hessian(self, z: np.ndarray, multipliers: np.ndarray, factor: float) -> Any:
+        return np.array(self.h(z, [], factor, multipliers).nonzeros())
+
+    def intermediate(self, mode: int, step: int, *_: float) -> None:
+        self.steps = step
+
+
+def cpu_seconds(call: Callable[[], T]) -> tuple[float, T]:
+    """Return CPU seconds and the result of a call."""
+    start = time.process_time()
     result = call()
-    return time.process_time() - cpu, time.perf_counter() - wall, result
+    return time.process_time() - start, result
 
 
 def near(z: np.ndarray) -> Callable[[], np.ndarray]:
@@ -231,18 +285,17 @@ def near(z: np.ndarray) -> Callable[[], np.ndarray]:
     return lambda: z + 1e-3 * np.sin(np.arange(len(z)) + next(count))
 
 
-def trajectories(count: int = 1300) -> Iterator[Row]:
+def trajectories(variables: int = 10_400) -> Iterator[Row]:
     """Compare derivatives, first calls and whole solves of both."""
     for name, problem in PROBLEMS.items():
-        built, _, ours = seconds(lambda problem=problem: by_hotk(problem, count))
-        first, _, _ = seconds(lambda ours=ours: ours.derivatives(ours.start))
-        whole, _, (value, steps, x) = seconds(ours.solve)
+        points = variables // (len(problem.first) + problem.inputs)
+        built, ours = cpu_seconds(functools.partial(by_hotk, problem, points))
+        first, _ = cpu_seconds(functools.partial(ours.derivatives, ours.start))
         for kind in ("SX", "MX"):
-            theirs_built, _, theirs = seconds(
-                lambda problem=problem, kind=kind: by_casadi(problem, count, kind)
-            )
-            theirs_first, _, _ = seconds(
-                lambda theirs=theirs: theirs.derivatives(theirs.start)
+            make = functools.partial(by_casadi, problem, points, kind)
+            their_built, theirs = cpu_seconds(make)
+            their_first, _ = cpu_seconds(
+                functools.partial(theirs.derivatives, theirs.start)
             )
             mine, other = near(ours.start), near(theirs.start)
             ratio = compare(
@@ -250,17 +303,30 @@ def trajectories(count: int = 1300) -> Iterator[Row]:
                 lambda theirs=theirs, other=other: theirs.derivatives(other()),
                 rounds=15,
             )
-            their_whole, _, (v, their_steps, y) = seconds(theirs.solve)
-            apart = float(np.max(np.abs(x - y)))
-            note = (
-                f"{len(ours.start)} variables; solve {whole:.2f} and {their_whole:.2f} "
-                f"CPU s, {steps} and {their_steps} steps, values {value:.6g} and "
-                f"{v:.6g}, states apart {apart:.0e}; before the first derivatives "
-                f"{built + first:.1f} and {theirs_built + theirs_first:.1f} CPU s"
-            )
-            yield of_ratio(f"{name}, CasADi {kind}", ratio, 0.5, note)
+            before = f"before the first {built + first:.1f} and "
+            before += f"{their_built + their_first:.1f} CPU s"
+            size = f"{len(ours.start)} variables"
+            title = f"{name}, CasADi {kind}"
+            yield of_ratio(f"{title}: derivatives", ratio, 0.5, f"{size}; {before}")
+            yield whole(f"{title}: solve", ours, theirs)
+
+
+def whole(title: str, ours: Contestant, theirs: Contestant) -> Row:
+    """Compare solves, in turns."""
+    times = []
+    for _ in range(3):
+        mine, (value, steps, x) = cpu_seconds(ours.solve)
+        other, (their_value, their_steps, y) = cpu_seconds(theirs.solve)
+        times.append((mine, other))
+    ratio = Ratio.of(*map(list, zip(*times, strict=True)))
+    assert theirs.solve_alone is not None
+    alone, own_steps = cpu_seconds(theirs.solve_alone)
+    apart = float(np.max(np.abs(x - y)))
+    note = f"{steps} and {their_steps} steps, values {value:.6g} and {their_value:.6g}"
+    note += f", states apart {apart:.0e}; CasADi's own IPOPT {alone:.2f} s, {own_steps}"
+    return of_ratio(title, ratio, 1.0, note)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    run(trajectories)
+    run(__doc__, trajectories)
