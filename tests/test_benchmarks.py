@@ -12,7 +12,17 @@ from tests.benchmarks import networks, second_order
 
 
 MODULES = sorted(path.stem for path in Path(networks.__file__).parent.glob("[!_]*.py"))
-PEERS = {"asdex", "casadi", "cyipopt", "folx", "laplax", "matfree", "numpyro", "sklearn", "statsmodels"}
+PEERS = {
+    "asdex",
+    "casadi",
+    "cyipopt",
+    "folx",
+    "laplax",
+    "matfree",
+    "numpyro",
+    "sklearn",
+    "statsmodels",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,8 @@ class Problem(NamedTuple):
         largest: The largest size of each input.
         duration: Seconds.
         rest: The inputs at rest, as a start.
+        steps: Steps of Runge and Kutta in each interval, for multiple shooting; 0 for
+            the trapezoidal rule.
     """
 
     rate: Callable[[Any, Any, Any], list[Any]]
@@ -47,6 +49,7 @@ class Problem(NamedTuple):
     largest: float
     duration: float
     rest: float
+    steps: int = 0
 
 
 def pendulum(s: Any, u: Any, m: Any) -> list[Any]:
@@ -105,6 +108,15 @@ PROBLEMS = {
 }
 
 
+def runge_kutta(rate: Callable[[Any], Any], s: Any, h: float) -> Any:
+    """Return the state after one step of the classical method of fourth order."""
+    a = rate(s)
+    b = rate(s + h / 2 * a)
+    c = rate(s + h / 2 * b)
+    d = rate(s + h * c)
+    return s + h / 6 * (a + 2 * b + 2 * c + d)
+
+
 class Contestant(NamedTuple):
     """A way to solve a problem.
 
@@ -140,13 +152,21 @@ def by_hotk(problem: Problem, count: int) -> Contestant:
     def effort(z: dict[str, jax.Array]) -> jax.Array:
         return jnp.sum(weights * z["u"] ** 2)
 
+    rate = lambda s, u: jnp.stack(problem.rate(s, u, jnp))
+
+    def shot(s: jax.Array, u: jax.Array) -> jax.Array:
+        h = step / problem.steps
+        one = lambda s, _: (runge_kutta(lambda s: rate(s, u), s, h), None)
+        return jax.lax.scan(one, s, None, length=problem.steps)[0]
+
     def constraints(z: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        x = z["x"]
-        rates = jnp.stack(problem.rate(x.T, z["u"].T, jnp), axis=1)
-        return {
-            "dynamics": x[1:] - x[:-1] - step / 2 * (rates[1:] + rates[:-1]),
-            "ends": jnp.stack([x[0], x[-1]]),
-        }
+        x, u = z["x"], z["u"]
+        if problem.steps:
+            defects = x[1:] - jax.vmap(shot)(x[:-1], u[:-1])
+        else:
+            rates = rate(x.T, u.T).T
+            defects = x[1:] - x[:-1] - step / 2 * (rates[1:] + rates[:-1])
+        return {"dynamics": defects, "ends": jnp.stack([x[0], x[-1]])}
 
     start = {"u": inputs, "x": states}
     made = ipopt_problem(effort, start, constraints=constraints)
@@ -189,11 +209,22 @@ def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
     f = casadi.Function("f", [s, a], [casadi.vertcat(*rate)])
     symbol = getattr(casadi, kind).sym
     u, x = symbol("u", m, count + 1), symbol("x", n, count + 1)
-    if kind == "MX":
-        rates = f.map(count + 1)(x, u)
+
+    def mapped(f: Any, x: Any, u: Any) -> Any:
+        columns = x.shape[1]
+        if kind == "MX":
+            return f.map(columns)(x, u)
+        return casadi.horzcat(*(f(x[:, i], u[:, i]) for i in range(columns)))
+
+    if problem.steps:
+        end = s
+        for _ in range(problem.steps):
+            end = runge_kutta(lambda s: f(s, a), end, step / problem.steps)
+        shot = casadi.Function("shot", [s, a], [end])
+        defects = x[:, 1:] - mapped(shot, x[:, :-1], u[:, :-1])
     else:
-        rates = casadi.horzcat(*(f(x[:, i], u[:, i]) for i in range(count + 1)))
-    defects = x[:, 1:] - x[:, :-1] - step / 2 * (rates[:, 1:] + rates[:, :-1])
+        rates = mapped(f, x, u)
+        defects = x[:, 1:] - x[:, :-1] - step / 2 * (rates[:, 1:] + rates[:, :-1])
     weights = np.full((1, count + 1), step)
     weights[0, [0, -1]] *= 0.5
     effort = casadi.sum2(casadi.sum1(u * u) * weights)
@@ -289,26 +320,36 @@ def trajectories(variables: int = 10_400) -> Iterator[Row]:
     """Compare derivatives, first calls and whole solves of both."""
     for name, problem in PROBLEMS.items():
         points = variables // (len(problem.first) + problem.inputs)
-        built, ours = cpu_seconds(functools.partial(by_hotk, problem, points))
-        first, _ = cpu_seconds(functools.partial(ours.derivatives, ours.start))
-        for kind in ("SX", "MX"):
-            make = functools.partial(by_casadi, problem, points, kind)
-            their_built, theirs = cpu_seconds(make)
-            their_first, _ = cpu_seconds(
-                functools.partial(theirs.derivatives, theirs.start)
-            )
-            mine, other = near(ours.start), near(theirs.start)
-            ratio = compare(
-                lambda ours=ours, mine=mine: ours.derivatives(mine()),
-                lambda theirs=theirs, other=other: theirs.derivatives(other()),
-                rounds=15,
-            )
-            before = f"before the first {built + first:.1f} and "
-            before += f"{their_built + their_first:.1f} CPU s"
-            size = f"{len(ours.start)} variables"
-            title = f"{name}, CasADi {kind}"
-            yield of_ratio(f"{title}: derivatives", ratio, 0.5, f"{size}; {before}")
-            yield whole(f"{title}: solve", ours, theirs)
+        yield from compared(name, problem, points)
+
+
+def shooting(intervals: int = 200, steps: int = 10) -> Iterator[Row]:
+    """Compare the same for multiple shooting."""
+    problem = PROBLEMS["pendulum"]._replace(steps=steps)
+    yield from compared("pendulum, shooting", problem, intervals)
+
+
+def compared(name: str, problem: Problem, points: int) -> Iterator[Row]:
+    """Compare all of one problem."""
+    built, ours = cpu_seconds(functools.partial(by_hotk, problem, points))
+    first, _ = cpu_seconds(functools.partial(ours.derivatives, ours.start))
+    for kind in ("SX", "MX"):
+        make = functools.partial(by_casadi, problem, points, kind)
+        their_built, theirs = cpu_seconds(make)
+        their_first, _ = cpu_seconds(
+            functools.partial(theirs.derivatives, theirs.start)
+        )
+        mine, other = near(ours.start), near(theirs.start)
+        ratio = compare(
+            lambda mine=mine: ours.derivatives(mine()),
+            lambda theirs=theirs, other=other: theirs.derivatives(other()),
+            rounds=15,
+        )
+        before = f"before the first {built + first:.1f} and "
+        before += f"{their_built + their_first:.1f} CPU s"
+        note = f"{len(ours.start)} variables; {before}"
+        yield of_ratio(f"{name}, CasADi {kind}: derivatives", ratio, 0.5, note)
+        yield whole(f"{name}, CasADi {kind}: solve", ours, theirs)
 
 
 def whole(title: str, ours: Contestant, theirs: Contestant) -> Row:
@@ -329,4 +370,4 @@ def whole(title: str, ours: Contestant, theirs: Contestant) -> Row:
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    run(__doc__, trajectories)
+    run(__doc__, trajectories, shooting)
