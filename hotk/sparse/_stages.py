@@ -25,7 +25,7 @@ from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._work import FEW, MOST, MOST_STEPS, entries_worth, is_worth_products
+from ._work import FEW, MOST, entries_worth, is_worth_products, most_steps
 
 
 _Found = TypeVar("_Found")
@@ -72,7 +72,8 @@ class Task(NamedTuple):
         jaxpr, symmetric = self.linear.program.jaxpr, self.symmetric
         sizes = map(dimension, (self.linear.inputs, self.linear.outputs))
         worth = entries_worth(jaxpr, min(sizes)) if valued else MOST
-        most, steps = min(worth, self.most), MOST_STEPS if self.short else math.inf
+        most = min(worth, self.most)
+        steps = most_steps(jaxpr) if self.short else math.inf
 
         def run(most: float) -> Entries:
             return entries(

@@ -12,10 +12,27 @@ FEW = 2_000_000
 MOST = 60_000_000
 
 
-# So many operations on pieces take a second to compile: it is not worth deciding.
-MOST_STEPS = 1000
+# So many operations on pieces take a second to compile: more are rarely worth it.
+_MOST_STEPS = 1000
+# With so few the algebra is compiled and done at once: it is not worth deciding.
+_FEW_STEPS = 200
+# How many multiplications are done while one operation on small arrays is started, and
+# how many products a coloring is thought to have before there is one.
+_OPERATION, _COLORS = 1000, 16
 # Multiplications, as many as are done in fifty calls while one equation is compiled.
 _WHILE_COMPILED = 100_000
+
+
+def most_steps(jaxpr: Jaxpr) -> int:
+    """Return how many operations on pieces there may be before products are asked for.
+
+    Of small arrays, as those of a network of a hundred buses, each of them takes its
+    microsecond, however little it computes: products take fewer.
+
+    Args:
+        jaxpr: The linear program.
+    """
+    return min(_MOST_STEPS, max(_FEW_STEPS, _COLORS * work(jaxpr) // _OPERATION))
 
 
 def is_worth_products(jaxpr: Jaxpr, products: int) -> bool:

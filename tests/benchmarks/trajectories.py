@@ -9,21 +9,21 @@ stands in the note.
 """
 
 import functools
-import itertools
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk.interop import ipopt_problem
-from tests.benchmarks.interleaved import Ratio, compare
-from tests.benchmarks.table import Row, of_ratio, run
-
-
-T = TypeVar("T")
+from tests.benchmarks.ipopt_peers import (
+    Contestant,
+    Sides,
+    compared,
+    of_casadi,
+    of_hotk,
+)
+from tests.benchmarks.table import Row, run
 
 
 class Problem(NamedTuple):
@@ -117,30 +117,11 @@ def runge_kutta(rate: Callable[[Any], Any], s: Any, h: float) -> Any:
     return s + h / 6 * (a + 2 * b + 2 * c + d)
 
 
-class Contestant(NamedTuple):
-    """A way to solve a problem.
-
-    Attributes:
-        derivatives: Computes those of one iteration at a flat vector.
-        solve: Solves, and returns the value, the iterations and the solution.
-        start: The flat vector at the start.
-        solve_alone: Solves with the library's own IPOPT and returns the iterations.
-    """
-
-    derivatives: Callable[[np.ndarray], Any]
-    solve: Callable[[], tuple[float, int, np.ndarray]]
-    start: np.ndarray
-    solve_alone: Callable[[], int] | None = None
-
-
 def guess(problem: Problem, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a line of states, and inputs at rest."""
     along = np.linspace(0.0, 1.0, count + 1)[:, None]
     states = (1 - along) * np.array(problem.first) + along * np.array(problem.last)
     return states, np.full((count + 1, problem.inputs), problem.rest)
-
-
-OPTIONS = {"tol": 1e-8, "max_iter": 300, "linear_solver": "mumps"}
 
 
 def by_hotk(problem: Problem, count: int) -> Contestant:
@@ -168,33 +149,11 @@ def by_hotk(problem: Problem, count: int) -> Contestant:
             defects = x[1:] - x[:-1] - step / 2 * (rates[1:] + rates[:-1])
         return {"dynamics": defects, "ends": jnp.stack([x[0], x[-1]])}
 
-    start = {"u": inputs, "x": states}
-    made = ipopt_problem(effort, start, constraints=constraints)
-    multipliers = np.linspace(-1.0, 1.0, made.m)
-
-    def derivatives(z: np.ndarray) -> None:
-        made.gradient(z)
-        made.constraints(z)
-        made.jacobian(z)
-        made.hessian(z, multipliers, 1.0)
-
-    def solve() -> tuple[float, int, np.ndarray]:
-        steps = [0]
-        made.intermediate = lambda mode, step, *_: steps.append(step)
-        ends = np.array([problem.first, problem.last])
-        same = {"dynamics": 0.0, "ends": ends}
-        x, info = made.solve(
-            lb={"u": -problem.largest, "x": None},
-            ub={"u": problem.largest, "x": None},
-            cl=same,
-            cu=same,
-            print_level=0,
-            **OPTIONS,
-        )
-        assert info["status"] == 0, info["status_msg"]
-        return info["obj_val"], steps[-1], np.asarray(x["x"])
-
-    return Contestant(derivatives, solve, made.x0)
+    ends = np.array([problem.first, problem.last])
+    same = {"dynamics": 0.0, "ends": ends}
+    largest = problem.largest
+    sides = Sides({"u": -largest, "x": None}, {"u": largest, "x": None}, same, same)
+    return of_hotk(effort, {"u": inputs, "x": states}, constraints, sides)
 
 
 def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
@@ -230,142 +189,34 @@ def by_casadi(problem: Problem, count: int, kind: str) -> Contestant:
     effort = casadi.sum2(casadi.sum1(u * u) * weights)
     g = casadi.veccat(defects, x[:, 0], x[:, -1])
     nlp = {"x": casadi.veccat(u, x), "f": effort, "g": g}
-    options = {f"ipopt.{name}": value for name, value in OPTIONS.items()}
-    options |= {"ipopt.print_level": 0, "print_time": False, "ipopt.sb": "yes"}
-    solver = casadi.nlpsol("solver", "ipopt", nlp, options)
     start = np.concatenate([inputs.ravel(), states.ravel()])
     ends = np.array([*problem.first, *problem.last])
     fixed = np.concatenate([np.zeros(n * count), ends])
     bound = np.full(len(start), np.inf)
     bound[: inputs.size] = problem.largest
-    callbacks = _Callbacks(solver)
-    multipliers = np.linspace(-1.0, 1.0, g.numel())
-
-    def derivatives(z: np.ndarray) -> None:
-        callbacks.gradient(z)
-        callbacks.jacobian(z)
-        callbacks.hessian(z, multipliers, 1.0)
-
-    def solve() -> tuple[float, int, np.ndarray]:
-        import cyipopt
-
-        made = cyipopt.Problem(
-            n=len(start), m=len(fixed), problem_obj=callbacks,
-            lb=-bound, ub=bound, cl=fixed, cu=fixed,
-        )  # fmt: skip
-        for name, value in {**OPTIONS, "print_level": 0}.items():
-            made.add_option(name, value)
-        z, info = made.solve(start)
-        assert info["status"] == 0, info["status_msg"]
-        return info["obj_val"], callbacks.steps, z[inputs.size :].reshape(states.shape)
-
-    def solve_alone() -> int:
-        solver(x0=start, lbx=-bound, ubx=bound, lbg=fixed, ubg=fixed)
-        return solver.stats()["iter_count"]
-
-    return Contestant(derivatives, solve, start, solve_alone)
-
-
-class _Callbacks:
-    """CasADi's functions of a problem, as cyipopt calls them."""
-
-    def __init__(self, solver: Any) -> None:
-        names = ("f", "g", "grad_f", "jac_g", "hess_l")
-        self.f, self.g, self.df, self.dg, self.h = (
-            solver.get_function(f"nlp_{name}") for name in names
-        )
-        self.steps = 0
-
-    def objective(self, z: np.ndarray) -> float:
-        return float(self.f(z, []))
-
-    def constraints(self, z: np.ndarray) -> np.ndarray:
-        return np.array(self.g(z, [])).ravel()
-
-    def gradient(self, z: np.ndarray) -> np.ndarray:
-        return np.array(self.df(z, [])[-1]).ravel()
-
-    def jacobianstructure(self) -> tuple[np.ndarray, np.ndarray]:
-        rows, columns = self.dg.sparsity_out(1).get_triplet()
-        return np.array(rows), np.array(columns)
-
-    def jacobian(self, z: np.ndarray) -> np.ndarray:
-        return np.array(self.dg(z, [])[1].nonzeros())
-
-    def hessianstructure(self) -> tuple[np.ndarray, np.ndarray]:
-        rows, columns = self.h.sparsity_out(0).get_triplet()  # of the upper triangle
-        return np.array(columns), np.array(rows)
-
-    def hessian(self, z: np.ndarray, multipliers: np.ndarray, factor: float) -> Any:
-        return np.array(self.h(z, [], factor, multipliers).nonzeros())
-
-    def intermediate(self, mode: int, step: int, *_: float) -> None:
-        self.steps = step
-
-
-def cpu_seconds(call: Callable[[], T]) -> tuple[float, T]:
-    """Return CPU seconds and the result of a call."""
-    start = time.process_time()
-    result = call()
-    return time.process_time() - start, result
-
-
-def near(z: np.ndarray) -> Callable[[], np.ndarray]:
-    """Return a function that gives another point each time."""
-    count = itertools.count()
-    return lambda: z + 1e-3 * np.sin(np.arange(len(z)) + next(count))
+    return of_casadi(nlp, start, Sides(-bound, bound, fixed, fixed))
 
 
 def trajectories(variables: int = 10_400) -> Iterator[Row]:
     """Compare derivatives, first calls and whole solves of both."""
     for name, problem in PROBLEMS.items():
         points = variables // (len(problem.first) + problem.inputs)
-        yield from compared(name, problem, points)
+        yield from both(name, problem, points)
 
 
 def shooting(intervals: int = 200, steps: int = 10) -> Iterator[Row]:
     """Compare the same for multiple shooting."""
     problem = PROBLEMS["pendulum"]._replace(steps=steps)
-    yield from compared("pendulum, shooting", problem, intervals)
+    yield from both("pendulum, shooting", problem, intervals)
 
 
-def compared(name: str, problem: Problem, points: int) -> Iterator[Row]:
-    """Compare all of one problem."""
-    built, ours = cpu_seconds(functools.partial(by_hotk, problem, points))
-    first, _ = cpu_seconds(functools.partial(ours.derivatives, ours.start))
-    for kind in ("SX", "MX"):
-        make = functools.partial(by_casadi, problem, points, kind)
-        their_built, theirs = cpu_seconds(make)
-        their_first, _ = cpu_seconds(
-            functools.partial(theirs.derivatives, theirs.start)
-        )
-        mine, other = near(ours.start), near(theirs.start)
-        ratio = compare(
-            lambda mine=mine: ours.derivatives(mine()),
-            lambda theirs=theirs, other=other: theirs.derivatives(other()),
-            rounds=15,
-        )
-        before = f"before the first {built + first:.1f} and "
-        before += f"{their_built + their_first:.1f} CPU s"
-        note = f"{len(ours.start)} variables; {before}"
-        yield of_ratio(f"{name}, CasADi {kind}: derivatives", ratio, 0.5, note)
-        yield whole(f"{name}, CasADi {kind}: solve", ours, theirs)
-
-
-def whole(title: str, ours: Contestant, theirs: Contestant) -> Row:
-    """Compare solves, in turns."""
-    times = []
-    for _ in range(3):
-        mine, (value, steps, x) = cpu_seconds(ours.solve)
-        other, (their_value, their_steps, y) = cpu_seconds(theirs.solve)
-        times.append((mine, other))
-    ratio = Ratio.of(*map(list, zip(*times, strict=True)))
-    assert theirs.solve_alone is not None
-    alone, own_steps = cpu_seconds(theirs.solve_alone)
-    apart = float(np.max(np.abs(x - y)))
-    note = f"{steps} and {their_steps} steps, values {value:.6g} and {their_value:.6g}"
-    note += f", states apart {apart:.0e}; CasADi's own IPOPT {alone:.2f} s, {own_steps}"
-    return of_ratio(title, ratio, 1.0, note)
+def both(name: str, problem: Problem, points: int) -> Iterator[Row]:
+    """Compare one problem with both kinds of expressions."""
+    theirs = {
+        kind: functools.partial(by_casadi, problem, points, kind)
+        for kind in ("SX", "MX")
+    }
+    yield from compared(name, functools.partial(by_hotk, problem, points), theirs)
 
 
 if __name__ == "__main__":
