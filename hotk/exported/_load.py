@@ -7,11 +7,11 @@ from typing import final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import PyTree, PyTreeDef
 
 from hotk._core import PreparationError, describe, extra, leaf_name, message
 
-from ._static import statics_of, without_statics
+from ._static import check_nodes, statics_of, without_statics
 
 
 @final
@@ -37,7 +37,7 @@ class ExportedProgram:
     """
 
     # `jax.jit(program)` needs a weak reference to it.
-    __slots__ = ("__weakref__", "_run", "_statics", "exported", "platforms")
+    __slots__ = ("__weakref__", "_run", "_seen", "_statics", "exported", "platforms")
 
     def __init__(
         self, exported: jax.export.Exported, statics: Mapping[str, str] | None = None
@@ -50,6 +50,7 @@ class ExportedProgram:
         """
         self.exported = exported
         self._statics = dict(statics or {})
+        self._seen: PyTreeDef | None = None  # of arguments whose nodes were compared
         self.platforms = tuple(exported.platforms)
 
         def run(*args: PyTree, **named: PyTree) -> PyTree:
@@ -73,9 +74,14 @@ class ExportedProgram:
 
         Raises:
             PreparationError: If an argument has another structure, size or dtype, or
-                is no array and another than was exported. `None` stands for these.
+                is no array and another than was exported, be it a leaf (for which
+                `None` may stand) or a static field (a dict may stand for its node).
         """
         called = _called(self.exported)
+        structure = jax.tree.structure((args, named))
+        if self._seen is None or structure != self._seen:
+            check_nodes(called, self._statics, (args, named))
+            self._seen = structure
         args, named = without_statics(called, self._statics, (args, named))
         return self._run(*args, **named)
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, CellType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, ModuleType
 from typing import Any, TypeAlias
 
 import jax
@@ -23,10 +23,14 @@ from hotk._core import (
     message,
     peek,
 )
+from hotk.capture import Skeleton, is_library_file
+from hotk.sparse import Pattern
 
-from ._plain import plain
+from ._plain import nodes, plain
 
 
+# Before the path of a node: what it is has a text beside those of its leaves.
+_NODE = "node "
 # `jax.export.deserialize` reads no further than the program.
 _MARK = b"\nhotk: static arguments "
 
@@ -44,6 +48,7 @@ def with_statics(
     texts = {
         path: _text(leaf) for path, leaf in _leaves(given) if not is_argument(leaf)
     }
+    texts |= {_NODE + path: _text(node) for path, node in nodes(given)}
     return data + _MARK + json.dumps(texts).encode() if texts else data
 
 
@@ -82,6 +87,35 @@ def without_statics(call: str, texts: Mapping[str, str], given: PyTree) -> PyTre
     return jax.tree_util.tree_map_with_path(taken, plain(given, lambda leaf: leaf))
 
 
+def check_nodes(call: str, texts: Mapping[str, str], given: PyTree) -> None:
+    """Raise if a node has another class or other statics than was exported.
+
+    Dicts, lists and tuples stand for any node: they have none.
+
+    Args:
+        call: The call, for the message.
+        texts: The texts by path.
+        given: The arguments.
+
+    Raises:
+        PreparationError: If one is another than the program was traced with.
+    """
+    for path, node in nodes(given):
+        expected = texts.get(_NODE + path)
+        if expected is None or expected == (got := _text(node)):
+            continue
+        raise PreparationError(
+            message(
+                call,
+                f"what is no array of `{path}` is another than was exported.",
+                expected=expected,
+                got=got,
+                fix="Export again for it, or pass a dict of its fields, if what was "
+                "exported is meant.",
+            )
+        )
+
+
 def is_number(leaf: object) -> bool:
     """Whether it is an array or a number, and so an argument of a program."""
     return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
@@ -116,24 +150,53 @@ def _text(thing: object, seen: Seen | None = None) -> str:
 
 def _written(thing: object, seen: Seen) -> str:
     inner = functools.partial(_text, seen=seen)
+    if isinstance(thing, type):  # `dtype` of one is the property of its objects
+        return f"{function_name(thing)}{function_place(thing)}"
     if hasattr(thing, "dtype") and hasattr(thing, "shape"):
         return _text_of_array(thing)
     if isinstance(thing, (list, tuple)):
         return f"({', '.join(map(inner, thing))})"
+    if isinstance(thing, (set, frozenset)):  # in another process in another order
+        return f"{{{', '.join(sorted(map(inner, thing)))}}}"
     if isinstance(thing, dict):
         pairs = (f"{inner(key)}: {inner(value)}" for key, value in thing.items())
         return f"{{{', '.join(pairs)}}}"
     if callable(thing):
-        name = f"{function_name(thing)}{function_place(thing)}"
+        name = f"{function_name(thing)}{function_place(thing)}{_column(thing)}"
     else:
-        shown = type(thing).__repr__ is not object.__repr__
-        # That of a dataclass leaves out parts of large arrays.
-        text = repr(thing) if shown and not dataclasses.is_dataclass(thing) else ""
+        text = repr(thing) if _says_all(thing) else ""
         if text and " at 0x" not in text:
             return text
         name = type(thing).__qualname__
     held = _held(thing)
     return f"{name} with {inner(held)}" if held else name
+
+
+def _column(f: object) -> str:
+    """Return where in its line a lambda begins: several may stand in one."""
+    code = peek(f, "__code__")
+    if not isinstance(code, CodeType) or code.co_name != "<lambda>":
+        return ""
+    # The first instruction is no part of the text.
+    places = [(line, c) for line, _, c, end in code.co_positions() if c != end]
+    columns = [c for line, c in places if line == code.co_firstlineno and c is not None]
+    return f" column {min(columns)}" if columns else ""
+
+
+def _says_all(thing: object) -> bool:
+    """Whether two things of one `repr` are taken for equal.
+
+    Those of Python and of libraries are. That of a dataclass leaves out parts of large
+    arrays, and that of a pattern or a skeleton of hotk its content.
+    """
+    cls = type(thing)
+    if cls.__repr__ is object.__repr__ or dataclasses.is_dataclass(thing):
+        return False
+    if cls.__module__.partition(".")[0] in ("hotk", "__main__"):
+        return False
+    found = sys.modules.get(cls.__module__)
+    file = getattr(found, "__file__", None)
+    return file is None or is_library_file(file)
 
 
 def _held(thing: object) -> dict[str, object]:
@@ -144,6 +207,10 @@ def _held(thing: object) -> dict[str, object]:
         return {"self": thing.__self__, "func": thing.__func__}
     if isinstance(thing, (ModuleType, BuiltinFunctionType)) or _has_a_name(thing):
         return {}
+    if isinstance(thing, Skeleton):
+        return {"function": thing.template}
+    if isinstance(thing, Pattern):
+        return {n: getattr(thing, n) for n in ("rows", "cols", "shape", "symmetric")}
     held: dict[str, object] = {}
     if inspect.isfunction(thing):
         nonlocals = zip(
@@ -159,7 +226,13 @@ def _held(thing: object) -> dict[str, object]:
         ]
         held = {n: getattr(thing, n) for n in names if hasattr(thing, n)}
         held |= getattr(thing, "__dict__", {})
-        held = {n: value for n, value in held.items() if not n.startswith("__")}
+        # What is computed of the others at first use is no difference.
+        cached = lambda n: isinstance(peek(type(thing), n), functools.cached_property)
+        held = {
+            name: value
+            for name, value in held.items()
+            if not name.startswith("__") and not cached(name)
+        }
     if hasattr(thing, "__wrapped__"):
         held["__wrapped__"] = peek(thing, "__wrapped__")
     return held

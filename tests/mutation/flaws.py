@@ -592,6 +592,13 @@ LOUD_TESTS = "prepared/test_opaque_is_loud"
 
 _SHARED = [
     Flaw(
+        "static fields of nodes are no part of an exported program",
+        "hotk/exported/_load.py",
+        "check_nodes(called, self._statics, (args, named))",
+        "pass",
+        within("exported/test_node_statics", "another_static_field_is_refused"),
+    ),
+    Flaw(
         "rows with another integer in them are the same",
         "hotk/curvature/_sample_rows.py",
         "(form.key, *(n.bits for f, n in pairs if not f))",
