@@ -7,9 +7,16 @@ from typing import final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree, PyTreeDef
+from jaxtyping import PyTree
 
-from hotk._core import PreparationError, describe, extra, leaf_name, message
+from hotk._core import (
+    PreparationError,
+    PyTreeDef,
+    describe,
+    extra,
+    leaf_name,
+    message,
+)
 
 from ._static import check_nodes, statics_of, without_statics
 
