@@ -154,6 +154,7 @@ def test_the_gradient_of_the_density():
     close(jax.grad(moment)(0.7), (run(0.7 + h) - run(0.7 - h)) / (2 * h), rtol=1e-6)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", [1e-20, 1e20])
 def test_second_derivatives_of_any_size(size):
     """Of cosh(t) B it is n log cosh(t) and a constant, whatever the vectors are."""
@@ -180,7 +181,7 @@ def of_few_examples(t, n=200, dtype=None):
     return hotk.HessianOperator(f, jnp.ones(n, dtype), t)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("unit", [1.0, 1e-8, 1e8])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("steps", [8, 12, 50])
@@ -209,6 +210,7 @@ def test_derivatives_where_there_are_few_eigenvalues(steps, dtype, unit):
     assert rest < (0.01 if dtype == jnp.float32 else 1e-7)
 
 
+@pytest.mark.exhaustive
 def test_second_derivatives_where_the_space_ends_exactly():
     operator = lambda a: hotk.HessianOperator(
         lambda x, a: jnp.sum(a * x**2) / 2, jnp.ones(150), a
@@ -245,6 +247,7 @@ def test_derivatives_of_what_is_not_positive_definite_are_nan(derivative):
     close(derivative(value)(20.0), 29 / 20 + 1 / 10, rtol=0.3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("steps", [3, 6, 12])
 def test_second_derivatives_of_an_integral_are_right_or_nan(steps):
     """Three eigenvalues: with more steps rounding repeats nodes."""

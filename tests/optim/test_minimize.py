@@ -224,6 +224,7 @@ def test_a_step_that_a_damping_shortened_ends_no_run():
     close(found.x, np.ones(2))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", OF_NEWTON)
 def test_a_step_that_changed_the_value_ends_no_run(name):
     """A line search goes 1e11 times further than a model that has no minimum."""

@@ -85,6 +85,7 @@ def test_what_has_converged_is_a_minimum(name, unit):
         assert np.allclose(found.x, end, atol=5e-3) or not found.converged
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", STARTS)
 def test_the_steps_are_the_same_in_any_unit(name):
     steps = []

@@ -77,6 +77,7 @@ def congruent(monkeypatch):
     hotk.clear_cache()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, congruent):
     loss = LOSSES[name]
