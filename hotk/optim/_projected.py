@@ -12,13 +12,11 @@ References:
         problems. SIAM J. Optim. 9(4), 1100-1127.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop
 from hotk.linop import AbstractOperator, space
@@ -33,6 +31,7 @@ from ._globalized import (
 )
 from ._linear_solver import LinearSolver
 from ._local import AtPoint, Linearization, Numbers, farthest, relative_residual
+from ._scaling import Rescaled
 
 
 # The least share of the decrease along the gradient for a step that was projected, as
@@ -256,6 +255,7 @@ def projected_step(
     state: GlobalizedState,
     numbers: Numbers,
     bounds: Bounds,
+    unit: Float[Array, " n"] | None = None,
 ) -> tuple[Any, GlobalizedState]:
     """Make a step of Newton's method within bounds, in a region.
 
@@ -266,35 +266,49 @@ def projected_step(
         state: The last state.
         numbers: Those of `trust_region`, or of them those that there are.
         bounds: The bounds, as the point is.
+        unit: What variables are measured with, if they are.
     """
-    free = bounds.projected(local.x, gradient)
+    model = Rescaled.of(near.hessian, gradient, unit)
+    x, limits = model.scaled(local.x), Bounds(*map(model.scaled, bounds))
+    free = limits.projected(x, model.gradient)
     size = space.norm(free)
     dtype = size.dtype
     largest = numbers.get("max_radius", jnp.asarray(jnp.inf)).astype(dtype)
     begun = (state.control > 0) & jnp.isfinite(state.control)
 
-    far = farthest(local.x).astype(dtype)
-    first = lambda: jnp.minimum(first_length(near.hessian, free), far)
+    far = farthest(x).astype(dtype)
+    first = lambda: jnp.minimum(first_length(model.hessian, free), far)
     radius = cond(begun, lambda: state.control.astype(dtype), first)
     most = jnp.maximum(2 * space.dimension(gradient), _FEWEST)
     tol, steepest = relative_residual(numbers, size, state.largest_gradient)
-    propose: Callable[[Any], Trial] = functools.partial(
-        projected_trial,
-        near.hessian,
-        gradient,
-        bounds,
-        local.x,
-        tol,
-        jnp.asarray(numbers.get("max_steps", most)),
-    )
+    steps = jnp.asarray(numbers.get("max_steps", most))
+
+    def propose(radius: Scalar) -> Trial:
+        scaled = model.hessian, model.gradient, limits, x
+        trial = projected_trial(*scaled, tol, steps, radius)
+        if unit is None:
+            return trial
+
+        def one(s: Array, d: Array, *sides: Array) -> Array:
+            low, high, least, most = sides
+            # the bound itself, and never beyond: not what rounding makes of it
+            d = jnp.where(s <= low, least, jnp.where(s >= high, most, d))
+            return jnp.clip(d, least, most)
+
+        edges = (*limits, *bounds)
+        ends = (x, x, local.x, local.x)
+        ways = [space.widened(space.minus(*p)) for p in zip(edges, ends, strict=True)]
+        step = space.widened(model.step(trial.step))
+        return trial._replace(step=jax.tree.map(one, trial.step, step, *ways))
 
     def adapt(radius: Scalar, ratio: Scalar, trial: Trial) -> Scalar:
-        return adapted_radius(radius, ratio, trial, space.norm(trial.step), largest)
+        length = space.norm(model.scaled(trial.step))
+        return adapted_radius(radius, ratio, trial, length, largest)
 
     step, after = globalized_step(
         local,
         near,
-        free,
+        bounds.projected(local.x, gradient),
         jnp.minimum(radius, largest),
         propose,
         adapt,

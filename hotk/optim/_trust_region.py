@@ -27,7 +27,7 @@ from ._linear_solver import (
     check_choice,
     first_solver,
 )
-from ._local import AtPoint, Numbers, farthest, relative_residual
+from ._local import AtPoint, Linearization, Numbers, farthest, relative_residual
 from ._preconditioner import (
     Preconditioner,
     Preconditioning,
@@ -38,11 +38,11 @@ from ._preconditioner import (
 )
 from ._projected import projected_step
 from ._rate import scale_by_rate
-from ._scaling import SIZES, Rescaled, Scaling, check_scaling, first_scale, is_given
+from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._secular import Region
 from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
-from ._subproblem import EigenModel, in_region
+from ._subproblem import EigenModel, Metric, in_region
 from ._truncated import length_along, truncated
 
 
@@ -121,8 +121,9 @@ def scale_by_trust_region(
         update_every: How many updates one such operator serves.
         bounds: A pair of lower and upper bounds: each a number, `None`, or a tree like
             the parameters, as for `minimize`. `init` puts them into the state. Not
-            beside the exact subproblem, a preconditioner or sizes in `scaling`.
-        scaling: D: `"hessian"`, as above, for exact subproblems; `None`, for the
+            beside the exact subproblem or a preconditioner.
+        scaling: D: `"hessian"`, as above, for exact subproblems, and within bounds up
+            to 64 parameters, which takes n products more a step; `None`, for the
             identity; or typical sizes of the variables, whose inverse is D: a number,
             or a tree like the parameters, or the head of one, with numbers, `None` for
             1 and arrays. Then conjugate gradients are those of the variables times D.
@@ -135,7 +136,7 @@ def scale_by_trust_region(
     Raises:
         ValueError: If there is no such subproblem, solver or scaling, if `update_every`
             or a size is not positive, or if a preconditioner is beside the exact
-            subproblem or sizes, or bounds are beside one of them.
+            subproblem, sizes or bounds, or bounds beside the exact subproblem.
         TypeError: If `value_fn` or `params` is missing in an update, or the
             preconditioner is no function.
 
@@ -173,7 +174,6 @@ def scale_by_trust_region(
     refused = refused if preconditioner is None else "`preconditioner=`"
     beside = None if preconditioner is None else "`preconditioner=`"
     adapts = check_scaling("trust_region", scaling, "hessian", beside)
-    refused = SIZES if is_given(scaling) else refused
     most = _ALWAYS if exact or linear_solver != "auto" else _FEW
     most = 0 if iterates else most
     numbers = {
@@ -195,7 +195,8 @@ def scale_by_trust_region(
             params, numbers["radius"], solver if is_exact else LinearSolver.cg
         )
         scale = None
-        if is_exact or is_given(scaling):
+        few = limits is not None and scaling is not None and _is_exact(params, most)
+        if is_exact or few or is_given(scaling):
             scale = first_scale("trust_region", scaling, params)
         known = first_preconditioner(*split, params)
         return state._replace(preconditioner=known, bounds=limits, scale=scale)
@@ -230,8 +231,7 @@ def _trust_region(
     largest = numbers["max_radius"].astype(dtype)
     near = local.linearized()
     if state.bounds is not None:
-        bounds = state.bounds.like(local.x)
-        return projected_step(local, near, gradient, state, numbers, bounds)
+        return _within_bounds(local, near, gradient, state, numbers, most)
     known = preconditioner_at(
         "trust_region", preconditioning, numbers, state.preconditioner, near.hessian
     )
@@ -296,6 +296,31 @@ def _trust_region(
         largest_gradient=steepest,
         scale=scale,
     )
+
+
+def _within_bounds(
+    local: AtPoint,
+    near: Linearization,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    most: int,
+) -> tuple[Any, GlobalizedState]:
+    """Make a step within bounds, of few variables in what the curvature measures."""
+    assert state.bounds is not None
+    bounds, scale = state.bounds.like(local.x), state.scale
+    unit, more = scale, 0  # as it was given
+    if scale is not None and _is_exact(local.x, most):
+        diagonal = space.flattened(space.widened(near.hessian.diagonal()))
+        metric = Metric.of(
+            near.hessian, diagonal, gradient, scale, numbers["adapts"], local.x
+        )
+        begins = metric.is_another(scale, local.x)
+        state = state._replace(control=jnp.where(begins, 0, state.control))
+        unit, scale = metric.unit, metric.scale.astype(scale.dtype)
+        more = len(scale)
+    step, after = projected_step(local, near, gradient, state, numbers, bounds, unit)
+    return step, after._replace(scale=scale, iterations=after.iterations + more)
 
 
 def _in_eigenvectors(found: EigenModel) -> Callable[[Scalar], Trial]:
