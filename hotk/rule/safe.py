@@ -132,7 +132,9 @@ def radial(
     # Where the terms left out are below a rounding of the second derivative. Not where
     # that is zero: how large they are is not known, nor are digits lost.
     fits = size[6] * s**2 + size[5] * s**1.5 < eps * size[2]
-    near = fits & ((s <= eps) | (size[2] * s <= eps**0.5 * size[0])) | (s == 0)
+    close = (s <= eps) | (size[2] * s <= eps**0.5 * size[0])
+    close |= size[4] * s <= eps**0.5 * size[2]  # where g is zero at 0
+    near = fits & close | (s == 0)
     series: Array = c[0] + s * (c[2] + s * (c[4] + s * c[6]))
     for k in (1, 3, 5):
         # An odd term that is a rounding is none: its derivatives would be infinite.

@@ -106,6 +106,13 @@ def test_radial_functions_far_from_zero_along_axes_and_by_what_they_capture():
     close(safe.radial(np.array([3 + 4j]), jnp.exp), np.exp(5.0))
 
 
+@pytest.mark.parametrize("r", [1e-7, 1e-6, 1e-4])
+def test_third_derivatives_near_a_zero_of_the_function(r):
+    f = lambda t: safe.radial(jnp.stack([t, 0.0 * t]), lambda s: jnp.log(jnp.cosh(s)))
+    third = jax.grad(jax.grad(jax.grad(f)))(r)
+    close(third, -2 * np.tanh(r) / np.cosh(r) ** 2, rtol=1e-6)
+
+
 def test_radial_functions_with_a_kink_are_those_of_the_safe_norm(default_settings):
     f, z = lambda x: safe.radial(x, lambda r: jnp.exp(-r)), jnp.zeros(2, "float32")
     assert hotk.gradient(f, z).tolist() == [0, 0]
