@@ -12,14 +12,14 @@ References:
         problems. SIAM J. Optim. 9(4), 1100-1127.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop
-from hotk.linop import AbstractOperator, space
+from hotk._core import Gradient, Point, Scalar, Tangent, Vector, cond, while_loop
+from hotk.linop import AbstractOperator, AbstractSymmetricOperator, space
 
 from ._bounds import Bounds
 from ._globalized import (
@@ -32,6 +32,7 @@ from ._globalized import (
 from ._linear_solver import LinearSolver
 from ._local import AtPoint, Linearization, Numbers, farthest, relative_residual
 from ._scaling import Rescaled
+from ._subproblem import Metric
 
 
 # The least share of the decrease along the gradient for a step that was projected, as
@@ -318,3 +319,62 @@ def projected_step(
         bounds=bounds,
     )
     return step, after._replace(bounds=state.bounds, largest_gradient=steepest)
+
+
+def bounded_step(
+    local: AtPoint,
+    near: Linearization,
+    gradient: Gradient,
+    state: GlobalizedState,
+    numbers: Numbers,
+    *,
+    few: bool,
+) -> tuple[Any, GlobalizedState]:
+    """Make a step within bounds, of variables in what they are measured with.
+
+    Args:
+        local: The objective at the point.
+        near: Its value, gradient and Hessian there.
+        gradient: Its gradient, or what stands for it.
+        state: The last state, with bounds.
+        numbers: Those of `trust_region`.
+        few: Whether the matrix of the Hessian is made: then it measures them.
+    """
+    assert state.bounds is not None
+    bounds, scale = state.bounds.like(local.x), state.scale
+    if scale is None or not few:  # none, or sizes that were given
+        made = projected_step(local, near, gradient, state, numbers, bounds, scale)
+        return made[0], made[1]._replace(scale=scale)
+    matrix = near.hessian.matrix()
+    matrix = matrix.astype(space.wide(matrix.dtype))
+    diagonal, adapts = jnp.diagonal(matrix), numbers["adapts"]
+    metric = Metric.of(near.hessian, diagonal, gradient, scale, adapts, local.x)
+    begins = metric.is_another(scale, local.x)
+    state = state._replace(control=jnp.where(begins, 0, state.control))
+    # Conjugate gradients multiply with the matrix, as it is there.
+    near = near._replace(hessian=_Matrix(matrix, near.hessian.like))
+    step, after = projected_step(
+        local, near, gradient, state, numbers, bounds, metric.unit
+    )
+    products = jnp.full_like(after.iterations, len(scale))
+    scale = metric.scale.astype(scale.dtype)
+    return step, after._replace(scale=scale, iterations=products)
+
+
+@final
+class _Matrix(AbstractSymmetricOperator):
+    """A matrix as an operator on the space of the parameters."""
+
+    entries: Float[Array, "n n"]
+    point: Vector
+
+    @property
+    def like(self) -> Vector:
+        """What a vector of the space looks like."""
+        return self.point
+
+    def mv(self, v: Vector) -> Vector:
+        """Return the product with one vector."""
+        wide = space.widened(v)
+        flat = self.entries @ space.flattened(wide)
+        return space.narrowed(space.unflattened(flat, wide), self.point)

@@ -27,7 +27,7 @@ from ._linear_solver import (
     check_choice,
     first_solver,
 )
-from ._local import AtPoint, Linearization, Numbers, farthest, relative_residual
+from ._local import AtPoint, Numbers, farthest, relative_residual
 from ._preconditioner import (
     Preconditioner,
     Preconditioning,
@@ -36,13 +36,13 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
-from ._projected import projected_step
+from ._projected import bounded_step
 from ._rate import scale_by_rate
 from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._secular import Region
 from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
-from ._subproblem import EigenModel, Metric, in_region
+from ._subproblem import EigenModel, in_region
 from ._truncated import length_along, truncated
 
 
@@ -231,7 +231,8 @@ def _trust_region(
     largest = numbers["max_radius"].astype(dtype)
     near = local.linearized()
     if state.bounds is not None:
-        return _within_bounds(local, near, gradient, state, numbers, most)
+        few = _is_exact(local.x, most)
+        return bounded_step(local, near, gradient, state, numbers, few=few)
     known = preconditioner_at(
         "trust_region", preconditioning, numbers, state.preconditioner, near.hessian
     )
@@ -296,31 +297,6 @@ def _trust_region(
         largest_gradient=steepest,
         scale=scale,
     )
-
-
-def _within_bounds(
-    local: AtPoint,
-    near: Linearization,
-    gradient: Gradient,
-    state: GlobalizedState,
-    numbers: Numbers,
-    most: int,
-) -> tuple[Any, GlobalizedState]:
-    """Make a step within bounds, of few variables in what the curvature measures."""
-    assert state.bounds is not None
-    bounds, scale = state.bounds.like(local.x), state.scale
-    unit, more = scale, 0  # as it was given
-    if scale is not None and _is_exact(local.x, most):
-        diagonal = space.flattened(space.widened(near.hessian.diagonal()))
-        metric = Metric.of(
-            near.hessian, diagonal, gradient, scale, numbers["adapts"], local.x
-        )
-        begins = metric.is_another(scale, local.x)
-        state = state._replace(control=jnp.where(begins, 0, state.control))
-        unit, scale = metric.unit, metric.scale.astype(scale.dtype)
-        more = len(scale)
-    step, after = projected_step(local, near, gradient, state, numbers, bounds, unit)
-    return step, after._replace(scale=scale, iterations=after.iterations + more)
 
 
 def _in_eigenvectors(found: EigenModel) -> Callable[[Scalar], Trial]:
