@@ -20,6 +20,7 @@ PEERS = {
     "laplax",
     "matfree",
     "numpyro",
+    "pypower",
     "sklearn",
     "statsmodels",
 }
