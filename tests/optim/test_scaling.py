@@ -157,7 +157,7 @@ def test_a_leaf_without_a_gradient_is_not_measured(method):
         (lambda: optim.newton(scaling="jacobian"), ValueError, "'hessian', None"),
         (lambda: optim.natural_gradient(0.1, scaling="fisher"), ValueError, "of None"),
         (
-            lambda: optim.trust_region(scaling=2.0, bounds=(0, 1)).init(X),
+            lambda: optim.levenberg_marquardt(scaling=2.0, bounds=(0, 1)).init(X),
             ValueError,
             "does not go with bounds",
         ),
