@@ -70,19 +70,10 @@ def without_statics(call: str, texts: Mapping[str, str], given: PyTree) -> PyTre
         PreparationError: If one is another than the program was traced with.
     """
     for path, leaf in _leaves(given):
-        if path not in texts and is_number(leaf):
-            continue
-        if texts.get(path) == _text(leaf):
-            continue
-        raise PreparationError(
-            message(
-                call,
-                "an argument that is no array is another than was exported.",
-                expected=texts.get(path, "arrays alone"),
-                got=_text(leaf),
-                fix="Export again for it, or pass `None` there for what was exported.",
-            )
-        )
+        if path in texts or not is_number(leaf):
+            what = "an argument that is no array"
+            fix = "pass `None` there for what was exported."
+            _compare(call, what, texts.get(path, "arrays alone"), _text(leaf), fix)
     taken = lambda path, leaf: None if jax.tree_util.keystr(path) in texts else leaf
     return jax.tree_util.tree_map_with_path(taken, plain(given, lambda leaf: leaf))
 
@@ -102,16 +93,20 @@ def check_nodes(call: str, texts: Mapping[str, str], given: PyTree) -> None:
     """
     for path, node in nodes(given):
         expected = texts.get(_NODE + path)
-        if expected is None or expected == (got := _text(node)):
-            continue
+        if expected is not None:
+            fix = "pass a dict of its fields, if what was exported is meant."
+            _compare(call, f"what is no array of `{path}`", expected, _text(node), fix)
+
+
+def _compare(call: str, what: str, expected: str, got: str, fix: str) -> None:
+    if expected != got:
         raise PreparationError(
             message(
                 call,
-                f"what is no array of `{path}` is another than was exported.",
+                f"{what} is another than was exported.",
                 expected=expected,
                 got=got,
-                fix="Export again for it, or pass a dict of its fields, if what was "
-                "exported is meant.",
+                fix=f"Export again for it, or {fix}",
             )
         )
 

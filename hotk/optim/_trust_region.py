@@ -195,7 +195,8 @@ def scale_by_trust_region(
             params, numbers["radius"], solver if is_exact else LinearSolver.cg
         )
         scale = None
-        few = limits is not None and scaling is not None and _is_exact(params, most)
+        few = limits is not None and scaling is not None
+        few = few and _is_exact(params, min(most, _FEW))
         if is_exact or few or is_given(scaling):
             scale = first_scale("trust_region", scaling, params)
         known = first_preconditioner(*split, params)
@@ -231,7 +232,7 @@ def _trust_region(
     largest = numbers["max_radius"].astype(dtype)
     near = local.linearized()
     if state.bounds is not None:
-        few = _is_exact(local.x, most)
+        few = _is_exact(local.x, min(most, _FEW))
         return bounded_step(local, near, gradient, state, numbers, few=few)
     known = preconditioner_at(
         "trust_region", preconditioning, numbers, state.preconditioner, near.hessian

@@ -555,6 +555,14 @@ def test_only_two_transformations_take_bounds(as_user):
             minimize(f, x, wrong, bounds=(0.0, 2.0))
 
 
+@pytest.mark.parametrize("solver", ["dense", "sparse"])
+def test_many_variables_within_bounds_have_no_matrix(solver):
+    f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.ones(100)
+    method = trust_region(linear_solver=solver)
+    info = hotk.optim.step_info(f, x, method, bounds=(0.5, None))
+    assert info.temporary_bytes < 40 * x.nbytes
+
+
 def test_step_info_of_bounds():
     # of more variables no matrix is made
     f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.ones(100)
