@@ -55,4 +55,5 @@ from ._tree import (
     moving_nodes as moving_nodes,
     walk_all as walk_all,
 )
+from ._values import by_identity as by_identity
 from ._walk import Walk as Walk

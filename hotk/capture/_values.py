@@ -19,7 +19,7 @@ import typing
 import uuid
 import zoneinfo
 from collections.abc import Callable, Hashable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -30,6 +30,8 @@ from ._code import is_hidden
 from ._description import Description
 from ._library import is_library_class
 
+
+_T = TypeVar("_T")
 
 # ----- What no one knows
 
@@ -230,6 +232,12 @@ def describe_identity(d: Description, value: object, here: str) -> None:
 
 BY_IDENTITY = uncopied(describe_identity, "static by identity")
 register(BY_IDENTITY, typing.TypeVar, typing.ParamSpec)
+
+
+def by_identity(cls: type[_T]) -> type[_T]:
+    """Know the objects of a class of hotk by identity, whatever they hold."""
+    register(BY_IDENTITY, cls)
+    return cls
 
 
 def _levels(value: logging.Logger) -> tuple[Hashable, ...]:

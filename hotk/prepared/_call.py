@@ -33,6 +33,7 @@ from hotk.capture import (
     TracedProgram,
     Trail,
     Walk,
+    by_identity,
     check_faithful,
     dict_orders,
     in_orders,
@@ -50,6 +51,7 @@ from ._options import Options
 _LEAF = jax.tree.structure(0)
 
 
+@by_identity  # a formula that calls operators captures it, and outer arrays in it
 class Call:
     """A function with its arguments, walked and sorted for a trace.
 
@@ -108,8 +110,7 @@ class Call:
         self.rest = rest
         self.static_arrays = static_arrays
         self.chosen = chosen
-        self.rebuilt = False
-        self.wrote = self.keeps = False
+        self.rebuilt = self.wrote = self.keeps = False
         self._flatten()
         places = Walk(static_arrays=static_arrays, chosen=chosen)
         self.inputs = sort_inputs(self.leaves, self.counts, places, self.point_leaves)
@@ -145,17 +146,16 @@ class Call:
     def _flatten(self) -> None:
         self.leaves, self.tree = tree_flatten((self.x, self.rest))
         takes = 1 if self.options.definition.takes else 0
-        x_tree, rest_tree = self.tree.children()
+        self.x_tree, rest_tree = self.tree.children()
         parts = rest_tree.children()
-        self.x_tree = x_tree
         self.rest_trees = tuple(parts)
         self.args = self.rest[takes:]
         self.args_trees = tuple(parts[takes:])
-        self.counts = (x_tree.num_leaves, parts[0].num_leaves if takes else 0)
+        self.counts = (self.x_tree.num_leaves, parts[0].num_leaves if takes else 0)
         self.ahead = self.counts[0] + self.counts[1]
         self.orders = dict_orders(self.args)
         own, selected = self.leaves[: self.counts[0]], self.options.selected
-        self.point_leaves = PointLeaves.of(own, x_tree, selected)
+        self.point_leaves = PointLeaves.of(own, self.x_tree, selected)
 
     @property
     def key(self) -> Hashable:
