@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import Scalar, StructureError, Vector, message
+from hotk._core import Scalar, StructureError, Vector, manual_axes, message
 from hotk.dense import (
     By,
     Division,
@@ -251,10 +251,20 @@ def _matrix(operator: AbstractLinearMap, block: int | None) -> Float[Array, "n n
     like = operator.like
     # the unit vectors have the mesh of the point, or JAX refuses the product
     with space.mesh_of(like):
-        blocks = columns(product_of_parts(operator, like), space.parts(like), block)
+        parts = _held_alike(space.parts(like))
+        blocks = columns(product_of_parts(operator, like), parts, block)
     a = _assembled(blocks, space.parts(like), space.parts(like))
     # rounding differs between the two halves; `eigh` and `cholesky` read one of them
     return (a + a.T) / 2 if operator.symmetric else a
+
+
+def _held_alike(parts: list[Array]) -> list[Array]:
+    """Return arrays of the same shapes that all devices of a `shard_map` hold alike.
+
+    So are the unit vectors then. An operator whose point differs by device sees that
+    they are the same on all, and refuses them where it adds over the devices.
+    """
+    return [jnp.zeros(a.shape, a.dtype) for a in parts] if manual_axes() else parts
 
 
 def _assembled(
@@ -319,7 +329,7 @@ def _block(
         return _gathered_parts(rows.take(within(space.whole(arrays, some))))
 
     with space.mesh_of(like):
-        blocks = columns(push, space.parts(some), size)
+        blocks = columns(push, _held_alike(space.parts(some)), size)
     return _assembled(blocks, row_parts, space.parts(some))
 
 

@@ -1,6 +1,7 @@
 """Derivatives in `shard_map` that would be those of one device: added, or refused."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 from jaxtyping import PyTree
@@ -8,27 +9,31 @@ from jaxtyping import PyTree
 from hotk._core import (
     Jaxpr,
     JaxprEqn,
-    Literal,
     ModeError,
     Point,
     StructureError,
-    Var,
-    axes_named,
     differs_along,
     first_collective,
     has_types,
-    inner_jaxprs,
-    is_shard,
-    leaf_name,
     manual_axes,
     message,
     source_line,
 )
 from hotk.capture import StaticArrays
-from hotk.mode import Forward
-from hotk.primitive import shared_axes, shares, summed, takes_part
+from hotk.mode import AbstractMode, Forward, Nested, Reverse
+from hotk.primitive import shared_axes, summed
 
 from ._call import Call
+from ._device_parts import (
+    makes_units,
+    moving_inputs,
+    refuse_lost_parts,
+    refuse_unmarked_parts,
+)
+from ._options import Definition
+
+
+_Tried: TypeAlias = tuple[AbstractMode, str]
 
 
 class DeviceSum:
@@ -124,7 +129,7 @@ class DeviceSum:
         )
 
 
-def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:
+def modes_on_devices(call: Call, jaxpr: Jaxpr, modes: Sequence[_Tried]) -> list[_Tried]:
     """Refuse to differentiate a function that sums over devices, where that is lost.
 
     With `check_vma=False` JAX takes a sum over devices for its own transpose: the
@@ -133,6 +138,10 @@ def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:
     Args:
         call: The call.
         jaxpr: The program of its function.
+        modes: Those to be tried, each with the reason for it.
+
+    Returns:
+        The modes that do not lose it.
 
     Raises:
         ModeError: If it has a collective of what depends on the point, and is not
@@ -144,19 +153,17 @@ def refuse_one_device(call: Call, jaxpr: Jaxpr) -> None:
     """
     axes = manual_axes()
     if not axes:
-        return
-    _refuse_lost_parts(call, jaxpr)
+        return [*modes]
+    refuse_lost_parts(call, jaxpr)
     if has_types(axes):
-        _refuse_own_directions(call, jaxpr, axes)
-        return
-    _refuse_unmarked_parts(call, jaxpr)
+        return _with_directions(call, jaxpr, axes, modes)
+    refuse_unmarked_parts(call, jaxpr)
     alone = set(axes) - shared_axes(jaxpr)
-    if not alone:
-        return
-    found = first_collective(jaxpr, _moving(call, len(jaxpr.invars)), alone)
-    if found is None:
-        return
-    raise lost_sum(call.options.definition.call(), *found)
+    moving = moving_inputs(call, len(jaxpr.invars))
+    found = first_collective(jaxpr, moving, alone) if alone else None
+    if found is not None:
+        raise lost_sum(call.options.definition.call(), *found)
+    return [*modes]
 
 
 def lost_sum(where: str, equation: JaxprEqn, axis: str) -> ModeError:
@@ -180,39 +187,58 @@ def lost_sum(where: str, equation: JaxprEqn, axis: str) -> ModeError:
     )
 
 
-def _refuse_own_directions(call: Call, jaxpr: Jaxpr, axes: Sequence[str]) -> None:
-    """Refuse directions that differ over devices whose derivatives are added.
+def _with_directions(
+    call: Call, jaxpr: Jaxpr, axes: Sequence[str], modes: Sequence[_Tried]
+) -> list[_Tried]:
+    """Refuse directions that do not say what each device moves.
 
-    A product would be the sum of each device's Hessian with its own direction: neither
-    that of one device nor that of all. JAX refuses such directions as well.
+    Where devices hold a point alike, derivatives are added: a product with directions
+    of their own would be the sum of each device's Hessian with its own direction,
+    neither that of one device nor that of all. JAX refuses such directions as well.
+
+    Where each has a point of its own and the function adds over them, a direction that
+    is the same on all moves all these points at once: no column of a matrix.
 
     Args:
         call: The call.
         jaxpr: The program of its function.
         axes: The axes of the mesh, along which types tell what differs.
+        modes: Those to be tried, each with the reason for it.
+
+    Returns:
+        The modes without such directions.
 
     Raises:
-        StructureError: If there are some, and the function differs along an axis as
-            they do, or adds along it.
+        StructureError: If there are only others, and the function differs along an axis
+            as they do, or adds along it.
     """
-    definition = call.options.definition
-    if definition.takes not in ("v", "vs") or definition.modes == (Forward,):
-        return
+    definition, where = call.options.definition, call.options.definition.call()
     numbers = [i for i in range(len(call.leaves)) if i not in call.inputs.statics]
     given = dict(zip(numbers, call.inputs.arrays, strict=True))
     along = lambda places: {
         axis for i in places if i in given for axis in differs_along(given[i], axes)
     }
-    points = call.counts[0]
-    own = along(range(points, call.ahead)) - along(range(points))
-    moving = _moving(call, len(jaxpr.invars))
-    if own and (
+    count, points = len(jaxpr.invars), range(call.counts[0])
+    of_points, of_directions = along(points), along(range(len(points), call.ahead))
+    if definition.modes == (Forward,) and definition.takes:
+        return [*modes]  # tangents
+    own = iter([bool(along([i])) for i in points if i in given])
+    moving = [moves and next(own) for moves in moving_inputs(call, count)]
+    if of_points and (found := first_collective(jaxpr, moving, of_points)):
+        rest = [each for each in modes if _pulls(definition, each[0])]
+        alike = of_points - of_directions if definition.takes == "v" else set()
+        if not rest or (alike and first_collective(jaxpr, moving, alike)):
+            raise _own_points(where, *found)
+        modes = rest
+    products = definition.takes in ("v", "vs")
+    own = of_directions - of_points
+    if (products and own) and (
         any(differs_along(v.aval, tuple(own)) for v in jaxpr.outvars)
-        or first_collective(jaxpr, moving, own)
+        or first_collective(jaxpr, moving_inputs(call, count), own)
     ):
         raise StructureError(
             message(
-                definition.call(),
+                where,
                 f"the devices have directions of their own along {sorted(own)}, and "
                 "hold `x` alike: derivatives by it are those of the sum over devices.",
                 expected="directions that all devices hold alike, as `x`",
@@ -222,162 +248,42 @@ def _refuse_own_directions(call: Call, jaxpr: Jaxpr, axes: Sequence[str]) -> Non
                 "directions by `jax.lax.all_gather`.",
             )
         )
+    return [*modes]
 
 
-def _refuse_lost_parts(call: Call, jaxpr: Jaxpr) -> None:
-    """Refuse parts of arrays where the result would be that of one device's part.
+def _pulls(definition: Definition, mode: AbstractMode) -> bool:
+    """Whether a mode gives each device the derivatives by its own part of the point.
 
-    Args:
-        call: The call.
-        jaxpr: The program of its function.
-
-    Raises:
-        StructureError: If the point has a `Shard`, and the operator needs unit
-            directions or the function uses it other than in `over_axis`.
+    Reverse mode does. The directions that forward mode and Taylor mode make themselves
+    are the same on all devices; inner products and sizes are those of one part.
     """
-    names: dict[int, str] = {}
-    count = 0
-    for path, node in jax.tree.leaves_with_path(call.x, is_leaf=is_shard):
-        leaves = len(jax.tree.leaves(node))
-        if is_shard(node) and leaves:
-            names[count] = leaf_name("x", path)
-        count += leaves
-    if not names:
-        return
-    definition = call.options.definition
-    name = next(iter(names.values()))
-    if not definition.takes and "gradient" not in definition.name.split("_and_")[-1]:
-        raise StructureError(
-            message(
-                definition.call(),
-                f"`{name}` is one device's part of an array, and the unit directions "
-                "of the other parts are not here.",
-                expected="arrays that each device holds whole",
-                got="a `Shard`",
-                fix="Call it outside of `shard_map`, where JAX divides the arrays; or "
-                "use products: `hotk.hvp`, `hotk.HessianOperator`.",
-            )
-        )
-    points = [i for i in range(call.counts[0]) if i not in call.inputs.statics]
-    places = [i for i, moves in enumerate(_moving(call, len(jaxpr.invars))) if moves]
-    for leaf, place in zip(points, places, strict=True):
-        if leaf in names and not _only_taken(jaxpr, jaxpr.invars[place]):
-            raise StructureError(
-                message(
-                    definition.call(),
-                    f"the function uses `{names[leaf]}`, this device's part of an "
-                    "array, outside of `over_axis`: a part is another number on each "
-                    "device.",
-                    expected="a function whose only use of it is that of "
-                    "`hotk.over_axis(...)`, called with `x` as it is",
-                    got="another operation with it",
-                    fix="Put all terms inside: `over_axis(lambda p, *args: f(p, "
-                    "*args) + penalty(p), axis)`.",
-                )
-            )
-
-
-def _only_taken(jaxpr: Jaxpr, variable: Var) -> bool:
-    """Whether each use of a variable is that of a part by `over_axis`."""
-    if any(out is variable for out in jaxpr.outvars):
-        return False
-    for equation in jaxpr.eqns:
-        positions = [i for i, a in enumerate(equation.invars) if a is variable]
-        if not positions or takes_part(equation):
-            continue
-        inside = list(inner_jaxprs(equation.params.values()))
-        if not inside:
+    if definition.takes == "v":
+        # `wants` tells an `hvp` from what adds over the entries of its direction
+        if definition.wants != "outputs" or not isinstance(mode, Nested):
             return False
-        for inner in inside:
-            if len(inner.invars) != len(equation.invars):
-                return False
-            if not all(_only_taken(inner, inner.invars[i]) for i in positions):
-                return False
-    return True
+        return Reverse in (type(mode.outer), type(mode.inner))
+    return isinstance(mode, Reverse) and not makes_units(definition)
 
 
-# Operations that only move numbers.
-_MOVES = (
-    "concatenate",
-    "convert_element_type",
-    "copy",
-    "expand_dims",
-    "pad",
-    "reshape",
-    "slice",
-    "squeeze",
-    "transpose",
-)
-# What is done with parts of an array, and not with one that all devices hold alike.
-_GATHERS = ("all_gather", "all_gather_invariant", "all_to_all", "ppermute")
-
-
-def _refuse_unmarked_parts(call: Call, jaxpr: Jaxpr) -> None:
-    """Refuse parts of arrays that `over_axis` takes for arrays that all hold alike.
-
-    With `check_vma=True` their types tell. Without, what `f` gathers of its point does.
+def _own_points(where: str, equation: JaxprEqn, axis: str) -> StructureError:
+    """Return what is raised where each device has a point of its own.
 
     Args:
-        call: The call.
-        jaxpr: The program of its function.
-
-    Raises:
-        StructureError: If a leaf of the point is gathered as it is.
+        where: The call.
+        equation: The operation that adds over the devices.
+        axis: The axis along which it does.
     """
-    moving = _moving(call, len(jaxpr.invars))
-    points = {v for v, moves in zip(jaxpr.invars, moving, strict=True) if moves}
-    found = _gathered(jaxpr, points)[0]
-    if found is None:
-        return
-    name = axes_named(found)
-    raise StructureError(
+    return StructureError(
         message(
-            call.options.definition.call(),
-            "the function gathers a leaf of `x` over the devices, and `over_axis` "
-            "takes it for one that all hold alike: its derivative would be wrong.",
-            expected="a `Shard` for each leaf of which a device holds a part",
-            got=f"`{found.primitive.name}` over {sorted(name)} at {source_line(found)}",
-            fix='Mark the parts: `x = hotk.as_shards(x, {"w": P("data"), "b": P()})`.',
+            where,
+            f"each device has an `x` of its own along {axis!r}, and the function adds "
+            "over the devices: directions that are the same on all of them move all of "
+            "these points at once.",
+            expected="an `x` that all devices hold alike, or a function of this "
+            "device's alone",
+            got=f"`{equation.primitive.name}` at {source_line(equation)}",
+            fix="Call it outside of `shard_map`, where JAX divides the arrays. Reverse "
+            "mode works, and so do products with directions that differ as `x` does: "
+            f"`jax.lax.pcast(v, {axis!r}, to='varying')`.",
         )
     )
-
-
-def _gathered(jaxpr: Jaxpr, same: set[Var]) -> tuple[JaxprEqn | None, set[Var]]:
-    """Return the first equation that gathers some inputs, and where these still are."""
-    same = set(same)
-    for equation in jaxpr.eqns:
-        reads = [not isinstance(a, Literal) and a in same for a in equation.invars]
-        if not any(reads):
-            continue
-        name = equation.primitive.name
-        if name in _GATHERS:
-            return equation, same
-        if name in _MOVES:
-            same.update(equation.outvars)
-        elif shares(equation):
-            pairs = zip(equation.outvars, reads, strict=True)
-            same.update(out for out, read in pairs if read)
-        for inner in inner_jaxprs(equation.params.values()):
-            if len(inner.invars) != len(reads):
-                continue
-            inputs = {v for v, read in zip(inner.invars, reads, strict=True) if read}
-            found, ends = _gathered(inner, inputs)
-            if found is not None:
-                return found, same
-            if len(inner.outvars) == len(equation.outvars):
-                pairs = zip(equation.outvars, inner.outvars, strict=True)
-                same.update(
-                    out
-                    for out, end in pairs
-                    if not isinstance(end, Literal) and end in ends
-                )
-    return None, same
-
-
-def _moving(call: Call, count: int) -> list[bool]:
-    """Return which inputs of the program are the point; the last are the arguments."""
-    statics = call.inputs.statics
-    points = sum(i not in statics for i in range(call.counts[0]))
-    args = sum(i not in statics for i in range(call.ahead, len(call.leaves)))
-    first = count - points - args
-    return [first <= i < first + points for i in range(count)]

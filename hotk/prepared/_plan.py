@@ -12,7 +12,7 @@ from hotk.mode import AbstractMode, Auto, Facts
 from hotk.primitive import NotTransposableError
 
 from ._call import Call
-from ._one_device import refuse_one_device
+from ._one_device import modes_on_devices
 from .warnings import kinks
 
 
@@ -72,13 +72,13 @@ def plans(call: Call, closed: ClosedJaxpr, y: PyTree) -> Sequence[Plan]:
     Raises:
         ModeError: If its derivatives would be those of one device of several.
     """
-    refuse_one_device(call, closed.jaxpr)
     definition, options = call.options.definition, call.options
     facts, block = Facts.of(closed.jaxpr), options.block_size
     if isinstance(options.mode, Auto):
         found = definition.candidates(facts, call.sizes(y))
     else:
         found = [(options.mode, ASKED)]
+    found = modes_on_devices(call, closed.jaxpr, found)
     bent = kinks(closed.jaxpr) if definition.curved(options.order) else ()
     plain = [
         Plan(mode, why, block, extremes=facts.extremes, kinks=bent)

@@ -340,3 +340,88 @@ OWN_DIRECTIONS = """
 @pytest.mark.exhaustive
 def test_directions_that_differ_by_device_at_a_point_that_does_not():
     run_on_eight_devices(SETUP.format(vma=True) + OWN_DIRECTIONS)
+
+
+OWN_POINTS = """
+    # Each device has a part of one vector, over which the function adds.
+    from functools import partial
+    near = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12)
+    whole, x = lambda x: jnp.sum(x) ** 3 + jnp.sum(x**4), jnp.arange(1.0, 5.0)
+    gathered = lambda x: whole(lax.all_gather(x, "d", tiled=True))
+    def summed(x):
+        total, fourth = lax.psum((jnp.sum(x), jnp.sum(x**4)), "d")
+        return total**3 + fourth
+    def looped(x):
+        total = lax.psum(jnp.sum(x), "d")
+        stop = lambda s: s[1] < 3
+        cube, _ = lax.while_loop(stop, lambda s: (s[0] * total, s[1] + 1), (1.0, 0))
+        return cube + lax.psum(jnp.sum(x**4), "d")
+    own = lambda a: lax.pcast(a, "d", to="varying")
+    def run(op, x=x):
+        part = lambda x: op(x)[None]
+        return jax.jit(jax.shard_map(
+            part, mesh=mesh, in_specs=P("d"), out_specs=P("d")
+        ))(x)
+
+    v = jnp.array([1.0, -2.0])
+    slope = 3 * 10.0**2 + 4 * x**3
+    product = 6 * 10.0 * -2 + 12 * x**2 * jnp.tile(v, 2)
+    for f in (summed, gathered, looped):
+        # what has one meaning, whatever the mode, is right
+        copies = 1 if f is not gathered else 2  # each device has a value of its own
+        for ask, truth in (
+            (lambda f, x: hotk.gradient(f, x), slope),
+            (lambda f, x: hotk.value_and_gradient(f, x)[1], slope),
+            (lambda f, x: hotk.vjp(f, x, own(1.0) if copies == 2 else 1.0), slope),
+            (lambda f, x: hotk.hvp(f, x, own(v)), product),
+            (lambda f, x: hotk.HessianOperator(f, x) @ own(v), product),
+        ):
+            try:
+                found = run(lambda x: ask(f, x))
+            except hotk.ModeError as error:
+                assert f is looped and "while_loop" in str(error), error
+            else:
+                assert f is not looped
+                near(found.reshape(-1), copies * truth)
+        # what has none is refused
+        forward = dict(mode=Forward())
+        H, G = hotk.HessianOperator, partial(hotk.GGNOperator, lambda p: p)
+        for ask in (
+            lambda f, x: hotk.gradient(f, x, **forward),
+            lambda f, x: hotk.hessian(f, x),
+            lambda f, x: hotk.jacobian(lambda x: f(x)[None], x),
+            lambda f, x: hotk.jacobian(lambda x: f(x)[None], x, **forward),
+            lambda f, x: hotk.hessian_diagonal(f, x),
+            lambda f, x: hotk.laplacian(f, x),
+            lambda f, x: hotk.quadratic_form(f, x, own(v)),
+            lambda f, x: hotk.tvp(f, x, own(v), own(v)),
+            lambda f, x: hotk.hvp(f, x, own(v), mode=FORWARD_OVER_FORWARD),
+            lambda f, x: hotk.hvp(f, x, v),
+            lambda f, x: H(f, x).matrix(),
+            lambda f, x: H(f, x).diagonal(),
+            lambda f, x: G(f, x).matrix(),
+            lambda f, x: G(f, x).diagonal(),
+            lambda f, x: hotk.sparse_hessian(f, x).todense(),
+            lambda f, x: hotk.estimate.trace(H(f, x), jax.random.key(0)).value,
+            lambda f, x: hotk.optim.minimize(f, x, max_steps=2).x,
+        ):
+            try:
+                found = run(lambda x: ask(f, x))
+            except (hotk.StructureError, hotk.ModeError) as error:
+                known = ("an `x` of its own along 'd'", "while_loop", "an iteration in")
+                assert any(text in str(error) for text in known), error
+            else:
+                raise AssertionError(f"{{f}}: {{found}}")
+
+    # A function of this device's part alone is differentiated as anywhere.
+    local = lambda x: jnp.sum(x**4) + x[0] * x[1]
+    bend = lambda x: np.diag(12 * x**2) + [[0, 1], [1, 0]]
+    for ask in (hotk.hessian, lambda f, x: H(f, x).matrix()):
+        near(run(lambda x: ask(local, x)), [bend(x[:2]), bend(x[2:])])
+    near(run(lambda x: hotk.hvp(local, x, v)), [bend(x[:2]) @ v, bend(x[2:]) @ v])
+    print("fine")
+"""
+
+
+def test_points_that_differ_by_device_and_a_function_that_adds_over_them():
+    run_on_eight_devices(SETUP.format(vma=True) + OWN_POINTS.format())
