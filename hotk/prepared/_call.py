@@ -19,6 +19,7 @@ from hotk._core import (
     Tangent,
     note_list,
     unkeyed_setting,
+    varying_as,
 )
 from hotk.capture import (
     CHANGED,
@@ -297,17 +298,15 @@ class Call:
         known = set(map(id, captured))
         self.keeps = any(id(a) not in known for a in copies.originals)
         pairs = zip(copies.originals, captured, strict=False)
-        same_keys = walk.key == originals.key
-        same_keys = same_keys and walk.plain_key() == copies.plain_key()
-        return same_keys and not any(a is not b for a, b in pairs)
+        same = walk.key == originals.key and walk.plain_key() == copies.plain_key()
+        return same and not any(a is not b for a, b in pairs)
 
     def evaluate_as_is(
         self, captured: Sequence[Leaf], x: Sequence[Leaf], args: Sequence[Leaf]
     ) -> tuple[PyTree, PyTree]:
         """Call `f` outside of a shared program, or run its own."""
-        if self.traced is None:
-            return self.evaluate(captured, x, args)
-        return self.traced(captured, x, args)
+        run = self.evaluate if self.traced is None else self.traced
+        return run(captured, x, args)
 
     def replaces(self) -> bool:
         """Whether tracers stand for anything that plain JAX would not trace."""
@@ -378,7 +377,8 @@ class Call:
             batched=self.options.batched,
             differentiated=differentiated,
         )
-        return jax.tree.structure(moving).unflatten(parts)
+        points, tree = jax.tree.flatten(moving)
+        return tree.unflatten(varying_as(list(map(jax.typeof, points)), parts))
 
     def cotangent(self, u: Cotangent, y: PyTree, arrays: Sequence[Leaf]) -> Cotangent:
         """Check a cotangent against the value of `f`."""

@@ -225,11 +225,10 @@ def _with_directions(
     own = iter([bool(along([i])) for i in points if i in given])
     moving = [moves and next(own) for moves in moving_inputs(call, count)]
     if of_points and (found := first_collective(jaxpr, moving, of_points)):
-        rest = [each for each in modes if _pulls(definition, each[0])]
-        alike = of_points - of_directions if definition.takes == "v" else set()
-        if not rest or (alike and first_collective(jaxpr, moving, alike)):
+        modes = [each for each in modes if _keeps_points_apart(definition, each[0])]
+        alike = of_points - of_directions if definition.wants == "outputs" else set()
+        if not modes or (alike and first_collective(jaxpr, moving, alike)):
             raise _own_points(where, *found)
-        modes = rest
     products = definition.takes in ("v", "vs")
     own = of_directions - of_points
     if (products and own) and (
@@ -251,18 +250,18 @@ def _with_directions(
     return [*modes]
 
 
-def _pulls(definition: Definition, mode: AbstractMode) -> bool:
-    """Whether a mode gives each device the derivatives by its own part of the point.
+def _keeps_points_apart(definition: Definition, mode: AbstractMode) -> bool:
+    """Whether a mode is right where each device has a point of its own.
 
-    Reverse mode does. The directions that forward mode and Taylor mode make themselves
-    are the same on all devices; inner products and sizes are those of one part.
+    What is pulled back is the derivative by the own part, and what is pushed is that
+    along the parts of a direction that the caller has given to all. Unit directions are
+    made on all devices at once, and inner products are those of one part.
     """
-    if definition.takes == "v":
-        # `wants` tells an `hvp` from what adds over the entries of its direction
-        if definition.wants != "outputs" or not isinstance(mode, Nested):
-            return False
-        return Reverse in (type(mode.outer), type(mode.inner))
-    return isinstance(mode, Reverse) and not makes_units(definition)
+    parts = (mode.outer, mode.inner) if isinstance(mode, Nested) else (mode,)
+    pulls = any(isinstance(part, Reverse) for part in parts)
+    if definition.takes == "v":  # an `hvp`, or what is a number for each output
+        return pulls == (definition.wants == "outputs")
+    return pulls and not makes_units(definition)
 
 
 def _own_points(where: str, equation: JaxprEqn, axis: str) -> StructureError:

@@ -383,6 +383,16 @@ OWN_POINTS = """
             else:
                 assert f is not looped
                 near(found.reshape(-1), copies * truth)
+        form = jnp.tile(v, 2) @ product
+        for ask in (
+            lambda f, x: hotk.quadratic_form(f, x, own(v)),
+            lambda f, x: hotk.quadratic_form(f, x, v),
+            lambda f, x: hotk.quadratic_form(f, x, v, mode=FORWARD_OVER_FORWARD),
+            lambda f, x: hotk.derivatives(f, x, own(v), order=2)[2],
+            lambda f, x: 2 * hotk.taylor(f, x, v, order=2)[2],
+        ):
+            one = lambda x: ask(f, x) if copies == 2 else own(ask(f, x))
+            near(run(one), form)
         # what has none is refused
         forward = dict(mode=Forward())
         H, G = hotk.HessianOperator, partial(hotk.GGNOperator, lambda p: p)
@@ -393,7 +403,7 @@ OWN_POINTS = """
             lambda f, x: hotk.jacobian(lambda x: f(x)[None], x, **forward),
             lambda f, x: hotk.hessian_diagonal(f, x),
             lambda f, x: hotk.laplacian(f, x),
-            lambda f, x: hotk.quadratic_form(f, x, own(v)),
+            lambda f, x: hotk.quadratic_form(f, x, own(v), mode=FORWARD_OVER_REVERSE),
             lambda f, x: hotk.tvp(f, x, own(v), own(v)),
             lambda f, x: hotk.hvp(f, x, own(v), mode=FORWARD_OVER_FORWARD),
             lambda f, x: hotk.hvp(f, x, v),

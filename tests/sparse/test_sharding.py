@@ -204,24 +204,3 @@ def test_a_sum_over_points_that_vary_has_no_symmetric_block():
     close(over(lambda x: hotk.sparse_hessian(f, x).todense()), want)
     triple = hotk.value_gradient_and_sparse_hessian
     close(over(lambda x: triple(f, x)[2].todense()), want)
-
-
-VARYING = """
-    import jax, jax.numpy as jnp, numpy as np, hotk
-    from jax.sharding import PartitionSpec as P
-
-    jax.config.update("jax_enable_x64", True)
-    mesh = jax.make_mesh((4,), ("b",), axis_types=(jax.sharding.AxisType.Auto,))
-    f = lambda x: jnp.sum(jax.lax.psum(jnp.sin(x), "b")) * jnp.sum(x**3)
-    X = jnp.linspace(0.2, 1.5, 8).reshape(4, 2)
-    one = lambda g: jax.jit(jax.shard_map(
-        lambda x: g(x[0])[None], mesh=mesh, in_specs=P("b"), out_specs=P("b")
-    ))(X)
-    got = one(lambda x: hotk.sparse_hessian(f, x).todense())
-    np.testing.assert_allclose(got, one(jax.hessian(f)), rtol=1e-9)
-    print("fine")
-"""
-
-
-def test_nor_has_one_within_shard_map():
-    run_on_eight_devices(VARYING)
