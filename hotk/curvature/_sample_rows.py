@@ -9,7 +9,7 @@ parameters. What is not the value of such an equation itself has none.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -33,7 +33,6 @@ from hotk._core import (
     fingerprint,
     inlined,
     inlined_equations,
-    jaxpr_as_fun,
     needed_for,
     run_jaxpr,
     run_replaced,
@@ -277,7 +276,7 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
         inputs = run(*leaves)
         split = lambda *leaves: run(*leaves)[mark.constants :]
         _, pull = jax.vjp(split, *leaves)
-        results = jaxpr_as_fun(mark.program)(*inputs)
+        results = _run(mark.program, inputs)
         weights = results[0] if mark.weighted else None
         of_point = jax.vmap(pull)(results[1:] if mark.weighted else results)
         rows = tree.unflatten(of_point)
@@ -309,6 +308,14 @@ def residuals_of(
     return found.residuals if found is not None and found.mark.squares else None
 
 
+def _run(program: ClosedJaxpr, inputs: Sequence[Leaf]) -> list[Leaf]:
+    """Run the program of a mark; in `shard_map` its constants may vary as its rows do.
+
+    JAX lets what is the same on all devices vary once, and refuses it for what does.
+    """
+    return run_jaxpr(program, program.consts, inputs, keep_rules=True)
+
+
 class _Marked(NamedTuple):
     """The mark of the value of a function.
 
@@ -326,7 +333,7 @@ class _Marked(NamedTuple):
         """Return the weights, which of a sum of squares are its residuals."""
         kept = [i == 0 for i in range(len(self.mark.program.out_avals))]
         alone = needed_for(self.mark.program, kept)
-        return jaxpr_as_fun(alone)(*self.run(*jax.tree.leaves(x)))[0]
+        return jnp.asarray(_run(alone, self.run(*jax.tree.leaves(x)))[0])
 
 
 def _marked(f: Callable[[Point], Scalar], x: Point) -> _Marked | None:

@@ -19,6 +19,7 @@ from hotk._core import (
     Point,
     Scalar,
     Tangent,
+    manual_axes,
     typed_as,
 )
 from hotk.dense import (
@@ -73,6 +74,8 @@ class Forward(AbstractMode):
         self, f: FunctionWithAux, x: Point, v: Tangent
     ) -> tuple[PyTree, PyTree, PyTree]:
         """Return `y`, the derivative of `f` along `v`, and `aux`."""
+        if manual_axes():  # unit directions are the same on all devices
+            v = jax.tree.map(typed_as, v, x)
         return jax.jvp(f, (x,), (v,), has_aux=True)
 
     def gradient(
