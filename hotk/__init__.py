@@ -130,6 +130,7 @@ if typing.TYPE_CHECKING:
         sparse_ggn as sparse_ggn,
         sparse_hessian as sparse_hessian,
         sparse_jacobian as sparse_jacobian,
+        sparse_lagrangian as sparse_lagrangian,
         sparsity as sparsity,
         value_and_sparse_jacobian as value_and_sparse_jacobian,
         value_gradient_and_sparse_hessian as value_gradient_and_sparse_hessian,
@@ -170,7 +171,8 @@ else:
         "optim": "Minimum",
         "rule": "as_shards can_differentiate from_shards locate_nan over_axis safe",
         "sparse": (
-            "SparseMatrix sparse_ggn sparse_hessian sparse_jacobian sparsity "
+            "SparseMatrix sparse_ggn sparse_hessian sparse_jacobian sparse_lagrangian "
+            "sparsity "
             "value_and_sparse_jacobian value_gradient_and_sparse_hessian"
         ),
         "statistics": "laplace_approximation",

@@ -106,6 +106,9 @@ OPERATORS = {
     "sparse_jacobian": lambda: hotk.sparse_jacobian(
         lambda x: x[1:] * x[:-1], jnp.arange(6.0)
     ),
+    "sparse_lagrangian": lambda: hotk.sparse_lagrangian(
+        lambda x: (banded(x), x[1:] * x[:-1]), jnp.ones(6), (2.0, jnp.arange(5.0))
+    ),
     "taylor": lambda: hotk.taylor(f, point(), point(), order=3),
     "tvp": lambda: hotk.tvp(f, point(), point(), point(), point()),
     "value_and_derivative": lambda: hotk.value_and_derivative(jnp.sin, 2.0),

@@ -178,7 +178,8 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
         y: Its value, or a tree of `jax.ShapeDtypeStruct`s.
         want: `scalar` for one real number, `single` for one that may have an axis of
             length one, `inexact` for a tree of floating or complex arrays, `outputs`
-            for such a tree, of which a single number is to be real.
+            for such a tree, of which a single number is to be real, `pair` for one real
+            number and a tree of real arrays.
     """
     where = f"`{function_name(f)}`{function_place(f)}"
     for path, leaf in jax.tree_util.tree_flatten_with_path(y)[0]:
@@ -196,6 +197,17 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
     if want in ("scalar", "single") or (want == "outputs" and _is_one_number(y)):
         _check_scalar(call, where, y, ((),) if want == "scalar" else ((), (1,)))
         return
+    if want == "pair" and not _is_pair(y):
+        raise OutputError(
+            message(
+                call,
+                f"{where} must return an objective and its constraints.",
+                expected="a pair of one real number and a tree of real floating arrays",
+                got=describe_tree(y),
+                fix="Write `return objective, constraints`, and `()` for no "
+                "constraints.",
+            )
+        )
     if y is None:
         raise OutputError(
             message(
@@ -222,6 +234,14 @@ def check_output(call: str, f: Function, y: PyTree, want: str) -> None:
 def _is_one_number(y: PyTree) -> bool:
     is_leaf = jax.tree.structure(y) == jax.tree.structure(0)
     return is_leaf and np.shape(y) in ((), (1,))
+
+
+def _is_pair(y: PyTree) -> bool:
+    if not isinstance(y, tuple) or len(y) != 2:
+        return False
+    number = jax.tree.structure(y[0]) == jax.tree.structure(0) and not np.shape(y[0])
+    dtypes = map(jnp.result_type, jax.tree.leaves(y))
+    return number and all(jnp.issubdtype(a, jnp.floating) for a in dtypes)
 
 
 def as_one_number(y: PyTree, want: str) -> PyTree:

@@ -257,11 +257,11 @@ def _keeps_points_apart(definition: Definition, mode: AbstractMode) -> bool:
     along the parts of a direction that the caller has given to all. Unit directions are
     made on all devices at once, and inner products are those of one part.
     """
+    if definition.takes != "v":
+        return isinstance(mode, Reverse) and not makes_units(definition)
     parts = (mode.outer, mode.inner) if isinstance(mode, Nested) else (mode,)
     pulls = any(isinstance(part, Reverse) for part in parts)
-    if definition.takes == "v":  # an `hvp`, or what is a number for each output
-        return pulls == (definition.wants == "outputs")
-    return pulls and not makes_units(definition)
+    return pulls == (definition.wants == "outputs")  # an `hvp`, or numbers
 
 
 def _own_points(where: str, equation: JaxprEqn, axis: str) -> StructureError:

@@ -24,4 +24,5 @@ from ._sparse_jacobian import (
     sparse_jacobian as sparse_jacobian,
     value_and_sparse_jacobian as value_and_sparse_jacobian,
 )
+from ._sparse_lagrangian import sparse_lagrangian as sparse_lagrangian
 from ._sparsity import sparsity as sparsity

@@ -107,7 +107,7 @@ def sparse_hessian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    results: Any = _sparse(f, x, mode)[2:]
+    results: Any = hessian_of(f, x, mode)[2:]
     return results
 
 
@@ -168,10 +168,10 @@ def value_gradient_and_sparse_hessian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    return _sparse(f, x, mode)
+    return hessian_of(f, x, mode)
 
 
-def _sparse(
+def hessian_of(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> tuple[PyTree, PyTree, SparseMatrix, PyTree]:
     """Return `y`, its gradient, its Hessian, and `aux`."""

@@ -80,7 +80,7 @@ def sparse_jacobian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    results: Any = _sparse(f, x, mode)[1:]
+    results: Any = jacobian_of(f, x, mode)[1:]
     return results
 
 
@@ -139,16 +139,16 @@ def value_and_sparse_jacobian(
     References:
         Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 7. SIAM.
     """
-    return _sparse(f, x, mode)
+    return jacobian_of(f, x, mode)
 
 
-def _sparse(
+def jacobian_of(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> tuple[PyTree, SparseMatrix, PyTree]:
     """Return `y`, its Jacobian, and `aux`."""
     refuse_complex("sparse_jacobian(f, x)", x, "jvp")
     assert isinstance(mode, (Forward, Reverse))
-    task = _task(f, x, mode)
+    task = jacobian_task(f, x, mode)
 
     def dense() -> list[list[Array]]:
         check_budget("sparse_jacobian(f, x)", f, x, order=1)
@@ -167,15 +167,15 @@ def explained_jacobian(
     f: FunctionWithAux, x: Point, mode: AbstractMode
 ) -> SparsityExplanation:
     """Return the pattern of the Jacobian, and what makes rows of it dense."""
-    return explained_pattern(_task(f, x, mode, valued=False))
+    return explained_pattern(jacobian_task(f, x, mode, valued=False))
 
 
 def jacobian_pattern(f: FunctionWithAux, x: Point, mode: AbstractMode) -> Pattern:
     """Return the pattern of the Jacobian."""
-    return sparsity_pattern(_task(f, x, mode, valued=False))
+    return sparsity_pattern(jacobian_task(f, x, mode, valued=False))
 
 
-def _task(
+def jacobian_task(
     f: FunctionWithAux, x: Point, mode: AbstractMode, *, valued: bool = True
 ) -> Task:
     assert isinstance(mode, (Forward, Reverse))

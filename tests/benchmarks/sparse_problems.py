@@ -225,3 +225,26 @@ def constrained(n):
         return chain + jnp.vdot(y, ends[:, 0] - jnp.sin(ends[:, 1]) - ends[:, 2] ** 2)
 
     return f, n
+
+
+def swung_up(intervals):
+    """Make the swing-up of a pendulum on a cart: its effort, and the dynamics."""
+    h = 2.0 / intervals
+    line = jnp.linspace(0.0, 1.0, intervals + 1)
+    x = {"s": jnp.outer(line, jnp.array([1.0, jnp.pi, 0.0, 0.0])), "u": 0.1 * line}
+
+    def rate(s, u):
+        _, angle, speed, turn = s.T
+        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        weight = 1 + 0.3 * sine**2
+        push = (0.15 * sine * turn**2 + u + 2.943 * cosine * sine) / weight
+        turning = -(0.15 * cosine * sine * turn**2 + u * cosine + 12.753 * sine)
+        return jnp.stack([speed, turn, push, turning / (0.5 * weight)], axis=1)
+
+    def f(x):
+        s, u = x["s"], x["u"]
+        rates = rate(s, u)
+        dynamics = s[1:] - s[:-1] - h / 2 * (rates[1:] + rates[:-1])
+        return h * jnp.sum(u**2), {"dynamics": dynamics, "ends": s[jnp.array([0, -1])]}
+
+    return f, x

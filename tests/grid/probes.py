@@ -281,14 +281,28 @@ probe("sparse_jacobian")(lambda s, x: hotk.sparse_jacobian(s.model, x).todense()
 probe("value_and_sparse_jacobian")(
     lambda s, x: dense_last(hotk.value_and_sparse_jacobian(s.model, x))
 )(lambda s, x: (s.model(x), jac(s.model, x)))
+probe("sparse_lagrangian")(
+    lambda s, x: dense_last(
+        hotk.sparse_lagrangian(
+            lambda x: (s.f(x), s.model(x)), x, (2.0, jnp.ones_like(s.model(x)))
+        )
+    )
+)(
+    lambda s, x: (
+        (s.f(x), s.model(x)),
+        jax.grad(s.f)(x),
+        jac(s.model, x),
+        2 * hess(s.f, x) + hess(lambda x: jnp.sum(s.model(x)), x),
+    )
+)
 probe("sparse_ggn")(lambda s, x: hotk.sparse_ggn(s.model, curvature, x).todense())(
     lambda s, x: gauss_newton(curvature, s.model, x)
 )
 
 
 def dense_last(results):
-    *others, matrix = results
-    return (*others, matrix.todense())
+    dense = lambda a: a.todense() if isinstance(a, hotk.SparseMatrix) else a
+    return tuple(map(dense, results))
 
 
 # ----- Operators at a point and solvers

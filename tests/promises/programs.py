@@ -107,6 +107,11 @@ SPARSE = {
     "value_and_sparse_jacobian": lambda w: (
         hotk.value_and_sparse_jacobian(chain, w)[1].values
     ),
+    "sparse_lagrangian": lambda w: (
+        hotk.sparse_lagrangian(
+            lambda w: (jnp.sum(w**4), chain(w)), w, (1.0, jnp.ones(2))
+        )[3].values
+    ),
     "value_gradient_and_sparse_hessian": lambda w: (
         hotk.value_gradient_and_sparse_hessian(lambda w: jnp.sum(w**4), w)[2].values
     ),
