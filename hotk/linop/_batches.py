@@ -23,7 +23,7 @@ from hotk.dense import By
 from . import space
 from ._dense import in_rows
 from ._entries import Part
-from ._frozen import arrays_of
+from ._frozen import arrays_of, other_types
 from ._of_batch import OfBatch, product, products, value_and_gradient
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator, with_fields
@@ -87,7 +87,8 @@ class DataOperator(AbstractSymmetricOperator):
             )
 
         def first() -> tuple[AbstractPointOperator, int]:
-            of_first = make()
+            with other_types():
+                of_first = make()
             # a loss with a random key that moves on is found at once, before a pass
             once, twice = float(of_first.value), float(of_first.value)
             if once != twice and np.isfinite(once):

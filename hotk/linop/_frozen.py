@@ -1,6 +1,8 @@
 """A function that an operator keeps: split once, never changed, never opaque."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import TypeAlias, final
 
 import equinox as eqx
@@ -129,6 +131,23 @@ AxisName: TypeAlias = str | Sequence[str] | None
 """The axes of a mesh over which a function is a mean, if it is one."""
 
 
+_KEEPS_TYPES: ContextVar[bool] = ContextVar("keeps_types", default=True)
+
+
+@contextlib.contextmanager
+def other_types() -> Iterator[None]:
+    """Keep functions that are frozen within for arguments of other shapes as well.
+
+    The batches of data differ in length, and a program is one for its shapes. So the
+    function itself is kept, and each captured number compiles anew.
+    """
+    token = _KEEPS_TYPES.set(False)
+    try:
+        yield
+    finally:
+        _KEEPS_TYPES.reset(token)
+
+
 def freeze(
     call: str,
     f: Function,
@@ -159,14 +178,15 @@ def freeze(
     """
     if axis_name is not None:
         f = over_axis(f, axis_name)
-    split = known(f, x, args) if where is None else None
+    keeps_types = _KEEPS_TYPES.get()
+    split = known(f, x, args) if where is None and keeps_types else None
     if split is not None:
         return *split, None
     chosen = selection(call, x, where)
     if not any(differentiated(*jax.tree.flatten(x), chosen)):
         raise nothing_inexact(call, x, selected=chosen)
     closure, arrays, rest = _freeze(f, x, args, chosen)
-    if not in_trace():
+    if keeps_types and not in_trace():
         held = lambda program: _with_parts_of(closure, program)
         shared = None
         if axis_name is None:

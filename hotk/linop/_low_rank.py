@@ -82,17 +82,39 @@ class LowRank(AbstractSymmetricOperator):
         return space.narrowed(space.unflattened(product, wide), v)
 
     def inverse_or_none(self, damping: RealNumber) -> "LowRank":
-        r"""Return $(A + \lambda I)^{-1}$, its smallest eigenvalues raised to rounding.
+        r"""Return $(A + \lambda I)^{-1}$; inside of a trace rounding is raised to eps.
 
         Args:
             damping: The number $\lambda$.
+
+        Raises:
+            NotPositiveDefiniteError: If an eigenvalue is zero but for rounding.
         """
         values, tail = self.values + damping, self.tail + damping
-        largest = jnp.maximum(jnp.max(values, initial=0), tail)
-        least = jnp.finfo(values.dtype).eps * largest
+        n, rank = self.basis.shape
+        if rank == n:  # nothing is orthogonal to the columns
+            tail = values[0]
+        every = jnp.append(values, tail)
+        least = jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(every))
         least = jnp.maximum(least, jnp.finfo(values.dtype).tiny)
-        over = lambda a: 1 / jnp.maximum(a, least)
+        if not isinstance(every, Tracer) and bool(jnp.min(jnp.abs(every)) <= least):
+            raise _singular(float(damping), float(jnp.max(jnp.abs(every))))
+        over = lambda a: 1 / jnp.where(jnp.abs(a) > least, a, least)
         return LowRank(self.basis, over(values), over(tail), self.point)
+
+
+def _singular(damping: float, largest: float) -> NotPositiveDefiniteError:
+    return NotPositiveDefiniteError(
+        message(
+            "A.inverse(damping)",
+            "the `LowRank` operator is singular.",
+            expected="eigenvalues that are not zero",
+            got=f"one that is, with damping = {damping:.3g}, where the largest is "
+            f"{largest:.3g}",
+            fix="Give a damping, as large as that of the system it is for.",
+        ),
+        0.0,
+    )
 
 
 @names_ours

@@ -2,12 +2,14 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import hotk
+from hotk import GGNOperator, HessianOperator
 from tests.counting import compiles
 from tests.helpers import close
 
@@ -350,3 +352,48 @@ def test_what_does_not_fit_together_comes_batch_by_batch(monkeypatch):
         hotk.HessianOperator.over(loss, W, mixed) @ V,
         jnp.asarray(2 * dense() @ np.asarray(V)),
     )
+
+
+@pytest.mark.parametrize("cuts", [(3,), (1,), (4,), (2, 4), (4, 5)])
+def test_batches_of_other_lengths_beside_numbers_that_change(cuts):
+    """A program that is kept for other numbers is one of the first batch's rows."""
+    X = np.random.default_rng(0).normal(size=(7, 3))
+    batches, p = np.split(X, cuts), jnp.ones(3)
+    for c in (0.1, 0.2, 0.3):
+        H = HessianOperator.over(lambda w, b: c * jnp.mean((b @ w) ** 2), p, batches)
+        close(H.matrix(), 2 * c * X.T @ X / 7)
+        assert float(H.value) == pytest.approx(c * np.mean((X @ np.ones(3)) ** 2))
+        model = lambda w, b: c * (b @ w)[:, None]
+        loss = lambda z, b: jnp.mean(z**2)
+        G = GGNOperator.over(model, loss, p, batches)
+        close(G.matrix(), 2 * c**2 * X.T @ X / 7)
+        close(H.at(2 * p).gradient, 4 * c * X.T @ X @ np.ones(3) / 7)
+
+
+def test_another_reduction_beside_batches_of_other_lengths():
+    """The cross-entropy of equal logits is log 2 a row."""
+    X, p = jnp.arange(21.0).reshape(7, 3), jnp.zeros((3, 2))
+    batches = [
+        {"x": X[:1], "y": jnp.zeros(1, int)},
+        {"x": X[1:], "y": jnp.ones(6, int)},
+    ]
+    for reduction, exact in (("mean", np.log(2)), ("sum", 7 * np.log(2))):
+
+        def loss(w, b, reduction=reduction):
+            entropy = hotk.curvature.SoftmaxCrossEntropy(b["y"], reduction=reduction)
+            return entropy(b["x"] @ w)
+
+        H = HessianOperator.over(loss, p, batches, reduction=reduction)
+        assert float(H.value) == pytest.approx(exact)
+
+
+def test_a_program_with_numbers_is_not_called_with_other_shapes():
+    X = np.random.default_rng(0).normal(size=(7, 3))
+    for c in (0.1, 0.2, 0.3):
+        f = lambda w, b: c * jnp.mean((b @ w) ** 2)
+        H = HessianOperator(f, jnp.ones(3), jnp.asarray(X[:3]))
+        other = eqx.tree_at(lambda H: H.args, H, (jnp.asarray(X[3:]),))
+        try:
+            close(other.matrix(), 2 * c * X[3:].T @ X[3:] / 4)
+        except hotk.StructureError as error:
+            assert "f64[3,3]" in str(error)  # noqa: PT017

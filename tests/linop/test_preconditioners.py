@@ -23,6 +23,35 @@ def quadratic(values):
     return hotk.HessianOperator(f, {"a": jnp.ones((5, 4)), "b": jnp.ones(10)}), a
 
 
+@pytest.mark.parametrize(
+    ("values", "tail", "damping"),
+    [
+        ([-3.0], 1.0, 0.0),
+        ([-3.0], 1.0, 0.5),
+        ([3.0], 0.0, 1.0),
+        ([3.0, 2.0], -1.0, 0.0),
+    ],
+)
+def test_low_rank_operators_with_any_signs_have_inverses(values, tail, damping):
+    rank = len(values)
+    A = LowRank(jnp.eye(3)[:, :rank], jnp.array(values), jnp.array(tail), jnp.zeros(3))
+    exact = 1 / (np.array(values + [tail] * (3 - rank)) + damping)
+    close(A.inverse(damping).matrix(), np.diag(exact))
+    inside = jax.jit(lambda A, d: A.inverse(d).matrix())
+    close(inside(A, damping), np.diag(exact))
+
+
+@pytest.mark.parametrize(("values", "tail"), [([3.0], 0.0), ([3.0, 0.0], 1.0)])
+def test_singular_low_rank_operators_have_none(values, tail):
+    basis = jnp.eye(3)[:, : len(values)]
+    A = LowRank(basis, jnp.array(values), jnp.array(tail), jnp.zeros(3))
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="Give a damping"):
+        A.inverse()
+    # of a whole basis there is nothing else
+    A = LowRank(jnp.eye(2), jnp.array([3.0, 2.0]), jnp.array(0.0), jnp.zeros(2))
+    close(A.inverse().matrix(), np.diag([1 / 3, 1 / 2]))
+
+
 @pytest.mark.exhaustive
 def test_low_rank_operators_and_their_inverses():
     H, _ = quadratic(np.ones(N))
