@@ -15,8 +15,11 @@ from hotk._core import (
     Point,
     StructureError,
     describe_tree,
+    differs_along,
     function_name,
+    manual_axes,
     message,
+    varying_along,
 )
 from hotk.primitive import with_rules
 
@@ -152,6 +155,12 @@ class PerExample(eqx.Module):
             A tree like the floating leaves of `x` with two leading axes.
         """
         moving, rest = eqx.partition(x, eqx.is_inexact_array)
+        # A row is that of one example. By parameters that the devices of a `shard_map`
+        # hold alike it would be the sum of one of each.
+        axes = manual_axes()
+        data = jax.tree.leaves((self.examples, args))
+        own = [b for b in axes if any(differs_along(a, [b]) for a in data)]
+        moving = jax.tree.map(lambda a: varying_along([a], own)[0], moving)
 
         def of_one(model: Function, e: PyTree, u: Array) -> PyTree:
             at = lambda p: jnp.asarray(model(eqx.combine(p, rest), e, *args))

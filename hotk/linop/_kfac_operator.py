@@ -35,7 +35,15 @@ from hotk.prepared import jitted
 from . import space
 from ._block_diagonal import AbstractBlockDiagonal
 from ._frozen import Selected, arrays_of, freeze, moving
-from .kfac import CALL, AbstractBlock, Approximation, Estimate, KFACOptions, blocks_of
+from .kfac import (
+    CALL,
+    AbstractBlock,
+    Approximation,
+    Estimate,
+    KFACOptions,
+    blocks_of,
+    mixes_examples,
+)
 
 
 @final
@@ -210,18 +218,7 @@ def _computed(
     blocks = blocks_of(model, of_loss, x, find, args, key, options)
     if pair is None:
         return blocks, jnp.zeros((), bool)
-    together = pair.skeleton.function(pair.leaves)
-    some = lambda a, b: jax.tree.map(lambda a: a[b] if a.ndim else a, a)
-    both = together(x, *some(args, slice(2)))
-    alone = [model(x, *some(args, slice(k, k + 1))) for k in range(2)]
-    if both.shape != (2, *alone[0].shape[1:]):
-        return blocks, jnp.ones((), bool)
-    apart = jnp.max(jnp.abs(both - jnp.concatenate(alone)), initial=0)
-    size = jnp.max(jnp.abs(both), initial=0)
-    # Accelerators multiply single precision with ten bits, and another number of rows
-    # in another order. What mixes examples differs by much more.
-    tolerance = 1e-4 if both.dtype.itemsize > 4 else 2e-2
-    mixed = apart > tolerance * size
+    mixed = mixes_examples(model, pair.skeleton.function(pair.leaves), x, args)
     hidden = lambda a: jnp.where(mixed, jnp.nan, a)
     return jax.tree.map(hidden, blocks), mixed
 

@@ -18,6 +18,8 @@ from hotk._core import (
     Vector,
     Where,
     describe_tree,
+    differs_along,
+    manual_axes,
     message,
     selection,
     split_point,
@@ -183,8 +185,31 @@ class Examples(NamedTuple):
             parts.append(jnp.diagonal(of_all(some), low))
         return jnp.concatenate(parts)
 
+    def _refuse_rows_of_devices(self) -> None:
+        """Refuse examples of which each device of a `shard_map` has its own.
+
+        The derivative of one by parameters that all devices hold alike would be the sum
+        over the devices: of one example of each.
+        """
+        axes = manual_axes()
+        alike = [differs_along(a, axes) for a in jax.tree.leaves(self.parameters)]
+        own = set(differs_along(self.values, axes)).difference(*alike)
+        if own:
+            raise StructureError(
+                message(
+                    self.call,
+                    f"each device has examples of its own along {sorted(own)}, and "
+                    "holds the parameters as the others do.",
+                    expected="all examples on each device",
+                    got="a part of them, inside of `jax.shard_map`",
+                    fix="Call it outside of `shard_map`, with data that "
+                    "`jax.device_put` has divided.",
+                )
+            )
+
     def scores(self) -> Float[Array, "N n"]:
         """Return the gradients of the losses, one flat vector a row."""
+        self._refuse_rows_of_devices()
         x, where = self.x, self.where
         if self.by_rows:
             of_one = lambda one, row: gradient(one, x, row, where=where)

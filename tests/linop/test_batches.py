@@ -354,18 +354,25 @@ def test_what_does_not_fit_together_comes_batch_by_batch(monkeypatch):
     )
 
 
+def mean_of_squares(c):
+    return lambda w, b: c * jnp.mean((b @ w) ** 2)
+
+
+def times(c):
+    return lambda w, b: c * (b @ w)[:, None]
+
+
 @pytest.mark.parametrize("cuts", [(3,), (1,), (4,), (2, 4), (4, 5)])
 def test_batches_of_other_lengths_beside_numbers_that_change(cuts):
     """A program that is kept for other numbers is one of the first batch's rows."""
     X = np.random.default_rng(0).normal(size=(7, 3))
     batches, p = np.split(X, cuts), jnp.ones(3)
+    loss = lambda z, b: jnp.mean(z**2)
     for c in (0.1, 0.2, 0.3):
-        H = HessianOperator.over(lambda w, b: c * jnp.mean((b @ w) ** 2), p, batches)
+        H = HessianOperator.over(mean_of_squares(c), p, batches)
         close(H.matrix(), 2 * c * X.T @ X / 7)
         assert float(H.value) == pytest.approx(c * np.mean((X @ np.ones(3)) ** 2))
-        model = lambda w, b: c * (b @ w)[:, None]
-        loss = lambda z, b: jnp.mean(z**2)
-        G = GGNOperator.over(model, loss, p, batches)
+        G = GGNOperator.over(times(c), loss, p, batches)
         close(G.matrix(), 2 * c**2 * X.T @ X / 7)
         close(H.at(2 * p).gradient, 4 * c * X.T @ X @ np.ones(3) / 7)
 
@@ -390,8 +397,7 @@ def test_another_reduction_beside_batches_of_other_lengths():
 def test_a_program_with_numbers_is_not_called_with_other_shapes():
     X = np.random.default_rng(0).normal(size=(7, 3))
     for c in (0.1, 0.2, 0.3):
-        f = lambda w, b: c * jnp.mean((b @ w) ** 2)
-        H = HessianOperator(f, jnp.ones(3), jnp.asarray(X[:3]))
+        H = HessianOperator(mean_of_squares(c), jnp.ones(3), jnp.asarray(X[:3]))
         other = eqx.tree_at(lambda H: H.args, H, (jnp.asarray(X[3:]),))
         try:
             close(other.matrix(), 2 * c * X[3:].T @ X[3:] / 4)

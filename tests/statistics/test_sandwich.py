@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hotk
+from tests.devices import run_on_eight_devices
 from tests.helpers import close
 
 
@@ -169,3 +170,50 @@ def test_equal_clusters_are_told_and_no_other_reason():
         )
     assert len(told) == 1
     assert not issubclass(told[0].category, hotk.NotStationaryWarning)
+
+
+def test_examples_of_devices_are_refused_where_derivatives_are_added():
+    """By parameters that all devices hold alike a score would be that of a sum."""
+    run_on_eight_devices("""
+        import jax, jax.numpy as jnp, numpy as np, hotk
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+        jax.config.update("jax_enable_x64", True)
+
+        mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(40, 2))
+        y = X @ [1.0, -1.0] + rng.normal(size=40)
+        w = np.linalg.lstsq(X, y)[0]
+        losses = lambda w, X, y: (X @ w - y) ** 2 / 2
+        bread = np.linalg.inv(X.T @ X)
+        exact = bread @ (X.T * (X @ w - y) ** 2) @ X @ bread
+
+        ask = lambda w, X, y: hotk.statistics.sandwich(losses, w, X, y).covariance
+        split = [jax.device_put(a, NamedSharding(mesh, P("d"))) for a in (X, y)]
+        np.testing.assert_allclose(ask(jnp.asarray(w), *split), exact, rtol=1e-9)
+        of_rows = hotk.statistics.leave_one_out
+        for inside in (
+            ask,
+            lambda w, X, y: hotk.statistics.sandwich(
+                lambda w: losses(w, X, y), w, kind="HC3"
+            ).covariance,
+            lambda w, X, y: of_rows(losses, w, X, y).parameters,
+        ):
+            specs = dict(in_specs=(P(), P("d"), P("d")), out_specs=P("d"))
+            try:
+                jax.jit(jax.shard_map(inside, mesh=mesh, **specs))(w, X, y)
+            except hotk.StructureError as error:
+                assert "examples of its own along ['d']" in str(error), error
+            else:
+                raise AssertionError("neither of one device nor of all")
+
+        # A row of a Jacobian is that of one example.
+        rows = lambda w, X: hotk.curvature.PerExample(
+            lambda w, e: jnp.sin(e @ w), X
+        ).rows(w)
+        run = jax.shard_map(rows, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
+        np.testing.assert_allclose(
+            jax.jit(run)(w, X), np.cos(X @ w)[:, None] * X, rtol=1e-12
+        )
+        print("fine")
+    """)

@@ -12,5 +12,6 @@ from ._layout import (
     BlockLayout as BlockLayout,
     Origin as Origin,
 )
+from ._mixing import mixes_examples as mixes_examples
 from ._moments import Approximation as Approximation
 from ._vectors import Estimate as Estimate

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
+
 from hotk._core import (
     CELL,
     Atom,
@@ -217,7 +219,9 @@ def _match(
     [side] = views
     view = inputs[side]
     assert isinstance(view, View)
-    if 0 in view.shape:
+    atoms: list[Any] = [*equation.invars, *equation.outvars]
+    # Moments of complex numbers would need a conjugate, and their two parts each.
+    if 0 in view.shape or any(jnp.iscomplexobj(atom.aval) for atom in atoms):
         return None
     site = rule(equation, view, side, Place(scope.path, scope.line, scope.lengths))
     if site is None:

@@ -317,3 +317,24 @@ def test_weights_of_several_steps_by_reduce():
     p = {"b": normal(0, 2), "w": normal(1, 3, 2)}
     K = check(model, SQUARES(4, 2), p, normal(2, 4, 5, 3), approximation="reduce")
     assert kinds(K) == ["dense 2", "Kronecker 3 x 2"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda p, x: jnp.imag(jnp.fft.fft(x) @ p),
+        lambda p, x: jnp.abs(jnp.fft.fft(x) @ p) ** 2,
+        lambda p, x: jnp.fft.irfft(jnp.einsum("ni,io->no", jnp.fft.rfft(x), p[:3])),
+        lambda p, x: jnp.real(jnp.fft.fft(x) * p[:, 0]),
+    ],
+    ids=["imag", "power", "spectral convolution", "scale"],
+)
+def test_complex_numbers_on_the_way_have_a_block_of_another_kind(model):
+    """Of one example it is the Gauss-Newton matrix, by the Jacobian."""
+    p, x = normal(0, 4, 3), normal(1, 1, 4)
+    out = jax.eval_shape(model, p, x).shape[1]
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        K = hotk.KFACOperator(model, SQUARES(1, out), p, x)
+        J = jax.jacrev(lambda v: model(v.reshape(4, 3), x).ravel())(p.ravel())
+    np.testing.assert_allclose(K.matrix(), J.T @ J, rtol=1e-9, atol=1e-9)
+    assert all("Kronecker" not in kind for kind in kinds(K))

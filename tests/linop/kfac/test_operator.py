@@ -327,6 +327,38 @@ def test_errors_say_what_to_do(as_user, error, text, call):
         hotk.KFACOperator(*call())
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    ("normalize", "equal", "head"),
+    [
+        ("batch", False, 1.0),
+        ("batch", True, 1.0),  # the first two examples
+        ("batch", False, 0.0),
+        ("largest", "opposite", 1.0),
+    ],
+)
+def test_what_mixes_examples_is_seen_in_any_batch_at_any_parameters(
+    dtype, normalize, equal, head
+):
+    def model(p, x):
+        h = x @ p["w"]
+        if normalize == "batch":
+            h = (h - h.mean(0)[None]) / jnp.sqrt(h.var(0)[None] + 1e-5)
+        else:
+            h = x / jnp.max(jnp.abs(x)) @ p["w"]
+        return h @ p["o"]
+
+    p = {"w": normal(0, 3, 4).astype(dtype), "o": head * normal(1, 4, 2).astype(dtype)}
+    x = normal(2, 6, 3).astype(dtype)
+    if equal:
+        x = x.at[1].set(-x[0] if equal == "opposite" else x[0])
+    loss = SquaredError(jnp.zeros((6, 2), dtype))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        hotk.KFACOperator(model, loss, p, x)
+    alone = lambda p, x: jnp.tanh(x @ p["w"]) @ p["o"]
+    assert len(hotk.KFACOperator(alone, loss, p, x).blocks) == 2
+
+
 def test_options_that_do_not_fit(as_user):
     make = lambda loss=SQUARES, **o: hotk.KFACOperator(linear, loss, W, ROWS, **o)
     with pytest.raises(TypeError, match=r"key=jax.random.key\(0\)"):
