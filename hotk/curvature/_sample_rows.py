@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import (
@@ -84,7 +85,8 @@ def roots_of_squares(
     """
     flat = r.reshape(len(r), -1)
     root = jnp.broadcast_to(jnp.asarray(factor, r.dtype).reshape(-1), len(r)) ** 0.5
-    unit = jnp.eye(flat.shape[1], dtype=r.dtype).reshape(-1, *r.shape[1:])
+    # of NumPy: it is known when the function is traced, and JAX would compile for it
+    unit = np.eye(flat.shape[1], dtype=r.dtype).reshape(-1, *r.shape[1:])
     return Roots(jax.vmap(lambda c: c * unit)(root), root[:, None] * flat)
 
 

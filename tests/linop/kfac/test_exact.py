@@ -332,8 +332,8 @@ def test_weights_of_several_steps_by_reduce():
 def test_complex_numbers_on_the_way_have_a_block_of_another_kind(model):
     """Of one example it is the Gauss-Newton matrix, by the Jacobian."""
     p, x = normal(0, 4, 3), normal(1, 1, 4)
-    out = jax.eval_shape(model, p, x).shape[1]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        out = jax.eval_shape(model, p, x).shape[1]
         K = hotk.KFACOperator(model, SQUARES(1, out), p, x)
         J = jax.jacrev(lambda v: model(v.reshape(4, 3), x).ravel())(p.ravel())
     np.testing.assert_allclose(K.matrix(), J.T @ J, rtol=1e-9, atol=1e-9)
