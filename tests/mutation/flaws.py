@@ -776,6 +776,49 @@ REFLECTION = "hotk/capture/_reflection.py"
 
 _SOLVERS = [
     Flaw(
+        "a program of the first batch serves the others",
+        "hotk/linop/_batches.py",
+        "            with other_types():\n                of_first = make()",
+        "            of_first = make()",
+        within(
+            "linop/test_batches",
+            "batches_of_other_lengths_beside_numbers_that_change",
+        ),
+    ),
+    Flaw(
+        "unit directions move the points of all devices",
+        "hotk/prepared/_one_device.py",
+        "        modes = [each for each in modes if "
+        "_keeps_points_apart(definition, each[0])]",
+        "        modes = [*modes]",
+        within(
+            "prepared/test_one_device",
+            "points_that_differ_by_device_and_a_function_that_adds_over_them",
+        ),
+    ),
+    Flaw(
+        "unit vectors of a matrix are made on each device",
+        "hotk/linop/_dense.py",
+        "        parts = _held_alike(space.parts(like))",
+        "        parts = space.parts(like)",
+        within(
+            "prepared/test_one_device",
+            "points_that_differ_by_device_and_a_function_that_adds_over_them",
+        ),
+    ),
+    Flaw(
+        "scores of divided examples are added",
+        "hotk/statistics/_examples.py",
+        "        self._refuse_rows_of_devices()\n        x, where = self.x, self.where\n"
+        "        if self.by_rows:\n            of_one = lambda one, row: gradient",
+        "        x, where = self.x, self.where\n"
+        "        if self.by_rows:\n            of_one = lambda one, row: gradient",
+        within(
+            "statistics/test_sandwich",
+            "examples_of_devices_are_refused_where_derivatives_are_added",
+        ),
+    ),
+    Flaw(
         "nothing is searched for after convergence",
         SEARCH,
         "ended = same & far & (products - self.begin >= self.length)",
@@ -938,6 +981,36 @@ _TREES = [
 
 _KFAC = [
     Flaw(
+        "complex operands are those of a layer",
+        "hotk/linop/kfac/_find.py",
+        "    if 0 in view.shape or any(jnp.iscomplexobj(atom.aval) for atom in atoms):",
+        "    if 0 in view.shape:",
+        within(
+            "linop/kfac/test_exact",
+            "complex_numbers_on_the_way_have_a_block_of_another_kind",
+        ),
+    ),
+    Flaw(
+        "examples are compared where the last layer is zero",
+        "hotk/linop/kfac/_mixing.py",
+        "    near = _moved(x)",
+        "    near = x",
+        within(
+            "linop/kfac/test_operator",
+            "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
+        ),
+    ),
+    Flaw(
+        "the first two examples are compared",
+        "hotk/linop/kfac/_mixing.py",
+        "    return jnp.argmax(total).astype(jnp.int32)",
+        "    return jnp.ones((), jnp.int32)",
+        within(
+            "linop/kfac/test_operator",
+            "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
+        ),
+    ),
+    Flaw(
         "the factor of the inputs is a sum",
         MOMENTS,
         "@ weighted / count",
@@ -1018,6 +1091,13 @@ _KFAC = [
 ]
 
 _SPARSE = [
+    Flaw(
+        "the Lagrangian has no weight",
+        "hotk/sparse/_sparse_lagrangian.py",
+        "        total = weight * objective",
+        "        total = objective",
+        within("sparse/test_lagrangian", "values_and_derivatives"),
+    ),
     Flaw(
         "the Jacobian of a model is held for two derivatives",
         "hotk/curvature/_outputs.py",
