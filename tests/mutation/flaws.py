@@ -809,7 +809,8 @@ _SOLVERS = [
     Flaw(
         "scores of divided examples are added",
         "hotk/statistics/_examples.py",
-        "        self._refuse_rows_of_devices()\n        x, where = self.x, self.where\n"
+        "        self._refuse_rows_of_devices()\n"
+        "        x, where = self.x, self.where\n"
         "        if self.by_rows:\n            of_one = lambda one, row: gradient",
         "        x, where = self.x, self.where\n"
         "        if self.by_rows:\n            of_one = lambda one, row: gradient",
