@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Real
 
-from hotk._core import AbstractReport, RandomKey, from_host, names_ours
+from hotk._core import (
+    AbstractReport,
+    RandomKey,
+    StructureError,
+    describe,
+    from_host,
+    message,
+    names_ours,
+)
 from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
 from hotk.prepared import jitted
 
@@ -88,7 +96,21 @@ class Spectrum(AbstractReport):
 
         Returns:
             An `Estimate`, as of `integrate`.
+
+        Raises:
+            StructureError: If there is not one value for each node.
         """
+        if np.shape(values) != self.nodes.shape:
+            raise StructureError(
+                message(
+                    "spectrum.total(values)",
+                    "there is not one value for each node.",
+                    expected=f"an array of shape {self.nodes.shape}",
+                    got=describe(values),
+                    fix="Write `spectrum.integrate(f)` for a function `f`, or "
+                    "`spectrum.total(f(spectrum.nodes))`.",
+                )
+            )
         return _total(self, values)
 
     def density(self, grid: Numbers, width: Numbers) -> Estimate:

@@ -241,3 +241,12 @@ def test_nonsense_is_refused():
         spectrum(A @ (A + A), KEY)
     with pytest.raises(TypeError, match="identities"):
         spectrum(hotk.Identity(), KEY)
+
+
+def test_a_function_for_its_values_is_told_of(as_user):
+    H = hotk.HessianOperator(lambda x: jnp.sum(x**4), jnp.arange(1.0, 4.0))
+    found = hotk.estimate.spectrum(H, jax.random.key(0))
+    for values in (jnp.log, found.nodes[0]):
+        with pytest.raises(hotk.StructureError, match=r"spectrum.integrate\(f\)"):
+            found.total(values)
+    close(found.total(found.nodes**2).value, np.sum((12 * np.arange(1.0, 4) ** 2) ** 2))
