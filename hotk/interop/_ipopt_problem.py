@@ -164,7 +164,7 @@ class IpoptProblem(AbstractProblem):
         self._lagrangian = freeze(
             Lagrangian(objective, g), prepared, like, *self._weights()
         )
-        warn_of_low_precision(_CALL, coordinates.layout, level=4)
+        warn_of_low_precision(_CALL, coordinates.layout)
 
     def objective(self, z: npt.ArrayLike) -> float:
         """Return the value of the objective.

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Float
 
 from hotk._core import DtypeError, Leaf, StructureError, describe, message
+from hotk.prepared import user_level
 
 
 class PrecisionWarning(UserWarning):
@@ -201,7 +202,7 @@ def _check_given(
         )
 
 
-def warn_of_low_precision(call: str, layout: Layout, level: int) -> None:
+def warn_of_low_precision(call: str, layout: Layout) -> None:
     """Warn if derivatives have fewer digits than solvers in float64 expect."""
     double = np.dtype(np.float64)
     low = {part.dtype for part in layout.parts if part.dtype != double}
@@ -217,5 +218,5 @@ def warn_of_low_precision(call: str, layout: Layout, level: int) -> None:
         "made for float64) cannot reach: it may stop early or report a failure. "
         f"For float64, {enable}give `x0` in float64; otherwise loosen `tol`.",
         PrecisionWarning,
-        stacklevel=level,
+        stacklevel=user_level(),
     )

@@ -126,7 +126,7 @@ class ScipyProblem(AbstractProblem):
             embedded, self._like, has_aux=has_aux
         )
         self._function = freeze(embedded, [self._value_and_gradient], self._like)
-        warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
+        warn_of_low_precision(_CALL, self._coordinates.layout)
 
     def fun(self, z: npt.ArrayLike) -> float:
         """Return the value of the function.

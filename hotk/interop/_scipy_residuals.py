@@ -97,7 +97,7 @@ class ScipyResiduals(AbstractProblem):
             ValueTwice(embedded), self._like, has_aux=True
         )
         self._function = freeze(embedded, [self._jacobian], self._like)
-        warn_of_low_precision(_CALL, self._coordinates.layout, level=4)
+        warn_of_low_precision(_CALL, self._coordinates.layout)
 
     def fun(self, z: npt.ArrayLike) -> Float[np.ndarray, "m"]:
         """Return the values of the function, leaf after leaf.

@@ -18,6 +18,7 @@ from hotk._core import (
 )
 from hotk.first import value_and_gradient
 from hotk.linop import space
+from hotk.prepared import user_level
 
 from ._forms import Precision
 from ._parameters import vector_of
@@ -108,7 +109,7 @@ def warn_of_mismatch(
             fix=fix,
         ),
         CurvatureMismatchWarning,
-        stacklevel=4,
+        stacklevel=user_level(),
     )
 
 

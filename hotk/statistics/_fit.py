@@ -31,6 +31,7 @@ from hotk._core import (
 )
 from hotk.curvature import LeastSquares
 from hotk.optim import Minimum, levenberg_marquardt, minimize
+from hotk.prepared import user_level
 
 from ._at_solution import fitted
 from ._fitted import Fit
@@ -147,7 +148,7 @@ def fit(
     if not in_trace() and not bool(found.converged):
         text = f"`{CALL}`: the fit did not converge: {found.reason}. Its standard "
         text += "errors mean little. Start nearer, or give a larger `max_steps`."
-        warnings.warn(text, NotStationaryWarning, stacklevel=3)
+        warnings.warn(text, NotStationaryWarning, user_level())
     return result
 
 

@@ -29,6 +29,7 @@ from hotk._core import (
 from hotk.estimate import Estimate
 from hotk.first import jacobian, jvp
 from hotk.linop import AbstractOperator, HessianOperator, Identity, space
+from hotk.prepared import user_level
 
 from ._definite import inverse_root
 from ._examples import Examples, refuse_decisive
@@ -267,5 +268,5 @@ def _warn_of_a_slope(total: Float[Array, " n"], scores: Float[Array, "N n"]) -> 
             f"`{_LEAVE}`: the point is not the minimum of the sum of the losses: the "
             f"minimum of the quadratic model is {shift:.2g} standard errors away.",
             NotStationaryWarning,
-            3,
+            user_level(),
         )

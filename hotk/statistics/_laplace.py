@@ -28,6 +28,7 @@ from hotk._core import (
 )
 from hotk.first import jvp, value_and_gradient
 from hotk.linop import AbstractOperator, HessianOperator, space
+from hotk.prepared import user_level
 from hotk.second import quadratic_form
 
 from ._comparison import warn_of_mismatch
@@ -207,7 +208,7 @@ def laplace_approximation(
         return fit
     if not bool(fit.stationary):
         text = shift_text(fit.shift, parameters)
-        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, 3)
+        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, user_level())
     elif curvature is None and form == "full":
         form_of = lambda m, u: quadratic_form(potential, m, u, *args, where=where)
         slope = lambda u, step: jvp(lambda m: form_of(m, u), mode, step, where=where)
@@ -219,7 +220,7 @@ def laplace_approximation(
                 "further; if it vanishes there, the data do not determine this "
                 "combination of parameters.",
                 NotStationaryWarning,
-                stacklevel=3,
+                stacklevel=user_level(),
             )
     return fit
 

@@ -22,6 +22,7 @@ from hotk._core import (
 )
 from hotk.first import gradient, value_and_jacobian
 from hotk.linop import Diagonal, HessianOperator, space
+from hotk.prepared import user_level
 
 from ._definite import inverse_root
 from ._interval import Interval, quantile
@@ -149,7 +150,7 @@ def profile_intervals(
     if np.max(np.abs(shift), initial=0) > SMALL_SHIFT:
         away = space.unflattened(jnp.asarray(shift, center.dtype), moving)
         text = shift_text(away, moving)
-        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, stacklevel=3)
+        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, user_level())
     # An array: the number of one data set is not that of the next, as after `fit`.
     scale = jnp.asarray(scale, float)
     scaled = ScaledPotential(
@@ -353,7 +354,7 @@ def _last(
         warnings.warn(
             f"{text}is flat up to {at:.6g} standard errors, where the potential ends. "
             "If a number overflows there, the limit is infinite.",
-            stacklevel=4,
+            stacklevel=user_level(),
         )
     return reached
 

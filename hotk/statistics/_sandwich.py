@@ -16,6 +16,7 @@ from hotk._core import (
     Where,
 )
 from hotk.linop import AbstractOperator, HessianOperator, space
+from hotk.prepared import user_level
 
 from ._covariance import DenseCovariance, standard_errors
 from ._definite import inverse_root
@@ -141,10 +142,11 @@ def sandwich(
             f"`{_CALL}`: the scores of {of} vary in {rank} of {n} directions (they "
             "add up to zero), so in the others the errors are too small, or zero. Take "
             "more clusters than parameters, or fewer parameters.",
-            stacklevel=2,
+            stacklevel=user_level(),
         )
     elif not bool(fit.stationary):  # in errors that tell something
-        warnings.warn(f"`{_CALL}`: {shift_text(shift, like)}.", NotStationaryWarning, 2)
+        text = shift_text(shift, like)
+        warnings.warn(f"`{_CALL}`: {text}.", NotStationaryWarning, user_level())
     return fit
 
 
