@@ -279,7 +279,7 @@ def rows_program(f: Callable[[Point], Scalar], x: Point) -> RowsProgram | None:
         split = lambda *leaves: run(*leaves)[mark.constants :]
         _, pull = jax.vjp(split, *leaves)
         results = _run(mark.program, inputs)
-        weights = results[0] if mark.weighted else None
+        weights = jnp.asarray(results[0]) if mark.weighted else None
         of_point = jax.vmap(pull)(results[1:] if mark.weighted else results)
         rows = tree.unflatten(of_point)
         return SampleRows(rows, weights, found.residuals if mark.squares else None)

@@ -94,6 +94,9 @@ CALLS = {
     "sparse_ggn": lambda op: op(model, LOSS, P),
     "sparse_hessian": lambda op: op(loss, P),
     "sparse_jacobian": lambda op: op(model, P),
+    "sparse_lagrangian": lambda op: op(
+        lambda p: (loss(p), model(p)), P, (1.0, draw(6, 20, 3))
+    ),
 }
 CALLS["hvp"] = lambda op: op(loss, P, V)
 BY_NAME = {
