@@ -14,11 +14,15 @@ from hotk._core import (
     Leaf,
     Literal,
     PyTreeDef,
+    StructureError,
     Unrecognized,
+    describe_tree,
     equations,
     fingerprint,
     inner_jaxprs,
     jaxpr_as_fun,
+    message,
+    shape_of,
     trace_context,
     trace_once,
     unkeyed_setting,
@@ -136,9 +140,27 @@ class TracedProgram:
         )
 
     def __call__(self, *arguments: PyTree) -> PyTree:
-        """Run the program on trees whose leaves are its inputs, in order."""
-        outputs = jaxpr_as_fun(self.closed)(*jax.tree.leaves(arguments))
-        return self.out_tree.unflatten(outputs)
+        """Run the program on trees whose leaves are its inputs, in order.
+
+        Raises:
+            StructureError: If they have other shapes than it was traced for: numbers in
+                it, as those of a mean, are those of its shapes.
+        """
+        leaves = jax.tree.leaves(arguments)
+        shapes = [shape_of(type_) for type_ in self.closed.in_avals]
+        if [a.shape for a in shapes] != [np.shape(a) for a in leaves]:
+            raise StructureError(
+                message(
+                    "a traced function",
+                    "it is called with arrays of other shapes than it was traced for.",
+                    expected=describe_tree(shapes),
+                    got=describe_tree(leaves),
+                    fix="Use equal shapes, as for all batches but a short last one. "
+                    "`hotk.explain(f)` says why a function is kept as a program; one "
+                    "that is not takes arrays of any shape.",
+                )
+            )
+        return self.out_tree.unflatten(jaxpr_as_fun(self.closed)(*leaves))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other one computes the same and has the same derivatives."""

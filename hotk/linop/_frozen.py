@@ -231,8 +231,11 @@ def _freeze(
         # then only the differentiated leaves of the point may be tracers. If that is
         # not why, the same error comes again below.
         moved, held = split_point(whole[0], selected)
-        arrays = (moved, jax.tree.map(lambda a: None, whole[1]))
-        statics = (held, whole[1])
+        nothing = jax.tree.map(lambda a: None, whole[1])
+        given = (nothing, whole[1])
+        if not _KEEPS_TYPES.get():  # each batch has its own
+            given = (arrays[1], statics[1])
+        arrays, statics = (moved, given[0]), (held, given[1])
     try:
         return (Closure.of(_as_program(f, arrays, statics)), *arrays)
     except NEEDS_VALUE as error:
@@ -299,10 +302,11 @@ def _with_parts_of(closure: Closure, program: Function) -> Function:
 
 
 def _needs_point(f: Function, error: Exception) -> ModeError:
+    of = "the point" if _KEEPS_TYPES.get() else "the point, or of a batch"
     return ModeError(
         message(
             "HessianOperator(f, x)",
-            f"`{function_name(f)}` needs the value of the point.",
+            f"`{function_name(f)}` needs the value of {of}.",
             expected="operations of `jax.numpy` on what depends on `x`",
             got=str(error).strip().splitlines()[0],
             fix="Use `jnp.where` or `jax.lax.cond` for `if`, `jnp` for `np`, and keep "
@@ -343,7 +347,7 @@ def matching_arrays(name: str, new: PyTree, old: PyTree, statics: PyTree) -> PyT
         for a, b in zip(old_leaves, new_leaves, strict=True)
     ]
     matches = [
-        b is not None if a is not None else b is None or _is_same(static, b)
+        b is not None if a is not None else b is None or is_same(static, b)
         for a, b, static in zip(old_leaves, cast, static_leaves, strict=True)
     ]
     if all(matches):
@@ -379,7 +383,7 @@ def _cast_with_weak_type(new: object, old: Array) -> Array | None:
     return cast
 
 
-def _is_same(old: object, new: object) -> bool:
+def is_same(old: object, new: object) -> bool:
     """Whether a static part of an argument is what it was."""
     if new is old:
         return True

@@ -11,19 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, final
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from hotk._core import (
-    Function,
-    StructureError,
-    Unrecognized,
-    describe,
-    shape_of,
-    trace_context,
-    unkeyed_setting,
-)
+from hotk._core import Function, Unrecognized, trace_context, unkeyed_setting
 from hotk.capture import Closure, Skeleton, TracedProgram
 from hotk.prepared import STORE, Bound, Member, PerCode, Variant, code_of
 
@@ -47,19 +37,7 @@ class WithNumbers(eqx.Module):
         return self.name
 
     def __call__(self, *arguments: PyTree) -> PyTree:
-        """Run the program.
-
-        Raises:
-            StructureError: If an argument has another shape or dtype than it is for.
-        """
-        types = self.program.closed.in_avals[len(self.captured) :]
-        leaves = jax.tree.leaves(arguments)
-        for known, leaf in zip(map(shape_of, types), leaves, strict=True):
-            if (known.shape, known.dtype) != (jnp.shape(leaf), jnp.result_type(leaf)):
-                raise StructureError(
-                    f"`{self.name}` was compiled for {describe(known)}, and is called "
-                    f"with {describe(leaf)}. Make the operator anew from the function."
-                )
+        """Run the program."""
         return self.program(self.captured, *arguments)
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from hotk._core import StructureError, describe, message, progress
+from hotk._core import StructureError, describe, leaf_name, message, progress
+from hotk.prepared import as_input
 
-from ._frozen import inputs_of
+from ._frozen import inputs_of, is_same
 from ._processes import Processes
 
 
@@ -32,6 +33,7 @@ class Source:
 
     __slots__ = (
         "_leaves",
+        "_others",
         "batches",
         "kept",
         "processes",
@@ -74,6 +76,7 @@ class Source:
         self.processes = processes
         self.kept: Any = None
         self._leaves: Sequence[Any] = ()
+        self._others: dict[str, Any] | None = None
 
     def keep(self, leaves: Sequence[Any], made: Any) -> None:
         """Keep what was made of some arrays."""
@@ -93,6 +96,7 @@ class Source:
         """
         for batch in self._batches():
             if row_count(batch):
+                self._others = _others(batch)
                 return batch
         raise no_batch()
 
@@ -109,10 +113,44 @@ class Source:
 
     def __iter__(self) -> Iterator[PyTree]:
         """Begin a pass over the data."""
-        return iter(progress(self._batches(), "batches", show=self.show))
+        batches = progress(self._batches(), "batches", show=self.show)
+        return map(self._like_the_first, batches)
+
+    def _like_the_first(self, batch: PyTree) -> PyTree:
+        """Refuse a batch whose parts that are no numbers are not those of the first.
+
+        The function is kept with those, and would compute with them.
+        """
+        first, others = self._others or {}, _others(batch)
+        for name in first.keys() | others.keys():
+            old, new = first.get(name), others.get(name)
+            if not is_same(old, new):
+                raise StructureError(
+                    message(
+                        "over(loss, x, batches)",
+                        f"`{name}` holds no numbers that JAX has room for, and is not "
+                        "what it is in the first batch.",
+                        expected=f"{old!r:.200}",
+                        got=f"{new!r:.200}",
+                        fix="Write a number for each case; or make an operator of each "
+                        "kind of batch, and add them.",
+                    )
+                )
+        return batch
 
     def _batches(self) -> Iterable[PyTree]:
         return self.batches() if callable(self.batches) else self.batches
+
+
+def _others(batch: PyTree) -> dict[str, Any]:
+    """Return the leaves of a batch that are no numbers for JAX, by their names."""
+    found = {}
+    for path, leaf in jax.tree.leaves_with_path(batch):
+        kind = getattr(getattr(leaf, "dtype", None), "kind", "")
+        data = isinstance(leaf, jax.Array) or kind in ("f", "b", "c")
+        if not data and as_input(leaf) is None:
+            found[leaf_name("batch", path)] = leaf
+    return found
 
 
 def no_batch() -> ValueError:

@@ -71,7 +71,10 @@ def stacked(source: Source, full: int) -> Stacked | None:
 
 def _fit(leaves: Sequence[Array | np.ndarray]) -> bool:
     whole = lambda a: isinstance(a, np.ndarray) or len(a.devices()) == 1
-    numeric = lambda a: getattr(a.dtype, "kind", "none") in "fbiu"
+    numeric = lambda a: (
+        getattr(a.dtype, "kind", "none") in "fb"
+        or (getattr(a.dtype, "kind", "none") in "iu" and as_input(a) is not None)
+    )
     return (
         sum(a.size * a.dtype.itemsize for a in leaves) <= _FITS
         and all(map(whole, leaves))

@@ -237,7 +237,7 @@ def _is_one_number(y: PyTree) -> bool:
 
 
 def _is_pair(y: PyTree) -> bool:
-    if not isinstance(y, tuple) or len(y) != 2:
+    if not isinstance(y, tuple) or len(y) != 2 or y[1] is None:
         return False
     number = jax.tree.structure(y[0]) == jax.tree.structure(0) and not np.shape(y[0])
     dtypes = map(jnp.result_type, jax.tree.leaves(y))

@@ -403,3 +403,79 @@ def test_a_program_with_numbers_is_not_called_with_other_shapes():
             close(other.matrix(), 2 * c * X[3:].T @ X[3:] / 4)
         except hotk.StructureError as error:
             assert "f64[3,3]" in str(error)  # noqa: PT017
+
+
+KINDS = {
+    "a word": ("small", "big", lambda b: 10.0 if b["k"] == "big" else 1.0),
+    "words": (
+        np.array(["cat"] * 2),
+        np.array(["dog"] * 2),
+        lambda b: 10.0 if b["k"][0] == "dog" else 1.0,
+    ),
+    "a function": (jnp.sin, jnp.cos, lambda b: b["k"](1.0)),
+    "dates": (
+        np.array(["2020-01-01"] * 2, "M8[D]"),
+        np.array(["2021-01-01"] * 2, "M8[D]"),
+        lambda b: float((b["k"] - np.datetime64("2019-01-01"))[0].astype(int)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_what_is_no_number_is_that_of_all_batches(as_user, name):
+    """The function is kept with that of the first batch."""
+    first, other, factor = KINDS[name]
+    loss = lambda w, b: factor(b) * jnp.mean((b["x"] @ w) ** 2) / 2
+    X = np.array([[1.0, 2.0], [0.5, -1.0]])
+    batches = [{"x": X, "k": first}, {"x": 3 * X, "k": first}]
+    H = HessianOperator.over(loss, jnp.ones(2), batches)
+    exact = factor(batches[0]) * 5 * X.T @ X / 2
+    np.testing.assert_allclose(H.matrix(), exact, rtol=1e-5)
+    batches[1]["k"] = other
+    with pytest.raises(hotk.StructureError, match=r"`batch\['k'\]`"):
+        HessianOperator.over(loss, jnp.ones(2), batches)
+    with pytest.raises(hotk.StructureError, match=r"`batch\['k'\]`"):
+        GGNOperator.over(
+            lambda w, b: factor(b) * (b["x"] @ w)[:, None],
+            lambda z, b: jnp.mean(z**2),
+            jnp.ones(2),
+            batches,
+        )
+
+
+class Counted:
+    """A loss that cannot be tracked."""
+
+    def __init__(self):
+        self.calls = iter(range(1_000_000))
+
+    def __call__(self, w, b):
+        next(self.calls)
+        return jnp.mean((b @ w) ** 2) / 2
+
+
+POWER, SCALE = jnp.array(2), np.array([4.0])
+NEEDS = {
+    "a power": lambda w, b: jnp.mean((b @ w) ** int(POWER)) / 2,
+    "a root": lambda w, b: jnp.mean((b @ w) ** 2 * np.sqrt(SCALE)[0] / 4),
+    "a branch": lambda w, b: jnp.mean((b @ w) ** 2) / 2 if POWER > 1 else 0.0,
+    "an opaque loss": Counted(),
+}
+
+
+@pytest.mark.parametrize("name", list(NEEDS))
+def test_a_loss_that_is_kept_as_a_program_is_right_or_refused(as_user, name):
+    """Numbers in it, as that of a mean, are those of the first batch."""
+    X, loss = np.random.default_rng(0).normal(size=(7, 3)), NEEDS[name]
+    for batches in ([X[:3], X[3:6]], [X[:4], X[4:]]):
+        H = HessianOperator.over(loss, jnp.ones(3), batches)
+        rows = np.concatenate(batches)
+        np.testing.assert_allclose(H.matrix(), rows.T @ rows / len(rows), rtol=1e-4)
+    with pytest.raises(hotk.StructureError, match="other shapes"):
+        HessianOperator.over(loss, jnp.ones(3), [X[:3], X[3:]])
+
+
+def test_a_loss_that_needs_the_values_of_a_batch_says_so(as_user):
+    loss = lambda w, b: jnp.mean(jnp.asarray(np.sqrt(b)) @ w) ** 2
+    with pytest.raises(hotk.ModeError, match="of a batch"):
+        HessianOperator.over(loss, jnp.ones(2), [np.ones((2, 2))] * 2)

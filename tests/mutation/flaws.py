@@ -776,6 +776,23 @@ REFLECTION = "hotk/capture/_reflection.py"
 
 _SOLVERS = [
     Flaw(
+        "what is no number is that of the first batch",
+        "hotk/linop/_source.py",
+        "            if not is_same(old, new):",
+        "            if not isinstance(old, object):",
+        within("linop/test_batches", "what_is_no_number_is_that_of_all_batches"),
+    ),
+    Flaw(
+        "a program is called with other shapes",
+        "hotk/capture/_traced_program.py",
+        "        if [a.shape for a in shapes] != [np.shape(a) for a in leaves]:",
+        "        if len(shapes) != len(leaves):",
+        within(
+            "linop/test_batches",
+            "a_loss_that_is_kept_as_a_program_is_right_or_refused",
+        ),
+    ),
+    Flaw(
         "a program of the first batch serves the others",
         "hotk/linop/_batches.py",
         "            with other_types():\n                of_first = make()",

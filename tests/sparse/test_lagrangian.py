@@ -154,6 +154,7 @@ def test_without_constraints():
         (lambda x: [jnp.sum(x), x], "list of"),
         (lambda x: (jnp.sum(x), jax.lax.complex(x, x)), "c128[3]"),
         (lambda x: (jnp.sum(x), x > 0), "bool[3]"),
+        (lambda x: (jnp.sum(x), None), "tuple of f64[]"),
         (lambda x: (jnp.sum(x), x, x), "tuple of f64[], f64[3], f64[3]"),
     ],
 )
