@@ -26,8 +26,9 @@ from hotk._core import (
 from ._numpy import by_numpy
 
 
-# So many steps of a loop are taken one by one; a longer one goes on as XLA compiles it.
-_STEPS = 64
+# So many steps of a loop are taken one by one, and so many of all loops of a program,
+# which stand in each other; a longer one goes on as XLA compiles it.
+_STEPS, _IN_ALL = 64, 512
 # A result of these is an operand, or is not rounded: moved, it would be no longer equal
 # to the operand that it is compared with.
 _EXACT = frozenset({"copy", "select_n", "scatter", "gather", "dynamic_slice", "neg"})
@@ -44,10 +45,12 @@ class Operations:
 
     Attributes:
         random: What moves results by rounding; `None` to leave them as they are.
+        steps: How many steps of loops were taken.
     """
 
     def __init__(self, *, noise: int | None = None) -> None:
         self.random = None if noise is None else np.random.default_rng(noise)
+        self.steps = 0
 
     def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Evaluate a program, its arguments and constants moved as well."""
@@ -73,7 +76,9 @@ class Operations:
             return self._inside(branches[which], inputs[1:])
         if traits.program is ProgramKind.WHILE:
             return self._while(equation, inputs)
-        if traits.program is ProgramKind.SCAN and 0 < parameters["length"] <= _STEPS:
+        scan = traits.program is ProgramKind.SCAN and self.steps < _IN_ALL
+        if scan and 0 < parameters["length"] <= _STEPS:
+            self.steps += parameters["length"]
             return self._scan(parameters, inputs)
         outputs: Sequence[Any] | None = by_numpy(equation, inputs)
         if outputs is None:
@@ -106,6 +111,9 @@ class Operations:
         if parameters["cond_jaxpr"].out_avals[0].shape:  # mapped over several loops
             return bound(equation, inputs)
         for _ in range(_STEPS):
+            if self.steps >= _IN_ALL:
+                break
+            self.steps += 1
             (goes_on,) = self._inside(parameters["cond_jaxpr"], [*asked, *carry])
             if not bool(goes_on):
                 return carry
