@@ -327,6 +327,8 @@ def test_errors_say_what_to_do(as_user, error, text, call):
         hotk.KFACOperator(*call())
 
 
+# Of a model that is refused a check compares the factors before.
+@pytest.mark.counts
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize(
     ("normalize", "equal", "head"),
