@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Hashable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+import jax
+
 from hotk._core import peek
 
 from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
@@ -307,6 +309,8 @@ def metadata_of(value: object) -> Hashable:
     Raises:
         Opaque: If that is not a string.
     """
+    if isinstance(value, jax.Array):  # a tracer, which stands for one, is of a module
+        return ()
     found = tuple(peek(value, name) for name in METADATA)
     if any(type(text) not in _TEXTS for text in found):
         raise OpaqueCause.NAME.opaque("a name or a docstring that is not a string")
