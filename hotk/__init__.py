@@ -172,8 +172,7 @@ else:
         "rule": "as_shards can_differentiate from_shards locate_nan over_axis safe",
         "sparse": (
             "SparseMatrix sparse_ggn sparse_hessian sparse_jacobian sparse_lagrangian "
-            "sparsity "
-            "value_and_sparse_jacobian value_gradient_and_sparse_hessian"
+            "sparsity value_and_sparse_jacobian value_gradient_and_sparse_hessian"
         ),
         "statistics": "laplace_approximation",
     }

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import jax
+import numpy as np
 
 from hotk._core import peek
 
@@ -309,7 +310,8 @@ def metadata_of(value: object) -> Hashable:
     Raises:
         Opaque: If that is not a string.
     """
-    if isinstance(value, jax.Array):  # a tracer, which stands for one, is of a module
+    # Arrays say nothing of themselves; the class of one is not that of its tracer.
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return ()
     found = tuple(peek(value, name) for name in METADATA)
     if any(type(text) not in _TEXTS for text in found):

@@ -158,7 +158,7 @@ class PerExample(eqx.Module):
         # A row is that of one example. By parameters that the devices of a `shard_map`
         # hold alike it would be the sum of one of each.
         axes = manual_axes()
-        data = jax.tree.leaves((self.examples, args))
+        data = jax.tree.leaves(eqx.filter((self.examples, args), eqx.is_array))
         own = [b for b in axes if any(differs_along(a, [b]) for a in data)]
         moving = jax.tree.map(lambda a: varying_along([a], own)[0], moving)
 

@@ -92,7 +92,7 @@ class LowRank(AbstractSymmetricOperator):
         """
         values, tail = self.values + damping, self.tail + damping
         n, rank = self.basis.shape
-        if rank == n:  # nothing is orthogonal to the columns
+        if 0 < rank == n:  # nothing is orthogonal to the columns
             tail = values[0]
         every = jnp.append(values, tail)
         least = jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(every))

@@ -26,8 +26,8 @@ class Definition:
             tuple of directions; `"c"`, arrays of any shape; or `""`, nothing.
         wants: What `f` must return: `"scalar"`, one real number; `"single"`, the same
             or with one axis of length one; `"inexact"`, a tree; `"pair"`, a real number
-            and a tree of real arrays; `"outputs"`, a tree, or
-            one real number as for `"single"`.
+            and a tree of real arrays; `"outputs"`, a tree, or one real number as for
+            `"single"`.
         formula: The operator for a function of one argument. It returns its results,
             then `aux`; the value of `f`, if it is among them, comes first.
         value: Whether the value is among the results.

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import jit, vmap
 
 from tests.everyday.corpus import everyday
@@ -126,6 +127,13 @@ def from_a_class(seed):
     A, x = normals(seed, (3, 3), (3,))
     terms = [Registry.named(name) for name in ("quartic", "cosine")]
     return lambda x: sum(term(A @ x) for term in terms), x, ()
+
+
+@everyday("a registry that is a class, read beside an array of NumPy")
+def class_beside_numpy(seed):
+    A, x = normals(seed, (3, 3), (3,))
+    A = np.asarray(A)
+    return lambda x: Registry.named("quartic")(x @ A), x, ()
 
 
 @everyday("a registry that is a class, read inside the loss")
