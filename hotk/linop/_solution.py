@@ -43,7 +43,7 @@ class Method(Enumeration):
     steihaug = "truncated conjugate gradients"
     lanczos = "Lanczos iteration"
     direct = "LAPACK, from the matrix"
-    sparse = "SuperLU, from the sparse matrix"
+    sparse = "factors of the sparse matrix"
 
 
 @final

@@ -1,4 +1,4 @@
-"""`Factorization` of a sparse matrix by SuperLU, and solutions that it gives."""
+"""`Factorization` of a sparse matrix, and solutions that it gives."""
 
 from typing import Any, final
 
@@ -11,19 +11,26 @@ from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
 from hotk.dense import promoted, unflattened
 
 from ._conversion import on_host
+from ._factors import AnyFactors, factors, most_growth
 from ._pattern import Pattern
 from ._products import product
 from ._selected import selected_inverse
-from ._superlu import Factors, congruent_factors, factors
+from ._superlu import Factors, congruent_factors
 from ._vectors import check_one, flat_side
+
+
+# Entries are sums, known to a few units of their last digit.
+_ROUNDINGS = 64
 
 
 @final
 class Factorization:
     """The factors L U of a sparse square matrix, made once for many right-hand sides.
 
-    It lives on the host: SciPy's SuperLU made it. A symmetric matrix is pivoted on its
-    diagonal, so that the signs of the pivots are those of its eigenvalues.
+    It lives on the host. SciPy's SuperLU makes it; of a positive definite matrix in
+    which many small blocks meet few other rows, a Schur complement. A symmetric matrix
+    is pivoted on its diagonal, so that the signs of the pivots are those of its
+    eigenvalues.
 
     Attributes:
         shape: Numbers of rows and columns.
@@ -46,7 +53,7 @@ class Factorization:
             raise ValueError("`A.factorize()`: an entry is NaN or infinite.")
         self._data = data
         self._factors = factors(pattern, data, "A.factorize()")
-        self.pivots = self._factors.pivots
+        self.pivots = self._narrow(self._factors.pivots)
 
     def solve(self, b: PyTree) -> Any:
         """Solve `A x = b`.
@@ -59,7 +66,7 @@ class Factorization:
             The solution, in the form of `b`.
         """
         flat, tree = flat_side(self._pattern.output, b, "F.solve(b)")
-        found = jnp.asarray(self._factors.solve(np.asarray(flat)))
+        found = jnp.asarray(self.solve_flat(np.asarray(flat)))
         return found if tree is None else unflattened(found, self._pattern.input)
 
     def solve_flat(self, b: np.ndarray) -> np.ndarray:
@@ -71,23 +78,24 @@ class Factorization:
         Returns:
             The solution, an array of NumPy.
         """
-        return self._factors.solve(b)
+        return self._narrow(self._factors.solve(b), b)
 
     def inertia(self) -> tuple[int, int, int]:
         """Count the positive, zero and negative eigenvalues of a symmetric matrix.
 
         Returns:
             The numbers of positive, zero and negative ones; a pivot counts as zero if
-            it is at most `n eps` times the numbers that it is the difference of.
+            rounding, of the entries or of the factors, may have made it.
 
         Raises:
             ValueError: If the matrix is not known to be symmetric, or needs pivots off
                 its diagonal, whose signs say nothing.
         """
         self._check_symmetric("F.inertia()")
-        found: Factors | None = self._factors
+        found: AnyFactors | None = self._factors
         if not self._factors.on_diagonal:
-            found = congruent_factors(self._pattern, self._data.astype(np.float64))
+            data, most = self._data.astype(np.float64), most_growth(self._data.dtype)
+            found = congruent_factors(self._pattern, data, most)
         if found is None:
             raise ValueError(
                 "`F.inertia()`: this indefinite matrix cannot be factorized with "
@@ -95,8 +103,10 @@ class Factorization:
                 "eigenvalues. `hotk.linop.inertia` computes all eigenvalues."
             )
         sizes = np.abs(found.pivots)
-        # Not of the largest pivot: variables may have units of their own.
-        limit = np.finfo(self.pivots.dtype).eps * sizes.size * found.terms
+        # Not of the largest pivot: variables may have units of their own. The factors
+        # are exact to rounding in double precision, and the entries in their own.
+        double, own = np.finfo(np.float64).eps, jnp.finfo(self._data.dtype).eps
+        limit = (sizes.size * double + _ROUNDINGS * float(own)) * found.terms
         zero = sizes <= limit
         positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
@@ -104,7 +114,7 @@ class Factorization:
     def logdet(self) -> float:
         """Return the logarithm of the absolute value of the determinant."""
         # the diagonal of L is one, and permutations change the sign alone
-        return float(np.log(np.abs(self.pivots)).sum())
+        return float(np.log(np.abs(self._factors.pivots)).sum())
 
     def selected_inverse(self) -> Float[np.ndarray, " nnz"]:
         """Return the entries of the inverse where a symmetric matrix has entries.
@@ -136,7 +146,7 @@ class Factorization:
                 "`F.selected_inverse()`: this indefinite matrix cannot be factorized "
                 "with pivots on its diagonal."
             )
-        return selected_inverse(self._factors, self._pattern.rows, self._pattern.cols)
+        return self._narrow(selected_inverse(self._factors, self._pattern))
 
     def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
         """Return the diagonal of the inverse of a symmetric matrix.
@@ -165,7 +175,7 @@ class Factorization:
         Returns:
             $R b$ or $R^T b$ with $A^{-1} = R R^T$, an array of NumPy.
         """
-        return self._factors.inverse_root(b, transposed)
+        return self._narrow(self._factors.inverse_root(b, transposed), b)
 
     def is_definite(self) -> bool:
         """Whether the matrix is positive definite, by more than rounding.
@@ -190,11 +200,12 @@ class Factorization:
         """
         self._check_symmetric("F.negative_curvature()")
         least = int(np.argmin(self.pivots)) if self.pivots.size else 0
-        known = self._factors.on_diagonal and bool(self.pivots.size)
-        if not known or self.pivots[least] > 0:
+        found = self._factors
+        known = found.on_diagonal and bool(self.pivots.size)
+        if not isinstance(found, Factors) or not known or self.pivots[least] > 0:
             return 0.0, np.zeros_like(self.pivots)
-        p = self._factors.direction(least)
-        return float(self.pivots[least]) / float(p @ p), p
+        p = found.direction(least)
+        return float(found.pivots[least]) / float(p @ p), self._narrow(p)
 
     def check_definite(self) -> None:
         """Refuse a matrix that is not positive definite.
@@ -210,6 +221,11 @@ class Factorization:
             if not self._factors.on_diagonal:
                 got = "a pivot off the diagonal"
             raise not_definite(got, smallest)
+
+    def _narrow(self, a: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        """Return an array in the precision of the matrix and other arrays."""
+        known = [b.dtype for b in (self._data, *others)]
+        return a.astype(promoted(*known, jnp.float32), copy=False)
 
     def _check_symmetric(self, call: str) -> None:
         if not self._pattern.symmetric or np.iscomplexobj(self.pivots):

@@ -4,6 +4,7 @@ import numpy as np
 
 from hotk._core import extra
 
+from ._elimination import Elimination, elimination
 from ._pattern import Pattern
 
 
@@ -14,7 +15,8 @@ def factorization_work(pattern: Pattern) -> float:
     near the diagonal: a row that begins $b_i$ places before the diagonal takes
     $b_i^2$ multiplications at most. Rows with very many entries come last, and count as
     dense. It takes milliseconds for 100 000 rows; an order of minimum degree, which
-    `A.factorize()` uses, needs less work than this, often much less.
+    `A.factorize()` uses, needs less work than this, often much less. Where small blocks
+    are eliminated first, all together, it is the work of that.
 
     Args:
         pattern: The pattern of a symmetric matrix.
@@ -32,6 +34,25 @@ def factorization_work(pattern: Pattern) -> float:
         [1] George and Liu (1981). Computer Solution of Large Sparse Positive Definite
             Systems. Prentice-Hall. Chapter 4.
     """
+    how = arrow(pattern)
+    return _envelope(pattern) if how is None else how.work
+
+
+def arrow(pattern: Pattern) -> Elimination | None:
+    """Return how small blocks of a matrix are eliminated first, all together.
+
+    Args:
+        pattern: The pattern of a symmetric matrix.
+
+    Returns:
+        Where its entries are; `None` if it has no such blocks, or if the work may be
+        more than that of factors that know nothing of them.
+    """
+    how = elimination(pattern)
+    return how if how is not None and how.work <= _envelope(pattern) else None
+
+
+def _envelope(pattern: Pattern) -> float:
     return pattern.derived("work", lambda: (_work(pattern),))[0]
 
 

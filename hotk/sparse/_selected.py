@@ -5,14 +5,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Tracer
 from hotk.dense import promoted
 from hotk.primitive import without_derivative
 
+from ._factors import AnyFactors, definite_factors
 from ._pattern import Pattern
-from ._superlu import Factors, symmetric_factors
+from ._schur import SchurFactors
+from ._superlu import Factors
 from ._vectors import check_one
 
 
@@ -32,19 +34,15 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
 
     def host(values: Any, inverse: bool) -> tuple[np.ndarray, ...]:
         data = np.asarray(values, np.float64)
-        found = None
-        if np.isfinite(data).all():
-            try:
-                found = symmetric_factors(pattern, data)
-            except RuntimeError:  # a pivot of zero
-                found = None
-        if found is None or not found.is_definite:
+        finite = np.isfinite(data).all()
+        found = definite_factors(pattern, data) if finite else None
+        if found is None:
             nan = np.array(np.nan, dtype)
             return (nan, np.full(data.shape, nan)) if inverse else (nan,)
         value = np.log(found.pivots).sum().astype(dtype)
         if not inverse:
             return (value,)
-        return value, selected_inverse(found, pattern.rows, pattern.cols).astype(dtype)
+        return value, selected_inverse(found, pattern).astype(dtype)
 
     def on_host(values: Array, inverse: bool) -> Any:
         if not isinstance(values, Tracer):
@@ -82,9 +80,9 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
 
 
 def selected_inverse(
-    factors: Factors, rows: Int[np.ndarray, " k"], cols: Int[np.ndarray, " k"]
-) -> Float[np.ndarray, " k"]:
-    r"""Return entries of $Z = A^{-1}$ where the factor of A has entries.
+    factors: AnyFactors, pattern: Pattern
+) -> Float[np.ndarray, " nnz"]:
+    r"""Return entries of $Z = A^{-1}$ where A has entries.
 
     With $A = L D L^T$ these are Takahashi's equations [1] (see [2], section 2.2),
     $$Z_{ij} = \delta_{ij} / d_j - \sum_{k > j} Z_{ik} L_{kj}, \quad i \ge j,$$
@@ -95,8 +93,7 @@ def selected_inverse(
 
     Args:
         factors: Those of the matrix, with pivots on its diagonal.
-        rows: The rows of the entries.
-        cols: Their columns.
+        pattern: Its pattern.
 
     References:
         [1] Takahashi, Fagan and Chen (1973). Formation of a sparse bus impedance matrix
@@ -105,10 +102,12 @@ def selected_inverse(
             Gaussian Markov random field models. Journal of Statistical Planning and
             Inference 137(10), 3177-3192.
     """
+    if isinstance(factors, SchurFactors):
+        return factors.selected_inverse()
     n = factors.pivots.size
     place = np.empty(n, np.int64)
     place[factors.order] = np.arange(n)
-    first, second = place[rows], place[cols]
+    first, second = place[pattern.rows], place[pattern.cols]
     lower = _closed(*_below_diagonal(factors), n)
     below, diagonal = _columns(lower, factors.pivots, n)
     # Ones with the keys of entries below the diagonal: `column n + row`.

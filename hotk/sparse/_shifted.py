@@ -1,5 +1,6 @@
 """`Shifted`: a symmetric matrix plus multiples of the identity, on the host."""
 
+import functools
 from typing import Any, final
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from ._conversion import in_csr
+from ._factors import AnyFactors, definite_factors
 from ._pattern import Pattern
 from ._superlu import Factors, symmetric_factors
 
@@ -17,10 +19,6 @@ class Shifted:
 
     It is stored on the host, in double precision, and uses only NumPy and SciPy, so it
     can be made in a callback. All factorizations share one order of the rows.
-
-    Attributes:
-        diagonal: The diagonal of A.
-        norm: The largest sum of absolute values in a row: no eigenvalue is larger.
 
     Args:
         pattern: The pattern of a symmetric matrix.
@@ -35,14 +33,27 @@ class Shifted:
         [1.0, 2.0]
     """
 
-    __slots__ = ("_pattern", "_values", "diagonal", "matrix", "norm")
-
     def __init__(self, pattern: Pattern, values: npt.ArrayLike) -> None:
         self._pattern, self._values = pattern, np.array(values, np.float64)
-        self.matrix: Any = in_csr(pattern, self._values)
-        self.diagonal: Float[np.ndarray, " n"] = self.matrix.diagonal()
-        sizes = np.bincount(pattern.rows, abs(self._values), pattern.shape[0])
-        self.norm = float(sizes.max(initial=0.0))
+
+    # Each is made when it is asked for: of millions of entries they take as long as a
+    # third of the factors.
+
+    @functools.cached_property
+    def matrix(self) -> Any:
+        """The matrix, a sparse array of SciPy."""
+        return in_csr(self._pattern, self._values)
+
+    @functools.cached_property
+    def diagonal(self) -> Float[np.ndarray, " n"]:
+        """The diagonal of A."""
+        return self.matrix.diagonal()
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """The largest sum of absolute values in a row: no eigenvalue is larger."""
+        rows, n = self._pattern.rows, self._pattern.shape[0]
+        return float(np.bincount(rows, abs(self._values), n).max(initial=0.0))
 
     def factors(self, shift: float) -> Factors | None:
         r"""Factorize $A + \lambda I$ with pivots on its diagonal.
@@ -59,14 +70,14 @@ class Shifted:
         except RuntimeError:
             return None
 
-    def definite(self, shift: float) -> Factors | None:
+    def definite(self, shift: float) -> AnyFactors | None:
         r"""Factorize $A + \lambda I$ if it is positive definite.
 
         Args:
             shift: The number $\lambda$.
 
         Returns:
-            Factors, or `None` if the matrix is not positive definite.
+            Factors, with `solve` and `pivots`; `None` if the matrix is not positive
+            definite.
         """
-        found = self.factors(shift)
-        return found if found is not None and found.is_definite else None
+        return definite_factors(self._pattern, self._values, shift)

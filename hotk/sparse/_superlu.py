@@ -12,11 +12,8 @@ from ._fill import full_rows
 from ._pattern import Pattern
 
 
-# Pivots on the diagonal are as stable as a growth of the entries by this shows.
-_MOST_GROWTH = 1e6
-# A number on the diagonal is as good as zero, once rows are scaled to ones of size one,
-# which takes a few rounds. With 0.1 here fewer matrices find stable pivots.
-_SMALL, _SCALINGS = 1e-6, 4
+# Rows are scaled to ones of size one in a few rounds.
+_SCALINGS = 4
 
 
 @final
@@ -133,38 +130,6 @@ class Ordered(NamedTuple):
         return extra("scipy.sparse").csc_array(parts, shape=(self.order.size,) * 2)
 
 
-def factors(pattern: Pattern, values: np.ndarray, call: str) -> Factors:
-    """Factorize a square matrix; a symmetric one with pivots on its diagonal.
-
-    Args:
-        pattern: Its pattern.
-        values: Its entries.
-        call: The call, for the message.
-
-    Raises:
-        RuntimeError: If it is singular.
-    """
-    # SuperLU knows four dtypes
-    if values.dtype.char not in "fdFD":
-        values = values.astype(np.float32)
-    if pattern.symmetric:
-        try:
-            found = symmetric_factors(pattern, values)
-        except RuntimeError:  # a zero on the diagonal: only other pivots are left
-            found = None
-        # Tiny pivots of an indefinite matrix lose the digits of the others.
-        limit = _MOST_GROWTH * float(np.abs(values).max(initial=0.0))
-        if found is not None and found.largest <= limit:
-            return found
-    try:
-        return Factors(extra("scipy.sparse.linalg").splu(in_csc(pattern, values)))
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"`{call}`: the matrix is singular. Add a multiple of "
-            "`hotk.sparse.identity(A)`."
-        ) from error
-
-
 def symmetric_factors(
     pattern: Pattern, values: np.ndarray, shift: float = 0.0
 ) -> Factors:
@@ -245,7 +210,9 @@ def _in_order(rows: np.ndarray, cols: np.ndarray, order: np.ndarray) -> Ordered:
 # ----- Matrices with zeros on the diagonal
 
 
-def congruent_factors(pattern: Pattern, values: np.ndarray) -> Factors | None:
+def congruent_factors(
+    pattern: Pattern, values: np.ndarray, most_growth: float
+) -> Factors | None:
     """Factorize a matrix with the inertia of a symmetric one, on its diagonal.
 
     A row with a small number on the diagonal is paired with another one in which it has
@@ -257,6 +224,9 @@ def congruent_factors(pattern: Pattern, values: np.ndarray) -> Factors | None:
     Args:
         pattern: The pattern of a symmetric matrix.
         values: Its entries, in double precision.
+        most_growth: By how much entries may grow. A number on the diagonal is small if
+            a pivot on it makes them grow by more; if more numbers count as small, fewer
+            matrices find stable pivots.
 
     Returns:
         The factors, `None` if pivots on the diagonal are not stable.
@@ -272,7 +242,7 @@ def congruent_factors(pattern: Pattern, values: np.ndarray) -> Factors | None:
         largest = abs(matrix).max(axis=1).toarray().reshape(-1)
         scale = sparse.diags_array(1 / np.sqrt(np.where(largest > 0, largest, 1.0)))
         matrix = scale @ matrix @ scale
-    pairs = _pairs(matrix)
+    pairs = _pairs(matrix, 1 / most_growth)
     alone = np.ones(n, bool)
     alone[pairs.reshape(-1)] = False
     rest, (i, j), half = np.flatnonzero(alone), pairs.T, np.full(len(pairs), 0.5**0.5)
@@ -286,13 +256,13 @@ def congruent_factors(pattern: Pattern, values: np.ndarray) -> Factors | None:
         found = symmetric_factors(own, turned.data[order])
     except RuntimeError:  # a pivot is zero
         return None
-    stable = found.on_diagonal and found.largest <= _MOST_GROWTH
+    stable = found.on_diagonal and found.largest <= most_growth
     return found if stable else None
 
 
-def _pairs(matrix: Any) -> Int32[np.ndarray, "k 2"]:
+def _pairs(matrix: Any, least: float) -> Int32[np.ndarray, "k 2"]:
     """Pair rows with small numbers on the diagonal with rows that they are large in."""
-    small = abs(matrix.diagonal()) < _SMALL
+    small = abs(matrix.diagonal()) < least
     weak, strong = np.flatnonzero(small), np.flatnonzero(~small)
     among = abs(matrix.tocsr()[weak])
     rows, cols = _matching(among[:, strong].tocsr())

@@ -4,6 +4,8 @@ Each is a function of one array and the size of that array. The random ones are 
 with keys that are written here.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,12 +179,25 @@ def multiple_shooting(intervals, steps):
     return f, 4 * intervals
 
 
-def bundle(cameras, points, seen_by=5):
-    """Make the residuals of cameras that see points, and where they begin.
+class Bundle(NamedTuple):
+    """Cameras that see points.
 
-    A camera has a rotation, a translation, a focal length and two coefficients of its
-    distortion; each point is seen by some of the cameras near a random one.
+    Attributes:
+        start: Where cameras and points begin. A camera has a rotation, a translation, a
+            focal length and two coefficients of its distortion.
+        camera: The camera of each observation.
+        point: The point of each.
+        seen: Where it was seen.
     """
+
+    start: dict[str, jax.Array]
+    camera: np.ndarray
+    point: np.ndarray
+    seen: jax.Array
+
+
+def observed(cameras, points, seen_by=5):
+    """Make points, each seen by some of the cameras near a random one."""
     rng = np.random.default_rng(0)
     turn, move = (
         0.1 * rng.normal(size=(cameras, 3)),
@@ -196,19 +211,28 @@ def bundle(cameras, points, seen_by=5):
     near = [rng.permutation(3 * seen_by)[:seen_by] for _ in range(points)]
     camera = (rng.integers(0, cameras, (points, 1)) + np.stack(near)).ravel() % cameras
     point = np.repeat(np.arange(points), seen_by)
-    seen = jnp.asarray(rng.normal(size=(camera.size, 2)))
+    return Bundle(start, camera, point, jnp.asarray(rng.normal(size=(camera.size, 2))))
+
+
+def projected(c, p):
+    """Return where cameras see points, one row for each pair."""
+    w, t, f, k1, k2 = jnp.split(c, (3, 6, 7, 8), axis=1)
+    square = jnp.sum(w * w, 1, keepdims=True)
+    angle = jnp.sqrt(square)
+    along = jnp.sum(w * p, 1, keepdims=True) * (1 - jnp.cos(angle)) / square
+    turned = p * jnp.cos(angle) + jnp.cross(w, p) * jnp.sin(angle) / angle
+    q = turned + w * along + t
+    u = -q[:, :2] / q[:, 2:]
+    r = jnp.sum(u * u, 1, keepdims=True)
+    return f * (1 + k1 * r + k2 * r * r) * u
+
+
+def bundle(cameras, points, seen_by=5):
+    """Make the residuals of cameras that see points, and where they begin."""
+    start, camera, point, seen = observed(cameras, points, seen_by)
 
     def residuals(x):
-        c, p = x["cameras"][camera], x["points"][point]
-        w, t, f, k1, k2 = jnp.split(c, (3, 6, 7, 8), axis=1)
-        square = jnp.sum(w * w, 1, keepdims=True)
-        angle = jnp.sqrt(square)
-        along = jnp.sum(w * p, 1, keepdims=True) * (1 - jnp.cos(angle)) / square
-        turned = p * jnp.cos(angle) + jnp.cross(w, p) * jnp.sin(angle) / angle
-        q = turned + w * along + t
-        u = -q[:, :2] / q[:, 2:]
-        r = jnp.sum(u * u, 1, keepdims=True)
-        return f * (1 + k1 * r + k2 * r * r) * u - seen
+        return projected(x["cameras"][camera], x["points"][point]) - seen
 
     return residuals, start
 

@@ -90,6 +90,59 @@ def test_tiny_pivots_on_the_diagonal_lose_no_digits():
     assert A.factorize().inertia() == (1, 0, 1)  # its determinant is -1
 
 
+# Found at random: well conditioned, with small numbers on the diagonal.
+SINGLE = {
+    "three": [[2e-6, 1, 0], [1, 1, 0.5], [0, 0.5, 2]],
+    "five": [
+        [1, 0, 2, 1, 1],
+        [0, 1.4785684470552951e-05, 0, -1, 2],
+        [2, 0, 0, 1, -1],
+        [1, -1, 1, -1, 0],
+        [1, 2, -1, 0, 0],
+    ],
+    "seven": [
+        [-1, 1, 0, 0, 1, 0, -1],
+        [1, 0, 2, 0, 1, -1, -1],
+        [0, 2, 1, 2, 0, 0, 0],
+        [0, 0, 2, 0, -1, 0, 0],
+        [1, 1, 0, -1, 0, 0, -1],
+        [0, -1, 0, 0, 0, 1.25e-05, 0],
+        [-1, -1, 0, 0, -1, 0, 1.25e-05],
+    ],
+}
+
+
+@pytest.mark.parametrize("copies", [1, 300])
+@pytest.mark.parametrize("name", SINGLE)
+def test_small_pivots_in_single_precision(name, copies):
+    """The factors are in double precision, so solutions and signs are right."""
+    one = np.asarray(SINGLE[name], np.float32)
+    n = len(one)
+    rows, cols = np.nonzero(one)
+    shift = n * np.arange(copies)[:, None]
+    A = hotk.SparseMatrix.from_coo(
+        jnp.tile(jnp.asarray(one[rows, cols]), copies),
+        (rows + shift).ravel(),
+        (cols + shift).ravel(),
+        symmetric=True,
+    )
+    b = np.arange(1, n + 1, dtype=np.float32)
+    exact = np.linalg.solve(one.astype(float), b)
+    values = np.linalg.eigvalsh(one.astype(float))
+    x = A.solve(np.tile(b, copies))
+    assert x.dtype == jnp.float32
+    close(np.asarray(x, float), np.tile(exact, copies), rtol=3e-6)
+    close(np.asarray(A.factorize().solve(np.tile(b, copies))), np.asarray(x))
+    counts = copies * int((values > 0).sum()), 0, copies * int((values < 0).sum())
+    if name == "seven":  # pivots on the diagonal are not stable, and that is said
+        with pytest.raises(ValueError, match="pivots on its diagonal"):
+            A.factorize().inertia()
+    else:
+        assert A.factorize().inertia() == counts
+    known = np.linalg.slogdet(one.astype(float))[1] * copies
+    np.testing.assert_allclose(A.factorize().logdet(), known, rtol=1e-6)
+
+
 def test_inertia_is_known_for_most_matrices():
     known = 0
     for seed in range(8):
