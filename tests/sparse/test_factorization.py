@@ -93,6 +93,7 @@ def test_tiny_pivots_on_the_diagonal_lose_no_digits():
 # Found at random: well conditioned, with small numbers on the diagonal.
 SINGLE = {
     "three": [[2e-6, 1, 0], [1, 1, 0.5], [0, 0.5, 2]],
+    "small": [[1.6, -0.6, 1.8], [-0.6, 1.8, -1.7], [1.8, -1.7, 0.002]],
     "five": [
         [1, 0, 2, 1, 1],
         [0, 1.4785684470552951e-05, 0, -1, 2],
