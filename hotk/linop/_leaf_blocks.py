@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 from hotk._core import (
     NotPositiveDefiniteError,
     RealNumber,
-    Scalar,
     StructureError,
     Tracer,
     Vector,
@@ -117,48 +116,81 @@ class LeafBlocks(AbstractSymmetricOperator):
             [product(b, a) for b, a in zip(self.blocks, leaves, strict=True)]
         )
 
+    def absolute(self) -> "LeafBlocks":
+        r"""Return the absolute value $(B^2)^{1/2}$ of each block.
+
+        Eigenvalues count by their sizes, so that its inverse is a preconditioner of a
+        Hessian that may be indefinite. Those that are but rounding count as rounding.
+
+        Returns:
+            Blocks that are positive definite.
+
+        Example:
+            >>> f = lambda x: x[0] ** 2 - 2 * x[1] ** 2
+            >>> D = hotk.linop.LeafBlocks.of(hotk.HessianOperator(f, jnp.ones(2)))
+            >>> D.absolute().matrix().tolist()
+            [[2.0, 0.0], [0.0, 4.0]]
+        """
+        return LeafBlocks(tuple(map(_absolute, self.blocks)), self.point)
+
     def inverse_or_none(self, damping: RealNumber) -> "LeafBlocks":
         r"""Return the inverses of the blocks, $(B + \lambda I)^{-1}$.
-
-        Inside of a transformation, as in an optimizer, eigenvalues are replaced by
-        their absolute values, and by rounding where they are smaller: a preconditioner
-        has to be positive definite.
 
         Args:
             damping: The number $\lambda$.
 
         Raises:
-            NotPositiveDefiniteError: If a block is not positive definite.
+            NotPositiveDefiniteError: If a block is not positive definite by more than
+                rounding. Inside of a transformation no error is possible, and the
+                inverse is NaN.
         """
-        pairs = [_inverse(block, damping) for block in self.blocks]
-        lowest = [low for _, low in pairs]
-        if not any(isinstance(low, Tracer) for low in lowest):
-            bad = [i for i, low in enumerate(lowest) if not float(low) > 0]
-            if bad:
-                raise NotPositiveDefiniteError(
-                    message(
-                        "LeafBlocks.of(A).inverse(damping)",
-                        f"block {bad[0]} is not positive definite.",
-                        expected="positive curvature in all directions of a leaf",
-                        got=f"the eigenvalue {float(lowest[bad[0]]):.6g}, damping "
-                        "included",
-                        fix="Give a larger `damping`.",
-                    ),
-                    smallest=float(lowest[bad[0]]),
-                )
-        return LeafBlocks(tuple(inverse for inverse, _ in pairs), self.point)
+        call = "LeafBlocks.of(A).inverse(damping)"
+        shifted = [_shifted(block, damping) for block in self.blocks]
+        for i, block in enumerate(shifted):
+            if block.size and not isinstance(block, Tracer):
+                _check_definite(call, i, block)
+        return LeafBlocks(tuple(map(_inverse, shifted)), self.point)
 
 
-def _inverse(block: Float[Array, "n n"], damping: RealNumber) -> tuple[Array, Scalar]:
-    """Return the inverse, and the smallest eigenvalue; zero if it is but rounding."""
+def _shifted(block: Float[Array, "n n"], damping: RealNumber) -> Float[Array, "n n"]:
     block = block.astype(space.wide(block.dtype))
+    unit = jnp.eye(len(block), dtype=block.dtype)
+    return (block + block.T) / 2 + jnp.asarray(damping, block.dtype) * unit
+
+
+def _check_definite(call: str, i: int, block: Float[Array, "n n"]) -> None:
+    values = np.linalg.eigvalsh(np.asarray(block))
+    if values[0] <= _rounding(block) * abs(values).max():
+        raise NotPositiveDefiniteError(
+            message(
+                call,
+                f"block {i} is not positive definite.",
+                expected="positive curvature in all directions of a leaf",
+                got=f"the eigenvalue {float(values[0]):.6g}, damping included",
+                fix="Give a larger `damping`.",
+            ),
+            smallest=float(values[0]),
+        )
+
+
+def _inverse(block: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    # By a factor, not eigenvectors, whose derivatives are not finite where two
+    # eigenvalues are equal.
+    root = jax.scipy.linalg.cholesky(block, lower=True)
+    unit = jnp.eye(len(block), dtype=block.dtype)
+    return jax.scipy.linalg.cho_solve((root, True), unit)
+
+
+def _absolute(block: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    block = _shifted(block, 0.0)
     if not block.size:
-        return block, jnp.ones((), block.dtype)
-    values, vectors = jnp.linalg.eigh((block + block.T) / 2)
-    values = values + jnp.asarray(damping, values.dtype)
-    size = jnp.max(jnp.abs(values))
-    rounding = len(block) * jnp.finfo(block.dtype).eps * jnp.where(size > 0, size, 1)
-    large = jnp.maximum(jnp.abs(values), rounding)
-    inverse = jnp.matmul(vectors / large[None, :], vectors.T, precision="highest")
-    lowest = jnp.where(jnp.abs(values[0]) > rounding, values[0], 0)
-    return inverse, lowest
+        return block
+    values, vectors = jnp.linalg.eigh(block)
+    sizes = jnp.abs(values)
+    size = jnp.max(sizes)
+    sizes = jnp.maximum(sizes, _rounding(block) * jnp.where(size > 0, size, 1))
+    return jnp.matmul(vectors * sizes[None, :], vectors.T, precision="highest")
+
+
+def _rounding(block: Float[Array, "n n"]) -> float:
+    return len(block) * float(jnp.finfo(block.dtype).eps)

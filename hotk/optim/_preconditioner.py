@@ -17,7 +17,7 @@ from hotk._core import (
     message,
 )
 from hotk.capture import Closure, Skeleton
-from hotk.linop import AbstractOperator, space
+from hotk.linop import AbstractOperator, LeafBlocks, space
 
 from ._local import LinearizedHessian, Numbers
 from ._show import show_state
@@ -133,7 +133,10 @@ class KeptPreconditioner(NamedTuple):
 
     def inverse(self, damping: Scalar) -> AbstractOperator | None:
         """Return the preconditioner for a damping, `None` without one."""
-        return None if self.near is None else self.near.inverse(damping)
+        near = self.near
+        if isinstance(near, LeafBlocks):  # of a Hessian that may be indefinite
+            near = near.absolute()
+        return None if near is None else near.inverse(damping)
 
 
 def preconditioning(

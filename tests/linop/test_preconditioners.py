@@ -118,6 +118,38 @@ def test_blocks_of_leaves():
         LeafBlocks((jnp.eye(2),), H.like)
 
 
+def test_the_inverse_of_blocks_inside_of_a_transformation():
+    """NaN where it raises outside; and derivatives where eigenvalues are equal."""
+    b = jnp.array([1.0, 2.0])
+    of = lambda B: LeafBlocks((B,), jnp.zeros(2))
+    solution = jax.jit(lambda B: of(B).inverse(0.5) @ b)
+    B = np.array([[1.0, 2.0], [2.0, -3.0]])
+    assert np.isnan(np.asarray(solution(B))).all()
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="block 0"):
+        of(jnp.asarray(B)).inverse(0.5)
+    C = B + 5 * np.eye(2)
+    by_hand = np.linalg.solve(C + 0.5 * np.eye(2), np.asarray(b))
+    close(solution(C), by_hand, rtol=1e-12)
+    total = lambda t: jnp.sum(of(t * jnp.eye(2)).inverse() @ b)
+    close(jax.grad(total)(2.0), jnp.asarray(-3 / 4))
+    close(jax.jit(jax.grad(jax.grad(total)))(2.0), jnp.asarray(3 / 4))
+
+
+def test_absolute_values_of_blocks():
+    B = np.array([[1.0, 2.0], [2.0, -3.0]])
+    values, vectors = np.linalg.eigh(B)
+    found = LeafBlocks(
+        (jnp.asarray(B), jnp.zeros((1, 1))), [jnp.zeros(2), jnp.zeros(1)]
+    )
+    by_hand = vectors @ np.diag(abs(values)) @ vectors.T
+    for matrix in (
+        found.absolute().matrix(),
+        jax.jit(lambda: found.absolute().matrix())(),
+    ):
+        close(np.asarray(matrix)[:2, :2], by_hand, rtol=1e-12)
+        assert 0 < matrix[2, 2] < 1e-15  # not zero: it has an inverse
+
+
 def test_the_inverse_of_a_diagonal_is_one():
     D = hotk.Diagonal({"a": jnp.array([1.0, 4.0]), "b": jnp.array(0.0)})
     inverse = D.inverse(1.0)
