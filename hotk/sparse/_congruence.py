@@ -30,7 +30,7 @@ from ._entries import entries, real_dtype
 from ._linear import Budget
 from ._linear_program import LinearProgram, linear_program
 from ._positions import Positions
-from ._work import MOST
+from ._work import most_entries
 
 
 # Products of rows of so many different lengths are compiled one by one.
@@ -111,7 +111,7 @@ def as_product(
             values = jnp.concatenate([values, jnp.ones(n, values.dtype)])
     of_k = BlockRows.of(rows, cols, (m + n, n))
     kinds = of_k.kinds(weights.rows, weights.cols)
-    if len(kinds) > _MOST_KINDS or sum(map(of_k.numbers, kinds)) > MOST:
+    if len(kinds) > _MOST_KINDS or sum(map(of_k.numbers, kinds)) > most_entries():
         return None
     work = sum(kind.left.shape[1] * of_k.numbers(kind) for kind in kinds)
     dtype = real_dtype(found.model.inputs)

@@ -25,7 +25,13 @@ from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix
 from ._pattern import Pattern
-from ._work import FEW, MOST, entries_worth, is_worth_products, most_steps
+from ._work import (
+    FEW,
+    entries_worth,
+    is_worth_products,
+    most_entries,
+    most_steps,
+)
 
 
 _Found = TypeVar("_Found")
@@ -53,7 +59,7 @@ class Task(NamedTuple):
     linear: LinearProgram
     symmetric: bool = False
     transposed: bool = False
-    most: int = MOST
+    most: float = math.inf
     short: bool = False
     congruence: Congruence | None = None
 
@@ -71,7 +77,7 @@ class Task(NamedTuple):
         """Compute the matrix by the algebra, if that is the cheapest way."""
         jaxpr, symmetric = self.linear.program.jaxpr, self.symmetric
         sizes = map(dimension, (self.linear.inputs, self.linear.outputs))
-        worth = entries_worth(jaxpr, min(sizes)) if valued else MOST
+        worth = entries_worth(jaxpr, min(sizes)) if valued else most_entries()
         most = min(worth, self.most)
         steps = most_steps(jaxpr) if self.short else math.inf
 
@@ -88,7 +94,7 @@ class Task(NamedTuple):
             return run(most)
         with contextlib.suppress(TooDense, TooLong):
             return run(min(most, FEW))
-        budget = Budget(most, steps)
+        budget = Budget(int(most), steps)
         product = as_product(
             self.congruence, budget, valued=valued, symmetric=symmetric
         )
@@ -236,7 +242,7 @@ def explained_pattern(task: Task) -> SparsityExplanation:
     try:
         found = entries(
             task.linear,
-            Budget(min(MOST, task.most)),
+            Budget(int(min(most_entries(), task.most))),
             valued=False,
             symmetric=task.symmetric,
             transposed=task.transposed,

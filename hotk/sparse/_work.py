@@ -1,6 +1,7 @@
 """How much work a linear program is, counted in numbers that are computed."""
 
 from hotk._core import Jaxpr, equations, work
+from hotk.prepared import memory_budget
 
 
 # What multiplying one entry of a piece costs, in multiplications of a matrix product:
@@ -8,8 +9,10 @@ from hotk._core import Jaxpr, equations, work
 _ENTRY = 4
 # With so many entries the algebra takes a tenth of a second: it is not worth deciding.
 FEW = 2_000_000
-# With more its index arrays fill gigabytes.
-MOST = 60_000_000
+# So many are always tried. More if there is memory: a mesh of 1e5 unknowns makes some
+# 1e8, a few hundred for each tetrahedron. Each takes an index of a row and of a column
+# and a value, now and then twice.
+_SOME, _BYTES = 60_000_000, 48
 
 
 # So many operations on pieces take a second to compile: more are rarely worth it.
@@ -49,6 +52,11 @@ def is_worth_products(jaxpr: Jaxpr, products: int) -> bool:
     return products * work(jaxpr) <= _WHILE_COMPILED * count
 
 
+def most_entries() -> int:
+    """Return how many entries the algebra may make before a matrix counts as dense."""
+    return max(_SOME, memory_budget() // _BYTES)
+
+
 def entries_worth(jaxpr: Jaxpr, directions: int) -> int:
     """Return how many entries the algebra may make before products are cheaper.
 
@@ -56,4 +64,4 @@ def entries_worth(jaxpr: Jaxpr, directions: int) -> int:
         jaxpr: The linear program.
         directions: Along how many directions it would be run.
     """
-    return min(max(directions * work(jaxpr) // _ENTRY, FEW), MOST)
+    return min(max(directions * work(jaxpr) // _ENTRY, FEW), most_entries())

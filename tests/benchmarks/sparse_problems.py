@@ -100,6 +100,55 @@ def elements(n):
     return lambda x: jnp.sum(jax.vmap(energy)(x.reshape(-1, 2)[triangles])), 2 * side**2
 
 
+def block_of_tetrahedra(n):
+    """Return the nodes of a cube of tetrahedra, and the nodes of each of these."""
+    side = round((n / 3) ** (1 / 3))
+    node = np.arange(side**3).reshape(side, side, side)
+    cut = lambda k: slice(k, side - 1 + k)
+    corner = [
+        node[cut(i), cut(j), cut(k)].ravel()
+        for i, j, k in np.ndindex(2, 2, 2)  # 4 i + 2 j + k
+    ]
+    # Six to a cell, around its diagonal (Kuhn).
+    paths = [(0, a, b, 7) for a, b in ((1, 3), (1, 5), (2, 3), (2, 6), (4, 5), (4, 6))]
+    cells = [np.stack([corner[k] for k in path], 1) for path in paths]
+    nodes = np.stack(np.unravel_index(node.ravel(), node.shape), 1) / (side - 1)
+    return nodes, np.concatenate(cells)
+
+
+def shapes(n):
+    """Return the gradients of the shape functions of each tetrahedron, and volumes."""
+    nodes, cells = block_of_tetrahedra(n)
+    edges = nodes[cells[:, 1:]] - nodes[cells[:, :1]]
+    volumes = np.abs(np.linalg.det(edges)) / 6
+    others = np.swapaxes(np.linalg.inv(edges), 1, 2)
+    first = -others.sum(1, keepdims=True)
+    return jnp.asarray(np.concatenate([first, others], 1)), jnp.asarray(volumes)
+
+
+def hyperelastic(u, shape, volume):
+    """Return the energy of a Neo-Hookean tetrahedron, by its displacements."""
+    F = u.T @ shape + jnp.eye(3)
+    J = jnp.linalg.det(F)
+    shear = (jnp.sum(F * F) - 3) / 2 - jnp.log(J)
+    return volume * (shear + 5 * jnp.log(J) ** 2)
+
+
+def linear_elastic(u, shape, volume):
+    """Return the energy of a tetrahedron of a linear elastic solid."""
+    G = u.T @ shape
+    strain = (G + G.T) / 2
+    return volume * (jnp.sum(strain**2) + 5 * jnp.trace(strain) ** 2)
+
+
+def solid(material, n):
+    """Make the energy of a block of tetrahedra with about n unknowns."""
+    nodes, cells = block_of_tetrahedra(n)
+    at, given = jnp.asarray(cells), shapes(n)
+    energy = lambda x: jnp.sum(jax.vmap(material)(x.reshape(-1, 3)[at], *given))
+    return energy, nodes.size
+
+
 def windows(n, width=4):
     """Make a sum of log-sum-exp over sliding windows."""
     at = jnp.asarray(np.arange(n - width + 1)[:, None] + np.arange(width))

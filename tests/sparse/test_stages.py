@@ -8,6 +8,7 @@ import pytest
 import hotk
 from hotk.sparse import _stages
 from hotk.sparse._linear import TooDense
+from tests.benchmarks import sparse_problems
 from tests.sparse.programs import PROGRAMS, point
 from tests.sparse.test_programs import dense
 
@@ -113,3 +114,30 @@ def test_a_pattern_that_is_all_dense_is_refused_with_its_bytes():
     at_the_largest = lambda x: x[jnp.argmax(x)] ** 3
     with pytest.raises(hotk.TooLargeError, match=r"n = 1000000 .*does not fit"):
         hotk.sparsity(at_the_largest, jnp.ones(1_000_000))
+
+
+def test_a_large_mesh_is_sparse_if_there_is_memory(monkeypatch):
+    """What the algebra makes may take memory as a dense result may."""
+    f, n = sparse_problems.solid(sparse_problems.linear_elastic, 500)
+    monkeypatch.setattr("hotk.sparse._work._SOME", 1000)
+    before = hotk.memory_budget()
+    try:
+        hotk.set_memory_budget(48 * 1000)
+        with pytest.raises(hotk.TooLargeError):
+            hotk.sparse_hessian(f, jnp.zeros(n))
+        hotk.set_memory_budget(before)
+        H = hotk.sparse_hessian(f, jnp.zeros(n))
+    finally:
+        hotk.set_memory_budget(None)
+    _, cells = sparse_problems.block_of_tetrahedra(500)
+    meet = np.zeros((n // 3, n // 3), bool)
+    for cell in cells:
+        meet[np.ix_(cell, cell)] = True
+    assert H.nnz == 9 * meet.sum()
+    # Energies of displacements by hand: stretched, and turned (to first order).
+    nodes, _ = sparse_problems.block_of_tetrahedra(500)
+    form = lambda u: float(u.ravel() @ np.asarray(H @ jnp.asarray(u.ravel()))) / 2
+    stretched = nodes * np.array([1.0, 0.0, 0.0])
+    np.testing.assert_allclose(form(stretched), 1.0 + 5.0, rtol=1e-10)
+    turned = np.stack([-nodes[:, 1], nodes[:, 0], 0 * nodes[:, 0]], 1)
+    assert abs(form(turned)) < 1e-12
