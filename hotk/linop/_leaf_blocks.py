@@ -52,7 +52,7 @@ class LeafBlocks(AbstractSymmetricOperator):
 
     def __check_init__(self) -> None:
         """Refuse matrices of other sizes."""
-        sizes = [space.dimension(leaf) for leaf in space.parts(self.point)]
+        sizes = [space.dimension(leaf) for leaf in jax.tree.leaves(self.point)]
         expected = [(m, m) for m in sizes]
         got = [jnp.shape(block) for block in self.blocks]
         if got != expected:

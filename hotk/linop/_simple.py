@@ -11,6 +11,7 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import RealNumber, Tracer, Vector, describe_tree
 from hotk.sparse import SparseMatrix, diagonal
 
+from . import space
 from ._operator import AbstractOperator
 from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive
@@ -135,20 +136,15 @@ class Diagonal(AbstractSymmetricOperator):
         return jax.tree.map(_entrywise, self.entries, v)
 
     def inverse_or_none(self, damping: RealNumber) -> "Diagonal | None":
-        r"""Return $1 / (d + \lambda)$; `None` if it is complex or known to be singular.
+        r"""Return $1 / (d + \lambda)$; `None` if it is known to be singular.
 
         Args:
             damping: The number $\lambda$.
         """
-        entries = jax.tree.leaves(self.entries)
-        shifted = [d + jnp.asarray(damping, d.dtype) for d in entries]
-        known = [np.asarray(d) for d in shifted if not isinstance(d, Tracer)]
-        if any(np.iscomplexobj(d) or not d.all() for d in known):
+        shifted = [d + jnp.asarray(damping, d.dtype) for d in space.parts(self.entries)]
+        if any(not isinstance(d, Tracer) and not np.asarray(d).all() for d in shifted):
             return None
-        if any(map(jnp.iscomplexobj, shifted)):
-            return None
-        tree = jax.tree.structure(self.entries)
-        return Diagonal(tree.unflatten([1 / d for d in shifted]))
+        return Diagonal(space.whole([1 / d for d in shifted], self.entries))
 
 
 def _entrywise(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:

@@ -187,7 +187,7 @@ def scale_by_levenberg_marquardt(
     }
     check_choice("levenberg_marquardt", linear_solver, ("auto", "cg", "sparse"))
     check_system_choice("levenberg_marquardt", system)
-    split = preconditioning("levenberg_marquardt", preconditioner)
+    preconditioning("levenberg_marquardt", preconditioner)  # refuses what is none
     refused = "`linear_solver='sparse'`" if linear_solver == "sparse" else None
     refused = "`system='samples'`" if system == "samples" else refused
     refused = refused if preconditioner is None else "`preconditioner=`"
@@ -204,7 +204,9 @@ def scale_by_levenberg_marquardt(
         solver = first_solver(linear_solver, LinearSolver.cg)
         state = initial_state(params, from_host(0.0), solver)
         state = state._replace(
-            preconditioner=first_preconditioner(*split, params),
+            preconditioner=first_preconditioner(
+                "levenberg_marquardt", preconditioner, params
+            ),
             bounds=first_bounds("levenberg_marquardt", bounds, params, refused),
         )
         if is_given(scaling) or (by_factors and not space.has_shards(params)):
@@ -223,7 +225,7 @@ def scale_by_levenberg_marquardt(
         _levenberg_marquardt,
         numbers,
         of_residuals,
-        preconditioner=split,
+        preconditioner=preconditioner,
         linear_solver=linear_solver,
         system=system,
         sized=is_given(scaling),

@@ -154,7 +154,7 @@ def scale_by_natural_gradient(
         key = jax.random.fold_in(start, state.count)
         return SampledFisher(model, loss_of(extra), key, samples)
 
-    split = preconditioning("natural_gradient", preconditioner)
+    preconditioning("natural_gradient", preconditioner)  # refuses what is none
     if preconditioner is not None:
         only_for_iterations("natural_gradient", system)
         system = "parameters"
@@ -166,7 +166,9 @@ def scale_by_natural_gradient(
 
     def init(params: optax.Params, numbers: Numbers) -> NaturalGradientState:
         del numbers
-        state = _natural_first(params, first_preconditioner(*split, params))
+        state = _natural_first(
+            params, first_preconditioner("natural_gradient", preconditioner, params)
+        )
         if not is_given(scaling):
             return state
         return state._replace(scale=first_scale("natural_gradient", scaling, params))
@@ -177,7 +179,7 @@ def scale_by_natural_gradient(
         _natural_gradient,
         numbers,
         compose,
-        preconditioner=split,
+        preconditioner=preconditioner,
         system=system,
     )
 

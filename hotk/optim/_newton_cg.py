@@ -121,13 +121,15 @@ def scale_by_newton_cg(
         "update_every": update_every,
         **those_given(max_steps=max_steps),
     }
-    split = preconditioning("newton_cg", preconditioner)
+    preconditioning("newton_cg", preconditioner)  # refuses what is none
     return transformation(
         "newton_cg",
-        lambda params, numbers: _first(params, first_preconditioner(*split, params)),
+        lambda params, numbers: _first(
+            params, first_preconditioner("newton_cg", preconditioner, params)
+        ),
         _newton_cg,
         numbers,
-        preconditioner=split,
+        preconditioner=preconditioner,
     )
 
 

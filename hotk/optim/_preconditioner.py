@@ -144,6 +144,8 @@ def preconditioning(
 ) -> tuple[Preconditioning | None, tuple[Any, ...]]:
     """Split a preconditioner into what is static and what it captured.
 
+    In each update, as what it captured may have changed.
+
     Raises:
         TypeError: If it cannot be called.
     """
@@ -185,9 +187,10 @@ def only_for_iterations(name: str, *choices: str) -> None:
 
 
 def first_preconditioner(
-    choice: Preconditioning | None, captured: tuple[Any, ...], params: optax.Params
+    name: str, function: Preconditioner | None, params: optax.Params
 ) -> PreconditionerState | None:
     """Return the state of a preconditioner before any step, `None` without one."""
+    choice, captured = preconditioning(name, function)
     return None if choice is None else choice.first(captured, params)
 
 

@@ -55,7 +55,7 @@ from ._parameters import (
     refuse_other_leaves,
     with_hidden,
 )
-from ._preconditioner import Preconditioning
+from ._preconditioner import Preconditioner, preconditioning
 from ._scaling import narrowed_to, widened_to
 
 
@@ -145,7 +145,7 @@ def transformation(
     numbers: Mapping[str, Any],
     compose: Callable[[Any, Mapping[str, Any], Any], Any] | None = None,
     like_params: Sequence[str] = (),
-    preconditioner: tuple[Preconditioning | None, tuple[Any, ...]] = (None, ()),
+    preconditioner: Preconditioner | None = None,
     **choices: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """Make a transformation of optax from the formula of one step.
@@ -165,21 +165,14 @@ def transformation(
         compose: From `value_fn`, the further keywords of an update and the state to the
             objective, if it is made of other functions.
         like_params: Fields of the state that have the structure of the parameters.
-        preconditioner: What is static of a preconditioner, a choice of the formula, and
-            what it captured, a number by the name `captured`.
+        preconditioner: A preconditioner. What is static of it is a choice of the
+            formula, `preconditioning`, and what it captured a number, `captured`.
         **choices: What chooses the program, by name. With
             `linear_solver="sparse"` captured integers are static by content.
     """
-    preconditioning, captured = preconditioner
-    if preconditioning is not None:
-        choices = {**choices, "preconditioning": preconditioning}
-    fixed = ("formula", formula), *choices.items()
-    bound = [BoundFormula(_step, (("flat", yes), *fixed)) for yes in (False, True)]
     arrays: dict[str, Any] = {
         key: as_number(name, key, value) for key, value in numbers.items()
     }
-    if preconditioning is not None:
-        arrays["captured"] = captured
 
     def first(params: optax.Params) -> optax.OptState:
         call = f"{name}(...).init(params)"
@@ -222,7 +215,7 @@ def transformation(
         gradient = [jnp.asarray(leaves[i]) for i in moving]
         where = None if moves == could else Selection(moves)
         # A preconditioner is an operator on the tree of the parameters.
-        as_tree = bool(like_params) or preconditioning is not None
+        as_tree = bool(like_params) or preconditioner is not None
         flat = not as_tree and is_better_flat(part, gradient)
         at = None if loop is None else loop.values_at(made_of, params)
         if at is not None:
@@ -231,11 +224,18 @@ def transformation(
         own = state
         if not space.has_shards(part):  # of which the solver says what it refuses
             own = narrowed_to(call, state, points, could, moves)
-        c = (gradient, own, arrays, at)
+        fixed, given = dict(choices), dict(arrays)
+        if preconditioner is not None:
+            split = preconditioning(name, preconditioner)
+            fixed["preconditioning"], given["captured"] = split
+        bound = ("flat", flat), ("formula", formula), *fixed.items()
+        c = (gradient, own, given, at)
         with called(call), explained_for_nnx(params):
             by_content = needs_indices(choices.get("linear_solver"))
             make = run_with_indices if by_content else run
-            made, after = make(f, params, c, order=bound[flat], where=where)
+            made, after = make(
+                f, params, c, order=BoundFormula(_step, bound), where=where
+            )
         state = widened_to(state, after, points, could, moves)
         for i, step in zip(moving, made, strict=True):
             leaves[i] = step

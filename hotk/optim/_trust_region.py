@@ -167,7 +167,7 @@ def scale_by_trust_region(
     check_choice("trust_region", linear_solver, ("auto", "dense", "sparse"))
     exact = subproblem == "exact"
     iterates = subproblem == "steihaug" or not (max_steps is preconditioner is None)
-    split = preconditioning("trust_region", preconditioner)
+    preconditioning("trust_region", preconditioner)  # refuses what is none
     if preconditioner is not None:
         only_for_iterations("trust_region", subproblem)
     refused = "`subproblem='exact'`" if exact else None
@@ -199,7 +199,7 @@ def scale_by_trust_region(
         few = few and _is_exact(params, min(most, _FEW))
         if is_exact or few or is_given(scaling):
             scale = first_scale("trust_region", scaling, params)
-        known = first_preconditioner(*split, params)
+        known = first_preconditioner("trust_region", preconditioner, params)
         return state._replace(preconditioner=known, bounds=limits, scale=scale)
 
     return transformation(
@@ -207,7 +207,7 @@ def scale_by_trust_region(
         init,
         _trust_region,
         numbers,
-        preconditioner=split,
+        preconditioner=preconditioner,
         linear_solver=linear_solver,
         most=most,
     )

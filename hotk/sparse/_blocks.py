@@ -103,6 +103,8 @@ def indexed(pattern: Pattern, values: Inexact[Array, " nnz"], key: Any) -> Any:
         found = Pattern(coo.row, coo.col, part.shape, symmetric=symmetric)
         return values[jnp.asarray(coo.data - 1)], found
     at = np.asarray(part.toarray() if hasattr(part, "toarray") else part)
+    if not values.size:
+        return jnp.zeros(at.shape, values.dtype)
     taken = values[jnp.asarray(np.maximum(at - 1, 0))]
     return jnp.where(jnp.asarray(at > 0), taken, jnp.zeros((), values.dtype))
 

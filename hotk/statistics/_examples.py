@@ -82,6 +82,7 @@ class Examples(NamedTuple):
             OutputError: If there is not one number for each example.
             StructureError: If the arrays of `data` have no common first axis, or none
                 has a row.
+            ValueError: If a loss is NaN or infinite.
             DtypeError: If a parameter is complex.
         """
         selected = selection(call, x, where)
@@ -102,6 +103,7 @@ class Examples(NamedTuple):
         found = Examples(call, losses, x, data, where, selected, parameters, values)
         if rows:
             found._check_rows()
+        found._check_finite()
         return found
 
     @property
@@ -118,6 +120,21 @@ class Examples(NamedTuple):
         """Return the sum of the losses as a function of point and data."""
         losses = self.losses
         return lambda x, *data: jnp.sum(losses(x, *data))
+
+    def _check_finite(self) -> None:
+        if isinstance(self.values, Tracer) or bool(jnp.all(jnp.isfinite(self.values))):
+            return
+        losses = np.asarray(self.values)
+        wrong = np.flatnonzero(~np.isfinite(losses))
+        raise ValueError(
+            message(
+                self.call,
+                f"the loss of example {wrong[0]} is {losses[wrong[0]]}.",
+                expected="finite losses",
+                got=f"{len(wrong)} of {self.number} that are not",
+                fix="Leave out these examples, or look for the NaN in their data.",
+            )
+        )
 
     def _check_rows(self) -> None:
         if not self.number:

@@ -135,6 +135,23 @@ def test_the_inverse_of_blocks_inside_of_a_transformation():
     close(jax.jit(jax.grad(jax.grad(total)))(2.0), jnp.asarray(3 / 4))
 
 
+def test_blocks_of_complex_leaves():
+    """Two numbers each, and those of other leaves."""
+    f = lambda p: jnp.sum(jnp.abs(p["z"]) ** 2) + 3 * p["x"] ** 2
+    p = {"x": jnp.array(1.0), "z": jnp.array([1 + 1j, 2.0])}
+    D = LeafBlocks.of(hotk.HessianOperator(f, p))
+    assert [block.shape for block in D.blocks] == [(1, 1), (4, 4)]
+    close(D.inverse() @ p, {"x": np.array(1 / 6), "z": np.array([0.5 + 0.5j, 1.0])})
+
+
+def test_the_inverse_of_a_complex_diagonal_is_that_of_its_parts():
+    D = hotk.Diagonal(jnp.array([1.0 - 2j, 4 + 5j]))
+    v = jnp.array([1.0 + 4j, 2 - 10j])
+    for inverse in (D.inverse(), jax.jit(lambda D: D.inverse())(D)):
+        assert isinstance(inverse, hotk.Diagonal)
+        close(inverse @ v, np.array([1.0 - 2j, 0.5 - 2j]))
+
+
 def test_absolute_values_of_blocks():
     B = np.array([[1.0, 2.0], [2.0, -3.0]])
     values, vectors = np.linalg.eigh(B)

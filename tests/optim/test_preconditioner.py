@@ -1,6 +1,7 @@
 """Optimizers with a preconditioner: the same steps, from fewer products."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -160,6 +161,40 @@ def test_a_trust_region_takes_fewer_products_with_a_preconditioner():
     found = hotk.optim.minimize(f, start, transform, tol=1e-8, max_steps=100)
     assert found.converged
     assert float(found.smallest_curvature) < 0
+
+
+@pytest.mark.parametrize("kept", ["dict", "numpy", "attribute"])
+def test_what_a_preconditioner_captured_is_read_in_each_update(kept):
+    """One preconditioned step is alpha M^-1 g, with the M of now."""
+    D, ones = np.array([1.0, 10.0, 100.0]), np.ones(3)
+    f = lambda x: jnp.sum(jnp.asarray(D) * x**2) / 2
+    held = {"dict": {"m": ones}, "numpy": ones.copy()}.get(kept)
+    if kept == "attribute":
+        held = types.SimpleNamespace(m=jnp.ones(3))
+
+    def entries():
+        if kept == "numpy":
+            return held
+        return held["m"] if kept == "dict" else held.m
+
+    near = lambda A, key: hotk.Diagonal(jnp.asarray(entries()))
+    transform = hotk.optim.scale_by_newton_cg(
+        preconditioner=near, max_steps=1, max_tol=1e-9, update_every=1, damping=0.0
+    )
+    x, state = jnp.ones(3), transform.init(jnp.ones(3))
+    for m in (ones, np.array([1.0, 6.0, 10.0]), np.array([3.0, 5.0, 70.0])):
+        if kept == "numpy":
+            held[:] = m
+        elif kept == "dict":
+            held["m"] = m
+        else:
+            held.m = jnp.asarray(m)
+        with compiles() as counted:
+            step, state = transform.update(jax.grad(f)(x), state, x, value_fn=f)
+        z = D / m
+        close(np.asarray(step), (D @ z) / (D @ (z * z)) * z, rtol=1e-9)
+    if kept != "dict":  # another dict of arrays of NumPy is other static data
+        assert counted() == 0
 
 
 def test_what_is_no_function_is_refused():

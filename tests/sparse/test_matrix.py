@@ -315,3 +315,11 @@ def test_factors_of_what_is_not_finite_are_refused(value):
     A = hotk.SparseMatrix.from_coo([value, 1.0], [0, 1], [0, 1], symmetric=True)
     with pytest.raises((ValueError, RuntimeError)):
         A.factorize()
+
+
+def test_parts_of_a_matrix_without_entries():
+    A = hotk.SparseMatrix.from_coo(np.zeros(0), [], [], (2, 3))
+    assert A[0, 1] == 0
+    np.testing.assert_array_equal(np.asarray(A[0]), np.zeros(3))
+    assert A[:1, 1:].shape == (1, 2)
+    np.testing.assert_array_equal(np.asarray(A[[0, 1], [1, 2]]), np.zeros(2))

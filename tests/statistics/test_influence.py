@@ -147,3 +147,15 @@ def test_an_example_that_alone_determines_a_parameter(kind):
     call = hotk.statistics.leave_one_out if kind is None else sandwich
     with pytest.raises(ValueError, match="without example or cluster 2"):
         call(losses, b, dummy, y)
+
+
+@pytest.mark.parametrize("of", ["influence", "leave_one_out", "sandwich"])
+def test_losses_that_are_not_finite_are_refused_by_their_example(of):
+    X = np.random.default_rng(0).normal(size=(9, 2))
+    y = np.where(np.arange(9) == 4, np.nan, X.sum(1))
+    losses = lambda w, X, y: (X @ w - y) ** 2 / 2
+    call = getattr(hotk.statistics, of)
+    if of == "influence":
+        call = functools.partial(call, target=lambda w: w[0])
+    with pytest.raises(ValueError, match="the loss of example 4 is nan"):
+        call(losses, jnp.ones(2), X, y)

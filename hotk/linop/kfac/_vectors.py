@@ -1,5 +1,6 @@
 """Vectors whose outer products are the curvature of a loss, example by example."""
 
+import functools
 import math
 from typing import Literal, TypeAlias
 
@@ -76,6 +77,24 @@ def _roots(loss: AbstractLoss, z: Float[Array, "N *outputs"]) -> Vectors:
     columns = jax.vmap(lambda u: product(z, jnp.broadcast_to(u, z.shape)))(units)
     h = columns.reshape(m, count, m).transpose(1, 2, 0)
     h = h.astype(promoted(z.dtype, jnp.float32))  # LAPACK has no lower precision
+    return _root(h).transpose(2, 0, 1).reshape(m, *z.shape).astype(z.dtype)
+
+
+@jax.custom_jvp
+def _root(h: Float[Array, "N m m"]) -> Float[Array, "N m m"]:
+    """Return a root R of positive semi-definite matrices, $R R^T = H$."""
     values, vectors = jnp.linalg.eigh(h)
-    half = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
-    return half.transpose(2, 0, 1).reshape(m, *z.shape).astype(z.dtype)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+
+
+@_root.defjvp
+def _root_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # Eigenvectors have no derivative where eigenvalues are equal, and a softmax has an
+    # eigenvalue of zero, whose root has none. A root has: with the projection P on the
+    # range of H, `(H' - P H' / 2) H^+ R` is R' for one of them, if the rank stays.
+    (h,), (dh,) = primals, tangents
+    r, inverse = _root(h), jnp.linalg.pinv(h, hermitian=True)
+    product = lambda *factors: functools.reduce(
+        functools.partial(jnp.matmul, precision="highest"), factors
+    )
+    return r, product(dh - product(h, inverse, dh) / 2, inverse, r)

@@ -492,3 +492,31 @@ def test_a_sum_without_any_weight_is_zero():
     every = SquaredError(jnp.arange(8.0), reduction="sum")
     total = hotk.KFACOperator(net, every, w, x) + hotk.KFACOperator(net, none, w, x)
     close(total.matrix(), np.asarray(x.T @ x), rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_derivatives_where_the_hessian_of_the_loss_is_singular(order):
+    """That of a softmax has an eigenvalue of zero. Kron(A, G) is written by hand."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    X, w = jax.random.normal(keys[0], (6, 4)), jax.random.normal(keys[1], (4, 3))
+    loss = hotk.curvature.SoftmaxCrossEntropy(jnp.array([0, 1, 2, 0, 1, 1]))
+    ours = lambda w: hotk.KFACOperator(lambda w, X: X @ w, loss, w, X).logdet(0.1)
+
+    def by_hand(w):
+        p = jax.nn.softmax(X @ w)
+        G = jnp.diag(p.mean(0)) - p.T @ p / 6
+        return jnp.linalg.slogdet(jnp.kron(X.T @ X / 6, G) + 0.1 * jnp.eye(12))[1]
+
+    close(ours(w), by_hand(w), rtol=1e-10)
+    derivative = jax.grad if order == 1 else lambda f: jax.jacrev(jax.grad(f))
+    close(
+        derivative(ours)(w), np.asarray(derivative(by_hand)(w)), rtol=1e-8, atol=1e-10
+    )
+
+
+def test_derivatives_where_eigenvalues_of_the_hessian_are_equal():
+    """At w = 0 those of a sigmoid cross-entropy are all 1/4, whose slope is zero."""
+    X = jax.random.normal(jax.random.key(0), (6, 4))
+    loss = hotk.curvature.SigmoidCrossEntropy(jnp.full((6, 3), 0.3))
+    ours = lambda w: hotk.KFACOperator(lambda w, X: X @ w, loss, w, X).logdet(0.1)
+    close(jax.grad(ours)(jnp.zeros((4, 3))), np.zeros((4, 3)), atol=1e-12)
