@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from hotk._core import Function, Point, Scalar
+from hotk._core import Function, Point, Scalar, shared_as
 from hotk.primitive import released, with_rules
 
 from ._custom import custom
@@ -124,7 +124,8 @@ def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> Array:
         return jnp.asarray(equation(x, *theta)).astype(value.dtype)
 
     slope = jax.jvp(with_rules(released(at)), (moving,), ((d_equation, d_theta),))[1]
-    return _if_solved(solved, slope)
+    # Of devices that share the point, the value is the sum.
+    return _if_solved(solved, shared_as(jax.typeof(value), slope))
 
 
 def _if_solved(solved: Bool[Array, ""], tangent: Array) -> Array:

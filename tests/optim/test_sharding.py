@@ -95,3 +95,47 @@ SAMPLES = """
 @pytest.mark.exhaustive
 def test_systems_of_the_samples_on_eight_devices():
     run_on_eight_devices(SAMPLES)
+
+
+# One start for all devices gives the minimum of the sum, one of its own that of each.
+DERIVATIVES = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, PartitionSpec as P
+
+    jax.config.update("jax_enable_x64", True)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    c, weights = jnp.arange(1.0, 4.0), jnp.linspace(0.2, 1.0, 8)
+
+    def f(w, l):  # smallest at w = c / (1 + l)
+        return jnp.sum((w - c) ** 2) / 2 + l / 2 * jnp.sum(w**2)
+
+    def fits(weights, own):
+        def one(l):
+            start = jnp.zeros(3)
+            if own:
+                start = jax.lax.pcast(start, "d", to="varying")
+            found = hotk.optim.minimize(f, start, args=(l[0],), tol=1e-9)
+            result = found.x, found.value
+            return jax.tree.map(lambda a: a[None], result) if own else result
+
+        spec = P("d") if own else P()
+        return jax.shard_map(one, mesh=mesh, in_specs=P("d"), out_specs=spec)(weights)
+
+    def by_hand(weights, own):
+        if own:
+            w = c / (1 + weights[:, None])
+            return w, jax.vmap(f)(w, weights)
+        w = c / (1 + weights.mean())
+        return w, sum(f(w, l) for l in weights)
+
+    for own in (False, True):
+        for derivative in (lambda g: g, jax.jacfwd, jax.jacrev):
+            got = jax.jit(derivative(lambda l: fits(l, own)))(weights)
+            for a, b in zip(got, derivative(lambda l: by_hand(l, own))(weights)):
+                np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    print("fine")
+"""
+
+
+def test_derivatives_of_minima_of_devices():
+    run_on_eight_devices(DERIVATIVES)
