@@ -66,7 +66,8 @@ class KFACOperator(AbstractBlockDiagonal):
     other, as of an embedding that is the last layer as well, the block is the nearest
     Kronecker product of the sum of both [3]. All other parameters have a dense block up
     to 512 entries and a diagonal beyond, from gradients of single examples. A factor of
-    more than 8192 rows is diagonal. `print(K)` shows what was found.
+    more than 8192 rows is diagonal, and so is that of an embedding. `print(K)` shows
+    what was found.
 
     Weights that are used at several positions of an example, as in convolutions, on the
     tokens of a text or in the steps of a scan, are treated in one of two ways [2].

@@ -125,6 +125,8 @@ class AbstractOperator(AbstractNumerics[V]):
     ) -> "AbstractOperator":
         r"""Return the inverse $(A + \lambda I)^{-1}$ of a symmetric operator.
 
+        Inside of a transformation there is no error if it has none: products are NaN.
+
         Args:
             damping: The number $\lambda$.
             method: `"cholesky"`, by a factor of the matrix, which must be positive
