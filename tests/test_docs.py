@@ -129,8 +129,11 @@ def test_page(page):
         pytest.importorskip(library)
     # What is titled is a file, with docstrings of its own: see `test_contributing.py`.
     text = re.sub(r"^```\w+ title=.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    # Within the settings above, what a page sets globally is not seen.
+    double = '>>> jax.config.update("jax_enable_x64", True)' in text
     # A fence would be read as the last line of what is expected.
-    run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
+    with jax.enable_x64(double):
+        run(re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE), page.name, NAMES)
 
 
 @pytest.mark.exhaustive

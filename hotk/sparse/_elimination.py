@@ -43,7 +43,7 @@ class Panel(NamedTuple):
         return entries[self.start : self.start + size].reshape(-1, self.width)
 
 
-class Product(NamedTuple):
+class PanelProduct(NamedTuple):
     """Two panels, and where the rows that they have in common are in each."""
 
     first: Panel
@@ -100,7 +100,7 @@ class Elimination(NamedTuple):
     entries: Int[np.ndarray, " nnz_B"]
     panels: list[Panel]
     steps: list[Step]
-    products: list[Product]
+    products: list[PanelProduct]
     left: int
     within: Int[np.ndarray, " nnz_C"]
     at: tuple[Int[np.ndarray, " nnz_C"], Int[np.ndarray, " nnz_C"]]
@@ -301,7 +301,7 @@ def _products(
     number: Int[np.ndarray, " m"],
     group: Int[np.ndarray, " n"],
     sizes: Int[np.ndarray, " k"],
-) -> list[Product] | None:
+) -> list[PanelProduct] | None:
     """Return all pairs of panels with rows in common, `None` if there are too many."""
     if not panels:
         return []
@@ -331,7 +331,7 @@ def _products(
         size = sizes[block[one]]
         within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
         found.append(
-            Product(
+            PanelProduct(
                 panels[panel[one[0]]],
                 panels[panel[other[0]]],
                 np.repeat(head[one], size) + within,

@@ -29,7 +29,7 @@ class Shifted:
         >>> shifted = hotk.sparse.Shifted(A.pattern, A.values)
         >>> shifted.definite(1.0) is None
         True
-        >>> shifted.definite(3.0).solve(np.array([1.0, 14.0])).tolist()
+        >>> shifted.definite(3.0).solve(np.array([1.0, 14.0])).round(6).tolist()
         [1.0, 2.0]
     """
 
