@@ -40,6 +40,8 @@ _Found = TypeVar("_Found")
 _MANY, _DENSE = 1_000_000, 0.1
 # Pieces are read by slices, the rows of a Jacobian are not: as many take as long.
 _AS_LONG = 1.5
+# A coloring hardly ever needs fewer products.
+_FEW_PRODUCTS = 4
 # So many entries are looked for, for a coloring, whatever the size of a matrix.
 _ENOUGH = 4_000_000
 
@@ -147,7 +149,8 @@ def by_algebra(task: Task) -> SparseMatrix | None:
         return _matrix(task, task._replace(short=True).entries(valued=True))
     except TooLong:
         worth = functools.partial(is_worth_products, task.linear.program.jaxpr)
-        found = _compressed(task, worth)
+        # The pattern, without which there is no coloring, takes as long as the algebra.
+        found = _compressed(task, worth) if worth(_FEW_PRODUCTS) else None
         if found is not None:
             return found
     except TooDense:
