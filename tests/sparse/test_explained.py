@@ -54,7 +54,7 @@ def test_an_index_that_is_not_known():
 def test_the_operation_that_the_algebra_gives_up_with(monkeypatch):
     from hotk.sparse import _stages
 
-    monkeypatch.setattr(_stages, "MOST", 500)
+    monkeypatch.setattr(_stages, "most_entries", lambda: 500)
     hotk.clear_cache()
     f = lambda x: jnp.sum(jnp.sin(jnp.outer(x, x)))
     found = hotk.sparsity(f, jnp.ones(40), explain=True)
