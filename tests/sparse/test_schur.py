@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
