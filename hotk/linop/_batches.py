@@ -13,8 +13,10 @@ from hotk._core import (
     Gradient,
     Point,
     Scalar,
+    Tracer,
     Vector,
     describe_tree,
+    in_trace,
     message,
     number_name,
 )
@@ -80,6 +82,7 @@ class DataOperator(AbstractSymmetricOperator):
         Raises:
             ValueError: If there is no batch, or a loss is not the same twice.
         """
+        _refuse_trace()
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(
                 f"`over(loss, x, batches)`: `dtype` is {jnp.dtype(dtype).name}, and "
@@ -176,6 +179,7 @@ class DataOperator(AbstractSymmetricOperator):
             v: What that takes besides the operator of a batch.
             shapes: The shapes and dtypes of its results, if they are known.
         """
+        _refuse_trace(v)
         add = Adding(self.operator, of_batch, v, self.sum_dtype, shapes)
         (result, value), _ = sum_over_batches(add, self.source, self.size_of_batch)
         before, after = float(self.value), float(value)
@@ -228,6 +232,24 @@ class DataOperator(AbstractSymmetricOperator):
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the exact diagonal. See `AbstractOperator.diagonal`."""
         return self._sum_with_check(lambda h, v: (h.diagonal(block_size), h.value))
+
+
+def _refuse_trace(v: PyTree = None) -> None:
+    # A pass is a loop of Python: in a trace all data would be its constants.
+    if not in_trace() and not any(isinstance(a, Tracer) for a in jax.tree.leaves(v)):
+        return
+    raise TypeError(
+        message(
+            "HessianOperator.over(loss, x, batches)",
+            "an operator over batches reads its data in each call, which a compiled "
+            "program cannot.",
+            expected="a call outside of `jax.jit`, `jax.grad`, `jax.vmap` and loops",
+            got="a call inside of a transformation",
+            fix="Call it outside: solvers such as `H.solve(b)` make one call for each "
+            "product; or use `HessianOperator(loss, x, data)` of data that fit in "
+            "memory.",
+        )
+    )
 
 
 def _loss_changed(before: float, after: float) -> ValueError:

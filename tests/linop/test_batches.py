@@ -479,3 +479,21 @@ def test_a_loss_that_needs_the_values_of_a_batch_says_so(as_user):
     loss = lambda w, b: jnp.mean(jnp.asarray(np.sqrt(b)) @ w) ** 2
     with pytest.raises(hotk.ModeError, match="of a batch"):
         HessianOperator.over(loss, jnp.ones(2), [np.ones((2, 2))] * 2)
+
+
+def test_an_operator_over_batches_says_that_it_is_not_traced():
+    data = np.arange(10.0).reshape(5, 2)
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2) / 2
+    make = lambda: hotk.HessianOperator.over(loss, jnp.ones(2), [data[:3], data[3:]])
+    H, v = make(), jnp.ones(2)
+    for call in (
+        lambda: jax.jit(lambda v: H @ v)(v),
+        lambda: jax.vmap(lambda v: H @ v)(v[None]),
+        lambda: jax.grad(lambda v: jnp.sum(H @ v))(v),
+        lambda: jax.jit(lambda: H.matrix())(),
+        lambda: jax.jit(lambda: H.diagonal())(),
+        lambda: jax.jit(lambda: make().value)(),
+    ):
+        with pytest.raises(TypeError, match="reads its data in each call"):
+            call()
+    close(H @ v, data.T @ data @ np.ones(2) / 5)  # nothing was left behind
