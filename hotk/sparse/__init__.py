@@ -3,7 +3,7 @@
 from ._causes import Cause as Cause, SparsityExplanation as SparsityExplanation
 from ._coloring import Coloring as Coloring, color as color
 from ._factorization import Factorization as Factorization
-from ._fill import (
+from ._factors import (
     factorization_work as factorization_work,
     is_worth_factors as is_worth_factors,
 )

@@ -13,8 +13,12 @@ from ._pattern import Pattern
 _LARGEST_BLOCK = 16
 # What is left is a dense matrix: of this size its factors take about a second.
 _MOST_LEFT = 4000
-# A product of two panels takes some 20 microseconds of Python, and each block that both
-# have in common a few numbers of memory.
+# Whether what is left is sparse is not asked: the blocks take at least a part of the
+# work. In dense matrices as many multiplications take a thirtieth of the time.
+_FASTER = 30
+# The Python around a product of two panels takes as long as so many of these.
+_PRODUCT = 400_000
+# Each block that two panels have in common takes a few numbers of memory.
 _MOST_PRODUCTS, _MOST_IN_COMMON = 50_000, 20_000_000
 _ROUNDS = 8
 
@@ -132,8 +136,8 @@ def elimination(pattern: Pattern) -> Elimination | None:
         pattern: The pattern of a symmetric matrix.
 
     Returns:
-        Where its entries are; `None` if there are no such blocks, or so many other
-        rows that a dense matrix of these takes too much work.
+        Where its entries are; `None` if there are no such blocks, or if a dense matrix
+        of the other rows takes more time than these.
     """
     return pattern.derived("elimination", lambda: (_elimination(pattern),))[0]
 
@@ -160,10 +164,15 @@ def _elimination(pattern: Pattern) -> Elimination | None:
     degrees = np.bincount(heads[among], minlength=count)
     meets = np.bincount(heads[among], sizes[tails[among]], minlength=count)
     own, meets, degrees = sizes[chosen], meets[chosen], degrees[chosen]
-    work = float((own * (own + meets) ** 2).sum()) + left**3 / 3
+    work, dense = float((own * (own + meets) ** 2).sum()), left**3 / 3
+    if dense > _FASTER * work:
+        return None
     if (degrees * (degrees - 1.0) / 2).sum() > _MOST_IN_COMMON:
         return None
-    return _placed(pattern, number, sizes, chosen, work)
+    found = _placed(pattern, number, sizes, chosen, work + dense)
+    if found is None or dense + _PRODUCT * len(found.products) > _FASTER * work:
+        return None
+    return found
 
 
 def _alike(pattern: Pattern) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:

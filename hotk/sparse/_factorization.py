@@ -104,8 +104,9 @@ class Factorization:
             )
         sizes = np.abs(found.pivots)
         # Not of the largest pivot: variables may have units of their own. The factors
-        # are exact to rounding in double precision, and the entries in their own.
-        double, own = np.finfo(np.float64).eps, jnp.finfo(self._data.dtype).eps
+        # are exact to rounding in double precision, and the entries in their own; in
+        # half precision they are taken as they are.
+        double, own = np.finfo(np.float64).eps, jnp.finfo(self.pivots.dtype).eps
         limit = (sizes.size * double + _ROUNDINGS * float(own)) * found.terms
         zero = sizes <= limit
         positive = int(((found.pivots > 0) & ~zero).sum())

@@ -275,3 +275,14 @@ def test_products_of_a_matrix_and_its_transpose_are_seen_to_be_symmetric(dtype):
     other = gram + 1e-2 * hotk.SparseMatrix.from_coo([1.0], [0], [1], (6, 6))
     with pytest.raises(ValueError, match="symmetric"):
         other.cholesky()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_matrix_in_half_precision_is_what_it_is(dtype):
+    """Entries that are exact there; eigenvalues of 1/4 and 7/4."""
+    dense = np.kron(np.eye(3), np.array([[1, 0.75], [0.75, 1]]))
+    rows, cols = np.nonzero(dense)
+    values = jnp.asarray(dense[rows, cols], dtype)
+    A = hotk.SparseMatrix.from_coo(values, rows, cols, symmetric=True)
+    assert A.cholesky().inertia() == (6, 0, 0)
+    close(np.asarray(A.solve(np.ones(6, np.float32))), np.full(6, 4 / 7, np.float32))

@@ -7,6 +7,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import hotk
 from hotk.sparse import Shifted
@@ -44,6 +45,12 @@ def sparse(dense, dtype=np.float64):
     return hotk.SparseMatrix.from_coo(values, rows, cols, dense.shape, symmetric=True)
 
 
+@pytest.fixture
+def by_complement(monkeypatch):
+    """Take the complement however small the matrix is."""
+    monkeypatch.setattr("hotk.sparse._elimination._FASTER", np.inf)
+
+
 def definite(seed, **options):
     dense = arrow(seed, **options)
     shift = 0.3 - np.linalg.eigvalsh(dense).min()
@@ -60,9 +67,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.usefixtures("by_complement")
 def test_factors_against_dense(case):
     dense = definite(**case)
     A, n = sparse(dense), len(dense)
+    assert isinstance(found(A), SchurFactors)
     F = A.cholesky()
     inverse = np.linalg.inv(dense)
     b = np.random.default_rng(0).normal(size=(n, 3))
@@ -77,20 +86,55 @@ def test_factors_against_dense(case):
     close(F.inverse_root(b, transposed=True), root.T @ b, rtol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_that_the_complement_is_used(seed):
-    dense = definite(seed, blocks=40)
+def found(A):
+    return definite_factors(A.pattern, np.asarray(A.values, float))
+
+
+def laplacian(n, i, j):
+    """Return the identity plus that of a graph."""
+    ones = np.ones(len(i))
+    W = scipy.sparse.coo_array((ones, (i, j)), shape=(n, n)).tocsr()
+    degrees = np.asarray((W + W.T).sum(1)).ravel()
+    L = scipy.sparse.diags_array(degrees + 1) - W - W.T
+    return hotk.SparseMatrix.from_scipy(L, symmetric=True)
+
+
+def test_effects_of_subjects_beside_common_ones():
+    """A mixed model: 500 subjects of two numbers, and six common numbers."""
+    own = np.kron(np.eye(500), np.ones((2, 2)) + 2 * np.eye(2))
+    common = 0.01 * np.random.default_rng(0).normal(size=(1000, 6))
+    dense = np.block([[own, common], [common.T, 50 * np.eye(6) + 1]])
     A = sparse(dense)
-    found = definite_factors(A.pattern, np.asarray(A.values))
-    assert isinstance(found, SchurFactors)
-    chain = hotk.sparse_hessian(lambda x: jnp.sum((x[1:] - x[:-1]) ** 4), jnp.ones(500))
-    chain = chain + 1.0 * hotk.sparse.identity(chain)
-    found = definite_factors(chain.pattern, np.asarray(chain.values))
-    assert found is not None
-    assert not isinstance(found, SchurFactors)
+    assert isinstance(found(A), SchurFactors)
+    close(np.asarray(A.solve(np.ones(1006))), np.linalg.solve(dense, np.ones(1006)))
+    assert hotk.sparse.factorization_work(A.pattern) == 500 * 2 * 8**2 + 6**3 / 3
+    assert hotk.sparse.is_worth_factors(A.pattern)
+
+
+def grid(k):
+    nodes = np.arange(k * k).reshape(k, k)
+    i = np.concatenate([nodes[1:].ravel(), nodes[:, 1:].ravel()])
+    j = np.concatenate([nodes[:-1].ravel(), nodes[:, :-1].ravel()])
+    return laplacian(k * k, i, j)
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        laplacian(500, np.arange(1, 500), np.arange(499)),
+        laplacian(3280, np.arange(1, 3280), (np.arange(1, 3280) - 1) // 3),
+        grid(20),
+        grid(40),
+    ],
+    ids=["chain", "tree", "small grid", "grid"],
+)
+def test_what_sparse_factors_do_better(A):
+    """A dense complement takes 10 to 1000 times as long."""
+    assert not isinstance(found(A), SchurFactors)
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("by_complement")
 def test_matrices_that_are_not_definite(seed):
     """They are factorized as others are: right, and counted right."""
     dense = definite(seed, blocks=40)
@@ -105,6 +149,7 @@ def test_matrices_that_are_not_definite(seed):
     assert np.isnan(A.logdet())
 
 
+@pytest.mark.usefixtures("by_complement")
 def test_shifts():
     dense = definite(0, blocks=40)
     A = sparse(dense)
@@ -116,6 +161,7 @@ def test_shifts():
     assert shifted.definite(-1.01 * least) is None
 
 
+@pytest.mark.usefixtures("by_complement")
 def test_single_precision_is_that_of_the_result():
     dense = definite(1, blocks=40)
     A = sparse(dense, np.float32)
@@ -126,6 +172,7 @@ def test_single_precision_is_that_of_the_result():
     assert A.cholesky().selected_inverse().dtype == np.float32
 
 
+@pytest.mark.usefixtures("by_complement")
 def test_derivatives_of_solutions_and_determinants():
     dense = definite(2, blocks=40)
     A, b = sparse(dense), np.linspace(1.0, 2.0, len(dense))
@@ -186,25 +233,3 @@ def test_a_fit_finds_the_exact_solution():
     transform = hotk.optim.levenberg_marquardt()
     found = hotk.optim.minimize(loss, x, transform, max_steps=50)
     assert float(loss(found.x)) < 1e-16
-
-
-def test_the_work_is_that_of_the_complement():
-    """Of blocks b by b that meet k rows each: b (b + k)^2; and a dense rest."""
-    blocks, b, others = 500, 2, 30
-    rng = np.random.default_rng(0)
-    rows, cols = [], []
-    for i in range(blocks):
-        own = [b * i, b * i + 1]
-        met = [b * blocks + int(r) for r in rng.permutation(others)[:3]]
-        for r in own:
-            for c in own + met:
-                rows += [r, c]
-                cols += [c, r]
-    rows += range(b * blocks + others)
-    cols += range(b * blocks + others)
-    pairs = np.unique(np.stack([rows, cols], 1), axis=0)
-    n = b * blocks + others
-    pattern = hotk.sparse.Pattern(pairs[:, 0], pairs[:, 1], (n, n), symmetric=True)
-    work = hotk.sparse.factorization_work(pattern)
-    assert work == blocks * b * (b + 3) ** 2 + others**3 / 3
-    assert hotk.sparse.is_worth_factors(pattern)

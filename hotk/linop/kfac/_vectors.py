@@ -80,21 +80,48 @@ def _roots(loss: AbstractLoss, z: Float[Array, "N *outputs"]) -> Vectors:
     return _root(h).transpose(2, 0, 1).reshape(m, *z.shape).astype(z.dtype)
 
 
+# Eigenvectors have no derivative where eigenvalues are equal, and the root of an
+# eigenvalue of zero, as a softmax has, has none. The symmetric root R of H has, if the
+# rank stays: `R R' + R' R = H'`, which is solved with eigenvectors that are not
+# differentiated, and differentiated as an equation again.
+
+
 @jax.custom_jvp
 def _root(h: Float[Array, "N m m"]) -> Float[Array, "N m m"]:
-    """Return a root R of positive semi-definite matrices, $R R^T = H$."""
+    """Return the symmetric root of positive semi-definite matrices."""
     values, vectors = jnp.linalg.eigh(h)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+    half = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+    return _product(half, vectors.mT)
 
 
 @_root.defjvp
 def _root_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # Eigenvectors have no derivative where eigenvalues are equal, and a softmax has an
-    # eigenvalue of zero, whose root has none. A root has: with the projection P on the
-    # range of H, `(H' - P H' / 2) H^+ R` is R' for one of them, if the rank stays.
-    (h,), (dh,) = primals, tangents
-    r, inverse = _root(h), jnp.linalg.pinv(h, hermitian=True)
-    product = lambda *factors: functools.reduce(
-        functools.partial(jnp.matmul, precision="highest"), factors
-    )
-    return r, product(dh - product(h, inverse, dh) / 2, inverse, r)
+    root = _root(*primals)
+    return root, _between(root, *tangents)
+
+
+@jax.custom_jvp
+def _between(
+    root: Float[Array, "N m m"], c: Float[Array, "N m m"]
+) -> Float[Array, "N m m"]:
+    """Solve $R X + X R = C$; X is zero along pairs of eigenvalues that are rounding."""
+    values, vectors = jnp.linalg.eigh(root)
+    sums = values[:, :, None] + values[:, None, :]
+    rounding = 4 * len(values.T) * jnp.finfo(values.dtype).eps
+    is_known = sums > rounding * values[:, -1:, None]
+    inner = _product(vectors.mT, c, vectors)
+    inner = jnp.where(is_known, inner / jnp.where(is_known, sums, 1), 0)
+    return _product(vectors, inner, vectors.mT)
+
+
+@_between.defjvp
+def _between_tangent(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    (root, c), (d_root, d_c) = primals, tangents
+    x = _between(root, c)
+    return x, _between(root, d_c - _product(d_root, x) - _product(x, d_root))
+
+
+def _product(*factors: Float[Array, "N m m"]) -> Float[Array, "N m m"]:
+    return functools.reduce(functools.partial(jnp.matmul, precision="highest"), factors)

@@ -520,3 +520,22 @@ def test_derivatives_where_eigenvalues_of_the_hessian_are_equal():
     loss = hotk.curvature.SigmoidCrossEntropy(jnp.full((6, 3), 0.3))
     ours = lambda w: hotk.KFACOperator(lambda w, X: X @ w, loss, w, X).logdet(0.1)
     close(jax.grad(ours)(jnp.zeros((4, 3))), np.zeros((4, 3)), atol=1e-12)
+
+
+def test_derivatives_where_outputs_of_an_example_are_in_other_units():
+    """Rates of 1 and a million, in single precision: neither counts as rounding."""
+    X = 1 + 0.1 * jax.random.normal(jax.random.key(0), (5, 2), jnp.float32)
+    loss = hotk.curvature.PoissonLoss(jnp.ones((5, 2), jnp.float32))
+    ours = lambda w: hotk.KFACOperator(lambda w, X: X @ w, loss, w, X).logdet(0.1)
+
+    def by_hand(w):
+        G = jnp.diag(jnp.exp(X.astype(float) @ w).mean(0))
+        both = jnp.kron((X.T @ X / 5).astype(float), G)
+        return jnp.linalg.slogdet(both + 0.1 * jnp.eye(4))[1]
+
+    w = jnp.array([[0.0, 7.0], [0.0, 7.0]], jnp.float32)
+    exact = jax.grad(by_hand)(w.astype(float))
+    close(np.asarray(jax.grad(ours)(w), float), np.asarray(exact), rtol=1e-4)
+    exact = jax.hessian(by_hand)(w.astype(float))[:, 0, :, 0]
+    got = jax.hessian(ours)(w)[:, 0, :, 0]
+    close(np.asarray(got, float), np.asarray(exact), rtol=1e-4)
