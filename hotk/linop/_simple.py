@@ -11,7 +11,6 @@ from jaxtyping import Array, Inexact, PyTree
 from hotk._core import RealNumber, Tracer, Vector, describe_tree
 from hotk.sparse import SparseMatrix, diagonal
 
-from . import space
 from ._operator import AbstractOperator
 from ._symmetric import AbstractSymmetricOperator
 from ._vectors import is_known_positive
@@ -141,10 +140,17 @@ class Diagonal(AbstractSymmetricOperator):
         Args:
             damping: The number $\lambda$.
         """
-        shifted = [d + jnp.asarray(damping, d.dtype) for d in space.parts(self.entries)]
-        if any(not isinstance(d, Tracer) and not np.asarray(d).all() for d in shifted):
+        inverse = jax.tree.map(lambda d: _inverse(d, damping), self.entries)
+        known = [d for d in jax.tree.leaves(inverse) if not isinstance(d, Tracer)]
+        if not all(np.isfinite(d).all() for d in known):
             return None
-        return Diagonal(space.whole([1 / d for d in shifted], self.entries))
+        return Diagonal(inverse)
+
+
+def _inverse(d: Inexact[Array, "..."], damping: RealNumber) -> Array:
+    if not jnp.iscomplexobj(d):
+        return 1 / (d + jnp.asarray(damping, d.dtype))
+    return jax.lax.complex(_inverse(d.real, damping), _inverse(d.imag, damping))
 
 
 def _entrywise(a: Inexact[Array, "..."], b: Inexact[Array, "..."]) -> Array:

@@ -19,7 +19,7 @@ _FASTER = 30
 # The Python around a product of two panels takes as long as so many of these.
 _PRODUCT = 400_000
 # Each block that two panels have in common takes a few numbers of memory.
-_MOST_PRODUCTS, _MOST_IN_COMMON = 50_000, 20_000_000
+_MOST_IN_COMMON = 20_000_000
 _ROUNDS = 8
 
 
@@ -169,10 +169,8 @@ def _elimination(pattern: Pattern) -> Elimination | None:
         return None
     if (degrees * (degrees - 1.0) / 2).sum() > _MOST_IN_COMMON:
         return None
-    found = _placed(pattern, number, sizes, chosen, work + dense)
-    if found is None or dense + _PRODUCT * len(found.products) > _FASTER * work:
-        return None
-    return found
+    most = (_FASTER * work - dense) / _PRODUCT
+    return _placed(pattern, number, sizes, chosen, work + dense, most)
 
 
 def _alike(pattern: Pattern) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:
@@ -226,6 +224,7 @@ def _placed(
     sizes: Int[np.ndarray, " k"],
     chosen: Bool[np.ndarray, " k"],
     work: float,
+    most_products: float,
 ) -> Elimination | None:
     """Put the chosen groups first, the largest before others, and find all entries."""
     size, last = sizes[number], ~chosen[number]
@@ -249,7 +248,7 @@ def _placed(
     entries = beside[by_panel]
     panels = _panels(rows[entries], group[cols[entries]], starts - m, widths)
     number = np.arange(m) - starts[group[:m]]
-    products = _products(panels, number, group, widths)
+    products = _products(panels, number, group, widths, most_products)
     if products is None:
         return None
     rest = np.flatnonzero((cols >= m) & (cols <= rows))
@@ -310,6 +309,7 @@ def _products(
     number: Int[np.ndarray, " m"],
     group: Int[np.ndarray, " n"],
     sizes: Int[np.ndarray, " k"],
+    most: float,
 ) -> list[PanelProduct] | None:
     """Return all pairs of panels with rows in common, `None` if there are too many."""
     if not panels:
@@ -332,7 +332,7 @@ def _products(
     by_pair = np.argsort(keys, kind="stable")
     first, second, keys = first[by_pair], second[by_pair], keys[by_pair]
     runs = _runs(keys)
-    if len(runs) > _MOST_PRODUCTS:
+    if len(runs) > most:
         return None
     found = []
     for low, high in runs:

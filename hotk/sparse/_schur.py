@@ -26,8 +26,7 @@ class SchurFactors:
 
     __slots__ = ("_blocks", "_how", "_panels", "_rest", "pivots", "terms")
 
-    # As of `Factors`: there are none of a matrix that is not definite.
-    is_definite = on_diagonal = True
+    on_diagonal = True  # as `Factors` may not be
 
     def __init__(
         self, how: Elimination, values: Float[np.ndarray, " nnz"], shift: float

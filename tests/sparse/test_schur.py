@@ -11,6 +11,7 @@ import scipy.sparse
 
 import hotk
 from hotk.sparse import Shifted
+from hotk.sparse._elimination import elimination
 from hotk.sparse._factors import definite_factors
 from hotk.sparse._schur import SchurFactors
 from tests.helpers import close
@@ -230,6 +231,8 @@ def test_the_first_step_of_levenberg_and_marquardt():
 def test_a_fit_finds_the_exact_solution():
     residuals, x = small_bundle()
     loss = hotk.curvature.LeastSquares(residuals)
-    transform = hotk.optim.levenberg_marquardt()
+    pattern = hotk.sparsity(loss, x)
+    assert elimination(pattern) is not None
+    transform = hotk.optim.levenberg_marquardt(linear_solver="sparse")
     found = hotk.optim.minimize(loss, x, transform, max_steps=50)
     assert float(loss(found.x)) < 1e-16

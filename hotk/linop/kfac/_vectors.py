@@ -107,7 +107,7 @@ def _between(
     """Solve $R X + X R = C$; X is zero along pairs of eigenvalues that are rounding."""
     values, vectors = jnp.linalg.eigh(root)
     sums = values[:, :, None] + values[:, None, :]
-    rounding = 4 * len(values.T) * jnp.finfo(values.dtype).eps
+    rounding = 4 * root.shape[-1] * jnp.finfo(values.dtype).eps
     is_known = sums > rounding * values[:, -1:, None]
     inner = _product(vectors.mT, c, vectors)
     inner = jnp.where(is_known, inner / jnp.where(is_known, sums, 1), 0)
