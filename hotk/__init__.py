@@ -8,6 +8,11 @@ import os
 import types
 import typing
 
+from hotk._capture import (
+    Closure as Closure,
+    Signature as Signature,
+    static as static,
+)
 from hotk._core import (
     ChangingValueWarning as ChangingValueWarning,
     CurvatureMismatchWarning as CurvatureMismatchWarning,
@@ -29,12 +34,7 @@ from hotk._core import (
     Where as Where,
     ZeroHessianWarning as ZeroHessianWarning,
 )
-from hotk.capture import (
-    Closure as Closure,
-    Signature as Signature,
-    static as static,
-)
-from hotk.first import (
+from hotk._first import (
     derivative as derivative,
     divergence as divergence,
     gradient as gradient,
@@ -48,7 +48,7 @@ from hotk.first import (
     value_and_vjp as value_and_vjp,
     vjp as vjp,
 )
-from hotk.mode import (
+from hotk._mode import (
     FORWARD_OVER_FORWARD as FORWARD_OVER_FORWARD,
     FORWARD_OVER_REVERSE as FORWARD_OVER_REVERSE,
     REVERSE_OVER_FORWARD as REVERSE_OVER_FORWARD,
@@ -59,7 +59,7 @@ from hotk.mode import (
     Reverse as Reverse,
     Taylor as Taylor,
 )
-from hotk.prepared import (
+from hotk._prepared import (
     Prepared as Prepared,
     cache_info as cache_info,
     clear_cache as clear_cache,
@@ -67,7 +67,7 @@ from hotk.prepared import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
-from hotk.second import (
+from hotk._second import (
     cross_hessian as cross_hessian,
     cross_hvp as cross_hvp,
     hessian as hessian,
@@ -81,19 +81,12 @@ from hotk.second import (
 
 
 if typing.TYPE_CHECKING:
-    from hotk.curvature import (
-        empirical_fvp as empirical_fvp,
-        fvp as fvp,
-        ggnvp as ggnvp,
-        sampled_fvp as sampled_fvp,
-    )
-    from hotk.estimate import Estimate as Estimate
-    from hotk.exported import (
+    from hotk._exported import (
         ExportedProgram as ExportedProgram,
         export as export,
         load as load,
     )
-    from hotk.higher import (
+    from hotk._higher import (
         DifferentialOperator as DifferentialOperator,
         SymmetricTensor as SymmetricTensor,
         biharmonic as biharmonic,
@@ -106,6 +99,13 @@ if typing.TYPE_CHECKING:
         tvp as tvp,
         value_and_laplacian as value_and_laplacian,
     )
+    from hotk.curvature import (
+        empirical_fvp as empirical_fvp,
+        fvp as fvp,
+        ggnvp as ggnvp,
+        sampled_fvp as sampled_fvp,
+    )
+    from hotk.estimate import Estimate as Estimate
     from hotk.linop import (
         Diagonal as Diagonal,
         EmpiricalFisherOperator as EmpiricalFisherOperator,
@@ -158,8 +158,8 @@ else:
     _LAZY = {
         "curvature": "empirical_fvp fvp ggnvp sampled_fvp",
         "estimate": "Estimate",
-        "exported": "ExportedProgram export load",
-        "higher": (
+        "_exported": "ExportedProgram export load",
+        "_higher": (
             "DifferentialOperator SymmetricTensor biharmonic derivative_tensor "
             "derivatives differential_operator laplacian partial taylor tvp "
             "value_and_laplacian"

@@ -31,7 +31,7 @@ from jax.interpreters import ad
 
 def checked() -> bool:
     """Whether `HOTK_VERIFY` is checking a program now, which counts for nothing."""
-    prepared = sys.modules.get("hotk.prepared")
+    prepared = sys.modules.get("hotk._prepared")
     checker = None if prepared is None else prepared.WATCH.by
     return checker is not None and checker.is_checking
 

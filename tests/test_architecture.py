@@ -19,21 +19,21 @@ ROOT = HOUSE / "hotk"
 # line, use everything below and never each other.
 FLOORS = [
     "_core",
-    "capture",
-    "primitive",
-    "dense",
-    "mode",
-    "prepared",
+    "_capture",
+    "_primitive",
+    "_dense",
+    "_mode",
+    "_prepared",
     "rule",
-    "first",
-    "second",
+    "_first",
+    "_second",
     "curvature",
-    "higher",
+    "_higher",
     "sparse",
     "linop",
     "estimate",
     "optim",
-    "statistics interop parallel exported plot verify",
+    "statistics interop _exported plot verify",
 ]
 HEIGHT = {name: i for i, names in enumerate(FLOORS) for name in names.split()}
 # Those that users enter by themselves.

@@ -153,7 +153,7 @@ def test_an_example_is_one_file_with_its_exports_and_a_test(example):
     written = {b.path for b in mine if b.path.startswith("hotk/") and not b.diff}
     lines = {b.path for b in mine if b.path.startswith("hotk/") and b.diff}
     exports = {path for path in lines if Path(path).name == "__init__.py"}
-    registers = {"hotk/capture/_dispatch.py"} & lines
+    registers = {"hotk/_capture/_dispatch.py"} & lines
     assert len(written) + len(lines - exports - registers) == 1
     assert [b for b in mine if b.path.startswith("tests/") and not b.diff]
 

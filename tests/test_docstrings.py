@@ -18,7 +18,7 @@ import equinox as eqx
 
 import hotk
 import hotk.testing
-from hotk.mode import AbstractMode
+from hotk._mode import AbstractMode
 
 
 FOLDERS = ["curvature", "linop", "estimate", "rule", "interop", "optim", "plot"]

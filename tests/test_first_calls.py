@@ -12,7 +12,7 @@ import pytest
 
 import hotk
 from hotk import _core
-from hotk.prepared import _program
+from hotk._prepared import _program
 from tests.counting import compiles
 
 
@@ -135,13 +135,13 @@ for f, at, right in ((rows, x, np.asarray(numbers) ** 2), (number, h, 1.0)):
     found = (
         hotk.value_and_jvp(f, at, at)[0],
         prepared(at, at)[0],
-        hotk.prepared.jitted(f)(at),
-        hotk.prepared.jitted(quickly="always")(f)(at),
+        hotk._prepared.jitted(f)(at),
+        hotk._prepared.jitted(quickly="always")(f)(at),
     )
     for value in found:
         np.testing.assert_allclose(value, np.broadcast_to(right, value.shape))
     inside = jax.jit(lambda at: (hotk.value_and_jvp(f, at, at), prepared(at, at)))
-    jax.block_until_ready((inside(at), jax.jit(hotk.prepared.jitted(f))(at)))
+    jax.block_until_ready((inside(at), jax.jit(hotk._prepared.jitted(f))(at)))
 print("right")
 """
 

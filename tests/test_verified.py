@@ -13,12 +13,12 @@ import pytest
 
 import hotk
 import hotk.testing
+from hotk._mode import Nested
+from hotk._mode._curvature import AbstractCurvature
+from hotk._prepared._program import Program
 from hotk.curvature import GammaLoss, SquaredError
 from hotk.linop import Identity, KFACOperator
 from hotk.linop._operator import Sum
-from hotk.mode import Nested
-from hotk.mode._curvature import AbstractCurvature
-from hotk.prepared._program import Program
 from hotk.verify import _solvers as verify_solvers
 
 
@@ -348,7 +348,7 @@ def dropped_part_of_a_sum(planted):
 
 
 def stopped_factor(planted):
-    from hotk.mode.series import _rules
+    from hotk._mode.series import _rules
 
     right = _rules.product
     stopped = lambda b: type(b)(b.primal, [None] * b.order)
@@ -362,7 +362,7 @@ def sum_for_a_mean(planted):
 
 
 def sign_in_a_recurrence(planted):
-    from hotk.mode.series import _elementary
+    from hotk._mode.series import _elementary
 
     right = _elementary.scaled
     planted.setattr(_elementary, "scaled", lambda k, a: right(abs(k), a))
@@ -417,7 +417,7 @@ def factor_of_kfac(planted):
 
 
 def missing_coordinate(planted):
-    from hotk.first import _divergence
+    from hotk._first import _divergence
 
     right = _divergence.size_of
     planted.setattr(_divergence, "size_of", lambda x: right(x) - 1)

@@ -17,7 +17,7 @@ from hotk._core import (
     check_settings,
     message,
 )
-from hotk.primitive import held
+from hotk._primitive import held
 
 from ._gauss_newton import linearized, with_curvature
 from ._losses import AbstractLikelihood, AbstractLoss

@@ -27,7 +27,7 @@ from hotk._core import (
     equations,
     trace_once,
 )
-from hotk.primitive import (
+from hotk._primitive import (
     NotTransposableError,
     check_linear,
     held,

@@ -31,7 +31,7 @@ from hotk._core import (
     is_inexact,
     run_replaced,
 )
-from hotk.primitive import AbstractRuled, apply_ruled, held, held_in, with_extremes
+from hotk._primitive import AbstractRuled, apply_ruled, held, held_in, with_extremes
 
 
 # What gives the numbers that it is given: an optimizer steps on one flat vector.

@@ -21,7 +21,7 @@ from hotk._core import (
     message,
     varying_along,
 )
-from hotk.primitive import with_rules
+from hotk._primitive import with_rules
 
 
 def _models(model: Any) -> Any:

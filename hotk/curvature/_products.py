@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jaxtyping import PyTree
 
 from hotk._core import Function, Gradient, Point, RandomKey, Scalar, Tangent, Where
-from hotk.second import hvp
+from hotk._second import hvp
 
 from ._fisher import EmpiricalFisher, Fisher, SampledFisher
 from ._gauss_newton import GaussNewton

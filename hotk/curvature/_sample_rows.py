@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact, PyTree
 
+from hotk._capture import rule_key
 from hotk._core import (
     Arrays,
     ClosedJaxpr,
@@ -40,8 +41,7 @@ from hotk._core import (
     trace_once,
     with_numbers,
 )
-from hotk.capture import rule_key
-from hotk.primitive import AbstractRuled, apply_ruled, with_extremes
+from hotk._primitive import AbstractRuled, apply_ruled, with_extremes
 
 from ._per_example import PerExample
 

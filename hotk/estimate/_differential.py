@@ -21,9 +21,9 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import like_point, refuse_complex
-from hotk.higher import DifferentialOperator, derivatives, directions_of, tvp
-from hotk.mode import real_inner
+from hotk._first import like_point, refuse_complex
+from hotk._higher import DifferentialOperator, derivatives, directions_of, tvp
+from hotk._mode import real_inner
 
 from ._estimate import Estimate, averaged
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hotk._core import Scalar, fori_loop
+from hotk._prepared import jitted
 from hotk.linop import space
-from hotk.prepared import jitted
 
 from ._quadrature import Projected
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RandomKey, Scalar, StructureError, Vector, fori_loop
-from hotk.dense import choose_block, unit
+from hotk._dense import choose_block, unit
+from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, Diagonal, space, space_of
-from hotk.prepared import jitted
 from hotk.sparse import SparseMatrix
 
 

@@ -21,8 +21,8 @@ from hotk._core import (
     manual_axes,
     progress,
 )
+from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, loop, space
-from hotk.prepared import jitted
 
 from ._probes import orthogonalized, products
 

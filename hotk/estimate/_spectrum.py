@@ -18,8 +18,8 @@ from hotk._core import (
     message,
     names_ours,
 )
+from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
-from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged
 from ._gauss import rules

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import RandomKey, Scalar, WhileLoop, names_ours
+from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, loop, space
-from hotk.prepared import jitted
 
 from ._estimate import Estimate, averaged, mean
 from ._leave_out import error_of, left_out, with_derivative_of, without_one

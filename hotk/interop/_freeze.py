@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from jaxtyping import PyTree
 
+from hotk._capture import Closure, Staged
 from hotk._core import Function
-from hotk.capture import Closure, Staged
-from hotk.prepared import Prepared
+from hotk._prepared import Prepared
 
 
 def freeze(f: Function, prepared: Sequence[Prepared], *arguments: PyTree) -> Closure:

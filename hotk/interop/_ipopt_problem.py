@@ -20,9 +20,9 @@ from hotk._core import (
     message,
     names_ours,
 )
-from hotk.first import value_and_gradient, value_and_jacobian
-from hotk.prepared import Prepared, check_bytes
-from hotk.second import hessian
+from hotk._first import value_and_gradient, value_and_jacobian
+from hotk._prepared import Prepared, check_bytes
+from hotk._second import hessian
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._evaluation import AbstractProblem

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Float
 
 from hotk._core import DtypeError, Leaf, StructureError, describe, message
-from hotk.prepared import user_level
+from hotk._prepared import user_level
 
 
 class PrecisionWarning(UserWarning):

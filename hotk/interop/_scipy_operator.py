@@ -9,8 +9,8 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 from scipy.sparse.linalg import LinearOperator
 
+from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, space, space_of
-from hotk.prepared import jitted
 
 from ._layout import Layout, as_flat, as_flat_rows
 

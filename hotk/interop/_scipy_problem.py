@@ -10,9 +10,9 @@ import scipy.optimize
 from jaxtyping import Float, PyTree
 
 from hotk._core import Function, Leaf, Point, names_ours
-from hotk.first import value_and_gradient
-from hotk.prepared import Prepared
-from hotk.second import hessian, hvp
+from hotk._first import value_and_gradient
+from hotk._prepared import Prepared
+from hotk._second import hessian, hvp
 from hotk.sparse import hessian_if_sparse, sparse_hessian
 
 from ._evaluation import AbstractProblem

@@ -11,7 +11,7 @@ import scipy.optimize
 from jaxtyping import Float, PyTree
 
 from hotk._core import Function, Leaf, Point, names_ours
-from hotk.prepared import Prepared
+from hotk._prepared import Prepared
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._evaluation import AbstractProblem

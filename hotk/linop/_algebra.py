@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Inexact, Num
 
 from hotk._core import Tracer, Vector
-from hotk.dense import is_explicit, promoted
+from hotk._dense import is_explicit, promoted
 
 
 Factor: TypeAlias = float | Num[Array, ""]

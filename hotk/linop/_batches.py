@@ -20,7 +20,7 @@ from hotk._core import (
     message,
     number_name,
 )
-from hotk.dense import By
+from hotk._dense import By
 
 from . import space
 from ._dense import in_rows

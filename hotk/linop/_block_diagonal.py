@@ -23,7 +23,7 @@ from hotk._core import (
     message,
     text_table,
 )
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import space
 from ._inverse import InverseMethod

@@ -18,8 +18,8 @@ from hotk._core import (
     WhileLoop,
     message,
 )
-from hotk.prepared import jitted
-from hotk.primitive import have_tangents, without_derivative
+from hotk._prepared import jitted
+from hotk._primitive import have_tangents, without_derivative
 from hotk.rule import Condition, linear_solve
 
 from . import space

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
-from hotk.prepared import jitted, shown
-from hotk.primitive import nondifferentiable
+from hotk._prepared import jitted, shown
+from hotk._primitive import nondifferentiable
 
 from . import space
 from ._cg_state import CGState, CGSystem

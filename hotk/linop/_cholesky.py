@@ -15,7 +15,7 @@ from hotk._core import (
     names_ours,
     not_finite,
 )
-from hotk.prepared import shown
+from hotk._prepared import shown
 from hotk.sparse import Factorization, identity
 
 from . import _direct, space

@@ -7,8 +7,8 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from hotk._capture import Closure
 from hotk._core import Function, Point, RandomKey, Scalar, V, Where
-from hotk.capture import Closure
 from hotk.curvature import (
     AbstractLikelihood,
     AbstractLoss,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import Scalar, StructureError, Vector, manual_axes, message
-from hotk.dense import (
+from hotk._dense import (
     By,
     Division,
     choose_block,
@@ -19,8 +19,8 @@ from hotk.dense import (
     split_rows,
     unit,
 )
-from hotk.prepared import check_bytes, jitted
-from hotk.primitive import divided_as
+from hotk._prepared import check_bytes, jitted
+from hotk._primitive import divided_as
 
 from . import space
 from ._entries import Part, VectorEntries

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, from_host, while_loop
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import space
 from ._linear_map import AbstractLinearMap

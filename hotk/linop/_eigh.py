@@ -14,8 +14,8 @@ from hotk._core import (
     from_host,
     names_ours,
 )
-from hotk.prepared import shown
-from hotk.primitive import constants, may_have_tangents
+from hotk._prepared import shown
+from hotk._primitive import constants, may_have_tangents
 
 from . import _direct, space
 from ._bordered import with_derivatives

@@ -20,7 +20,7 @@ from hotk._core import (
     message,
     selection,
 )
-from hotk.dense import Index, leaf_numbers, of_some
+from hotk._dense import Index, leaf_numbers, of_some
 
 from . import space
 from ._linear_map import AbstractLinearMap

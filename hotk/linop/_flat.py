@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import Vector
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import _direct, space
 from ._linear_map import AbstractLinearMap

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from hotk._capture import Closure, Opaque, Snapshot, Staged, survey
 from hotk._core import (
     NEEDS_VALUE,
     Function,
@@ -30,9 +31,8 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.capture import Closure, Opaque, Snapshot, Staged, survey
-from hotk.dense import cast_leaf
-from hotk.prepared import as_input
+from hotk._dense import cast_leaf
+from hotk._prepared import as_input
 from hotk.rule import over_axis
 
 from ._number_arrays import numbered

@@ -6,9 +6,9 @@ import equinox as eqx
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from hotk._capture import Closure
 from hotk._core import Argnums, Function, Keywords, Point, V, Where
-from hotk.capture import Closure
-from hotk.prepared import rearranged
+from hotk._prepared import rearranged
 
 from ._batches import DataOperator
 from ._frozen import AxisName, Selected, freeze

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Inexact, PyTree
 
+from hotk._capture import Staged
 from hotk._core import ModeError, Vector, WhileLoop, message
-from hotk.capture import Staged
-from hotk.primitive import have_tangents, without_derivative
+from hotk._primitive import have_tangents, without_derivative
 from hotk.rule import Condition
 
 from . import _dense, space

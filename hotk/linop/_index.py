@@ -1,3 +1,3 @@
 """`Index`, exported here as well: users of operators know it from `A.index`."""
 
-from hotk.dense import Index as Index
+from hotk._dense import Index as Index

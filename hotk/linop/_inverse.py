@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Num, PyTree
 
 from hotk._core import LARGEST_FACTOR, RealNumber, Scalar, Vector, describe_tree
-from hotk.prepared import shown
+from hotk._prepared import shown
 from hotk.sparse import SparseMatrix, identity
 
 from . import _dense, space

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
+from hotk._capture import Closure
 from hotk._core import (
     DtypeError,
     Function,
@@ -28,9 +29,8 @@ from hotk._core import (
     message,
     names_ours,
 )
-from hotk.capture import Closure
+from hotk._prepared import jitted
 from hotk.curvature import AbstractLikelihood, AbstractLoss
-from hotk.prepared import jitted
 
 from . import space
 from ._block_diagonal import AbstractBlockDiagonal

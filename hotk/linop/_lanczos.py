@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RandomKey, Scalar, Vector, WhileLoop, cond
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import space
 from ._driver import in_working_precision

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import RandomKey, Scalar, Vector, cond
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import space
 

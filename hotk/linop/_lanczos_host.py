@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RandomKey, Scalar, Vector, fori_loop, progress as with_bar
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import _direct, space
 from ._driver import in_working_precision

@@ -20,8 +20,8 @@ from hotk._core import (
     difference,
     message,
 )
-from hotk.dense import as_vector, from_flat, is_flat
-from hotk.prepared import jitted
+from hotk._dense import as_vector, from_flat, is_flat
+from hotk._prepared import jitted
 from hotk.sparse import SparseMatrix
 
 

@@ -8,8 +8,8 @@ import jax
 from jaxtyping import PyTree
 
 from hotk._core import Gradient, Point, Scalar, Vector, bytes_name
-from hotk.dense import is_fused
-from hotk.prepared import check_bytes, jitted
+from hotk._dense import is_fused
+from hotk._prepared import check_bytes, jitted
 
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
-from hotk.prepared import jitted, shown
-from hotk.primitive import nondifferentiable
+from hotk._prepared import jitted, shown
+from hotk._primitive import nondifferentiable
 
 from . import space
 from ._driver import (

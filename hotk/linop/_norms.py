@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 from hotk._core import Held, Scalar, Vector, cond, held
-from hotk.dense import parts
-from hotk.prepared import jitted
+from hotk._dense import parts
+from hotk._prepared import jitted
 
 from ._algebra import real_dtype, scalar_dtype, times, wide, widened
 from ._over_devices import added, largest

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, final
 import equinox as eqx
 from jaxtyping import PyTree
 
+from hotk._capture import Closure, Skeleton, TracedProgram
 from hotk._core import Function, Unrecognized, trace_context, unkeyed_setting
-from hotk.capture import Closure, Skeleton, TracedProgram
-from hotk.prepared import STORE, Bound, Member, PerCode, Variant, code_of
+from hotk._prepared import STORE, Bound, Member, PerCode, Variant, code_of
 
 
 @final

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 from hotk._core import RandomKey, RealNumber, Scalar, V, names_ours
-from hotk.dense import By, Index
+from hotk._dense import By, Index
 from hotk.sparse import Factorization
 
 from . import _dense, space

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from hotk._core import Function, Gradient, Point, Scalar, Vector
-from hotk.second import hvp
+from hotk._second import hvp
 
 from ._point_operator import AbstractPointOperator
 

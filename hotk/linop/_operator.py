@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Num, PyTree
 
 from hotk._core import RealNumber, V, Vector, names_ours, number_name
-from hotk.dense import from_flat, is_flat
+from hotk._dense import from_flat, is_flat
 from hotk.sparse import SparseMatrix
 
 from . import space

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PyTree
 
 from hotk._core import Held, Scalar, held
-from hotk.primitive import summed
+from hotk._primitive import summed
 
 
 Reduce = Callable[[Any, Any], Any]

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, PyTree
 
+from hotk._capture import Closure, pickled, unpickled
 from hotk._core import (
     ARRAY,
     OutputError,
@@ -28,10 +29,9 @@ from hotk._core import (
     in_trace,
     message,
 )
-from hotk.capture import Closure, pickled, unpickled
-from hotk.first import value_and_gradient
-from hotk.prepared import jitted
-from hotk.second import hvp
+from hotk._first import value_and_gradient
+from hotk._prepared import jitted
+from hotk._second import hvp
 from hotk.sparse import SparseMatrix, hessian_if_sparse, sparse_hessian
 
 from . import space

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import message
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 
 T = TypeVar("T")

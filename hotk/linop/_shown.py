@@ -4,7 +4,7 @@ import html
 
 import jax
 
-from hotk.dense import Index
+from hotk._dense import Index
 
 from ._linear_map import AbstractLinearMap
 

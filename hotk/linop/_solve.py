@@ -19,8 +19,8 @@ from hotk._core import (
     goes_into_program,
     names_ours,
 )
-from hotk.prepared import shown
-from hotk.primitive import constants, may_have_tangents
+from hotk._prepared import shown
+from hotk._primitive import constants, may_have_tangents
 from hotk.sparse import SparseMatrix, is_worth_factors
 
 from . import _direct, space

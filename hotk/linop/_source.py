@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from hotk._core import StructureError, describe, leaf_name, message, progress
-from hotk.prepared import as_input
+from hotk._prepared import as_input
 
 from ._frozen import inputs_of, is_same
 from ._processes import Processes

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import RealNumber, Tracer
-from hotk.prepared import STORE, jitted
+from hotk._prepared import STORE, jitted
 from hotk.sparse import (
     Factorization,
     SparseMatrix,

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import PyTree
 
+from hotk._capture import Closure, Opaque, Skeleton, key_and_arrays
 from hotk._core import ARRAY, Function, Point, trace_context
-from hotk.capture import Closure, Opaque, Skeleton, key_and_arrays
 
 from ._number_arrays import Numbered
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import ARRAY
-from hotk.prepared import as_input
+from hotk._prepared import as_input
 
 from ._source import Source, padded, row_count
 

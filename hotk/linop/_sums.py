@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from hotk._core import fori_loop
-from hotk.prepared import jitted
+from hotk._prepared import jitted
 
 from . import space
 from ._frozen import arrays_of, inputs_of

@@ -18,7 +18,7 @@ from hotk._core import (
     has_shards as has_shards,
     held,
 )
-from hotk.dense import (
+from hotk._dense import (
     dimension as dimension,
     flattened as flattened,
     gathered as gathered,

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from optax.tree_utils import tree_get_all_with_path
 
 from hotk._core import Gradient, Point, Scalar, cond, while_loop
+from hotk._mode import Nested
 from hotk.linop import space
-from hotk.mode import Nested
 
 from ._bounds import Bounds, bounds_of_loop
 from ._flat import KnownPoint, on_flat, stepping

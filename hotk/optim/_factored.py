@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop, work
+from hotk._dense import columns
+from hotk._primitive import with_rules
 from hotk.curvature import residuals_of
-from hotk.dense import columns
 from hotk.linop import Identity, space
-from hotk.primitive import with_rules
 
 from ._bounds import Bounds
 from ._globalized import GlobalizedState, Trial, globalized_step

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool
 
 from hotk._core import Gradient, Point, Scalar
-from hotk.dense import columns
+from hotk._dense import columns
+from hotk._mode import Nested
 from hotk.linop import space
-from hotk.mode import Nested
 
 from ._local import AtPoint
 

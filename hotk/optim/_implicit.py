@@ -21,9 +21,9 @@ from hotk._core import (
     WhileLoop,
     message,
 )
+from hotk._prepared import jitted, user_level
+from hotk._primitive import constants, have_tangents, released, without_derivative
 from hotk.linop import HessianOperator, by_iteration, loop, space
-from hotk.prepared import jitted, user_level
-from hotk.primitive import constants, have_tangents, released, without_derivative
 from hotk.rule import Condition, linear_solve
 
 from ._bounds import Bounds

@@ -11,8 +11,8 @@ import optax
 from jax.tree_util import GetAttrKey
 from jaxtyping import ArrayLike, PyTree
 
+from hotk._capture import Closure
 from hotk._core import Function, Point, StructureError, message
-from hotk.capture import Closure
 from hotk.curvature import AbstractLoss
 from hotk.linop import KFACOperator, space
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from hotk._capture import Closure
 from hotk._core import (
     Function,
     Gradient,
@@ -18,11 +19,10 @@ from hotk._core import (
     describe,
     message,
 )
-from hotk.capture import Closure
+from hotk._prepared import jitted
+from hotk._primitive import with_rules
 from hotk.curvature import AbstractLikelihood, AbstractLoss
 from hotk.linop import BlockDiagonal, KFACOperator, space
-from hotk.prepared import jitted
-from hotk.primitive import with_rules
 
 from ._local import Numbers, Outcome
 from ._show import show_state

@@ -18,8 +18,8 @@ from hotk._core import (
     jaxpr_as_fun,
     typed_as,
 )
+from hotk._mode import Forward, Nested, Reverse
 from hotk.linop import AbstractOperator, AbstractSymmetricOperator, space
-from hotk.mode import Forward, Nested, Reverse
 
 
 Numbers: TypeAlias = Mapping[str, Array]

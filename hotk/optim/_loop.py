@@ -26,8 +26,8 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk._primitive import constants
 from hotk.linop import space
-from hotk.primitive import constants
 
 from ._bounds import (
     Bounds,

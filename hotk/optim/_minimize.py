@@ -27,7 +27,7 @@ from hotk._core import (
     names_ours,
     nan_on_purpose,
 )
-from hotk.prepared import Info
+from hotk._prepared import Info
 
 from ._bounds import Limits
 from ._chunk import Iterate

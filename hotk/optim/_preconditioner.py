@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
+from hotk._capture import Closure, Skeleton
 from hotk._core import (
     Point,
     Scalar,
@@ -16,7 +17,6 @@ from hotk._core import (
     describe,
     message,
 )
-from hotk.capture import Closure, Skeleton
 from hotk.linop import AbstractOperator, LeafBlocks, space
 
 from ._local import LinearizedHessian, Numbers

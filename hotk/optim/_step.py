@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import (
     Function,
     Point,
@@ -32,15 +33,14 @@ from hotk._core import (
     names_ours,
     split_point,
 )
-from hotk.capture import StaticArrays
-from hotk.linop import space
-from hotk.mode import (
+from hotk._mode import (
     AUTO,
     Auto,
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import operator
+from hotk._prepared import operator
+from hotk.linop import space
 
 from ._explained import called, explained_for_nnx
 from ._flat import is_better_flat, known as within_loop, on_flat

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
+from hotk._capture import Closure, Skeleton
 from hotk._core import Point, in_trace
-from hotk.capture import Closure, Skeleton
-from hotk.mode import FORWARD_OVER_REVERSE, Nested
+from hotk._mode import FORWARD_OVER_REVERSE, Nested
 
 from ._explained import called
 from ._parameters import is_masked, within_flatten

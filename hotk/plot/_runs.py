@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hotk._core import bytes_name
-from hotk.prepared import Prepared
+from hotk._prepared import Prepared
 
 from ._axes import axes, by_name
 

@@ -16,8 +16,8 @@ from hotk._core import (
     describe_tree,
     message,
 )
+from hotk._prepared import jitted
 from hotk.linop import HessianOperator
-from hotk.prepared import jitted
 
 from ._axes import axes, colorbar
 

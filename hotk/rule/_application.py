@@ -12,6 +12,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, PyTree
 
+from hotk._capture import Closure, Opaque, OpaqueReason, Skeleton, survey
 from hotk._core import (
     Leaf,
     ModeError,
@@ -26,9 +27,8 @@ from hotk._core import (
     varying_alike,
     zeros_like,
 )
-from hotk.capture import Closure, Opaque, OpaqueReason, Skeleton, survey
-from hotk.prepared import STORE
-from hotk.primitive import AbstractRuled, apply_ruled
+from hotk._prepared import STORE
+from hotk._primitive import AbstractRuled, apply_ruled
 
 from ._derivative import Derivative, Rules
 from ._results import tangents_of

@@ -28,13 +28,13 @@ from hotk._core import (
     trace_once,
     tracers_inside,
 )
-from hotk.mode import (
+from hotk._mode import (
     NESTINGS,
     Forward,
     Nested,
     Reverse,
 )
-from hotk.primitive import NotTransposableError, check_linear, with_rules
+from hotk._primitive import NotTransposableError, check_linear, with_rules
 
 from ._shape import shapes
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
 from hotk._core import Function, Point, Scalar, shared_as
-from hotk.primitive import released, with_rules
+from hotk._primitive import released, with_rules
 
 from ._custom import custom
 from ._linear_solve import LinearSolver

@@ -8,9 +8,9 @@ from typing import TypeVar, overload
 
 from jaxtyping import PyTree
 
+from hotk._capture import CustomDerivative
 from hotk._core import describe, function_name
-from hotk.capture import CustomDerivative
-from hotk.mode import Forward, Reverse
+from hotk._mode import Forward, Reverse
 
 from ._application import call_with_rules
 from ._disabled import is_disabled

@@ -20,8 +20,8 @@ from hotk._core import (
     used_inputs,
     zeros_like,
 )
-from hotk.mode import Forward, Reverse
-from hotk.primitive import AbstractLinear, apply_linear, with_rules
+from hotk._mode import Forward, Reverse
+from hotk._primitive import AbstractLinear, apply_linear, with_rules
 
 from ._results import cotangents_of, tangents_of
 from ._shape import Arrays, ArrayType, FunctionWithRules, Shape

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from hotk._capture import Closure
 from hotk._core import (
     LARGEST_FACTOR,
     AbstractValue,
@@ -32,8 +33,7 @@ from hotk._core import (
     source_line,
     varying_along,
 )
-from hotk.capture import Closure
-from hotk.primitive import AbstractLinear, apply_linear, forward_only, shared_axes
+from hotk._primitive import AbstractLinear, apply_linear, forward_only, shared_axes
 
 
 Product: TypeAlias = Callable[[PyTree], PyTree]

@@ -18,8 +18,8 @@ from hotk._core import (
     run_watched,
     run_watched_inside,
 )
-from hotk.mode import AUTO, NESTINGS, AbstractMode, Forward, Nested, Reverse, Taylor
-from hotk.prepared import Operator, TypedOperator
+from hotk._mode import AUTO, NESTINGS, AbstractMode, Forward, Nested, Reverse, Taylor
+from hotk._prepared import Operator, TypedOperator
 
 
 @final

@@ -21,7 +21,7 @@ from hotk._core import (
     message,
     without_shards,
 )
-from hotk.primitive import shared as taken_from_all, summed, taken
+from hotk._primitive import shared as taken_from_all, summed, taken
 
 
 @final

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from hotk.capture import Skeleton
-from hotk.mode import Forward, Reverse
+from hotk._capture import Skeleton
+from hotk._mode import Forward, Reverse
 
 
 Arrays: TypeAlias = list[Any]

@@ -19,9 +19,9 @@ from hotk._core import (
     manual_axes,
     message,
 )
-from hotk.mode import Facts, Forward, Reverse
-from hotk.prepared import lost_sum
-from hotk.primitive import released, shared_axes, with_rules
+from hotk._mode import Facts, Forward, Reverse
+from hotk._prepared import lost_sum
+from hotk._primitive import released, shared_axes, with_rules
 
 from ._application import FunctionArgument
 from ._custom import custom

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import jax
 from jaxtyping import Array, PyTree
 
+from hotk._capture import CustomDerivative, Opaque, Rebuild, survey
 from hotk._core import Function, StructureError, function_name, message
-from hotk.capture import CustomDerivative, Opaque, Rebuild, survey
 
 from ._custom import Custom
 

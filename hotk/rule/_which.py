@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jaxtyping import PyTree
 
 from hotk._core import DtypeError, ModeError, function_name, message
-from hotk.mode import AbstractMode, Forward, Nested, Reverse
+from hotk._mode import AbstractMode, Forward, Nested, Reverse
 
 from ._custom import Custom
 from ._derivative import rules_of

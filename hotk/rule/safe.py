@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
 from hotk._core import DtypeError, Leaf, describe, message
-from hotk.mode import Taylor
+from hotk._mode import Taylor
 
 from ._custom import custom
 from ._determinant import det as det, slogdet as slogdet

@@ -7,7 +7,7 @@ the values of one.
 import jax.numpy as jnp
 
 from hotk._core import Arrays, JaxprEqn, bound, varying_along
-from hotk.primitive import crossing
+from hotk._primitive import crossing
 
 from ._context import Context, Operand, Rule, operand_type
 from ._linear import Linear, with_values

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Inexact, Int32
 
 from hotk._core import StructureError, describe, describe_tree, message
-from hotk.dense import promoted
+from hotk._dense import promoted
 
 from ._forms import AbstractForms
 from ._pattern import Pattern

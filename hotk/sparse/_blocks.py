@@ -8,7 +8,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk.dense import Index, leaf_numbers
+from hotk._dense import Index, leaf_numbers
 
 from ._conversion import in_csr
 from ._pattern import Pattern

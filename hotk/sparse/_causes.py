@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import AbstractReport, JaxprEqn, source_line
-from hotk.dense import Index
+from hotk._dense import Index
 
 from ._context import Operand
 from ._linear import Linear

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Int32, PyTree
 
 from hotk._core import StructureError, describe, message
-from hotk.dense import dimension
+from hotk._dense import dimension
 
 
 class AbstractPattern(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from hotk.primitive import written
+from hotk._primitive import written
 
 from ._positions import Positions, Shape, as_affine, size_of, strides, unravel
 

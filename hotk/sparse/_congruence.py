@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk._core import ClosedJaxpr, Point
+from hotk._dense import dimension, is_complex
+from hotk._mode import Forward, Nested
 from hotk.curvature import composition
-from hotk.dense import dimension, is_complex
-from hotk.mode import Forward, Nested
 
 from ._assemble import Entries
 from ._block_sums import BlockRows, BlockSums

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import ShardingTypeError
-from hotk.dense import dimension, is_complex, promoted
+from hotk._dense import dimension, is_complex, promoted
 
 from ._assemble import Entries, assemble
 from ._context import AbstractWatch

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
-from hotk.dense import promoted, unflattened
+from hotk._dense import promoted, unflattened
 
 from ._conversion import on_host
 from ._factors import AnyFactors, factors, most_growth

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Inexact, Int32
 
 from hotk._core import bytes_name, dtype_name, extra, html_table
-from hotk.prepared import check_bytes
+from hotk._prepared import check_bytes
 
 from ._conversion import to_scipy
 from ._pattern import Pattern

@@ -5,11 +5,11 @@ from typing import Any, final
 import equinox as eqx
 from jaxtyping import PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import Function, FunctionWithAux, Point, Where
-from hotk.capture import StaticArrays
-from hotk.dense import dimension, is_complex
-from hotk.mode import AUTO, Auto, Nested, second_order_candidates
-from hotk.prepared import operator
+from hotk._dense import dimension, is_complex
+from hotk._mode import AUTO, Auto, Nested, second_order_candidates
+from hotk._prepared import operator
 
 from ._matrix import SparseMatrix
 from ._sparse_hessian import hessian_task

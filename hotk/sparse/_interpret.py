@@ -17,7 +17,7 @@ from hotk._core import (
     crosses_devices,
     traits_of,
 )
-from hotk.prepared import ask_for_content
+from hotk._prepared import ask_for_content
 
 from . import (
     _across,

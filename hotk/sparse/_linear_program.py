@@ -26,8 +26,8 @@ from hotk._core import (
     known_results,
     traits_of,
 )
-from hotk.mode import Forward, Reverse
-from hotk.primitive import written
+from hotk._mode import Forward, Reverse
+from hotk._primitive import written
 
 
 # Known numbers of a larger array are not looked at: zeros among them make no difference

@@ -17,7 +17,7 @@ from hotk._core import (
     describe,
     extra,
 )
-from hotk.dense import is_complex, unflattened
+from hotk._dense import is_complex, unflattened
 
 from ._arithmetic import added, multiplied, scaled
 from ._blocks import block, indexed

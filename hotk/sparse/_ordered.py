@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array
 
 from hotk._core import has_explicit_axes
-from hotk.primitive import written
+from hotk._primitive import written
 
 from ._coefficients import read_at
 from ._positions import Positions

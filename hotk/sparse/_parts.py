@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from hotk.primitive import written
+from hotk._primitive import written
 
 from ._coefficients import read_at
 from ._positions import Positions

@@ -15,7 +15,7 @@ from hotk._core import (
     extra,
     html_table,
 )
-from hotk.dense import Index, dimension
+from hotk._dense import Index, dimension
 
 from ._checked import as_positions, check_positions
 

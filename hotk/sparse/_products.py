@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Inexact, Int32
 
-from hotk.dense import promoted
-from hotk.prepared import check_bytes
+from hotk._dense import promoted
+from hotk._prepared import check_bytes
 
 from ._pattern import Pattern
 

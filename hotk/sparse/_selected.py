@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Tracer
-from hotk.dense import promoted
-from hotk.primitive import without_derivative
+from hotk._dense import promoted
+from hotk._primitive import without_derivative
 
 from ._factors import AnyFactors, definite_factors
 from ._pattern import Pattern

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from hotk._core import is_inexact
-from hotk.dense import flattened
+from hotk._dense import flattened
 
 from ._matrix import SparseMatrix
 from ._pattern import Pattern

@@ -8,8 +8,8 @@ from typing import final
 from jaxtyping import PyTree
 
 from hotk._core import Function, Point, Scalar, Where
+from hotk._prepared import Prepared
 from hotk.curvature import GaussNewton
-from hotk.prepared import Prepared
 
 from ._matrix import SparseMatrix
 from ._sparse_hessian import sparse_hessian

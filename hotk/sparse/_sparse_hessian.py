@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import (
     Argnums,
     ClosedJaxpr,
@@ -20,10 +21,9 @@ from hotk._core import (
     manual_axes,
     varying_axes,
 )
-from hotk.capture import StaticArrays
-from hotk.dense import dimension
-from hotk.first import refuse_complex
-from hotk.mode import (
+from hotk._dense import dimension
+from hotk._first import refuse_complex
+from hotk._mode import (
     AUTO,
     AbstractMode,
     Auto,
@@ -31,7 +31,7 @@ from hotk.mode import (
     Nested,
     second_order_candidates,
 )
-from hotk.prepared import check_budget, operator
+from hotk._prepared import check_budget, operator
 
 from ._causes import SparsityExplanation
 from ._congruence import congruence

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import (
     Argnums,
     Function,
@@ -13,10 +14,9 @@ from hotk._core import (
     Point,
     Where,
 )
-from hotk.capture import StaticArrays
-from hotk.first import refuse_complex
-from hotk.mode import AUTO, AbstractMode, Auto, Forward, Reverse, forward_first
-from hotk.prepared import check_budget, operator
+from hotk._first import refuse_complex
+from hotk._mode import AUTO, AbstractMode, Auto, Forward, Reverse, forward_first
+from hotk._prepared import check_budget, operator
 
 from ._causes import SparsityExplanation
 from ._linear_program import linear_program

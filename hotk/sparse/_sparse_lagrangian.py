@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import (
     Argnums,
     Cotangent,
@@ -13,9 +14,8 @@ from hotk._core import (
     Scalar,
     Where,
 )
-from hotk.capture import StaticArrays
-from hotk.mode import AUTO, Auto, Forward, Nested, second_order_candidates
-from hotk.prepared import operator
+from hotk._mode import AUTO, Auto, Forward, Nested, second_order_candidates
+from hotk._prepared import operator
 
 from ._sparse_hessian import hessian_of
 from ._sparse_jacobian import jacobian_of

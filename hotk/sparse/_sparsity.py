@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from hotk._capture import StaticArrays
 from hotk._core import Argnums, Function, FunctionWithAux, Keywords, Point, Where
-from hotk.capture import StaticArrays
-from hotk.first import refuse_complex
-from hotk.mode import (
+from hotk._first import refuse_complex
+from hotk._mode import (
     AUTO,
     AbstractMode,
     Auto,
@@ -21,7 +21,7 @@ from hotk.mode import (
     forward_first,
     second_order_candidates,
 )
-from hotk.prepared import operator
+from hotk._prepared import operator
 
 from ._causes import SparsityExplanation
 from ._pattern import Pattern

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import DensePatternWarning, whole
-from hotk.dense import choose_block, dimension, flattened, is_complex, unflattened
-from hotk.prepared import check_bytes, user_level
+from hotk._dense import choose_block, dimension, flattened, is_complex, unflattened
+from hotk._prepared import check_bytes, user_level
 
 from ._assemble import Entries
 from ._causes import CauseRecorder, SparsityExplanation

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 from hotk._core import whole
-from hotk.primitive import written
+from hotk._primitive import written
 
 from ._coefficients import as_array
 from ._linear import Linear, Piece

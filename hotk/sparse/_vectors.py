@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Inexact, PyTree
 
 from hotk._core import StructureError, describe, describe_tree, message
-from hotk.dense import as_vector, flattened, is_flat, unflattened
+from hotk._dense import as_vector, flattened, is_flat, unflattened
 
 from ._pattern import Pattern
 from ._products import product

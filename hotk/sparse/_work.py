@@ -1,7 +1,7 @@
 """How much work a linear program is, counted in numbers that are computed."""
 
 from hotk._core import Jaxpr, equations, work
-from hotk.prepared import memory_budget
+from hotk._prepared import memory_budget
 
 
 # What multiplying one entry of a piece costs, in multiplications of a matrix product:

@@ -19,10 +19,10 @@ from hotk._core import (
     message,
     split_point,
 )
-from hotk.first import value_and_jacobian
+from hotk._first import value_and_jacobian
+from hotk._prepared import few_runs
 from hotk.linop import space
 from hotk.optim import Minimum
-from hotk.prepared import few_runs
 
 from ._covariance import DenseCovariance
 from ._definite import inverse_root_of_rows

@@ -16,9 +16,9 @@ from hotk._core import (
     Vector,
     message,
 )
-from hotk.first import value_and_gradient
+from hotk._first import value_and_gradient
+from hotk._prepared import user_level
 from hotk.linop import space
-from hotk.prepared import user_level
 
 from ._forms import Precision
 from ._parameters import vector_of

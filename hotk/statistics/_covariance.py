@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hotk._core import Scalar, Tracer, Vector, describe_tree
-from hotk.dense import By
+from hotk._dense import By
+from hotk._prepared import check_bytes
 from hotk.linop import (
     AbstractOperator,
     AbstractSymmetricOperator,
     BlockDiagonal,
     space,
 )
-from hotk.prepared import check_bytes
 from hotk.sparse import Factorization
 
 

@@ -24,9 +24,9 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import gradient, jacobian
+from hotk._first import gradient, jacobian
+from hotk._second import hessian
 from hotk.linop import space
-from hotk.second import hessian
 
 from ._parameters import refuse_complex
 

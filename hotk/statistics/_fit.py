@@ -29,9 +29,9 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk._prepared import user_level
 from hotk.curvature import LeastSquares
 from hotk.optim import Minimum, levenberg_marquardt, minimize
-from hotk.prepared import user_level
 
 from ._at_solution import fitted
 from ._fitted import Fit

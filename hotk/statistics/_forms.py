@@ -18,6 +18,7 @@ from hotk._core import (
     describe_tree,
     message,
 )
+from hotk._prepared import check_bytes, jitted
 from hotk.linop import (
     AbstractOperator,
     BlockDiagonal,
@@ -26,7 +27,6 @@ from hotk.linop import (
     cholesky,
     space,
 )
-from hotk.prepared import check_bytes, jitted
 
 from ._covariance import (
     AbstractCovariance,

@@ -26,10 +26,10 @@ from hotk._core import (
     names_ours,
     split_point,
 )
+from hotk._first import jacobian, jvp
+from hotk._prepared import user_level
 from hotk.estimate import Estimate
-from hotk.first import jacobian, jvp
 from hotk.linop import AbstractOperator, HessianOperator, Identity, space
-from hotk.prepared import user_level
 
 from ._definite import inverse_root
 from ._examples import Examples, refuse_decisive

@@ -26,10 +26,10 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import jvp, value_and_gradient
+from hotk._first import jvp, value_and_gradient
+from hotk._prepared import user_level
+from hotk._second import quadratic_form
 from hotk.linop import AbstractOperator, HessianOperator, space
-from hotk.prepared import user_level
-from hotk.second import quadratic_form
 
 from ._comparison import warn_of_mismatch
 from ._covariance import AbstractCovariance

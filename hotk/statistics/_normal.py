@@ -24,7 +24,7 @@ from hotk._core import (
     nan_on_purpose,
     split_point,
 )
-from hotk.first import value_and_jacobian
+from hotk._first import value_and_jacobian
 from hotk.linop import Index, space
 
 from ._covariance import AbstractCovariance, standard_errors

@@ -20,9 +20,9 @@ from hotk._core import (
     selection,
     split_point,
 )
-from hotk.first import gradient, value_and_jacobian
+from hotk._first import gradient, value_and_jacobian
+from hotk._prepared import user_level
 from hotk.linop import Diagonal, HessianOperator, space
-from hotk.prepared import user_level
 
 from ._definite import inverse_root
 from ._interval import Interval, quantile

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from hotk._core import Function, RealNumber, Scalar
-from hotk.first import value_and_gradient
+from hotk._first import value_and_gradient
 from hotk.linop import space
 from hotk.optim import minimize, trust_region
 

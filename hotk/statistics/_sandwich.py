@@ -15,8 +15,8 @@ from hotk._core import (
     Tracer,
     Where,
 )
+from hotk._prepared import user_level
 from hotk.linop import AbstractOperator, HessianOperator, space
-from hotk.prepared import user_level
 
 from ._covariance import DenseCovariance, standard_errors
 from ._definite import inverse_root

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from hotk._capture import Closure
 from hotk._core import Function, Leaf, settings_for
-from hotk.capture import Closure
-from hotk.prepared import Call, as_one_number
+from hotk._prepared import Call, as_one_number
 
 from ._comparison import Skipped
 from ._operations import epsilon, wide

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotk._core import Leaf
-from hotk.higher import SymmetricTensor
+from hotk._higher import SymmetricTensor
 
 from ._case import Arrays, Case, along, dense, flat, inner, split
 from ._comparison import Comparison, Skipped

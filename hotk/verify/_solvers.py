@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import Vector
-from hotk.mode import AUTO
-from hotk.prepared import Call
-from hotk.second import hvp
+from hotk._mode import AUTO
+from hotk._prepared import Call
+from hotk._second import hvp
 
 from ._case import Case, flat, split
 from ._comparison import Comparison, Skipped

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
+from hotk._capture import is_library_file
 from hotk._core import (
     AbstractReport,
     ClosedJaxpr,
@@ -26,8 +27,7 @@ from hotk._core import (
     in_trace,
     message,
 )
-from hotk.capture import is_library_file
-from hotk.prepared import STORE, WATCH, Call, Prepared, Runner
+from hotk._prepared import STORE, WATCH, Call, Prepared, Runner
 
 from ._case import Case
 from ._comparison import Comparison, Difference, Skipped, difference, first_line

@@ -9,7 +9,7 @@ import pytest
 
 from hotk._core import TRAITS, ProgramKind, _by_numpy, _primitives, _programs, traits_of
 from hotk._core._canonical import OPEN
-from hotk.mode.series import _control, _elementary, _rules
+from hotk._mode.series import _control, _elementary, _rules
 from tests.counting import primitives_of_jax
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hotk.capture import _code
+from hotk._capture import _code
 from tests.capture import bytecode_cases
 
 
@@ -23,7 +23,7 @@ CAPTURE = Path(_code.__file__).parent
 # Apart from each other: what lies in the folder of hotk is no code of the user.
 PLACES = {"user/bytecode_cases.py": HERE / "bytecode_cases.py"}
 for name in ("_code.py", "_reads.py", "_library_file.py"):
-    PLACES[f"hotk/capture/{name}"] = CAPTURE / name
+    PLACES[f"hotk/_capture/{name}"] = CAPTURE / name
 # By hand: the chains of attributes, what is used in another way, and what is written.
 EXPECTED = {
     "two_globals": ({}, "K W", None),
@@ -56,7 +56,7 @@ LOAD = """
 import importlib, sys, types
 sys.modules["jax"] = None  # it is not to be imported
 facts = types.ModuleType("facts")
-facts.__path__ = [{folder!r} + "/hotk/capture"]
+facts.__path__ = [{folder!r} + "/hotk/_capture"]
 sys.modules["facts"] = facts
 sys.path.insert(0, {folder!r} + "/user")
 import bytecode_cases
@@ -66,7 +66,7 @@ IN_NODE = """
 import fs from "fs";
 import { loadPyodide } from %(module)s;
 const python = await loadPyodide();
-python.FS.mkdirTree("/facts/hotk/capture");
+python.FS.mkdirTree("/facts/hotk/_capture");
 python.FS.mkdirTree("/facts/user");
 for (const [name, path] of Object.entries(%(files)s))
     python.FS.writeFile("/facts/" + name, fs.readFileSync(path, "utf8"));

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import pytest
 
 import hotk
-from hotk.capture import (
+from hotk._capture import (
     Opaque,
     Walk,
     key_and_arrays,
     survey,
 )
-from hotk.capture._captured_type import (
+from hotk._capture._captured_type import (
     CAPTURED_TYPES,
     DESCRIPTIONS,
     CapturedType,

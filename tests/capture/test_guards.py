@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.capture import (
+from hotk._capture import (
     Opaque,
     Walk,
     _guard,

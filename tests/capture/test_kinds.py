@@ -44,8 +44,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 import hotk
-from hotk.capture import Opaque, Walk, _guard, key_and_arrays
-from hotk.capture._layout import keeps_all_in_attributes
+from hotk._capture import Opaque, Walk, _guard, key_and_arrays
+from hotk._capture._layout import keeps_all_in_attributes
 from tests.helpers import close
 from tests.promises.stories_kinds import LIBRARY
 from tests.promises.telling import module_on_disk

@@ -179,7 +179,7 @@ def test_keys_do_not_keep_an_array_of_a_class_alive():
 
 
 def test_a_new_array_at_the_old_address_is_another_one():
-    from hotk.capture import SameThing
+    from hotk._capture import SameThing
 
     first = jnp.ones(3)
     one, same = SameThing(first), SameThing(first)

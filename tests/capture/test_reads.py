@@ -10,8 +10,8 @@ from beartype import beartype
 from jaxtyping import Float, Int, TypeCheckError, jaxtyped
 
 import hotk
-from hotk.capture import facts_of, survey
-from hotk.capture._reads import reads_of
+from hotk._capture import facts_of, survey
+from hotk._capture._reads import reads_of
 from tests.helpers import close
 from tests.promises import stories_reads, stories_states
 from tests.promises.stories_reads import METHODS, Config, Derived, Trainer
@@ -238,7 +238,7 @@ def test_names_that_are_captured_are_read_alike():
 
 def test_an_instruction_that_is_not_known_is_an_escape(monkeypatch):
     monkeypatch.setattr(stories_reads, "X", X)
-    from hotk.capture import _reads
+    from hotk._capture import _reads
 
     code = code_of("def f(self): return self.a")
     monkeypatch.setattr(_reads, "_LOADS", frozenset())

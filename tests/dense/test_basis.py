@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.dense import Sizes, is_complex, over_basis, size_of, split_rows, unit
+from hotk._dense import Sizes, is_complex, over_basis, size_of, split_rows, unit
 from tests.helpers import close
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotk.dense import choose_block, columns, is_entrywise, is_fused, recorded_blocks
+from hotk._dense import choose_block, columns, is_entrywise, is_fused, recorded_blocks
 from tests.helpers import close
 
 

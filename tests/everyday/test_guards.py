@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hotk.capture import Opaque, Walk, facts_of, survey
-from hotk.capture._guard import are_same_arrays, check_of
-from hotk.capture._layout import slots_of
-from hotk.capture._library import is_permanent
+from hotk._capture import Opaque, Walk, facts_of, survey
+from hotk._capture._guard import are_same_arrays, check_of
+from hotk._capture._layout import slots_of
+from hotk._capture._library import is_permanent
 from tests.everyday.corpus import load
 from tests.everyday.test_everyday import parameter
 

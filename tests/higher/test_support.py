@@ -24,7 +24,7 @@ TO_FEATURES, BETWEEN, TO_ORBITALS, WITH_NORM, OF_ALL = _WEIGHTS
 @pytest.fixture(autouse=True)
 def always_by_support(monkeypatch):
     """With few directions the way along all of them may be less work."""
-    monkeypatch.setattr("hotk.higher._contract._FEW", 0)
+    monkeypatch.setattr("hotk._higher._contract._FEW", 0)
 
 
 def features(x):
@@ -236,7 +236,7 @@ def test_what_electrons_save_in_work(monkeypatch):
 
     names = ["Jastrow factor", "coordinates and norms", "activations", "by vmap"]
     few = [_work_of(g, x) for g in (f, *map(FUNCTIONS.get, names))]
-    monkeypatch.setattr("hotk.higher._laplacian.unit_seeds", lambda x: None)
+    monkeypatch.setattr("hotk._higher._laplacian.unit_seeds", lambda x: None)
     many = [_work_of(g, x) for g in (f, *map(FUNCTIONS.get, names))]
     for name, a, b in zip(["both", *names], few, many, strict=True):
         assert 5 * a < b, name
@@ -247,18 +247,18 @@ def test_what_electrons_save_in_work(monkeypatch):
 def test_of_few_directions_the_way_with_less_work_is_taken(name, monkeypatch):
     f = FUNCTIONS[name]
     by_support = _work_of(f, POINT)
-    monkeypatch.setattr("hotk.higher._contract._FEW", 48)
+    monkeypatch.setattr("hotk._higher._contract._FEW", 48)
     chosen = _work_of(f, POINT)
-    monkeypatch.setattr("hotk.higher._laplacian.unit_seeds", lambda x: None)
+    monkeypatch.setattr("hotk._higher._laplacian.unit_seeds", lambda x: None)
     assert chosen == min(by_support, _work_of(f, POINT))
 
 
 def test_small_functions_of_pairs_are_right_and_along_all_directions(monkeypatch):
-    monkeypatch.setattr("hotk.higher._contract._FEW", 48)
+    monkeypatch.setattr("hotk._higher._contract._FEW", 48)
     by_support = [_work_of(f, POINT) for f in (jastrow, features)]
     found = jax.jit(lambda x: hotk.laplacian(jastrow, x))(POINT)
     close(found, np.asarray(traces(jastrow, POINT)), rtol=1e-11)
-    monkeypatch.setattr("hotk.higher._laplacian.unit_seeds", lambda x: None)
+    monkeypatch.setattr("hotk._higher._laplacian.unit_seeds", lambda x: None)
     dense = [_work_of(f, POINT) for f in (jastrow, features)]
     assert by_support[0] == dense[0]
     assert 2 * by_support[1] < dense[1]

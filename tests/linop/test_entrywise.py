@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.dense import is_entrywise
+from hotk._dense import is_entrywise
 
 
 N = 4

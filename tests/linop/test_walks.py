@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import hotk
-from hotk.capture import Walk
+from hotk._capture import Walk
 
 
 pytestmark = pytest.mark.usefixtures("as_user")

@@ -28,28 +28,28 @@ def within(file: str, *tests: str) -> tuple[str, ...]:
     return tuple(f"tests/{file}.py::test_{test}" for test in tests)
 
 
-WALK = "hotk/capture/_walk.py"
-ARRAYS = "hotk/capture/_arrays.py"
-CALLABLES = "hotk/capture/_callables.py"
-CLASSES = "hotk/capture/_classes.py"
-CODE = "hotk/capture/_code.py"
-FUNCTIONS = "hotk/capture/_functions.py"
-LAYOUT = "hotk/capture/_layout.py"
-MAPPINGS = "hotk/capture/_mappings.py"
-NODES = "hotk/capture/_nodes.py"
-OBJECTS = "hotk/capture/_objects.py"
-PARTS = "hotk/capture/_parts.py"
+WALK = "hotk/_capture/_walk.py"
+ARRAYS = "hotk/_capture/_arrays.py"
+CALLABLES = "hotk/_capture/_callables.py"
+CLASSES = "hotk/_capture/_classes.py"
+CODE = "hotk/_capture/_code.py"
+FUNCTIONS = "hotk/_capture/_functions.py"
+LAYOUT = "hotk/_capture/_layout.py"
+MAPPINGS = "hotk/_capture/_mappings.py"
+NODES = "hotk/_capture/_nodes.py"
+OBJECTS = "hotk/_capture/_objects.py"
+PARTS = "hotk/_capture/_parts.py"
 SEARCH = "hotk/linop/_search.py"
-REBUILD = "hotk/capture/_rebuild.py"
-VALUES = "hotk/capture/_values.py"
-WRITER = "hotk/capture/_writer.py"
+REBUILD = "hotk/_capture/_rebuild.py"
+VALUES = "hotk/_capture/_values.py"
+WRITER = "hotk/_capture/_writer.py"
 FINGERPRINT = "hotk/_core/_fingerprint.py"
-CALL = "hotk/prepared/_call.py"
-JOINED = "hotk/prepared/_joined.py"
-CHECKS = "hotk/prepared/_checks.py"
-PROGRAM = "hotk/prepared/_program.py"
-STORE = "hotk/prepared/_store.py"
-TRACED = "hotk/prepared/_traced.py"
+CALL = "hotk/_prepared/_call.py"
+JOINED = "hotk/_prepared/_joined.py"
+CHECKS = "hotk/_prepared/_checks.py"
+PROGRAM = "hotk/_prepared/_program.py"
+STORE = "hotk/_prepared/_store.py"
+TRACED = "hotk/_prepared/_traced.py"
 MOMENTS = "hotk/linop/kfac/_moments.py"
 PATCHES = "hotk/linop/kfac/_match.py"
 KFAC_STEP = "hotk/optim/_kfac_step.py"
@@ -249,7 +249,7 @@ _KEY = [
     ),
     Flaw(
         "a direct call asks by another key than its trace",
-        "hotk/prepared/_operator.py",
+        "hotk/_prepared/_operator.py",
         "known = (options, shape, castable, orders, setting, 0, *placed, *key)",
         "known = (options, shape, castable, None, setting, 0, *placed, *key)",
         within(
@@ -259,14 +259,14 @@ _KEY = [
     ),
     Flaw(
         "a Prepared does not look at dtypes",
-        "hotk/capture/_signature.py",
+        "hotk/_capture/_signature.py",
         "        return Aval(aval.shape, aval.dtype, weak, split, varying)",
         "        return Aval(aval.shape, None, weak, split, varying)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
     ),
     Flaw(
         "a Prepared does not look at weak types",
-        "hotk/capture/_signature.py",
+        "hotk/_capture/_signature.py",
         "        return Aval(aval.shape, aval.dtype, weak, split, varying)",
         "        return Aval(aval.shape, aval.dtype, False, split, varying)",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
@@ -353,7 +353,7 @@ _MEMORY = [
     ),
     Flaw(
         "the budget is not looked at",
-        "hotk/prepared/_budget.py",
+        "hotk/_prepared/_budget.py",
         "    if needed > budget:",
         "    if False:",
         within(
@@ -363,7 +363,7 @@ _MEMORY = [
     ),
     Flaw(
         "a program runs whatever it is called with",
-        "hotk/prepared/_traced_jit.py",
+        "hotk/_prepared/_traced_jit.py",
         "            check(arrays)\n",
         "",
         within("promises/test_mismatch_is_loud", "one_field_that_differs_is_marked"),
@@ -406,7 +406,7 @@ _MEMORY = [
 _NUMBERS = [
     Flaw(
         "the unit direction has a wrong offset",
-        "hotk/dense/_basis.py",
+        "hotk/_dense/_basis.py",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index",
         within(
@@ -416,7 +416,7 @@ _NUMBERS = [
     ),
     Flaw(
         "the seeds of a column have a wrong offset",
-        "hotk/dense/_columns.py",
+        "hotk/_dense/_columns.py",
         "        offset += leaf.size\n        seeds.append(here.astype",
         "        seeds.append(here.astype",
         within(
@@ -426,7 +426,7 @@ _NUMBERS = [
     ),
     Flaw(
         "the last block is at a wrong place",
-        "hotk/dense/_columns.py",
+        "hotk/_dense/_columns.py",
         "jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width)",
         "jnp.minimum(jnp.asarray(step, jnp.int32) * width, n - width - 1)",
         within(
@@ -436,21 +436,21 @@ _NUMBERS = [
     ),
     Flaw(
         "the complex gradient is conjugated once too often",
-        "hotk/mode/_first.py",
+        "hotk/_mode/_first.py",
         "jax.lax.complex(re, -im)",
         "jax.lax.complex(re, im)",
         within(INPUTS_TESTS, "complex_parameters_in_all_modes"),
     ),
     Flaw(
         "the quadratic form forgets the product",
-        "hotk/mode/_first.py",
+        "hotk/_mode/_first.py",
         "lambda p, q: jnp.sum(p * q).real",
         "lambda p, q: jnp.sum(p * p).real",
         within("second/test_quadratic_form", "is_the_direction_twice_on_the_hessian"),
     ),
     Flaw(
         "a tangent is dropped",
-        "hotk/mode/_first.py",
+        "hotk/_mode/_first.py",
         "        return jax.jvp(f, (x,), (v,), has_aux=True)",
         "        first, *rest = jax.tree.leaves(v)\n"
         "        v = jax.tree.structure(v).unflatten("
@@ -460,7 +460,7 @@ _NUMBERS = [
     ),
     Flaw(
         "a cotangent has twice its size",
-        "hotk/mode/_first.py",
+        "hotk/_mode/_first.py",
         "        return y, pull(jnp.ones_like(y))[0], aux",
         "        return y, pull(2 * jnp.ones_like(y))[0], aux",
         within(INPUTS_TESTS, "a_floating_dtype_is_kept"),
@@ -489,7 +489,7 @@ _NUMBERS = [
     ),
     Flaw(
         "loops have no mode",
-        "hotk/mode/_auto.py",
+        "hotk/_mode/_auto.py",
         "        return [cheapest, for_loops, for_custom_vjp, last]\n"
         "    return [cheapest, for_custom_vjp, for_loops, last]",
         "        return [cheapest, for_custom_vjp, last]\n"
@@ -498,7 +498,7 @@ _NUMBERS = [
     ),
     Flaw(
         "custom rules are run without their order",
-        "hotk/mode/_auto.py",
+        "hotk/_mode/_auto.py",
         "        return [cheapest, for_loops, for_custom_vjp, last]\n"
         "    return [cheapest, for_custom_vjp, for_loops, last]",
         "        return [for_loops]\n    return [for_loops]",
@@ -572,28 +572,28 @@ _GUARDS = [
     ),
     Flaw(
         "complex outputs lose their imaginary part",
-        "hotk/mode/_first.py",
+        "hotk/_mode/_first.py",
         "        if is_complex(y) and not is_complex(x):",
         "        if False:",
         within("mode/test_complex_outputs", "first_order", "second_order"),
     ),
     Flaw(
         "a Prepared runs its program as it was under the types of shard_map",
-        "hotk/prepared/_prepared.py",
+        "hotk/_prepared/_prepared.py",
         "        if skeleton.opaque is not None:\n            assert",
         "        if True:\n            assert",
         within("promises/test_fixed_before_traced", "it_works_under_shard_map"),
     ),
 ]
 
-FAMILY = "hotk/prepared/_family.py"
+FAMILY = "hotk/_prepared/_family.py"
 CANONICAL = "hotk/_core/_canonical.py"
 LOUD_TESTS = "prepared/test_opaque_is_loud"
 
 _SHARED = [
     Flaw(
         "static fields of nodes are no part of an exported program",
-        "hotk/exported/_load.py",
+        "hotk/_exported/_load.py",
         "check_nodes(called, self._statics, (args, named))",
         "pass",
         within("exported/test_node_statics", "another_static_field_is_refused"),
@@ -654,21 +654,21 @@ _SHARED = [
 _TOLD = [
     Flaw(
         "an opaque function is told of at each call",
-        "hotk/prepared/warnings/_opaque_functions.py",
+        "hotk/_prepared/warnings/_opaque_functions.py",
         "        known.warned = True\n",
         "        pass\n",
         within(LOUD_TESTS, "the_second_trace_warns_and_no_other_does"),
     ),
     Flaw(
         "signatures of an opaque function are not told apart",
-        "hotk/prepared/warnings/_opaque_functions.py",
+        "hotk/_prepared/warnings/_opaque_functions.py",
         "    number = signature()  # may",
         "    number = 0  # may",
         within(LOUD_TESTS, "what_would_be_traced_once_each_is_not_told_of"),
     ),
     Flaw(
         "explain does not look at what calls came to",
-        "hotk/prepared/_explain.py",
+        "hotk/_prepared/_explain.py",
         '        stage, cause = _remembered(f) or (None, OpaqueReason(""))',
         '        stage, cause = (None, OpaqueReason(""))',
         within(
@@ -677,7 +677,7 @@ _TOLD = [
     ),
     Flaw(
         "a miss takes its place from the one before",
-        "hotk/prepared/_reasons.py",
+        "hotk/_prepared/_reasons.py",
         "    if previous is not None and previous.piece != same - header:\n"
         "        previous = None\n",
         "",
@@ -688,7 +688,7 @@ _TOLD = [
     ),
     Flaw(
         "a value that comes again counts as a new one",
-        "hotk/prepared/warnings/_changing_values.py",
+        "hotk/_prepared/warnings/_changing_values.py",
         "            known.values.update(dict.fromkeys(values))\n",
         "            known.values[str(len(known.values))] = None\n",
         within("prepared/test_changing_values", "values_that_come_again_are_not_new"),
@@ -708,7 +708,7 @@ _KINDS = [
     ),
     Flaw(
         "the options of a jitted function are not compared",
-        "hotk/capture/_jitted.py",
+        "hotk/_capture/_jitted.py",
         "    d.note(options)\n",
         "",
         within("capture/test_kinds", "a_fresh_jitted_function_is_looked_through")
@@ -764,15 +764,15 @@ _KINDS = [
     ),
     Flaw(
         "a deque is known without its greatest length",
-        "hotk/capture/_sequences.py",
+        "hotk/_capture/_sequences.py",
         '    d.same("{0}.maxlen == {1}", here, value.maxlen)\n',
         "",
         within("capture/test_kinds", "values_that_are_alike_have_other_keys[lengths]"),
     ),
 ]
 
-READS = "hotk/capture/_reads.py"
-REFLECTION = "hotk/capture/_reflection.py"
+READS = "hotk/_capture/_reads.py"
+REFLECTION = "hotk/_capture/_reflection.py"
 
 _SOLVERS = [
     Flaw(
@@ -784,7 +784,7 @@ _SOLVERS = [
     ),
     Flaw(
         "a program is called with other shapes",
-        "hotk/capture/_traced_program.py",
+        "hotk/_capture/_traced_program.py",
         "        if [a.shape for a in shapes] != [np.shape(a) for a in leaves]:",
         "        if len(shapes) != len(leaves):",
         within(
@@ -804,7 +804,7 @@ _SOLVERS = [
     ),
     Flaw(
         "unit directions move the points of all devices",
-        "hotk/prepared/_one_device.py",
+        "hotk/_prepared/_one_device.py",
         "        modes = [each for each in modes if "
         "_keeps_points_apart(definition, each[0])]",
         "        modes = [*modes]",
@@ -911,14 +911,14 @@ _READS = [
     ),
     Flaw(
         "compiled solvers do not know the default generator",
-        "hotk/prepared/_jitted.py",
+        "hotk/_prepared/_jitted.py",
         "(unkeyed_setting(), *_classes(given))",
         "(None, *_classes(given))",
         within("linop/test_what_jax_does_not_know", "the_default_generator[diagonal]"),
     ),
     Flaw(
         "compiled solvers do not know what is read of classes",
-        "hotk/prepared/_jitted.py",
+        "hotk/_prepared/_jitted.py",
         "(unkeyed_setting(), *_classes(given))",
         "(unkeyed_setting(),)",
         within(
@@ -942,7 +942,7 @@ _READS = [
     ),
     Flaw(
         "the names given to getattr are not looked at",
-        "hotk/capture/_description.py",
+        "hotk/_capture/_description.py",
         "        if self.reads_by_name and self.hidden_names:",
         "        if False:",
         stale("the_text_of_a_function_is_asked_for_by_getattr"),
@@ -959,7 +959,7 @@ _LIBRARIES = [
     ),
     Flaw(
         "the body stands in for a rule that fails",
-        "hotk/prepared/_plan.py",
+        "hotk/_prepared/_plan.py",
         "    return stands_in and not any(map(raised_by_user, failed))",
         "    return not any(map(raised_by_user, failed))",
         within(RULES_TESTS, "the_body_does_not_stand_in_for_a_rule_that_fails"),
@@ -969,7 +969,7 @@ _LIBRARIES = [
 _TREES = [
     Flaw(
         "the mask of a filter is not in the key",
-        "hotk/prepared/_operator.py",
+        "hotk/_prepared/_operator.py",
         "block_size, order, selected)",
         "block_size, order, None)",
         within(FILTERS, "two_filters_are_two_programs"),
@@ -990,7 +990,7 @@ _TREES = [
     ),
     Flaw(
         "several arguments are put back in another order",
-        "hotk/prepared/_arguments.py",
+        "hotk/_prepared/_arguments.py",
         "        chosen = tuple(arguments[i] for i in self.positions)",
         "        chosen = tuple(arguments[i] for i in sorted(self.positions))",
         within("prepared/test_argnums", "it_is_that_of_jax"),

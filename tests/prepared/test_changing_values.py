@@ -107,8 +107,8 @@ def test_a_number_inside_of_what_cannot_be_opened_is_its_own():
 def test_a_reason_is_found_in_the_time_of_a_short_trace():
     import time
 
-    from hotk.capture import StaticArrays
-    from hotk.prepared import _call, _reasons
+    from hotk._capture import StaticArrays
+    from hotk._prepared import _call, _reasons
 
     parts = {f"part{i}": float(i) for i in range(150)}
     make = lambda last: lambda x: jnp.sum(x) * len(parts) + last

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.capture import Walk
-from hotk.prepared import _operator
-from hotk.prepared._options import Options
-from hotk.prepared._store import STORE
+from hotk._capture import Walk
+from hotk._prepared import _operator
+from hotk._prepared._options import Options
+from hotk._prepared._store import STORE
 from tests.promises.stories import STORIES
 from tests.promises.telling import direction
 

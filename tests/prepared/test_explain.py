@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.capture import OpaqueCause
+from hotk._capture import OpaqueCause
 
 
 pytestmark = pytest.mark.usefixtures("as_user")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import hotk
-from hotk.primitive import divided_as
+from hotk._primitive import divided_as
 from tests.devices import run_on_eight_devices
 
 

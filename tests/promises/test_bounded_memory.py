@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import hotk
-from hotk.prepared import _jitted, jitted
-from hotk.prepared._store import STORE
+from hotk._prepared import _jitted, jitted
+from hotk._prepared._store import STORE
 from tests.counting import compiles
 from tests.helpers import close
 

@@ -592,7 +592,7 @@ def test_all_operators_prepare(hotk, tick):
     points = {"x": X, "v": V, "u": jnp.ones(())}
     operators = {
         name: operator
-        for folder in (hotk.first, hotk.second)
+        for folder in (hotk._first, hotk._second)
         for name, operator in vars(folder).items()
         # Those take one number, two arguments, or a vector field.
         if hasattr(operator, "prepare") and not re.match(OTHERS, name)

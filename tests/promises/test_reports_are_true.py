@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import hotk
-from hotk.capture import WRITES, Opaque, Walk
+from hotk._capture import WRITES, Opaque, Walk
 from tests.promises.stories import STORIES
 
 

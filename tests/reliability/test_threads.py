@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hotk
-from hotk.prepared._traced_jit import TracedJit
+from hotk._prepared._traced_jit import TracedJit
 from tests.counting import compiles
 from tests.helpers import close
 

@@ -21,8 +21,8 @@ from hotk._core import (
     message,
     placed_equations,
 )
+from hotk._dense import promoted
 from hotk.curvature import AbstractLoss
-from hotk.dense import promoted
 
 from ._block import DenseBlock, DiagonalBlock, KroneckerBlock
 from ._factor import Factor

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 
+from hotk._capture import is_library_file
 from hotk._core import (
     CELL,
     Atom,
@@ -24,7 +25,6 @@ from hotk._core import (
     source_line,
     traits_of,
 )
-from hotk.capture import is_library_file
 
 from ._match import MATCHES, Place, join, output_of
 from ._site import OperationKind, Other, Output, Path, Site, Value

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from hotk.primitive import with_rules
+from hotk._primitive import with_rules
 
 from ._site import OperationKind, Site
 from ._view import Part, View

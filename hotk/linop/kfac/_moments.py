@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from hotk.dense import promoted
+from hotk._dense import promoted
 
 from ._factor import Factor
 from ._site import OperationKind, Site

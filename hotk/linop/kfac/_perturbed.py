@@ -21,7 +21,7 @@ from hotk._core import (
     scan_counts,
     traits_of,
 )
-from hotk.primitive import extreme
+from hotk._primitive import extreme
 
 from ._site import OperationKind, Path, Site
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hotk._core import RandomKey, TooLargeError, bytes_name, message
+from hotk._dense import promoted
+from hotk._prepared import memory_budget
 from hotk.curvature import AbstractLikelihood, AbstractLoss
-from hotk.dense import promoted
-from hotk.prepared import memory_budget
 
 
 Estimate: TypeAlias = Literal["exact", "sampled", "empirical"]

@@ -1,0 +1,183 @@
+"""Operators as type checkers and editors see them.
+
+A decorator such as `like_point` says which results follow from the types of the
+function and the point; the parameters are those of the formula, written once. With
+`argnums` or `has_aux=True` the results have another structure. A `ParamSpec` cannot say
+this of one keyword, so the overloads of these calls do not check the other ones. What
+may be a tree of any kind is a `PyTree`: `jax.hessian` of a dictionary is one of
+dictionaries, which no annotation derives from the first.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import (
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
+
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
+
+from hotk._core import Function, Point, Scalar
+from hotk._mode import AUTO, AbstractMode
+
+from ._prepared import Prepared
+
+
+P = ParamSpec("P")
+Results = TypeVar("Results", covariant=True)
+Arrays = TypeVar("Arrays", covariant=True)
+X = TypeVar("X")
+
+_Argnums: TypeAlias = int | Sequence[int]
+_ToArray: TypeAlias = Callable[..., ArrayLike]
+
+
+class Preparable(Protocol):
+    """What all operators have besides a call."""
+
+    def prepare(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        mode: AbstractMode = AUTO,
+        has_aux: bool = False,
+        on_mismatch: str = "raise",
+        **named: PyTree,
+    ) -> Prepared:
+        """Trace and compile the operator once, for this function and signature."""
+        ...
+
+
+class TypedOperator(Preparable, Protocol[P, Results]):
+    """An operator with the parameters and results of one formula.
+
+    `Operator.__call__` takes what any operator may take and sorts it itself, as a call
+    must cost little; its annotations would show every keyword for every operator.
+    """
+
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> Results:
+        """Evaluate the operator at a point."""
+        ...
+
+
+class LikePoint(Preparable, Protocol[P]):
+    """An operator whose result is like the point, as a gradient and a product."""
+
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *rest: PyTree, argnums: _Argnums, **named: PyTree
+    ) -> PyTree: ...
+    @overload
+    def __call__(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> tuple[PyTree, PyTree]: ...
+    @overload
+    def __call__(
+        self, f: _ToArray, x: ArrayLike, *args: P.args, **keywords: P.kwargs
+    ) -> Array: ...
+    @overload
+    def __call__(self, f: _ToArray, x: X, *args: P.args, **keywords: P.kwargs) -> X: ...
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *args: P.args, **keywords: P.kwargs
+    ) -> PyTree: ...
+
+
+class ValueAndLikePoint(Preparable, Protocol[P]):
+    """An operator that returns the value as well, as `value_and_gradient`."""
+
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *rest: PyTree, argnums: _Argnums, **named: PyTree
+    ) -> tuple[PyTree, PyTree]: ...
+    @overload
+    def __call__(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> tuple[tuple[Scalar, PyTree], PyTree]: ...
+    @overload
+    def __call__(
+        self, f: Function, x: ArrayLike, *args: P.args, **keywords: P.kwargs
+    ) -> tuple[Scalar, Array]: ...
+    @overload
+    def __call__(
+        self, f: Function, x: X, *args: P.args, **keywords: P.kwargs
+    ) -> tuple[Scalar, X]: ...
+
+
+class OfArrays(Preparable, Protocol[P, Arrays, Results]):
+    """An operator whose results are arrays where the function is one of arrays.
+
+    For a tree the results are those of the formula.
+    """
+
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *rest: PyTree, argnums: _Argnums, **named: PyTree
+    ) -> Results: ...
+    @overload
+    def __call__(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> Results: ...
+    @overload
+    def __call__(
+        self, f: _ToArray, x: ArrayLike, *args: P.args, **keywords: P.kwargs
+    ) -> Arrays: ...
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *args: P.args, **keywords: P.kwargs
+    ) -> Results: ...
+
+
+_Of: TypeAlias = TypedOperator[Concatenate[Function, Point, P], Results]
+
+
+def like_point(operator: _Of[P, PyTree]) -> LikePoint[P]:
+    """Type an operator whose result is like the point."""
+    return cast("LikePoint[P]", operator)
+
+
+def value_and_like_point(operator: _Of[P, PyTree]) -> ValueAndLikePoint[P]:
+    """Type an operator that returns the value, and what is like the point."""
+    return cast("ValueAndLikePoint[P]", operator)
+
+
+def array_of_array(operator: _Of[P, Results]) -> OfArrays[P, Array, Results]:
+    """Type an operator whose result is one array for a function of arrays."""
+    return cast("OfArrays[P, Array, Results]", operator)
+
+
+def two_of_array(
+    operator: _Of[P, Results],
+) -> OfArrays[P, tuple[Array, Array], Results]:
+    """Type an operator that returns the value as well."""
+    return cast("OfArrays[P, tuple[Array, Array], Results]", operator)
+
+
+def three_of_array(
+    operator: _Of[P, Results],
+) -> OfArrays[P, tuple[Array, Array, Array], Results]:
+    """Type an operator that returns value and gradient as well."""
+    return cast("OfArrays[P, tuple[Array, Array, Array], Results]", operator)
