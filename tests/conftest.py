@@ -26,16 +26,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # when it is called; `as_user` switches that off. Below them are no shapes to check, and
 # so many calls that a fifth of the time went there.
 FLOORS = [
-    "primitive",
-    "dense",
-    "mode",
-    "first",
-    "second",
+    "_primitive",
+    "_dense",
+    "_mode",
+    "_first",
+    "_second",
     "curvature",
     "linop",
     "estimate",
     "interop",
 ]
+assert all((Path(__file__).parents[1] / "hotk" / floor).is_dir() for floor in FLOORS)
 jaxtyping.install_import_hook(
     [f"hotk.{floor}" for floor in FLOORS], f"{type_checker.__name__}.check"
 )
