@@ -12,6 +12,7 @@ from hotk._dense import promoted
 
 from ._forms import AbstractForms
 from ._pattern import Pattern
+from ._positions import distinct
 from ._products import sparse_product
 from ._vectors import check_one, is_one_axis
 
@@ -97,7 +98,7 @@ def _union(
     """
     n = max(p.shape[1], 1)
     keys = [each.rows.astype(np.int64) * n + each.cols for each in (p, q)]
-    key = np.union1d(*keys)
+    key = distinct(np.concatenate(keys))
     rows, cols = np.divmod(key, n)
     # A matrix of flat arrays, as from SciPy, takes the trees of the other one.
     of_output, of_input = (

@@ -12,8 +12,7 @@ from ._examples import ExampleMap, examples
 from ._linear import Linear, Piece, TooDense, with_values, zero
 from ._merge import added
 from ._pieces import repeated
-from ._positions import Positions, Shape, size_of
-from ._sums import distinct
+from ._positions import Positions, Shape, distinct, size_of
 
 
 # Numbers of a matrix that is computed for an operation without a rule.

@@ -14,7 +14,7 @@ from hotk._dense import Index
 from ._context import Operand
 from ._linear import Linear
 from ._pattern import Pattern
-from ._positions import Positions
+from ._positions import Positions, distinct
 
 
 # What depends on more than half of the numbers of a leaf is dense in it. A leaf of a
@@ -176,7 +176,7 @@ def _counts(a: Operand, columns: slice, least: float) -> Positions:
     if not (counts > least).any():
         return counts
     width = columns.stop - columns.start
-    keys = np.unique(which.reshape(-1) * width + (cols - columns.start))
+    keys = distinct(which.reshape(-1) * width + (cols - columns.start))
     return np.bincount(keys // width, minlength=places.size)
 
 

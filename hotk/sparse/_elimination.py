@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ._pattern import Pattern
+from ._positions import distinct
 
 
 # A loop runs over the rows of a block, so blocks are small.
@@ -150,7 +151,7 @@ def _elimination(pattern: Pattern) -> Elimination | None:
     mine = np.zeros(n, bool)
     mine[first] = True
     mine = mine[pattern.rows]
-    pairs = np.unique(
+    pairs = distinct(
         number[pattern.rows[mine]].astype(np.int64) * count + number[pattern.cols[mine]]
     )
     heads, tails = np.divmod(pairs, count)

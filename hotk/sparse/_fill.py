@@ -5,6 +5,7 @@ import numpy as np
 from hotk._core import extra
 
 from ._pattern import Pattern
+from ._positions import distinct
 
 
 def full_rows(pattern: Pattern) -> np.ndarray:
@@ -58,6 +59,6 @@ def _work(pattern: Pattern) -> float:
         across = ~full[pattern.rows] & full[pattern.cols]
         number = np.cumsum(full) - 1
         key = part[place[pattern.rows[across]]].astype(np.int64) * last
-        met = np.unique(key + number[pattern.cols[across]]) // last
+        met = distinct(key + number[pattern.cols[across]]) // last
         beside = np.bincount(met, minlength=count)[part[order]]
     return dense + float(((width + 1.0 + beside) ** 2).sum())

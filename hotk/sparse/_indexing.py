@@ -13,7 +13,7 @@ from ._context import Context, Operand, Rule, operand_type, result_type
 from ._linear import Linear, zero
 from ._merge import added
 from ._pieces import kept, moved, read, scaled
-from ._positions import Positions, Shape, grid, strides
+from ._positions import Positions, Shape, distinct, grid, strides
 from ._structure import known_start
 
 
@@ -146,7 +146,7 @@ def _scatter(
     adds = equation.primitive.name == "scatter-add"
     inside = to[to >= 0]
     # Which of two updates of one entry wins is not said.
-    if not adds and np.unique(inside).size != inside.size:
+    if not adds and distinct(inside).size != inside.size:
         return None
     return [_updated(equation, a, updates, to, adds=adds)]
 
@@ -169,7 +169,7 @@ def _updated(
     shape, dtype = result_type(equation)
     total = a if isinstance(a, Linear) else zero(shape)
     if not adds:
-        written = np.unique(to)
+        written = distinct(to)
         pieces = (kept(p, ~np.isin(p.all_rows(), written)) for p in total.pieces)
         total = Linear(shape, tuple(p for p in pieces if p.size))
     if isinstance(updates, Linear):

@@ -13,6 +13,7 @@ from hotk._primitive import without_derivative
 
 from ._factors import AnyFactors, definite_factors
 from ._pattern import Pattern
+from ._positions import distinct
 from ._schur import SchurFactors
 from ._superlu import Factors
 from ._vectors import check_one
@@ -138,7 +139,7 @@ def _closed(
         cols, rows = np.divmod(keys, n)
         is_first = np.append(True, cols[1:] != cols[:-1])[: cols.size]
         parents = rows[is_first][np.cumsum(is_first) - 1]
-        needed = np.unique(parents[~is_first] * n + rows[~is_first])
+        needed = distinct(parents[~is_first] * n + rows[~is_first])
         missing = np.setdiff1d(needed, keys, assume_unique=True)
         if not missing.size:
             return keys, values

@@ -11,7 +11,7 @@ from hotk._primitive import written
 from ._coefficients import as_array
 from ._linear import Linear, Piece
 from ._parts import Parts
-from ._positions import Positions, size_of
+from ._positions import Positions, distinct, size_of
 from ._shared import Multiple
 
 
@@ -22,8 +22,6 @@ _MOST_TERMS = 32
 _MOST_GROUPS, _MOST_FACTORS = 24, 8
 # So many of these sums are written one by one.
 _FEW_SUMS = 8
-# A table may have so many entries for each number that is looked up in it.
-_TABLE = 8
 # Fewer entries are added in one operation, which is slower and compiles faster.
 _SHORT = 2000
 
@@ -50,19 +48,6 @@ def coalesced(a: Linear, columns: int, dtype: np.dtype) -> Linear:
     sums, placed = summed(parts, order, first, counts)
     at = order[first][placed]
     return Linear(a.shape, (Piece(written(*sums), rows[at], cols[at]),))
-
-
-def distinct(keys: Positions, count: int) -> Positions:
-    """Return the different numbers among some below `count`, ascending.
-
-    Where most numbers are among them a table of all is faster than to sort, by ten.
-    """
-    if count > _TABLE * keys.size:
-        keys = np.sort(keys)  # which `np.unique` does by a table of hashes, slowly
-        return keys[np.append(True, keys[1:] != keys[:-1])] if keys.size else keys
-    table = np.zeros(count, bool)
-    table[keys] = True
-    return np.flatnonzero(table)
 
 
 def sorted_positions(

@@ -181,7 +181,7 @@ def of_few_examples(t, n=200, dtype=None):
     return hotk.HessianOperator(f, jnp.ones(n, dtype), t)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("unit", [1.0, 1e-8, 1e8])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("steps", [8, 12, 50])
@@ -221,6 +221,7 @@ def test_second_derivatives_where_the_space_ends_exactly():
     close(hotk.second_derivative(f, 2.0), -150 / 4, rtol=1e-5)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("steps", [12, 30])
 def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
     """The trace of the inverse: minus itself, along a factor."""
@@ -247,7 +248,7 @@ def test_derivatives_of_what_is_not_positive_definite_are_nan(derivative):
     close(derivative(value)(20.0), 29 / 20 + 1 / 10, rtol=0.3)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", [3, 6, 12])
 def test_second_derivatives_of_an_integral_are_right_or_nan(steps):
     """Three eigenvalues: with more steps rounding repeats nodes."""

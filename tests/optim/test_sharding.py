@@ -137,5 +137,6 @@ DERIVATIVES = """
 """
 
 
+@pytest.mark.exhaustive
 def test_derivatives_of_minima_of_devices():
     run_on_eight_devices(DERIVATIVES)
