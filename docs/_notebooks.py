@@ -5,6 +5,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -12,9 +13,11 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add a page for each notebook, and its pictures beside it."""
+    # What a cell prints line by line is one output.
+    exporter = MarkdownExporter(preprocessors=[CoalesceStreamsPreprocessor])
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         resources = {"output_files_dir": path.stem}
-        page, made = MarkdownExporter().from_filename(str(path), resources=resources)
+        page, made = exporter.from_filename(str(path), resources=resources)
         page = page.replace(".ipynb)", ".md)")  # a link to another notebook
         contents = {f"{path.stem}.md": page, **made["outputs"]}
         for name, content in contents.items():

@@ -210,7 +210,7 @@ def test_nonsense_is_refused():
         diagonal(hotk.Identity(), KEY)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1e-16, 1e15])
 def test_second_derivatives_of_any_size(size):
     """Of a matrix of rank three the estimate is exact: by hand, and NumPy."""

@@ -154,7 +154,7 @@ def test_the_gradient_of_the_density():
     close(jax.grad(moment)(0.7), (run(0.7 + h) - run(0.7 - h)) / (2 * h), rtol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1e-20, 1e20])
 def test_second_derivatives_of_any_size(size):
     """Of cosh(t) B it is n log cosh(t) and a constant, whatever the vectors are."""
@@ -239,6 +239,7 @@ def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
     close(gradient, jnp.stack(central), rtol=1e-5)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_derivatives_of_what_is_not_positive_definite_are_nan(derivative):
     f = lambda x, a: a * jnp.sum(x**2) / 2 - 5 * x[0] ** 2

@@ -32,7 +32,7 @@ ESTIMATES = {
 EXACT = {"xtrace": np.trace, "hutch++": np.trace, "xdiag": np.diag}
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ESTIMATES)
 @pytest.mark.parametrize("start", STARTS)
 def test_derivatives_that_leave_the_range_have_no_bias(start, method):

@@ -61,7 +61,7 @@ def test_errors_of_the_density_cover_a_digits_network():
     assert np.mean(error[:, there]) < 0.15 * np.mean(density[there])
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "fun", [lambda t: t, jnp.square, jnp.exp, jnp.abs], ids=["1", "2", "exp", "abs"]
 )

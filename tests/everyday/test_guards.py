@@ -129,7 +129,7 @@ def walked(f):
     return tuple(walk.key), walk.leaves
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("entry", [parameter(e) for e in load() if not e.slow])
 def test_a_guard_vouches_for_nothing_that_has_changed(entry):
     with entry.settings():

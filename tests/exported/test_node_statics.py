@@ -93,6 +93,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.thinned(30)
 @pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: type(kinds[0]).__name__)
 @pytest.mark.parametrize("cls", [Data, Module, Node])
 @pytest.mark.parametrize("how", ["point", "argument", "function"])
@@ -188,6 +189,7 @@ def f(given, matrix):
 """
 
 
+@pytest.mark.exhaustive
 def test_the_same_objects_of_another_process_are_the_same(tmp_path):
     file = str(tmp_path / "program.bin")
     export = f"hotk.export(f, given, matrix, path={file!r}); print(f(given, matrix))"

@@ -222,7 +222,7 @@ def test_nan_is_no_number_or_a_clear_error(name):
 OF_A_GRADIENT = ("optim.", "interop.", "laplace_approximation")
 
 
-@pytest.mark.thinned(13)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     "name", [name for name in PROBES if not name.startswith(OF_A_GRADIENT)]
 )

@@ -210,7 +210,7 @@ def size(f, order):
     return sum(1 for _ in equations(jax.make_jaxpr(derivatives)(0.41).jaxpr))
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_equations_grow_with_the_square_of_the_order(name):
     small, middle, large = (size(FUNCTIONS[name], order) for order in (4, 8, 12))

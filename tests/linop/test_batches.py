@@ -362,6 +362,7 @@ def times(c):
     return lambda w, b: c * (b @ w)[:, None]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("cuts", [(3,), (1,), (4,), (2, 4), (4, 5)])
 def test_batches_of_other_lengths_beside_numbers_that_change(cuts):
     """A program that is kept for other numbers is one of the first batch's rows."""

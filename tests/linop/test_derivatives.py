@@ -235,6 +235,7 @@ def test_as_users_have_them(default_settings):
     np.testing.assert_allclose(found[0], v**2, atol=1e-4)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("options", ["tol", "preconditioner"])
 def test_inside_of_a_shard_map_a_solver_may_have_arrays(options):
     """A + c I with the data in parts: by the inverse of the whole matrix, NumPy."""

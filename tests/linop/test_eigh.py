@@ -270,7 +270,7 @@ def grid(sides):
     return A, np.sort(values)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("which", ["LA", "SA", "BE"])
 @pytest.mark.parametrize("sides", [(14, 14), (6, 6, 6)], ids=["square", "cube"])
 def test_all_copies_on_a_grid_are_found(sides, which):

@@ -123,7 +123,7 @@ CASES = [
 ]
 
 
-@pytest.mark.thinned(40, "method")
+@pytest.mark.thinned(20)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("operator", "space"), CASES)
 def test_no_imaginary_part_is_lost(operator, space, method):

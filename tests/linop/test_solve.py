@@ -415,6 +415,7 @@ def test_both_solvers_together_take_no_more_steps_than_allowed(steps):
     assert whole.reason == hotk.linop.Reason.converged
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("most", [1, 10])
 def test_no_more_products_are_counted_than_were_allowed(most):
     """Also where minimal residuals go on from conjugate gradients."""
@@ -432,6 +433,7 @@ def test_no_more_products_are_counted_than_were_allowed(most):
         assert (np.asarray(solution.iterations) <= most).all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_singular_system_without_a_solution_does_not_blow_up(seed):
     """Eigenvalues 0, 0, 3, 4, 5; the right-hand side has a part in the null space."""

@@ -158,7 +158,7 @@ def said_or_right(spectrum, k, which, dtype, seed, **options):
     return True
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SPECTRA)
 def test_no_copy_is_missed_without_being_said(name):
     """Sixteen searches for each of sixteen spectra; of each at most two give up."""

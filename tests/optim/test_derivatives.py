@@ -119,6 +119,7 @@ def test_the_derivative_does_not_depend_on_the_method(transform):
     close(found, ridge(DECAY, A, Y)["x by decay"], rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_minima_of_gauss_newton_functions_have_the_derivatives_of_their_values():
     """r = (p - y[0], p^2 - y[1]): g = p - y[0] + 2 p (p^2 - y[1]) is zero at p(y).
 

@@ -140,6 +140,7 @@ def test_a_step_that_was_refused_is_not_a_short_one():
     close(found.x, np.ones(3), atol=1e-6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("of", [dict, "module"])
 @pytest.mark.parametrize("make", [optim.newton_cg, optim.trust_region])
 def test_a_filter_of_the_transformation_is_one_of_the_loop(make, of):

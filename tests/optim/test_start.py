@@ -384,6 +384,7 @@ def test_errors_within_with_params_are_those_of_the_optimizer():
         transform.update(x, transform.init(x), x)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("options", "n", "solver"),
     [

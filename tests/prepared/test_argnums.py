@@ -60,7 +60,7 @@ def same(got, expected):
 ARGNUMS = [0, 1, 2, -1, (0,), (1, 2), (2, 0), (0, 1, 2), (-1, 0), [0, 1]]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("argnums", ARGNUMS, ids=str)
 def test_it_is_that_of_jax(argnums):
     of_jax = tuple(argnums) if isinstance(argnums, list) else argnums

@@ -57,7 +57,7 @@ def keys_of(entries, operator, *arguments):
     return [key for key in asked if key[0] is asked[0][0]][:2]
 
 
-@pytest.mark.thinned(100)
+@pytest.mark.thinned(40)
 @pytest.mark.parametrize("story", STORIES, ids=str)
 def test_the_key_of_a_direct_call_is_that_of_its_trace(entries, story):
     with contextlib.closing(story.steps()) as steps:

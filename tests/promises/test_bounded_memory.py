@@ -192,6 +192,7 @@ def held():
     return [weakref.ref(one.program) for one in found if one.program is not None]
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("operator", [hotk.gradient, hotk.hessian], ids=str)
 def test_one_function_of_many_shapes_is_bounded(room_for_eight, operator):
     f = lambda x: jnp.sum(x**3)

@@ -141,6 +141,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 NUMBERS = (0.5, 1.5, -0.75, 2.0, 1.25)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_number_that_changes_counts(name):
     compute, by_hand = CASES[name]
@@ -148,6 +149,7 @@ def test_a_number_that_changes_counts(name):
         close(compute(c), by_hand(c), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("solver", ["auto", "cg"])
 def test_a_fit_of_other_numbers_is_the_fit_of_these(solver):
     for c, count in ((0.5, 3), (1.5, 3), (-0.75, 3), (2.0, 2), (2.0, 4)):

@@ -244,6 +244,7 @@ def test_debug_nans_lets_a_fit_at_a_bound_be_shown(capsys):
     assert "nan" not in (shown.out + shown.err).lower()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["x", "value"])
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
@@ -257,6 +258,7 @@ def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
     assert np.allclose(found, known, atol=1e-3)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("derivative", [jax.jacrev, jax.jacfwd])
 def test_debug_nans_lets_a_finite_fit_be_differentiated(derivative):
     x = jnp.linspace(0.0, 2.0, 9)

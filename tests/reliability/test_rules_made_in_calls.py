@@ -291,7 +291,7 @@ def uses_a_leaked_tracer(x, u):
     return (3.0 * LEAKED[0] * x * u,)
 
 
-@pytest.mark.thinned(4, "rule")
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("operator", [hotk.gradient, hotk.jvp, hotk.hvp])
 @pytest.mark.parametrize(
     "rule",

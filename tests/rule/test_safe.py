@@ -121,7 +121,7 @@ def test_radial_functions_with_a_kink_are_those_of_the_safe_norm(default_setting
     close(hotk.hessian(matern, z), -np.eye(2, dtype="float32"))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("r", [1e-3, 0.3, 2.0])
 def test_radial_functions_that_are_flat_at_zero(r):
     # no second derivative at 0 says how far their series is right

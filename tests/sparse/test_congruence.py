@@ -77,7 +77,7 @@ def congruent(monkeypatch):
     hotk.clear_cache()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, congruent):
     loss = LOSSES[name]
@@ -172,6 +172,7 @@ def test_derivatives_of_the_entries():
     np.testing.assert_allclose(jnp.vdot(jax.grad(got)(flat), along), slope, rtol=1e-7)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("congruent")
 @pytest.mark.parametrize("inside", ["jit", "vmap", "scan", "prepare"])
 def test_within_other_transformations(inside):
@@ -204,6 +205,7 @@ def test_a_mapped_loss_is_symmetric_and_is_left_to_the_algebra(congruent):
     assert not congruent
 
 
+@pytest.mark.exhaustive
 def test_rows_of_many_lengths(congruent):
     """So many lengths are left to the algebra, and the numbers are the same."""
 

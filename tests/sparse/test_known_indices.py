@@ -62,7 +62,7 @@ def entries(H):
     return set(zip(H.rows.tolist(), H.cols.tolist(), strict=True))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_hessian_has_the_entries_that_are_not_zero(read):
     f = energy(read)
@@ -73,6 +73,7 @@ def test_a_hessian_has_the_entries_that_are_not_zero(read):
     assert H.nnz <= len(nonzero(f, U)) + 2
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_other_content_has_another_pattern_and_is_compiled_once(kind):
     def at(q):
@@ -199,6 +200,7 @@ def test_an_index_of_the_point_is_not_known():
     assert H.nnz == N * N
 
 
+@pytest.mark.exhaustive
 def test_newton_by_factors_of_a_sparse_matrix():
     n = 300
     grid, q = jnp.linspace(0, 1, n), jnp.asarray(RNG.uniform(size=900))

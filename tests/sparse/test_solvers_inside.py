@@ -88,7 +88,7 @@ MODES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(1, "mode", "outer")
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("outer", ["value", "jacfwd", "jacrev"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [*FUNCTIONS, *LOOP])

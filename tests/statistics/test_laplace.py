@@ -474,6 +474,7 @@ def evidence_by_numpy(tau):
     return -value + np.log(2 * np.pi) - np.linalg.slogdet(H)[1] / 2
 
 
+@pytest.mark.exhaustive
 def test_probabilities_and_evidence_by_quadrature():
     """On a grid over all of the posterior; MacKay (1992) for the probabilities."""
     tau, t = 0.5, np.array([-1.0, 0.2, 8.0])

@@ -494,6 +494,7 @@ def test_a_sum_without_any_weight_is_zero():
     close(total.matrix(), np.asarray(x.T @ x), rtol=1e-9)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("order", [1, 2])
 def test_derivatives_where_the_hessian_of_the_loss_is_singular(order):
     """That of a softmax has an eigenvalue of zero. Kron(A, G) is written by hand."""
@@ -522,6 +523,7 @@ def test_derivatives_where_eigenvalues_of_the_hessian_are_equal():
     close(jax.grad(ours)(jnp.zeros((4, 3))), np.zeros((4, 3)), atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_derivatives_where_outputs_of_an_example_are_in_other_units():
     """Rates of 1 and a million, in single precision: neither counts as rounding."""
     X = 1 + 0.1 * jax.random.normal(jax.random.key(0), (5, 2), jnp.float32)
