@@ -24,6 +24,8 @@ x, v, tree = jnp.ones(3), jnp.ones(3), {"a": jnp.ones(3)}
 H = hotk.HessianOperator(f, x)
 T = hotk.HessianOperator(loss, tree)
 G = hotk.GGNOperator(g, f, x)
+K = hotk.KFACOperator(g, hotk.curvature.SquaredError(x), x)
+k = hotk.optim.kfac(K).init(tree)
 """
 # jaxtyping's arrays are those of JAX to a type checker, and its trees anything.
 SHOWN = {
@@ -60,6 +62,10 @@ SHOWN = {
     "hotk.optim.minimize(f, x).x": "Array",
     "hotk.optim.minimize(f, 3.0).x": "Array",
     "hotk.optim.minimize(loss, tree)": "Minimum[dict[str, Array]]",
+    "hotk.optim.scale_by_newton_cg().init(tree)": "NewtonCGState",
+    "hotk.optim.newton_cg(0.1).init(tree)[0]": "NewtonCGState",
+    "hotk.optim.kfac(K).init(tree).damping": "Array",
+    "hotk.optim.kfac(K).update(tree, k, tree)[0]": "dict[str, Array]",
 }
 REFUSED = {
     "hotk.hvp(f, x, v, block=2)": "No overloads",

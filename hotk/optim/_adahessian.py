@@ -22,6 +22,7 @@ from ._moments import (
 )
 from ._rate import scale_by_rate
 from ._step import of_steps, transformation
+from ._transformation import Chained, Transformation, chained
 
 
 @of_steps
@@ -33,7 +34,7 @@ def scale_by_adahessian(
     power: ArrayLike = 1.0,
     every: ArrayLike = 1,
     seed: ArrayLike = 0,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[DiagonalState]:
     r"""Scale by moments of the gradient and of the Hessian's diagonal.
 
     With $D_t = u \odot H u$ for random signs u, and biases corrected as in Adam, the
@@ -127,7 +128,7 @@ def adahessian(
     every: ArrayLike = 1,
     seed: ArrayLike = 0,
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[DiagonalState]:
     """Minimize by AdaHessian: `scale_by_adahessian` with a learning rate.
 
     Args:
@@ -153,4 +154,4 @@ def adahessian(
     inner = scale_by_adahessian(
         b1=b1, b2=b2, eps=eps, power=power, every=every, seed=seed
     )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
+    return restricted(chained(inner, scale_by_rate(learning_rate)), where)

@@ -29,6 +29,7 @@ from ._secular import Cubic
 from ._sparse_steps import exactly
 from ._step import of_steps, transformation
 from ._subproblem import EigenModel, with_cubic
+from ._transformation import Chained, Transformation, chained
 
 
 @of_steps
@@ -39,7 +40,7 @@ def scale_by_cubic_newton(
     max_rejections: ArrayLike = 40,
     linear_solver: DenseOrSparse = "auto",
     scaling: Scaling = "hessian",
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[GlobalizedState]:
     r"""Minimize a quadratic model plus a cubic term whose weight adapts.
 
     The step s minimizes $g^T s + s^T H s / 2 + \sigma \|D s\|^3 / 3$ exactly, with the
@@ -174,7 +175,7 @@ def cubic_newton(
     linear_solver: DenseOrSparse = "auto",
     scaling: Scaling = "hessian",
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[GlobalizedState]:
     """Minimize with adaptive cubic regularization: `scale_by_cubic_newton`, turned.
 
     Args:
@@ -202,4 +203,4 @@ def cubic_newton(
         linear_solver=linear_solver,
         scaling=scaling,
     )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
+    return restricted(chained(inner, scale_by_rate(learning_rate)), where)

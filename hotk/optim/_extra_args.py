@@ -27,12 +27,13 @@ from ._parameters import (
     parts_like,
     within_flatten,
 )
+from ._transformation import StateT, Transformation, transformation_of
 from ._whole import compiled
 
 
 def with_params(
     inner: optax.GradientTransformation, where: Where = None
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[Any]:
     """Pass all parameters to transformations that get only some of them.
 
     `optax.masked` and `optax.partition` hide some of the parameters, and
@@ -76,7 +77,7 @@ def with_params(
 
 def _with_params(
     inner: optax.GradientTransformation, where: Where
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[Any]:
     given = taking_keywords(inner)
 
     def init(params: optax.Params) -> optax.OptState:
@@ -125,7 +126,7 @@ def _with_params(
                 steps[i] = jnp.zeros_like(slope) if eqx.is_array(slope) else slope
         return treedef.unflatten(steps), state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation_of(init, update)
 
 
 _CALL = "with_params(...).update(updates, state, params)"
@@ -172,8 +173,8 @@ def _selection(
 
 
 def restricted(
-    transform: optax.GradientTransformationExtraArgs, where: Where
-) -> optax.GradientTransformationExtraArgs:
+    transform: Transformation[StateT], where: Where
+) -> Transformation[StateT]:
     """Return a transformation of some leaves; without a filter the same one."""
     if where is None:
         return transform

@@ -54,6 +54,7 @@ from ._scaling import (
 )
 from ._sparse_steps import damped_proposal
 from ._step import of_steps, those_given, transformation
+from ._transformation import Chained, Transformation, chained
 from ._truncated import damped
 
 
@@ -72,7 +73,7 @@ def scale_by_levenberg_marquardt(
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
     scaling: Scaling = "jacobian",
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[GlobalizedState]:
     r"""Solve $(G + \lambda D^2)\,s = -g$ with the Gauss-Newton matrix G.
 
     $G = J^T H_L J$ leaves out the second derivatives of the model. $\lambda$ starts at
@@ -333,7 +334,7 @@ def levenberg_marquardt(
     bounds: Limits | None = None,
     scaling: Scaling = "jacobian",
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[GlobalizedState]:
     """Minimize sums of squares: `scale_by_levenberg_marquardt` with the sign turned.
 
     Args:
@@ -378,4 +379,4 @@ def levenberg_marquardt(
         bounds=bounds,
         scaling=scaling,
     )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
+    return restricted(chained(inner, scale_by_rate(learning_rate)), where)

@@ -21,6 +21,7 @@ from ._kfac_step import CALL, Choices, KFACState, damped_inverses, kfac_step
 from ._local import Outcome
 from ._parameters import parts_like
 from ._step import as_number, of_steps
+from ._transformation import Transformation, transformation_of
 
 
 @of_steps
@@ -37,7 +38,7 @@ def kfac(
     factors_fraction: float = 1.0,
     model_fraction: float = 1.0,
     seed: ArrayLike = 0,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[KFACState]:
     r"""Minimize by Kronecker-factored approximate curvature: K-FAC.
 
     A step is $\alpha d + \mu p$, where $p$ is the last step and $d = -(K + \lambda
@@ -186,7 +187,7 @@ def kfac(
                 steps[i] = jnp.zeros_like(g) if eqx.is_array_like(g) else g
         return treedef.unflatten(steps), made
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation_of(init, update)
 
 
 def _check_given(

@@ -16,6 +16,7 @@ from ._local import AtPoint, Numbers, Outcome
 from ._rate import scale_by_rate
 from ._show import show_state
 from ._step import of_steps, transformation
+from ._transformation import Chained, StateT, Transformation, chained
 
 
 class LineSearchState(NamedTuple):
@@ -78,7 +79,7 @@ def scale_by_line_search(
     shrink: ArrayLike = 0.5,
     grow: ArrayLike = 2.0,
     max_evaluations: ArrayLike = 40,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[LineSearchState]:
     r"""Scale a step so that the objective decreases enough.
 
     For updates p (with the sign of `optax.apply_updates`) it looks for a length t with
@@ -130,7 +131,7 @@ def scale_by_line_search(
 
 def _searching(
     numbers: Mapping[str, Any], *, uphill: bool
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[LineSearchState]:
     name = "scale_by_line_search"
     return transformation(name, _first, _line_search, numbers, uphill=uphill)
 
@@ -240,14 +241,14 @@ def _moved(x: Point, step: Tangent, t: Scalar) -> Point:
 
 
 def with_line_search(
-    inner: optax.GradientTransformationExtraArgs,
+    inner: Transformation[StateT],
     learning_rate: optax.ScalarOrSchedule | None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[StateT]:
     """Chain a direction with a learning rate, or else with a line search."""
     if learning_rate is None:
         # The search turns the sign itself: outside of a trace `optax.scale` would be a
         # call, and a program, for each leaf.
         usual = inspect.signature(scale_by_line_search).parameters.values()
         search = _searching({p.name: p.default for p in usual}, uphill=True)
-        return optax.chain(inner, optax.identity(), search)
-    return optax.chain(inner, scale_by_rate(learning_rate))
+        return chained(inner, optax.identity(), search)
+    return chained(inner, scale_by_rate(learning_rate))

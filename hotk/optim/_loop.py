@@ -158,7 +158,7 @@ class MinimizeLoop(NamedTuple):
         )
         given = None if bounds is None else bounds_like(call, bounds, moving)
         with giving(given):
-            state = constants(transform.init(moving))
+            state: Any = constants(transform.init(moving))
         kept = bounds_of_loop(call, state, moving, given is not None)
         if differentiable is not None and kept is not None:
             if bounds is not None:

@@ -29,6 +29,7 @@ from ._samples import SampleSystem, System, check_system_choice, sample_system
 from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._show import show_state
 from ._step import of_steps, those_given, transformation
+from ._transformation import Chained, Transformation, chained
 
 
 class NaturalGradientState(NamedTuple):
@@ -69,7 +70,7 @@ def scale_by_natural_gradient(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     scaling: Scaling = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[NaturalGradientState]:
     r"""Solve $(F + \lambda I)\,p = g$ with the Fisher matrix of a model.
 
     F is the exact Fisher matrix of `loss_fn`'s distribution of targets [1] (section
@@ -277,7 +278,7 @@ def natural_gradient(
     update_every: ArrayLike = 10,
     scaling: Scaling = None,
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[NaturalGradientState]:
     """Minimize along natural gradients: `scale_by_natural_gradient` with a rate.
 
     Args:
@@ -315,4 +316,4 @@ def natural_gradient(
         update_every=update_every,
         scaling=scaling,
     )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
+    return restricted(chained(inner, scale_by_rate(learning_rate)), where)

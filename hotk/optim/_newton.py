@@ -25,6 +25,7 @@ from ._show import show_state
 from ._sparse_steps import in_units, newton_step
 from ._step import of_steps, transformation
 from ._subproblem import along_variables
+from ._transformation import Chained, Transformation
 
 
 class NewtonState(NamedTuple):
@@ -64,7 +65,7 @@ def scale_by_newton(
     least: ArrayLike = 1e-3,
     linear_solver: DenseOrSparse = "auto",
     scaling: Scaling = "hessian",
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[NewtonState]:
     r"""Solve $(H + \tau D^2)\,p = g$ with the whole Hessian: small, or sparse.
 
     $\tau$ is `damping` where a Cholesky factorization exists. Else it starts at
@@ -211,7 +212,7 @@ def newton(
     linear_solver: DenseOrSparse = "auto",
     scaling: Scaling = "hessian",
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[NewtonState]:
     """Minimize by Newton steps: `scale_by_newton` with a step length.
 
     Args:

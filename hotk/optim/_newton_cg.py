@@ -30,6 +30,7 @@ from ._preconditioner import (
 )
 from ._show import show_state
 from ._step import of_steps, those_given, transformation
+from ._transformation import Chained, Transformation
 
 
 class NewtonCGState(NamedTuple):
@@ -66,7 +67,7 @@ def scale_by_newton_cg(
     max_steps: ArrayLike | None = None,
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[NewtonCGState]:
     r"""Solve $(H + \lambda I)\,p = g$ by conjugate gradients, not further than needed.
 
     The iteration stops when the residual is below
@@ -222,7 +223,7 @@ def newton_cg(
     preconditioner: Preconditioner | None = None,
     update_every: ArrayLike = 10,
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[NewtonCGState]:
     """Minimize by truncated Newton steps: `scale_by_newton_cg` with a step length.
 
     Args:

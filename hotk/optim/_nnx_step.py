@@ -1,7 +1,7 @@
 """`nnx_step`: a step of an `nnx.Optimizer`, with functions of the module."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import optax
 from jaxtyping import PyTree
@@ -20,6 +20,28 @@ class _Optimizer(Protocol):
     wrt: Any
 
     def update(self, model: Any, grads: Any, /, **keywords: Any) -> Any: ...
+
+
+@overload
+def nnx_step(
+    optimizer: _Optimizer,
+    model: Any,
+    value_fn: Callable[[Any], Any],
+    *,
+    has_aux: Literal[False] = ...,
+    **keywords: Any,
+) -> Scalar: ...
+
+
+@overload
+def nnx_step(
+    optimizer: _Optimizer,
+    model: Any,
+    value_fn: Callable[[Any], Any],
+    *,
+    has_aux: bool,
+    **keywords: Any,
+) -> tuple[Scalar, PyTree]: ...
 
 
 def nnx_step(

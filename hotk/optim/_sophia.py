@@ -27,6 +27,7 @@ from ._moments import (
 )
 from ._rate import scale_by_rate
 from ._step import of_steps, transformation, with_keywords
+from ._transformation import Chained, Transformation, transformation_of
 
 
 def _of_squares(local: AtPoint, gradient: Gradient, key: Array) -> PyTree:
@@ -85,7 +86,7 @@ def scale_by_sophia(
     every: ArrayLike = 10,
     estimator: Literal["hutchinson", "gnb"] = "hutchinson",
     seed: ArrayLike = 0,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[DiagonalState]:
     r"""Scale gradients by a mean of Hessian diagonals, and clip: Sophia.
 
     The step is $\operatorname{clip}(m_t / \max(\gamma h_t, \epsilon), \rho)$, where
@@ -194,7 +195,7 @@ def sophia(
     mask: optax.Params | Callable[[optax.Params], optax.Params] | None = None,
     seed: ArrayLike = 0,
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[DiagonalState]:
     """Minimize by Sophia: `scale_by_sophia` with weight decay and a learning rate.
 
     Args:
@@ -248,5 +249,4 @@ def sophia(
         none = space.zeros(step)
         return space.choose(space.is_finite(updates), step, none), after
 
-    transform = optax.GradientTransformationExtraArgs(chain.init, update)
-    return restricted(transform, where)
+    return restricted(transformation_of(chain.init, update), where)

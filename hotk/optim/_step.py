@@ -57,6 +57,7 @@ from ._parameters import (
 )
 from ._preconditioner import Preconditioner, preconditioning
 from ._scaling import narrowed_to, widened_to
+from ._transformation import Transformation, transformation_of
 
 
 Formula = Callable[..., tuple[Any, Any]]
@@ -147,7 +148,7 @@ def transformation(
     like_params: Sequence[str] = (),
     preconditioner: Preconditioner | None = None,
     **choices: Any,
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[Any]:
     """Make a transformation of optax from the formula of one step.
 
     Args:
@@ -241,7 +242,7 @@ def transformation(
             leaves[i] = step
         return treedef.unflatten(leaves), state
 
-    return optax.GradientTransformationExtraArgs(first, update)
+    return transformation_of(first, update)
 
 
 def _refuse_configuration(call: str, params: Point, given: Sequence[object]) -> None:

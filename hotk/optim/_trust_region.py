@@ -43,6 +43,7 @@ from ._secular import Region
 from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
 from ._subproblem import EigenModel, in_region
+from ._transformation import Chained, Transformation, chained
 from ._truncated import length_along, truncated
 
 
@@ -69,7 +70,7 @@ def scale_by_trust_region(
     update_every: ArrayLike = 10,
     bounds: Limits | None = None,
     scaling: Scaling = "hessian",
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation[GlobalizedState]:
     r"""Minimize a quadratic model in a region where it is trusted.
 
     The step s minimizes $m(s) = g^T s + s^T H s / 2$ over $\|s\| \le \Delta$ by
@@ -330,7 +331,7 @@ def trust_region(
     bounds: Limits | None = None,
     scaling: Scaling = "hessian",
     where: Where = None,
-) -> optax.GradientTransformationExtraArgs:
+) -> Chained[GlobalizedState]:
     """Minimize in trust regions: `scale_by_trust_region` with the sign turned.
 
     Args:
@@ -375,4 +376,4 @@ def trust_region(
         bounds=bounds,
         scaling=scaling,
     )
-    return restricted(optax.chain(inner, scale_by_rate(learning_rate)), where)
+    return restricted(chained(inner, scale_by_rate(learning_rate)), where)

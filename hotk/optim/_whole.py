@@ -16,6 +16,7 @@ from hotk._mode import FORWARD_OVER_REVERSE, Nested
 from ._explained import called
 from ._parameters import is_masked, within_flatten
 from ._step import BoundFormula, run
+from ._transformation import Transformation, transformation_of
 
 
 class Transform(NamedTuple):
@@ -49,8 +50,8 @@ class Transform(NamedTuple):
 
 
 def compiled(
-    transform: optax.GradientTransformationExtraArgs,
-) -> optax.GradientTransformationExtraArgs:
+    transform: Transformation[Any],
+) -> Transformation[Any]:
     """Return a transformation whose update is one program, where that can be.
 
     Some wrappers of optax branch by functions that they make anew in each update: JAX
@@ -94,7 +95,7 @@ def compiled(
                 pass
         return transform.update(updates, state, params, **extra)
 
-    return optax.GradientTransformationExtraArgs(transform.init, update)
+    return transformation_of(transform.init, update)
 
 
 def _functions_in(
