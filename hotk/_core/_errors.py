@@ -240,6 +240,8 @@ def note_list(error: Exception, x: PyTree) -> None:
     if type(x) not in (list, tuple):
         return
     numbers = [a for a in x if isinstance(a, (float, jax.Array)) and np.ndim(a) == 0]
+    if "positional argument" in str(error):  # of a function with other arguments
+        return
     if 0 < len(numbers) == len(x) and isinstance(error, (TypeError, AttributeError)):
         error.add_note(
             f"The point is a {type(x).__name__} of {len(x)} numbers, which is a tree "

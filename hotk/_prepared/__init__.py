@@ -14,7 +14,7 @@ from ._budget import (
 )
 from ._cache_info import CacheInfo as CacheInfo
 from ._call import Call as Call
-from ._checks import as_one_number as as_one_number
+from ._checks import as_one_number as as_one_number, check_callable as check_callable
 from ._contents import ask_for_content as ask_for_content
 from ._explain import Explanation as Explanation, explain as explain
 from ._family import Bound as Bound, Member as Member, Variant as Variant

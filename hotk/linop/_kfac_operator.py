@@ -43,6 +43,8 @@ from .kfac import (
     KFACOptions,
     blocks_of,
     mixes_examples,
+    nearby,
+    with_numbers,
 )
 
 
@@ -155,7 +157,8 @@ class KFACOperator(AbstractBlockDiagonal):
                 where targets are sampled, or if `key` is missing.
             ValueError: If there is no such option, if the Hessian of the loss may be
                 indefinite, or if the output of an example depends on others, as with
-                batch normalization. Inside of a transformation the last one gives NaN.
+                batch normalization. Inside of a transformation the last one is looked
+                for at random numbers, and gives NaN if it shows at those given alone.
             StructureError: If arrays of `args` have no common first axis, or the model
                 is one of a single example.
             OutputError: If the model does not return one real array with a row an
@@ -185,6 +188,8 @@ class KFACOperator(AbstractBlockDiagonal):
                     fix="Split it into its real and imaginary parts in the point.",
                 )
             )
+        if pair is not None and _mixes_at_numbers_of_ours(closure, pair, arrays, args):
+            raise _depends_on_others()
         given = (closure, pair, Closure.of(loss), arrays, arrays_of(args), key)
         with _explained(model, x, args):
             self.blocks, mixed = _computed(*given, options=options, selected=selected)
@@ -219,9 +224,35 @@ def _computed(
     blocks = blocks_of(model, of_loss, x, find, args, key, options)
     if pair is None:
         return blocks, jnp.zeros((), bool)
-    mixed = mixes_examples(model, pair.skeleton.function(pair.leaves), x, args)
+    mixed = mixes_examples(model, pair.skeleton.function(pair.leaves), nearby(x), args)
     hidden = lambda a: jnp.where(mixed, jnp.nan, a)
     return jax.tree.map(hidden, blocks), mixed
+
+
+def _mixes_at_numbers_of_ours(
+    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
+) -> bool:
+    """Whether examples are treated together, where a trace does not know the numbers.
+
+    What mixes them does so at nearly any numbers. In a training loop under `jax.jit`
+    nobody would read the result of the check that is part of the program.
+    """
+    if not any(isinstance(a, Tracer) for a in jax.tree.leaves((closure, x, args))):
+        return False
+    try:
+        with jax.ensure_compile_time_eval():
+            known = with_numbers((closure, pair, x))
+            return bool(_mixes(*known, with_numbers(arrays_of(args), by_rows=True)))
+    except Exception:  # the axis of a `jax.vmap` around, for example
+        return False
+
+
+@jitted(quickly="always")
+def _mixes(
+    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
+) -> Bool[Array, ""]:
+    model, of_two = (c.skeleton.function(c.leaves) for c in (closure, pair))
+    return mixes_examples(model, of_two, x, args)
 
 
 def _refuse_explicit_axes(inputs: PyTree) -> None:
@@ -309,7 +340,8 @@ def _depends_on_others() -> ValueError:
             expected="the same output for an example alone as among others",
             got="another one",
             fix="Use batch normalization and dropout as in inference: with averages "
-            "that are kept, and without random numbers.",
+            "that are kept, and without random numbers. In flax nnx that is "
+            "`model.eval()`.",
         )
     )
 

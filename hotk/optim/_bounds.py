@@ -226,18 +226,20 @@ def bounds_like(call: str, given: Any, x: Point, root: str = "x0") -> Bounds:
         ValueError: If a bound is NaN, a lower one above its upper one, or the point
             outside. What is traced is not known, and not refused.
     """
+    if hasattr(given, "lb") and hasattr(given, "ub"):  # `scipy.optimize.Bounds`
+        given = given.lb, given.ub
     if isinstance(given, Bounds) or not (
         isinstance(given, (tuple, list)) and len(given) == 2
     ):
         raise TypeError(
             message(
                 call,
-                "`bounds` is no pair.",
+                "`bounds` is not a pair.",
                 expected="`bounds=(lower, upper)`: each a number, `None`, or a tree "
                 f"like `{root}`",
                 got=describe_tree(given),
-                fix="SciPy's `Bounds` b is `(b.lb, b.ub)`; for its list of pairs write "
-                "`lower, upper = jnp.array(pairs).T`.",
+                fix="For SciPy's list of pairs write `lower, upper = "
+                "jnp.array(pairs).T`, with infinity where there is no bound.",
             )
         )
     named, tree = jax.tree_util.tree_flatten_with_path(x, is_leaf=is_none)

@@ -209,7 +209,8 @@ def _check_given(
                 "objective is `loss_fn(model_fn(params, *inputs))`",
                 got=", ".join(f"`{k}`" for k, v in given.items() if v is not None),
                 fix="Give all four; the loss is one of `hotk.curvature`, such as "
-                "`SoftmaxCrossEntropy(labels)`.",
+                "`SoftmaxCrossEntropy(labels)`. With an optimizer of flax nnx pass "
+                "them to `hotk.optim.nnx_step`.",
             )
         )
     return model, loss

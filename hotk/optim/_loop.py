@@ -26,6 +26,7 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk._prepared import check_callable
 from hotk._primitive import constants
 from hotk.linop import space
 
@@ -103,6 +104,7 @@ class MinimizeLoop(NamedTuple):
 
         With the state of a run `before` it goes on from that.
         """
+        check_callable(call, f)
         transform = trust_region() if transform is None else transform
         if not hasattr(transform, "update"):
             raise TypeError(

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from hotk._core import (
@@ -88,7 +87,7 @@ class Minimum(AbstractReport, Generic[X]):
     reason: Stop
     history: Float[Array, " k"]
     smallest_curvature: Float[Array, ""]
-    state: optax.OptState
+    state: PyTree
     multipliers: Gradient | None = None
     active: PyTree[Int[Array, "..."]] | None = None
 

@@ -327,8 +327,9 @@ def objective(
 
 
 _WRITE = (
-    "Give the function of the parameters that the gradient is of. With `nnx.Optimizer` "
-    "write `optimizer.update(model, grads, value_fn=f)`, with a `TrainState` of flax "
+    "Give the function of the parameters that the gradient is of. With an optimizer of "
+    "flax nnx write `hotk.optim.nnx_step(optimizer, model, f)` in place of "
+    "`optimizer.update`, with a `TrainState` of flax "
     "`hotk.optim.apply_gradients(state, grads=grads, value_fn=f)`."
 )
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     """With others behind it: its own state is the first."""
 else:
 
-    class Transformation:
+    class _OfOptax:
         """When the program runs, `Transformation[State]` is the class of optax."""
 
         def __class_getitem__(cls, state):
             return optax.GradientTransformationExtraArgs
 
-    Chained = Transformation
+    Transformation = Chained = _OfOptax
 
 
 def chained(

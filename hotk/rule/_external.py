@@ -62,7 +62,9 @@ def external(
             argument; `None` is zero.
         hvp: `hvp(primals, tangents, cotangent)`, which returns a tuple with the
             derivative of `vjp` along the tangents, for each argument.
-        vmap_method: What `jax.vmap` does: see `jax.pure_callback`.
+        vmap_method: What `jax.vmap` does: see `jax.pure_callback`. With
+            `"expand_dims"` and `"broadcast_all"` the rules that are given take a batch
+            in one call, as `fun` does; those derived are called for each element.
 
     Returns:
         A function with rules, as `hotk.rule.custom` makes it.
@@ -85,14 +87,25 @@ def external(
     """
     shape_of = result_shape if callable(result_shape) else lambda *_: result_shape
 
-    def call(host: HostFunction, shape: Shapes, *arrays: PyTree) -> PyTree:
-        last = lambda *a: jax.pure_callback(host, shape, *a, vmap_method=vmap_method)
+    def call(
+        host: HostFunction, shape: Shapes, *arrays: PyTree, derived: bool = False
+    ) -> PyTree:
+        own = jax.tree.map(_shape, arrays)
+
+        def on_host(*args: PyTree) -> PyTree:
+            # Axes that `vmap_method` has put before those of the arguments.
+            args = _numpy(*args)
+            lead = _lead(args, own)
+            if derived and lead:
+                return _for_each(host, lead, shape, own, args)
+            return host(_behind(lead, shape), *args)
+
+        last = lambda *a: jax.pure_callback(on_host, shape, *a, vmap_method=vmap_method)
         return _without_derivative(fun, last)(*arrays)
 
     def run(*args: PyTree) -> PyTree:
         shape = jax.tree.map(_shape, shape_of(*jax.tree.map(_shape, args)))
-        host = lambda *args: _like(fun(*_numpy(*args)), shape, name)
-        return call(host, shape, *args)
+        return call(lambda shape, *args: _like(fun(*args), shape, name), shape, *args)
 
     run.__name__ = run.__qualname__ = name = function_name(fun)
     function = Custom(run)
@@ -106,32 +119,33 @@ def external(
             _refuse_complex(fun, (primals, y), "jvp")
         shape = jax.tree.map(_shape, y)
 
-        def host(primals: PyTree, tangents: PyTree) -> PyTree:
-            p, t = _numpy(primals, tangents)
+        def host(shape: Shapes, p: PyTree, t: PyTree) -> PyTree:
             product = jvp(p, t) if jvp else _from_vjp(back)(p, t, shape)
             return _like(product, shape, f"`jvp` of {name}")
 
-        return call(host, shape, primals, _filled(primals, tangents))
+        t = _filled(primals, tangents)
+        return call(host, shape, primals, t, derived=jvp is None)
 
     def cotangent(primals: PyTree, u: PyTree, *, y: PyTree) -> PyTree:
         if vjp is None:
             _refuse_complex(fun, (primals, y), "vjp")
         shape = jax.tree.map(_shape, primals)
-        host = lambda p, u: _like(back(*_numpy(p, u)), shape, name)
-        return call(host, shape, primals, _filled(y, u))
+        rule = f"`vjp` of {name}"
+        host = lambda shape, p, u: _cotangents(reverse(p, u), shape, rule)
+        return call(host, shape, primals, _filled(y, u), derived=vjp is None)
 
     def second(primals: PyTree, tangents: PyTree, u: PyTree, *, y: PyTree) -> PyTree:
         if hvp is None:
             _refuse_complex(fun, (primals, y), "hvp")
         shape = jax.tree.map(_shape, primals)
 
-        def host(primals: PyTree, tangents: PyTree, u: PyTree) -> PyTree:
-            p, t, u = _numpy(primals, tangents, u)
+        def host(shape: Shapes, p: PyTree, t: PyTree, u: PyTree) -> PyTree:
             if hvp is not None:
                 return _cotangents(hvp(p, t, u), shape, f"`hvp` of {name}")
             return _difference(reverse, back, shape, p, t, u)
 
-        return call(host, shape, primals, _filled(primals, tangents), _filled(y, u))
+        given = primals, _filled(primals, tangents), _filled(y, u)
+        return call(host, shape, *given, derived=hvp is None)
 
     if jvp is None and vjp is None:
         function.def_jvp(lambda *_: _refuse(fun))
@@ -222,7 +236,7 @@ def _difference(
     if length == 0:
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
     size = max(np.max(np.abs(a)) for a, _ in pairs if a.size)
-    eps = max(float(np.finfo(a.dtype).eps) for a in _floating(raw(p, u)))
+    eps = max(float(jnp.finfo(a.dtype).eps) for a in _floating(raw(p, u)))
     h = eps ** (1 / 3) * max(1.0, float(size)) / float(length)
     step = lambda sign: jax.tree.map(
         lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t
@@ -234,7 +248,8 @@ def _difference(
 
 
 def _is_floating(a: np.typing.ArrayLike) -> bool:
-    return np.issubdtype(np.asarray(a).dtype, np.floating)
+    # To NumPy bfloat16 is no floating number.
+    return jnp.issubdtype(np.asarray(a).dtype, jnp.floating)
 
 
 def _floating(tree: PyTree) -> list[np.ndarray]:
@@ -250,6 +265,36 @@ def _shape(leaf: object) -> jax.ShapeDtypeStruct:
 
 def _numpy(*trees: PyTree) -> tuple[PyTree, ...]:
     return jax.tree.map(np.asarray, trees)
+
+
+def _lead(arrays: PyTree, shapes: Shapes) -> tuple[int, ...]:
+    """Return the axes that arrays have before those of their shapes."""
+    pairs = zip(jax.tree.leaves(arrays), jax.tree.leaves(shapes), strict=True)
+    return np.broadcast_shapes(*(a.shape[: a.ndim - len(s.shape)] for a, s in pairs))
+
+
+def _behind(lead: tuple[int, ...], shapes: Shapes) -> Shapes:
+    """Put axes before those of shapes."""
+    return jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), shapes
+    )
+
+
+def _for_each(
+    host: HostFunction, lead: tuple[int, ...], shape: Shapes, own: Shapes, args: PyTree
+) -> PyTree:
+    """Call a derived rule for each element of a batch: its sums are of one element."""
+    args = jax.tree.map(
+        lambda a, s: np.broadcast_to(a, (*lead, *s.shape)), args, tuple(own)
+    )
+    result = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), _behind(lead, shape))
+    for place in np.ndindex(*lead):
+        made = host(shape, *jax.tree.map(lambda a, place=place: a[place], args))
+        for whole, part in zip(
+            jax.tree.leaves(result), jax.tree.leaves(made), strict=True
+        ):
+            whole[place] = part
+    return result
 
 
 def _like(result: PyTree, shape: Shapes, name: str) -> PyTree:
@@ -308,7 +353,7 @@ def _over_units(function: Callable[[PyTree], float], like: PyTree) -> PyTree:
     zeros = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
     values = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
     for k, leaf in enumerate(leaves):
-        if not np.issubdtype(leaf.dtype, np.floating):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
         for index in np.ndindex(*leaf.shape):
             unit = np.zeros(leaf.shape, leaf.dtype)

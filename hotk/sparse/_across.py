@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from hotk._core import Arrays, JaxprEqn, bound, varying_along
 from hotk._primitive import crossing
 
-from ._context import Context, Operand, Rule, operand_type
+from ._context import Context, Operand, Rule, operand_type, result_type
 from ._linear import Linear, with_values
+from ._reductions import sum_along
 
 
 def _pair(
@@ -51,9 +52,32 @@ def _each(
     ]
 
 
+def _sum(
+    equation: JaxprEqn, operands: list[Operand], context: Context
+) -> list[Operand]:
+    """Add over axes with numbers, which `jax.vmap` has made, and over those of devices.
+
+    An array without either is one that devices or the axis of a `vmap` have in common.
+    """
+    axes = equation.params["axes"]
+    numbered = tuple(axis for axis in axes if isinstance(axis, int))
+    if numbered:
+        operands = [
+            sum_along(a, numbered, result_type(equation, k)[0])
+            if isinstance(a, Linear)
+            else jnp.sum(jnp.asarray(a, operand_type(equation, k)[1]), numbered)
+            for k, a in enumerate(operands)
+        ]
+    named = tuple(axis for axis in axes if axis not in numbered)
+    if not named:
+        return operands
+    parameters = {**equation.params, "axes": named}
+    return _each(equation.replace(params=parameters), operands, context)
+
+
 RULES: dict[str, Rule] = {
     "hotk_linear": _pair,
     "ppermute": _each,
-    "psum": _each,
-    "psum_invariant": _each,
+    "psum": _sum,
+    "psum_invariant": _sum,
 }

@@ -14,7 +14,7 @@ from ._conversion import on_host
 from ._factors import AnyFactors, factors, most_growth
 from ._pattern import Pattern
 from ._products import product
-from ._selected import selected_inverse
+from ._selected import inverse_diagonal, selected_inverse
 from ._superlu import Factors, congruent_factors
 from ._vectors import check_one, flat_side
 
@@ -141,12 +141,7 @@ class Factorization:
                 Gaussian Markov random field models. Journal of Statistical Planning and
                 Inference 137(10), 3177-3192. Section 2.2.
         """
-        self._check_symmetric("F.selected_inverse()")
-        if not self._factors.on_diagonal:
-            raise ValueError(
-                "`F.selected_inverse()`: this indefinite matrix cannot be factorized "
-                "with pivots on its diagonal."
-            )
+        self._check_selected("F.selected_inverse()")
         return self._narrow(selected_inverse(self._factors, self._pattern))
 
     def inverse_diagonal(self) -> Float[np.ndarray, " n"]:
@@ -158,11 +153,8 @@ class Factorization:
         Raises:
             ValueError: As `selected_inverse`.
         """
-        pattern = self._pattern
-        entries, on = self.selected_inverse(), pattern.rows == pattern.cols
-        diagonal = np.zeros(self.shape[0], entries.dtype)
-        diagonal[pattern.rows[on]] = entries[on]
-        return diagonal
+        self._check_selected("F.inverse_diagonal()")
+        return self._narrow(inverse_diagonal(self._factors, self._pattern))
 
     def inverse_root(
         self, b: Float[np.ndarray, "n *k"], *, transposed: bool = False
@@ -234,6 +226,14 @@ class Factorization:
                 f"`{call}`: the matrix is not known to be real and symmetric; if it "
                 "is up to rounding, take `A.symmetrized()`, or make it with "
                 "`symmetric=True`."
+            )
+
+    def _check_selected(self, call: str) -> None:
+        self._check_symmetric(call)
+        if not self._factors.on_diagonal:
+            raise ValueError(
+                f"`{call}`: this indefinite matrix cannot be factorized with pivots on "
+                "its diagonal."
             )
 
     def __repr__(self) -> str:

@@ -1,13 +1,14 @@
 """Rules of sums: over axes, over windows, cumulative."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from hotk._core import JaxprEqn
 
 from ._context import Context, Operand, Rule, result_type
-from ._linear import zero
+from ._linear import Linear, zero
 from ._merge import added
 from ._pieces import moved, repeated
 from ._positions import Positions, Shape, ravel, strides, unravel
@@ -18,14 +19,17 @@ _MOST_SHIFTS = 64
 
 
 def _reduce_sum(equation: JaxprEqn, operands: list[Operand], context: Context) -> list:
-    a, axes = operands[0], equation.params["axes"]
-    shape, _ = result_type(equation)
+    return [sum_along(operands[0], equation.params["axes"], result_type(equation)[0])]
+
+
+def sum_along(a: Linear, axes: Sequence[int], shape: Shape) -> Linear:
+    """Add over some axes; what is left has a shape."""
     steps = iter(strides(shape))
     own = [0 if d in axes else next(steps) for d in range(len(a.shape))]
     if len(axes) == len(a.shape):
-        return [moved(a, shape, np.zeros_like)]
+        return moved(a, shape, np.zeros_like)
     to = lambda rows: ravel(unravel(rows, a.shape), own, rows)
-    return [moved(a, shape, to)]
+    return moved(a, shape, to)
 
 
 def _window_sum(

@@ -109,14 +109,30 @@ def selected_inverse(
     place = np.empty(n, np.int64)
     place[factors.order] = np.arange(n)
     first, second = place[pattern.rows], place[pattern.cols]
-    lower = _closed(*_below_diagonal(factors), n)
-    below, diagonal = _columns(lower, factors.pivots, n)
     # Ones with the keys of entries below the diagonal: `column n + row`.
     keys = np.minimum(first, second) * n + np.maximum(first, second)
-    entries = np.where(first == second, diagonal[first], 0.0)
     off = first != second
+    # SuperLU leaves out what is zero, in the matrix as well.
+    lower = _with_zeros(*_below_diagonal(factors), distinct(keys[off]))
+    lower = _closed(*lower, n)
+    below, diagonal = _columns(lower, factors.pivots, n)
+    entries = np.where(first == second, diagonal[first], 0.0)
     entries[off] = below[np.searchsorted(lower[0], keys[off])]
     return entries
+
+
+def inverse_diagonal(factors: AnyFactors, pattern: Pattern) -> Float[np.ndarray, " n"]:
+    """Return the diagonal of the inverse, also where the matrix has no entry."""
+    n = pattern.shape[0]
+    every = np.arange(n)
+    if not isinstance(factors, SchurFactors):
+        return selected_inverse(factors, Pattern(every, every, (n, n)))
+    on = pattern.rows == pattern.cols
+    diagonal = np.zeros(n)
+    diagonal[pattern.rows[on]] = factors.selected_inverse()[on]
+    for row in np.setdiff1d(every, pattern.rows[on]):
+        diagonal[row] = factors.solve(np.eye(1, n, row)[0])[row]
+    return diagonal
 
 
 def _below_diagonal(factors: Factors) -> tuple[np.ndarray, np.ndarray]:
@@ -140,13 +156,10 @@ def _closed(
         is_first = np.append(True, cols[1:] != cols[:-1])[: cols.size]
         parents = rows[is_first][np.cumsum(is_first) - 1]
         needed = distinct(parents[~is_first] * n + rows[~is_first])
-        missing = np.setdiff1d(needed, keys, assume_unique=True)
-        if not missing.size:
+        count = keys.size
+        keys, values = _with_zeros(keys, values, needed)
+        if keys.size == count:
             return keys, values
-        keys = np.concatenate([keys, missing])
-        values = np.append(values, np.zeros(missing.size, values.dtype))
-        order = np.argsort(keys)
-        keys, values = keys[order], values[order]
 
 
 def _columns(
@@ -184,3 +197,14 @@ def _columns(
             own = np.append(j, own)
             ready += [(child, own, whole) for child in children[j]]
     return below, diagonal
+
+
+def _with_zeros(
+    keys: np.ndarray, values: np.ndarray, more: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add zeros with further keys, all different, where there are no entries."""
+    more = np.setdiff1d(more, keys, assume_unique=True)
+    keys = np.concatenate([keys, more])
+    order = np.argsort(keys)
+    values = np.append(values, np.zeros(more.size, values.dtype))
+    return keys[order], values[order]

@@ -23,6 +23,11 @@ from hotk._core import (
 Loss: TypeAlias = Literal["linear", "soft_l1", "huber", "cauchy", "arctan"]
 
 CALL = "fit(model, x, y, p0)"
+_OF_CURVE_FIT = (
+    "`fit` calls the model with two arguments, `model(p, x)`: the parameters as `p0` "
+    "has them, and `x`. For a model of `scipy.optimize.curve_fit`, which is called as "
+    "`f(x, *p)`, write `fit(lambda p, x: f(x, *p), ...)`."
+)
 
 
 def as_data(x: PyTree) -> PyTree:
@@ -78,7 +83,12 @@ class Regression(eqx.Module):
 
     def difference(self, p: Point) -> Float[Array, "..."]:
         """Return the model less the data."""
-        output = self.model(p, self.x)
+        try:
+            output = self.model(p, self.x)
+        except TypeError as error:
+            if "positional argument" in str(error):
+                error.add_note(_OF_CURVE_FIT)
+            raise
         if not (hasattr(output, "shape") and output.shape == self.y.shape):
             raise StructureError(
                 message(

@@ -225,3 +225,23 @@ def test_a_leaf_without_entries_adds_nothing(term, shape):
     x = (jnp.ones(3), jnp.zeros(shape))
     close(hotk.laplacian(f, x), jnp.asarray(36.0))
     close(hotk.biharmonic(f, x), jnp.asarray(72.0))
+
+
+WITHOUT_ENTRIES = {
+    "slice": lambda x: jnp.sum(x[:0] ** 2),
+    "product": lambda x: jnp.sum((jnp.ones((0, 3)) @ x[:3]) ** 2),
+    "outer": lambda x: jnp.sum(jnp.sin(x[:0, None] * x[None])),
+    "joined": lambda x: jnp.sum(jnp.concatenate([x[:0], x[:0]]) ** 3),
+    "mapped": lambda x: jnp.sum(jax.vmap(lambda a: jnp.sum(a * x) ** 2)(x[:0])),
+    "matrices": lambda x: jnp.sum(x[:0].reshape(0, 4) @ x[:8].reshape(4, 2)),
+    "sums": lambda x: jnp.sum(jnp.cumsum(x[:0] ** 2)),
+    "loop": lambda x: jnp.sum(jax.lax.scan(lambda c, a: (c, c * a), x[0], x[:0])[1]),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_ENTRIES)
+def test_an_array_without_entries_on_the_way_adds_nothing(name):
+    f = lambda x: WITHOUT_ENTRIES[name](x) + jnp.sum(jnp.concatenate([x[:0], x]) ** 3)
+    x = jnp.arange(1.0, 9.0) / 5
+    close(hotk.laplacian(f, x), 6 * jnp.sum(x))
+    close(hotk.hessian_diagonal(f, x), 6 * x)

@@ -488,8 +488,8 @@ def test_half_precision_of_squares(default_settings):
 
 X = {"w": jnp.zeros((2, 3)), "s": jnp.array(1.0)}
 WRONG = {
-    "no pair": (1.0, TypeError, "`bounds` is no pair"),
-    "of scipy": (scipy.optimize.Bounds(0, 1), TypeError, r"\(b\.lb, b\.ub\)"),
+    "no pair": (1.0, TypeError, "`bounds` is not a pair"),
+    "pairs of scipy": ([(0, 1)] * 3, TypeError, r"jnp\.array\(pairs\)\.T"),
     "structure": (
         ({"w": 0.0}, None),
         hotk.StructureError,
@@ -571,3 +571,11 @@ def test_step_info_of_bounds():
         assert minimize(f, x, bounds=(0.5, None)).x.tolist() == [0.5] * 100
     assert counted() == 0
     assert info.temporary_bytes < 40 * x.nbytes
+
+
+def test_bounds_of_scipy():
+    f = lambda x: jnp.sum((x - jnp.array([-2.0, 0.5, 3.0])) ** 2)
+    given = scipy.optimize.Bounds([0, -np.inf, -1], [np.inf, np.inf, 1])
+    found = minimize(f, jnp.full(3, 0.25), bounds=given, tol=1e-10)
+    np.testing.assert_allclose(found.x, [0.0, 0.5, 1.0], atol=1e-9)
+    assert found.active.tolist() == [-1, 0, 1]

@@ -165,3 +165,25 @@ def test_residuals_in_an_update_that_takes_none_name_least_squares(make, as_user
     assert "value_fn=hotk.curvature.LeastSquares(residual_fn)" in str(caught.value)
     step, _ = transform.update(g, state, X0, value_fn=LeastSquares(residuals))
     assert float(g @ step) < 0
+
+
+def test_the_point_in_place_of_the_function(as_user):
+    with pytest.raises(
+        TypeError, match="first argument must be the function"
+    ) as caught:
+        minimize(X0, rosenbrock)
+    assert "`minimize(f, x0, transform)`" in str(caught.value)
+
+
+@pytest.mark.parametrize("p0", [[2.0, 1.0], np.array([2.0, 1.0]), (2.0, 1.0)])
+def test_a_model_of_curve_fit(p0, as_user):
+    """It is called as `f(x, a, b)` there."""
+    x = np.linspace(0, 1, 9)
+    f = lambda x, a, b: a * jnp.exp(-b * x)
+    y = 2.5 * np.exp(-1.3 * x)
+    with pytest.raises(TypeError) as caught:
+        hotk.statistics.fit(f, x, y, p0)
+    [note] = caught.value.__notes__
+    assert "`fit(lambda p, x: f(x, *p), ...)`" in note
+    found = hotk.statistics.fit(lambda p, x: f(x, *p), x, y, p0)
+    close(jnp.stack([*found.x]), np.array([2.5, 1.3]), rtol=1e-6)

@@ -143,3 +143,39 @@ def test_parameters_that_are_not_selected_stay():
 def test_another_optimizer_is_refused(as_user):
     with pytest.raises(TypeError, match=r"nnx\.Optimizer\(model, transformation"):
         hotk.optim.nnx_step(hotk.optim.newton_cg(), Model(), lambda model: 0.0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_in_training_mode_is_refused_by_kfac(compiled, as_user):
+    """In a batch of one the activations that batch normalization returns are zero."""
+
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(3, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.last = nnx.Linear(4, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(jnp.tanh(self.norm(self.first(x))))
+
+    net = Network(nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)), jnp.float32)
+    call = lambda net, x: net(x)
+    loss = hotk.curvature.SquaredError(jnp.ones((6, 2), jnp.float32))
+    net.eval()
+    K = hotk.KFACOperator(call, loss, net, x, where=nnx.Param)
+    optimizer = nnx.Optimizer(net, hotk.optim.kfac(K, damping=0.1), wrt=nnx.Param)
+
+    def step(net, optimizer, x):
+        f = lambda net: loss(net(x))
+        given = {"model_fn": call, "loss_fn": loss, "inputs": (x,)}
+        return hotk.optim.nnx_step(optimizer, net, f, **given)
+
+    run = nnx.jit(step) if compiled else step
+    values = [float(run(net, optimizer, x)) for _ in range(8)]
+    assert values[-1] < 0.5 * values[0]
+    net.train()
+    with pytest.raises(ValueError, match="depends on the other examples") as caught:
+        run(net, optimizer, x)
+    assert "`model.eval()`" in str(caught.value)
+    assert not getattr(caught.value, "__notes__", ())

@@ -288,3 +288,61 @@ def test_a_callback_of_an_object_reads_its_array_of_jax(name):
     for a in ([1.0, 2.0], [1.0, 2.0], [3.0, 1.0]):
         simulator.a = jnp.array(a)
         assert close(hotk.gradient(f, x), np.array(a) * np.asarray(x))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("given", ["jvp", "vjp"])
+def test_derived_rules_of_small_dtypes(given, dtype):
+    """To NumPy bfloat16 is no floating number."""
+
+    def wide(f):
+        return lambda *a: f(*(np.float32(b) for b in a)).astype(dtype)
+
+    rule = {
+        "jvp": lambda p, t: wide(lambda x, t: np.cos(x) * t)(p[0], t[0]),
+        "vjp": lambda p, u: (wide(lambda x, u: np.cos(x) * u)(p[0], u),),
+    }[given]
+    f = external(wide(np.sin), result_shape=lambda x: x, **{given: rule})
+    x, v = jnp.array([0.5, 1.0], dtype), jnp.ones(2, dtype)
+    total = lambda x: jnp.sum(f(x))
+    found = hotk.jvp(f, x, v), jax.grad(total)(x), hotk.hvp(total, x, v)
+    for got, wanted in zip(found, (np.cos, np.cos, lambda x: -np.sin(x)), strict=True):
+        assert got.dtype == dtype
+        np.testing.assert_allclose(
+            got.astype(float), wanted(np.array([0.5, 1.0])), rtol=2e-2
+        )
+
+
+@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+@pytest.mark.parametrize("given", ["jvp", "vjp"])
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def test_a_batch_in_one_call(axes, given, method):
+    """As `jax.pure_callback` has it: derived rules are those of each element."""
+
+    def fun(a, b):
+        return a * np.sum(np.sin(b), axis=-1, keepdims=True)
+
+    def jvp(primals, tangents):
+        (a, b), (t, s) = primals, tangents
+        return fun(t, b) + a * np.sum(np.cos(b) * s, axis=-1, keepdims=True)
+
+    def vjp(primals, u):
+        a, b = primals
+        return fun(u, b), np.sum(u * a, axis=-1, keepdims=True) * np.cos(b)
+
+    rule = {given: {"jvp": jvp, "vjp": vjp}[given]}
+    f = external(fun, result_shape=lambda a, b: a, vmap_method=method, **rule)
+    known = lambda a, b: a * jnp.sum(jnp.sin(b))
+    a = np.arange(6.0).reshape(3, 2) / 7
+    # The step of a difference is that of its element.
+    b = np.array([[0.1, 0.2, 0.3], [1.0, 0.5, 0.2], [1e4, 2e4, 1e4]])
+    a, b = a if axes[0] == 0 else a[1], b if axes[1] == 0 else b[0]
+
+    def everything(f):
+        squares = lambda a, b: jnp.sum(f(a, b) ** 2)
+        derivatives = jax.grad(squares, (0, 1)), jax.jacfwd(jax.grad(squares), (0, 1))
+        return [jax.vmap(g, axes)(a, b) for g in (f, *derivatives)]
+
+    found, expected = map(jax.tree.leaves, (everything(f), everything(known)))
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got[:2], wanted[:2], rtol=1e-8, atol=1e-9)

@@ -108,3 +108,34 @@ def test_a_hundred_thousand_variables():
     variances = np.asarray(A.selected_inverse().diagonal())
     close(variances[n // 2], 1 / (1 - a * a), rtol=1e-12)
     close(variances[0], variances[-1], rtol=1e-12)
+
+
+def with_zeros(n, seed):
+    """Return a function and a point at which many entries of the pattern are zero."""
+    random = np.random.default_rng(seed)
+    x = jnp.asarray(random.normal(size=n) / 2 * (random.random(n) < 0.5))
+    return lambda x: jnp.sum(x**2) + 0.1 * jnp.sum(x[1:] ** 2 * x[:-1]), x
+
+
+@pytest.mark.parametrize("n", [6, 12, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_entries_of_the_pattern_that_are_zero(n, seed):
+    """SuperLU leaves them out of its factors."""
+    f, x = with_zeros(n, seed)
+    A = hotk.sparse_hessian(f, x)
+    inverse, at = np.linalg.inv(jax.hessian(f)(x)), (A.pattern.rows, A.pattern.cols)
+    close(A.selected_inverse().todense()[at], inverse[at])
+    close(A.factorize().inverse_diagonal(), np.diag(inverse))
+    logdet = lambda x: hotk.sparse_hessian(f, x).logdet()
+    known = lambda x: jnp.linalg.slogdet(jax.hessian(f)(x))[1]
+    close(jax.grad(logdet)(x), jax.grad(known)(x))
+
+
+@pytest.mark.parametrize("n", [3, 6, 40])
+def test_the_diagonal_of_an_inverse_where_the_matrix_has_no_entry(n):
+    """The conditions of a minimum under a constraint."""
+    f = lambda z: jnp.sum(z[:n] ** 2 * jnp.arange(1.0, n + 1)) + z[n] * jnp.sum(z[:n])
+    A = hotk.sparse_hessian(f, jnp.ones(n + 1))
+    assert A.nnz == 3 * n
+    inverse = np.linalg.inv(A.todense())
+    close(A.factorize().inverse_diagonal(), np.diag(inverse))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from hotk._core import (
@@ -128,8 +129,12 @@ def run_series(closed: ClosedJaxpr, inputs: Sequence[Value], frame: Frame) -> li
 
 def _step(equation: JaxprEqn, values: Sequence[Value], frame: Frame) -> list[Any]:
     traits = traits_of(equation)
+    # An array without entries does not move, nor does what is computed from it.
+    held = lambda s: s.moves and not np.size(s.primal)
+    values = [frame.constant(s.primal) if held(s) else s for s in values]
     moves = any(series.moves for series in values)
-    if traits.constant or not moves:
+    empty = not any(getattr(v.aval, "size", 1) for v in equation.outvars)
+    if traits.constant or not moves or empty:
         primals = [series.primal for series in values]
         if moves and (derivatives := held_in(equation)):
             outputs = _held(primals, derivatives, frame)

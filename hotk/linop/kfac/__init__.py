@@ -12,6 +12,10 @@ from ._layout import (
     BlockLayout as BlockLayout,
     Origin as Origin,
 )
-from ._mixing import mixes_examples as mixes_examples
+from ._mixing import (
+    mixes_examples as mixes_examples,
+    nearby as nearby,
+    with_numbers as with_numbers,
+)
 from ._moments import Approximation as Approximation
 from ._vectors import Estimate as Estimate

@@ -5,9 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
-from hotk._core import Function, Point
+from hotk._core import Function, Point, Tracer
 
 
 def mixes_examples(
@@ -18,17 +19,18 @@ def mixes_examples(
     Args:
         model: The model of one row.
         of_two: The same of two rows.
-        x: The point.
+        x: The point. A layer of zeros hides what those before it mix.
         args: The further arguments, arrays with the examples in their first axis.
     """
     rows = jnp.stack([jnp.zeros((), jnp.int32), _farthest(args)])
-    some = lambda at: jax.tree.map(lambda a: a[at] if a.ndim else a, args)
-    near = _moved(x)  # a layer that begins as zero hides what those before it mix
-    both = of_two(near, *some(rows))
-    alone = [model(near, *some(rows[k : k + 1])) for k in range(2)]
-    if both.shape != (2, *alone[0].shape[1:]):
+    some = jax.tree.map(lambda a: a[rows] if a.ndim else a, args)
+    both = of_two(x, *some)
+    axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
+    one = lambda args: model(x, *jax.tree.map(lambda a: a[None] if a.ndim else a, args))
+    alone = jax.vmap(one, (axes,))(some)
+    if both.shape != (2, *alone.shape[2:]):
         return jnp.ones((), bool)
-    apart = jnp.max(jnp.abs(both - jnp.concatenate(alone)), initial=0)
+    apart = jnp.max(jnp.abs(both - alone[:, 0]), initial=0)
     size = jnp.max(jnp.abs(both), initial=0)
     # Accelerators multiply single precision with ten bits, and another number of rows
     # in another order. What mixes examples differs by much more.
@@ -48,7 +50,7 @@ def _farthest(args: tuple[PyTree, ...]) -> Int[Array, ""]:
     return jnp.argmax(total).astype(jnp.int32)
 
 
-def _moved(x: Point) -> Point:
+def nearby(x: Point) -> Point:
     """Return a point nearby at which no number is zero."""
 
     def moved(a: Array) -> Array:
@@ -59,3 +61,34 @@ def _moved(x: Point) -> Point:
         return jnp.where(a == 0, wave, a + a * wave)
 
     return jax.tree.map(moved, x)
+
+
+def with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
+    """Return a tree with numbers of our own where a trace does not know them.
+
+    They are the same in each array of a shape, so a captured one has the same numbers
+    each time.
+
+    Args:
+        tree: Arrays.
+        by_rows: Whether the first axis of an array is that of the examples, which then
+            differ from each other.
+    """
+
+    def known(a: Array) -> Array:
+        if not isinstance(a, Tracer):
+            return a
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            key = jax.random.key(0, impl=jax.random.key_impl(a))
+            return jax.random.split(key, a.shape)
+        if eqx.is_inexact_array(a):
+            # None below zero, as some may be variances.
+            numbers = np.abs(np.random.default_rng(0).normal(size=a.shape))
+            fan_in = a.shape[0] if a.ndim and not by_rows else 1
+            return jnp.asarray(numbers / max(fan_in, 1) ** 0.5, a.dtype)
+        if by_rows and a.ndim:
+            first = np.arange(len(a)).reshape(-1, *(1,) * (a.ndim - 1)) % 2
+            return jnp.asarray(np.broadcast_to(first, a.shape), a.dtype)
+        return jnp.full(a.shape, a.dtype == bool, a.dtype)
+
+    return jax.tree.map(known, tree)
