@@ -42,9 +42,9 @@ from .kfac import (
     Estimate,
     KFACOptions,
     blocks_of,
+    mixes_at_any_numbers,
     mixes_examples,
     nearby,
-    with_numbers,
 )
 
 
@@ -188,9 +188,10 @@ class KFACOperator(AbstractBlockDiagonal):
                     fix="Split it into its real and imaginary parts in the point.",
                 )
             )
-        if pair is not None and _mixes_at_numbers_of_ours(closure, pair, arrays, args):
+        rest = arrays_of(args)
+        if pair is not None and mixes_at_any_numbers(closure, pair, arrays, rest):
             raise _depends_on_others()
-        given = (closure, pair, Closure.of(loss), arrays, arrays_of(args), key)
+        given = (closure, pair, Closure.of(loss), arrays, rest, key)
         with _explained(model, x, args):
             self.blocks, mixed = _computed(*given, options=options, selected=selected)
         if not isinstance(mixed, Tracer) and bool(mixed):
@@ -227,32 +228,6 @@ def _computed(
     mixed = mixes_examples(model, pair.skeleton.function(pair.leaves), nearby(x), args)
     hidden = lambda a: jnp.where(mixed, jnp.nan, a)
     return jax.tree.map(hidden, blocks), mixed
-
-
-def _mixes_at_numbers_of_ours(
-    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
-) -> bool:
-    """Whether examples are treated together, where a trace does not know the numbers.
-
-    What mixes them does so at nearly any numbers. In a training loop under `jax.jit`
-    nobody would read the result of the check that is part of the program.
-    """
-    if not any(isinstance(a, Tracer) for a in jax.tree.leaves((closure, x, args))):
-        return False
-    try:
-        with jax.ensure_compile_time_eval():
-            known = with_numbers((closure, pair, x))
-            return bool(_mixes(*known, with_numbers(arrays_of(args), by_rows=True)))
-    except Exception:  # the axis of a `jax.vmap` around, for example
-        return False
-
-
-@jitted(quickly="always")
-def _mixes(
-    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
-) -> Bool[Array, ""]:
-    model, of_two = (c.skeleton.function(c.leaves) for c in (closure, pair))
-    return mixes_examples(model, of_two, x, args)
 
 
 def _refuse_explicit_axes(inputs: PyTree) -> None:

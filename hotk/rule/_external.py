@@ -48,9 +48,9 @@ def external(
     - a missing `vjp` is one call of `jvp` for each number in the arguments;
     - a missing `hvp` is a central difference of `vjp`, given or derived, three calls in
       float64, with the step $h = \epsilon^{1/3} \max(1, \|x\|) / \|t\|$ in the maximum
-      norm over the numbers that move, $\epsilon$ that of the dtype which `vjp` returns.
-      Its relative error is about $\epsilon^{2/3}$, 4e-11 in float64, for a function
-      that changes on the scale of 1 or of its arguments; `info.rules` says so.
+      norm over the numbers that move, $\epsilon$ that of the dtype which the given rule
+      returns. Its relative error is about $\epsilon^{2/3}$, 4e-11 in float64, for a
+      function that changes on the scale of 1 or of its arguments; `info.rules` says so.
 
     Args:
         fun: `fun(*args)` of NumPy arrays, which returns a tree of them. It must be
@@ -142,7 +142,8 @@ def external(
         def host(shape: Shapes, p: PyTree, t: PyTree, u: PyTree) -> PyTree:
             if hvp is not None:
                 return _cotangents(hvp(p, t, u), shape, f"`hvp` of {name}")
-            return _difference(reverse, back, shape, p, t, u)
+            given = vjp(p, u) if vjp is not None else jvp(p, t) if jvp else None
+            return _difference(given, back, shape, p, t, u)
 
         given = primals, _filled(primals, tangents), _filled(y, u)
         return call(host, shape, *given, derived=hvp is None)
@@ -219,12 +220,12 @@ def _from_jvp(jvp: HostFunction | None) -> HostFunction:
 
 
 def _difference(
-    raw: HostFunction, vjp: HostFunction, shape: Shapes, p: PyTree, t: PyTree, u: PyTree
+    given: PyTree, vjp: HostFunction, shape: Shapes, p: PyTree, t: PyTree, u: PyTree
 ) -> PyTree:
     """Differentiate `vjp` along `t` by a central difference, in float64.
 
-    The step is that of the dtype which the rule itself, `raw`, returns: a simulator in
-    float32 has its roundings, whatever dtype its arguments have.
+    The step is that of the dtype which the rule itself has returned in `given`: a
+    simulator in float32 has its roundings, whatever dtype its arguments have.
     """
     wide = lambda a: np.asarray(a, np.float64) if _is_floating(a) else a
     p, t = jax.tree.map(wide, p), jax.tree.map(wide, t)
@@ -236,7 +237,7 @@ def _difference(
     if length == 0:
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
     size = max(np.max(np.abs(a)) for a, _ in pairs if a.size)
-    eps = max(float(jnp.finfo(a.dtype).eps) for a in _floating(raw(p, u)))
+    eps = max(float(jnp.finfo(a.dtype).eps) for a in _floating(given))
     h = eps ** (1 / 3) * max(1.0, float(size)) / float(length)
     step = lambda sign: jax.tree.map(
         lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t

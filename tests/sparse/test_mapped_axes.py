@@ -1,4 +1,4 @@
-"""Sums over an axis of `jax.vmap` by its name, which JAX makes sums over a numbered one."""
+"""Sums over an axis of `jax.vmap`, which JAX makes sums over a numbered axis."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def mapped(f):
 def twice(f):
     """Map over a matrix of numbers, along axes "i" and "j"."""
     rows = jax.vmap(jax.vmap(f, axis_name="i"), axis_name="j")
-    return lambda x: rows(x[:2, None] * jnp.arange(1.0, 4.0)).reshape(-1)
+    return lambda x: rows(x[:2, None] * jnp.arange(1.0, 4.0)[None]).reshape(-1)
 
 
 FUNCTIONS = {
@@ -30,7 +30,9 @@ FUNCTIONS = {
     "squares": mapped(lambda a: (a - pmean(a, "i")) ** 2),
     "two": mapped(lambda a: a * jnp.prod(jnp.stack(psum((a, jnp.cos(a)), "i")))),
     "gathered": mapped(lambda a: jnp.sum(jax.lax.all_gather(a**2, "i")) * a),
-    "permuted": mapped(lambda a: a * jax.lax.ppermute(a**3, "i", [(0, 1), (1, 0)])),
+    "permuted": mapped(
+        lambda a: a * jax.lax.ppermute(a**3, "i", [(0, 1), (1, 2), (2, 0)])
+    ),
     "both": twice(lambda a: a * psum(a**2, ("i", "j"))),
     "one in another": twice(lambda a: jnp.cos(a) * psum(a * psum(a, "i"), "j")),
 }

@@ -13,9 +13,9 @@ from ._layout import (
     Origin as Origin,
 )
 from ._mixing import (
+    mixes_at_any_numbers as mixes_at_any_numbers,
     mixes_examples as mixes_examples,
     nearby as nearby,
-    with_numbers as with_numbers,
 )
 from ._moments import Approximation as Approximation
 from ._vectors import Estimate as Estimate

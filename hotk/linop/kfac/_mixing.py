@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
+from hotk._capture import Closure
 from hotk._core import Function, Point, Tracer
+from hotk._prepared import jitted
 
 
 def mixes_examples(
@@ -23,11 +25,10 @@ def mixes_examples(
         args: The further arguments, arrays with the examples in their first axis.
     """
     rows = jnp.stack([jnp.zeros((), jnp.int32), _farthest(args)])
-    some = jax.tree.map(lambda a: a[rows] if a.ndim else a, args)
-    both = of_two(x, *some)
+    both = of_two(x, *jax.tree.map(lambda a: a[rows] if a.ndim else a, args))
     axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
-    one = lambda args: model(x, *jax.tree.map(lambda a: a[None] if a.ndim else a, args))
-    alone = jax.vmap(one, (axes,))(some)
+    each = jax.tree.map(lambda a: a[rows][:, None] if a.ndim else a, args)
+    alone = jax.vmap(lambda args: model(x, *args), (axes,))(each)
     if both.shape != (2, *alone.shape[2:]):
         return jnp.ones((), bool)
     apart = jnp.max(jnp.abs(both - alone[:, 0]), initial=0)
@@ -63,7 +64,39 @@ def nearby(x: Point) -> Point:
     return jax.tree.map(moved, x)
 
 
-def with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
+def mixes_at_any_numbers(
+    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
+) -> bool:
+    """Whether examples are treated together, where a trace does not know the numbers.
+
+    What mixes them does so at nearly any numbers. In a training loop under `jax.jit`
+    nobody would read the result of the check that is part of the program.
+
+    Args:
+        closure: The model of one row.
+        pair: The same of two rows.
+        x: The point.
+        args: The further arguments, arrays with the examples in their first axis.
+    """
+    if not any(isinstance(a, Tracer) for a in jax.tree.leaves((closure, x, args))):
+        return False
+    try:
+        with jax.ensure_compile_time_eval():
+            known = _with_numbers((closure, pair, x))
+            return bool(_mixes(*known, _with_numbers(args, by_rows=True)))
+    except Exception:  # the axis of a `jax.vmap` around, for example
+        return False
+
+
+@jitted(quickly="always")
+def _mixes(
+    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
+) -> Bool[Array, ""]:
+    model, of_two = (c.skeleton.function(c.leaves) for c in (closure, pair))
+    return mixes_examples(model, of_two, x, args)
+
+
+def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
     """Return a tree with numbers of our own where a trace does not know them.
 
     They are the same in each array of a shape, so a captured one has the same numbers

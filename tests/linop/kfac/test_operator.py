@@ -424,10 +424,33 @@ def test_a_model_across_devices(as_user):
         hotk.KFACOperator(net, SQUARES, W, ROWS)
 
 
-def test_examples_that_depend_on_each_other_give_nan_inside_of_jit():
+def test_examples_that_depend_on_each_other_are_refused_inside_of_jit():
+    """What depends on numbers that a trace does not know gives NaN."""
     net = lambda w, x: (x - x.mean(0)) @ w
-    inside = jax.jit(lambda w: hotk.KFACOperator(net, SQUARES, w, ROWS) @ w)(W)
-    assert jnp.isnan(inside).all()
+    inside = jax.jit(lambda w, x: hotk.KFACOperator(net, SQUARES, w, x) @ w)
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        inside(W, ROWS)
+    sometimes = lambda w, x: jnp.where(x[0, 0] < -5.0, x.mean(0) @ w, 1.0) * (x @ w)
+    inside = jax.jit(lambda w, x: hotk.KFACOperator(sometimes, SQUARES, w, x) @ w)
+    assert jnp.isfinite(inside(W, ROWS)).all()
+    assert jnp.isnan(inside(W, ROWS - 10 * jnp.abs(ROWS).max())).all()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_averages_that_are_kept_mix_nothing_inside_of_jit(captured):
+    """A variance below zero would be NaN, of which nothing can be said."""
+    mean, variance = normal(3, 2), jnp.abs(normal(4, 2))
+
+    def made(w, x, mean, variance):
+        net = lambda w, x: jnp.tanh((x @ w - mean[None]) / jnp.sqrt(variance[None]))
+        return hotk.KFACOperator(net, SQUARES, w, x) @ w
+
+    by_hand = made(W, ROWS, mean, variance)
+    if captured:
+        inside = jax.jit(lambda w, x: made(w, x, mean, variance))(W, ROWS)
+    else:
+        inside = jax.jit(made)(W, ROWS, mean, variance)
+    close(inside, by_hand)
 
 
 def test_too_many_outputs_for_exact_factors(as_user):
