@@ -18,6 +18,7 @@ from ._constants import (
 from ._custom import (
     NotTransposableError as NotTransposableError,
     with_extremes as with_extremes,
+    with_forward_rule as with_forward_rule,
     with_rules as with_rules,
 )
 from ._extremes import extreme as extreme

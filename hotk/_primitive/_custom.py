@@ -28,6 +28,7 @@ from hotk._core import (
     Types,
     bound,
     compared_extremes,
+    equations,
     has_extremes,
     has_ruled_extremes,
     is_inexact,
@@ -37,7 +38,7 @@ from hotk._core import (
 )
 
 from ._extremes import extreme
-from ._linear import AbstractLinear, apply_linear
+from ._linear import AbstractLinear, apply_linear, check_linear
 from ._ruled import AbstractRuled, Tangents, apply_ruled
 from ._written import written
 
@@ -66,6 +67,29 @@ def with_extremes(closed: ClosedJaxpr) -> Callable[..., Arrays]:
     if not has_extremes(closed.jaxpr):
         return jaxpr_as_fun(closed)
     return lambda *arrays: _run(closed, arrays, derive=False, by_body=False)
+
+
+def with_forward_rule(closed: ClosedJaxpr, x: Arrays) -> Callable[..., Arrays]:
+    """Return a program as a function that has a derivative along any direction.
+
+    What it holds of `jax.custom_vjp` has no forward rule: its reverse rule, transposed,
+    is one, and the derivative of its body where JAX cannot transpose the rule, as that
+    of a solver that goes back over checkpoints.
+
+    Args:
+        closed: A program of floating arrays.
+        x: A point.
+    """
+    run = with_extremes(closed)
+    names = [equation.primitive.name for equation in equations(closed.jaxpr)]
+    if not any(name.startswith("custom_vjp") for name in names):
+        return run
+    derived = with_rules(run)
+    try:
+        check_linear(jax.make_jaxpr(lambda x, v: jax.jvp(derived, x, v))(x, x))
+    except NotTransposableError:
+        return with_rules(run, by_body=True)
+    return derived
 
 
 def _run(

@@ -24,15 +24,11 @@ from hotk._core import (
     Point,
     Scalar,
     Tangent,
-    equations,
     trace_once,
 )
 from hotk._primitive import (
-    NotTransposableError,
-    check_linear,
     held,
-    with_extremes,
-    with_rules,
+    with_forward_rule,
 )
 
 from ._cox import CoxLoss
@@ -115,21 +111,9 @@ def _value_and_tangent(
 ) -> tuple[PyTree, Tangent]:
     """Return the value and the derivative along `v`, linear in `v` in any mode."""
     tree = jax.tree.structure(shapes)
-    run = lambda x: tree.unflatten(with_extremes(closed)(*jax.tree.leaves(x)))
-    names = [e.primitive.name for e in equations(closed.jaxpr)]
-    if not any(name.startswith("custom_vjp") for name in names):
-        return jax.jvp(run, (x,), (v,))
-    # A `custom_vjp` has no forward rule: its reverse rule, transposed, is one, and the
-    # derivative of its body where JAX cannot transpose the rule, as that of a solver
-    # that goes back over checkpoints.
-    try:
-        run_derived = with_rules(run)
-        check_linear(
-            jax.make_jaxpr(lambda x, v: jax.jvp(run_derived, (x,), (v,)))(x, v)
-        )
-    except NotTransposableError:
-        run_derived = with_rules(run, by_body=True)
-    return jax.jvp(run_derived, (x,), (v,))
+    of_leaves = with_forward_rule(closed, jax.tree.leaves(x))
+    run = lambda x: tree.unflatten(of_leaves(*jax.tree.leaves(x)))
+    return jax.jvp(run, (x,), (v,))
 
 
 @jax.custom_jvp

@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop, work
 from hotk._dense import columns
-from hotk._primitive import with_rules
+from hotk._primitive import with_forward_rule
 from hotk.curvature import residuals_of
 from hotk.linop import Identity, space
 
@@ -71,8 +71,9 @@ class FactoredSystem:
         self.x = x
         flat = space.flattened(x)
         self.of_flat = lambda v: residuals(space.unflattened(v, x))
-        # The program of the residuals may hold a function without a forward rule.
-        self.r, push = jax.linearize(with_rules(self.of_flat), flat)
+        program = jax.make_jaxpr(self.of_flat)(flat)
+        run = with_forward_rule(program, [flat])
+        self.r, push = jax.linearize(lambda v: run(v)[0], flat)
         [[jacobian]] = columns(push, flat, None)
         norms = _norms(jacobian)
         self.scale, self.unit = measured(norms, scale, adapts)
