@@ -166,7 +166,11 @@ def _newton(
     outcome = Outcome.where(still, Outcome.stationary, outcome)
     step = space.choose(descends, step, space.zeros(step))
     dtype = space.scalar_dtype(gradient)
-    decrease = jnp.where(descends, g @ p / 2 + rest, jnp.inf).astype(dtype)
+    # Rounding asks for the first shift, and negative curvature for a larger one: at a
+    # saddle point whose gradient has no part along it, g is as small as at a minimum.
+    bends_down = tau > 2 * jnp.maximum(damping, least)
+    tells = descends & ~bends_down
+    decrease = jnp.where(tells, g @ p / 2 + rest, jnp.inf).astype(dtype)
     tau, scale = tau.astype(dtype), scale.astype(dtype)
     return step, NewtonState(tau, attempts, decrease, outcome, solver, scale)
 

@@ -55,6 +55,13 @@ def test_a_saddle_is_left_along_negative_curvature(name):
     assert found.smallest_curvature < 0
 
 
+def test_a_saddle_along_whose_descent_there_is_no_slope_is_no_minimum():
+    f = lambda x: jnp.cosh(x[0]) - x[1] ** 2 + x[1] ** 4
+    found = hotk.optim.minimize(f, jnp.array([2.0, 0.0]), hotk.optim.newton())
+    close(found.x, np.zeros(2), atol=1e-6)
+    assert not found.converged
+
+
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ALL)
 def test_batches_that_are_no_numbers_change_nothing(name):
