@@ -248,7 +248,8 @@ def _trust_region(
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     scale, norm = state.scale, space.norm
     exact = scale is not None and _is_exact(local.x, most)
-    if scale is not None and exact:
+    if exact:
+        assert scale is not None
         metric, solver, propose = exactly(
             local,
             near.hessian,
