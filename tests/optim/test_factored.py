@@ -270,3 +270,30 @@ def test_a_fit_of_rows_on_several_devices(examples):
             np.testing.assert_allclose(jax.jit(over)(t, y), known, rtol=1e-7)
         print("fine")
     """)
+
+
+@jax.custom_vjp
+def fourth_power(p):
+    return jax.lax.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * p), (0, p)
+    )[1]
+
+
+def _pull(p, u):
+    """4 p^3 u by a loop, which JAX cannot transpose: as solvers with checkpoints do."""
+    more = lambda s: s[0] < 3
+    return (4 * jax.lax.while_loop(more, lambda s: (s[0] + 1, s[1] * p), (0, u))[1],)
+
+
+fourth_power.defvjp(lambda p: (fourth_power(p), p), _pull)
+
+
+@pytest.mark.parametrize("bounds", [None, (0.5, 10.0)])
+def test_residuals_with_a_reverse_rule_that_cannot_be_transposed(bounds):
+    y = jnp.array([16.0, 81.0, 1.0])
+    f = hotk.curvature.LeastSquares(lambda p: fourth_power(p) - y)
+    found = hotk.optim.minimize(
+        f, jnp.full(3, 1.5), hotk.optim.levenberg_marquardt(), tol=1e-9, bounds=bounds
+    )
+    assert bool(found.converged)
+    np.testing.assert_allclose(found.x, [2.0, 3.0, 1.0], rtol=1e-7)
