@@ -173,7 +173,7 @@ def check_likelihood(
 
     Raises:
         AssertionError: If one fails; the message is the table.
-        TypeError: If it is no likelihood, or its class does not say what its Fisher
+        TypeError: If it is not a likelihood, or its class does not say what its Fisher
             matrix is.
 
     Example:
@@ -218,7 +218,7 @@ def check_likelihood(
         rows.append(Row(what, float(jnp.max(off / allowed)), 1.0))
     checked = Checked(tuple(rows))
     if not checked.passed:
-        raise AssertionError(f"this is no likelihood of one density\n{checked}")
+        raise AssertionError(f"this is not a likelihood of one density\n{checked}")
     return checked
 
 

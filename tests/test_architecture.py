@@ -154,14 +154,14 @@ def not_exported(path):
         text = ast.unparse(node).split("\n")[0]
         here = f"{named(path)}: {text}"
         if not isinstance(node, ast.ImportFrom):
-            yield f"{here} is no import"
+            yield f"{here} is not an import"
             continue
         if path.parent == ROOT and node.module is None:
             if not {alias.name for alias in node.names} <= {*ENTERED, "testing"}:
-                yield f"{here} is no floor that users enter"
+                yield f"{here} is not a floor that users enter"
         elif path.parent == ROOT:
             if node.module.removeprefix("hotk.") not in HEIGHT:
-                yield f"{here} is no floor"
+                yield f"{here} is not a floor"
         elif node.level != 1:
             yield f"{here} is not on this floor"
         for alias in node.names:

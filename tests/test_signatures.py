@@ -4,9 +4,13 @@
 """
 
 import difflib
+import importlib
 import inspect
 import re
+import textwrap
 from pathlib import Path
+
+import pytest
 
 from tests import test_api, test_docstrings
 from tests.offenders import none
@@ -39,6 +43,25 @@ def test_signatures_are_as_they_were():
         "breaking: say so in the changelog, and write the file of signatures anew by "
         "`python -m tests.test_signatures`. A new name or keyword breaks nothing.",
     )
+
+
+MODULES = ["curvature", "estimate", "interop", "linop", "optim", "plot", "rule"]
+MODULES += ["sparse", "statistics"]
+
+
+def listed(module):
+    """Write the public names of a module as its docstring lists them."""
+    public = {id(value) for value in PUBLIC.values() if callable(value)}
+    names = [name for name, value in vars(module).items() if id(value) in public]
+    lines = textwrap.wrap(" ".join(sorted(names)), 84)
+    head = f"`help({module.__name__}.{min(names)})` documents one of these:"
+    return "\n".join([head, "", *(f"    {line}" for line in lines)])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_help_of_a_module_lists_its_names(name):
+    module = importlib.import_module(f"hotk.{name}")
+    assert inspect.cleandoc(module.__doc__).endswith(listed(module))
 
 
 if __name__ == "__main__":

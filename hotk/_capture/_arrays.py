@@ -170,7 +170,7 @@ def _numpy_piece(value: np.ndarray) -> tuple[Hashable, ...]:
     """Return what stands in a key for a NumPy array that is known by its content.
 
     Raises:
-        Opaque: If it is too large, or holds what is no number.
+        Opaque: If it is too large, or holds what is not a number.
     """
     if value.dtype.kind in _TEXT:
         return _content(value)

@@ -234,7 +234,7 @@ def _describe_skeleton(d: Description, value: Skeleton, here: str) -> None:
     if value.user_classes or value.opaque is not None:
         d.unguarded()  # its classes may have changed
     if value.user_classes and value.opaque is None:
-        # by itself: what stands for arrays in it is no array of this walk
+        # by itself: what stands for arrays in it is not an array of this walk
         now, _ = value.survey()
         d.note(tuple(now.key))
         d.user_classes = True

@@ -147,7 +147,7 @@ def _leaf(leaf: object, fixed: bool) -> SignatureLeaf:
     aval = None
     # `jax.typeof` of a shape is that of an array, but it is called with neither.
     if not (fixed or isinstance(leaf, jax.ShapeDtypeStruct)):
-        # It is no array, or an integer that JAX has no room for.
+        # It is not an array, or an integer that JAX has no room for.
         with contextlib.suppress(TypeError, OverflowError):
             aval = aval_of(leaf)
     if aval is None:

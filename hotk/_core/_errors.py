@@ -110,7 +110,7 @@ class VerificationError(HotkError, ArithmeticError):
 
 
 class NotStationaryWarning(UserWarning):
-    """The point is no minimum, or one that was not reached, so its errors mean little.
+    """The point is not a minimum, or it was not reached, so its errors mean little.
 
     The message says how many standard errors the minimum of the quadratic is away.
     """

@@ -30,7 +30,7 @@ class Range(NamedTuple):
     whole: bool = False
 
     def check(self, call: str, keyword: str, value: Any) -> None:
-        """Refuse a number out of its range, and what is no number.
+        """Refuse a number out of its range, and what is not a number.
 
         A tree or a function, as a schedule is, is left to the function that takes it.
 
@@ -99,7 +99,7 @@ class Key:
     """A random key of JAX, of either kind."""
 
     def check(self, call: str, keyword: str, value: object) -> None:
-        """Refuse what is no key, as a seed is none.
+        """Refuse what is not a key, as a seed is none.
 
         Raises:
             TypeError: If it is none.
@@ -115,7 +115,7 @@ class Key:
 
 
 def check_settings(call: str, **settings: object) -> None:
-    """Refuse keywords out of their range, of what is no function; see `Range.check`."""
+    """Refuse keywords out of their range, not of a function; see `Range.check`."""
     for keyword, value in settings.items():
         found = range_of(call, keyword)
         if found is not None:

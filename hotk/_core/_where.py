@@ -218,10 +218,13 @@ def _asked(call: str, where: Callable[..., Any], leaf: object) -> Any:
     except Exception as error:
         # `where=` of `eqx.tree_at` is given the model, a filter of nnx a path as well:
         # `test_an_error_in_a_predicate_says_what_a_predicate_is_given`.
+        by_place = "To select leaves by their place, pass a tree of `True` and `False`."
+        if type(where).__module__.startswith("flax."):
+            by_place = "Select by a filter of nnx that takes a path with `graphdef, "
+            by_place += "params, rest = nnx.split(model, filter, ...)`: take `params`."
         error.add_note(
             f"`{call}`: `where` is called with one leaf of `x` at a time, here with "
-            f"{describe(leaf)}. To select leaves by their place, pass a tree of `True` "
-            "and `False`."
+            f"{describe(leaf)}. {by_place}"
         )
         raise
 

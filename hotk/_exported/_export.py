@@ -190,7 +190,7 @@ def for_any_batch(f: Function, batch: str) -> Prepared | PreparedInOrder:
         batch: The name of the size.
 
     Raises:
-        ValueError: If it is no name, the first axes are not one size, or `f` is not
+        ValueError: If it is not a name, the first axes are not one size, or `f` is not
             prepared.
     """
     call = f"hotk.export(..., batch={batch!r})"

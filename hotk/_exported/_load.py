@@ -53,7 +53,7 @@ class ExportedProgram:
 
         Args:
             exported: What `jax.export.deserialize` returns.
-            statics: The texts of the arguments that are no arrays, by path.
+            statics: The texts of the arguments that are not arrays, by path.
         """
         self.exported = exported
         self._statics = dict(statics or {})
@@ -81,7 +81,7 @@ class ExportedProgram:
 
         Raises:
             PreparationError: If an argument has another structure, size or dtype, or
-                is no array and another than was exported, be it a leaf (for which
+                is not an array and another than was exported, be it a leaf (for which
                 `None` may stand) or a static field (a dict may stand for its node).
         """
         called = _called(self.exported)

@@ -71,7 +71,7 @@ def without_statics(call: str, texts: Mapping[str, str], given: PyTree) -> PyTre
     """
     for path, leaf in _leaves(given):
         if path in texts or not is_number(leaf):
-            what = "an argument that is no array"
+            what = "an argument that is not an array"
             fix = "pass `None` there for what was exported."
             _compare(call, what, texts.get(path, "arrays alone"), _text(leaf), fix)
     taken = lambda path, leaf: None if jax.tree_util.keystr(path) in texts else leaf
@@ -95,7 +95,9 @@ def check_nodes(call: str, texts: Mapping[str, str], given: PyTree) -> None:
         expected = texts.get(_NODE + path)
         if expected is not None:
             fix = "pass a dict of its fields, if what was exported is meant."
-            _compare(call, f"what is no array of `{path}`", expected, _text(node), fix)
+            _compare(
+                call, f"what is not an array of `{path}`", expected, _text(node), fix
+            )
 
 
 def _compare(call: str, what: str, expected: str, got: str, fix: str) -> None:

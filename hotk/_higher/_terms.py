@@ -184,7 +184,7 @@ def _part(
 
 
 def _are_names(index: object) -> TypeGuard[tuple[str, ...]]:
-    """Whether it is ("x", "x", "t"), which is no tree like a dict."""
+    """Whether it is ("x", "x", "t"), which is not a tree like a dict."""
     return isinstance(index, tuple) and all(isinstance(name, str) for name in index)
 
 

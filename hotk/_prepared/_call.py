@@ -342,7 +342,7 @@ class Call:
         """Return the differentiated part of `x`, `None` elsewhere, and which it is."""
         call, moves = self.options.definition.call(), self.point_leaves.moves
         check_point(call, self.x, moves, self.options.selected)
-        # `None` is no leaf: the derivatives of JAX refuse integers, and hotk's results
+        # `None` is not a leaf: derivatives of JAX refuse integers, and hotk's results
         # have nothing in their places.
         moving = [a if yes else None for a, yes in zip(leaves, moves, strict=True)]
         return self.x_tree.unflatten(moving), moves

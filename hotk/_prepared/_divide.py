@@ -31,7 +31,7 @@ def divide(
         arguments: What goes in besides.
 
     Raises:
-        TypeError: If the result of the operator is no matrix.
+        TypeError: If the result of the operator is not a matrix.
         ValueError: If `split` is neither of the two, or `mesh_axis` comes alone.
         StructureError: If there is no mesh, or no such axis of it.
         ModeError: If the mode computes the other of rows and columns.

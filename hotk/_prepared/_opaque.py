@@ -111,7 +111,7 @@ class OpaqueCall(Call):
         return self.split(out)
 
     def trace(self) -> TracedProgram:
-        """Run the function, once: what it keeps for later is no tracer."""
+        """Run the function, once: what it keeps for later is not a tracer."""
         leaves, _, args = self.unflatten(self.inputs.arrays)
         self.point(leaves)  # refuses one without anything to differentiate
         alone = lambda x, moving: self.evaluate([], x, moving)

@@ -48,7 +48,7 @@ def nondifferentiable(call: str, inputs: S) -> S:
 
     Args:
         call: What was called, for the message.
-        inputs: Trees; what is no tracer of floating numbers is left as it is.
+        inputs: Trees; what is not a tracer of floating numbers is left as it is.
     """
 
     @jax.custom_jvp

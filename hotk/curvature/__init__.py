@@ -1,4 +1,13 @@
-"""Gauss-Newton and Fisher matrices, and the Hessians of common losses."""
+"""Gauss-Newton and Fisher matrices, and the Hessians of common losses.
+
+`help(hotk.curvature.AbstractLikelihood)` documents one of these:
+
+    AbstractLikelihood AbstractLoss Composition CoxLoss EmpiricalFisher Fisher GammaLoss
+    GaussNewton HuberLoss LeastSquares NegativeBinomialLoss OrdinalCrossEntropy
+    PerExample PoissonLoss RowsProgram SampleRows SampledFisher SigmoidCrossEntropy
+    SoftmaxCrossEntropy SquaredError StudentTLoss composition empirical_fvp fvp ggnvp
+    residuals_of rows_program sampled_fvp
+"""
 
 from ._cox import CoxLoss as CoxLoss
 from ._fisher import (

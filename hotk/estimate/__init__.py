@@ -1,4 +1,10 @@
-"""Estimates from random products, with error bars."""
+"""Estimates from random products, with error bars.
+
+`help(hotk.estimate.Estimate)` documents one of these:
+
+    Estimate Spectrum biharmonic diagonal differential divergence laplacian logdet
+    spectrum trace
+"""
 
 from ._diagonal import diagonal as diagonal
 from ._differential import (

@@ -1,4 +1,10 @@
-"""Derivatives for other libraries: SciPy, lineax, IPOPT."""
+"""Derivatives for other libraries: SciPy, lineax, IPOPT.
+
+`help(hotk.interop.IpoptProblem)` documents one of these:
+
+    IpoptProblem PrecisionWarning ScipyProblem ScipyResiduals as_lineax as_scipy
+    ipopt_problem scipy_problem scipy_residuals
+"""
 
 from ._ipopt_problem import (
     IpoptProblem as IpoptProblem,

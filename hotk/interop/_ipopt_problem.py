@@ -300,7 +300,7 @@ class IpoptProblem(AbstractProblem):
 
         Raises:
             ImportError: If cyipopt is not installed.
-            StructureError: If a bound is no number, no tree of this structure, and no
+            StructureError: If a bound is not a number, a tree of this structure or an
                 vector of this size.
         """
         cyipopt = extra("cyipopt")

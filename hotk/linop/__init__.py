@@ -1,4 +1,14 @@
-"""Derivatives at a point as linear operators, and Krylov methods on them."""
+"""Derivatives at a point as linear operators, and Krylov methods on them.
+
+`help(hotk.linop.AbstractOperator)` documents one of these:
+
+    AbstractOperator AbstractSymmetricOperator BlockDiagonal DataOperator Diagonal
+    Eigenpairs EmpiricalFisherOperator FisherOperator GGNOperator HessianOperator
+    Identity Index Inertia KFACOperator LeafBlocks Linearized LowRank Method Reason
+    SampledFisherOperator Solution SparseOperator Symmetric by_iteration cg
+    check_symmetric cholesky eigh inertia loop minres nystrom solve space_of spectrum_of
+    steihaug
+"""
 
 from . import space as space
 from ._batches import DataOperator as DataOperator

@@ -63,7 +63,7 @@ class VectorEntries(eqx.Module):
             KeyError: If there is no such path.
             StructureError: If a mask does not have the shape of its leaf or of its
                 first axes, or nothing is selected.
-            TypeError: If it is no path, filter or mask: an array of integers, say.
+            TypeError: If it is not a path, filter or mask: an array of integers, say.
         """
         masks = _masks(call, like, part)
         kept = tuple(bool(np.any(mask)) for mask in masks)
@@ -229,7 +229,7 @@ def _no_part(call: str, part: object) -> TypeError:
         message(
             call,
             "this does not select a part of the space.",
-            expected="a path, a leaf filter, or boolean arrays that are no tracers",
+            expected="a path, a leaf filter, or boolean arrays that are not tracers",
             got=describe_tree(part),
             fix=fix,
         )

@@ -146,7 +146,7 @@ def common_like(operators: Iterable[AbstractLinearMap]) -> Vector:
 
 
 def as_factor(number: PyTree) -> Array | None:
-    """Return what an operator is multiplied with, `None` if it is no number.
+    """Return what an operator is multiplied with, `None` if it is not a number.
 
     Raises:
         TypeError: If it is complex.

@@ -77,7 +77,7 @@ class AbstractNumerics(AbstractLinearMap[V]):
             TypeError: Always.
         """
         raise TypeError(
-            f"`np.asarray({type(self).__name__})`: an operator is no array. Write "
+            f"`np.asarray({type(self).__name__})`: an operator is not an array. Write "
             "`H.matrix()`; for a function of SciPy `hotk.interop.as_scipy(H)`."
         )
 

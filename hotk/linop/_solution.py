@@ -27,7 +27,7 @@ class Reason(Enumeration):
 
 
 def is_known_as(reason: Reason, member: Reason) -> bool:
-    """Whether a reason that is no tracer is a certain member, without a program.
+    """Whether a reason that is not a tracer is a certain member, without a program.
 
     `==` between the two compiles one, in the first call of a process.
     """

@@ -117,7 +117,7 @@ class Source:
         return map(self._like_the_first, batches)
 
     def _like_the_first(self, batch: PyTree) -> PyTree:
-        """Refuse a batch whose parts that are no numbers are not those of the first.
+        """Refuse a batch whose parts that are not numbers are not those of the first.
 
         The function is kept with those, and would compute with them.
         """
@@ -143,7 +143,7 @@ class Source:
 
 
 def _others(batch: PyTree) -> dict[str, Any]:
-    """Return the leaves of a batch that are no numbers for JAX, by their names."""
+    """Return the leaves of a batch that are not numbers for JAX, by their names."""
     found = {}
     for path, leaf in jax.tree.leaves_with_path(batch):
         kind = getattr(getattr(leaf, "dtype", None), "kind", "")

@@ -45,7 +45,7 @@ def space_of(operator: object) -> Vector:
 
 
 def check_operator(call: str, operator: object) -> None:
-    """Refuse what is no operator, and say how to make one of it.
+    """Refuse what is not an operator, and say how to make one of it.
 
     Raises:
         TypeError: If it is none.
@@ -63,7 +63,7 @@ def check_operator(call: str, operator: object) -> None:
 
 
 def check_symmetric(call: str, operator: Any) -> None:
-    """Refuse what is no operator, or one that is not known to be symmetric.
+    """Refuse what is not an operator, or one that is not known to be symmetric.
 
     All factorizations and eigenvalues pass here: they read one half of a matrix.
 

@@ -1,4 +1,15 @@
-"""Second-order optimizers as transformations of optax."""
+"""Second-order optimizers as transformations of optax.
+
+`help(hotk.optim.DiagonalState)` documents one of these:
+
+    DiagonalState GlobalizedState KFACState LineSearchState LinearSolver Minimum
+    NaturalGradientState NewtonCGState NewtonState Outcome PreconditionerState Stop
+    adahessian apply_gradients cubic_newton kfac levenberg_marquardt minimize
+    natural_gradient newton newton_cg nnx_step scale_by_adahessian scale_by_cubic_newton
+    scale_by_levenberg_marquardt scale_by_line_search scale_by_natural_gradient
+    scale_by_newton scale_by_newton_cg scale_by_sophia scale_by_trust_region sophia
+    step_info strip_extra_args trust_region with_params
+"""
 
 from ._adahessian import (
     adahessian as adahessian,

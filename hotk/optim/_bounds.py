@@ -221,7 +221,7 @@ def bounds_like(call: str, given: Any, x: Point, root: str = "x0") -> Bounds:
         root: Its name.
 
     Raises:
-        TypeError: If it is no pair, or something in it is no real number.
+        TypeError: If it is not a pair, or something in it is not a real number.
         StructureError: If a tree or a shape does not fit.
         ValueError: If a bound is NaN, a lower one above its upper one, or the point
             outside. What is traced is not known, and not refused.

@@ -31,7 +31,7 @@ def explained_for_nnx(params: object) -> Iterator[None]:
     """Let errors of an objective say what `nnx.Optimizer` hands on: not the model."""
     try:
         yield
-    except (AttributeError, LookupError, TypeError) as error:  # a state is no model
+    except (AttributeError, LookupError, TypeError) as error:  # a state is not a model
         if type(params).__module__.startswith("flax.nnx."):
             error.add_note(_NNX)
         raise

@@ -307,7 +307,7 @@ def _adapted(
         change = change.astype(dtype) + l2 / 2 * squares.astype(dtype)
         ratio = change / jnp.where(expected < 0, expected, -jnp.inf)
         factor = _CHANGE**_ADAPTED_EVERY
-        good, bad = ratio > 0.75, ~(ratio >= 0.25)  # what is no number is bad
+        good, bad = ratio > 0.75, ~(ratio >= 0.25)  # what is not a number is bad
         scale = jnp.where(good, factor, jnp.where(bad, 1 / factor, 1.0))
         return jnp.maximum(made.damping * scale, _LEAST_DAMPING), ratio
 

@@ -18,7 +18,7 @@ from hotk._core import (
 
 
 def is_none(node: object) -> bool:
-    """Whether a node is `None`, which is no leaf of a tree."""
+    """Whether a node is `None`, which is not a leaf of a tree."""
     return node is None
 
 
@@ -36,10 +36,10 @@ def leaves_like(
         missing: What `None` stands for.
 
     Raises:
-        TypeError: If something is no real number.
+        TypeError: If something is not a real number.
         StructureError: If the tree or a shape does not fit.
     """
-    # `None` is no leaf of a tree
+    # `None` is not a leaf of a tree
     full = jax.tree.map(lambda a: _NoLeaf if a is None else a, x, is_leaf=is_none)
     named, _ = jax.tree_util.tree_flatten_with_path(full)
     try:
@@ -96,7 +96,7 @@ def _filling(
         raise TypeError(
             message(
                 call,
-                f"the {what} of `{name}` is no real number.",
+                f"the {what} of `{name}` is not a real number.",
                 expected="a number or an array of them, or `None`",
                 got=describe(given),
                 fix="Give `None` for a leaf without one.",

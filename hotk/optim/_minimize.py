@@ -101,8 +101,8 @@ def minimize(
         x0: The start: any pytree. Floating leaves are changed; all else passes through.
         transform: Any `optax.GradientTransformation`, one of `hotk.optim` or not. What
             it captured, such as a list in a schedule, is read in each call. Without one
-            it is `hotk.optim.trust_region()`, Newton's method in a trust region by
-            products with the Hessian.
+            it is `hotk.optim.trust_region()`, Newton's method in a trust region: with
+            the whole Hessian up to 64 parameters, by products with it beyond.
         tol: Stop where the Euclidean norm of the gradient is at most this; the square
             root of the dtype's precision if left out (1.5e-8 in float64). Rounding may
             keep the gradient of a sum over many examples above that: give a larger one,

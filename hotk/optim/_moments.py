@@ -84,7 +84,7 @@ def estimated(
         now, later = jax.random.split(jax.random.wrap_key_data(state.key))
         found = estimate(local, gradient, now)
         finite = space.is_finite(found)
-        # an estimate that is no number is none
+        # an estimate that is not a number is none
         merged = space.choose(finite, merge(state.diagonal, found), state.diagonal)
         lowest = space.lowest(found)
         return state._replace(

@@ -99,7 +99,7 @@ def scale_by_newton_cg(
 
     Raises:
         TypeError: If `value_fn` or `params` is missing in an update, or the
-            preconditioner is no function.
+            preconditioner is not a function.
         ValueError: If `update_every` is not positive.
 
     Example:

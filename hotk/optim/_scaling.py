@@ -94,7 +94,7 @@ def _sizes(name: str, scaling: Scaling, params: Point) -> list[Any]:
 
     Raises:
         ValueError: If a size is not positive and finite.
-        TypeError: If one is no real number.
+        TypeError: If one is not a real number.
         StructureError: If a tree or a shape does not fit.
     """
     call = f"{name}(scaling=...).init(params)"

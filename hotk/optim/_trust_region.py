@@ -141,7 +141,7 @@ def scale_by_trust_region(
             or a size is not positive, or if a preconditioner is beside the exact
             subproblem, sizes or bounds, or bounds beside the exact subproblem.
         TypeError: If `value_fn` or `params` is missing in an update, or the
-            preconditioner is no function.
+            preconditioner is not a function.
 
     Example:
         >>> f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4

@@ -103,7 +103,7 @@ def _functions_in(
 ) -> tuple[tuple[tuple[str, Skeleton], ...], dict[str, tuple[Any, ...]]]:
     """Split models, losses and residuals into what is static and what they captured.
 
-    One that cannot be split stays among the keywords, and is no array there.
+    One that cannot be split stays among the keywords, and is not an array there.
     """
     split, held = [], {}
     for name, given in keywords.items():

@@ -1,4 +1,11 @@
-"""Functions that know their own derivatives, for each mode."""
+"""Functions that know their own derivatives, for each mode.
+
+`help(hotk.rule.Backend)` documents one of these:
+
+    Backend Condition Custom Differentiability Findings NaNOrigin OverAxis Substituted
+    as_shards can_differentiate check_backend custom disabled external fixed_point
+    from_shards linear_solve lint locate_nan minimum over_axis root substitute which
+"""
 
 from . import safe as safe
 from ._backend import Backend as Backend, check_backend as check_backend

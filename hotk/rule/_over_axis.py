@@ -193,7 +193,7 @@ def over_axis(
         StructureError: When called outside of a `shard_map` over the axis, or without
             one of the shared arguments; if one of these differs from one device to
             another and is not marked, or is divided along another axis.
-        TypeError: If `f` is no function.
+        TypeError: If `f` is not a function.
         ValueError: If `reduction` is something else, no axis is given, or `shared`
             holds anything but integers.
 

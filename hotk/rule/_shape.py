@@ -73,7 +73,7 @@ class Form(NamedTuple):
             type, as 1, 1.0 and True are equal and give different programs.
     """
 
-    tree: Any  # JAX's `PyTreeDef`, which is no type to type checkers
+    tree: Any  # JAX's `PyTreeDef`, which is not a type to type checkers
     static: tuple[tuple[type, Hashable] | None, ...]
 
     def arrays(self) -> int:
@@ -103,7 +103,7 @@ class Split(NamedTuple):
 def split(tree: PyTree) -> Split:
     """Split a tree into its arrays and the rest.
 
-    Python integers are no arrays: they count and choose, as an axis does, and a rule
+    Python integers are not arrays: they count and choose, as an axis does, and a rule
     that got a tracer for one could not.
     """
     leaves, structure = jax.tree.flatten(tree)

@@ -1,4 +1,12 @@
-"""Sparse matrices: values on a fixed pattern, their products, sums and solutions."""
+"""Sparse matrices: values on a fixed pattern, their products, sums and solutions.
+
+`help(hotk.sparse.Cause)` documents one of these:
+
+    Cause Coloring Factorization Pattern Shifted SparseMatrix SparsityExplanation color
+    diagonal factorization_work hessian_if_sparse identity is_worth_factors sparse_ggn
+    sparse_hessian sparse_jacobian sparse_lagrangian sparsity traced_hessian_if_sparse
+    value_and_sparse_jacobian value_gradient_and_sparse_hessian
+"""
 
 from ._causes import Cause as Cause, SparsityExplanation as SparsityExplanation
 from ._coloring import Coloring as Coloring, color as color

@@ -64,7 +64,7 @@ def multiplied(
 def scaled(
     values: Inexact[Array, " nnz"], factor: Any, *, divide: bool = False
 ) -> Inexact[Array, " nnz"] | None:
-    """Return multiples of values, `None` if the factor is no number.
+    """Return multiples of values, `None` if the factor is not a number.
 
     Raises:
         TypeError: If the factor is an array of several numbers.

@@ -35,7 +35,7 @@ def _as_values(values: npt.ArrayLike | Array) -> Any:
         # A copy: JAX may use the memory of a NumPy array, which the user may change.
         values = np.array(values)
         if values.dtype.kind in "OSUmM":
-            raise TypeError(f"`SparseMatrix`: the values {values} are no numbers.")
+            raise TypeError(f"`SparseMatrix`: the values {values} are not numbers.")
         values = jnp.asarray(values)
     if isinstance(values, jax.Array) and values.dtype.kind in "iub":
         values = values.astype(float)

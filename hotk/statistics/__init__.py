@@ -1,4 +1,10 @@
-"""Regressions; uncertainty of estimates: Laplace, sandwich, profiles, influence."""
+"""Regressions; uncertainty of estimates: Laplace, sandwich, profiles, influence.
+
+`help(hotk.statistics.Fit)` documents one of these:
+
+    Fit Interval LeaveOneOut NormalApproximation fit influence laplace_approximation
+    leave_one_out profile_intervals sandwich
+"""
 
 from ._fit import fit as fit
 from ._fitted import Fit as Fit

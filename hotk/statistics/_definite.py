@@ -232,7 +232,8 @@ _FEW_PRODUCTS = 30
 
 _flat_fix = (
     "The data do not determine this combination of parameters: hold one of them by "
-    "`where=`, or add a prior to the potential."
+    "`where=`, or add a prior to the function; where the call takes a curvature, pass "
+    "`curvature=A + tau * hotk.Identity()`."
 )
 
 

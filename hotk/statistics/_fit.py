@@ -104,7 +104,7 @@ def fit(
             another shape.
         DtypeError: If a parameter or `y` is complex, an array of `p0` has integers, or
             nothing in it can be fitted.
-        TypeError: If `model` is no function.
+        TypeError: If `model` is not a function.
         ValueError: If `p0` is outside of the bounds, or a lower one is above its upper
             one; if `x` has NaN, or `y` what is not finite, or the model at `p0`; if
             `sigma` is not positive; if there are too few data; if there is no such

@@ -50,7 +50,7 @@ def shift_in_errors(covariance: AbstractCovariance, gradient: Vector) -> Vector:
 
 
 def refuse_complex(call: str, parameters: Vector, what: str = "parameters") -> None:
-    """Refuse complex numbers, whose covariance is no matrix of their dtype."""
+    """Refuse complex numbers, whose covariance is not a matrix of their dtype."""
     if any(jnp.iscomplexobj(leaf) for leaf in jax.tree.leaves(parameters)):
         raise DtypeError(
             message(

@@ -272,7 +272,7 @@ def test_argnums_and_keywords():
 
 @pytest.mark.exhaustive
 def test_a_module_is_a_dict_of_its_fields():
-    """Leaves that are no arrays, as activations are, are part of the program."""
+    """Leaves that are not arrays, as activations are, are part of the program."""
     model = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
     mean = lambda model, X: jnp.mean(jax.vmap(model)(X) ** 2)
     X = jnp.ones((4, 2))

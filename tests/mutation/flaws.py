@@ -776,7 +776,7 @@ REFLECTION = "hotk/_capture/_reflection.py"
 
 _SOLVERS = [
     Flaw(
-        "what is no number is that of the first batch",
+        "what is not a number is that of the first batch",
         "hotk/linop/_source.py",
         "            if not is_same(old, new):",
         "            if not isinstance(old, object):",

@@ -237,7 +237,7 @@ def test_a_step_that_changed_the_value_ends_no_run(name):
 
 @pytest.mark.parametrize("name", ["trust_region, exact", "cubic_newton"])
 def test_a_value_that_fell_far_still_falls(name):
-    """From 1e41 to zero: 1e4, far below the rounding of the first, is no minimum.
+    """From 1e41 to zero: 1e4, far below the rounding of the first, is not a minimum.
 
     The almost linear function of Brown (MGH 27), from ten times its start.
     """

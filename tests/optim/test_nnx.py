@@ -179,3 +179,13 @@ def test_a_model_in_training_mode_is_refused_by_kfac(compiled, as_user):
         run(net, optimizer, x)
     assert "`model.eval()`" in str(caught.value)
     assert not any("hands on" in note for note in caught.value.__notes__)
+
+
+def test_a_filter_that_takes_a_path_is_explained(as_user):
+    net = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    where = nnx.All(nnx.Param, nnx.PathContains("kernel"))
+    with pytest.raises(TypeError) as caught:
+        hotk.gradient(lambda net: jnp.sum(net(jnp.ones(3)) ** 2), net, where=where)
+    assert any(
+        "nnx.split(model, filter, ...)" in note for note in caught.value.__notes__
+    )

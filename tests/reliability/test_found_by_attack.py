@@ -208,7 +208,7 @@ def test_a_default_dict_as_an_argument_keeps_its_order():
 def test_a_filter_that_is_an_object_of_the_user_in_a_chain():
     """(3 u + c)^2 with c = 6 held is smallest at u = -2.
 
-    The loop holds the chain without its arrays, which are no arrays of the objective.
+    The loop holds the chain without its arrays, which are not arrays of the objective.
     """
 
     class Line(eqx.Module):

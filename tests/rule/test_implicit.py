@@ -340,7 +340,7 @@ def test_half_precision():
 
 
 class Marker:
-    """An object that is no array and no function."""
+    """An object that is not an array and no function."""
 
 
 STATIC_LEAVES = {

@@ -179,7 +179,7 @@ def test_a_flat_profile_up_to_the_end_of_the_potential_is_told():
 
 @pytest.mark.exhaustive
 def test_a_profile_that_cannot_be_followed_is_told():
-    # its derivative is no number beyond 1, its value is
+    # its derivative is not a number beyond 1, its value is
     root = lambda x: jnp.sqrt(jnp.where(x > 1, 0 * x, 1.0))
     kink = lambda x: x + jnp.where(x > 1, root(x), 0.0)
     with pytest.raises(ValueError, match="cannot be followed beyond 1 stand"):

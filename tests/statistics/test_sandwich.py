@@ -153,7 +153,7 @@ def test_as_few_clusters_as_parameters_are_told(kind, few):
         found = hotk.statistics.sandwich(
             losses, jnp.asarray(B), X, Y, clusters=labels, kind=kind
         )
-    assert len(told) == 1  # and not that this is no minimum, in errors of zero
+    assert len(told) == 1  # and not that this is not a minimum, in errors of zero
     # by hand: the scores of the clusters add up to zero
     scores = np.stack([X[labels == k].T @ (X @ B - Y)[labels == k] for k in range(few)])
     assert np.linalg.matrix_rank(scores, tol=1e-10) == few - 1
