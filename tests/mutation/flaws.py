@@ -1010,9 +1010,9 @@ _KFAC = [
     ),
     Flaw(
         "examples are compared where the last layer is zero",
-        "hotk/linop/kfac/_mixing.py",
-        "    near = _moved(x)",
-        "    near = x",
+        "hotk/linop/_kfac_operator.py",
+        "pair.skeleton.function(pair.leaves), nearby(x), args)",
+        "pair.skeleton.function(pair.leaves), x, args)",
         within(
             "linop/kfac/test_operator",
             "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
@@ -1109,6 +1109,37 @@ _KFAC = [
 ]
 
 _SPARSE = [
+    Flaw(
+        "a sum over a mapped axis adds flat values",
+        "hotk/sparse/_across.py",
+        "    if numbered:",
+        "    if False:",
+        within("sparse/test_mapped_axes", "jacobians", "hessians"),
+    ),
+    Flaw(
+        "a zero of the pattern has no entry of the inverse",
+        "hotk/sparse/_selected.py",
+        "    lower = _with_zeros(*_below_diagonal(factors), distinct(keys[off]))",
+        "    lower = _below_diagonal(factors)",
+        within("sparse/test_selected", "entries_of_the_pattern_that_are_zero"),
+    ),
+    Flaw(
+        "a derived rule adds over a batch",
+        "hotk/rule/_external.py",
+        "            if derived and lead:",
+        "            if False:",
+        within("rule/test_external", "a_batch_in_one_call"),
+    ),
+    Flaw(
+        "in a trace nobody asks whether examples are mixed",
+        "hotk/linop/kfac/_mixing.py",
+        "            return bool(_mixes(*known, _with_numbers(args, by_rows=True)))",
+        "            return False",
+        within(
+            "linop/kfac/test_operator",
+            "examples_that_depend_on_each_other_are_refused_inside_of_jit",
+        ),
+    ),
     Flaw(
         "the Lagrangian has no weight",
         "hotk/sparse/_sparse_lagrangian.py",
