@@ -5,6 +5,7 @@
 
 import importlib
 import os
+import sys
 import types
 import typing
 
@@ -187,7 +188,7 @@ else:
             return globals().setdefault(name, getattr(folder, name))
         if name in __all__:
             return importlib.import_module(f"hotk.{name}")
-        raise AttributeError(f"module 'hotk' has no attribute {name!r}")
+        raise _core.no_name(sys.modules[__name__], name)
 
     def __dir__():
         here = [name for name in list(globals()) if not name.startswith("_")]

@@ -38,7 +38,7 @@ print(*sorted(folders), "optax" in sys.modules)
 """
 MODULES = ["curvature", "estimate", "interop", "linop", "optim", "plot", "rule"]
 MODULES += ["safe", "sparse", "statistics", "testing", "verify"]
-PRIVATE = {"demo", "importlib", "os", "types"}
+PRIVATE = {"demo", "importlib", "os", "sys", "types"}
 
 
 def printed(program):

@@ -1,5 +1,6 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
+from ._attributes import no_attribute as no_attribute, no_name as no_name
 from ._axes import (
     axes_beyond as axes_beyond,
     axes_named as axes_named,

@@ -3,9 +3,11 @@
 import abc
 import html
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
+
+from ._attributes import no_attribute
 
 
 def text_table(
@@ -62,6 +64,11 @@ class AbstractReport(eqx.Module):
     def _lines(self) -> list[str]:
         """Return what else there is to say, below the table."""
         return []
+
+    if not TYPE_CHECKING:  # to which each name would exist
+
+        def __getattr__(self, name):
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         """Write the rows in one line, or those of a wider table below each other."""

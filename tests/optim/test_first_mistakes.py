@@ -1,5 +1,7 @@
 """What users of SciPy write first: it works, or an error says what to write."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -187,3 +189,45 @@ def test_a_model_of_curve_fit(p0, as_user):
     assert "`fit(lambda p, x: f(x, *p), ...)`" in note
     found = hotk.statistics.fit(lambda p, x: f(x, *p), x, y, p0)
     close(jnp.stack([*found.x]), np.array([2.5, 1.3]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("fun", "value"),
+        ("success", "converged"),
+        ("nit", "steps"),
+        ("message", "reason"),
+    ],
+)
+def test_attributes_of_scipy(theirs, ours):
+    found = minimize(rosenbrock, X0)
+    with pytest.raises(
+        AttributeError, match=rf"no attribute '{theirs}'. Write `.{ours}`"
+    ):
+        getattr(found, theirs)
+    assert getattr(found, ours) is not None
+    assert not hasattr(found, "nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("popt", "x"), ("pcov", "covariance"), ("resid", "residuals")]
+)
+def test_attributes_of_other_fits(theirs, ours):
+    x = jnp.linspace(0, 1, 9)
+    y = 2 * x + jnp.cos(9 * x) / 10
+    found = hotk.statistics.fit(lambda p, x: p * x, x, y, 1.0)
+    with pytest.raises(AttributeError, match=rf"Write `.{ours}`"):
+        getattr(found, theirs)
+    assert getattr(found, ours) is not None
+    again = pickle.loads(pickle.dumps(found.minimum))
+    close(again.x, found.x)
+
+
+def test_names_of_other_packages():
+    with pytest.raises(AttributeError, match=r"Write `hotk\.gradient`"):
+        hotk.grad(rosenbrock)
+    with pytest.raises(AttributeError, match=r"Write `hotk\.statistics\.fit`"):
+        hotk.curve_fit(rosenbrock)
+    with pytest.raises(AttributeError, match="'nothing'$"):
+        hotk.nothing()
