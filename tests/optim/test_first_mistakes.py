@@ -229,5 +229,5 @@ def test_names_of_other_packages():
         hotk.grad(rosenbrock)
     with pytest.raises(AttributeError, match=r"Write `hotk\.statistics\.fit`"):
         hotk.curve_fit(rosenbrock)
-    with pytest.raises(AttributeError, match="'nothing'$"):
+    with pytest.raises(AttributeError, match=r"'nothing'$"):
         hotk.nothing()
