@@ -50,7 +50,7 @@ def known(z, times, events, ties):
     return float(value), np.float64(gradient), np.float64(hessian)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_ties
 def test_value_gradient_and_hessian_event_by_event(ties):
     loss = CoxLoss(TIMES, EVENTS, ties=ties, reduction="sum")

@@ -67,7 +67,7 @@ def matrix(curvature, x):
     return J.T @ curvature(model(x)) @ J
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", CURVATURES)
 @pytest.mark.parametrize("mode", NESTINGS, ids=str)
 def test_a_product_has_the_derivatives_of_the_matrix(name, mode):

@@ -82,7 +82,7 @@ def dense(name):
     return np.asarray(j.T @ h @ j), np.asarray(j.T @ jax.grad(outer)(z(ab)).reshape(-1))
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_rows_of_a_function_have_its_curvature_for_their_gram_matrix(name):
     f = FUNCTIONS[name]

@@ -221,7 +221,7 @@ def test_second_derivatives_where_the_space_ends_exactly():
     close(hotk.second_derivative(f, 2.0), -150 / 4, rtol=1e-5)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", [12, 30])
 def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
     """The trace of the inverse: minus itself, along a factor."""
@@ -239,7 +239,7 @@ def test_an_integral_over_a_spectrum_of_few_eigenvalues_has_derivatives(steps):
     close(gradient, jnp.stack(central), rtol=1e-5)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_derivatives_of_what_is_not_positive_definite_are_nan(derivative):
     f = lambda x, a: a * jnp.sum(x**2) / 2 - 5 * x[0] ** 2

@@ -106,6 +106,7 @@ QUADRATURE = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "inside"),
     [

@@ -278,7 +278,7 @@ def test_values_of_any_size(method, size):
     assert float(found.value) > 0
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1e-16, 1e15])
 @pytest.mark.parametrize("method", ["xtrace", "hutch++"])
 def test_second_derivatives_of_any_size(method, size):

@@ -68,7 +68,7 @@ ROADS = {
 each_road = pytest.mark.parametrize("take", ROADS.values(), ids=ROADS)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_road
 def test_a_solution_by_its_right_hand_side_and_by_its_operator(take):
     """From A x = b, with A = diag(c) + M: dx = inverse(A) (db - dc x)."""
@@ -235,7 +235,7 @@ def test_as_users_have_them(default_settings):
     np.testing.assert_allclose(found[0], v**2, atol=1e-4)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", ["tol", "preconditioner"])
 def test_inside_of_a_shard_map_a_solver_may_have_arrays(options):
     """A + c I with the data in parts: by the inverse of the whole matrix, NumPy."""

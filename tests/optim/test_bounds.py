@@ -506,8 +506,8 @@ WRONG = {
         hotk.StructureError,
         r"lower bound of `x0\['w'\]` has another shape",
     ),
-    "words": (("0", None), TypeError, "no real number"),
-    "complex": ((None, 1j), TypeError, "upper bound of .* no real number"),
+    "words": (("0", None), TypeError, "not a real number"),
+    "complex": ((None, 1j), TypeError, "upper bound of .* not a real number"),
     "nan": (
         (None, {"w": np.array([[1, 1, np.nan]] * 2), "s": 2}),
         ValueError,

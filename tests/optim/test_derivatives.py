@@ -56,7 +56,7 @@ ROADS = {
 each_road = pytest.mark.parametrize("take", ROADS.values(), ids=ROADS)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_road
 def test_ridge_regression_to_first_order(take):
     given = DECAY, jnp.asarray(A), jnp.asarray(Y)
@@ -158,7 +158,7 @@ def test_a_run_that_goes_on_has_the_derivatives_of_its_minimum():
     close(jax.jit(jax.jacfwd(run))(3.0), np.ones(2), rtol=1e-8)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["squares", "model", "Fisher"])
 def test_a_gauss_newton_function_is_differentiated_with_its_own_hessian(kind):
     """One unknown with residuals that do not vanish: the formula, by hand.
@@ -533,6 +533,7 @@ for name, solved in SOLVED.items():
 """
 
 
+@pytest.mark.exhaustive
 def test_a_derivative_outside_of_jit_is_traced_once():
     """Functions that are made anew in each call, of other numbers.
 

@@ -178,7 +178,7 @@ def test_a_leaf_without_a_gradient_is_not_measured(method):
             hotk.StructureError,
             r"size of `params\['a'\]` has another shape",
         ),
-        (lambda: optim.newton(scaling=1j).init(X), TypeError, "no real number"),
+        (lambda: optim.newton(scaling=1j).init(X), TypeError, "not a real number"),
     ],
 )
 def test_a_scaling_that_is_none_is_refused(make, error, text):

@@ -201,7 +201,7 @@ def in_a_loop(x):
 RULED = [by_jvp, by_mask, by_vjp, by_pullback, in_a_loop, jax.jit(by_jvp)]
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ruled", RULED, ids=lambda f: getattr(f, "__name__", ""))
 @pytest.mark.parametrize(("n", "dtype"), TYPES)
 def test_inside_of_rules(n, dtype, ruled):

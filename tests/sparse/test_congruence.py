@@ -77,7 +77,7 @@ def congruent(monkeypatch):
     hotk.clear_cache()
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name, congruent):
     loss = LOSSES[name]
@@ -94,6 +94,7 @@ def test_losses(name, congruent):
         assert H.block("points", "points").nnz == 9 * 5
 
 
+@pytest.mark.exhaustive
 def test_terms_of_the_point_itself(congruent):
     loss = LOSSES["robust"]
     f = lambda x: 3 * GaussNewton(residuals, loss)(x) + jnp.sum(x["points"] ** 4)

@@ -208,6 +208,7 @@ def small_bundle():
     return residuals, start
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("by_complement")
 def test_the_first_step_of_levenberg_and_marquardt():
     residuals, x = small_bundle()

@@ -172,6 +172,7 @@ def test_equal_clusters_are_told_and_no_other_reason():
     assert not issubclass(told[0].category, hotk.NotStationaryWarning)
 
 
+@pytest.mark.exhaustive
 def test_examples_of_devices_are_refused_where_derivatives_are_added():
     """By parameters that all devices hold alike a score would be that of a sum."""
     run_on_eight_devices("""

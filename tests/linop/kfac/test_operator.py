@@ -517,7 +517,7 @@ def test_a_sum_without_any_weight_is_zero():
     close(total.matrix(), np.asarray(x.T @ x), rtol=1e-9)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("order", [1, 2])
 def test_derivatives_where_the_hessian_of_the_loss_is_singular(order):
     """That of a softmax has an eigenvalue of zero. Kron(A, G) is written by hand."""
