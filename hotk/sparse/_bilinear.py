@@ -11,7 +11,7 @@ from ._coefficients import Coefficient, is_concrete, taken, times
 from ._context import Context, Operand, Rule, operand_type, result_type
 from ._linear import Linear, Piece, TooDense
 from ._pieces import kept, repeated
-from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
+from ._positions import Positions, Shape, at_steps, grid, size_of, strides, unravel
 
 
 # An intermediate result that depends on half of all variables is multiplied as a dense
@@ -63,14 +63,13 @@ def _dot_general(
     pairs += zip(mine.contracted, other.contracted, strict=True)
     at = {d: theirs[e] for d, e in pairs}
     across = grid(lengths, [theirs[d] for d in other.free])
+    axes = range(len(mine.shape))
 
     def first(rows: Positions) -> Positions:
-        index = unravel(rows, mine.shape)
-        return ravel(index, [into.get(d, 0) for d in range(len(mine.shape))], rows)
+        return at_steps(rows, mine.shape, [into.get(d, 0) for d in axes])
 
     def positions(rows: Positions, copies: Shape) -> Positions:
-        index = unravel(rows, mine.shape)
-        place = ravel(index, [at.get(d, 0) for d in range(len(mine.shape))], rows)
+        place = at_steps(rows, mine.shape, [at.get(d, 0) for d in axes])
         apart = across.reshape(across.shape + (1,) * (rows.ndim - across.ndim))
         return np.broadcast_to(place + apart, copies)
 

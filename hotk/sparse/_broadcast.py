@@ -12,7 +12,7 @@ from ._coefficients import is_concrete, is_number, reshaped
 from ._context import Context, Operand, result_type
 from ._linear import Budget, Linear, Piece
 from ._pieces import repeated
-from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
+from ._positions import Positions, Shape, at_steps, grid, size_of, strides
 
 
 def broadcast(
@@ -30,7 +30,7 @@ def broadcast(
     offsets = grid([shape[d] for d in grown], [steps[d] for d in grown])
 
     def first(rows: Positions) -> Positions:
-        return ravel(unravel(rows, a.shape), own, rows)
+        return at_steps(rows, a.shape, own)
 
     if parts.pieces:
         pieces += repeated(parts, shape, first, offsets, budget).pieces

@@ -9,7 +9,7 @@ from hotk._core import JaxprEqn, ProgramKind, equations, traits_of
 
 from ._context import Context, Operand, operand_type, result_type
 from ._linear import Budget, TooDense, variable
-from ._positions import Positions, Shape, grid, ravel, size_of, strides, unravel
+from ._positions import Positions, Shape, at_steps, grid, size_of, strides, unravel
 
 
 _INTO_FIRST = ("scatter", "scatter-add", "dynamic_update_slice")
@@ -53,13 +53,13 @@ class ExampleMap(NamedTuple):
         """Return where the example begins in the result that positions belong to."""
         steps, to = strides(self.result), dict(self.pairs)
         own = [steps[to[d]] if d in to else 0 for d in range(len(self.shape))]
-        return ravel(unravel(rows, self.shape), own, rows)
+        return at_steps(rows, self.shape, own)
 
     def within(self, rows: Positions) -> Positions:
         """Return the positions of entries of the operand within their example."""
         paired, inner = {d for d, _ in self.pairs}, iter(strides(self.inner))
         own = [0 if d in paired else next(inner) for d in range(len(self.shape))]
-        return ravel(unravel(rows, self.shape), own, rows)
+        return at_steps(rows, self.shape, own)
 
     def stretched(self, example: Any) -> Any:
         """Give an array of the shape of an example an axis of one for each pair."""

@@ -88,6 +88,16 @@ def as_affine(positions: Positions) -> tuple[int, list[int]] | None:
     return (base, steps) if same else None
 
 
+def at_steps(rows: Positions, shape: Shape, steps: Sequence[int]) -> Positions:
+    """Return `sum(steps[d] * i[d])` for the index `i` of each flat position.
+
+    By a table of all positions where there are more entries: divisions take longer.
+    """
+    if rows.size > size_of(shape):
+        return grid(shape, steps).reshape(-1)[rows]
+    return ravel(unravel(rows, shape), steps, rows)
+
+
 def distinct(keys: Positions, count: int | None = None) -> Positions:
     """Return the different numbers among some, ascending.
 

@@ -11,7 +11,7 @@ from ._context import Context, Operand, Rule, result_type
 from ._linear import Linear, zero
 from ._merge import added
 from ._pieces import moved, repeated
-from ._positions import Positions, Shape, ravel, strides, unravel
+from ._positions import Positions, Shape, at_steps, ravel, strides, unravel
 
 
 # A window of more entries is taken as an operation of unknown kind.
@@ -28,8 +28,7 @@ def sum_along(a: Linear, axes: Sequence[int], shape: Shape) -> Linear:
     own = [0 if d in axes else next(steps) for d in range(len(a.shape))]
     if len(axes) == len(a.shape):
         return moved(a, shape, np.zeros_like)
-    to = lambda rows: ravel(unravel(rows, a.shape), own, rows)
-    return moved(a, shape, to)
+    return moved(a, shape, lambda rows: at_steps(rows, a.shape, own))
 
 
 def _window_sum(

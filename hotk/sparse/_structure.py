@@ -13,7 +13,7 @@ from ._coefficients import is_concrete, reshaped
 from ._context import Context, Operand, Rule, operand_type, result_type
 from ._linear import Linear, Piece, zero
 from ._pieces import kept, moved, read
-from ._positions import Positions, Shape, every, ravel, strides, unravel
+from ._positions import Positions, Shape, at_steps, every, ravel, strides, unravel
 
 
 def reshape(a: Linear, shape: Sequence[int]) -> Linear:
@@ -41,7 +41,7 @@ def transpose(a: Linear, permutation: Sequence[int]) -> Linear:
             columns = np.asarray(piece.columns.transpose(permutation), order="C")
             pieces.append(Piece(values, None, columns))
         else:
-            rows = ravel(unravel(piece.rows, a.shape), own, piece.rows)
+            rows = at_steps(piece.rows, a.shape, own)
             pieces.append(Piece(piece.values, rows, piece.columns))
     return Linear(shape, tuple(pieces))
 
@@ -178,9 +178,7 @@ def _concatenate(equation: JaxprEqn, operands: list[Operand], context: Context) 
         own, _ = operand_type(equation, k)
         if isinstance(operand, Linear):
             shift = offset * steps[dimension]
-            to = lambda rows, own=own, shift=shift: (
-                ravel(unravel(rows, own), steps, rows) + shift
-            )
+            to = lambda rows, own=own, shift=shift: at_steps(rows, own, steps) + shift
             pieces += moved(operand, shape, to).pieces
         offset += own[dimension]
     return [Linear(shape, tuple(pieces))]
@@ -195,9 +193,7 @@ def _stack(equation: JaxprEqn, operands: list[Operand], context: Context) -> lis
     for k, operand in enumerate(operands):
         if isinstance(operand, Linear):
             own, shift = operand.shape, k * steps[axis]
-            to = lambda rows, own=own, shift=shift: (
-                ravel(unravel(rows, own), inner, rows) + shift
-            )
+            to = lambda rows, own=own, shift=shift: at_steps(rows, own, inner) + shift
             pieces += moved(operand, shape, to).pieces
     return [Linear(shape, tuple(pieces))]
 
