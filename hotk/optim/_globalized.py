@@ -1,7 +1,6 @@
 """Steps that are tried: a model's minimizer is taken if the objective agrees."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +15,6 @@ from ._linear_solver import LinearSolver
 from ._local import AtPoint, Linearization, Outcome, is_newton_step
 from ._preconditioner import PreconditionerState
 from ._show import show_state
-
-
-# How many times its slope f falls by where it bends down: a linear one has no minimum.
-_BENT = 1.1
 
 
 class Trial(NamedTuple):
@@ -63,7 +58,7 @@ class GlobalizedState(NamedTuple):
             method, at least; infinity if the step was another, made shorter or longer
             by region, damping or negative curvature.
         actual: The decrease of the objective.
-        rejections: How many trials were not taken: rejected, or not the best ones.
+        rejections: How many trials were rejected.
         outcome: An `Outcome`.
         solver: How its systems were solved, a `LinearSolver`.
         largest_gradient: The largest norm of a gradient so far, where systems are
@@ -104,11 +99,9 @@ class GlobalizedState(NamedTuple):
 
 class _Trials(NamedTuple):
     step: Tangent
-    value: Scalar
     control: Scalar
     taken: Bool[Array, ""]
     doubtful: Bool[Array, ""]
-    widens: Bool[Array, ""]
     trials: Int[Array, ""]
     state: GlobalizedState
 
@@ -184,7 +177,6 @@ def globalized_step(
     max_rejections: ArrayLike,
     solver: LinearSolver,
     bounds: Bounds | None = None,
-    doubles: bool = False,
 ) -> tuple[Any, GlobalizedState]:
     r"""Try steps until the objective decreases as it should.
 
@@ -193,12 +185,6 @@ def globalized_step(
     slopes along the step decide, as in the approximate Wolfe conditions [1] (4.1):
     $-(g(x) + g(x + s))^T s / 2$ is the decrease up to the third order of s, with
     nothing that cancels.
-
-    Where a step to the boundary decreases f by more than its slope, f bends down along
-    it, and the region can double at once [2] (A6.4.5): as long as f falls by a part of
-    the slope, and below its least value here. A point below one that is taken may be
-    taken as well [3] (10.4.1). Where the model tells less than the slope, as on a slope
-    with ripples, a region adapts to the ripples and the steps are as short.
 
     Args:
         local: The objective at the point.
@@ -212,15 +198,10 @@ def globalized_step(
         max_rejections: After so many the step is zero.
         solver: How the trials solve their systems.
         bounds: Bounds of the point, in which it is and the trials are.
-        doubles: Whether a region may double at once: where a further trial takes little
-            but a value of f.
 
     References:
         [1] Hager and Zhang (2005). A new conjugate gradient method with guaranteed
             descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
-        [2] Dennis and Schnabel (1983). Numerical Methods for Unconstrained
-            Optimization and Nonlinear Equations. Prentice-Hall.
-        [3] Conn, Gould and Toint (2000). Trust-Region Methods. SIAM.
     """
     size = space.norm(gradient)
     dtype = size.dtype
@@ -247,29 +228,18 @@ def globalized_step(
         ratio = jnp.where(sensible, ratio, -jnp.inf)
         taken = sensible & (ratio > accept) & (y <= start) & (predicted > 0)
         below = (predicted > 0) & (predicted <= noise) & (jnp.abs(actual) <= noise)
-        better = sensible & (y < s.value) & (predicted > noise)
-        widens = jnp.zeros((), bool)
-        if doubles:
-            part = jnp.where(s.taken, accept, _BENT)
-            falls = actual >= part * -space.inner(near.gradient, step)
-            widens = (s.taken | taken) & better & trial.bounded & falls
-            taken |= s.taken
         doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
-        ratio = jnp.where(widens, 1, ratio)
         rest = trial.rest
         if rest is None:
             whole = is_newton_step(trial.damping * space.norm(step) / size)
             rest = jnp.where(whole, 0, jnp.inf)
         newton_decrease = (predicted + rest).astype(dtype)
-        control = adapt(s.control, ratio, trial).astype(dtype)
-        after = _Trials(
-            step=step,
-            value=jnp.where(taken, y, start),
-            control=control,
+        return _Trials(
+            step=step,  # the last one: no vector of an earlier one is kept
+            control=adapt(s.control, ratio, trial).astype(dtype),
             taken=taken,
             doubtful=doubtful,
-            widens=widens & (control > s.control),
             trials=s.trials + 1,
             state=s.state._replace(
                 iterations=s.state.iterations + trial.iterations.astype(int),
@@ -280,30 +250,18 @@ def globalized_step(
                 actual=jnp.where(taken, actual, 0),
             ),
         )
-        if not doubles:  # the last one: no vector of an earlier one is kept
-            return after
-        before = s._replace(
-            control=s.control / 2,  # the region of the step that is kept
-            widens=jnp.zeros((), bool),
-            trials=after.trials,
-            state=s.state._replace(iterations=after.state.iterations),
-        )
-        return jax.tree.map(partial(jnp.where, s.taken & ~better), before, after)
 
     finite = space.is_finite(gradient, start)
     begin = _Trials(
         step=space.zeros(gradient),
-        value=start,
         control=control,
         taken=jnp.zeros((), bool),
         doubtful=jnp.zeros((), bool),
-        widens=jnp.zeros((), bool),
         trials=jnp.zeros((), int),
         state=initial_state(gradient, control, solver),
     )
     worthwhile = finite & (size > 0)
-    ends = lambda s: (s.taken | s.doubtful) & ~s.widens
-    more = lambda s: ~ends(s) & (s.trials <= max_rejections)
+    more = lambda s: ~(s.taken | s.doubtful) & (s.trials <= max_rejections)
     end = while_loop(lambda s: worthwhile & more(s), attempt, begin)
 
     def decrease_by_slopes() -> Scalar:

@@ -82,9 +82,7 @@ def scale_by_trust_region(
     where H is sparse by factors of $D^{-1} H D^{-1} + \lambda I$ [3] (Algorithm 7.3.4).
     It is taken if the decrease of f is more than `accept` of the model's. The radius
     shrinks to a quarter of $\|s\|$ where that ratio is below 1/4, and doubles where it
-    is above 3/4 and s at the boundary [1] (Algorithm 4.1). In an exact subproblem it
-    doubles at once, for a longer step from the same point, where f falls by more
-    than $-1.1 g^T s$: there it bends down [6] (A6.4.5). Departing from it, an update
+    is above 3/4 and s at the boundary [1] (Algorithm 4.1). Departing from it, an update
     tries
     smaller radii by itself, without a new gradient, until a step is taken; and where
     both decreases are within a rounding of f, they count as equal [3] (section
@@ -141,7 +139,7 @@ def scale_by_trust_region(
             or a size is not positive, or if a preconditioner is beside the exact
             subproblem, sizes or bounds, or bounds beside the exact subproblem.
         TypeError: If `value_fn` or `params` is missing in an update, or the
-            preconditioner is not a function.
+            preconditioner is no function.
 
     Example:
         >>> f = lambda x: x[0] ** 2 - x[1] ** 2 + x[1] ** 4
@@ -161,8 +159,6 @@ def scale_by_trust_region(
             descent and an efficient line search. SIAM J. Optim. 16(1), 170-192.
         [5] Lin and More (1999). Newton's method for large bound-constrained
             optimization problems. SIAM J. Optim. 9(4), 1100-1127.
-        [6] Dennis and Schnabel (1983). Numerical Methods for Unconstrained
-            Optimization and Nonlinear Equations. Prentice-Hall.
     """
     if subproblem not in ("auto", "steihaug", "exact"):
         raise ValueError(
@@ -247,9 +243,7 @@ def _trust_region(
     begun = (state.control > 0) & jnp.isfinite(state.control)
     radius = jnp.minimum(jnp.where(begun, state.control, 0), largest)
     scale, norm = state.scale, space.norm
-    exact = scale is not None and _is_exact(local.x, most)
-    if exact:
-        assert scale is not None
+    if scale is not None and _is_exact(local.x, most):
         metric, solver, propose = exactly(
             local,
             near.hessian,
@@ -299,7 +293,6 @@ def _trust_region(
         accept=numbers["accept"],
         max_rejections=numbers["max_rejections"],
         solver=solver,
-        doubles=exact,
     )
     return step, after._replace(
         preconditioner=known.state,

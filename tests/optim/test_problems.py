@@ -72,38 +72,6 @@ def assert_never_above_its_rounding(history):
     assert (rises <= np.finfo(float).eps ** (2 / 3) * np.abs(history[:-1])).all()
 
 
-@pytest.mark.parametrize("start", [(-506.0, -506.2), (300.0, 400.0), (50.0, -123.0)])
-def test_a_slope_with_ripples_is_crossed(start):
-    """Whose region doubled once a step was as short as a ripple, thousands of times."""
-    f = lambda x: jnp.sum(x**2) / 20 + jnp.prod(jnp.sin(20 * x)) ** 2
-    found = hotk.optim.minimize(f, jnp.asarray(start, float))
-    assert found.converged, found
-    np.testing.assert_allclose(found.x, 0, atol=1e-6)
-    assert_never_above_its_rounding(np.asarray(found.history))
-
-
-def test_a_convex_step_is_tried_once():
-    """The slope alone would tell more than f falls by, so no larger region is tried."""
-    f = lambda x: jnp.sum(jnp.cosh(x))
-    transform = hotk.optim.scale_by_trust_region()
-    x = jnp.array([3.0, -4.0])
-    state = transform.init(x)
-    for _ in range(3):
-        step, state = transform.update(jax.grad(f)(x), state, x, value_fn=f)
-        assert int(state.rejections) == 0
-        x = x - step
-
-
-def test_where_f_bends_down_a_region_doubles_at_once():
-    """Along the first gradient the cosine falls faster than its slope, to -1 at pi."""
-    f = lambda x: jnp.cos(x[0])
-    transform = hotk.optim.scale_by_trust_region(radius=0.1)
-    x = jnp.array([0.1])
-    step, state = transform.update(jax.grad(f)(x), transform.init(x), x, value_fn=f)
-    assert int(state.rejections) > 2
-    assert float(f(x - step)) < -0.5
-
-
 def gaussian_process(seed, n):
     """Return a marginal likelihood: sums and factorizations, so a value with noise."""
     key = jax.random.key(seed)
