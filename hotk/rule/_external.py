@@ -243,14 +243,15 @@ def _difference(
         lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t
     )
     ahead, behind = vjp(step(1), u), vjp(step(-1), u)
+    slope = lambda a, b, s: (a - b) / (2 * h) if _is_floating(s) else np.zeros(s.shape)
     return jax.tree.map(
-        lambda a, b, s: np.asarray((a - b) / (2 * h), s.dtype), ahead, behind, shape
+        lambda a, b, s: np.asarray(slope(a, b, s), s.dtype), ahead, behind, shape
     )
 
 
-def _is_floating(a: np.typing.ArrayLike) -> bool:
+def _is_floating(a: np.typing.ArrayLike | jax.ShapeDtypeStruct) -> bool:
     # To NumPy bfloat16 is no floating number.
-    return jnp.issubdtype(np.asarray(a).dtype, jnp.floating)
+    return jnp.issubdtype(jnp.result_type(a), jnp.floating)
 
 
 def _floating(tree: PyTree) -> list[np.ndarray]:

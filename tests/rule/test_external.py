@@ -346,3 +346,19 @@ def test_a_batch_in_one_call(axes, given, method):
     found, expected = map(jax.tree.leaves, (everything(f), everything(known)))
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got[:2], wanted[:2], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("mask", [True, 1, np.uint8(1)])
+@pytest.mark.parametrize("given", ["jvp", "vjp"])
+def test_an_argument_that_is_not_differentiated(given, mask):
+    """A mask of booleans, of which there is no difference."""
+    rule = {
+        "jvp": lambda p, t: np.where(p[1], np.cos(p[0]), 1.0) * t[0],
+        "vjp": lambda p, u: (np.where(p[1], np.cos(p[0]), 1.0) * u, None),
+    }[given]
+    choose = lambda x, m: np.where(m, np.sin(x), x)
+    f = external(choose, result_shape=lambda x, m: x, **{given: rule})
+    total = lambda x: jnp.sum(f(x, jnp.asarray(mask)))
+    x = jnp.array([1.0, 2.0])
+    close(hotk.gradient(total, x), np.cos([1.0, 2.0]))
+    close(hotk.hvp(total, x, jnp.ones(2)), -np.sin([1.0, 2.0]), rtol=1e-8)
