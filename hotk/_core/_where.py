@@ -282,6 +282,8 @@ def nothing_inexact(
         fix = f"A reference is not differentiated: read it first, as in `{name}[...]`."
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         fix = "A shape has no numbers: give an array. Shapes are for `.prepare`."
+    if callable(x) and not dataclasses.is_dataclass(x):
+        fix = "It is a function: write the function first, then the point."
     if selected is not None and any(differentiated(leaves, treedef)):
         got, fix = "`where=` selects none of them", "Select at least one floating leaf."
     return DtypeError(

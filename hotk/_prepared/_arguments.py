@@ -167,7 +167,12 @@ def arguments_of(
                 f"the argument `{missing}` is missing.",
                 expected=call,
                 got=f"{definition.name}({'f' if missing == 'x' else 'f, x'})",
-                fix=f"Write `{call}`: an operator takes function and point at once.",
+                fix=f"Write `{call}`: "
+                + (
+                    "an operator takes function and point at once."
+                    if missing == "x"
+                    else f"`{missing}` follows the point."
+                ),
             )
         )
     if argnums is None and kwargs is None and weights is None:

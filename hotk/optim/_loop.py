@@ -110,11 +110,15 @@ class MinimizeLoop(NamedTuple):
             raise TypeError(
                 f"`{call}`: expected an optax transformation, got "
                 f"{describe(transform)}. Call the factory, as in "
-                "`hotk.optim.trust_region()`, or leave it out."
+                "`hotk.optim.trust_region()`, or leave it out. Further arguments of "
+                "the function are `args=(a, b)`."
                 + (f" {remark('method')}" if isinstance(transform, str) else "")
             )
         if not isinstance(args, tuple):
-            raise TypeError(f"`{call}`: `args` is {describe(args)}, not a tuple.")
+            raise TypeError(
+                f"`{call}`: `args` is {describe(args)}, not a tuple. Write one "
+                "argument as `args=(a,)`."
+            )
         if where is None:
             transform, where = unrestricted(transform)
         selected = selection(call, x0, where)

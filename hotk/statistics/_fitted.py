@@ -15,6 +15,7 @@ from hotk._core import (
     Scalar,
     Selection,
     Vector,
+    describe,
     message,
     names_ours,
     nan_on_purpose,
@@ -199,11 +200,17 @@ class Fit(AbstractReport):
         Raises:
             ValueError: For a robust loss, whose rise has no such distribution, and if a
                 parameter is at its bound.
+            TypeError: If `function` is not a function.
 
         References:
             [1] Bates and Watts (1988). Nonlinear Regression Analysis and Its
                 Applications. Wiley. Section 6.1.
         """
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"`profile(function)`: {describe(function)} is not a function. Write "
+                f"`profile(part={function!r})` for a part of the parameters."
+            )
         if self.regression.robust:
             raise ValueError(
                 "`profile()`: profiles are those of least squares, and the loss is "

@@ -231,3 +231,18 @@ def test_names_of_other_packages():
         hotk.curve_fit(rosenbrock)
     with pytest.raises(AttributeError, match=r"'nothing'$"):
         hotk.nothing()
+
+
+def test_what_is_out_of_order_says_the_order(as_user):
+    with pytest.raises(TypeError, match="`v` follows the point"):
+        hotk.hvp(rosenbrock, X0)
+    with pytest.raises(hotk.DtypeError, match="function first, then the point"):
+        hotk.HessianOperator(lambda x: x, rosenbrock)
+    with pytest.raises(TypeError, match=r"Write one argument as `args=\(a,\)`"):
+        minimize(lambda x, a: a * rosenbrock(x), X0, args=2.0)
+    with pytest.raises(TypeError, match=r"Further arguments .* `args=\(a, b\)`"):
+        minimize(lambda x, a: a * rosenbrock(x), X0, 2.0)
+    x = jnp.linspace(0, 1, 9)
+    found = hotk.statistics.fit(lambda p, x: p["a"] * x, x, jnp.cos(x), {"a": 1.0})
+    with pytest.raises(TypeError, match=r"Write `profile\(part='a'\)`"):
+        found.profile("a")
