@@ -13,6 +13,11 @@ from hotk._core import Function, Point, Tracer
 from hotk._prepared import jitted
 
 
+# Random numbers are repeated after so many, a prime, so that rows differ; beyond the
+# second number a model may have no room beside itself.
+_PERIOD, _MOST = 4099, 1 << 27
+
+
 def mixes_examples(
     model: Function, of_two: Function, x: Point, args: tuple[PyTree, ...]
 ) -> Bool[Array, ""]:
@@ -78,7 +83,9 @@ def mixes_at_any_numbers(
         x: The point.
         args: The further arguments, arrays with the examples in their first axis.
     """
-    if not any(isinstance(a, Tracer) for a in jax.tree.leaves((closure, x, args))):
+    given = jax.tree.leaves((closure, x, args))
+    size = sum(np.size(a) for a in given)
+    if not any(isinstance(a, Tracer) for a in given) or size > _MOST:
         return False
     try:
         with jax.ensure_compile_time_eval():
@@ -116,9 +123,10 @@ def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
             return jax.random.split(key, a.shape)
         if eqx.is_inexact_array(a):
             # None below zero, as some may be variances.
-            numbers = np.abs(np.random.default_rng(0).normal(size=a.shape))
+            numbers = np.abs(np.random.default_rng(0).normal(size=_PERIOD))
             fan_in = a.shape[0] if a.ndim and not by_rows else 1
-            return jnp.asarray(numbers / max(fan_in, 1) ** 0.5, a.dtype)
+            numbers = np.float32(numbers / max(fan_in, 1) ** 0.5)
+            return jnp.asarray(np.resize(numbers, a.shape), a.dtype)
         if by_rows and a.ndim:
             first = np.arange(len(a)).reshape(-1, *(1,) * (a.ndim - 1)) % 2
             return jnp.asarray(np.broadcast_to(first, a.shape), a.dtype)
