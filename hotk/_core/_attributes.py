@@ -26,7 +26,7 @@ _OURS: Final = {
 _ELSEWHERE: Final = {
     "grad": "hotk.gradient",
     "value_and_grad": "hotk.value_and_gradient",
-    **dict.fromkeys(("jacfwd", "jacrev", "jacobian_matrix"), "hotk.jacobian"),
+    **dict.fromkeys(("jacfwd", "jacrev"), "hotk.jacobian"),
     "vhp": "hotk.hvp",
     "jet": "hotk.taylor",
     "minimize": "hotk.optim.minimize",

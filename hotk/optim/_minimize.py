@@ -126,8 +126,9 @@ def minimize(
         progress: Whether to show a bar.
         bounds: A pair of lower and upper bounds, within which all points stay: each a
             number, `None`, or a tree like `x0`, or the head of one, with numbers,
-            `None` and arrays. Equal bounds fix a parameter. The transformation has to
-            be `trust_region`, as it is if left out, or `levenberg_marquardt`.
+            `None` and arrays; or SciPy's `Bounds`. Equal bounds fix a parameter. The
+            transformation has to be `trust_region`, as it is if left out, or
+            `levenberg_marquardt`.
         where: Which leaves of `x0` to change; see `hotk.Where`.
         state: A state of the transformation to go on from, as `Minimum.state` of a run
             before: with its `x` as `x0` the steps are those that it would have made.

@@ -123,16 +123,10 @@ def selected_inverse(
 
 def inverse_diagonal(factors: AnyFactors, pattern: Pattern) -> Float[np.ndarray, " n"]:
     """Return the diagonal of the inverse, also where the matrix has no entry."""
-    n = pattern.shape[0]
-    every = np.arange(n)
-    if not isinstance(factors, SchurFactors):
-        return selected_inverse(factors, Pattern(every, every, (n, n)))
-    on = pattern.rows == pattern.cols
-    diagonal = np.zeros(n)
-    diagonal[pattern.rows[on]] = factors.selected_inverse()[on]
-    for row in np.setdiff1d(every, pattern.rows[on]):
-        diagonal[row] = factors.solve(np.eye(1, n, row)[0])[row]
-    return diagonal
+    if isinstance(factors, SchurFactors):  # definite, so each row has one
+        return factors.selected_inverse()[pattern.rows == pattern.cols]
+    every = np.arange(pattern.shape[0])
+    return selected_inverse(factors, Pattern(every, every, pattern.shape))
 
 
 def _below_diagonal(factors: Factors) -> tuple[np.ndarray, np.ndarray]:

@@ -86,7 +86,8 @@ class Regression(eqx.Module):
         try:
             output = self.model(p, self.x)
         except TypeError as error:
-            if "positional argument" in str(error):
+            # raised by the call itself, and not within the model
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
                 error.add_note(_OF_CURVE_FIT)
             raise
         if not (hasattr(output, "shape") and output.shape == self.y.shape):

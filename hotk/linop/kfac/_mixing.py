@@ -30,13 +30,12 @@ def mixes_examples(
         args: The further arguments, arrays with the examples in their first axis.
     """
     rows = jnp.stack([jnp.zeros((), jnp.int32), _farthest(args)])
-    both = of_two(x, *jax.tree.map(lambda a: a[rows] if a.ndim else a, args))
-    axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
-    each = jax.tree.map(lambda a: a[rows][:, None] if a.ndim else a, args)
-    alone = jax.vmap(lambda args: model(x, *args), (axes,))(each)
-    if both.shape != (2, *alone.shape[2:]):
+    some = lambda at: jax.tree.map(lambda a: a[at] if a.ndim else a, args)
+    both = of_two(x, *some(rows))
+    alone = [model(x, *some(rows[k : k + 1])) for k in range(2)]
+    if both.shape != (2, *alone[0].shape[1:]):
         return jnp.ones((), bool)
-    apart = jnp.max(jnp.abs(both - alone[:, 0]), initial=0)
+    apart = jnp.max(jnp.abs(both - jnp.concatenate(alone)), initial=0)
     size = jnp.max(jnp.abs(both), initial=0)
     # Accelerators multiply single precision with ten bits, and another number of rows
     # in another order. What mixes examples differs by much more.
