@@ -14,7 +14,7 @@ import pytest
 import hotk
 import hotk.testing
 from hotk._mode import Nested
-from hotk._mode._curvature import AbstractCurvature
+from hotk._mode._nested import AbstractCurvature
 from hotk._prepared._program import Program
 from hotk.curvature import GammaLoss, SquaredError
 from hotk.linop import Identity, KFACOperator

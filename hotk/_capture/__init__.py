@@ -11,6 +11,12 @@ from ._captured_tracer import (
     host_reaches_tracer as host_reaches_tracer,
     reaches_tracer as reaches_tracer,
 )
+from ._captured_type import (
+    SameThing as SameThing,
+    StaticArrays as StaticArrays,
+    Trail as Trail,
+    is_static as is_static,
+)
 from ._cause import (
     CHANGED as CHANGED,
     KEEPS as KEEPS,
@@ -34,7 +40,6 @@ from ._guard import key_and_arrays as key_and_arrays
 from ._library import is_library_file as is_library_file
 from ._pickled import pickled as pickled, unpickled as unpickled
 from ._rebuild import Rebuild as Rebuild, chosen_of as chosen_of, survey as survey
-from ._rule_key import rule_key as rule_key
 from ._signature import (
     Aval as Aval,
     Signature as Signature,
@@ -44,10 +49,12 @@ from ._signature import (
     sharding_of as sharding_of,
 )
 from ._snapshot import Snapshot as Snapshot
-from ._staged import Staged as Staged
-from ._static_arrays import StaticArrays as StaticArrays, is_static as is_static
-from ._traced_program import TracedProgram as TracedProgram, with_copies as with_copies
-from ._trail import SameThing as SameThing, Trail as Trail
+from ._traced_program import (
+    Staged as Staged,
+    TracedProgram as TracedProgram,
+    rule_key as rule_key,
+    with_copies as with_copies,
+)
 from ._tree import (
     check_faithful as check_faithful,
     dict_orders as dict_orders,

@@ -10,10 +10,9 @@ import numpy as np
 
 from hotk._core import ARRAY, SHORT, Tracer
 
-from ._captured_type import register, uncopied
+from ._captured_type import SMALL_SIZE, StaticArrays, register, uncopied
 from ._cause import OpaqueCause
 from ._description import Description
-from ._static_arrays import SMALL_SIZE, StaticArrays
 from ._walk import Placeholder
 
 

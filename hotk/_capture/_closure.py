@@ -10,13 +10,11 @@ from jaxtyping import PyTree
 
 from hotk._core import Function, PreparationError, function_name, message
 
-from ._captured_type import register, uncopied
+from ._captured_type import StaticArrays, Trail, register, uncopied
 from ._cause import Opaque, OpaqueReason, reason_of
 from ._description import Description, opaque_if_it_fails
 from ._guard import PLACES
 from ._rebuild import Rebuild, survey
-from ._static_arrays import StaticArrays
-from ._trail import Trail
 from ._walk import Placeholder, Walk
 
 

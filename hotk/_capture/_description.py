@@ -27,10 +27,8 @@ import equinox as eqx
 
 from hotk._core import JITTED, Tracer
 
-from ._captured_type import CapturedType, Describe
+from ._captured_type import CapturedType, Describe, StaticArrays, Trail, is_static
 from ._cause import Opaque, OpaqueCause
-from ._static_arrays import StaticArrays, is_static
-from ._trail import Trail
 
 
 _P = ParamSpec("_P")

@@ -8,10 +8,9 @@ import numpy as np
 
 from hotk._core import Function, describe, function_name, function_place, peek
 
+from ._captured_type import Node, StaticArrays, Trail
 from ._cause import TOO_DEEP, Opaque, OpaqueReason
 from ._rebuild import survey
-from ._static_arrays import StaticArrays
-from ._trail import Node, Trail
 from ._walk import Walk
 
 

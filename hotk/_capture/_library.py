@@ -11,8 +11,7 @@ import weakref
 
 from hotk._core import peek
 
-from ._code import facts_of
-from ._library_file import is_library_file as is_library_file
+from ._code import facts_of, is_library_file as is_library_file
 
 
 _MODULES: dict[str, bool] = {}

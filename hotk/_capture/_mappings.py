@@ -6,10 +6,10 @@ import types
 from collections.abc import ItemsView, Mapping
 from typing import Any
 
-from ._attributes import describe_attributes
 from ._captured_type import CapturedType, register
 from ._code import is_hidden
 from ._description import Description
+from ._layout import describe_attributes
 from ._rebuild import Rebuild
 
 

@@ -14,13 +14,12 @@ from jax.tree_util import (
 
 from hotk._core import PyTreeDef, peek
 
-from ._attributes import describe_attributes
 from ._captured_type import CAPTURED_TYPES, CapturedType, register, uncopied
 from ._cause import Opaque, OpaqueCause
 from ._classes import describe_class
 from ._declared import Compared
 from ._description import Description
-from ._layout import attributes_of, node_of, node_parts, slots_of
+from ._layout import attributes_of, describe_attributes, node_of, node_parts, slots_of
 from ._library import is_library_class
 from ._objects import OBJECT
 from ._rebuild import Rebuild

@@ -4,10 +4,10 @@ import sys
 import types
 import weakref
 
-from ._attributes import describe_attributes
 from ._captured_type import CapturedType, uncopied
 from ._classes import describe_class
 from ._description import Description
+from ._layout import describe_attributes
 from ._library import is_library_class
 from ._rebuild import Rebuild
 

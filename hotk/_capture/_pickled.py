@@ -19,9 +19,9 @@ from hotk._core import (
     peek,
 )
 
+from ._captured_type import StaticArrays
 from ._closure import Closure
 from ._rebuild import Rebuild, survey
-from ._static_arrays import StaticArrays
 from ._walk import Placeholder
 
 

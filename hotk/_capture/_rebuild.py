@@ -14,11 +14,10 @@ import equinox as eqx
 from hotk._core import JITTED, Tracer, peek
 
 from ._captured_tracer import EndedTracer
+from ._captured_type import Node, StaticArrays, Trail
 from ._code import facts_of
 from ._layout import is_empty, new_object, slots_of
 from ._library import is_library_function
-from ._static_arrays import StaticArrays
-from ._trail import Node, Trail
 from ._walk import Walk
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from hotk._core import Tracer
 
+from ._captured_type import Trail
 from ._cause import KEEPS, WRITES, OpaqueReason
 from ._layout import slots_of
 from ._library import is_library_class
-from ._trail import Trail
 from ._walk import Walk
 
 

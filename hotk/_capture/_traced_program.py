@@ -1,15 +1,19 @@
-"""`TracedProgram`: a traced program, its constants and the structure of its result."""
+"""`TracedProgram`, and functions as such programs; by what their rules are known."""
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, final
 
+import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from hotk._core import (
     CUSTOM,
     ClosedJaxpr,
+    Function,
     Jaxpr,
     Leaf,
     Literal,
@@ -20,8 +24,10 @@ from hotk._core import (
     equations,
     fingerprint,
     inner_jaxprs,
+    is_type,
     jaxpr_as_fun,
     message,
+    rule_functions,
     shape_of,
     trace_context,
     trace_once,
@@ -29,8 +35,89 @@ from hotk._core import (
 )
 
 from ._arrays import own_copy
+from ._cause import Opaque
 from ._declared import static
-from ._rule_key import rule_key
+from ._library import is_library_file, is_permanent
+from ._walk import Walk
+
+
+_DEEPEST = 12
+_TREEDEF = type(jax.tree.structure(0))
+_PLAIN = (type(None), bool, int, str, bytes, type, np.dtype, _TREEDEF)
+
+
+def rule_key(equation: Any, *, own: bool = False) -> Hashable:
+    """Return what the rules of a function with its own derivative are known by.
+
+    Rules of installed libraries are what their code says. One of the user may read
+    what changes: it is known by what a walk of it finds now.
+
+    Args:
+        equation: The call of such a function.
+        own: Whether rules of the user may be known: only where each program is derived
+            with its own rules, as they may change after the first was made.
+
+    Raises:
+        Unrecognized: If a rule holds what cannot be compared.
+    """
+    try:
+        parts, mapped = rule_functions(equation)
+    except Exception as error:  # JAX keeps its rules elsewhere
+        raise Unrecognized("a derivative rule that is not found") from error
+    try:
+        return (mapped, *(_part_key(part, 0) for part in parts))
+    except Unrecognized:
+        if not own:
+            raise
+    walk = Walk()
+    try:
+        for part in parts:
+            walk.visit(part)
+        walk.close()
+    except (Opaque, RecursionError) as error:
+        raise Unrecognized("a derivative rule that no walk sees through") from error
+    # An array in a rule would be known by its number alone, and not by its value.
+    if walk.leaves:
+        raise Unrecognized("a derivative rule that has captured an array")
+    return (mapped, *walk.key)
+
+
+def _part_key(part: object, depth: int) -> Hashable:
+    if depth > _DEEPEST:
+        raise Unrecognized("a derivative rule that is nested too deeply")
+    below = depth + 1
+    if isinstance(part, FunctionType):
+        code = part.__code__
+        # What it reads besides may change, and is not in this key.
+        if not is_library_file(code.co_filename):
+            raise Unrecognized("a derivative rule of the user")
+        if part.__closure__ is not None and is_permanent(part):
+            return ("permanent", part)
+        try:
+            cells = [cell.cell_contents for cell in part.__closure__ or ()]
+        except ValueError as error:
+            raise Unrecognized("a derivative rule with an empty cell") from error
+        defaults = (part.__defaults__ or (), part.__kwdefaults__ or {})
+        held = _part_key((cells, defaults), below)
+        return (code, part.__module__, held)
+    if isinstance(part, (tuple, list)):
+        return (type(part), *(_part_key(item, below) for item in part))
+    if isinstance(part, dict):
+        names = tuple(part)
+        return (dict, names, _part_key(list(part.values()), below))
+    if isinstance(part, functools.partial):
+        return ("partial", _part_key((part.func, part.args, part.keywords), below))
+    if isinstance(part, MethodType):
+        return ("method", _part_key((part.__func__, part.__self__), below))
+    if isinstance(part, (float, complex)):
+        return (type(part), repr(part))
+    if type(part) in _PLAIN or isinstance(part, type):
+        return (type(part), part)
+    if is_type(part):
+        return (type(part), part)
+    if is_permanent(part):
+        return ("permanent", type(part), id(part))
+    raise Unrecognized(f"a derivative rule that holds a {type(part).__name__}")
 
 
 @static
@@ -194,3 +281,33 @@ def with_copies(run: Callable[[], PyTree]) -> PyTree:
     """
     closed, shapes = jax.make_jaxpr(run, return_shape=True)()
     return TracedProgram(closed, jax.tree.structure(shapes)).with_own_constants()()
+
+
+@final
+class Staged(eqx.Module):
+    """A function as the program that it was when it was traced.
+
+    What cannot be split into arrays and the rest is held this way.
+
+    Attributes:
+        constants: The arrays that it had captured.
+        program: The program, without them.
+    """
+
+    constants: list[Array]
+    program: TracedProgram = eqx.field(static=True)
+
+    @staticmethod
+    def of(f: Function, *arguments: PyTree) -> "Staged":
+        """Trace a function now; what does not depend on the arrays is computed.
+
+        Args:
+            f: The function.
+            *arguments: Trees of arrays and numbers, like those it will be called with.
+        """
+        traced = TracedProgram.of(f, *arguments, kept=True)
+        return Staged(list(traced.constants), traced.without_constants())
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        """Run the program."""
+        return self.program.with_constants(self.constants)(*arguments)

@@ -12,12 +12,19 @@ import numpy as np
 
 from hotk._core import peek
 
-from ._captured_type import CAPTURED_TYPES, DESCRIPTIONS, CapturedType, Describe
+from ._captured_type import (
+    CAPTURED_TYPES,
+    DESCRIPTIONS,
+    CapturedType,
+    Describe,
+    Node,
+    SameThing,
+    StaticArrays,
+    Trail,
+)
 from ._cause import Opaque, OpaqueCause
 from ._code import METADATA
 from ._description import ITEM, Description, SeenAs, is_mutable
-from ._static_arrays import StaticArrays
-from ._trail import Node, SameThing, Trail
 
 
 _SEEN: Final = "<met before>"

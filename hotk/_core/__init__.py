@@ -1,16 +1,20 @@
 """Errors, descriptions, tables, and what hotk uses of the internals of JAX."""
 
-from ._attributes import no_attribute as no_attribute, no_name as no_name
 from ._axes import (
+    Held as Held,
+    Shard as Shard,
     axes_beyond as axes_beyond,
     axes_named as axes_named,
     crosses_devices as crosses_devices,
     differs_along as differs_along,
     first_collective as first_collective,
     has_explicit_axes as has_explicit_axes,
+    has_shards as has_shards,
     has_types as has_types,
+    held as held,
     in_front as in_front,
     is_divided_by_type as is_divided_by_type,
+    is_shard as is_shard,
     manual_axes as manual_axes,
     shared_as as shared_as,
     typed_as as typed_as,
@@ -20,6 +24,7 @@ from ._axes import (
     varying_as as varying_as,
     varying_axes as varying_axes,
     whole as whole,
+    without_shards as without_shards,
     zeros_like as zeros_like,
 )
 from ._by_numpy import (
@@ -30,6 +35,8 @@ from ._by_numpy import (
     ORDERED as ORDERED,
     RING as RING,
     SELECTED as SELECTED,
+    from_host as from_host,
+    is_known as is_known,
 )
 from ._canonical import (
     CanonicalForm as CanonicalForm,
@@ -99,6 +106,7 @@ from ._describe import (
     bytes_name as bytes_name,
     describe as describe,
     describe_tree as describe_tree,
+    difference as difference,
     dtype_name as dtype_name,
     file_name as file_name,
     float_scalar as float_scalar,
@@ -108,8 +116,6 @@ from ._describe import (
     number_name as number_name,
     peek as peek,
 )
-from ._difference import difference as difference
-from ._enumeration import Enumeration as Enumeration
 from ._errors import (
     PASSED_ON as PASSED_ON,
     ChangingValueWarning as ChangingValueWarning,
@@ -129,20 +135,16 @@ from ._errors import (
     TooLargeError as TooLargeError,
     VerificationError as VerificationError,
     ZeroHessianWarning as ZeroHessianWarning,
+    hides_frames as hides_frames,
     message as message,
     not_finite as not_finite,
     note_list as note_list,
 )
-from ._extra import extra as extra
+from ._extra import bar as bar, extra as extra, progress as progress
 from ._fingerprint import (
     Path as Path,
     Unrecognized as Unrecognized,
     fingerprint as fingerprint,
-)
-from ._from_host import from_host as from_host, is_known as is_known
-from ._inexact import (
-    is_inexact as is_inexact,
-    is_inexact_or_shape as is_inexact_or_shape,
 )
 from ._interpret import (
     Handlers as Handlers,
@@ -165,7 +167,6 @@ from ._keywords import (
     names_ours as names_ours,
     remark as remark,
 )
-from ._leaked import tracers_inside as tracers_inside
 from ._loops import cond as cond, fori_loop as fori_loop, while_loop as while_loop
 from ._moved import (
     SHORT as SHORT,
@@ -182,6 +183,7 @@ from ._primitives import (
 )
 from ._programs import (
     EXTREMES as EXTREMES,
+    LARGEST_FACTOR as LARGEST_FACTOR,
     check_forward as check_forward,
     compared_extremes as compared_extremes,
     has_extremes as has_extremes,
@@ -189,8 +191,9 @@ from ._programs import (
     has_users_rule as has_users_rule,
     operation_name as operation_name,
     scan_counts as scan_counts,
+    tracers_inside as tracers_inside,
+    work as work,
 )
-from ._progress import bar as bar, progress as progress
 from ._ranges import check_settings as check_settings
 from ._settings import (
     decisive_settings as decisive_settings,
@@ -198,20 +201,14 @@ from ._settings import (
     nan_on_purpose as nan_on_purpose,
     settings_for as settings_for,
 )
-from ._shard import (
-    Held as Held,
-    Shard as Shard,
-    has_shards as has_shards,
-    held as held,
-    is_shard as is_shard,
-    without_shards as without_shards,
-)
 from ._table import (
     AbstractReport as AbstractReport,
+    Enumeration as Enumeration,
     html_table as html_table,
+    no_attribute as no_attribute,
+    no_name as no_name,
     text_table as text_table,
 )
-from ._traceback import hides_frames as hides_frames
 from ._types import (
     Argnums as Argnums,
     Arrays as Arrays,
@@ -231,6 +228,8 @@ from ._types import (
     V as V,
     Vector as Vector,
     WhileLoop as WhileLoop,
+    is_inexact as is_inexact,
+    is_inexact_or_shape as is_inexact_or_shape,
 )
 from ._where import (
     PointLeaves as PointLeaves,
@@ -243,4 +242,3 @@ from ._where import (
     selection as selection,
     split_point as split_point,
 )
-from ._work import LARGEST_FACTOR as LARGEST_FACTOR, work as work

@@ -23,10 +23,9 @@ from ._compat import (
     shape_of,
     source_line,
 )
-from ._inexact import is_inexact
 from ._primitives import CUSTOM, TRAITS, traits_of
 from ._programs import scan_counts, transforms
-from ._types import Leaf
+from ._types import Leaf, is_inexact
 
 
 V = TypeVar("V")

@@ -1,6 +1,7 @@
-"""What a traced program says of itself."""
+"""What a traced program says of itself: results, work, tracers that it has kept."""
 
 import itertools
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +9,21 @@ from typing import Any
 import jax
 
 from ._by_numpy import COMPARISONS
-from ._compat import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, equations, inner_jaxprs
-from ._inexact import is_inexact
-from ._primitives import CUSTOM, TRAITS, traits_of
+from ._compat import (
+    CONVERTED,
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    ShapedArray,
+    Tracer,
+    Var,
+    equations,
+    inner_jaxprs,
+)
+from ._primitives import CUSTOM, TRAITS, ProgramKind, traits_of
+from ._types import is_inexact
 
 
 _JAX = os.path.dirname(os.path.abspath(jax.__file__))
@@ -131,3 +144,77 @@ def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:
         return parameters["num_consts"], parameters["num_carry"]
     constants, carry, _ = parameters["ft_in"].unpack()
     return len(constants), len(carry)
+
+
+def tracers_inside(closed: ClosedJaxpr) -> bool:
+    """Whether a program holds a tracer as a constant: one that has leaked into it."""
+    return any(isinstance(c, Tracer) for c in closed.consts) or _below(closed.jaxpr)
+
+
+def _below(jaxpr: Jaxpr) -> bool:
+    for equation in jaxpr.eqns:
+        # a single number is not among the constants
+        values = [atom.val for atom in equation.invars if isinstance(atom, Literal)]
+        if any(isinstance(value, Tracer) for value in values):
+            return True
+        converted = _converted(equation.params)
+        for value in equation.params.values():
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                if not isinstance(item, ClosedJaxpr):
+                    continue
+                is_rebound = id(item) in converted
+                if _below(item.jaxpr) if is_rebound else tracers_inside(item):
+                    return True
+    return False
+
+
+def _converted(params: dict[str, Any]) -> set[int]:
+    """Find the programs that are run with other constants than those they hold.
+
+    A primitive of Equinox, such as Lineax's linear solve, keeps the static leaves of
+    its arguments. Among them is the program of a function whose constants are further
+    arguments. Where JAX has one class for programs with and without constants, that
+    program still holds those it was traced with, and nothing reads them.
+    """
+    if not params.keys() >= {"treedef", "static"}:
+        return set()
+    tree, static = params["treedef"], params["static"]
+    if not isinstance(static, tuple) or tree.num_leaves != len(static):
+        return set()
+    is_converted = lambda node: isinstance(node, CONVERTED)
+    nodes = jax.tree.leaves(tree.unflatten(static), is_leaf=is_converted)
+    return {id(node.jaxpr) for node in nodes if is_converted(node)}
+
+
+# Up to so many unknowns a matrix is formed and factorized where an iteration would do:
+# it is exact, takes seconds at most and, in float64, 32 MiB.
+LARGEST_FACTOR = 2048
+
+
+def work(jaxpr: Jaxpr) -> int:
+    """Count the numbers that a program computes, with all terms of its products."""
+    return sum(map(_equation_work, jaxpr.eqns))
+
+
+def _equation_work(equation: JaxprEqn) -> int:
+    inside = sum(map(work, inner_jaxprs(equation.params.values())))
+    if inside:
+        scan = traits_of(equation).program is ProgramKind.SCAN
+        return inside * (equation.params["length"] if scan else 1)
+    results = sum(map(_size, equation.outvars))
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        aval = equation.invars[0].aval
+        assert isinstance(aval, ShapedArray)
+        return results * math.prod(aval.shape[d] for d in contracted)
+    if equation.primitive.name == "conv_general_dilated":
+        kernel = equation.invars[1].aval
+        assert isinstance(kernel, ShapedArray)
+        outputs = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
+        return results * max(kernel.size // max(outputs, 1), 1)
+    return results
+
+
+def _size(variable: object) -> int:
+    aval = getattr(variable, "aval", None)
+    return aval.size if isinstance(aval, ShapedArray) else 0

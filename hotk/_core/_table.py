@@ -1,13 +1,111 @@
-"""Small tables for the terminal and for Jupyter."""
+"""How objects show: tables for the terminal and Jupyter, members, missing names."""
 
 import abc
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import equinox as eqx
+import numpy as np
 
-from ._attributes import no_attribute
+from ._by_numpy import from_host, is_known
+from ._compat import EnumerationItem, in_trace
+
+
+if TYPE_CHECKING:
+    Enumeration = eqx.Enumeration
+else:
+
+    class _Member(EnumerationItem):
+        def __str__(self):
+            return self._enumeration[self]
+
+        def __repr__(self):
+            return f"{self._enumeration.__name__}<{self}>"
+
+        def __eq__(self, other):
+            # of arrays it is a program, which takes longer to compile than many a call
+            items = self, other
+            same = (
+                isinstance(other, _Member) and self._enumeration is other._enumeration
+            )
+            if in_trace() or not (same and all(is_known(i._value) for i in items)):
+                return super().__eq__(other)
+            return from_host(np.equal(self._value, other._value))
+
+    class _Enumeration(type(eqx.Enumeration)):
+        def __new__(mcs, name, bases, namespace):
+            cls = super().__new__(mcs, name, bases, namespace)
+            for key, item in cls._name_to_item.items():
+                cls._name_to_item[key] = _Member(item._value, cls)
+            return cls
+
+    class Enumeration(eqx.Enumeration, metaclass=_Enumeration):
+        """An enumeration as that of Equinox, where `str(member)` is the text."""
+
+    def _where(cls, pred, a, b):
+        found = super(Enumeration, cls).where(pred, a, b)
+        return _Member(found._value, cls)
+
+    # In the body of the class Equinox would take it for a member, and refuse its name.
+    Enumeration.where = classmethod(_where)
+
+
+# Of results: from SciPy, jaxopt, optimistix, lmfit, statsmodels and sklearn. The first
+# that a class has is named.
+_OURS: Final = {
+    "fun": ("value",),
+    "success": ("converged",),
+    **dict.fromkeys(("nit", "n_iter", "num_steps", "iterations"), ("steps",)),
+    **dict.fromkeys(("message", "status"), ("reason",)),
+    **dict.fromkeys(("popt", "params", "best_values", "beta", "coef_"), ("x",)),
+    **dict.fromkeys(("pcov", "covar", "cov", "cov_params"), ("covariance",)),
+    **dict.fromkeys(
+        ("stderr", "bse", "perr", "std"), ("standard_errors", "standard_error")
+    ),
+    **dict.fromkeys(("predict", "eval", "get_prediction"), ("band",)),
+    **dict.fromkeys(("conf_int", "conf_interval"), ("interval",)),
+    "rsquared": ("r_squared",),
+    "resid": ("residuals",),
+    **dict.fromkeys(("eigenvalues", "eigvals"), ("values",)),
+    **dict.fromkeys(("eigenvectors", "eigvecs"), ("vectors",)),
+}
+# Of the package.
+_ELSEWHERE: Final = {
+    "grad": "hotk.gradient",
+    "value_and_grad": "hotk.value_and_gradient",
+    **dict.fromkeys(("jacfwd", "jacrev"), "hotk.jacobian"),
+    "vhp": "hotk.hvp",
+    "jet": "hotk.taylor",
+    "minimize": "hotk.optim.minimize",
+    **dict.fromkeys(("fit", "curve_fit"), "hotk.statistics.fit"),
+    "least_squares": (
+        "hotk.optim.minimize(hotk.curvature.LeastSquares(residuals), x0, "
+        "hotk.optim.levenberg_marquardt())"
+    ),
+    "prepare": "hotk.hvp.prepare(f, x, v)",
+    "laplace": "hotk.laplace_approximation",
+    "check_grads": "hotk.testing.check",
+}
+
+
+def no_attribute(thing: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have."""
+    cls = type(thing)
+    text = f"'{cls.__name__}' object has no attribute {name!r}"
+    has = {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}
+    ours = next((other for other in _OURS.get(name, ()) if other in has), None)
+    if ours is not None:
+        text += f". Write `.{ours}`."
+    return AttributeError(text, name=name, obj=thing)
+
+
+def no_name(package: object, name: str) -> AttributeError:
+    """Return the error for a name that the package does not have."""
+    text = f"module 'hotk' has no attribute {name!r}"
+    if name in _ELSEWHERE:
+        text += f". Write `{_ELSEWHERE[name]}`."
+    return AttributeError(text, name=name, obj=package)
 
 
 def text_table(

@@ -11,8 +11,7 @@ from jaxtyping import PyTree
 from ._compat import Tracer
 from ._describe import describe, describe_tree
 from ._errors import DtypeError, StructureError, message
-from ._inexact import is_inexact, is_inexact_or_shape
-from ._types import PyTreeDef
+from ._types import PyTreeDef, is_inexact, is_inexact_or_shape
 
 
 class Selection:

@@ -1,17 +1,17 @@
 """Dense results: unit directions, how many at once, which maps are diagonal."""
 
-from ._basis import (
+from ._block import (
+    Sizes as Sizes,
+    choose_block as choose_block,
     is_complex as is_complex,
+    is_fused as is_fused,
     over_basis as over_basis,
+    recorded_blocks as recorded_blocks,
     size_of as size_of,
     split_rows as split_rows,
     unit as unit,
 )
-from ._block import (
-    choose_block as choose_block,
-    is_fused as is_fused,
-    recorded_blocks as recorded_blocks,
-)
+from ._columns import of_some as of_some
 from ._divided import columns as columns
 from ._entrywise import is_entrywise as is_entrywise
 from ._flat import (
@@ -26,8 +26,6 @@ from ._flat import (
     whole as whole,
 )
 from ._index import Index as Index, leaf_numbers as leaf_numbers
-from ._sizes import Sizes as Sizes
-from ._some import of_some as of_some
 from ._split import (
     Block as Block,
     By as By,

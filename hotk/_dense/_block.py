@@ -1,4 +1,4 @@
-"""How many directions are pushed through a linear map at once."""
+"""How many directions are pushed through a linear map at once, and unit directions."""
 
 import contextlib
 import contextvars
@@ -7,12 +7,15 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 import jax
-from jaxtyping import PyTree
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PyTree, Shaped
 
 from hotk._core import (
     Atom,
     Jaxpr,
     JaxprEqn,
+    Point,
     ShapedArray,
     Tangent,
     Var,
@@ -20,7 +23,83 @@ from hotk._core import (
     traits_of,
 )
 
-from ._basis import size_of
+from ._flat import refuse_shards
+
+
+def size_of(x: PyTree) -> int:
+    """Count the numbers in a tree of arrays."""
+    return sum(leaf.size for leaf in jax.tree.leaves(x))
+
+
+def unit(x: Point, index: int | Int[Array, ""], scale: complex = 1.0) -> Tangent:
+    """Return the direction with `scale` at one flat index of `x` and zero elsewhere.
+
+    An index beyond the end gives the zero direction. A complex scale reaches the
+    complex leaves only.
+
+    Raises:
+        StructureError: If `x` has a leaf of which this device holds only a part.
+    """
+    refuse_shards(x)
+    leaves, treedef = jax.tree.flatten(x)
+    parts, offset = [], 0
+    for leaf in leaves:
+        if not leaf.size:
+            parts.append(jnp.zeros_like(leaf))
+            continue
+        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset
+        offset += leaf.size
+        real = not jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+        if real and isinstance(scale, complex) and scale.imag:
+            parts.append(jnp.zeros(leaf.shape, leaf.dtype))
+        else:
+            value = jnp.asarray(scale.real if real else scale, leaf.dtype)
+            zero = jnp.zeros((), leaf.dtype)
+            parts.append(jnp.where(here, value, zero).reshape(leaf.shape))
+    return treedef.unflatten(parts)
+
+
+def over_basis(
+    each: Callable[[Int[Array, ""]], PyTree], n: int, block: int | None
+) -> PyTree:
+    """Evaluate `each(index)` for the indices 0 to n-1, a block of them at once.
+
+    Args:
+        each: From one index, a tracer, to a tree of arrays.
+        n: Number of indices.
+        block: How many at once; `None` or `n` means all.
+
+    Returns:
+        The results with one leading axis of length `n`.
+    """
+    if block is None or block >= n:
+        return jax.vmap(each)(jnp.arange(n, dtype=jnp.int32))
+    count = math.ceil(n / block)
+    block = math.ceil(n / count)
+    starts = jnp.arange(count, dtype=jnp.int32) * block
+
+    def one_block(start: Int[Array, ""]) -> PyTree:
+        return jax.vmap(each)(start + jnp.arange(block, dtype=jnp.int32))
+
+    stacked = jax.lax.map(one_block, starts)
+    return jax.tree.map(lambda a: a.reshape(count * block, *a.shape[2:])[:n], stacked)
+
+
+def split_rows(rows: Shaped[Array, "n ..."], x: Point) -> list[Array]:
+    """Cut an array with a leading axis over all of `x` into one piece a leaf of `x`."""
+    pieces, offset = [], 0
+    for leaf in jax.tree.leaves(x):
+        piece = jax.lax.slice_in_dim(rows, offset, offset + leaf.size, axis=0)
+        pieces.append(piece.reshape(leaf.shape + rows.shape[1:]))
+        offset += leaf.size
+    return pieces
+
+
+def is_complex(x: PyTree) -> bool:
+    """Whether any leaf is complex."""
+    return any(
+        jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf in jax.tree.leaves(x)
+    )
 
 
 # Bytes of intermediates that a block may fill: measured best within 20 % on 16
@@ -173,3 +252,30 @@ def _bytes(atom: Atom) -> int:
         return 0
     found = aval.size * getattr(aval.dtype, "itemsize", 0)  # keys have none
     return found if isinstance(found, int) else _SYMBOLIC
+
+
+# What a symbolic size stands for where modes are compared: more than any number that
+# is written, and as many as another symbolic one.
+_UNKNOWN = 1 << 40
+
+
+class Sizes(NamedTuple):
+    """How many numbers go in and come out.
+
+    Attributes:
+        n: Numbers in the point.
+        m: Numbers in the value.
+    """
+
+    n: int
+    m: int
+
+    @staticmethod
+    def of(x: PyTree, y: PyTree) -> "Sizes":
+        """Count the numbers of a point and a value, or of their shapes."""
+        return Sizes(_count(x), _count(y))
+
+
+def _count(tree: PyTree) -> int:
+    sizes = [math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
+    return sum(size if isinstance(size, int) else _UNKNOWN for size in sizes)

@@ -19,8 +19,7 @@ from jaxtyping import Array, Int, PyTree
 from hotk._core import AbstractValue, Point, Tangent, fori_loop, output_types, shape_of
 
 from ._block import choose_block
-from ._columns import whole_columns
-from ._some import of_some
+from ._columns import of_some, whole_columns
 from ._split import Block, Division
 
 

@@ -12,9 +12,8 @@ from jaxtyping import PyTree
 from hotk._core import Function, extra, function_name, leaf_name, message
 from hotk._prepared import Prepared, PreparedInOrder, as_input, prepare_again
 
-from ._plain import plain
 from ._request import Request, request_of
-from ._static import with_statics
+from ._static import plain, with_statics
 
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

@@ -14,7 +14,7 @@ from hotk._core import Function, Point, Tangent, jaxpr_as_fun, work
 from hotk._dense import choose_block, size_of
 from hotk._mode import Seeds, TooManyNumbersError, scaled, series_of
 
-from ._orders import check_factorial
+from ._derivatives import check_factorial
 
 
 # The coefficients of an array along all directions take so many numbers at most, where

@@ -17,7 +17,7 @@ from hotk._mode import (
 from hotk._prepared import array_of_array, operator, two_of_array
 
 from ._contract import contracted
-from ._seeds import unit_seeds
+from ._directions import unit_seeds
 
 
 def _always(order: None) -> bool:

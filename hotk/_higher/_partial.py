@@ -18,8 +18,7 @@ from hotk._mode import (
 from hotk._prepared import arranged, operator
 
 from ._contract import contracted, sparse_direction
-from ._directions import order_of, table_of
-from ._seeds import sparse_seeds
+from ._directions import order_of, sparse_seeds, table_of
 from ._terms import Terms, multi_index
 
 

@@ -10,6 +10,8 @@ from ._auto import (
     reverse_first as reverse_first,
     second_order_candidates as second_order_candidates,
     taylor_only as taylor_only,
+    weak_if as weak_if,
+    weak_like as weak_like,
 )
 from ._first import (
     AbstractMode as AbstractMode,
@@ -26,7 +28,6 @@ from ._nested import (
     Nested as Nested,
 )
 from ._taylor import Taylor as Taylor
-from ._weak import weak_if as weak_if, weak_like as weak_like
 from .series import (
     Seeds as Seeds,
     TooManyNumbersError as TooManyNumbersError,

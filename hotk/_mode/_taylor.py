@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from hotk._core import FunctionWithAux, Point, Tangent
 
-from ._curvature import AbstractCurvature
+from ._nested import AbstractCurvature
 from .series import scaled, series_of
 
 

@@ -12,13 +12,12 @@ from ._budget import (
     memory_budget as memory_budget,
     set_memory_budget as set_memory_budget,
 )
-from ._cache_info import CacheInfo as CacheInfo
 from ._call import Call as Call
 from ._checks import as_one_number as as_one_number, check_callable as check_callable
 from ._contents import ask_for_content as ask_for_content
 from ._explain import Explanation as Explanation, explain as explain
 from ._family import Bound as Bound, Member as Member, Variant as Variant
-from ._info import Info as Info
+from ._info import CacheInfo as CacheInfo, Info as Info
 from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
 from ._one_device import lost_sum as lost_sum

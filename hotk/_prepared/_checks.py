@@ -1,4 +1,4 @@
-"""Checks of directions and results, made while tracing."""
+"""Checks of directions and results, made while tracing, and of deleted arrays."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,9 @@ from hotk._core import (
     Function,
     Leaf,
     OutputError,
+    Point,
     StructureError,
+    Tracer,
     describe,
     describe_tree,
     difference,
@@ -22,6 +24,8 @@ from hotk._core import (
     leaf_name,
     message,
 )
+
+from ._options import Definition
 
 
 def check_callable(call: str, f: object) -> None:
@@ -320,3 +324,46 @@ def check_aux(call: str, f: Function, out: PyTree) -> tuple[PyTree, PyTree]:
                 )
             )
     return out
+
+
+def note_deleted(
+    error: Exception,
+    definition: Definition,
+    x: Point,
+    rest: tuple[PyTree, ...],
+    captured: Sequence[Leaf] = (),
+) -> None:
+    """Add to an error of JAX the name of the first array that was deleted.
+
+    JAX tells its shape alone.
+
+    Args:
+        error: What JAX raised when it ran a program.
+        definition: The operator.
+        x: The point.
+        rest: What follows it.
+        captured: The captured arrays.
+    """
+    roots = definition.roots(1 + len(rest))
+    for root, tree in zip(roots, (x, *rest), strict=True):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            if _is_deleted(leaf):
+                error.add_note(_note(f"`{leaf_name(root, path)}`", leaf))
+                return
+    for leaf in captured:
+        if _is_deleted(leaf):
+            error.add_note(_note("an array that `f` captures", leaf))
+            return
+
+
+def _is_deleted(leaf: object) -> bool:
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+        return False
+    return leaf.is_deleted()
+
+
+def _note(name: str, leaf: object) -> str:
+    return (
+        f"{name}, {describe(leaf)}, was deleted or donated before this call. Use the "
+        "array that the function with `donate_argnums` returned, or donate nothing."
+    )

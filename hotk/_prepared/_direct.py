@@ -1,4 +1,4 @@
-"""What happens when a direct call does not find its program at once."""
+"""What happens, stage by stage, when a call does not find its program at once."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,17 +27,43 @@ from hotk._core import (
 )
 
 from ._call import Call
-from ._checks import check_callable
+from ._checks import check_callable, note_deleted
 from ._contents import ContentNeeded
-from ._deleted import note_deleted
 from ._opaque import call_opaque, rule_fix
 from ._options import Options
 from ._plan import Fallback
 from ._small import call_small
-from ._stages import LEVELS, MOST_BYTES, OPAQUE
 from ._store import STORE
 from ._traced import call_traced
-from .warnings import note_line
+from .warnings import NEEDS_CONTENT, NUMPY_COMPUTES, note_line
+
+
+# For each reason, which captured arrays to take as static in turn; in a direct call,
+# which looks at their content each time, and in a `Prepared`, which holds them.
+LEVELS = {
+    NEEDS_CONTENT: (
+        StaticArrays.INTEGERS,
+        StaticArrays.SCALARS,
+        StaticArrays.SMALL_NUMPY,
+        StaticArrays.SMALL,
+        StaticArrays.ALL_NUMPY,
+        StaticArrays.ALL_NUMPY_AND_SMALL,
+    ),
+    NUMPY_COMPUTES: (
+        StaticArrays.SMALL_NUMPY,
+        StaticArrays.SMALL,
+        StaticArrays.ALL_NUMPY,
+    ),
+}
+# Beyond this a function is traced at each call: a digest takes long, and what is
+# computed from the arrays is kept with the program.
+MOST_BYTES = 1 << 20
+HELD_LEVELS = (
+    StaticArrays.NONE,
+    StaticArrays.ALL_NUMPY,
+    StaticArrays.ALL_NUMPY_AND_SMALL,
+)
+OPAQUE = 1 + max(StaticArrays)
 
 
 class Stages(NamedTuple):

@@ -26,12 +26,11 @@ from hotk._mode import (
 )
 
 from ._call import Call
-from ._direct import Stages, call_slowly
+from ._direct import OPAQUE, Stages, call_slowly
 from ._opaque import OpaqueCall, first_that_works, staged
 from ._options import Definition, Options
 from ._program import types_of
 from ._small import find_small
-from ._stages import OPAQUE
 from ._store import STORE, Key
 from ._traced import find_program
 from .warnings import is_known_to_write, place_of

@@ -16,9 +16,8 @@ from hotk._mode import Facts
 
 from ._call import Call
 from ._contents import ContentNeeded
-from ._derive import Derived, Evaluation
 from ._family import Bound, Member, SharedFunction, Variant
-from ._plan import Fallback, Plan, first_line, may_try, plans
+from ._plan import Derived, Evaluation, Fallback, Plan, first_line, may_try, plans
 from ._program import Primal, Program, Runner, types_of
 from ._store import STORE
 from .warnings import warn_if_nested

@@ -38,12 +38,11 @@ from hotk._primitive import check_linear
 
 from ._call import Call
 from ._contents import ContentNeeded
-from ._derive import derive
 from ._family import Bound
 from ._inputs import sort_inputs
 from ._joined import TracedFunction, join, join_derived
 from ._options import Options
-from ._plan import ASKED, Fallback, Plan, first_line, may_try, plans
+from ._plan import ASKED, Fallback, Plan, derive, first_line, may_try, plans
 from ._program import Program, Runner, types_of
 from ._store import STORE
 from ._watch import run_shown

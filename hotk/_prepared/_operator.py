@@ -28,11 +28,10 @@ from hotk._dense import Block, Division
 from hotk._mode import AUTO, AbstractMode, Auto, Nested
 
 from ._arguments import MISSING, PreparedInOrder, arguments_of
-from ._deleted import note_deleted
+from ._checks import note_deleted
 from ._direct import call_slowly
-from ._divide import divide
 from ._inputs import Inputs, sort_inputs
-from ._options import Candidates, Definition, Options
+from ._options import Candidates, Definition, Options, divide
 from ._prepare import prepare
 from ._prepared import Prepared
 from ._store import STORE

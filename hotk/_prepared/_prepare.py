@@ -39,6 +39,7 @@ from hotk._core import (
 from ._call import Call
 from ._checks import check_callable
 from ._contents import ContentNeeded
+from ._direct import HELD_LEVELS
 from ._inputs import as_input
 from ._mismatch import StaticLeaves
 from ._opaque import OpaqueCall, first_that_works
@@ -46,7 +47,6 @@ from ._options import Options
 from ._plan import Fallback, Plan
 from ._prepared import Prepared
 from ._program import Program, types_of
-from ._stages import HELD_LEVELS
 from ._store import STORE
 from ._traced import find_program
 from ._watch import WATCH, FirstResult

@@ -28,8 +28,7 @@ from hotk._core import (
 )
 
 from ._call import Call
-from ._deleted import note_deleted
-from ._derive import derive
+from ._checks import note_deleted
 from ._info import Info, info_of
 from ._mismatch import (
     StaticLeaves,
@@ -38,6 +37,7 @@ from ._mismatch import (
     mismatch_error,
     same_shardings,
 )
+from ._plan import derive
 from ._program import Program
 from ._reasons import compared
 from ._traced_jit import Mismatch, Varies

@@ -33,10 +33,9 @@ from hotk._primitive import check_linear
 
 from ._call import Call
 from ._contents import given
-from ._derive import Derived, Evaluation, derive
 from ._log import log_compiled, log_traced
 from ._options import Options
-from ._plan import Plan
+from ._plan import Derived, Evaluation, Plan, derive
 from ._traced_jit import Mismatch, TracedJit, Varies
 
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hotk._capture import OpaqueReason
 
-from ._cache_info import CacheInfo
 from ._family import Bound, Family
+from ._info import CacheInfo
 from ._program import Primal, Program, Runner, Types
 from .warnings import clear_notes
 

@@ -10,19 +10,21 @@ from ._across import (
     takes_part as takes_part,
 )
 from ._alike import divided_as as divided_as
-from ._constants import (
-    constants as constants,
-    have_tangents as have_tangents,
-    may_have_tangents as may_have_tangents,
-)
 from ._custom import (
     NotTransposableError as NotTransposableError,
+    extreme as extreme,
     with_extremes as with_extremes,
     with_forward_rule as with_forward_rule,
     with_rules as with_rules,
 )
-from ._extremes import extreme as extreme
-from ._held import held as held, held_in as held_in, released as released
+from ._held import (
+    constants as constants,
+    have_tangents as have_tangents,
+    held as held,
+    held_in as held_in,
+    may_have_tangents as may_have_tangents,
+    released as released,
+)
 from ._linear import (
     AbstractLinear as AbstractLinear,
     apply_linear as apply_linear,

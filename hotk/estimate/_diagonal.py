@@ -12,7 +12,6 @@ from hotk._prepared import jitted
 from hotk.linop import AbstractOperator, loop, space
 
 from ._estimate import Estimate, averaged, mean
-from ._leave_out import error_of, left_out, with_derivative_of, without_one
 from ._probes import (
     check_arguments,
     draw_probes,
@@ -22,6 +21,7 @@ from ._probes import (
     range_of,
     units,
 )
+from ._trace import error_of, left_out, with_derivative_of, without_one
 
 
 @names_ours

@@ -25,12 +25,10 @@ from hotk._prepared import Prepared, check_bytes
 from hotk._second import hessian
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
-from ._evaluation import AbstractProblem
-from ._flat_bound import flat_bound
-from ._freeze import freeze
-from ._lagrangian import Lagrangian
+from ._coordinates import flat_bound
+from ._evaluation import AbstractProblem, freeze
 from ._layout import Layout, as_flat, warn_of_low_precision
-from ._sparse_derivatives import ValueTwice, in_lower_half
+from ._sparse_derivatives import Lagrangian, ValueTwice, in_lower_half
 
 
 _CALL = "ipopt_problem(f, x0)"

@@ -15,8 +15,7 @@ from hotk._prepared import Prepared
 from hotk._second import hessian, hvp
 from hotk.sparse import hessian_if_sparse, sparse_hessian
 
-from ._evaluation import AbstractProblem
-from ._freeze import freeze
+from ._evaluation import AbstractProblem, freeze
 from ._layout import warn_of_low_precision
 from ._sparse_derivatives import for_scipy
 

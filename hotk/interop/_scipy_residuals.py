@@ -14,8 +14,7 @@ from hotk._core import Function, Leaf, Point, names_ours
 from hotk._prepared import Prepared
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
-from ._evaluation import AbstractProblem
-from ._freeze import freeze
+from ._evaluation import AbstractProblem, freeze
 from ._layout import Layout, as_flat, warn_of_low_precision
 from ._sparse_derivatives import ValueTwice, WeightedSum, for_scipy
 

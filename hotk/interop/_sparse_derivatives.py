@@ -1,4 +1,4 @@
-"""Sparse Jacobians and Hessians of functions of flat vectors, for SciPy and IPOPT."""
+"""Sparse derivatives of flat vectors, for SciPy and IPOPT, and `Lagrangian`."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -11,6 +11,8 @@ from jaxtyping import Array, PyTree
 
 from hotk._core import Function, Leaf, Scalar
 from hotk.sparse import SparseMatrix
+
+from ._coordinates import Embedded
 
 
 # With a larger part of all entries a dense array is what solvers are faster with.
@@ -63,3 +65,32 @@ def for_scipy(matrix: SparseMatrix) -> Any:
 def in_lower_half(matrix: SparseMatrix) -> np.ndarray:
     """Return which entries of a symmetric matrix are on or below the diagonal."""
     return np.flatnonzero(matrix.rows >= matrix.cols)
+
+
+@final
+class Lagrangian(eqx.Module):
+    r"""The function $\sigma f + \lambda \cdot g$.
+
+    Attributes:
+        func: The objective.
+        constraints: The constraints, `None` if there are none.
+    """
+
+    func: Embedded
+    constraints: Embedded | None
+
+    def __call__(
+        self, parts: Sequence[Leaf], factor: Array, multipliers: Sequence[Array]
+    ) -> Scalar:
+        """Return the weighted sum."""
+        y = self.func(parts)
+        terms = [factor.astype(y.dtype) * y]
+        if self.constraints is not None:
+            leaves = jax.tree.leaves(self.constraints(parts))
+            pairs = zip(multipliers, leaves, strict=True)
+            terms += [jnp.sum(w.astype(g.dtype) * g) for w, g in pairs]
+        # Objective and constraints may differ in dtype. A user who made promotion
+        # strict did so for their own functions, not for this sum.
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*terms)
+        return sum([term.astype(dtype) for term in terms], start=jnp.zeros((), dtype))

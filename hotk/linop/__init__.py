@@ -14,7 +14,7 @@ from . import space as space
 from ._batches import DataOperator as DataOperator
 from ._block_diagonal import BlockDiagonal as BlockDiagonal
 from ._cg import cg as cg, steihaug as steihaug
-from ._cholesky import cholesky as cholesky
+from ._cholesky import Inertia as Inertia, cholesky as cholesky, inertia as inertia
 from ._curvature import (
     EmpiricalFisherOperator as EmpiricalFisherOperator,
     FisherOperator as FisherOperator,
@@ -27,7 +27,6 @@ from ._eigenpairs import Eigenpairs as Eigenpairs
 from ._eigh import eigh as eigh
 from ._hessian import HessianOperator as HessianOperator
 from ._index import Index as Index
-from ._inertia import Inertia as Inertia, inertia as inertia
 from ._kfac_operator import KFACOperator as KFACOperator
 from ._leaf_blocks import LeafBlocks as LeafBlocks
 from ._linearized import Linearized as Linearized

@@ -26,11 +26,17 @@ from . import space
 from ._dense import in_rows
 from ._entries import Part
 from ._frozen import arrays_of, other_types
-from ._of_batch import OfBatch, product, products, value_and_gradient
 from ._operator import AbstractOperator
 from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source
-from ._sums import Adding, sum_over_batches
+from ._sums import (
+    Adding,
+    OfBatch,
+    product,
+    products,
+    sum_over_batches,
+    value_and_gradient,
+)
 from ._symmetric import AbstractSymmetricOperator
 
 

@@ -1,26 +1,28 @@
-"""The Cholesky factor of an operator's matrix."""
+"""The Cholesky factor of an operator's matrix, and its `inertia`."""
 
-from typing import Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from hotk._core import (
     NotPositiveDefiniteError,
     RealNumber,
     Tracer,
     Vector,
+    from_host,
     message,
     names_ours,
     not_finite,
+    number_name,
 )
 from hotk._prepared import shown
 from hotk.sparse import Factorization, identity
 
 from . import _direct, space
 from ._linear_map import AbstractLinearMap
-from ._sparse import sparse_of
+from ._sparse import inertia_by_factors, sparse_of
 from ._vectors import check_symmetric
 
 
@@ -130,3 +132,70 @@ def cholesky(
 def _factor(a: Float[Array, "n n"], damping: RealNumber) -> Float[Array, "n n"]:
     eye = jnp.eye(len(a), dtype=a.dtype)
     return jnp.linalg.cholesky(a + jnp.asarray(damping, a.dtype) * eye)
+
+
+class Inertia(NamedTuple):
+    """The inertia of a symmetric matrix: the number of eigenvalues of each sign.
+
+    Attributes:
+        positive: The number of positive eigenvalues.
+        zero: The number that are zero up to rounding: at most `n eps` times the largest
+            magnitude.
+        negative: The number of negative eigenvalues.
+    """
+
+    positive: Int[Array, ""]
+    zero: Int[Array, ""]
+    negative: Int[Array, ""]
+
+    def __repr__(self) -> str:
+        """Show the three numbers."""
+        numbers = zip(self._fields, map(number_name, self), strict=True)
+        return f"Inertia({', '.join(f'{name}: {n}' for name, n in numbers)})"
+
+
+def inertia(operator: AbstractLinearMap) -> Inertia:
+    """Count the positive, zero and negative eigenvalues of a symmetric operator.
+
+    It forms the matrix and computes all eigenvalues: `n^2` numbers and about `n^3`
+    operations. Of a sparse matrix of 2000 rows or more it factorizes instead, where
+    that shows them, and counts a pivot of at most `n eps` times the largest as zero.
+
+    Args:
+        operator: A symmetric operator.
+
+    Returns:
+        An `Inertia`: the numbers of positive, zero and negative eigenvalues.
+
+    Raises:
+        TooLargeError: If the matrix would exceed `hotk.memory_budget()`.
+        TypeError: If the operator is not known to be symmetric.
+        ValueError: If the matrix is not finite; inside of a transformation, where
+            nothing can be raised, all three numbers are -1.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(3))
+        >>> hotk.linop.inertia(H)
+        Inertia(positive: 1, zero: 1, negative: 1)
+    """
+    check_symmetric(call := "inertia(A)", operator)
+    counts = inertia_by_factors(operator)
+    if counts is not None:
+        return Inertia(*map(from_host, counts))
+    a = operator.matrix()
+    if isinstance(a, Tracer):
+        values = jnp.linalg.eigvalsh(a)
+        finite = jnp.all(jnp.isfinite(values))
+        return Inertia(*(jnp.where(finite, n, -1) for n in _signs(jnp, values)))
+    on_host = _direct.is_on_host(a)
+    values = _direct.eigenvalues(a) if on_host else np.asarray(jnp.linalg.eigvalsh(a))
+    if not np.isfinite(values).all():
+        raise ValueError(not_finite(call))
+    return Inertia(*map(from_host, _signs(np, values)))
+
+
+def _signs(xp: Any, values: Float[Array | np.ndarray, " n"]) -> tuple[Any, ...]:
+    """Count positive, zero and negative eigenvalues, with NumPy or in a trace."""
+    limit = jnp.finfo(values.dtype).eps * values.size * xp.max(abs(values), initial=0)
+    signs = values > limit, abs(values) <= limit, values < -limit
+    return tuple(xp.sum(sign, dtype=int) for sign in signs)

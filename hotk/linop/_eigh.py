@@ -18,9 +18,8 @@ from hotk._prepared import shown
 from hotk._primitive import constants, may_have_tangents
 
 from . import _direct, space
-from ._bordered import with_derivatives
 from ._driver import compiled
-from ._eigenpairs import Eigenpairs
+from ._eigenpairs import Eigenpairs, with_derivatives
 from ._flat import Flat, as_trees, is_better_flat
 from ._lanczos import (
     FoundPairs,

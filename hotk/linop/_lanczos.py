@@ -15,9 +15,8 @@ from hotk._prepared import jitted
 
 from . import space
 from ._driver import in_working_precision
-from ._lanczos_basis import appended, quotient, random_orthogonal
 from ._linear_map import AbstractLinearMap
-from ._search import MissedSearch, renewed
+from ._search import MissedSearch, appended, quotient, random_orthogonal, renewed
 
 
 Which = Literal["LA", "SA", "LM", "BE"]

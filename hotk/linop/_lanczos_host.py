@@ -19,9 +19,8 @@ from hotk._prepared import jitted
 from . import _direct, space
 from ._driver import in_working_precision
 from ._lanczos import FoundPairs, LanczosLimits, Which, best_first, kept
-from ._lanczos_basis import appended, quotient
 from ._linear_map import AbstractLinearMap
-from ._search import MissedSearch
+from ._search import MissedSearch, appended, quotient
 
 
 Index: TypeAlias = int | Int[Array, ""]

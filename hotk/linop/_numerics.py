@@ -1,7 +1,9 @@
-"""`AbstractNumerics`: what is computed from a linear map, as methods of it."""
+"""`AbstractNumerics`: what is computed from a linear map, and how operators show."""
 
+import html
 from typing import Literal, NoReturn, overload
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, Int, PyTree
@@ -11,18 +13,24 @@ from hotk._dense import By, Index
 from hotk.sparse import Factorization
 
 from . import _dense, space
-from ._cholesky import cholesky
+from ._cholesky import Inertia, cholesky, inertia
 from ._eigenpairs import Eigenpairs
 from ._eigh import eigh
 from ._entries import Part
-from ._inertia import Inertia, inertia
 from ._lanczos import Which
 from ._linear_map import AbstractLinearMap
-from ._shown import shown_in_notebook
 from ._solution import Solution
 from ._solve import SolveMethod, solve
 from ._vectors import space_of
 from .space import flattened
+
+
+def shown_in_notebook(operator: AbstractLinearMap) -> str:
+    """Return the operator in one line, and a table of the leaves of its space."""
+    line = f"<p><code>{html.escape(repr(operator))}</code></p>"
+    if not jax.tree.leaves(operator.like):
+        return line
+    return line + Index.of(operator.like)._repr_html_()
 
 
 class AbstractNumerics(AbstractLinearMap[V]):

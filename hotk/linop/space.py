@@ -32,31 +32,27 @@ from hotk._dense import (
 
 from ._algebra import (
     Factor as Factor,
+    added,
     choose as choose,
+    inner as inner,
+    is_finite as is_finite,
+    is_same as is_same,
+    lowest as lowest,
     mesh_of as mesh_of,
     minus as minus,
     narrowed as narrowed,
+    norm as norm,
     placed as placed,
+    plain_norm as plain_norm,
     plus as plus,
+    power_of_size as power_of_size,
     scalar_dtype as scalar_dtype,
+    scaled_norm as scaled_norm,
+    settled as settled,
     times as times,
     wide as wide,
     widened as widened,
     zeros as zeros,
-)
-from ._norms import (
-    inner as inner,
-    norm as norm,
-    plain_norm as plain_norm,
-    power_of_size as power_of_size,
-    scaled_norm as scaled_norm,
-    settled as settled,
-)
-from ._over_devices import (
-    added,
-    is_finite as is_finite,
-    is_same as is_same,
-    lowest as lowest,
 )
 
 

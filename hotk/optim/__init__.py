@@ -54,10 +54,9 @@ from ._newton_cg import (
     newton_cg as newton_cg,
     scale_by_newton_cg as scale_by_newton_cg,
 )
-from ._nnx_step import nnx_step as nnx_step
 from ._preconditioner import PreconditionerState as PreconditionerState
 from ._sophia import scale_by_sophia as scale_by_sophia, sophia as sophia
-from ._train_state import apply_gradients as apply_gradients
+from ._train_state import apply_gradients as apply_gradients, nnx_step as nnx_step
 from ._trust_region import (
     scale_by_trust_region as scale_by_trust_region,
     trust_region as trust_region,

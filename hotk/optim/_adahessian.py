@@ -20,9 +20,8 @@ from ._moments import (
     with_gradient,
     zero_unless_accepted,
 )
-from ._rate import scale_by_rate
 from ._step import of_steps, transformation
-from ._transformation import Chained, Transformation, chained
+from ._transformation import Chained, Transformation, chained, scale_by_rate
 
 
 @of_steps

@@ -28,7 +28,7 @@ from hotk._core import (
 from hotk.linop import space
 
 from ._leaves import is_none, leaves_like
-from ._show import show_state
+from ._transformation import show_state
 
 
 Limits: TypeAlias = tuple[PyTree[ArrayLike | None], PyTree[ArrayLike | None]]

@@ -23,13 +23,12 @@ from ._linear_solver import (
     first_solver,
 )
 from ._local import AtPoint, Numbers
-from ._rate import scale_by_rate
 from ._scaling import Scaling, check_scaling, first_scale
 from ._secular import Cubic
 from ._sparse_steps import exactly
 from ._step import of_steps, transformation
 from ._subproblem import EigenModel, with_cubic
-from ._transformation import Chained, Transformation, chained
+from ._transformation import Chained, Transformation, chained, scale_by_rate
 
 
 @of_steps

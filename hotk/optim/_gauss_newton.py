@@ -41,7 +41,6 @@ from ._preconditioner import (
     preconditioning,
 )
 from ._projected import projected_step
-from ._rate import scale_by_rate
 from ._samples import System, check_system_choice, sample_system
 from ._scaling import (
     SIZES,
@@ -54,7 +53,7 @@ from ._scaling import (
 )
 from ._sparse_steps import damped_proposal
 from ._step import of_steps, those_given, transformation
-from ._transformation import Chained, Transformation, chained
+from ._transformation import Chained, Transformation, chained, scale_by_rate
 from ._truncated import damped
 
 

@@ -14,7 +14,7 @@ from ._bounds import Bounds
 from ._linear_solver import LinearSolver
 from ._local import AtPoint, Linearization, Outcome, is_newton_step
 from ._preconditioner import PreconditionerState
-from ._show import show_state
+from ._transformation import show_state
 
 
 class Trial(NamedTuple):

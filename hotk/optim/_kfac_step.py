@@ -25,7 +25,7 @@ from hotk.curvature import AbstractLikelihood, AbstractLoss
 from hotk.linop import BlockDiagonal, KFACOperator, space
 
 from ._local import Numbers, Outcome
-from ._show import show_state
+from ._transformation import show_state
 
 
 CALL = "kfac(K).update(updates, state, params, model_fn=, loss_fn=, inputs=)"

@@ -13,10 +13,15 @@ from hotk._core import Point, Scalar, Tangent, from_host, while_loop
 from hotk.linop import space
 
 from ._local import AtPoint, Numbers, Outcome
-from ._rate import scale_by_rate
-from ._show import show_state
 from ._step import of_steps, transformation
-from ._transformation import Chained, StateT, Transformation, chained
+from ._transformation import (
+    Chained,
+    StateT,
+    Transformation,
+    chained,
+    scale_by_rate,
+    show_state,
+)
 
 
 class LineSearchState(NamedTuple):

@@ -44,8 +44,8 @@ from ._implicit import Differentiable
 from ._kfac_step import KFACState
 from ._linear_solver import asks_for_sparse
 from ._minimum import Minimum
+from ._objective import explained_for_residuals
 from ._parameters import refuse_complex_parameters
-from ._residuals import explained_for_residuals
 from ._step import BoundFormula, run, run_with_indices
 from ._trust_region import trust_region
 from ._whole import Transform

@@ -34,7 +34,7 @@ from ._chunk import Iterate
 from ._explained import called
 from ._loop import MinimizeLoop
 from ._minimum import Minimum, Stop
-from ._residuals import explained_for_residuals
+from ._objective import explained_for_residuals
 
 
 P = ParamSpec("P")

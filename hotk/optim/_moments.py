@@ -11,7 +11,7 @@ from hotk._core import Gradient, Point, Scalar, Tangent, cond, from_host
 from hotk.linop import space
 
 from ._local import AtPoint, Numbers, Outcome
-from ._show import show_state
+from ._transformation import show_state
 
 
 Estimate = Callable[[AtPoint, Any, Any], Any]

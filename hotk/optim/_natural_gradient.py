@@ -24,12 +24,10 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
-from ._rate import scale_by_rate
 from ._samples import SampleSystem, System, check_system_choice, sample_system
 from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
-from ._show import show_state
 from ._step import of_steps, those_given, transformation
-from ._transformation import Chained, Transformation, chained
+from ._transformation import Chained, Transformation, chained, scale_by_rate, show_state
 
 
 class NaturalGradientState(NamedTuple):

@@ -21,11 +21,10 @@ from ._linear_solver import (
 )
 from ._local import AtPoint, Numbers, Outcome
 from ._scaling import Scaling, check_scaling, first_scale, measured
-from ._show import show_state
 from ._sparse_steps import in_units, newton_step
 from ._step import of_steps, transformation
 from ._subproblem import along_variables
-from ._transformation import Chained, Transformation
+from ._transformation import Chained, Transformation, show_state
 
 
 class NewtonState(NamedTuple):

@@ -28,9 +28,8 @@ from ._preconditioner import (
     preconditioner_at,
     preconditioning,
 )
-from ._show import show_state
 from ._step import of_steps, those_given, transformation
-from ._transformation import Chained, Transformation
+from ._transformation import Chained, Transformation, show_state
 
 
 class NewtonCGState(NamedTuple):

@@ -1,11 +1,12 @@
 """The objective of an update, given as residuals or as a model and a loss."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optax
 
-from hotk._core import Function
+from hotk._core import Function, OutputError
 from hotk.curvature import GaussNewton, LeastSquares, PerExample
 
 from ._step import with_keywords
@@ -53,3 +54,22 @@ def loss_of(extra: Mapping[str, Any]) -> Any:
     if loss is None:
         raise TypeError("`model_fn` needs `loss_fn`, the loss of its outputs.")
     return loss
+
+
+@contextlib.contextmanager
+def explained_for_residuals() -> Iterator[None]:
+    """Let the error for an array in place of a number say what to do with residuals."""
+    try:
+        yield
+    except OutputError as error:
+        text = str(error)
+        if text.endswith(_REDUCE) or "got:      tuple" in text:
+            error.args = (text + _RESIDUALS, *error.args[1:])
+        raise
+
+
+_REDUCE = "Reduce it with `jnp.sum` or `jnp.mean`."
+_RESIDUALS = (
+    " If these are residuals r(x), write "
+    "`minimize(hotk.curvature.LeastSquares(r), x0, hotk.optim.levenberg_marquardt())`."
+)

@@ -20,7 +20,7 @@ from hotk._core import (
 from hotk.linop import AbstractOperator, LeafBlocks, space
 
 from ._local import LinearizedHessian, Numbers
-from ._show import show_state
+from ._transformation import show_state
 
 
 Preconditioner: TypeAlias = Callable[..., AbstractOperator]

@@ -25,9 +25,8 @@ from ._moments import (
     with_gradient,
     zero_unless_accepted,
 )
-from ._rate import scale_by_rate
 from ._step import of_steps, transformation, with_keywords
-from ._transformation import Chained, Transformation, transformation_of
+from ._transformation import Chained, Transformation, scale_by_rate, transformation_of
 
 
 def _of_squares(local: AtPoint, gradient: Gradient, key: Array) -> PyTree:

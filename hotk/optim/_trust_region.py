@@ -37,13 +37,12 @@ from ._preconditioner import (
     preconditioning,
 )
 from ._projected import bounded_step
-from ._rate import scale_by_rate
 from ._scaling import Rescaled, Scaling, check_scaling, first_scale, is_given
 from ._secular import Region
 from ._sparse_steps import exactly
 from ._step import of_steps, those_given, transformation
 from ._subproblem import EigenModel, in_region
-from ._transformation import Chained, Transformation, chained
+from ._transformation import Chained, Transformation, chained, scale_by_rate
 from ._truncated import length_along, truncated
 
 

@@ -14,8 +14,7 @@ from ._can_differentiate import (
     can_differentiate as can_differentiate,
 )
 from ._condition import Condition as Condition
-from ._custom import Custom as Custom, custom as custom
-from ._disabled import disabled as disabled
+from ._custom import Custom as Custom, custom as custom, disabled as disabled
 from ._external import external as external
 from ._implicit import (
     fixed_point as fixed_point,

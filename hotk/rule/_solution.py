@@ -24,8 +24,7 @@ from hotk._prepared import lost_sum
 from hotk._primitive import released, shared_axes, with_rules
 
 from ._application import FunctionArgument
-from ._custom import custom
-from ._disabled import is_disabled
+from ._custom import custom, is_disabled
 from ._linear_solve import LinearSolver, linear_solve, real_parts
 
 

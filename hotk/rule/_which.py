@@ -7,9 +7,8 @@ from jaxtyping import PyTree
 from hotk._core import DtypeError, ModeError, function_name, message
 from hotk._mode import AbstractMode, Forward, Nested, Reverse
 
-from ._custom import Custom
+from ._custom import Custom, is_disabled
 from ._derivative import rules_of
-from ._disabled import is_disabled
 
 
 def which(f: Callable[..., PyTree], mode: AbstractMode | type[AbstractMode]) -> str:

@@ -10,7 +10,7 @@
 
 from ._causes import Cause as Cause, SparsityExplanation as SparsityExplanation
 from ._coloring import Coloring as Coloring, color as color
-from ._factorization import Factorization as Factorization
+from ._factorization import Factorization as Factorization, Shifted as Shifted
 from ._factors import (
     factorization_work as factorization_work,
     is_worth_factors as is_worth_factors,
@@ -21,7 +21,6 @@ from ._if_sparse import (
 )
 from ._matrix import SparseMatrix as SparseMatrix
 from ._pattern import Pattern as Pattern
-from ._shifted import Shifted as Shifted
 from ._simple import diagonal as diagonal, identity as identity
 from ._sparse_ggn import sparse_ggn as sparse_ggn
 from ._sparse_hessian import (

@@ -9,8 +9,15 @@ import jax.numpy as jnp
 from hotk._core import Arrays, JaxprEqn, bound, varying_along
 from hotk._primitive import crossing
 
-from ._context import Context, Operand, Rule, operand_type, result_type
-from ._linear import Linear, with_values
+from ._linear import (
+    Context,
+    Linear,
+    Operand,
+    Rule,
+    operand_type,
+    result_type,
+    with_values,
+)
 from ._reductions import sum_along
 
 

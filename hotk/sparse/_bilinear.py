@@ -8,8 +8,16 @@ import numpy as np
 from hotk._core import JaxprEqn
 
 from ._coefficients import Coefficient, is_concrete, taken, times
-from ._context import Context, Operand, Rule, operand_type, result_type
-from ._linear import Linear, Piece, TooDense
+from ._linear import (
+    Context,
+    Linear,
+    Operand,
+    Piece,
+    Rule,
+    TooDense,
+    operand_type,
+    result_type,
+)
 from ._pieces import kept, repeated
 from ._positions import Positions, Shape, at_steps, grid, size_of, strides, unravel
 

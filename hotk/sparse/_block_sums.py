@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._assemble import Entries
 from ._coefficients import read_at
+from ._entries import Entries
 from ._positions import Positions
 
 

@@ -7,9 +7,18 @@ import numpy as np
 from hotk._core import JaxprEqn, ProgramKind, bound, crosses_devices, traits_of
 
 from ._coefficients import Coefficient, taken
-from ._context import Context, Operand, operand_type, result_type
 from ._examples import ExampleMap, examples
-from ._linear import Linear, Piece, TooDense, with_values, zero
+from ._linear import (
+    Context,
+    Linear,
+    Operand,
+    Piece,
+    TooDense,
+    operand_type,
+    result_type,
+    with_values,
+    zero,
+)
 from ._merge import added
 from ._pieces import repeated
 from ._positions import Positions, Shape, distinct, size_of

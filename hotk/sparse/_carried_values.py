@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from hotk._core import ClosedJaxpr, JaxprEqn, Var, bound, evaluate, varying_as
 
-from ._context import Context, Operand
+from ._carry import Loop, shape_of
 from ._fixed_carry import (
     MOST_PASSES,
     CarriedEntries,
@@ -20,8 +20,7 @@ from ._fixed_carry import (
     entries_of,
     fixed_carry,
 )
-from ._linear import Linear, Piece, TooDense, zero
-from ._loop import Loop, shape_of
+from ._linear import Context, Linear, Operand, Piece, TooDense, zero
 from ._positions import size_of
 from ._sums import coalesced
 

@@ -1,4 +1,4 @@
-"""The carry of a `scan`: which parts depend on `v`, and how far back they reach."""
+"""A `scan` as its rules see it, and which parts of its carry depend on `v`."""
 
 from typing import Any, NamedTuple
 
@@ -6,13 +6,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotk._core import bound, evaluate
+from hotk._core import ClosedJaxpr, bound, evaluate
 
 from ._coefficients import is_concrete
-from ._context import Context, Operand
-from ._linear import Budget, Linear, Piece, TooDense, variable, zero
-from ._loop import Loop, shape_of
+from ._linear import Budget, Context, Linear, Operand, Piece, TooDense, variable, zero
 from ._positions import every, size_of
+
+
+class Loop(NamedTuple):
+    """A `scan` with its operands.
+
+    Attributes:
+        body: The program of a step.
+        length: The number of steps.
+        reverse: Whether the last step is taken first.
+        constants: What each step is given.
+        carry: What the first step is given.
+        rows: What is sliced, one slice for each step.
+        types: Shapes and dtypes of the carry.
+    """
+
+    body: ClosedJaxpr
+    length: int
+    reverse: bool
+    constants: list[Operand]
+    carry: list[Operand]
+    rows: list[Operand]
+    types: list[Any]
+
+
+def shape_of(variable: Any) -> tuple[int, ...]:
+    """Return the shape of a variable of a program."""
+    return tuple(variable.aval.shape)
 
 
 # Entries for finding out how one step depends on the one before it.

@@ -11,8 +11,7 @@ from jaxtyping import PyTree
 from hotk._core import AbstractReport, JaxprEqn, source_line
 from hotk._dense import Index
 
-from ._context import Operand
-from ._linear import Linear
+from ._linear import Linear, Operand
 from ._pattern import Pattern
 from ._positions import Positions, distinct
 

@@ -23,10 +23,9 @@ from hotk._dense import dimension, is_complex
 from hotk._mode import Forward, Nested
 from hotk.curvature import composition
 
-from ._assemble import Entries
 from ._block_sums import BlockRows, BlockSums
 from ._coefficients import read_at
-from ._entries import entries, real_dtype
+from ._entries import Entries, entries, real_dtype
 from ._linear import Budget
 from ._linear_program import LinearProgram, linear_program
 from ._positions import Positions

@@ -13,8 +13,7 @@ from hotk._core import (
 )
 
 from ._coefficients import is_concrete, masked
-from ._context import Context, Operand, Rule, result_type
-from ._linear import Linear, with_values, zero
+from ._linear import Context, Linear, Operand, Rule, result_type, with_values, zero
 from ._merge import added
 
 

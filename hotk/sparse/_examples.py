@@ -7,8 +7,15 @@ import numpy as np
 
 from hotk._core import JaxprEqn, ProgramKind, equations, traits_of
 
-from ._context import Context, Operand, operand_type, result_type
-from ._linear import Budget, TooDense, variable
+from ._linear import (
+    Budget,
+    Context,
+    Operand,
+    TooDense,
+    operand_type,
+    result_type,
+    variable,
+)
 from ._positions import Positions, Shape, at_steps, grid, size_of, strides, unravel
 
 

@@ -1,22 +1,23 @@
-"""`Factorization` of a sparse matrix, and solutions that it gives."""
+"""`Factorization` of a sparse matrix, its solutions, and those with a shift."""
 
+import functools
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
 from hotk._dense import promoted, unflattened
 
-from ._conversion import on_host
-from ._factors import AnyFactors, factors, most_growth
+from ._conversion import in_csr, on_host
+from ._factors import AnyFactors, definite_factors, factors, most_growth
 from ._pattern import Pattern
-from ._products import product
 from ._selected import inverse_diagonal, selected_inverse
-from ._superlu import Factors, congruent_factors
-from ._vectors import check_one, flat_side
+from ._superlu import Factors, congruent_factors, symmetric_factors
+from ._vectors import check_one, flat_side, product
 
 
 # Entries are sums, known to a few units of their last digit.
@@ -300,3 +301,73 @@ def _check_square(pattern: Pattern, call: str) -> None:
             f"`{call}`: a system needs a square matrix, and this one has the shape "
             f"{pattern.shape}. `A.T @ A` is square."
         )
+
+
+@final
+class Shifted:
+    r"""A symmetric matrix A whose $A + \lambda I$ is factorized for several $\lambda$.
+
+    It is stored on the host, in double precision, and uses only NumPy and SciPy, so it
+    can be made in a callback. All factorizations share one order of the rows.
+
+    Args:
+        pattern: The pattern of a symmetric matrix.
+        values: Its entries.
+
+    Example:
+        >>> A = hotk.SparseMatrix.from_coo([-2.0, 4.0], [0, 1], [0, 1], symmetric=True)
+        >>> shifted = hotk.sparse.Shifted(A.pattern, A.values)
+        >>> shifted.definite(1.0) is None
+        True
+        >>> shifted.definite(3.0).solve(np.array([1.0, 14.0])).round(6).tolist()
+        [1.0, 2.0]
+    """
+
+    def __init__(self, pattern: Pattern, values: npt.ArrayLike) -> None:
+        self._pattern, self._values = pattern, np.array(values, np.float64)
+
+    # Each is made when it is asked for: of millions of entries they take as long as a
+    # third of the factors.
+
+    @functools.cached_property
+    def matrix(self) -> Any:
+        """The matrix, a sparse array of SciPy."""
+        return in_csr(self._pattern, self._values)
+
+    @functools.cached_property
+    def diagonal(self) -> Float[np.ndarray, " n"]:
+        """The diagonal of A."""
+        return self.matrix.diagonal()
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """The largest sum of absolute values in a row: no eigenvalue is larger."""
+        rows, n = self._pattern.rows, self._pattern.shape[0]
+        return float(np.bincount(rows, abs(self._values), n).max(initial=0.0))
+
+    def factors(self, shift: float) -> Factors | None:
+        r"""Factorize $A + \lambda I$ with pivots on its diagonal.
+
+        Args:
+            shift: The number $\lambda$.
+
+        Returns:
+            Factors, with `solve`, `pivots` and `is_definite`; `None` if a pivot is
+            zero.
+        """
+        try:
+            return symmetric_factors(self._pattern, self._values, shift)
+        except RuntimeError:
+            return None
+
+    def definite(self, shift: float) -> AnyFactors | None:
+        r"""Factorize $A + \lambda I$ if it is positive definite.
+
+        Args:
+            shift: The number $\lambda$.
+
+        Returns:
+            Factors, with `solve` and `pivots`; `None` if the matrix is not positive
+            definite.
+        """
+        return definite_factors(self._pattern, self._values, shift)

@@ -11,10 +11,9 @@ from hotk._core import extra
 
 from ._conversion import in_csc
 from ._elimination import elimination
-from ._fill import envelope_work
 from ._pattern import Pattern
 from ._schur import SchurFactors
-from ._superlu import Factors, symmetric_factors
+from ._superlu import Factors, envelope_work, symmetric_factors
 
 
 AnyFactors: TypeAlias = Factors | SchurFactors

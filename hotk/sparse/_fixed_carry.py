@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._carry import held_parts, linear_parts
+from ._carry import Loop, held_parts, linear_parts
 from ._coefficients import is_concrete
-from ._context import Context, Operand
-from ._linear import Budget, Linear, Piece, TooDense, zero
-from ._loop import Loop
+from ._linear import Budget, Context, Linear, Operand, Piece, TooDense, zero
 from ._pieces import moved
 from ._positions import Positions, Shape, size_of
 from ._sums import coalesced

@@ -9,8 +9,7 @@ import numpy as np
 from hotk._core import JaxprEqn, bound
 
 from ._coefficients import is_concrete
-from ._context import Context, Operand, Rule, operand_type, result_type
-from ._linear import Linear, zero
+from ._linear import Context, Linear, Operand, Rule, operand_type, result_type, zero
 from ._merge import added
 from ._pieces import kept, moved, read, scaled
 from ._positions import Positions, Shape, distinct, grid, strides

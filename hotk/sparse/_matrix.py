@@ -19,14 +19,13 @@ from hotk._core import (
 )
 from hotk._dense import is_complex, unflattened
 
-from ._arithmetic import added, multiplied, scaled
+from ._arithmetic import added, check_halves, multiplied, scaled, symmetric_if_seen
 from ._blocks import block, indexed
 from ._conversion import summed
 from ._factorization import Factorization, not_definite, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._selected import log_determinant
-from ._symmetry import check_halves, symmetric_if_seen
 from ._vectors import apply, check_one
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from hotk._core import JaxprEqn, bound
 
 from ._coefficients import taken
-from ._context import Context, Operand, Rule, operand_type, result_type
-from ._linear import Linear
+from ._linear import Context, Linear, Operand, Rule, operand_type, result_type
 from ._pieces import moved, read, scaled
 from ._positions import Positions, Shape, every, ravel, size_of, strides, unravel
 

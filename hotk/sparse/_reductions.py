@@ -7,8 +7,7 @@ import numpy as np
 
 from hotk._core import JaxprEqn
 
-from ._context import Context, Operand, Rule, result_type
-from ._linear import Linear, zero
+from ._linear import Context, Linear, Operand, Rule, result_type, zero
 from ._merge import added
 from ._pieces import moved, repeated
 from ._positions import Positions, Shape, at_steps, ravel, strides, unravel

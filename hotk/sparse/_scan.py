@@ -10,11 +10,9 @@ import numpy as np
 from hotk._core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, scan_counts, unmapped_aval
 
 from ._carried_values import is_bare, scan_by_pattern
-from ._carry import carry_kinds, held_parts, linear_parts
-from ._context import Context, Operand, result_type
+from ._carry import Loop, carry_kinds, held_parts, linear_parts
 from ._fixed_carry import MOST_PASSES, Carry, depends_on_step, fixed_carry
-from ._linear import Linear, Piece, TooDense, zero
-from ._loop import Loop
+from ._linear import Context, Linear, Operand, Piece, TooDense, result_type, zero
 from ._merge import added, same_entries
 from ._pieces import kept, moved
 from ._positions import Positions, size_of

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from hotk._core import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, bound, traits_of
 
 from ._coefficients import is_concrete
-from ._context import result_type
+from ._linear import result_type
 
 
 class Multiple(NamedTuple):

@@ -16,11 +16,10 @@ from hotk._core import DensePatternWarning, whole
 from hotk._dense import choose_block, dimension, flattened, is_complex, unflattened
 from hotk._prepared import check_bytes, user_level
 
-from ._assemble import Entries
 from ._causes import CauseRecorder, SparsityExplanation
 from ._coloring import Coloring, color
 from ._congruence import Congruence, as_product
-from ._entries import entries, real_dtype
+from ._entries import Entries, entries, real_dtype
 from ._linear import Budget, TooDense, TooLong
 from ._linear_program import LinearProgram
 from ._matrix import SparseMatrix

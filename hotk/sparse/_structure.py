@@ -8,10 +8,18 @@ from jax import lax
 
 from hotk._core import JaxprEqn
 
-from ._broadcast import broadcast_in_dim
 from ._coefficients import is_concrete, reshaped
-from ._context import Context, Operand, Rule, operand_type, result_type
-from ._linear import Linear, Piece, zero
+from ._elementwise import broadcast_in_dim
+from ._linear import (
+    Context,
+    Linear,
+    Operand,
+    Piece,
+    Rule,
+    operand_type,
+    result_type,
+    zero,
+)
 from ._pieces import kept, moved, read
 from ._positions import Positions, Shape, at_steps, every, ravel, strides, unravel
 

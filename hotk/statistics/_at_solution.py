@@ -27,8 +27,8 @@ from hotk.optim import Minimum
 from ._covariance import DenseCovariance
 from ._definite import inverse_root_of_rows
 from ._fitted import Fit
-from ._names import name_of
 from ._normal import NormalApproximation
+from ._parameters import name_of
 from ._regression import CALL, Regression
 
 

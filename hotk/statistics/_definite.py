@@ -18,7 +18,7 @@ from hotk._core import (
 )
 from hotk.linop import AbstractOperator, cg, space
 
-from ._names import direction_name, name_of
+from ._parameters import direction_name, name_of
 
 
 _NEGATIVE = "Is it a log-likelihood? Give its negative. Or this is a maximum."

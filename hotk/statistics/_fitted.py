@@ -24,8 +24,8 @@ from hotk.curvature import LeastSquares
 from hotk.optim import Minimum, Stop
 
 from ._interval import Interval, quantile, rows_of
-from ._names import name_of
 from ._normal import NormalApproximation
+from ._parameters import name_of
 from ._profile import profile_intervals
 from ._regression import Regression, as_data
 

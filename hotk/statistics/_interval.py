@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from hotk._core import AbstractReport, describe, extra
 
-from ._names import entry_name, leaf_names
+from ._parameters import entry_name, leaf_names
 
 
 # Leaves with more entries than this show as one row, and tables end after so many rows.

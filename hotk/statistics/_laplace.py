@@ -34,9 +34,14 @@ from hotk.linop import AbstractOperator, HessianOperator, space
 from ._comparison import warn_of_mismatch
 from ._covariance import AbstractCovariance
 from ._forms import FORMS, Precision
-from ._names import direction_name
 from ._normal import NormalApproximation, shift_text
-from ._parameters import check_space, refuse_complex, shift_in_errors, vector_of
+from ._parameters import (
+    check_space,
+    direction_name,
+    refuse_complex,
+    shift_in_errors,
+    vector_of,
+)
 
 
 Form: TypeAlias = Literal["full", "diagonal", "block", "lanczos", "kfac", "sparse"]

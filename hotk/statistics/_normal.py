@@ -29,8 +29,7 @@ from hotk.linop import Index, space
 
 from ._covariance import AbstractCovariance, standard_errors
 from ._interval import Interval, around
-from ._names import name_of
-from ._parameters import jacobian_rows, refuse_complex
+from ._parameters import jacobian_rows, name_of, refuse_complex
 
 
 # In standard errors. An interval that is off by a twentieth of its error covers the

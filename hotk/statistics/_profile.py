@@ -26,9 +26,8 @@ from hotk.linop import Diagonal, HessianOperator, space
 
 from ._definite import inverse_root
 from ._interval import Interval, quantile
-from ._names import name_of
 from ._normal import SMALL_SHIFT, shift_text
-from ._parameters import jacobian_rows, refuse_complex, vector_of
+from ._parameters import jacobian_rows, name_of, refuse_complex, vector_of
 from ._refits import EntryRefits, FunctionRefits, Refit, ScaledPotential
 
 

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 CAPTURE = Path(_code.__file__).parent
 # Apart from each other: what lies in the folder of hotk is no code of the user.
 PLACES = {"user/bytecode_cases.py": HERE / "bytecode_cases.py"}
-for name in ("_code.py", "_reads.py", "_library_file.py"):
+for name in ("_code.py", "_reads.py"):
     PLACES[f"hotk/_capture/{name}"] = CAPTURE / name
 # By hand: the chains of attributes, what is used in another way, and what is written.
 EXPECTED = {

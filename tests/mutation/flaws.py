@@ -406,7 +406,7 @@ _MEMORY = [
 _NUMBERS = [
     Flaw(
         "the unit direction has a wrong offset",
-        "hotk/_dense/_basis.py",
+        "hotk/_dense/_block.py",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index - offset",
         "        here = jax.lax.iota(jnp.int32, leaf.size) == index",
         within(
@@ -688,7 +688,7 @@ _TOLD = [
     ),
     Flaw(
         "a value that comes again counts as a new one",
-        "hotk/_prepared/warnings/_changing_values.py",
+        "hotk/_prepared/warnings/_opaque_functions.py",
         "            known.values.update(dict.fromkeys(values))\n",
         "            known.values[str(len(known.values))] = None\n",
         within("prepared/test_changing_values", "values_that_come_again_are_not_new"),

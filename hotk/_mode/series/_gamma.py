@@ -16,9 +16,8 @@ from jaxtyping import Array, Float
 
 from hotk._core import JaxprEqn, bound
 
-from ._compose import composed, widened
 from ._elementary import Rule
-from ._series import Series
+from ._series import Series, composed, widened
 
 
 Real: TypeAlias = Float[Array, "..."]

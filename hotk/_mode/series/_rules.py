@@ -17,11 +17,10 @@ from hotk._core import (
     traits_of,
 )
 
-from ._bessel import BESSEL
 from ._elementary import ELEMENTARY
 from ._gamma import GAMMA
 from ._series import Coefficient, Series, constant, product, times
-from ._special import SPECIAL
+from ._special import BESSEL, SPECIAL
 
 
 RULES = {**ELEMENTARY, **BESSEL, **GAMMA, **SPECIAL}

@@ -3,10 +3,10 @@
 from ._block import (
     DenseBlock as DenseBlock,
     DiagonalBlock as DiagonalBlock,
+    EigenBlock as EigenBlock,
     KroneckerBlock as KroneckerBlock,
 )
 from ._build import CALL as CALL, KFACOptions as KFACOptions, blocks_of as blocks_of
-from ._eigen_block import EigenBlock as EigenBlock
 from ._layout import (
     AbstractBlock as AbstractBlock,
     BlockLayout as BlockLayout,

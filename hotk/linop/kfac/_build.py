@@ -25,7 +25,7 @@ from hotk._dense import promoted
 from hotk.curvature import AbstractLoss
 
 from ._block import DenseBlock, DiagonalBlock, KroneckerBlock
-from ._factor import Factor
+from ._factor import Factor, nearest
 from ._find import find
 from ._gradients import direct_moments, second_moment, site_rows
 from ._group import Direct, Group, grouped
@@ -37,7 +37,6 @@ from ._moments import (
     output_factor,
     positions_of,
 )
-from ._nearest import nearest
 from ._perturbed import Signals, Taps, run, signals
 from ._site import OperationKind, Other, Site
 from ._vectors import Estimate, curvature_vectors
