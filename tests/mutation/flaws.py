@@ -655,8 +655,8 @@ _TOLD = [
     Flaw(
         "an opaque function is told of at each call",
         "hotk/_prepared/warnings/_opaque_functions.py",
-        "        known.warned = True\n",
-        "        pass\n",
+        "        known.warned = True\n    place =",
+        "        pass\n    place =",
         within(LOUD_TESTS, "the_second_trace_warns_and_no_other_does"),
     ),
     Flaw(
