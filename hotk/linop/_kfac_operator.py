@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import PyTree
 
 from hotk._capture import Closure
 from hotk._core import (
@@ -20,7 +20,6 @@ from hotk._core import (
     Point,
     RandomKey,
     StructureError,
-    Tracer,
     Vector,
     Where,
     describe,
@@ -42,8 +41,9 @@ from .kfac import (
     Estimate,
     KFACOptions,
     blocks_of,
-    mixes_at_any_numbers,
+    is_known,
     mixes_examples,
+    mixes_in_batch,
     nearby,
 )
 
@@ -176,7 +176,11 @@ class KFACOperator(AbstractBlockDiagonal):
         rows = lambda k: jax.tree.map(lambda a: a[:k] if np.ndim(a) else a, args)
         with _explained(model, x, args):
             closure, arrays, _, selected = freeze(CALL, model, x, rows(1), where)
-            pair = freeze(CALL, model, x, rows(2), where)[0] if count > 1 else None
+            some = lambda k: freeze(CALL, model, x, rows(k), where)[0]
+            whole = some(count) if count > 1 else None
+            # What a trace does not know is looked at by its program as well.
+            known = is_known((closure, arrays, args))
+            pair = None if known or count == 1 else some(2)
         parameters = moving(arrays, selected)
         if any(jnp.iscomplexobj(a) for a in jax.tree.leaves(parameters)):
             raise DtypeError(
@@ -189,12 +193,10 @@ class KFACOperator(AbstractBlockDiagonal):
                 )
             )
         rest = arrays_of(args)
-        if pair is not None and mixes_at_any_numbers(closure, pair, arrays, rest):
-            raise _depends_on_others()
         given = (closure, pair, Closure.of(loss), arrays, rest, key)
         with _explained(model, x, args):
-            self.blocks, mixed = _computed(*given, options=options, selected=selected)
-        if not isinstance(mixed, Tracer) and bool(mixed):
+            self.blocks = _computed(*given, options=options, selected=selected)
+        if whole is not None and mixes_in_batch(closure, whole, arrays, rest):
             raise _depends_on_others()
         self.template = parameters
         self.options = options
@@ -216,18 +218,17 @@ def _computed(
     *,
     options: KFACOptions,
     selected: Selected,
-) -> tuple[tuple[AbstractBlock, ...], Bool[Array, ""]]:
-    """Return the blocks, and whether examples are treated together."""
+) -> tuple[AbstractBlock, ...]:
+    """Return the blocks: NaN if examples are found to be treated together."""
     model = closure.skeleton.function(closure.leaves)
     of_loss = loss.skeleton.function(loss.leaves)
     find = lambda x: moving(x, selected)
     assert isinstance(of_loss, AbstractLoss)
     blocks = blocks_of(model, of_loss, x, find, args, key, options)
     if pair is None:
-        return blocks, jnp.zeros((), bool)
+        return blocks
     mixed = mixes_examples(model, pair.skeleton.function(pair.leaves), nearby(x), args)
-    hidden = lambda a: jnp.where(mixed, jnp.nan, a)
-    return jax.tree.map(hidden, blocks), mixed
+    return jax.tree.map(lambda a: jnp.where(mixed, jnp.nan, a), blocks)
 
 
 def _refuse_explicit_axes(inputs: PyTree) -> None:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from hotk._core import Gradient, Point, Scalar, Tangent, cond, while_loop, work
-from hotk._dense import columns
+from hotk._dense import columns, gathered
 from hotk._primitive import with_forward_rule
 from hotk.curvature import residuals_of
 from hotk.linop import Identity, space
@@ -73,7 +73,8 @@ class FactoredSystem:
         self.of_flat = lambda v: residuals(space.unflattened(v, x))
         program = jax.make_jaxpr(self.of_flat)(flat)
         run = with_forward_rule(program, [flat])
-        self.r, push = jax.linearize(lambda v: run(v)[0], flat)
+        # Whole on each device: `qr` refuses rows that are divided by their type.
+        self.r, push = jax.linearize(lambda v: gathered(run(v)[0]), flat)
         [[jacobian]] = columns(push, flat, None)
         norms = _norms(jacobian)
         self.scale, self.unit = measured(norms, scale, adapts)

@@ -24,6 +24,7 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk._dense import gathered
 from hotk._first import gradient, jacobian
 from hotk._second import hessian
 from hotk.linop import space
@@ -233,7 +234,7 @@ class Examples(NamedTuple):
             tree = self.each(of_one)
         else:
             tree = jacobian(self.losses, x, *self.data, where=where)
-        leaves = [a.reshape(self.number, -1) for a in jax.tree.leaves(tree)]
+        leaves = [gathered(a).reshape(self.number, -1) for a in jax.tree.leaves(tree)]
         dtype = space.promoted(*[a.dtype for a in leaves])
         return jnp.concatenate([a.astype(dtype) for a in leaves], axis=1)
 
@@ -255,7 +256,7 @@ def _as_matrices(tree: PyTree, like: Vector, count: int) -> Inexact[Array, "N n 
     dtype = space.promoted(*[a.dtype for a in leaves])
     lines = []
     for row, line in zip(leaves, outer.flatten_up_to(tree), strict=True):
-        blocks = outer.flatten_up_to(line)
+        blocks = map(gathered, outer.flatten_up_to(line))
         pairs = zip(blocks, leaves, strict=True)
         flat = [b.reshape(count, row.size, c.size).astype(dtype) for b, c in pairs]
         lines.append(jnp.concatenate(flat, axis=2))

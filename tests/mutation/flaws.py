@@ -1010,9 +1010,9 @@ _KFAC = [
     ),
     Flaw(
         "examples are compared where the last layer is zero",
-        "hotk/linop/_kfac_operator.py",
-        "pair.skeleton.function(pair.leaves), nearby(x), args)",
-        "pair.skeleton.function(pair.leaves), x, args)",
+        "hotk/linop/kfac/_mixing.py",
+        "return bool(_mixes(closure, whole, nearby(x), args))",
+        "return bool(_mixes(closure, whole, x, args))",
         within(
             "linop/kfac/test_operator",
             "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
@@ -1025,7 +1025,17 @@ _KFAC = [
         "    return jnp.ones((), jnp.int32)",
         within(
             "linop/kfac/test_operator",
-            "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
+            "examples_that_depend_on_each_other_are_refused_inside_of_jit",
+        ),
+    ),
+    Flaw(
+        "two examples are compared, not all",
+        "hotk/linop/kfac/_mixing.py",
+        "    return _differ(of_all(x, *args), alone.reshape(-1, *alone.shape[2:]))",
+        "    return _differ(of_all(x, *args)[:2], alone[:2, 0])",
+        within(
+            "linop/kfac/test_operator",
+            "what_only_some_examples_of_a_large_batch_show_is_refused",
         ),
     ),
     Flaw(

@@ -13,8 +13,9 @@ from ._layout import (
     Origin as Origin,
 )
 from ._mixing import (
-    mixes_at_any_numbers as mixes_at_any_numbers,
+    is_known as is_known,
     mixes_examples as mixes_examples,
+    mixes_in_batch as mixes_in_batch,
     nearby as nearby,
 )
 from ._moments import Approximation as Approximation

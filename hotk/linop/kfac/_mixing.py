@@ -21,7 +21,7 @@ _PERIOD, _MOST = 4099, 1 << 27
 def mixes_examples(
     model: Function, of_two: Function, x: Point, args: tuple[PyTree, ...]
 ) -> Bool[Array, ""]:
-    """Compare the outputs of two examples with those of each alone.
+    """Compare the outputs of two examples with those of each alone, within a trace.
 
     Args:
         model: The model of one row.
@@ -31,15 +31,18 @@ def mixes_examples(
     """
     rows = jnp.stack([jnp.zeros((), jnp.int32), _farthest(args)])
     some = lambda at: jax.tree.map(lambda a: a[at] if a.ndim else a, args)
-    both = of_two(x, *some(rows))
     alone = [model(x, *some(rows[k : k + 1])) for k in range(2)]
-    if both.shape != (2, *alone[0].shape[1:]):
+    return _differ(of_two(x, *some(rows)), jnp.concatenate(alone))
+
+
+def _differ(together: Array, alone: Array) -> Bool[Array, ""]:
+    if together.shape != alone.shape:
         return jnp.ones((), bool)
-    apart = jnp.max(jnp.abs(both - jnp.concatenate(alone)), initial=0)
-    size = jnp.max(jnp.abs(both), initial=0)
+    apart = jnp.max(jnp.abs(together - alone), initial=0)
+    size = jnp.max(jnp.abs(together), initial=0)
     # Accelerators multiply single precision with ten bits, and another number of rows
     # in another order. What mixes examples differs by much more.
-    tolerance = 1e-4 if both.dtype.itemsize > 4 else 2e-2
+    tolerance = 1e-4 if together.dtype.itemsize > 4 else 2e-2
     return apart > tolerance * size
 
 
@@ -68,38 +71,50 @@ def nearby(x: Point) -> Point:
     return jax.tree.map(moved, x)
 
 
-def mixes_at_any_numbers(
-    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
-) -> bool:
-    """Whether examples are treated together, where a trace does not know the numbers.
+def is_known(tree: PyTree) -> bool:
+    """Whether the numbers of all arrays of a tree are known, as outside of a trace."""
+    return not any(isinstance(a, Tracer) for a in jax.tree.leaves(tree))
 
-    What mixes them does so at nearly any numbers. In a training loop under `jax.jit`
-    nobody would read the result of the check that is part of the program.
+
+def mixes_in_batch(
+    closure: Closure, whole: Closure, x: Point, args: tuple[PyTree, ...]
+) -> bool:
+    """Compare the outputs of all examples with those of each alone, before a trace.
+
+    Some examples are treated together only where there are many: in a mixture of
+    experts those that an expert has no room for. What a trace does not know is replaced
+    by numbers of our own, as in a training loop under `jax.jit` nobody would read the
+    result of a check that is part of the program, and what mixes examples does so at
+    nearly any numbers.
 
     Args:
         closure: The model of one row.
-        pair: The same of two rows.
+        whole: The same of all rows.
         x: The point.
         args: The further arguments, arrays with the examples in their first axis.
     """
-    given = jax.tree.leaves((closure, x, args))
-    size = sum(np.size(a) for a in given)
-    if not any(isinstance(a, Tracer) for a in given) or size > _MOST:
+    given = (closure, x, args)
+    if is_known(given):
+        return bool(_mixes(closure, whole, nearby(x), args))
+    if sum(np.size(a) for a in jax.tree.leaves(given)) > _MOST:
         return False
     try:
         with jax.ensure_compile_time_eval():
-            known = _with_numbers((closure, pair, x))
+            known = _with_numbers((closure, whole, x))
             return bool(_mixes(*known, _with_numbers(args, by_rows=True)))
     except Exception:  # the axis of a `jax.vmap` around, for example
         return False
 
 
-@jitted(quickly="always")
+@jitted(quickly="if small")
 def _mixes(
-    closure: Closure, pair: Closure, x: Point, args: tuple[PyTree, ...]
+    closure: Closure, whole: Closure, x: Point, args: tuple[PyTree, ...]
 ) -> Bool[Array, ""]:
-    model, of_two = (c.skeleton.function(c.leaves) for c in (closure, pair))
-    return mixes_examples(model, of_two, x, args)
+    model, of_all = (c.skeleton.function(c.leaves) for c in (closure, whole))
+    axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
+    each = jax.tree.map(lambda a: a[:, None] if a.ndim else a, args)
+    alone = jax.vmap(lambda args: model(x, *args), (axes,))(each)
+    return _differ(of_all(x, *args), alone.reshape(-1, *alone.shape[2:]))
 
 
 def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:

@@ -433,7 +433,26 @@ def test_examples_that_depend_on_each_other_are_refused_inside_of_jit():
     sometimes = lambda w, x: jnp.where(x[0, 0] < -5.0, x.mean(0) @ w, 1.0) * (x @ w)
     inside = jax.jit(lambda w, x: hotk.KFACOperator(sometimes, SQUARES, w, x) @ w)
     assert jnp.isfinite(inside(W, ROWS)).all()
-    assert jnp.isnan(inside(W, ROWS - 10 * jnp.abs(ROWS).max())).all()
+    below = ROWS - 10 * jnp.abs(ROWS).max()
+    assert jnp.isnan(inside(W, below)).all()
+    assert jnp.isnan(inside(W, below.at[1].set(below[0]))).all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", ["capacity", "position", "reads the first"])
+def test_what_only_some_examples_of_a_large_batch_show_is_refused(kind, compiled):
+    """A mixture of experts drops what an expert has no room for, of any two nothing."""
+    kinds = {
+        "capacity": lambda h, x: jnp.where(jnp.cumsum(x[:, :1] > 0, 0) > 2, 0, h),
+        "position": lambda h, x: h.at[3:].set(0.0),
+        "reads the first": lambda h, x: h.at[3:].add(h[:1]),
+    }
+    x = jnp.concatenate([ROWS, -ROWS, ROWS])
+    loss = SquaredError(jnp.zeros((12, 2)))
+    net = lambda w, x: kinds[kind](x @ w, x)
+    matrix = lambda w, x: hotk.KFACOperator(net, loss, w, x).matrix()
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        (jax.jit(matrix) if compiled else matrix)(W, x)
 
 
 @pytest.mark.parametrize("captured", [False, True])
