@@ -295,19 +295,11 @@ def is_type(a: object) -> bool:
 
 
 def shape_of(aval: AbstractValue) -> jax.ShapeDtypeStruct:
-    """Return shape, dtype and weak type of an array, given its type in a program.
-
-    And how it is divided along explicit axes of a mesh, which is a part of its type:
-    without it operations on it would find their operands divided in two ways.
-    """
-    array: Any = aval
-    weak = getattr(array, "weak_type", False)
-    sharding = getattr(array, "sharding", None)
-    if all(axis is None for axis in getattr(sharding, "spec", ())):
-        sharding = None
-    return jax.ShapeDtypeStruct(
-        array.shape, array.dtype, weak_type=weak, sharding=sharding
-    )
+    """Return shape, dtype, weak type and explicit sharding of a type in a program."""
+    a: Any = aval
+    weak, sharding = getattr(a, "weak_type", False), getattr(a, "sharding", None)
+    sharding = sharding if any(getattr(sharding, "spec", ())) else None
+    return jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=weak, sharding=sharding)
 
 
 def used_inputs(closed: ClosedJaxpr) -> list[bool]:

@@ -25,7 +25,13 @@ from ._flat import (
     unflattened as unflattened,
     whole as whole,
 )
-from ._index import Index as Index, leaf_numbers as leaf_numbers
+from ._index import (
+    Index as Index,
+    entry_name as entry_name,
+    leaf_names as leaf_names,
+    leaf_numbers as leaf_numbers,
+    name_of as name_of,
+)
 from ._split import (
     Block as Block,
     By as By,

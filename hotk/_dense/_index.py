@@ -1,10 +1,12 @@
 """`Index`: where each leaf of a tree stands in a matrix."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from hotk._core import Vector, describe, html_table, text_table
@@ -144,3 +146,26 @@ def leaf_numbers(tree: Vector, part: slice) -> list[int]:
             numbers.append(i)
         start = stop
     return numbers
+
+
+def leaf_names(like: Vector) -> list[str]:
+    """Return the paths of the leaves as words, `"x"` for a single array."""
+    paths = [path for path, _ in tree_flatten_with_path(like)[0]]
+    return [keystr(path, simple=True, separator="/") or "x" for path in paths]
+
+
+def entry_name(leaf: str, shape: tuple[int, ...], place: int) -> str:
+    """Return the name of an entry of a leaf by its place in the flat leaf: `w[2,0]`."""
+    if not shape:
+        return leaf
+    return f"{leaf}[{','.join(map(str, np.unravel_index(place, shape)))}]"
+
+
+def name_of(like: Vector, place: int) -> str:
+    """Return the name of an entry by its place in the flat vector."""
+    for leaf, array in zip(leaf_names(like), jax.tree.leaves(like), strict=True):
+        size = math.prod(array.shape)
+        if place < size:
+            return entry_name(leaf, array.shape, place)
+        place -= size
+    raise IndexError(place)

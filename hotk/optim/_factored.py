@@ -74,7 +74,7 @@ class FactoredSystem:
         program = jax.make_jaxpr(self.of_flat)(flat)
         run = with_forward_rule(program, [flat])
         # Whole on each device: `qr` refuses rows that are divided by their type.
-        self.r, push = jax.linearize(lambda v: gathered(run(v)[0]), flat)
+        self.r, push = jax.linearize(lambda v: gathered(jnp.asarray(run(v)[0])), flat)
         [[jacobian]] = columns(push, flat, None)
         norms = _norms(jacobian)
         self.scale, self.unit = measured(norms, scale, adapts)

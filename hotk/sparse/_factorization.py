@@ -10,7 +10,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
 from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
-from hotk._dense import promoted, unflattened
+from hotk._dense import name_of, promoted, unflattened
 
 from ._conversion import in_csr, on_host
 from ._factors import AnyFactors, definite_factors, factors, most_growth
@@ -51,7 +51,7 @@ class Factorization:
         data = on_host(values, "A.factorize()")
         self.shape, self._pattern = pattern.shape, pattern
         if not np.isfinite(data).all():
-            raise ValueError("`A.factorize()`: an entry is NaN or infinite.")
+            raise ValueError(_not_finite(pattern, data))
         self._data = data
         self._factors = factors(pattern, data, "A.factorize()")
         self.pivots = self._narrow(self._factors.pivots)
@@ -211,9 +211,11 @@ class Factorization:
         """
         if not self.is_definite():
             smallest = float(np.real(self.pivots).min(initial=np.inf))
-            got = f"a smallest pivot of {smallest:.6g}"
-            if not self._factors.on_diagonal:
-                got = "a pivot off the diagonal"
+            got = "a pivot off the diagonal"
+            if self._factors.on_diagonal and self.pivots.size:
+                row = int(self._factors.order[np.argmin(self.pivots)])
+                name = _named(self._pattern.output, row, "row")
+                got = f"a smallest pivot of {smallest:.6g}, in {name}"
             raise not_definite(got, smallest)
 
     def _narrow(self, a: np.ndarray, *others: np.ndarray) -> np.ndarray:
@@ -241,6 +243,26 @@ class Factorization:
         """Show the shape and the entries of the factors."""
         m, n = self.shape
         return f"Factorization({m} x {n}, {self._factors.nnz} entries)"
+
+
+def _not_finite(pattern: Pattern, data: np.ndarray) -> str:
+    bad = np.flatnonzero(~np.isfinite(data))
+    row, column = int(pattern.rows[bad[0]]), int(pattern.cols[bad[0]])
+    row_name = _named(pattern.output, row, "row")
+    column_name = _named(pattern.input, column, "column")
+    return message(
+        "A.factorize()",
+        "an entry is NaN or infinite.",
+        expected="finite entries",
+        got=f"{data[bad[0]]} in {row_name}, {column_name}; {bad.size} of {data.size}",
+        fix="`hotk.locate_nan` finds the operation that a NaN comes from.",
+    )
+
+
+def _named(tree: PyTree, place: int, kind: str) -> str:
+    """Return the number of a row or a column, and its name if it has one of its own."""
+    is_flat = jax.tree.structure(tree).num_nodes == 1
+    return f"{kind} {place}" + ("" if is_flat else f" (`{name_of(tree, place)}`)")
 
 
 def not_definite(got: str, smallest: float) -> NotPositiveDefiniteError:

@@ -72,6 +72,11 @@ class SchurFactors:
         blocks, left = int((sizes * (sizes + 1)).sum()), self._how.left
         return blocks + 2 * self._panels.size + left * (left + 1)
 
+    @property
+    def order(self) -> Int[np.ndarray, " n"]:
+        """Which row of the matrix each pivot stands in."""
+        return self._how.order
+
     def solve(self, b: np.ndarray, trans: str = "N") -> np.ndarray:
         """Solve a system with the matrix, which is its own transpose."""
         del trans

@@ -19,6 +19,7 @@ from hotk._core import (
     message,
     split_point,
 )
+from hotk._dense import name_of
 from hotk._first import value_and_jacobian
 from hotk._prepared import few_runs
 from hotk.linop import space
@@ -28,7 +29,6 @@ from ._covariance import DenseCovariance
 from ._definite import inverse_root_of_rows
 from ._fitted import Fit
 from ._normal import NormalApproximation
-from ._parameters import name_of
 from ._regression import CALL, Regression
 
 

@@ -16,9 +16,10 @@ from hotk._core import (
     message,
     not_finite,
 )
+from hotk._dense import name_of
 from hotk.linop import AbstractOperator, cg, space
 
-from ._parameters import direction_name, name_of
+from ._parameters import direction_name
 
 
 _NEGATIVE = "Is it a log-likelihood? Give its negative. Or this is a maximum."

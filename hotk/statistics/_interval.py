@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from hotk._core import AbstractReport, describe, extra
-
-from ._parameters import entry_name, leaf_names
+from hotk._dense import entry_name, leaf_names
 
 
 # Leaves with more entries than this show as one row, and tables end after so many rows.

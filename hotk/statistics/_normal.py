@@ -24,12 +24,13 @@ from hotk._core import (
     nan_on_purpose,
     split_point,
 )
+from hotk._dense import name_of
 from hotk._first import value_and_jacobian
 from hotk.linop import Index, space
 
 from ._covariance import AbstractCovariance, standard_errors
 from ._interval import Interval, around
-from ._parameters import jacobian_rows, name_of, refuse_complex
+from ._parameters import jacobian_rows, refuse_complex
 
 
 # In standard errors. An interval that is off by a twentieth of its error covers the

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PyTree
 
 from hotk._core import DtypeError, StructureError, Vector, describe_tree, message
+from hotk._dense import name_of
 from hotk.linop import AbstractOperator, check_symmetric, space
 
 from ._covariance import AbstractCovariance, standard_errors
@@ -81,29 +81,6 @@ def check_space(call: str, operator: AbstractOperator, parameters: Vector) -> No
                 fix="Make the operator at the mode, with the same `where=`.",
             )
         )
-
-
-def leaf_names(like: Vector) -> list[str]:
-    """Return the paths of the leaves as words, `"x"` for a single array."""
-    paths = [path for path, _ in tree_flatten_with_path(like)[0]]
-    return [keystr(path, simple=True, separator="/") or "x" for path in paths]
-
-
-def entry_name(leaf: str, shape: tuple[int, ...], place: int) -> str:
-    """Return the name of an entry of a leaf by its place in the flat leaf: `w[2,0]`."""
-    if not shape:
-        return leaf
-    return f"{leaf}[{','.join(map(str, np.unravel_index(place, shape)))}]"
-
-
-def name_of(like: Vector, place: int) -> str:
-    """Return the name of an entry by its place in the flat vector."""
-    for leaf, array in zip(leaf_names(like), jax.tree.leaves(like), strict=True):
-        size = jnp.size(array)
-        if place < size:
-            return entry_name(leaf, jnp.shape(array), place)
-        place -= size
-    raise IndexError(place)
 
 
 def direction_name(

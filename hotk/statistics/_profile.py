@@ -20,6 +20,7 @@ from hotk._core import (
     selection,
     split_point,
 )
+from hotk._dense import name_of
 from hotk._first import gradient, value_and_jacobian
 from hotk._prepared import user_level
 from hotk.linop import Diagonal, HessianOperator, space
@@ -27,7 +28,7 @@ from hotk.linop import Diagonal, HessianOperator, space
 from ._definite import inverse_root
 from ._interval import Interval, quantile
 from ._normal import SMALL_SHIFT, shift_text
-from ._parameters import jacobian_rows, name_of, refuse_complex, vector_of
+from ._parameters import jacobian_rows, refuse_complex, vector_of
 from ._refits import EntryRefits, FunctionRefits, Refit, ScaledPotential
 
 

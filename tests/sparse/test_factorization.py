@@ -286,3 +286,23 @@ def test_a_matrix_in_half_precision_is_what_it_is(dtype):
     A = hotk.SparseMatrix.from_coo(values, rows, cols, symmetric=True)
     assert A.cholesky().inertia() == (6, 0, 0)
     close(np.asarray(A.solve(np.ones(6, np.float32))), np.full(6, 4 / 7, np.float32))
+
+
+def test_errors_name_the_row():
+    def f(p):
+        a, b = p["a"], p["b"]
+        return jnp.sum(jnp.log(a) ** 2) + jnp.sum(b**2) - 3 * (b[1, 0] + b[1, 1]) ** 2
+
+    H = lambda a: hotk.sparse_hessian(f, {"a": a, "b": jnp.ones((2, 3))})
+    with pytest.raises(ValueError, match=r"inf in row 1 \(`a\[1\]`\), column 1"):
+        H(jnp.array([1.0, 0.0, 1.0])).factorize()
+    # of a block [[-4, -6], [-6, -4]] either row may come first
+    with pytest.raises(
+        hotk.NotPositiveDefiniteError,
+        match=r"in row (6 \(`b\[1,0\]`\)|7 \(`b\[1,1\]`\))",
+    ):
+        H(jnp.ones(3)).cholesky()
+    with pytest.raises(hotk.NotPositiveDefiniteError, match="of -2, in row 0\n"):
+        hotk.sparse_hessian(
+            lambda x: jnp.sum(x[1:] ** 2) - x[0] ** 2, jnp.ones(3)
+        ).cholesky()
