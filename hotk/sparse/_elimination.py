@@ -31,11 +31,13 @@ class Panel(NamedTuple):
         rows: Those rows.
         cols: The columns, of all that are left.
         start: Where its entries start among those of all panels, row by row.
+        size: How many rows the blocks have that these rows are of, 1 if not the same.
     """
 
     rows: Int[np.ndarray, " r"]
     cols: slice
     start: int
+    size: int
 
     @property
     def width(self) -> int:
@@ -49,12 +51,26 @@ class Panel(NamedTuple):
 
 
 class PanelProduct(NamedTuple):
-    """Two panels, and where the rows that they have in common are in each."""
+    """Two panels, and where the rows that they have in common are in each.
+
+    Attributes:
+        in_first: The numbers of these rows, so many at once, in the first panel.
+        in_second: The same in the second.
+        size: How many: whole blocks are copied faster than single rows.
+    """
 
     first: Panel
     second: Panel
     in_first: Int[np.ndarray, " k"]
     in_second: Int[np.ndarray, " k"]
+    size: int
+
+    def common(self, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the common rows of the first panel and of the second."""
+        return (
+            _taken(self.first.of(entries), self.in_first, self.size),
+            _taken(self.second.of(entries), self.in_second, self.size),
+        )
 
 
 class Step(NamedTuple):
@@ -64,15 +80,21 @@ class Step(NamedTuple):
         entries: Which entries the panels of this width have.
         width: How many columns they have.
         number: Which row of a block it is.
-        rows: Which rows of these panels.
+        rows: Which rows of these panels, one in so many where they allow it.
         blocks: Which rows of D these are.
     """
 
     entries: slice
     width: int
     number: int
-    rows: Int[np.ndarray, " k"]
+    rows: slice | Int[np.ndarray, " k"]
     blocks: Int[np.ndarray, " k"]
+
+    def before(self, k: int) -> slice | Int[np.ndarray, " k"]:
+        """Return which rows stand so many rows before."""
+        if isinstance(self.rows, slice):
+            return slice(self.rows.start - k, self.rows.stop - k, self.rows.step)
+        return self.rows - k
 
 
 class Elimination(NamedTuple):
@@ -247,7 +269,7 @@ def _placed(
     beside = np.flatnonzero((rows < m) & (cols >= m))
     by_panel = np.lexsort((cols[beside], rows[beside], group[cols[beside]]))
     entries = beside[by_panel]
-    panels = _panels(rows[entries], group[cols[entries]], starts - m, widths)
+    panels = _panels(rows[entries], group[cols[entries]], group, starts - m, widths)
     number = np.arange(m) - starts[group[:m]]
     products = _products(panels, number, group, widths, most_products)
     if products is None:
@@ -279,6 +301,7 @@ def _placed(
 def _panels(
     rows: Int[np.ndarray, " nnz_B"],
     groups: Int[np.ndarray, " nnz_B"],
+    of_row: Int[np.ndarray, " n"],
     starts: Int[np.ndarray, " k"],
     widths: Int[np.ndarray, " k"],
 ) -> list[Panel]:
@@ -287,7 +310,10 @@ def _panels(
         group = groups[low]
         width, start = int(widths[group]), int(starts[group])
         cols = slice(start, start + width)
-        found.append(Panel(rows[low:high:width], cols, int(low)))
+        own = rows[low:high:width]
+        sizes = widths[of_row[own]]
+        size = int(sizes[0]) if np.all(sizes == sizes[0]) else 1
+        found.append(Panel(own, cols, int(low), size))
     return found
 
 
@@ -301,7 +327,7 @@ def _steps(panels: list[Panel], number: Int[np.ndarray, " m"]) -> list[Step]:
         entries = slice(start, start + rows.size * width)
         for k in range(int(number[rows].max()) + 1):
             here = np.flatnonzero(number[rows] == k)
-            found.append(Step(entries, width, k, here, rows[here]))
+            found.append(Step(entries, width, k, _evenly(here), rows[here]))
     return found
 
 
@@ -338,16 +364,16 @@ def _products(
     found = []
     for low, high in runs:
         one, other = first[low:high], second[low:high]
-        size = sizes[block[one]]
-        within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-        found.append(
-            PanelProduct(
-                panels[panel[one[0]]],
-                panels[panel[other[0]]],
-                np.repeat(head[one], size) + within,
-                np.repeat(head[other], size) + within,
-            )
-        )
+        pair = panels[panel[one[0]]], panels[panel[other[0]]]
+        if pair[0].size == pair[1].size > 1:
+            size = pair[0].size
+            places = head[one] // size, head[other] // size
+        else:
+            each, size = sizes[block[one]], 1
+            starts = np.repeat(np.cumsum(each) - each, each)
+            within = np.arange(starts.size) - starts
+            places = tuple(np.repeat(head[at], each) + within for at in (one, other))
+        found.append(PanelProduct(*pair, places[0], places[1], size))
     return found
 
 
@@ -357,3 +383,17 @@ def _runs(keys: Int[np.ndarray, " k"]) -> list[tuple[int, int]]:
         return []
     bounds = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), keys.size]
     return [*itertools.pairwise(bounds)]
+
+
+def _taken(panel: np.ndarray, which: Int[np.ndarray, " k"], size: int) -> np.ndarray:
+    """Copy rows of a panel, so many at once."""
+    width = panel.shape[1]
+    return np.take(panel.reshape(-1, size * width), which, axis=0).reshape(-1, width)
+
+
+def _evenly(rows: Int[np.ndarray, " k"]) -> slice | Int[np.ndarray, " k"]:
+    """Return rows that stand at equal distances as a slice, which copies nothing."""
+    steps = np.diff(rows)
+    if not steps.size or np.any(steps != steps[0]):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1, int(steps[0]))

@@ -53,9 +53,9 @@ class SchurFactors:
         for panel in how.panels:
             part = panel.of(self._panels)
             rest[panel.cols, panel.cols] -= part.T @ part
-        for first, second, in_first, in_second in how.products:
-            one, other = first.of(self._panels), second.of(self._panels)
-            rest[second.cols, first.cols] -= other[in_second].T @ one[in_first]
+        for product in how.products:
+            one, other = product.common(self._panels)
+            rest[product.second.cols, product.first.cols] -= other.T @ one
         if how.left:  # LAPACK refuses an empty matrix
             rest = _lapack().cholesky(
                 rest, lower=True, overwrite_a=True, check_finite=False
@@ -120,10 +120,16 @@ class SchurFactors:
         vz = np.empty_like(v)
         for panel in how.panels:
             panel.of(vz)[:] = panel.of(v) @ z[panel.cols, panel.cols]
-        for first, second, in_first, in_second in how.products:
+        for product in how.products:
+            first, second = product.first, product.second
             between = z[first.cols, second.cols]
-            second.of(vz)[in_second] += first.of(v)[in_first] @ between
-            first.of(vz)[in_first] += second.of(v)[in_second] @ between.T
+            one, other = product.common(v)
+            for panel, which, part in (
+                (second, product.in_second, one @ between),
+                (first, product.in_first, other @ between.T),
+            ):
+                into = panel.of(vz).reshape(-1, product.size, panel.width)
+                into[which] += part.reshape(-1, product.size, panel.width)
         blocks = np.zeros_like(self._blocks)
         blocks[np.arange(m), how.number] = 1
         self._forward(blocks)
@@ -132,7 +138,7 @@ class SchurFactors:
             part = vz[step.entries].reshape(-1, step.width)[step.rows]
             for j in range(step.number + 1):
                 other = v[step.entries].reshape(-1, step.width)
-                form = np.sum(part * other[step.rows - step.number + j], axis=1)
+                form = np.sum(part * other[step.before(step.number - j)], axis=1)
                 np.add.at(blocks[:, j], step.blocks, form)
         return how.in_order(blocks, -vz, z)
 
@@ -191,11 +197,11 @@ def _solve_step(
     if transposed:
         part[rows] /= blocks[step.blocks, k, None]
     for j in range(k):
-        factor = blocks[step.blocks, j, None]
+        factor, others = blocks[step.blocks, j, None], step.before(k - j)
         if transposed:
-            part[rows - k + j] -= factor * part[rows]
+            part[others] -= factor * part[rows]
         else:
-            part[rows] -= factor * part[rows - k + j]
+            part[rows] -= factor * part[others]
     if not transposed:
         part[rows] /= blocks[step.blocks, k, None]
 

@@ -17,10 +17,10 @@ from hotk.sparse._schur import SchurFactors
 from tests.helpers import close
 
 
-def arrow(seed, *, blocks=20, others=6, holes=0.0):
+def arrow(seed, *, blocks=20, others=6, holes=0.0, size=None):
     """Return a dense symmetric matrix, its rows in random order."""
     rng = np.random.default_rng(seed)
-    sizes = rng.integers(1, 5, blocks)
+    sizes = rng.integers(1, 5, blocks) if size is None else np.full(blocks, size)
     widths = rng.integers(1, 4, others)
     ends = np.cumsum([0, *sizes, *widths])
     at = [slice(*pair) for pair in itertools.pairwise(ends)]
@@ -64,6 +64,9 @@ CASES = [
     {"seed": 9, "others": 0},
     {"seed": 10, "others": 1, "blocks": 40},
     {"seed": 11, "blocks": 1},
+    *[{"seed": seed, "size": seed - 10} for seed in range(11, 15)],
+    {"seed": 15, "size": 3, "holes": 0.05},
+    {"seed": 16, "size": 3, "blocks": 1},
 ]
 
 
