@@ -19,6 +19,7 @@ def on_files(files: Files, *, config: Any) -> Files:
         resources = {"output_files_dir": path.stem}
         page, made = exporter.from_filename(str(path), resources=resources)
         page = page.replace(".ipynb)", ".md)")  # a link to another notebook
+        page = page.replace("](../docs/", "](../")  # a link to a page
         contents = {f"{path.stem}.md": page, **made["outputs"]}
         for name, content in contents.items():
             uri = f"notebooks/{name}"
