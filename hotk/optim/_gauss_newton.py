@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, ArrayLike
 
 from hotk._core import Gradient, Scalar, Where, cond, from_host, nan_on_purpose
+from hotk.curvature import residuals_of
 from hotk.linop import space
 
 from ._bounds import Limits, first_bounds
@@ -50,6 +51,7 @@ from ._scaling import (
     first_scale,
     is_given,
     measured,
+    steepness,
 )
 from ._sparse_steps import damped_proposal
 from ._step import of_steps, those_given, transformation
@@ -264,6 +266,14 @@ def _levenberg_marquardt(
         assert scale is not None  # as `init` has made it
         roots = jnp.sqrt(jnp.abs(space.flattened(matrix.diagonal())))
         scale, unit = measured(roots, scale, numbers["adapts"])
+        if residuals_of(local.at, local.x) is None:
+            # Where a loss is linear, as Huber's is far away, there is no curvature but
+            # a slope: steps in these units would be as long as rounding lets them.
+            slopes, at = (
+                space.flattened(space.widened(a)) for a in (gradient, local.x)
+            )
+            steeper = jnp.maximum(unit, steepness(slopes, at, unit))
+            unit = jnp.where(numbers["adapts"] > 0, steeper, unit)
         scale = scale.astype(dtype)
     model = Rescaled.of(near.hessian, gradient, unit)
 

@@ -144,11 +144,18 @@ def measured(
     scale = jnp.maximum(before.astype(roots.dtype), jnp.where(follows, roots, 0))
     unit = scale
     if slopes is not None and x is not None:
-        reach = jnp.maximum(jnp.abs(x), 1).astype(roots.dtype)
-        steep = jnp.sqrt(jnp.abs(slopes.astype(roots.dtype)) / reach)
-        unit = jnp.where((scale == 0) & jnp.isfinite(steep), steep, scale)
+        unit = jnp.where(scale == 0, steepness(slopes, x, scale), scale)
         unit = jnp.where(unit > 0, unit, jnp.max(unit, initial=0))
     return scale, jnp.where(unit > 0, unit, 1)
+
+
+def steepness(
+    slopes: Float[Array, " n"], x: Float[Array, " n"], like: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    r"""Return the roots of $|g_i| / \max(|x_i|, 1)$, those of `like` if not finite."""
+    reach = jnp.maximum(jnp.abs(x), 1).astype(like.dtype)
+    steep = jnp.sqrt(jnp.abs(slopes.astype(like.dtype)) / reach)
+    return jnp.where(jnp.isfinite(steep), steep, like)
 
 
 class Rescaled(NamedTuple):

@@ -202,3 +202,40 @@ def test_what_is_dense_stays_dense():
     )
     assert solver_of(found) == LinearSolver[LinearSolver.dense]
     assert Stop[found.reason] == Stop[Stop.converged]
+
+
+def test_a_robust_loss_that_is_linear_at_the_start():
+    """There Huber's loss has a slope and no curvature, and variables no unit by it."""
+    rng = np.random.default_rng(0)
+    count, points = 4, rng.normal(size=(24, 3))
+    camera, point = np.repeat(np.arange(count), 24), np.tile(np.arange(24), count)
+    angles = 2 * np.pi * np.arange(count) / count
+    truth = {"cameras": np.stack([angles, 8.0 + 0 * angles], axis=1), "points": points}
+
+    def seen_from(x, np=jnp):
+        (angle, distance), p = x["cameras"][camera].T, x["points"][point]
+        c, s = np.cos(angle), np.sin(angle)
+        depth = distance + c * p[:, 0] + s * p[:, 1]
+        sideways = c * p[:, 1] - s * p[:, 0]
+        return 100 * np.stack([sideways, p[:, 2]], axis=1) / depth[:, None]
+
+    seen = seen_from(truth, np) + rng.normal(size=(camera.size, 2))
+    start = jax.tree.map(lambda a: a + 0.3 * rng.normal(size=a.shape), truth)
+    loss = hotk.curvature.HuberLoss(seen, delta=2.0, reduction="sum")
+    found = hotk.optim.minimize(
+        hotk.curvature.GaussNewton(seen_from, loss),
+        jax.tree.map(jnp.asarray, start),
+        hotk.optim.levenberg_marquardt(linear_solver="sparse"),
+        rtol=1e-8,
+        max_steps=100,
+    )
+    flat, tree = jax.flatten_util.ravel_pytree(start)
+    known = scipy.optimize.least_squares(
+        lambda x: (seen_from(jax.tree.map(np.asarray, tree(x)), np) - seen).ravel(),
+        np.asarray(flat),
+        loss="huber",
+        f_scale=2.0,
+    )
+    assert found.converged
+    assert found.steps <= 20  # 34 with units by the curvature alone
+    close(found.value, known.cost, rtol=1e-6)
