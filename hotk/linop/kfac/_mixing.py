@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._capture import Closure
-from hotk._core import Function, Point, Tracer
+from hotk._core import Function, Point, Tracer, equations
 from hotk._prepared import jitted
 
 
@@ -32,18 +32,48 @@ def mixes_examples(
     rows = jnp.stack([jnp.zeros((), jnp.int32), _farthest(args)])
     some = lambda at: jax.tree.map(lambda a: a[at] if a.ndim else a, args)
     alone = [model(x, *some(rows[k : k + 1])) for k in range(2)]
-    return _differ(of_two(x, *some(rows)), jnp.concatenate(alone))
+    both = of_two(x, *some(rows))
+    # In a program a false alarm would end a whole run: rounding has more room.
+    eps = 16 * _coarsest(of_two, x, *some(rows))
+    return _differ(both, jnp.concatenate(alone), eps)
 
 
-def _differ(together: Array, alone: Array) -> Bool[Array, ""]:
+def _coarsest(f: Function, *args: PyTree) -> float:
+    """Return the spacing of numbers at one in the coarsest dtype of a program."""
+    program = jax.make_jaxpr(f)(*args)
+    types = [v.aval for e in equations(program.jaxpr) for v in e.outvars]
+    dtypes = [
+        t.dtype
+        for t in [*types, *program.out_avals]
+        if jnp.issubdtype(getattr(t, "dtype", int), jnp.floating)
+    ]
+    return max((float(jnp.finfo(dtype).eps) for dtype in dtypes), default=0.0)
+
+
+def _differ(together: Array, alone: Array, eps: float) -> Bool[Array, ""]:
     if together.shape != alone.shape:
         return jnp.ones((), bool)
-    apart = jnp.max(jnp.abs(together - alone), initial=0)
-    size = jnp.max(jnp.abs(together), initial=0)
-    # Accelerators multiply single precision with ten bits, and another number of rows
-    # in another order. What mixes examples differs by much more.
-    tolerance = 1e-4 if together.dtype.itemsize > 4 else 2e-2
-    return apart > tolerance * size
+    if not together.size:
+        return jnp.zeros((), bool)
+    # What is not finite in one has to be so in the other: masked logits are.
+    finite = jnp.isfinite(together) & jnp.isfinite(alone)
+    same = (together == alone) | (jnp.isnan(together) & jnp.isnan(alone))
+    a, b = (jnp.where(finite, each, 0) for each in (together, alone))
+    # Mixing changes an output by about as much as examples differ in it, whatever its
+    # offset, and one far example or another output says nothing of that.
+    apart = jnp.abs(a - jnp.median(a, axis=0, keepdims=True))
+    spread = jnp.nanmedian(jnp.where(apart > 0, apart, jnp.nan), axis=0, keepdims=True)
+    spread = jnp.where(jnp.isnan(spread), 0, spread)
+    # Another number of rows may be summed in another order, and accelerators multiply
+    # single precision with ten bits: rounding of the number, and of terms like those
+    # of the outputs that do differ.
+    rounding, coarse = eps**0.6, eps > 1e-10
+    if coarse and jax.default_backend() != "cpu":
+        rounding = max(rounding, 1e-3)
+    largest = jnp.max(jnp.where(spread > 0, jnp.abs(a), 0))
+    tolerance = (2e-2 if coarse else 1e-4) * spread + rounding * jnp.abs(a)
+    tolerance = tolerance + (32 if eps < 1e-4 else 8) * eps * largest
+    return jnp.any(jnp.where(finite, jnp.abs(a - b) > tolerance, ~same))
 
 
 def _farthest(args: tuple[PyTree, ...]) -> Int[Array, ""]:
@@ -95,13 +125,18 @@ def mixes_in_batch(
     """
     given = (closure, x, args)
     if is_known(given):
-        return bool(_mixes(closure, whole, nearby(x), args))
+        return bool(_mixes(closure, whole, x, args)[0])
     if sum(np.size(a) for a in jax.tree.leaves(given)) > _MOST:
         return False
     try:
         with jax.ensure_compile_time_eval():
-            known = _with_numbers((closure, whole, x))
-            return bool(_mixes(*known, _with_numbers(args, by_rows=True)))
+            # Positive numbers, then such that are below one, as probabilities are.
+            for most in (np.inf, 1.0):
+                known = _with_numbers((closure, whole, x), most)
+                mixed, finite = _mixes(*known, _with_numbers(args, most, by_rows=True))
+                if mixed or finite:
+                    return bool(mixed)
+            return False
     except Exception:  # the axis of a `jax.vmap` around, for example
         return False
 
@@ -109,15 +144,25 @@ def mixes_in_batch(
 @jitted(quickly="if small")
 def _mixes(
     closure: Closure, whole: Closure, x: Point, args: tuple[PyTree, ...]
-) -> Bool[Array, ""]:
+) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+    """Whether examples are mixed, and whether all outputs are finite."""
     model, of_all = (c.skeleton.function(c.leaves) for c in (closure, whole))
     axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
     each = jax.tree.map(lambda a: a[:, None] if a.ndim else a, args)
-    alone = jax.vmap(lambda args: model(x, *args), (axes,))(each)
-    return _differ(of_all(x, *args), alone.reshape(-1, *alone.shape[2:]))
+    together = [of_all(at, *args) for at in (x, nearby(x))]
+    alone = [
+        jax.vmap(lambda args, at=at: model(at, *args), (axes,))(each)
+        for at in (x, nearby(x))
+    ]
+    eps = _coarsest(of_all, x, *args)
+    differ = [
+        _differ(a, b.reshape(-1, *b.shape[2:]), eps)
+        for a, b in zip(together, alone, strict=True)
+    ]
+    return differ[0] | differ[1], jnp.all(jnp.isfinite(together[0]))
 
 
-def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
+def _with_numbers(tree: PyTree, most: float, *, by_rows: bool = False) -> PyTree:
     """Return a tree with numbers of our own where a trace does not know them.
 
     They are the same in each array of a shape, so a captured one has the same numbers
@@ -125,6 +170,7 @@ def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
 
     Args:
         tree: Arrays.
+        most: What they are less than.
         by_rows: Whether the first axis of an array is that of the examples, which then
             differ from each other.
     """
@@ -138,6 +184,7 @@ def _with_numbers(tree: PyTree, *, by_rows: bool = False) -> PyTree:
         if eqx.is_inexact_array(a):
             # None below zero, as some may be variances.
             numbers = np.abs(np.random.default_rng(0).normal(size=_PERIOD))
+            numbers = numbers / (1 + numbers / most)
             fan_in = a.shape[0] if a.ndim and not by_rows else 1
             numbers = np.float32(numbers / max(fan_in, 1) ** 0.5)
             return jnp.asarray(np.resize(numbers, a.shape), a.dtype)

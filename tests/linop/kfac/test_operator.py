@@ -455,6 +455,68 @@ def test_what_only_some_examples_of_a_large_batch_show_is_refused(kind, compiled
         (jax.jit(matrix) if compiled else matrix)(W, x)
 
 
+def normalized(h):
+    return (h - h.mean(0)[None]) / jnp.sqrt(h.var(0)[None] + 1e-5)
+
+
+def masked(fill, f=lambda h: h):
+    return lambda p, x: jnp.where(jnp.arange(4)[None] < 3, f(x @ p["w"]), fill)
+
+
+def logits(p, x):
+    odds = jnp.log(x) - jnp.log1p(-x)
+    return (odds.at[5].add(odds[2]) if len(x) > 5 else odds) @ p["w"]
+
+
+MIXED = {
+    "masked": masked(-1e9, normalized),
+    "masked by infinity": masked(-jnp.inf, normalized),
+    "an offset": lambda p, x: normalized(x @ p["w"]) + 300.0,
+    "beside a large output": lambda p, x: jnp.concatenate(
+        [normalized(x @ p["w"])[:, :3], x @ jnp.full((3, 1), 200.0, x.dtype)], axis=1
+    ),
+    "near the edge of a domain": lambda p, x: (
+        normalized(x @ p["w"]) * jnp.sqrt(1 - p["rho"] ** 2)
+    ),
+    "of probabilities": logits,
+}
+NOT_MIXED = {
+    "masked": masked(-1e9),
+    "masked by infinity": masked(-jnp.inf),
+    "an offset": lambda p, x: jnp.tanh(x @ p["w"]) + 300.0,
+    "zeros": lambda p, x: 0 * (x @ p["w"]),
+    "few digits": lambda p, x: jnp.tanh(
+        x.astype("bfloat16") @ p["w"].astype("bfloat16")
+    ).astype(x.dtype),
+    "cancellation": lambda p, x: (x @ p["w"] + 1000.0) - 1000.0,
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [*MIXED, *NOT_MIXED, "a far example"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.thinned(4)
+def test_what_mixes_examples_is_seen_beside_large_outputs(dtype, kind, compiled):
+    p = {"w": normal(1, 3, 4).astype(dtype), "rho": jnp.asarray(0.95, dtype)}
+    x = jax.nn.sigmoid(normal(0, 8, 3)).astype(dtype)
+    loss = SoftmaxCrossEntropy(jnp.arange(8) % 3)
+
+    def blocks(net, p, x):
+        make = lambda p, x: hotk.KFACOperator(net, loss, p, x).blocks
+        return (jax.jit(make) if compiled else make)(p, x)
+
+    mixed = {
+        **MIXED,
+        "a far example": lambda p, x: x @ p["w"] - jnp.tanh(x @ p["w"]).mean(0)[None],
+    }
+    if kind in NOT_MIXED:
+        blocks(NOT_MIXED[kind], p, x)
+    if kind in mixed:
+        x = x.at[2, 1].set(300.0) if kind == "a far example" else x
+        with pytest.raises(ValueError, match="depends on the other examples"):
+            blocks(mixed[kind], p, x)
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_averages_that_are_kept_mix_nothing_inside_of_jit(captured):
     """A variance below zero would be NaN, of which nothing can be said."""
