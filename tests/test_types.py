@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
+from typing import Any
 import jax, jax.numpy as jnp, numpy as np
 import hotk
 
@@ -18,9 +19,13 @@ def f(x: jax.Array) -> jax.Array: return jnp.sum(x**4)
 def g(x: jax.Array) -> jax.Array: return x**3
 def several(x: jax.Array) -> dict[str, jax.Array]: return {"cubes": x**3}
 def loss(tree: dict[str, jax.Array]) -> jax.Array: return jnp.sum(tree["a"] ** 4)
+def line(p: Any, x: jax.Array) -> jax.Array: return p["a"] * x
 def with_aux(x: jax.Array) -> tuple[jax.Array, str]: return jnp.sum(x), "aux"
 
 x, v, tree = jnp.ones(3), jnp.ones(3), {"a": jnp.ones(3)}
+def any_tree() -> dict[str, Any]: return tree
+fit = hotk.statistics.fit(line, x, v, {"a": 1.0})
+product = hotk.hvp.prepare(f, x, v)
 H = hotk.HessianOperator(f, x)
 T = hotk.HessianOperator(loss, tree)
 G = hotk.GGNOperator(g, f, x)
@@ -32,6 +37,9 @@ SHOWN = {
     "hotk.gradient(f, x)": "Array",
     "hotk.gradient(f, np.ones(3))": "Array",
     "hotk.gradient(loss, tree)": "dict[str, Array]",
+    'hotk.gradient(loss, {"a": 1.0})': "dict[str, Array]",
+    "hotk.gradient(f, [1.0, 2.0])": "list[Array]",
+    "hotk.gradient(loss, any_tree())": "dict[str, Any]",
     "hotk.gradient(with_aux, x, has_aux=True)": "tuple[Unknown, Unknown]",
     "hotk.value_and_gradient(f, 2.0)": "tuple[Array, Array]",
     "hotk.value_and_gradient(loss, tree)": "tuple[Array, dict[str, Array]]",
@@ -39,6 +47,10 @@ SHOWN = {
         "tuple[tuple[Array, Unknown], Unknown]"
     ),
     "hotk.jvp(g, x, v)": "Array",
+    "hotk.jvp(loss, tree, tree)": "Array",
+    "hotk.derivatives(g, x, v, order=3)": "list[Array]",
+    "hotk.derivatives(several, x, v, order=3)": "Unknown",
+    "hotk.partial(loss, tree, 'aa')": "Array",
     "hotk.jacobian(g, x)": "Array",
     "hotk.jacobian(several, x)": "Unknown",
     "hotk.hvp(f, x, v)": "Array",
@@ -50,6 +62,13 @@ SHOWN = {
     "hotk.value_gradient_and_hessian(f, x)": "tuple[Array, Array, Array]",
     "hotk.quadratic_form(f, x, v)": "Array",
     "hotk.laplacian(f, x)": "Array",
+    "product(x, v)": "Array",
+    "hotk.value_and_gradient.prepare(f, x)(x)": "tuple[Array, Array]",
+    "hotk.hvp.prepare(loss, tree, tree)": "Prepared[Unknown]",
+    "hotk.hessian.prepare(f, jax.ShapeDtypeStruct((3,), float))(x)": "Array",
+    "fit": "Fit[dict[str, Array]]",
+    'fit.standard_errors["a"]': "Array",
+    "fit.distribution.mode": "dict[str, Array]",
     "H @ v": "Array",
     "H @ H": "AbstractOperator[Array]",
     "T @ tree": "dict[str, Array]",
@@ -61,6 +80,8 @@ SHOWN = {
     "G.solve(v).x": "Array",
     "hotk.optim.minimize(f, x).x": "Array",
     "hotk.optim.minimize(f, 3.0).x": "Array",
+    "hotk.linop.eigh(T, 1).vectors": "dict[str, Array]",
+    'hotk.optim.minimize(loss, {"a": 1.0}).x': "dict[str, Array]",
     "hotk.optim.minimize(loss, tree)": "Minimum[dict[str, Array]]",
     "hotk.optim.scale_by_newton_cg().init(tree)": "NewtonCGState",
     "hotk.optim.newton_cg(0.1).init(tree)[0]": "NewtonCGState",

@@ -13,11 +13,12 @@ from hotk._mode import (
     scaled,
     taylor_only,
 )
-from hotk._prepared import operator
+from hotk._prepared import list_like_value, operator
 
 from ._orders import check_all_orders, check_factorial
 
 
+@list_like_value
 @operator(
     takes="v",
     wants="inexact",
@@ -99,6 +100,7 @@ def derivatives(
     return [jax.tree.map(lambda a, k=k: scaled(k, a), c) for k, c in pairs], aux
 
 
+@list_like_value
 @operator(
     takes="v",
     wants="inexact",
