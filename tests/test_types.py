@@ -1,6 +1,12 @@
-"""What an editor shows: the types of results, as pyright infers them."""
+"""What an editor shows: the types of results, as pyright infers them.
 
+And that it marks nothing in the examples of the pages, except what the annotations of
+other libraries make it mark.
+"""
+
+import doctest
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.offenders import none
+from tests.test_docs import PAGES
+
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
+from typing import Any
 import jax, jax.numpy as jnp, numpy as np
 import hotk
 
@@ -18,9 +28,13 @@ def f(x: jax.Array) -> jax.Array: return jnp.sum(x**4)
 def g(x: jax.Array) -> jax.Array: return x**3
 def several(x: jax.Array) -> dict[str, jax.Array]: return {"cubes": x**3}
 def loss(tree: dict[str, jax.Array]) -> jax.Array: return jnp.sum(tree["a"] ** 4)
+def line(p: Any, x: jax.Array) -> jax.Array: return p["a"] * x
 def with_aux(x: jax.Array) -> tuple[jax.Array, str]: return jnp.sum(x), "aux"
 
 x, v, tree = jnp.ones(3), jnp.ones(3), {"a": jnp.ones(3)}
+def any_tree() -> dict[str, Any]: return tree
+fit = hotk.statistics.fit(line, x, v, {"a": 1.0})
+product = hotk.hvp.prepare(f, x, v)
 H = hotk.HessianOperator(f, x)
 T = hotk.HessianOperator(loss, tree)
 G = hotk.GGNOperator(g, f, x)
@@ -32,6 +46,9 @@ SHOWN = {
     "hotk.gradient(f, x)": "Array",
     "hotk.gradient(f, np.ones(3))": "Array",
     "hotk.gradient(loss, tree)": "dict[str, Array]",
+    'hotk.gradient(loss, {"a": 1.0})': "dict[str, Array]",
+    "hotk.gradient(f, [1.0, 2.0])": "list[Array]",
+    "hotk.gradient(loss, any_tree())": "dict[str, Any]",
     "hotk.gradient(with_aux, x, has_aux=True)": "tuple[Unknown, Unknown]",
     "hotk.value_and_gradient(f, 2.0)": "tuple[Array, Array]",
     "hotk.value_and_gradient(loss, tree)": "tuple[Array, dict[str, Array]]",
@@ -39,6 +56,10 @@ SHOWN = {
         "tuple[tuple[Array, Unknown], Unknown]"
     ),
     "hotk.jvp(g, x, v)": "Array",
+    "hotk.jvp(loss, tree, tree)": "Array",
+    "hotk.derivatives(g, x, v, order=3)": "list[Array]",
+    "hotk.derivatives(several, x, v, order=3)": "Unknown",
+    "hotk.partial(loss, tree, 'aa')": "Array",
     "hotk.jacobian(g, x)": "Array",
     "hotk.jacobian(several, x)": "Unknown",
     "hotk.hvp(f, x, v)": "Array",
@@ -50,6 +71,13 @@ SHOWN = {
     "hotk.value_gradient_and_hessian(f, x)": "tuple[Array, Array, Array]",
     "hotk.quadratic_form(f, x, v)": "Array",
     "hotk.laplacian(f, x)": "Array",
+    "product(x, v)": "Array",
+    "hotk.value_and_gradient.prepare(f, x)(x)": "tuple[Array, Array]",
+    "hotk.hvp.prepare(loss, tree, tree)": "Prepared[Unknown]",
+    "hotk.hessian.prepare(f, jax.ShapeDtypeStruct((3,), float))(x)": "Array",
+    "fit": "Fit[dict[str, Array]]",
+    'fit.standard_errors["a"]': "Array",
+    "fit.distribution.mode": "dict[str, Array]",
     "H @ v": "Array",
     "H @ H": "AbstractOperator[Array]",
     "T @ tree": "dict[str, Array]",
@@ -61,6 +89,8 @@ SHOWN = {
     "G.solve(v).x": "Array",
     "hotk.optim.minimize(f, x).x": "Array",
     "hotk.optim.minimize(f, 3.0).x": "Array",
+    "hotk.linop.eigh(T, 1).vectors": "dict[str, Array]",
+    'hotk.optim.minimize(loss, {"a": 1.0}).x': "dict[str, Array]",
     "hotk.optim.minimize(loss, tree)": "Minimum[dict[str, Array]]",
     "hotk.optim.scale_by_newton_cg().init(tree)": "NewtonCGState",
     "hotk.optim.newton_cg(0.1).init(tree)[0]": "NewtonCGState",
@@ -74,26 +104,66 @@ REFUSED = {
 }
 
 
-@pytest.mark.exhaustive
-def test_an_editor_shows_what_a_call_returns(tmp_path):
+# The blocks of a page are one session: they define functions anew, show values, and
+# read what a loop over a range has set. Of a missing library nothing is known.
+OF_A_PAGE = {
+    "reportMissingImports": False,
+    "reportPossiblyUnboundVariable": False,
+    "reportRedeclaration": False,
+    "reportUnusedExpression": False,
+}
+# Parts of messages that only the annotations of other libraries cause.
+OF_OTHERS = {
+    # diffrax: the values of a solution may be `None`
+    "docs/howto/diffrax.md": ['Operator "-" not supported for "None"'],
+    # flax: `apply` may return a tuple, `Dropout` may have no keys
+    "docs/howto/flax.md": [
+        "softmax_cross_entropy_with_integer_labels",
+        '"count" is not a known attribute of "None"',
+    ],
+    # laplax: strings for members of its enumerations, an argument with a default
+    "docs/migrate/laplace.md": [
+        'parameter "loss_fn" of type "LossFn"',
+        'parameter "curv_type" of type "CurvApprox"',
+        "Expected 1 more positional argument",
+    ],
+    # SciPy: `jac` is a string as its default is; `eigsh`, `brentq` may return tuples
+    "docs/migrate/scipy.md": ['parameter "jac" of type "str"'],
+    "docs/rules.md": ["RootResults"],
+    "docs/recipes.md": [
+        'attribute "round" for class "tuple[',
+        # optax: `apply_updates` returns a tree of any kind
+        'Argument of type "Params"',
+    ],
+    # JAX: an array has a `Sharding`, of which only one kind has a `spec`
+    "docs/sharding.md": ['attribute "spec" for class "Sharding"'],
+}
+
+
+def said_by_pyright(folder, settings):
+    """Return what pyright says of the files in a folder, or skip the test."""
     pyright = Path(sys.executable).with_name("pyright")
     if not pyright.exists() and shutil.which("pyright") is None:
         pytest.skip("pyright is not installed")
-    lines = [f"reveal_type({call})" for call in SHOWN] + list(REFUSED)
-    path = tmp_path / "user.py"
-    path.write_text(SETUP + "\n".join(lines))
     # beside the tests, so that `hotk` is this one
-    (tmp_path / "pyrightconfig.json").write_text(
-        json.dumps({"extraPaths": [str(ROOT)], "reportUnusedExpression": False})
+    (folder / "pyrightconfig.json").write_text(
+        json.dumps({"extraPaths": [str(ROOT)], **settings})
     )
     command = [pyright if pyright.exists() else "pyright", "--outputjson"]
-    command += ["--pythonpath", sys.executable, "-p", tmp_path]
+    command += ["--pythonpath", sys.executable, "-p", folder]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if not run.stdout.startswith("{"):
         pytest.skip(f"pyright does not run here: {run.stderr[-200:]}")
+    return json.loads(run.stdout)["generalDiagnostics"]
+
+
+@pytest.mark.exhaustive
+def test_an_editor_shows_what_a_call_returns(tmp_path):
+    lines = [f"reveal_type({call})" for call in SHOWN] + list(REFUSED)
+    (tmp_path / "user.py").write_text(SETUP + "\n".join(lines))
     found = {}
     first = SETUP.count("\n")
-    for said in json.loads(run.stdout)["generalDiagnostics"]:
+    for said in said_by_pyright(tmp_path, {"reportUnusedExpression": False}):
         found.setdefault(said["range"]["start"]["line"] - first, said["message"])
     shown = [found.pop(i, "") for i in range(len(lines))]
     assert not found, f"the code of the test is not right: {found}"
@@ -104,3 +174,36 @@ def test_an_editor_shows_what_a_call_returns(tmp_path):
         shown[len(SHOWN) :], REFUSED.items(), strict=True
     ):
         assert expected in text, call
+
+
+def session(page):
+    """Return the examples of a page, each at its line; without those that raise."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    lines[0] = "import hotk, jax; import jax.numpy as jnp; import numpy as np"
+    as_lines = lambda found: "\n" * found[0].count("\n")
+    text = re.sub(r"(?ms)^```\w+ title=.*?^```$", as_lines, text)  # files
+    text = re.sub(r"(?m)^ *```.*$", "", text)
+    for example in doctest.DocTestParser().get_examples(text):
+        if example.exc_msg is None:
+            source = example.source.splitlines()
+            lines[example.lineno : example.lineno + len(source)] = source
+    return "\n".join(lines)
+
+
+@pytest.mark.exhaustive
+def test_an_editor_marks_nothing_on_the_pages(tmp_path):
+    names = {f"page_{i}": str(page.relative_to(ROOT)) for i, page in enumerate(PAGES)}
+    for name, page in zip(names, PAGES, strict=True):
+        (tmp_path / f"{name}.py").write_text(session(page), encoding="utf-8")
+    marked = []
+    for said in said_by_pyright(tmp_path, OF_A_PAGE):
+        page, message = names[Path(said["file"]).stem], said["message"]
+        if not any(part in message for part in OF_OTHERS.get(page, [])):
+            line = said["range"]["start"]["line"] + 1
+            marked.append(f"{page}:{line}: {message.splitlines()[0]}")
+    none(
+        marked,
+        "A type checker marks nothing in the examples of a page. Mend the annotation "
+        "of hotk, or the example. What another library causes stands in `OF_OTHERS`.",
+    )

@@ -12,7 +12,7 @@ from hotk._mode import (
     Forward,
     first_order_candidates,
 )
-from hotk._prepared import array_of_array, operator, two_of_array
+from hotk._prepared import like_value, operator, two_of_array
 
 
 def _forward_only(facts: Facts, sizes: Sizes) -> list[tuple[AbstractMode, str]]:
@@ -82,7 +82,7 @@ def value_and_jvp(
     return Forward().along(f, x, v)
 
 
-@array_of_array
+@like_value
 @operator(takes="v", wants="inexact", candidates=_forward_only, modes=(Forward,))
 def jvp(
     f: Function,

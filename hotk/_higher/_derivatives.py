@@ -24,7 +24,7 @@ from hotk._mode import (
     scaled,
     taylor_only,
 )
-from hotk._prepared import check_bytes, operator
+from hotk._prepared import check_bytes, list_like_value, operator
 
 
 def check_factorial(call: str, y: PyTree, order: int) -> None:
@@ -65,6 +65,7 @@ def check_all_orders(call: str, f: Function, x: Point, order: int) -> None:
     check_bytes(call, size_of(x), (order + 1) * each, "a lower order")
 
 
+@list_like_value
 @operator(
     takes="v",
     wants="inexact",
@@ -146,6 +147,7 @@ def derivatives(
     return [jax.tree.map(lambda a, k=k: scaled(k, a), c) for k, c in pairs], aux
 
 
+@list_like_value
 @operator(
     takes="v",
     wants="inexact",

@@ -14,7 +14,7 @@ from hotk._mode import (
     taylor_only,
     weak_if,
 )
-from hotk._prepared import array_of_array, operator, two_of_array
+from hotk._prepared import like_value, operator, two_of_array
 
 from ._contract import contracted
 from ._directions import unit_seeds
@@ -110,7 +110,7 @@ def _laplacian(
     return y, weak_if(total, x), aux
 
 
-@array_of_array
+@like_value
 @operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def laplacian(
     f: Function,
@@ -174,7 +174,7 @@ def laplacian(
     return _laplacian(f, x, block_size)[1:]
 
 
-@array_of_array
+@like_value
 @operator(wants="inexact", candidates=_ONE_PASS, modes=(Taylor,), curved=_always)
 def biharmonic(
     f: Function,

@@ -15,7 +15,7 @@ from hotk._mode import (
     Taylor,
     taylor_only,
 )
-from hotk._prepared import arranged, operator
+from hotk._prepared import arranged, like_value, operator
 
 from ._contract import contracted, sparse_direction
 from ._directions import order_of, sparse_seeds, table_of
@@ -47,6 +47,7 @@ def _partial(
     return sum_of_partials(f, x, jnp.ones(1), order, block_size)
 
 
+@like_value
 @arranged()
 def partial(
     f: Function,

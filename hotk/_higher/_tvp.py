@@ -15,7 +15,7 @@ from hotk._mode import (
     Taylor,
     taylor_only,
 )
-from hotk._prepared import arranged, operator
+from hotk._prepared import arranged, like_value, operator
 
 from ._contract import contracted
 
@@ -81,6 +81,7 @@ def _size(v: Tangent) -> Array:
     return jax.lax.stop_gradient(jnp.where(divides, largest, 1))
 
 
+@like_value
 @arranged()
 def tvp(
     f: Function,

@@ -35,6 +35,8 @@ from ._typed_operator import (
     TypedOperator as TypedOperator,
     array_of_array as array_of_array,
     like_point as like_point,
+    like_value as like_value,
+    list_like_value as list_like_value,
     three_of_array as three_of_array,
     two_of_array as two_of_array,
     value_and_like_point as value_and_like_point,

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -45,8 +46,10 @@ from ._traced_jit import Mismatch, Varies
 
 _ARRAYS = frozenset({ARRAY})
 
+R = TypeVar("R", covariant=True)
 
-class Prepared(eqx.Module):
+
+class Prepared(eqx.Module, Generic[R]):
     """An operator traced and compiled once, for one function and one signature.
 
     `hotk.hvp.prepare(f, x, v)` makes one, and likewise every other operator. It is
@@ -92,7 +95,7 @@ class Prepared(eqx.Module):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
-    def __call__(self, x: Point, *rest: PyTree) -> PyTree:
+    def __call__(self, x: Point, *rest: PyTree) -> R:
         """Evaluate the operator at `x`.
 
         Args:
@@ -124,7 +127,7 @@ class Prepared(eqx.Module):
         run, elsewhere = program.held, False
         if program.away is not None and trace_context() != program.context:
             run, elsewhere = program.away, True
-        result = None
+        result: Any = None
         try:
             result = run(*self.leaves, *arrays)
         except Mismatch as mismatch:
@@ -188,7 +191,7 @@ class Prepared(eqx.Module):
         )
         return derive(call, None, call.captured, call.inputs.arrays, program.plan)
 
-    def bind(self, f: Function) -> "Prepared":
+    def bind(self, f: Function) -> "Prepared[R]":
         """Give the same program the captured arrays of another function.
 
         For a loop that makes a function of the same code for each batch.
@@ -255,11 +258,11 @@ class Prepared(eqx.Module):
         """Mode and why, equations, flops, bytes, and seconds to trace and compile."""
         return info_of(self.program)
 
-    def __copy__(self) -> "Prepared":
+    def __copy__(self) -> "Prepared[R]":
         """Return itself: nothing in it can change."""
         return self
 
-    def __deepcopy__(self, memo: object) -> "Prepared":
+    def __deepcopy__(self, memo: object) -> "Prepared[R]":
         """Return itself: nothing in it can change."""
         return self
 

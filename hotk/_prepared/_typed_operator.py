@@ -5,10 +5,12 @@ function and the point; the parameters are those of the formula, written once. W
 `argnums` or `has_aux=True` the results have another structure. A `ParamSpec` cannot say
 this of one keyword, so the overloads of these calls do not check the other ones. What
 may be a tree of any kind is a `PyTree`: `jax.hessian` of a dictionary is one of
-dictionaries, which no annotation derives from the first.
+dictionaries, which no annotation derives from the first. A dictionary or a list of
+arrays and numbers is the one tree whose numbers are known to become arrays. The
+overload for trees of trees leaves `dict[str, Any]` what it is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Concatenate,
     Literal,
@@ -20,7 +22,7 @@ from typing import (
     overload,
 )
 
-from jax import Array
+from jax import Array, ShapeDtypeStruct
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
@@ -34,14 +36,50 @@ P = ParamSpec("P")
 Results = TypeVar("Results", covariant=True)
 Arrays = TypeVar("Arrays", covariant=True)
 X = TypeVar("X")
+Name = TypeVar("Name")
+Tree = TypeVar("Tree", bound=Mapping)
+Number = TypeVar("Number", bound=ArrayLike)
 
 _Argnums: TypeAlias = int | Sequence[int]
 _ToArray: TypeAlias = Callable[..., ArrayLike]
 
 
-class Preparable(Protocol):
-    """What all operators have besides a call."""
+class Preparable(Protocol[Arrays, Results]):
+    """What all operators have besides a call.
 
+    Of a tree it does not say more than `Results`: its leaves may be those of
+    `jax.eval_shape`, so that it is not one of arrays.
+    """
+
+    @overload
+    def prepare(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        argnums: _Argnums,
+        **named: PyTree,
+    ) -> Prepared[Results]: ...
+    @overload
+    def prepare(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> Prepared: ...
+    @overload
+    def prepare(
+        self,
+        f: _ToArray,
+        x: ArrayLike | ShapeDtypeStruct,
+        *rest: PyTree,
+        mode: AbstractMode = AUTO,
+        on_mismatch: str = "raise",
+        **named: PyTree,
+    ) -> Prepared[Arrays]: ...
+    @overload
     def prepare(
         self,
         f: Function,
@@ -51,12 +89,10 @@ class Preparable(Protocol):
         has_aux: bool = False,
         on_mismatch: str = "raise",
         **named: PyTree,
-    ) -> Prepared:
-        """Trace and compile the operator once, for this function and signature."""
-        ...
+    ) -> Prepared[Results]: ...
 
 
-class TypedOperator(Preparable, Protocol[P, Results]):
+class TypedOperator(Preparable[Results, Results], Protocol[P, Results]):
     """An operator with the parameters and results of one formula.
 
     `Operator.__call__` takes what any operator may take and sorts it itself, as a call
@@ -68,7 +104,7 @@ class TypedOperator(Preparable, Protocol[P, Results]):
         ...
 
 
-class LikePoint(Preparable, Protocol[P]):
+class LikePoint(Preparable[Array, PyTree], Protocol[P]):
     """An operator whose result is like the point, as a gradient and a product."""
 
     @overload
@@ -89,6 +125,18 @@ class LikePoint(Preparable, Protocol[P]):
         self, f: _ToArray, x: ArrayLike, *args: P.args, **keywords: P.kwargs
     ) -> Array: ...
     @overload
+    def __call__(
+        self, f: _ToArray, x: dict[Name, Tree], *args: P.args, **keywords: P.kwargs
+    ) -> dict[Name, Tree]: ...
+    @overload
+    def __call__(
+        self, f: _ToArray, x: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+    ) -> dict[Name, Array]: ...
+    @overload
+    def __call__(
+        self, f: _ToArray, x: list[Number], *args: P.args, **keywords: P.kwargs
+    ) -> list[Array]: ...
+    @overload
     def __call__(self, f: _ToArray, x: X, *args: P.args, **keywords: P.kwargs) -> X: ...
     @overload
     def __call__(
@@ -96,7 +144,9 @@ class LikePoint(Preparable, Protocol[P]):
     ) -> PyTree: ...
 
 
-class ValueAndLikePoint(Preparable, Protocol[P]):
+class ValueAndLikePoint(
+    Preparable[tuple[Scalar, Array], tuple[Scalar, PyTree]], Protocol[P]
+):
     """An operator that returns the value as well, as `value_and_gradient`."""
 
     @overload
@@ -118,11 +168,23 @@ class ValueAndLikePoint(Preparable, Protocol[P]):
     ) -> tuple[Scalar, Array]: ...
     @overload
     def __call__(
+        self, f: Function, x: dict[Name, Tree], *args: P.args, **keywords: P.kwargs
+    ) -> tuple[Scalar, dict[Name, Tree]]: ...
+    @overload
+    def __call__(
+        self, f: Function, x: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+    ) -> tuple[Scalar, dict[Name, Array]]: ...
+    @overload
+    def __call__(
+        self, f: Function, x: list[Number], *args: P.args, **keywords: P.kwargs
+    ) -> tuple[Scalar, list[Array]]: ...
+    @overload
+    def __call__(
         self, f: Function, x: X, *args: P.args, **keywords: P.kwargs
     ) -> tuple[Scalar, X]: ...
 
 
-class OfArrays(Preparable, Protocol[P, Arrays, Results]):
+class OfArrays(Preparable[Arrays, Results], Protocol[P, Arrays, Results]):
     """An operator whose results are arrays where the function is one of arrays.
 
     For a tree the results are those of the formula.
@@ -151,6 +213,28 @@ class OfArrays(Preparable, Protocol[P, Arrays, Results]):
     ) -> Results: ...
 
 
+class LikeValue(Preparable[Arrays, Results], Protocol[P, Arrays, Results]):
+    """An operator whose results are like the value of the function, at any point."""
+
+    @overload
+    def __call__(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> Results: ...
+    @overload
+    def __call__(
+        self, f: _ToArray, x: Point, *args: P.args, **keywords: P.kwargs
+    ) -> Arrays: ...
+    @overload
+    def __call__(
+        self, f: Function, x: Point, *args: P.args, **keywords: P.kwargs
+    ) -> Results: ...
+
+
 _Of: TypeAlias = TypedOperator[Concatenate[Function, Point, P], Results]
 
 
@@ -162,6 +246,16 @@ def like_point(operator: _Of[P, PyTree]) -> LikePoint[P]:
 def value_and_like_point(operator: _Of[P, PyTree]) -> ValueAndLikePoint[P]:
     """Type an operator that returns the value, and what is like the point."""
     return cast("ValueAndLikePoint[P]", operator)
+
+
+def like_value(operator: _Of[P, Results]) -> LikeValue[P, Array, Results]:
+    """Type an operator whose result is like the value of the function."""
+    return cast("LikeValue[P, Array, Results]", operator)
+
+
+def list_like_value(operator: _Of[P, Results]) -> LikeValue[P, list[Array], Results]:
+    """Type an operator that returns a list of what is like the value."""
+    return cast("LikeValue[P, list[Array], Results]", operator)
 
 
 def array_of_array(operator: _Of[P, Results]) -> OfArrays[P, Array, Results]:

@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop, from_host, names_ours
+from hotk._core import (
+    RealNumber,
+    Scalar,
+    V,
+    Vector,
+    WhileLoop,
+    from_host,
+    names_ours,
+)
 from hotk._prepared import jitted, shown
 from hotk._primitive import nondifferentiable
 
@@ -35,7 +43,7 @@ from ._solution import Method, Reason, Solution
 @names_ours
 @shown
 def cg(
-    operator: AbstractLinearMap,
+    operator: AbstractLinearMap[V],
     b: PyTree,
     *,
     x0: PyTree = None,
@@ -43,7 +51,7 @@ def cg(
     tol: RealNumber = 1e-5,
     max_steps: int | Int[Array, ""] | None = None,
     verify: bool = True,
-) -> Solution:
+) -> Solution[V]:
     r"""Solve `A x = b` by conjugate gradients, for a positive definite operator.
 
     The iteration minimizes $x^T A x / 2 - b^T x$ over a growing Krylov space. It stops
@@ -90,7 +98,7 @@ def cg(
 @names_ours
 @shown
 def steihaug(
-    operator: AbstractLinearMap,
+    operator: AbstractLinearMap[V],
     g: PyTree,
     radius: RealNumber,
     *,
@@ -98,7 +106,7 @@ def steihaug(
     tol: RealNumber = 1e-5,
     max_steps: int | Int[Array, ""] | None = None,
     verify: bool = True,
-) -> Solution:
+) -> Solution[V]:
     r"""Minimize $g^T x + x^T A x / 2$ over $\|x\| \le \Delta$, by truncated CG.
 
     The iterates of conjugate gradients for `A x = -g` grow in norm. Where they leave

@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from hotk._core import (
     RandomKey,
+    V,
     Vector,
     describe,
     from_host,
@@ -47,7 +48,7 @@ _WHICH = {
 @names_ours
 @shown
 def eigh(
-    operator: AbstractLinearMap,
+    operator: AbstractLinearMap[V],
     k: int = 6,
     which: Which = "LA",
     *,
@@ -58,7 +59,7 @@ def eigh(
     max_basis: int | None = None,
     max_restarts: int = 100,
     progress: bool = False,
-) -> Eigenpairs:
+) -> Eigenpairs[V]:
     r"""Compute `k` extreme eigenvalues of a symmetric operator, with vectors.
 
     Lanczos iteration with full re-orthogonalization, repeated where a pass took away

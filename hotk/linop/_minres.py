@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from hotk._core import RealNumber, Scalar, Vector, WhileLoop, names_ours
+from hotk._core import RealNumber, Scalar, V, Vector, WhileLoop, names_ours
 from hotk._prepared import jitted, shown
 from hotk._primitive import nondifferentiable
 
@@ -102,14 +102,14 @@ class MinresState(NamedTuple):
 @names_ours
 @shown
 def minres(
-    operator: AbstractLinearMap,
+    operator: AbstractLinearMap[V],
     b: PyTree,
     *,
     x0: PyTree = None,
     preconditioner: AbstractLinearMap | None = None,
     tol: RealNumber = 1e-5,
     max_steps: int | Int[Array, ""] | None = None,
-) -> Solution:
+) -> Solution[V]:
     r"""Solve `A x = b` by minimal residuals, for an operator definite or not.
 
     The iteration minimizes $\|b - A x\|$ over a growing Krylov space, by a QR

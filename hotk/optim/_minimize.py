@@ -1,7 +1,7 @@
 """`minimize`: the loop around a transformation, and `step_info`: what it takes."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import (
     Any,
     Concatenate,
@@ -39,16 +39,35 @@ from ._objective import explained_for_residuals
 
 P = ParamSpec("P")
 X = TypeVar("X")
+Name = TypeVar("Name")
+Tree = TypeVar("Tree", bound=Mapping)
+Number = TypeVar("Number", bound=ArrayLike)
 _F: TypeAlias = Callable[..., Any]
 
 
 class _Minimize(Protocol[P]):
-    """`minimize` as type checkers see it: the point is like the start."""
+    """`minimize` as type checkers see it: the point is like the start.
+
+    Numbers become arrays, alone and in a dictionary or a list. The overload for trees
+    of trees leaves `dict[str, Any]` what it is.
+    """
 
     @overload
     def __call__(
         self, f: _F, x0: ArrayLike, *args: P.args, **keywords: P.kwargs
     ) -> Minimum[Array]: ...
+    @overload
+    def __call__(
+        self, f: _F, x0: dict[Name, Tree], *args: P.args, **keywords: P.kwargs
+    ) -> Minimum[dict[Name, Tree]]: ...
+    @overload
+    def __call__(
+        self, f: _F, x0: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+    ) -> Minimum[dict[Name, Array]]: ...
+    @overload
+    def __call__(
+        self, f: _F, x0: list[Number], *args: P.args, **keywords: P.kwargs
+    ) -> Minimum[list[Array]]: ...
     @overload
     def __call__(
         self, f: _F, x0: X, *args: P.args, **keywords: P.kwargs

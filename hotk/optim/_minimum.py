@@ -88,8 +88,9 @@ class Minimum(AbstractReport, Generic[X]):
     history: Float[Array, " k"]
     smallest_curvature: Float[Array, ""]
     state: PyTree
-    multipliers: Gradient | None = None
-    active: PyTree[Int[Array, "..."]] | None = None
+    # `None` without bounds, which a tree may be as well.
+    multipliers: Gradient = None
+    active: PyTree[Int[Array, "..."]] = None
 
     @property
     def converged(self) -> Bool[Array, ""]:

@@ -1,7 +1,17 @@
 """`fit`: a regression in one call."""
 
 import warnings
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +49,80 @@ from ._parameters import refuse_complex
 from ._regression import CALL, LOSSES, Loss, Regression, as_data
 
 
+P = ParamSpec("P")
+X = TypeVar("X")
+Name = TypeVar("Name")
+Tree = TypeVar("Tree", bound=Mapping)
+Number = TypeVar("Number", bound=ArrayLike)
+_F: TypeAlias = Callable[..., Any]
+
+
+class _Fit(Protocol[P]):
+    """`fit` as type checkers see it: the estimate is like the start.
+
+    Numbers become arrays, alone and in a dictionary or a list. The overload for trees
+    of trees leaves `dict[str, Any]` what it is.
+    """
+
+    @overload
+    def __call__(
+        self,
+        model: _F,
+        x: PyTree,
+        y: ArrayLike,
+        p0: ArrayLike,
+        *args: P.args,
+        **keywords: P.kwargs,
+    ) -> Fit[Array]: ...
+    @overload
+    def __call__(
+        self,
+        model: _F,
+        x: PyTree,
+        y: ArrayLike,
+        p0: dict[Name, Tree],
+        *args: P.args,
+        **keywords: P.kwargs,
+    ) -> Fit[dict[Name, Tree]]: ...
+    @overload
+    def __call__(
+        self,
+        model: _F,
+        x: PyTree,
+        y: ArrayLike,
+        p0: dict[Name, Number],
+        *args: P.args,
+        **keywords: P.kwargs,
+    ) -> Fit[dict[Name, Array]]: ...
+    @overload
+    def __call__(
+        self,
+        model: _F,
+        x: PyTree,
+        y: ArrayLike,
+        p0: list[Number],
+        *args: P.args,
+        **keywords: P.kwargs,
+    ) -> Fit[list[Array]]: ...
+    @overload
+    def __call__(
+        self,
+        model: _F,
+        x: PyTree,
+        y: ArrayLike,
+        p0: X,
+        *args: P.args,
+        **keywords: P.kwargs,
+    ) -> Fit[X]: ...
+
+
+def _like_start(
+    function: Callable[Concatenate[_F, PyTree, ArrayLike, Point, P], Fit],
+) -> _Fit[P]:
+    return cast("_Fit[P]", function)
+
+
+@_like_start
 @names_ours
 def fit(
     model: Function,

@@ -1,6 +1,6 @@
 """`Fit`: what a regression found, and how it shows."""
 
-from typing import Any, Literal, final
+from typing import Any, Generic, Literal, final
 
 import equinox as eqx
 import jax
@@ -11,9 +11,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from hotk._core import (
     AbstractReport,
     Function,
-    Point,
     Scalar,
     Selection,
+    V,
     Vector,
     describe,
     message,
@@ -35,7 +35,7 @@ _CORRELATED, _MOST_PAIRS = 0.9, 5
 
 
 @final
-class Fit(AbstractReport):
+class Fit(AbstractReport, Generic[V]):
     r"""What `hotk.statistics.fit` found. It shows as a table.
 
     In what follows $r_i$ are the m residuals in units of `sigma`, and n is the number
@@ -60,9 +60,9 @@ class Fit(AbstractReport):
         absolute_sigma: Whether `sigma` were the standard deviations themselves.
     """
 
-    x: Point
-    minimum: Minimum
-    distribution: NormalApproximation
+    x: V
+    minimum: Minimum[V]
+    distribution: NormalApproximation[V]
     residuals: Float[Array, "..."]
     residual_std: Scalar
     r_squared: Scalar
@@ -93,7 +93,7 @@ class Fit(AbstractReport):
         return self.distribution.correlation
 
     @property
-    def standard_errors(self) -> Vector:
+    def standard_errors(self) -> V:
         """The standard errors: a tree like the parameters, NaN at a bound."""
         return self._within(self.distribution.standard_errors)
 

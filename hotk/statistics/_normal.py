@@ -1,7 +1,7 @@
 """`NormalApproximation`: estimates with a covariance, and what follows from it."""
 
 import math
-from typing import Any, final
+from typing import Any, Generic, final
 
 import equinox as eqx
 import jax
@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, PyTree
 from hotk._core import (
     AbstractReport,
     Function,
-    Point,
     RandomKey,
     RealNumber,
     Scalar,
     Selection,
+    V,
     Vector,
     describe,
     message,
@@ -39,7 +39,7 @@ SMALL_SHIFT = 0.05
 
 
 @final
-class NormalApproximation(AbstractReport):
+class NormalApproximation(AbstractReport, Generic[V]):
     r"""A normal distribution $N(\hat\theta, \Sigma)$ of parameters around an estimate.
 
     It is what `hotk.laplace_approximation` and `hotk.statistics.sandwich` return: the
@@ -69,7 +69,7 @@ class NormalApproximation(AbstractReport):
         log evidence 2.531, n = 2
     """
 
-    mode: Point
+    mode: V
     covariance_operator: AbstractCovariance
     potential: Scalar
     shift: Vector
@@ -96,7 +96,7 @@ class NormalApproximation(AbstractReport):
             return covariance / (errors[:, None] * errors[None, :])
 
     @property
-    def standard_errors(self) -> Vector:
+    def standard_errors(self) -> V:
         """The standard errors: a tree like the parameters."""
         return standard_errors(self.covariance_operator)
 
@@ -132,7 +132,7 @@ class NormalApproximation(AbstractReport):
     # ----- What follows
 
     @names_ours
-    def sample(self, key: RandomKey, shape: int | tuple[int, ...] = ()) -> Vector:
+    def sample(self, key: RandomKey, shape: int | tuple[int, ...] = ()) -> V:
         """Draw parameters.
 
         Args:
