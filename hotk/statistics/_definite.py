@@ -272,7 +272,7 @@ def refuse_not_positive(
         direction = space.unflattened(jnp.asarray(row), like)
         place = f" along {direction_name(like, row)}"
     elif like is not None:
-        place = f" for {name_of(like, worst)}"
+        place = f" for {name_of(like, int(worst))}"
     raise NotPositiveDefiniteError(
         message(
             call,

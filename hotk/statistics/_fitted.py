@@ -311,8 +311,8 @@ class Fit(AbstractReport, Generic[V]):
         like = self.distribution.covariance_operator.like
         order = np.argsort(-np.abs(matrix), axis=None)[:_MOST_PAIRS]
         return [
-            f"correlation {matrix[i, j]:.4f} of {name_of(like, j)} and "
-            f"{name_of(like, i)}"
+            f"correlation {matrix[i, j]:.4f} of {name_of(like, int(j))} and "
+            f"{name_of(like, int(i))}"
             for i, j in zip(*np.unravel_index(order, matrix.shape), strict=True)
             if abs(matrix[i, j]) > _CORRELATED
         ]

@@ -320,7 +320,7 @@ def shift_text(shift: Vector, like: Vector) -> str:
     """Say how far the mode is from a minimum."""
     sizes = np.abs(np.asarray(space.flattened(shift)))
     worst = int(np.argmax(sizes))
-    where = name_of(like, worst)
+    where = name_of(like, int(worst))
     return (
         f"the mode is not a minimum: the quadratic there has its minimum "
         f"{sizes[worst]:.2g} standard errors away in {where}"
