@@ -1185,8 +1185,8 @@ _SPARSE = [
     Flaw(
         "a Schur complement without products of different panels",
         "hotk/sparse/_schur.py",
-        "rest[second.cols, first.cols] -= other",
-        "rest[second.cols, first.cols] -= 0 * other",
+        "rest[product.second.cols, product.first.cols] -= other",
+        "rest[product.second.cols, product.first.cols] -= 0 * other",
         within("sparse/test_schur", "factors_against_dense"),
     ),
     Flaw(
