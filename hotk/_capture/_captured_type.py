@@ -4,6 +4,8 @@ A new captured type is one record, next to the functions that it names: `registe
 for its classes there. Only a family of classes that no list can name, such as all
 subclasses of one, needs a line in `_dispatch.py` as well. An example from beginning to
 end stands in `docs/contributing.md`.
+
+With it what a walk notes: `Trail`, and which arrays are static, `StaticArrays`.
 """
 
 import weakref

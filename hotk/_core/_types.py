@@ -11,12 +11,18 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Key, PyTree, UInt32
 
 from ._compat import AbstractValue
 
 
 S = TypeVar("S")
+# Of overloads: trees of trees, and dictionaries and lists of numbers.
+X = TypeVar("X")
+Name = TypeVar("Name")
+Tree = TypeVar("Tree", bound=Mapping)
+Numeric = TypeVar("Numeric", bound=ArrayLike)
 
 
 Point: TypeAlias = PyTree

@@ -10,7 +10,7 @@ arrays and numbers is the one tree whose numbers are known to become arrays. The
 overload for trees of trees leaves `dict[str, Any]` what it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import (
     Concatenate,
     Literal,
@@ -26,7 +26,7 @@ from jax import Array, ShapeDtypeStruct
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from hotk._core import Function, Point, Scalar
+from hotk._core import Function, Name, Numeric, Point, Scalar, Tree, X
 from hotk._mode import AUTO, AbstractMode
 
 from ._prepared import Prepared
@@ -35,10 +35,6 @@ from ._prepared import Prepared
 P = ParamSpec("P")
 Results = TypeVar("Results", covariant=True)
 Arrays = TypeVar("Arrays", covariant=True)
-X = TypeVar("X")
-Name = TypeVar("Name")
-Tree = TypeVar("Tree", bound=Mapping)
-Number = TypeVar("Number", bound=ArrayLike)
 
 _Argnums: TypeAlias = int | Sequence[int]
 _ToArray: TypeAlias = Callable[..., ArrayLike]
@@ -130,11 +126,11 @@ class LikePoint(Preparable[Array, PyTree], Protocol[P]):
     ) -> dict[Name, Tree]: ...
     @overload
     def __call__(
-        self, f: _ToArray, x: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+        self, f: _ToArray, x: dict[Name, Numeric], *args: P.args, **keywords: P.kwargs
     ) -> dict[Name, Array]: ...
     @overload
     def __call__(
-        self, f: _ToArray, x: list[Number], *args: P.args, **keywords: P.kwargs
+        self, f: _ToArray, x: list[Numeric], *args: P.args, **keywords: P.kwargs
     ) -> list[Array]: ...
     @overload
     def __call__(self, f: _ToArray, x: X, *args: P.args, **keywords: P.kwargs) -> X: ...
@@ -172,11 +168,11 @@ class ValueAndLikePoint(
     ) -> tuple[Scalar, dict[Name, Tree]]: ...
     @overload
     def __call__(
-        self, f: Function, x: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+        self, f: Function, x: dict[Name, Numeric], *args: P.args, **keywords: P.kwargs
     ) -> tuple[Scalar, dict[Name, Array]]: ...
     @overload
     def __call__(
-        self, f: Function, x: list[Number], *args: P.args, **keywords: P.kwargs
+        self, f: Function, x: list[Numeric], *args: P.args, **keywords: P.kwargs
     ) -> tuple[Scalar, list[Array]]: ...
     @overload
     def __call__(

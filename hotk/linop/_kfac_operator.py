@@ -24,6 +24,7 @@ from hotk._core import (
     Where,
     describe,
     describe_tree,
+    is_known,
     manual_axes,
     message,
     names_ours,
@@ -41,7 +42,6 @@ from .kfac import (
     Estimate,
     KFACOptions,
     blocks_of,
-    is_known,
     mixes_examples,
     mixes_in_batch,
     nearby,
@@ -179,7 +179,7 @@ class KFACOperator(AbstractBlockDiagonal):
             some = lambda k: freeze(CALL, model, x, rows(k), where)[0]
             whole = some(count) if count > 1 else None
             # What a trace does not know is looked at by its program as well.
-            known = is_known((closure, arrays, args))
+            known = all(map(is_known, jax.tree.leaves((closure, arrays, args))))
             pair = None if known or count == 1 else some(2)
         parameters = moving(arrays, selected)
         if any(jnp.iscomplexobj(a) for a in jax.tree.leaves(parameters)):

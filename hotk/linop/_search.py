@@ -1,6 +1,7 @@
 """The search for eigenvalues that a Krylov space misses: copies of multiple ones.
 
-The numbers in brackets are those of the references of `eigh`.
+A Lanczos basis, re-orthogonalized, is below: the search and both methods grow one. The
+numbers in brackets are those of the references of `eigh`.
 """
 
 import math

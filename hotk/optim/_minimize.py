@@ -1,14 +1,13 @@
 """`minimize`: the loop around a transformation, and `step_info`: what it takes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import (
     Any,
     Concatenate,
     ParamSpec,
     Protocol,
     TypeAlias,
-    TypeVar,
     cast,
     overload,
 )
@@ -20,8 +19,12 @@ import optax
 from jaxtyping import Array, ArrayLike
 
 from hotk._core import (
+    Name,
+    Numeric,
     Point,
+    Tree,
     Where,
+    X,
     bar,
     from_host,
     names_ours,
@@ -38,10 +41,6 @@ from ._objective import explained_for_residuals
 
 
 P = ParamSpec("P")
-X = TypeVar("X")
-Name = TypeVar("Name")
-Tree = TypeVar("Tree", bound=Mapping)
-Number = TypeVar("Number", bound=ArrayLike)
 _F: TypeAlias = Callable[..., Any]
 
 
@@ -62,11 +61,11 @@ class _Minimize(Protocol[P]):
     ) -> Minimum[dict[Name, Tree]]: ...
     @overload
     def __call__(
-        self, f: _F, x0: dict[Name, Number], *args: P.args, **keywords: P.kwargs
+        self, f: _F, x0: dict[Name, Numeric], *args: P.args, **keywords: P.kwargs
     ) -> Minimum[dict[Name, Array]]: ...
     @overload
     def __call__(
-        self, f: _F, x0: list[Number], *args: P.args, **keywords: P.kwargs
+        self, f: _F, x0: list[Numeric], *args: P.args, **keywords: P.kwargs
     ) -> Minimum[list[Array]]: ...
     @overload
     def __call__(

@@ -1,14 +1,13 @@
 """`fit`: a regression in one call."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import (
     Any,
     Concatenate,
     ParamSpec,
     Protocol,
     TypeAlias,
-    TypeVar,
     cast,
     overload,
 )
@@ -22,12 +21,16 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from hotk._core import (
     DtypeError,
     Function,
+    Name,
     NotStationaryWarning,
+    Numeric,
     Point,
     RealNumber,
     StructureError,
     Tracer,
+    Tree,
     Where,
+    X,
     describe,
     from_host,
     in_trace,
@@ -50,10 +53,6 @@ from ._regression import CALL, LOSSES, Loss, Regression, as_data
 
 
 P = ParamSpec("P")
-X = TypeVar("X")
-Name = TypeVar("Name")
-Tree = TypeVar("Tree", bound=Mapping)
-Number = TypeVar("Number", bound=ArrayLike)
 _F: TypeAlias = Callable[..., Any]
 
 
@@ -90,7 +89,7 @@ class _Fit(Protocol[P]):
         model: _F,
         x: PyTree,
         y: ArrayLike,
-        p0: dict[Name, Number],
+        p0: dict[Name, Numeric],
         *args: P.args,
         **keywords: P.kwargs,
     ) -> Fit[dict[Name, Array]]: ...
@@ -100,7 +99,7 @@ class _Fit(Protocol[P]):
         model: _F,
         x: PyTree,
         y: ArrayLike,
-        p0: list[Number],
+        p0: list[Numeric],
         *args: P.args,
         **keywords: P.kwargs,
     ) -> Fit[list[Array]]: ...

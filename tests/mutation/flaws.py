@@ -1011,9 +1011,8 @@ _KFAC = [
     Flaw(
         "examples are compared where the last layer is zero",
         "hotk/linop/kfac/_mixing.py",
-        "together = [of_all(at, *args) for at in (x, nearby(x))]",
-        "nearby = lambda x: x\n"
-        "    together = [of_all(at, *args) for at in (x, nearby(x))]",
+        "compared(x), compared(nearby(x))",
+        "compared(x), compared(x)",
         within(
             "linop/kfac/test_operator",
             "what_mixes_examples_is_seen_in_any_batch_at_any_parameters",
@@ -1042,8 +1041,8 @@ _KFAC = [
     Flaw(
         "two examples are compared, not all",
         "hotk/linop/kfac/_mixing.py",
-        "        _differ(a, b.reshape(-1, *b.shape[2:]), eps)",
-        "        _differ(a[:2], b[:2, 0], eps)",
+        "_differ(together, alone.reshape(-1, *alone.shape[2:]), eps)",
+        "_differ(together[:2], alone[:2, 0], eps)",
         within(
             "linop/kfac/test_operator",
             "what_only_some_examples_of_a_large_batch_show_is_refused",

@@ -13,7 +13,6 @@ from ._layout import (
     Origin as Origin,
 )
 from ._mixing import (
-    is_known as is_known,
     mixes_examples as mixes_examples,
     mixes_in_batch as mixes_in_batch,
     nearby as nearby,

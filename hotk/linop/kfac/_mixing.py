@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
 from hotk._capture import Closure
-from hotk._core import Function, Point, Tracer, equations
+from hotk._core import Function, Point, Tracer, equations, is_known
 from hotk._prepared import jitted
 
 
@@ -101,11 +101,6 @@ def nearby(x: Point) -> Point:
     return jax.tree.map(moved, x)
 
 
-def is_known(tree: PyTree) -> bool:
-    """Whether the numbers of all arrays of a tree are known, as outside of a trace."""
-    return not any(isinstance(a, Tracer) for a in jax.tree.leaves(tree))
-
-
 def mixes_in_batch(
     closure: Closure, whole: Closure, x: Point, args: tuple[PyTree, ...]
 ) -> bool:
@@ -123,10 +118,10 @@ def mixes_in_batch(
         x: The point.
         args: The further arguments, arrays with the examples in their first axis.
     """
-    given = (closure, x, args)
-    if is_known(given):
+    given = jax.tree.leaves((closure, x, args))
+    if all(map(is_known, given)):
         return bool(_mixes(closure, whole, x, args)[0])
-    if sum(np.size(a) for a in jax.tree.leaves(given)) > _MOST:
+    if sum(map(np.size, given)) > _MOST:
         return False
     try:
         with jax.ensure_compile_time_eval():
@@ -149,17 +144,16 @@ def _mixes(
     model, of_all = (c.skeleton.function(c.leaves) for c in (closure, whole))
     axes = jax.tree.map(lambda a: 0 if a.ndim else None, args)
     each = jax.tree.map(lambda a: a[:, None] if a.ndim else a, args)
-    together = [of_all(at, *args) for at in (x, nearby(x))]
-    alone = [
-        jax.vmap(lambda args, at=at: model(at, *args), (axes,))(each)
-        for at in (x, nearby(x))
-    ]
     eps = _coarsest(of_all, x, *args)
-    differ = [
-        _differ(a, b.reshape(-1, *b.shape[2:]), eps)
-        for a, b in zip(together, alone, strict=True)
-    ]
-    return differ[0] | differ[1], jnp.all(jnp.isfinite(together[0]))
+
+    def compared(at: Point) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+        together = of_all(at, *args)
+        alone = jax.vmap(lambda args: model(at, *args), (axes,))(each)
+        differ = _differ(together, alone.reshape(-1, *alone.shape[2:]), eps)
+        return differ, jnp.all(jnp.isfinite(together))
+
+    (here, finite), (near, _) = compared(x), compared(nearby(x))
+    return here | near, finite
 
 
 def _with_numbers(tree: PyTree, most: float, *, by_rows: bool = False) -> PyTree:
