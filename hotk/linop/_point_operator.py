@@ -147,7 +147,7 @@ class AbstractPointOperator(AbstractSymmetricOperator[V]):
         del like
         return hessian_if_sparse(self.f, self.x, *self.args, where=self.where)
 
-    def restrict(self, part: Part) -> AbstractOperator:
+    def restrict(self, part: Part) -> "AbstractPointOperator | Restricted":
         """Return the operator on some entries; see `AbstractOperator.restrict`.
 
         Of whole leaves it is an operator of this class, as made with `where=`: nothing
