@@ -76,6 +76,8 @@ SHOWN = {
     "hotk.value_and_gradient.prepare(f, x)(x)": "tuple[Array, Array]",
     "hotk.hvp.prepare(loss, tree, tree)": "Prepared[Unknown]",
     "hotk.hessian.prepare(f, jax.ShapeDtypeStruct((3,), float))(x)": "Array",
+    "hotk.sparse_hessian(f, x)": "SparseMatrix",
+    "hotk.sparse_jacobian(with_aux, x, has_aux=True)": "tuple[SparseMatrix, Unknown]",
     "fit": "Fit[dict[str, Array]]",
     'fit.standard_errors["a"]': "Array",
     "fit.distribution.mode": "dict[str, Array]",

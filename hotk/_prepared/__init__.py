@@ -39,6 +39,7 @@ from ._typed_operator import (
     list_like_value as list_like_value,
     three_of_array as three_of_array,
     two_of_array as two_of_array,
+    with_aux as with_aux,
     value_and_like_point as value_and_like_point,
 )
 from ._watch import WATCH as WATCH, shown as shown

@@ -180,6 +180,22 @@ class ValueAndLikePoint(
     ) -> tuple[Scalar, X]: ...
 
 
+class WithAux(Preparable[Results, Results], Protocol[P, Results]):
+    """An operator whose result is of one type, a pair with `has_aux=True`."""
+
+    @overload
+    def __call__(
+        self,
+        f: Function,
+        x: Point,
+        *rest: PyTree,
+        has_aux: Literal[True],
+        **named: PyTree,
+    ) -> tuple[Results, PyTree]: ...
+    @overload
+    def __call__(self, *args: P.args, **keywords: P.kwargs) -> Results: ...
+
+
 class OfArrays(Preparable[Arrays, Results], Protocol[P, Arrays, Results]):
     """An operator whose results are arrays where the function is one of arrays.
 
@@ -252,6 +268,11 @@ def like_value(operator: _Of[P, Results]) -> LikeValue[P, Array, Results]:
 def list_like_value(operator: _Of[P, Results]) -> LikeValue[P, list[Array], Results]:
     """Type an operator that returns a list of what is like the value."""
     return cast("LikeValue[P, list[Array], Results]", operator)
+
+
+def with_aux(operator: TypedOperator[P, Results]) -> WithAux[P, Results]:
+    """Type an operator whose result is of one type, whatever the point is."""
+    return cast("WithAux[P, Results]", operator)
 
 
 def array_of_array(operator: _Of[P, Results]) -> OfArrays[P, Array, Results]:

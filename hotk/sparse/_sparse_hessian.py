@@ -31,7 +31,7 @@ from hotk._mode import (
     Nested,
     second_order_candidates,
 )
-from hotk._prepared import check_budget, operator
+from hotk._prepared import check_budget, operator, with_aux
 
 from ._causes import SparsityExplanation
 from ._congruence import congruence
@@ -45,6 +45,7 @@ from ._vectors import unflattened
 from ._work import entries_worth
 
 
+@with_aux
 @operator(
     candidates=second_order_candidates,
     modes=(Nested,),

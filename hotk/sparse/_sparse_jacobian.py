@@ -16,7 +16,7 @@ from hotk._core import (
 )
 from hotk._first import refuse_complex
 from hotk._mode import AUTO, AbstractMode, Auto, Forward, Reverse, forward_first
-from hotk._prepared import check_budget, operator
+from hotk._prepared import check_budget, operator, with_aux
 
 from ._causes import SparsityExplanation
 from ._linear_program import linear_program
@@ -25,6 +25,7 @@ from ._pattern import Pattern
 from ._stages import Task, explained_pattern, sparse_matrix, sparsity_pattern
 
 
+@with_aux
 @operator(
     wants="inexact",
     candidates=forward_first,
