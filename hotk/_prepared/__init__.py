@@ -39,8 +39,8 @@ from ._typed_operator import (
     list_like_value as list_like_value,
     three_of_array as three_of_array,
     two_of_array as two_of_array,
-    with_aux as with_aux,
     value_and_like_point as value_and_like_point,
+    with_aux as with_aux,
 )
 from ._watch import WATCH as WATCH, shown as shown
 from .warnings import (

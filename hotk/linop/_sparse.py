@@ -150,6 +150,7 @@ def _on_host(
         none, zeros = np.zeros(rights.shape, dtype), np.zeros(len(rights), dtype)
         try:
             factors = Factorization(pattern, np.asarray(values, np.float64))
+            factors.check_regular("H.solve(b)", dtype)
             x = factors.solve_flat(rights.T).T
         except (RuntimeError, ValueError):  # singular, or not finite
             return np.full_like(none, np.nan), zeros, none

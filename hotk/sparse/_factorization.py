@@ -9,19 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import NotPositiveDefiniteError, StructureError, Tracer, message
-from hotk._dense import name_of, promoted, unflattened
+from hotk._core import StructureError, Tracer
+from hotk._dense import promoted, unflattened
 
 from ._conversion import in_csr, on_host
+from ._factor_errors import ROUNDINGS, check_regular, named, not_definite, not_finite
 from ._factors import AnyFactors, definite_factors, factors, most_growth
 from ._pattern import Pattern
 from ._selected import inverse_diagonal, selected_inverse
 from ._superlu import Factors, congruent_factors, symmetric_factors
 from ._vectors import check_one, flat_side, product
-
-
-# Entries are sums, known to a few units of their last digit.
-_ROUNDINGS = 64
 
 
 @final
@@ -44,17 +41,18 @@ class Factorization:
         ([1.0, 0.5], (2, 0, 0))
     """
 
-    __slots__ = ("_data", "_factors", "_pattern", "pivots", "shape")
+    __slots__ = ("_data", "_factors", "_is_regular", "_pattern", "pivots", "shape")
 
     def __init__(self, pattern: Pattern, values: Array | np.ndarray) -> None:
         _check_square(pattern, "A.factorize()")
         data = on_host(values, "A.factorize()")
         self.shape, self._pattern = pattern.shape, pattern
         if not np.isfinite(data).all():
-            raise ValueError(_not_finite(pattern, data))
+            raise ValueError(not_finite(pattern, data))
         self._data = data
         self._factors = factors(pattern, data, "A.factorize()")
         self.pivots = self._narrow(self._factors.pivots)
+        self._is_regular = False  # as far as is known
 
     def solve(self, b: PyTree) -> Any:
         """Solve `A x = b`.
@@ -65,13 +63,20 @@ class Factorization:
 
         Returns:
             The solution, in the form of `b`.
+
+        Raises:
+            RuntimeError: If the matrix is singular up to rounding.
         """
+        self.check_regular("F.solve(b)")
         flat, tree = flat_side(self._pattern.output, b, "F.solve(b)")
         found = jnp.asarray(self.solve_flat(np.asarray(flat)))
         return found if tree is None else unflattened(found, self._pattern.input)
 
     def solve_flat(self, b: np.ndarray) -> np.ndarray:
         """Solve `A x = b` by NumPy alone, as within a callback of JAX.
+
+        A matrix that is singular up to rounding is not refused: an inverse iteration
+        has one on purpose.
 
         Args:
             b: A flat array of NumPy, or one of shape `(n, k)`.
@@ -80,6 +85,21 @@ class Factorization:
             The solution, an array of NumPy.
         """
         return self._narrow(self._factors.solve(b), b)
+
+    def check_regular(self, call: str, dtype: npt.DTypeLike = None) -> None:
+        """Refuse a matrix that is singular up to rounding.
+
+        Args:
+            call: The call, for the message.
+            dtype: In which the entries were computed, if not in their own.
+
+        Raises:
+            RuntimeError: If a pivot is as small as the rounding of its terms.
+        """
+        if not self._is_regular:
+            known = self._data.dtype if dtype is None else dtype
+            check_regular(self._pattern, self._factors, known, call)
+            self._is_regular = True
 
     def inertia(self) -> tuple[int, int, int]:
         """Count the positive, zero and negative eigenvalues of a symmetric matrix.
@@ -108,7 +128,7 @@ class Factorization:
         # are exact to rounding in double precision, and the entries in their own; in
         # half precision they are taken as they are.
         double, own = np.finfo(np.float64).eps, jnp.finfo(self.pivots.dtype).eps
-        limit = (sizes.size * double + _ROUNDINGS * float(own)) * found.terms
+        limit = (sizes.size * double + ROUNDINGS * float(own)) * found.terms
         zero = sizes <= limit
         positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
@@ -214,7 +234,7 @@ class Factorization:
             got = "a pivot off the diagonal"
             if self._factors.on_diagonal and self.pivots.size:
                 row = int(self._factors.order[np.argmin(self.pivots)])
-                name = _named(self._pattern.output, row, "row")
+                name = named(self._pattern.output, row, "row")
                 got = f"a smallest pivot of {smallest:.6g}, in {name}"
             raise not_definite(got, smallest)
 
@@ -245,40 +265,6 @@ class Factorization:
         return f"Factorization({m} x {n}, {self._factors.nnz} entries)"
 
 
-def _not_finite(pattern: Pattern, data: np.ndarray) -> str:
-    bad = np.flatnonzero(~np.isfinite(data))
-    row, column = int(pattern.rows[bad[0]]), int(pattern.cols[bad[0]])
-    row_name = _named(pattern.output, row, "row")
-    column_name = _named(pattern.input, column, "column")
-    return message(
-        "A.factorize()",
-        "an entry is NaN or infinite.",
-        expected="finite entries",
-        got=f"{data[bad[0]]} in {row_name}, {column_name}; {bad.size} of {data.size}",
-        fix="`hotk.locate_nan` finds the operation that a NaN comes from.",
-    )
-
-
-def _named(tree: PyTree, place: int, kind: str) -> str:
-    """Return the number of a row or a column, and its name if it has one of its own."""
-    is_flat = jax.tree.structure(tree).num_nodes == 1
-    return f"{kind} {place}" + ("" if is_flat else f" (`{name_of(tree, place)}`)")
-
-
-def not_definite(got: str, smallest: float) -> NotPositiveDefiniteError:
-    """Return what `cholesky` raises."""
-    return NotPositiveDefiniteError(
-        message(
-            "A.cholesky()",
-            "the matrix is not positive definite.",
-            expected="positive pivots on the diagonal",
-            got=got,
-            fix="Add a multiple of `hotk.sparse.identity(A)`.",
-        ),
-        smallest,
-    )
-
-
 def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
     """Solve `A x = b`, differentiable by the values and the right-hand side."""
     check_one(values)
@@ -292,6 +278,7 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
         if not np.isfinite(data).all():
             return np.full(right.shape, np.nan, dtype)  # as JAX's dense solver does
         found = factors(pattern, data, "A.solve(b)")
+        check_regular(pattern, found, data.dtype, "A.solve(b)")
         return found.solve(right, "T" if turned else "N").astype(dtype)
 
     if not isinstance(values, Tracer) and not isinstance(flat, Tracer):

@@ -22,7 +22,8 @@ from hotk._dense import is_complex, unflattened
 from ._arithmetic import added, check_halves, multiplied, scaled, symmetric_if_seen
 from ._blocks import block, indexed
 from ._conversion import summed
-from ._factorization import Factorization, not_definite, solve
+from ._factor_errors import not_definite
+from ._factorization import Factorization, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._selected import log_determinant

@@ -11,6 +11,7 @@ import hotk
 from hotk.linop import Method, Reason, _sparse, solve
 from tests.counting import compiles, traces
 from tests.helpers import close
+from tests.sparse.matrices import free_framework
 
 
 N = 240
@@ -281,3 +282,20 @@ def test_single_precision():
         assert found.converged
     expected = scipy.sparse.linalg.spsolve(stiffness(), np.cos(T))
     np.testing.assert_allclose(found.x, expected, rtol=1e-4)
+
+
+def test_a_singular_system_has_a_least_squares_solution():
+    """Factors exist, by rounding, and gave a solution of 1e15."""
+    n = 150
+    energy, points = free_framework(n)
+    H = hotk.HessianOperator(energy, points)
+    b = np.random.default_rng(0).normal(size=(n, 2))
+    found = H.solve(b)
+    assert not found.converged
+    assert abs(found.x).max() < 1e6
+    # what is left is the part of b along shifts and the rotation
+    turned = points @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    free = np.stack([*np.tile(np.eye(2), (n, 1)).T, turned.reshape(-1)], axis=1)
+    basis = np.linalg.qr(free)[0]
+    left = basis @ (basis.T @ b.reshape(-1))
+    close(b.reshape(-1) - (H @ found.x).reshape(-1), left, atol=1e-3)

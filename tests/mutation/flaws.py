@@ -1182,6 +1182,26 @@ _SPARSE = [
         within("sparse/test_factorization", "small_pivots_in_single_precision"),
     ),
     Flaw(
+        "a matrix that is singular up to rounding is solved",
+        "hotk/sparse/_factor_errors.py",
+        "    if not zero.size:",
+        "    if zero.size >= 0:",
+        within(
+            "sparse/test_factorization",
+            "a_matrix_that_is_singular_up_to_rounding_says_so",
+        ),
+    ),
+    Flaw(
+        "pivots are measured with the largest one",
+        "hotk/sparse/_factor_errors.py",
+        "sizes <= limit * found.terms",
+        "sizes <= limit * found.terms.max()",
+        within(
+            "sparse/test_factorization",
+            "units_of_variables_make_no_matrix_singular",
+        ),
+    ),
+    Flaw(
         "a Schur complement without products of different panels",
         "hotk/sparse/_schur.py",
         "rest[product.second.cols, product.first.cols] -= other",

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import hotk
 from tests.helpers import close
-from tests.sparse.matrices import scattered
+from tests.sparse.matrices import free_framework, scattered
 
 
 def regular(seed, dtype=np.float64, symmetric=True, shift=0.3):
@@ -306,3 +307,62 @@ def test_errors_name_the_row():
         hotk.sparse_hessian(
             lambda x: jnp.sum(x[1:] ** 2) - x[0] ** 2, jnp.ones(3)
         ).cholesky()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [20, 300])
+def test_a_matrix_that_is_singular_up_to_rounding_says_so(n, dtype):
+    """A solution was 1e15 times as large as it may be, without a word."""
+    energy, points = free_framework(n)
+    A = hotk.sparse_hessian(energy, jnp.asarray(points, dtype))
+    b = np.random.default_rng(1).normal(size=(n, 2)).astype(dtype)
+    shifts = np.tile(np.eye(2), (n, 1))
+    np.testing.assert_allclose(A.todense() @ shifts.astype(dtype), 0, atol=1e-4)
+    F = A.factorize()
+    for call in (lambda: A.solve(b), lambda: F.solve(b), lambda: A.T.solve(b)):
+        with pytest.raises(RuntimeError, match="pivots zero up to rounding"):
+            call()
+    with pytest.raises(RuntimeError, match="the matrix is singular"):
+        jax.block_until_ready(jax.jit(lambda A: A.solve(b))(A))
+    # its first point held, and the direction of its second
+    held = [*range(3, 2 * n)]
+    kept = np.asarray(A.todense(), np.float64)[np.ix_(held, held)]
+    rows, cols = np.nonzero(kept)
+    shape = (len(held),) * 2
+    B = hotk.SparseMatrix.from_coo(
+        kept[rows, cols].astype(dtype), rows, cols, shape, symmetric=True
+    )
+    right = b.reshape(-1)[3:]
+    expected = np.linalg.solve(kept, right)
+    assert abs(expected).max() < 1e5
+    expected = expected.astype(dtype)
+    close(B.solve(right), expected, rtol=1e-3, atol=1e-4 * abs(expected).max())
+    close(B.factorize().solve(right), np.asarray(B.solve(right)))
+
+
+@pytest.mark.parametrize("n", [100, 3000])
+def test_a_badly_conditioned_matrix_is_solved(n):
+    """A beam that is held at one end: its condition number grows with n to the 4th."""
+    D = scipy.sparse.diags_array(
+        [np.ones(n), -2 * np.ones(n - 1), np.ones(n - 2)], offsets=[0, -1, -2]
+    )
+    A = hotk.SparseMatrix.from_scipy((D.T @ D).tocoo(), symmetric=True)
+    b = np.ones(n)
+    sums = np.cumsum(np.cumsum(b[::-1]))[::-1]  # of D^T y = b, by whole numbers
+    expected = np.cumsum(np.cumsum(sums))
+    close(A.solve(b), expected, rtol=1e-4)
+    close(A.factorize().solve(b), expected, rtol=1e-4)
+
+
+def test_units_of_variables_make_no_matrix_singular():
+    A, dense = regular(3, shift=9.0)
+    scale = 10.0 ** np.linspace(-12, 12, 12)
+    B = hotk.SparseMatrix.from_coo(
+        np.asarray(A.values) * scale[A.rows] * scale[A.cols],
+        A.rows,
+        A.cols,
+        A.shape,
+        symmetric=True,
+    )
+    b = np.arange(12.0)
+    close(scale * B.solve(scale * b), np.linalg.solve(dense, b), rtol=1e-8)
