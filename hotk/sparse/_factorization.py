@@ -86,7 +86,7 @@ class Factorization:
         """
         return self._narrow(self._factors.solve(b), b)
 
-    def check_regular(self, call: str, dtype: npt.DTypeLike = None) -> None:
+    def check_regular(self, call: str, dtype: npt.DTypeLike | None = None) -> None:
         """Refuse a matrix that is singular up to rounding.
 
         Args:
