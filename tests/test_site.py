@@ -89,6 +89,7 @@ def is_local(target):
     return not re.match(r"[a-z]+:|//", target)
 
 
+@pytest.mark.exhaustive
 def test_every_link_leads_somewhere(site):
     links = {page: Links(page) for page in pages(site)}
     broken = []

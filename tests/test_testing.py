@@ -165,7 +165,7 @@ print(checked.passed, "XLA" in str(checked))
 """
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("flag", ["", hotk.testing.check_backend(1).flag])
 def test_the_backend_is_right_with_the_flag_that_is_told(flag):
     """Without it, where hotk asks the compiler for the same, and so only there."""

@@ -187,6 +187,7 @@ def test_a_right_solver_is_checked_by_its_residual(name):
     assert not [why for why in report.reasons if "no other route" not in why]
 
 
+@pytest.mark.exhaustive
 def test_an_optimizer_is_checked_by_operations():
     with hotk.testing.verified() as report:
         hotk.optim.minimize(banded, jnp.ones(6))

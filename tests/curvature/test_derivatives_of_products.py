@@ -67,7 +67,7 @@ def matrix(curvature, x):
     return J.T @ curvature(model(x)) @ J
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CURVATURES)
 @pytest.mark.parametrize("mode", NESTINGS, ids=str)
 def test_a_product_has_the_derivatives_of_the_matrix(name, mode):
@@ -95,7 +95,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("curvature", ["a function", "softmax", "empirical"])
 def test_operators_of_it_have_its_derivatives(curvature, name):

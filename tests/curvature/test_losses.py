@@ -182,7 +182,7 @@ def test_the_fisher_matrix_is_the_expectation_by_quadrature(name):
     assert not np.allclose(loss.hessian_product(Z, U), expected, rtol=1e-3)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", [n for n in LOSSES if n not in ("huber", "soft labels")]
 )

@@ -116,7 +116,7 @@ def test_coefficients_to_order_twelve(name):
     np.testing.assert_allclose(found(f, points, 12), expected, rtol=1e-12)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["lgamma", "tan", "cbrt", "erf_inv", "power"])
 def test_coefficients_along_a_curve(name):
     f, exact, _ = EXACT[name]

@@ -178,6 +178,7 @@ def test_what_does_not_move_with_what_does(name):
 # ---- loops, branches, rules
 
 
+@pytest.mark.exhaustive
 def test_a_carry_that_begins_to_move_inside():
     def f(x):
         step = lambda c, a: ((c[1] * x, c[0] + a), c[0])
@@ -203,6 +204,7 @@ def test_a_while_loop_whose_length_depends_on_the_point():
     close(found, expected, rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_custom_roots_and_third_order_through_solvers():
     f = jax.checkpoint(lambda x: jnp.sin(x) ** 2)
     compare("", lambda x: f(f(x)), 0.4, 1.0, 5)

@@ -169,6 +169,7 @@ def test_laplacians_are_traces_of_hessians():
         )
 
 
+@pytest.mark.exhaustive
 def test_weights_of_a_differential_operator():
     c = np.linspace(-1.0, 2.0, POINT.size)
     index = lambda i: as_index(2, i, POINT.shape)
@@ -227,6 +228,7 @@ def _work_of(f, x):
     return work(jax.make_jaxpr(lambda x: hotk.laplacian(f, x))(x).jaxpr)
 
 
+@pytest.mark.exhaustive
 def test_what_electrons_save_in_work(monkeypatch):
     x = jnp.asarray(np.random.default_rng(1).normal(size=(20, 3)))
     wide = jnp.asarray(np.random.default_rng(2).normal(size=(8, 20)))

@@ -150,7 +150,7 @@ def test_other_results_of_a_solver_have_none(name, as_user):
 # ----- Eigenvalues
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @each_road
 def test_simple_eigenvalues_and_their_vectors(take):
     """By perturbation theory: v' dA v, and a sum over the other vectors."""

@@ -65,6 +65,7 @@ def test_low_rank_operators_and_their_inverses():
     assert repr(A) == "LowRank(dict of f64[5,4], f64[10], n=30, rank=3)"
 
 
+@pytest.mark.exhaustive
 def test_nystrom_is_exact_at_full_rank_and_of_low_rank_operators():
     H, a = quadratic(np.logspace(2, -2, N))
     full = nystrom(H, N, KEY)

@@ -92,7 +92,7 @@ STARTS = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("inside", [False, True], ids=["eager", "jit"])
 def test_a_large_product_stands_in_an_indefinite_solve_once(options, inside):
@@ -130,6 +130,7 @@ def test_a_large_product_is_compiled_once():
     np.testing.assert_allclose(H.flat(solution.x), x, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_a_definite_system_with_a_large_product_takes_the_steps_of_cg():
     H = deep() + 30.0 * hotk.Identity()
     b = jnp.cos(jnp.arange(150.0))

@@ -128,6 +128,7 @@ def test_multipliers_and_active_bounds(transform):
     assert free.active is None
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("squares", [False, True])
 def test_fixed_parameters_do_not_move(squares):
     r = lambda x: jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0], x[2] * x[0] - 1])
@@ -146,6 +147,7 @@ def test_fixed_parameters_do_not_move(squares):
     close(whole.x, x0)
 
 
+@pytest.mark.exhaustive
 def test_bounds_that_do_not_bind_change_no_product():
     """Then it is the method of Steihaug, as the trust region has it without bounds."""
     rosen = lambda x: jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
@@ -466,6 +468,7 @@ def test_a_loop_of_ones_own_stays_within():
         np.testing.assert_allclose(float(f(x)), cost, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_lower_precision(dtype, default_settings):
     f = lambda x: jnp.sum((x - jnp.array([0.3, 2.0, -3.0], x.dtype)) ** 2)
@@ -555,6 +558,7 @@ def test_only_two_transformations_take_bounds(as_user):
             minimize(f, x, wrong, bounds=(0.0, 2.0))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("solver", ["dense", "sparse"])
 def test_many_variables_within_bounds_have_no_matrix(solver):
     f, x = lambda x: jnp.sum(jnp.cosh(x)), jnp.ones(100)

@@ -84,7 +84,7 @@ SECOND = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("take", SECOND.values(), ids=SECOND)
 def test_ridge_regression_to_second_order(take):
     a, y, known = jnp.asarray(A), jnp.asarray(Y), ridge(DECAY, A, Y)
@@ -107,7 +107,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_the_derivative_does_not_depend_on_the_method(transform):
     def slope(decay):
@@ -296,6 +296,7 @@ def test_a_gaussian_process_is_tuned_by_newtons_method_through_its_fit():
     close(found.x, minimize(closed, theta, exact, tol=1e-8).x, rtol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_a_minimum_of_a_tree_that_is_held_in_part():
     """f = (u - 3 c)^2 + (v - u)^2 with c held: u = v = 3 c."""
     f = lambda p: (p["u"] - 3 * p["c"]) ** 2 + jnp.sum((p["v"] - p["u"]) ** 2)
@@ -336,6 +337,7 @@ def test_under_vmap_and_scan_in_closures_of_closures():
     close(jax.jit(jax.grad(run))(0.7), by_hand(0.7), rtol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_many_unknowns_are_solved_for_by_products():
     scale = np.linspace(1.0, 2.0, 3000)
     f = lambda x, c: jnp.sum(scale * (x - c) ** 2) + jnp.sum(jnp.cosh(x - c))
@@ -370,6 +372,7 @@ def test_a_singular_hessian_is_none_of_a_wrong_number(as_user):
     close(jax.jit(jax.grad(lambda c: run(c).value))(3.0), 6.0, rtol=1e-8)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["gradient_norm", "history", "smallest_curvature"])
 def test_other_results_have_no_derivative_that_might_be_wrong(name, as_user):
     run = lambda decay: jnp.sum(getattr(fit(decay, A, Y), name))
@@ -393,7 +396,7 @@ def test_as_users_have_it(default_settings):
     np.testing.assert_allclose(slope, expected, rtol=1e-3)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("inside", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_a_variable_at_its_bound_is_held_there(inside):
     """Of min (x - a)^T A (x - a) with x[1] = 1, by hand: x[0] follows the rest."""
@@ -442,6 +445,7 @@ def test_a_variable_at_its_bound_moves_with_it(run, as_user):
         jax.grad(lambda a: of("multipliers")(a, 1.0).sum())(at[0])
 
 
+@pytest.mark.exhaustive
 def test_a_fixed_variable_is_where_its_bounds_are():
     """With x[1] = t exactly, also where the slope along it is zero."""
     f = lambda x, c: (x[0] - c * x[1]) ** 2 + (x[1] - c) ** 2
@@ -456,6 +460,7 @@ def test_a_fixed_variable_is_where_its_bounds_are():
     close(by_t, np.array([1.0, 1.0]), atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_whether_a_minimum_is_singular_is_told_by_the_hessian_of_the_values(as_user):
     """(p^2 + c p + 1)^2 / 2 at p = -c / 2: the slope of the residual is zero there."""
     squares = hotk.curvature.LeastSquares(lambda p, c: p**2 + c * p + 1)

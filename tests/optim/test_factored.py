@@ -69,6 +69,7 @@ def test_a_step_is_that_of_least_squares_with_scaled_damping():
     close(step, expected, rtol=1e-10)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("mean", [False, True])
 def test_a_squared_error_of_a_model_has_residuals_too(mean):
     model = lambda p: p["a"] * jnp.exp(-p["b"] * T)
@@ -143,7 +144,7 @@ def test_the_regressions_of_nist(name, k):
     assert known.digits(found.x) >= 4
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("of", ["parameters", "residuals"])
 def test_half_precision_is_fitted_by_products(dtype, of):
@@ -288,6 +289,7 @@ def _pull(p, u):
 fourth_power.defvjp(lambda p: (fourth_power(p), p), _pull)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bounds", [None, (0.5, 10.0)])
 def test_residuals_with_a_reverse_rule_that_cannot_be_transposed(bounds):
     y = jnp.array([16.0, 81.0, 1.0])

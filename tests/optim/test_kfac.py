@@ -102,6 +102,7 @@ def test_a_step_minimizes_the_quadratic_model_over_direction_and_last_step():
     close(ravel_pytree(step)[0], V @ c, rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_without_momentum_a_step_is_along_the_direction_alone():
     transform = made(momentum=False)
     step, state = updated(transform, transform.init(P), P)
@@ -147,7 +148,7 @@ def few(reduction, **options):
     return transform.update(g, state, optax.apply_updates(P, state.step), **given)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_fraction_of_a_batch_of_copies_is_the_whole_batch(reduction):
     every = few(reduction)

@@ -140,7 +140,7 @@ def test_a_step_that_was_refused_is_not_a_short_one():
     close(found.x, np.ones(3), atol=1e-6)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("of", [dict, "module"])
 @pytest.mark.parametrize("make", [optim.newton_cg, optim.trust_region])
 def test_a_filter_of_the_transformation_is_one_of_the_loop(make, of):
@@ -225,7 +225,7 @@ def test_a_step_that_a_damping_shortened_ends_no_run():
     close(found.x, np.ones(2))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", OF_NEWTON)
 def test_a_step_that_changed_the_value_ends_no_run(name):
     """A line search goes 1e11 times further than a model that has no minimum."""
@@ -235,6 +235,7 @@ def test_a_step_that_changed_the_value_ends_no_run(name):
         assert not found.converged
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "times"), [("trust_region, exact", 9), ("cubic_newton", 10)]
 )

@@ -72,7 +72,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("method", WHOLE)
 @pytest.mark.parametrize("name", REGRESSIONS)

@@ -104,7 +104,7 @@ def test_functions_of_the_model_in_kfac_say_which_step_to_write(as_user):
     assert "nnx_step(optimizer, model, value_fn)" in "".join(caught.value.__notes__)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["adam", "lbfgs"])
 def test_transformations_of_optax_step_as_on_plain_arrays(name):
     transform = {"adam": optax.adam(0.1), "lbfgs": optax.lbfgs()}[name]
@@ -145,6 +145,7 @@ def test_another_optimizer_is_refused(as_user):
         hotk.optim.nnx_step(hotk.optim.newton_cg(), Model(), lambda model: 0.0)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_in_training_mode_is_refused_by_kfac(compiled, as_user):
     """In a batch of one the activations that batch normalization returns are zero."""

@@ -249,6 +249,7 @@ def test_flatten_is_refused_where_it_would_be_wrong(name, inner):
         transform.update(jax.grad(f)(p), transform.init(p), p, value_fn=f)
 
 
+@pytest.mark.exhaustive
 def test_an_objective_that_runs_an_optimizer_of_vectors_may_be_flattened():
     inner = optim.newton(1.0)
 

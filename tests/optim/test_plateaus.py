@@ -64,7 +64,7 @@ def minimized(name, unit, dtype, *transform):
     return found, end
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", STARTS)
 def test_the_default_finds_them_in_single_precision(name, unit):
@@ -74,7 +74,7 @@ def test_the_default_finds_them_in_single_precision(name, unit):
     np.testing.assert_allclose(found.x, end, atol=5e-3)
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", STARTS)
 def test_what_has_converged_is_a_minimum(name, unit):

@@ -60,7 +60,7 @@ OF = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", OF)
 @pytest.mark.parametrize("preconditioner", [NYSTROM, jacobi])
 def test_steps_solve_the_same_system_from_fewer_products(name, preconditioner):

@@ -90,7 +90,7 @@ def test_another_gradient_than_that_of_the_residuals_is_solved_for_as_well():
     close(flat(step), np.linalg.solve(matrix, flat(g)), rtol=1e-8)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("samples", [None, 400])
 def test_natural_gradients_agree_with_the_dense_fisher_matrix(samples):
     batch = lambda p: jax.vmap(lambda x: logits(p, x))(X)

@@ -129,6 +129,7 @@ def test_sizes_that_change_compile_nothing(method):
     assert count() == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["newton", "trust_region", "cubic_newton"])
 def test_a_leaf_without_a_gradient_is_not_measured(method):
     """As if the function had no such parameter, and what was known of it stays."""

@@ -99,7 +99,7 @@ def test_flax_linen():
 @pytest.mark.library
 # Its statistics have 32 bits, whatever the parameters have.
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("by_hand", [False, True], ids=["nnx_step", "update"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_flax_nnx(compiled, by_hand):

@@ -134,7 +134,7 @@ def net(edges, n):
     )
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
 def test_captured_indices_are_known_by_content(kind):
     n = 2_100
@@ -171,6 +171,7 @@ def test_within_jit_and_vmap():
     close(several, np.ones((2, 40)), atol=1e-7)
 
 
+@pytest.mark.exhaustive
 def test_labels_that_change_compile_nothing():
     """Captured integers decide a pattern only where one was asked for."""
     rng = np.random.default_rng(0)
@@ -204,6 +205,7 @@ def test_what_is_dense_stays_dense():
     assert Stop[found.reason] == Stop[Stop.converged]
 
 
+@pytest.mark.exhaustive
 def test_a_robust_loss_that_is_linear_at_the_start():
     """There Huber's loss has a slope and no curvature, and variables no unit by it."""
     rng = np.random.default_rng(0)

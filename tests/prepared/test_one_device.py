@@ -290,6 +290,7 @@ VMA = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.exhaustive
 @VMA
 def test_all_modes_of_all_operators_return_the_sum_over_devices(vma):
     run_on_eight_devices(SETUP.format(vma=vma) + SUMS)

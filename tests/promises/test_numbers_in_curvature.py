@@ -149,7 +149,7 @@ def test_a_number_that_changes_counts(name):
         close(compute(c), by_hand(c), rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("solver", ["auto", "cg"])
 def test_a_fit_of_other_numbers_is_the_fit_of_these(solver):
     for c, count in ((0.5, 3), (1.5, 3), (-0.75, 3), (2.0, 2), (2.0, 4)):
@@ -198,6 +198,7 @@ def count():
     print(json.dumps(counts))
 
 
+@pytest.mark.exhaustive
 def test_a_number_that_changes_compiles_nothing():
     # In a process without the type checker: rules of derivatives that it has wrapped
     # are compared with no others.

@@ -244,7 +244,7 @@ def test_debug_nans_lets_a_fit_at_a_bound_be_shown(capsys):
     assert "nan" not in (shown.out + shown.err).lower()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["x", "value"])
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
@@ -258,7 +258,7 @@ def test_debug_nans_lets_a_finite_minimum_be_differentiated(derivative, name):
     assert np.allclose(found, known, atol=1e-3)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("derivative", [jax.jacrev, jax.jacfwd])
 def test_debug_nans_lets_a_finite_fit_be_differentiated(derivative):
     x = jnp.linspace(0.0, 2.0, 9)
@@ -272,6 +272,7 @@ def test_debug_nans_lets_a_finite_fit_be_differentiated(derivative):
     assert np.allclose(found, known, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_debug_nans_lets_finite_eigenvalues_be_differentiated():
     f = lambda x: jnp.sum(jnp.arange(1.0, 4.0) * x**2)
     largest = lambda c: hotk.HessianOperator(lambda x: c * f(x), jnp.ones(3)).eigh(1)

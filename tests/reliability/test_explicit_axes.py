@@ -24,6 +24,7 @@ def close(a, b, digits):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_regression_is_that_of_scipy():
     run_on_eight_devices(
         DATA
@@ -88,6 +89,7 @@ print("fine")
     )
 
 
+@pytest.mark.exhaustive
 def test_robust_standard_errors_are_those_by_hand():
     run_on_eight_devices(
         DATA

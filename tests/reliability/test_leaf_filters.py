@@ -404,7 +404,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_loop_of_equinox(name):
     """The same steps as on a dict of the arrays, and the configuration stays."""

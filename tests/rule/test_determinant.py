@@ -57,7 +57,7 @@ def polynomial(a, v):
 RANKS = [(n, rank) for n in (1, 2, 3, 5) for rank in range(n + 1)]
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("n", "rank"), RANKS)
 def test_determinants_are_exact_up_to_the_fourth_derivative(n, rank, compiled_fast):
     a, v = of_rank(n, rank), np.random.default_rng(1).normal(size=(n, n))

@@ -313,6 +313,7 @@ def test_derived_rules_of_small_dtypes(given, dtype):
         )
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
 @pytest.mark.parametrize("given", ["jvp", "vjp"])
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])

@@ -360,7 +360,7 @@ EQUATIONS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", EQUATIONS)
 @pytest.mark.parametrize("name", STATIC_LEAVES)
 def test_an_unknown_may_hold_what_is_no_float(name, kind):

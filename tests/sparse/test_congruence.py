@@ -141,6 +141,7 @@ def test_a_model_that_captures_the_point(congruent):
     assert not congruent
 
 
+@pytest.mark.exhaustive
 def test_a_flat_point_and_selected_leaves(congruent):
     flat, unflatten = jax.flatten_util.ravel_pytree(X)
     f = LeastSquares(residuals)

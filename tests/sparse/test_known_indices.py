@@ -183,6 +183,7 @@ def test_within_a_trace_arrays_that_are_no_tracers_are_known():
     assert traced(U, QUERIES).nnz == N * N
 
 
+@pytest.mark.exhaustive
 def test_derivatives_and_maps_of_a_matrix():
     f = lambda u, y: jnp.sum((jnp.interp(QUERIES, GRID, u) - y) ** 4)
     total = lambda u: jnp.sum(hotk.sparse_hessian(f, u, jnp.ones(N)).values)

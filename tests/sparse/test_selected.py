@@ -117,6 +117,7 @@ def with_zeros(n, seed):
     return lambda x: jnp.sum(x**2) + 0.1 * jnp.sum(x[1:] ** 2 * x[:-1]), x
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("n", [6, 12, 40])
 @pytest.mark.parametrize("seed", range(3))
 def test_entries_of_the_pattern_that_are_zero(n, seed):

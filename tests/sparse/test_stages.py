@@ -116,6 +116,7 @@ def test_a_pattern_that_is_all_dense_is_refused_with_its_bytes():
         hotk.sparsity(at_the_largest, jnp.ones(1_000_000))
 
 
+@pytest.mark.exhaustive
 def test_a_large_mesh_is_sparse_if_there_is_memory(monkeypatch):
     """What the algebra makes may take memory as a dense result may."""
     f, n = sparse_problems.solid(sparse_problems.linear_elastic, 500)

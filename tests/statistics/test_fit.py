@@ -139,6 +139,7 @@ def test_a_covariance_may_be_symmetric_up_to_rounding():
         close(np.asarray(found.covariance), pcov, rtol=rtol)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("sigma", [None, "each", "matrix"])
 def test_curve_fit_of_scipy(sigma):
     matrix = np.diag(SIGMA**2) + 0.01 * np.exp(-np.abs(X[:, None] - X[None]))
@@ -156,7 +157,7 @@ def test_curve_fit_of_scipy(sigma):
         close(flat(found.interval(level=0.9).lower), lower, rtol=1e-7)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("loss", ["soft_l1", "huber", "cauchy", "arctan"])
 def test_robust_losses_of_scipy(loss):
     options = {"loss": loss, "f_scale": 0.1}
@@ -208,6 +209,7 @@ def test_robust_errors_are_those_of_statsmodels():
         found.profile()
 
 
+@pytest.mark.exhaustive
 def test_profiles_of_several_data_sets_share_their_programs():
     with recorded(hotk.ChangingValueWarning) as warned:
         for k in range(4):
@@ -350,6 +352,7 @@ def test_derivatives_by_the_data_and_what_the_model_captures():
 # ----- Bounds
 
 
+@pytest.mark.exhaustive
 def test_bounds_that_do_not_bind():
     bounds = ({"a": 0.0, "b": None}, 5.0)
     popt, pcov = by_scipy(Y)

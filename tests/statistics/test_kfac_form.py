@@ -159,6 +159,7 @@ def test_the_last_layer_is_a_choice_of_parameters(classifier):
     assert found.standard_errors["w"] is None
 
 
+@pytest.mark.exhaustive
 def test_the_last_layer_by_its_features(classifier):
     """As torch-laplace has it: by hand, from the features and the probabilities."""
     _, mode, loss = classifier

@@ -174,7 +174,7 @@ def test_a_function_with_a_largest_value():
     close((found.lower, found.upper), (-1 / 3, 1 / 3), rtol=1e-6)
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("center", [0.0, 10.0])
 def test_a_function_with_a_largest_value_near_the_mode_in_single_precision(center):
     """Its slope is rounding there, so the fits beyond do not converge."""

@@ -121,6 +121,7 @@ class Layers(nn.Module):
         return h
 
 
+@pytest.mark.exhaustive
 def test_layers_of_linen_in_a_scan():
     x = jax.random.normal(KEY, (BATCH, WIDTH), jnp.float32)
     p = Layers().init(KEY, x)
@@ -200,6 +201,7 @@ class RecurrentNet(eqx.Module):
         return self.last(h)
 
 
+@pytest.mark.exhaustive
 def test_a_gru_of_equinox():
     a, b = jax.random.split(KEY)
     net = RecurrentNet(eqx.nn.GRUCell(4, 16, key=a), eqx.nn.Linear(16, 2, key=b))

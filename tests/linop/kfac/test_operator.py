@@ -99,6 +99,7 @@ def test_inverses_of_large_factors():
     np.testing.assert_allclose(inverse(jnp.asarray(M)), np.linalg.inv(M), atol=1e-11)
 
 
+@pytest.mark.exhaustive
 def test_other_methods_of_inverse(K, matrix, as_user):
     damped = matrix + 0.5 * np.eye(len(matrix))
     got = K.inverse(0.5, "cholesky").matrix()
