@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Inexact, PyTree
 from hotk._core import StructureError, Tracer
 from hotk._dense import promoted, unflattened
 
+from ._bunch_kaufman import inertia_by_pairs
 from ._conversion import in_csr, on_host
 from ._factor_errors import ROUNDINGS, check_regular, named, not_definite, not_finite
 from ._factors import AnyFactors, definite_factors, factors, most_growth
@@ -109,26 +110,32 @@ class Factorization:
             rounding, of the entries or of the factors, may have made it.
 
         Raises:
-            ValueError: If the matrix is not known to be symmetric, or needs pivots off
-                its diagonal, whose signs say nothing.
+            ValueError: If the matrix is not known to be symmetric; or if it needs
+                pivots off its diagonal, whose signs say nothing, and has more than
+                4000 rows, or more than 2000 and is singular.
         """
         self._check_symmetric("F.inertia()")
         found: AnyFactors | None = self._factors
+        data = self._data.astype(np.float64)
         if not self._factors.on_diagonal:
-            data, most = self._data.astype(np.float64), most_growth(self._data.dtype)
+            most = most_growth(self._data.dtype)
             found = congruent_factors(self._pattern, data, most)
+        # The factors are exact to rounding in double precision, and the entries in
+        # their own; in half precision they are taken as they are.
+        double, own = np.finfo(np.float64).eps, jnp.finfo(self.pivots.dtype).eps
+        rounding = ROUNDINGS * float(own)
         if found is None:
+            dense = inertia_by_pairs(self._pattern, data, rounding)
+            if dense is not None:
+                return dense
             raise ValueError(
                 "`F.inertia()`: this indefinite matrix cannot be factorized with "
                 "pivots on its diagonal, so their signs are not those of its "
                 "eigenvalues. `hotk.linop.inertia` computes all eigenvalues."
             )
         sizes = np.abs(found.pivots)
-        # Not of the largest pivot: variables may have units of their own. The factors
-        # are exact to rounding in double precision, and the entries in their own; in
-        # half precision they are taken as they are.
-        double, own = np.finfo(np.float64).eps, jnp.finfo(self.pivots.dtype).eps
-        limit = (sizes.size * double + ROUNDINGS * float(own)) * found.terms
+        # Not of the largest pivot: variables may have units of their own.
+        limit = (sizes.size * double + rounding) * found.terms
         zero = sizes <= limit
         positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())

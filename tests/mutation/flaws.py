@@ -1192,6 +1192,16 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "a block of two pivots counts as its first row",
+        "hotk/sparse/_bunch_kaufman.py",
+        "np.concatenate([alone, mean - away, mean + away])",
+        "np.concatenate([alone, mean, mean])",
+        within(
+            "sparse/test_factorization",
+            "inertia_where_most_variables_have_no_cost",
+        ),
+    ),
+    Flaw(
         "pivots are measured with the largest one",
         "hotk/sparse/_factor_errors.py",
         "sizes <= limit * found.terms",
