@@ -22,7 +22,7 @@ from ._inputs import as_input as as_input
 from ._jitted import jitted as jitted
 from ._one_device import lost_sum as lost_sum
 from ._operator import Operator as Operator, operator as operator
-from ._options import Options as Options
+from ._options import USER_CALL as USER_CALL, Options as Options
 from ._prepare import prepare_again as prepare_again
 from ._prepared import Prepared as Prepared
 from ._program import Program as Program, Runner as Runner, few_runs as few_runs

@@ -1,6 +1,7 @@
 """What an operator is besides its function: a definition, and its keywords."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -15,6 +16,9 @@ from hotk._mode import AbstractMode, Auto, Facts, Forward, Reverse
 Candidates = Callable[[Facts, Sizes], Sequence[tuple[AbstractMode, str]]]
 """From what limits the modes, and how many numbers go in and come out, to the modes to
 try, best first, each with the reason for it."""
+
+USER_CALL: ContextVar[str] = ContextVar("USER_CALL", default="")
+"""The call of the user that runs a formula which is no derivative, for messages."""
 
 
 class Definition:
@@ -97,7 +101,12 @@ class Definition:
         self.iterates = iterates
 
     def call(self) -> str:
-        """Write the call as it stands in messages: `hvp(f, x, v)`."""
+        """Write the call as it stands in messages: `hvp(f, x, v)`.
+
+        Of a formula that is no derivative it is the call that the user made.
+        """
+        if self.iterates and (of_user := USER_CALL.get()):
+            return of_user
         direction = f", {self.takes}" if self.takes else ""
         return f"{self.name}(f, x{direction})"
 

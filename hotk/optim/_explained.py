@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from hotk._core import HotkError
+from hotk._prepared import USER_CALL
 
 
 _NO_AUX = {
@@ -15,15 +16,18 @@ _NO_AUX = {
 
 @contextlib.contextmanager
 def called(call: str) -> Iterator[None]:
-    """Let errors name the call that the user made, and only what that call takes."""
+    """Let messages name the call that the user made, and only what that call takes."""
+    before = USER_CALL.set(call)
     try:
         yield
     except HotkError as error:
-        text = str(error).replace("`optim(f, x, c)`", f"`{call}`")
+        text = str(error)
         for offer, instead in _NO_AUX.items():
             text = text.replace(offer, instead)
         error.args = (text, *error.args[1:])
         raise
+    finally:
+        USER_CALL.reset(before)
 
 
 @contextlib.contextmanager

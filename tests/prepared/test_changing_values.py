@@ -40,6 +40,13 @@ def test_it_points_to_the_line_of_the_call():
     assert found[0].filename == __file__
 
 
+def test_a_minimum_names_the_call_of_the_user():
+    with recorded(hotk.ChangingValueWarning) as found:
+        for i in range(4):
+            hotk.optim.minimize(lambda x, i=i: jnp.sum((x - i) ** 4), X, max_steps=1)
+    assert [str(w.message)[:30] for w in found] == ["`minimize(f, x0, transform)`: "]
+
+
 def test_several_places_are_told_of_one_by_one():
     make = lambda a, b: lambda x: a * jnp.sum(x**2) + b
     with recorded(hotk.ChangingValueWarning) as found:

@@ -198,8 +198,8 @@ def warn_if_changing(name: str, function: Function) -> None:
         values = " -> ".join(list(known.values)[-_MISSES:])
         warnings.warn(
             f"`{name}`: `{function_name(function)}`{function_place(function)} is "
-            f"traced anew for each new value of {place}: {values}. Pass it to the "
-            "operator as a further argument of the function, or capture it as an array "
+            f"traced anew for each new value of {place}: {values}. Pass it as a "
+            "further argument of the function, or capture it as an array "
             "(`jnp.asarray`); of an index capture what it picks (`batch = X[i:j]`).",
             ChangingValueWarning,
             stacklevel=user_level(),
