@@ -19,7 +19,7 @@ from hotk._core import (
     message,
     split_point,
 )
-from hotk._dense import name_of
+from hotk._dense import gathered, name_of
 from hotk._first import value_and_jacobian
 from hotk._prepared import few_runs
 from hotk.linop import space
@@ -93,8 +93,8 @@ def _local(
         )
     dtype, m = r.dtype, r.size
     wide = lambda a: a.astype(dtype) if numpy is jnp else np.asarray(a, np.float64)
-    parts = [wide(a).reshape(m, -1) for a in jax.tree.leaves(jacobian)]
-    rows, r = numpy.concatenate(parts, axis=1), wide(r)
+    parts = [wide(gathered(a)).reshape(m, -1) for a in jax.tree.leaves(jacobian)]
+    rows, r = numpy.concatenate(parts, axis=1), wide(gathered(r))
     like = jax.tree.map(jnp.asarray, split_point(x, selected)[0])
     if numpy is np:
         _refuse_slopes(rows, like)
@@ -118,7 +118,7 @@ def _local(
     with np.errstate(divide="ignore", invalid="ignore"):  # of m = n: no degrees
         variance = factor**2 * numpy.sum(pull**2) / numpy.asarray(m - n, r.dtype)
     offset = root.T @ (rows.T @ pull) / mean
-    y, ones = map(wide, of_y)
+    y, ones = (wide(gathered(a)) for a in of_y)
     return _Local(x, r, difference, (y, ones), root, log_det, offset, variance, dtype)
 
 

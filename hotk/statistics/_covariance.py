@@ -31,6 +31,13 @@ def _row(a: Float[Array, " n"], like: Array) -> Array:
     return a.reshape((1,) * (like.ndim - 1) + (-1,))
 
 
+def lengths(rows: Float[Array, "*k m"]) -> Float[Array, "*k"]:
+    """Return the norm of each row, also where squares of its entries underflow."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(rows), axis=-1, initial=0))
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    return unit * jnp.sqrt(jnp.sum((rows / unit[..., None]) ** 2, axis=-1))
+
+
 class AbstractCovariance(AbstractSymmetricOperator):
     r"""A covariance $\Sigma = R R^T$ on a space of trees, by products with its root.
 
@@ -62,6 +69,10 @@ class AbstractCovariance(AbstractSymmetricOperator):
     @abc.abstractmethod
     def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k m"]:
         """Multiply flat vectors, one a row, with the transpose of the root."""
+
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
+        return jnp.sqrt(space.flattened(self.diagonal()))
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""
@@ -131,11 +142,14 @@ class DenseCovariance(AbstractCovariance):
         """Return the root as a matrix."""
         return self.matrix_root
 
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
+        return lengths(self.matrix_root)
+
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
         del block_size
-        variances = jnp.sum(self.matrix_root**2, axis=1)
-        return space.unflattened(variances, self.like)
+        return space.unflattened(self.errors() ** 2, self.like)
 
 
 @final
@@ -167,6 +181,10 @@ class DiagonalCovariance(AbstractCovariance):
     def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k n"]:
         """Multiply flat vectors with the transpose of the root."""
         return self.root(rows)
+
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
+        return self.deviations
 
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
@@ -217,8 +235,11 @@ class BlockCovariance(AbstractCovariance):
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
         del block_size
-        variances = [jnp.sum(root**2, axis=1) for root in self.roots]
-        return space.unflattened(jnp.concatenate(variances), self.like)
+        return space.unflattened(self.errors() ** 2, self.like)
+
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
+        return jnp.concatenate([lengths(root) for root in self.roots])
 
 
 @final
@@ -275,11 +296,15 @@ class LowRankCovariance(AbstractCovariance):
     def diagonal(self, block_size: int | None = None) -> Vector:
         """Return the variances as a vector of the space."""
         del block_size
+        return space.unflattened(self.errors() ** 2, self.like)
+
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
         squares = self.vectors**2
         inner = _product(self.deviations**2, squares)
         if not self._whole:
             inner = inner + jnp.maximum(1 - jnp.sum(squares, axis=0), 0)
-        return space.unflattened(self.unit**2 * inner, self.like)
+        return self.unit * jnp.sqrt(inner)
 
 
 @final
@@ -326,6 +351,10 @@ class KroneckerCovariance(AbstractCovariance):
         """Return the variances as a vector of the space."""
         del block_size
         return space.times(self.factor**2, self.squared.diagonal())
+
+    def errors(self) -> Float[Array, " n"]:
+        """Return the roots of the variances, flat."""
+        return self.factor * jnp.sqrt(space.flattened(self.squared.diagonal()))
 
 
 @final
@@ -384,4 +413,4 @@ class SparseCovariance(AbstractCovariance):
 
 def standard_errors(covariance: AbstractCovariance) -> Vector:
     """Return the roots of the variances as a vector of the space."""
-    return jax.tree.map(jnp.sqrt, covariance.diagonal())
+    return space.unflattened(covariance.errors(), covariance.like)

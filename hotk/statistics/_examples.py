@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +19,6 @@ from hotk._core import (
     Vector,
     Where,
     describe_tree,
-    differs_along,
-    manual_axes,
     message,
     selection,
     split_point,
@@ -29,9 +28,11 @@ from hotk._first import gradient, jacobian
 from hotk._second import hessian
 from hotk.linop import space
 
-from ._parameters import refuse_complex
+from ._parameters import refuse_complex, refuse_parts_of_devices
 
 
+# By how many roundings of the largest a loss may differ where the order of sums does.
+_ROUNDINGS = 1e4
 # All losses at several fits are computed in parts of so many.
 _MOST_LOSSES = 1_000_000
 
@@ -153,17 +154,28 @@ class Examples(NamedTuple):
             )
         if not arrays or isinstance(self.values, Tracer):
             return
-        alone = self.each(lambda one, row: one(self.x, row))
-        tolerance = 100 * float(jnp.finfo(self.values.dtype).eps)
-        largest = float(jnp.max(jnp.abs(self.values), initial=0))
-        apart = float(jnp.max(jnp.abs(alone - self.values), initial=0))
-        # The gradient of a row alone would not be that of its term in the sum.
-        if apart > tolerance * max(largest, 1) * max(self.number, 100):
+        # The gradient of a row alone would not be that of its term in the sum. Where
+        # all losses are rounding, as of a perfect fit, they differ by as much: so a
+        # point nearby is asked as well.
+        apart = self._apart(self.x, self.values)
+        if apart:
+            moved = jax.tree.map(lambda a: 1.01 * a, self.parameters)
+            nearby = eqx.combine(moved, split_point(self.x, self.selected)[1])
+            apart = apart and self._apart(nearby, self.losses(nearby, *self.data))
+        if apart:
             raise ValueError(
                 f"`{self.call}`: the loss of an example depends on other examples: "
                 f"computed from its row alone, one differs by {apart:.3g}. Let the "
                 "function capture the data instead, and call it without `data`."
             )
+
+    def _apart(self, x: Point, values: Float[Array, " N"]) -> float:
+        """Return by how much a loss of a row alone differs, zero if by rounding."""
+        alone = self.each(lambda one, row: one(x, row))
+        apart = float(jnp.max(jnp.abs(alone - values), initial=0))
+        eps = float(jnp.finfo(values.dtype).eps)
+        largest = float(jnp.max(jnp.abs(values), initial=0))
+        return apart if apart > _ROUNDINGS * eps * largest else 0.0
 
     def each(self, of_one: Callable[..., PyTree], *more: PyTree) -> PyTree:
         """Map over the examples: `of_one(one, row, *more)` with the loss `one(x, row)`.
@@ -173,6 +185,8 @@ class Examples(NamedTuple):
         leaves, treedef = jax.tree.flatten(self.data)
         is_row = [np.ndim(leaf) > 0 for leaf in leaves]
         rows = [jnp.asarray(a) for a, yes in zip(leaves, is_row, strict=True) if yes]
+        if more:  # which are whole on each device, and `vmap` takes all alike
+            rows = [gathered(a) for a in rows]
         rest = [a for a, yes in zip(leaves, is_row, strict=True) if not yes]
         losses = self.losses
 
@@ -200,34 +214,12 @@ class Examples(NamedTuple):
         parts = []
         for low in range(0, count, step):
             some = jax.tree.map(lambda a, low=low: a[low : low + step], fits)
-            parts.append(jnp.diagonal(of_all(some), low))
+            parts.append(jnp.diagonal(gathered(of_all(some)), low))
         return jnp.concatenate(parts)
-
-    def _refuse_rows_of_devices(self) -> None:
-        """Refuse examples of which each device of a `shard_map` has its own.
-
-        The derivative of one by parameters that all devices hold alike would be the sum
-        over the devices: of one example of each.
-        """
-        axes = manual_axes()
-        alike = [differs_along(a, axes) for a in jax.tree.leaves(self.parameters)]
-        own = set(differs_along(self.values, axes)).difference(*alike)
-        if own:
-            raise StructureError(
-                message(
-                    self.call,
-                    f"each device has examples of its own along {sorted(own)}, and "
-                    "holds the parameters as the others do.",
-                    expected="all examples on each device",
-                    got="a part of them, inside of `jax.shard_map`",
-                    fix="Call it outside of `shard_map`, with data that "
-                    "`jax.device_put` has divided.",
-                )
-            )
 
     def scores(self) -> Float[Array, "N n"]:
         """Return the gradients of the losses, one flat vector a row."""
-        self._refuse_rows_of_devices()
+        refuse_parts_of_devices(self.call, self.values, self.parameters)
         x, where = self.x, self.where
         if self.by_rows:
             of_one = lambda one, row: gradient(one, x, row, where=where)

@@ -12,6 +12,7 @@ from typing import (
     overload,
 )
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,7 @@ from hotk._core import (
     from_host,
     in_trace,
     leaf_name,
+    manual_axes,
     map_free,
     message,
     names_ours,
@@ -48,7 +50,7 @@ from hotk.optim import Minimum, levenberg_marquardt, minimize
 
 from ._at_solution import fitted
 from ._fitted import Fit
-from ._parameters import refuse_complex
+from ._parameters import refuse_complex, refuse_parts_of_devices
 from ._regression import CALL, LOSSES, Loss, Regression, as_data
 
 
@@ -217,6 +219,10 @@ def fit(
     m = regression.y.size
     n = sum(np.size(leaf) for leaf in jax.tree.leaves(moving))
     _refuse_few(m, n, absolute_sigma)
+    if manual_axes():
+        data = eqx.filter((regression.x, regression.y, regression.sigma), eqx.is_array)
+        refuse_parts_of_devices(CALL, data, moving, "data")
+    _refuse_units(regression)
     found = minimize(
         LeastSquares(regression.roots),
         p0,
@@ -263,6 +269,30 @@ def _regression(
     if sigma is not None:
         sigma = _scale(sigma, y)
     return Regression(model, x, y, sigma, from_host(f_scale, y.dtype), LOSSES[loss])
+
+
+def _refuse_units(regression: Regression) -> None:
+    """Refuse data whose squares are too small for their dtype: of them is the value."""
+    y = regression.in_errors(regression.y)
+    if isinstance(y, Tracer) or not y.size:
+        return
+    largest, info = float(jnp.max(jnp.abs(y))), jnp.finfo(y.dtype)
+    least = (_OF_TINY * float(info.tiny)) ** 0.5
+    if 0 < largest < least:
+        raise ValueError(
+            message(
+                CALL,
+                f"the squares of data of this size are zero in {y.dtype}.",
+                expected=f"`y`, in units of `sigma`, of {least:.2g} or more",
+                got=f"{largest:.6g} at most",
+                fix="Fit it in another unit: divide `y`, `sigma` and `f_scale` by a "
+                "number of that size, in the model as well. Or use 64 bits.",
+            )
+        )
+
+
+# The squares of residuals of a thousandth of the data have digits still.
+_OF_TINY = 1e5
 
 
 def _as_real(name: str, a: ArrayLike) -> Float[Array, "..."]:

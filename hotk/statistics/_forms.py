@@ -143,7 +143,7 @@ def lanczos(precision: Precision) -> LowRankCovariance:
     leaves, tree = jax.tree.flatten(like)
     pairs = zip(precision.priors(), leaves, strict=True)
     units = [jnp.broadcast_to(1 / jnp.sqrt(t), a.shape) for t, a in pairs]
-    D = Diagonal(tree.unflatten(units))
+    D = Diagonal(space.placed(tree.unflatten(units), like))
     found = (D @ A @ D).eigh(k, "LM", key=precision.key)
     vectors = jax.vmap(space.flattened)(found.vectors)
     values = precision.scaled(found.values.astype(vectors.dtype))

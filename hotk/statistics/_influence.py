@@ -34,7 +34,7 @@ from hotk.linop import AbstractOperator, HessianOperator, Identity, space
 from ._definite import inverse_root
 from ._examples import Examples, refuse_decisive
 from ._normal import SMALL_SHIFT
-from ._parameters import check_space
+from ._parameters import check_space, own_copy_of_devices
 
 
 _INFLUENCE = "influence(losses, x)"
@@ -122,7 +122,8 @@ def influence(
                 fix="Join several by `jnp.concatenate`, or call it once for each.",
             )
         )
-    slopes = jacobian(target, x, where=examples.where)
+    own = own_copy_of_devices(value, x)
+    slopes = jacobian(target, own, where=examples.where)
     lead = lambda a: a.reshape(value.size, *a.shape[value.ndim :])
     rows = jax.tree.structure(like).unflatten(
         [lead(a).astype(b.dtype) for a, b in _pairs(slopes, like)]

@@ -39,6 +39,7 @@ from ._parameters import (
     check_space,
     direction_name,
     refuse_complex,
+    refuse_parts_of_devices,
     shift_in_errors,
     vector_of,
 )
@@ -187,6 +188,7 @@ def laplace_approximation(
         check_space(_CALL, A, parameters)
     precision = Precision(_CALL, A, scale, rank, prior_precision, key, _HINT)
     value, gradient = value_and_gradient(potential, mode, *args, where=where)
+    refuse_parts_of_devices(_CALL, value, parameters, "terms of the potential")
     gradient = vector_of(gradient, parameters)
     if curvature is not None:
         added = form == "kfac" and prior_precision is not None

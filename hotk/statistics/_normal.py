@@ -16,9 +16,11 @@ from hotk._core import (
     RealNumber,
     Scalar,
     Selection,
+    Tracer,
     V,
     Vector,
     describe,
+    manual_axes,
     message,
     names_ours,
     nan_on_purpose,
@@ -28,9 +30,9 @@ from hotk._dense import name_of
 from hotk._first import value_and_jacobian
 from hotk.linop import Index, space
 
-from ._covariance import AbstractCovariance, standard_errors
+from ._covariance import AbstractCovariance, lengths, standard_errors
 from ._interval import Interval, around
-from ._parameters import jacobian_rows, refuse_complex
+from ._parameters import jacobian_rows, own_copy_of_devices, refuse_complex
 
 
 # In standard errors. An interval that is off by a twentieth of its error covers the
@@ -90,10 +92,11 @@ class NormalApproximation(AbstractReport, Generic[V]):
     @property
     def correlation(self) -> Float[Array, "n n"]:
         """The correlation matrix, in the order of `index`; NaN where one is held."""
-        covariance = self.covariance
-        errors = jnp.sqrt(jnp.diag(covariance))
+        rows = self.covariance_operator.root_matrix()
+        # of rows of length one: squares of small errors would be zero
         with nan_on_purpose():
-            return covariance / (errors[:, None] * errors[None, :])
+            rows = rows / self.covariance_operator.errors()[:, None]
+            return jnp.matmul(rows, rows.T, precision="highest")
 
     @property
     def standard_errors(self) -> V:
@@ -200,7 +203,7 @@ class NormalApproximation(AbstractReport, Generic[V]):
             value, errors = self._parameters, self.standard_errors
             return around(value, errors, level, degrees, self.method)
         value, roots = self._pushed(function, args)
-        errors = jax.tree.map(lambda r: jnp.sqrt(jnp.sum(r**2, axis=-1)), roots)
+        errors = jax.tree.map(lengths, roots)
         method = f"delta method, {self.method}"
         return around(value, errors, level, degrees, method)
 
@@ -263,9 +266,10 @@ class NormalApproximation(AbstractReport, Generic[V]):
             Array([0.5  , 3.834], dtype=float32)
         """
         value, roots = self._pushed(model, inputs)
-        variance = lambda r: jnp.sum(r**2, axis=-1)
-        total = lambda r: variance(r) + jnp.asarray(noise_variance, r.dtype)
-        errors = jax.tree.map(lambda r: jnp.sqrt(total(r)), roots)
+        total = lambda r: lengths(r) ** 2 + jnp.asarray(noise_variance, r.dtype)
+        of_new = lambda r: jnp.sqrt(total(r))
+        noisy = isinstance(noise_variance, Tracer) or np.any(noise_variance)
+        errors = jax.tree.map(of_new if noisy else lengths, roots)
         method = f"linearized model, {self.method}"
         return around(value, errors, level, degrees, method)
 
@@ -283,7 +287,10 @@ class NormalApproximation(AbstractReport, Generic[V]):
                 )
             )
         where = None if self.selected is None else Selection(self.selected)
-        value, jacobian = value_and_jacobian(function, self.mode, *args, where=where)
+        mode = self.mode
+        if manual_axes():
+            mode = own_copy_of_devices(function(mode, *args), mode)
+        value, jacobian = value_and_jacobian(function, mode, *args, where=where)
         refuse_complex("interval(function, *args)", value, "values of the function")
         covariance = self.covariance_operator
 

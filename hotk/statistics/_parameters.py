@@ -1,11 +1,24 @@
 """What parameters must be, gradients as vectors of their space, names of entries."""
 
+from collections.abc import Sequence
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import DtypeError, StructureError, Vector, describe_tree, message
+from hotk._core import (
+    DtypeError,
+    Point,
+    StructureError,
+    Vector,
+    describe_tree,
+    differs_along,
+    manual_axes,
+    message,
+    varying_along,
+)
 from hotk._dense import name_of
 from hotk.linop import AbstractOperator, check_symmetric, space
 
@@ -63,6 +76,56 @@ def refuse_complex(call: str, parameters: Vector, what: str = "parameters") -> N
                 fix=f"Make real and imaginary parts {what} of their own.",
             )
         )
+
+
+def refuse_parts_of_devices(
+    call: str, values: PyTree, parameters: Vector, what: str = "examples"
+) -> None:
+    """Refuse values of which each device of a `shard_map` has its own.
+
+    The derivative of one by parameters that all devices hold alike would be the sum
+    over the devices: of one example of each.
+    """
+    axes = manual_axes()
+    own = _beyond(axes, values, parameters)
+    if own:
+        raise StructureError(
+            message(
+                call,
+                f"each device has {what} of its own along {own}, and holds the "
+                "parameters as the others do.",
+                expected=f"all {what} on each device",
+                got="a part of them, inside of `jax.shard_map`",
+                fix="Call it outside of `shard_map`, with data that "
+                "`jax.device_put` has divided.",
+            )
+        )
+
+
+def own_copy_of_devices(values: PyTree, x: Point) -> Point:
+    """Return a point of which each device has a copy, where it has values of its own.
+
+    The derivative of what devices have of their own, as predictions at rows of theirs,
+    is then that on each of them, and not the sum over all.
+
+    Args:
+        values: The values of a function.
+        x: The point that they are differentiated by.
+    """
+    axes = manual_axes()
+    own = _beyond(axes, values, ())
+    if not own:
+        return x
+    arrays, rest = eqx.partition(x, eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(arrays)
+    return eqx.combine(tree.unflatten(varying_along(leaves, own)), rest)
+
+
+def _beyond(axes: Sequence[str], values: PyTree, parameters: Vector) -> list[str]:
+    """Return the axes along which values differ, and not all parameters."""
+    along = lambda tree: [differs_along(a, axes) for a in jax.tree.leaves(tree)]
+    found = {axis for own in along(values) for axis in own}
+    return sorted(found.difference(*along(parameters)) if axes else ())
 
 
 def check_space(call: str, operator: AbstractOperator, parameters: Vector) -> None:

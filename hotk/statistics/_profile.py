@@ -165,6 +165,7 @@ def profile_intervals(
         flat = space.flattened(profiled.values)
         _refuse_stationary(function, scaled, root, errors, profiled.values)
         refits = FunctionRefits(scaled, function, flat, jnp.asarray(errors, flat.dtype))
+    _warn_of_rounding(refits, size)
     tangents = profiled.rows @ root @ root.T / units
     # `Any`: what it returns for a diagonal operator has `take`, which not all have.
     places: Any = Diagonal(_numbered(profiled.values)).restrict(part)
@@ -216,6 +217,24 @@ class _Profiled(NamedTuple):
         refuse_complex(_CALL, values, "values of `function`")
         rows = jacobian_rows(values, jacobian, like)
         return _Profiled(values, np.concatenate([np.asarray(r, float) for r in rows]))
+
+
+def _warn_of_rounding(refits: EntryRefits | FunctionRefits, size: float) -> None:
+    """Tell if a rise is the difference of values that are too large for their dtype."""
+    rounding = float(jnp.finfo(refits.dtype).eps) * abs(refits.start)
+    share = rounding / size**2  # of a limit: it goes as the root of the rise
+    if share > _MOST_ROUNDING:
+        warnings.warn(
+            f"`{_CALL}`: the potential is {refits.start:.4g} at the mode, which "
+            f"{refits.dtype} knows to {rounding:.2g}; the limits are where it has "
+            f"risen by {size**2 / 2:.3g}, so they may be off by {share:.1%}. Subtract "
+            "from each term its value at the mode, or use 64 bits.",
+            stacklevel=user_level(),
+        )
+
+
+# Of a limit.
+_MOST_ROUNDING = 3e-3
 
 
 def _refuse_stationary(

@@ -3,6 +3,8 @@
 The right numbers are those of plain JAX and of SciPy for the same data in one place.
 """
 
+import pytest
+
 from tests.devices import run_on_eight_devices
 
 
