@@ -328,7 +328,8 @@ def measured(
     key = check_arguments(call, operator, key)
     check_symmetric(call, operator)
     if operator.size <= steps and not progress:
-        values = spectrum_of(operator)
+        # n products at most, and a probe alone would take as many
+        values = spectrum_of(operator, over_data=True)
         if values is not None:
             return _exact(values, samples), None
     steps = min(steps, operator.size)

@@ -39,7 +39,11 @@ def is_concrete(operator: PyTree) -> bool:
 
 def is_small(operator: AbstractLinearMap) -> bool:
     """Whether the matrix is cheaper than an iteration, which has to be compiled."""
-    if operator.on_host or not is_concrete(operator):
+    return not operator.on_host and _has_few_rows(operator)
+
+
+def _has_few_rows(operator: AbstractLinearMap) -> bool:
+    if not is_concrete(operator):
         return False
     return 0 < space.dimension(operator.like) <= LARGEST
 
@@ -49,23 +53,27 @@ def matrix_on_host(operator: AbstractLinearMap) -> Matrix:
     return np.asarray(operator.matrix()).astype(np.float64)
 
 
-def spectrum_of(operator: AbstractLinearMap) -> Float[Array, " n"] | None:
+def spectrum_of(
+    operator: AbstractLinearMap, *, over_data: bool = False
+) -> Float[Array, " n"] | None:
     """Return all eigenvalues of a symmetric operator whose matrix is cheap.
 
     Args:
         operator: A symmetric operator.
+        over_data: Whether a product may be a pass over data.
 
     Returns:
         The eigenvalues, by LAPACK, in ascending order. `None` if the space has more
-        than 128 dimensions, a product is a pass over data, or inside of a
-        transformation: an iteration is the way then.
+        than 128 dimensions, a product is a pass over data and may be none, or inside of
+        a transformation: an iteration is the way then.
 
     Example:
         >>> H = hotk.HessianOperator(lambda x: x[0] ** 2 - x[1] ** 2, jnp.ones(2))
         >>> hotk.linop.spectrum_of(H).tolist()
         [-2.0, 2.0]
     """
-    if not is_small(operator):
+    small = _has_few_rows(operator) if over_data else is_small(operator)
+    if not small:
         return None
     values = decomposed(matrix_on_host(operator))[0]
     like = operator.like

@@ -272,3 +272,18 @@ def test_second_derivatives_of_an_integral_are_right_or_nan(steps):
         assert np.isfinite(second) or steps > 3
         if np.isfinite(second):
             assert second == pytest.approx(difference, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*progress")
+def test_of_data_in_batches_it_is_exact_for_few_parameters():
+    """It was an estimate, of ten times as many products."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 6))
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2 + jnp.cosh(rows @ w))
+    A = hotk.HessianOperator.over(loss, jnp.ones(6), [rows[:15], rows[15:]])
+    weights = 2 + np.cosh(rows @ np.ones(6))
+    dense = (rows.T * weights) @ rows / 30
+    found = logdet(A, KEY)
+    assert found.method == "exact"
+    assert (int(found.products), float(found.error)) == (6, 0.0)
+    np.testing.assert_allclose(found.value, np.linalg.slogdet(dense)[1], rtol=1e-10)

@@ -1161,6 +1161,43 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "predictions at rows of a device are summed over the devices",
+        "hotk/statistics/_parameters.py",
+        "    if not own:\n        return x",
+        "    if axes:\n        return x",
+        within(
+            "statistics/test_devices",
+            "results_are_whole_each_devices_own_or_refused",
+        ),
+    ),
+    Flaw(
+        "a fit of each device's data has the curvature of all",
+        "hotk/statistics/_parameters.py",
+        "    if own:\n        raise StructureError(",
+        "    if own and not axes:\n        raise StructureError(",
+        within(
+            "statistics/test_devices",
+            "results_are_whole_each_devices_own_or_refused",
+        ),
+    ),
+    Flaw(
+        "small losses are not asked whether they depend on other rows",
+        "hotk/statistics/_examples.py",
+        "apart > _ROUNDINGS * eps * largest",
+        "apart > _ROUNDINGS * eps * max(largest, 1)",
+        within(
+            "statistics/test_sandwich",
+            "a_loss_that_depends_on_other_rows_is_refused_in_any_unit",
+        ),
+    ),
+    Flaw(
+        "standard errors are roots of sums of squares as they are",
+        "hotk/statistics/_covariance.py",
+        "    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)",
+        "    unit = jnp.ones_like(largest)",
+        within("statistics/test_fit", "small_units_have_errors_or_are_refused"),
+    ),
+    Flaw(
         "the Lagrangian has no weight",
         "hotk/sparse/_sparse_lagrangian.py",
         "        total = weight * objective",

@@ -117,3 +117,38 @@ with jax.set_mesh(mesh):
 print("fine")
 """
     )
+
+
+def test_fits_inside_of_jit_and_fits_without_an_example():
+    run_on_eight_devices(
+        DATA
+        + """
+y = rows @ np.array([1.0, -0.5, 2.0]) + 0.1 * np.cos(np.arange(64))
+p = np.linalg.lstsq(rows, y)[0]
+model = lambda p, rows: jnp.sum(rows * p, axis=1)
+losses = lambda p, rows, y: (model(p, rows) - y) ** 2 / 2
+left = lambda i: np.linalg.lstsq(np.delete(rows, i, 0), np.delete(y, i))[0]
+without = np.stack([left(i) for i in range(64)])
+with jax.set_mesh(mesh):
+    R, Y = divided(rows, None), divided(y)
+    run = jax.jit(lambda R, Y, p: hotk.statistics.fit(model, R, Y, p).x)
+    close(run(R, Y, jnp.zeros(3)), p, 6)
+    q = jnp.asarray(p)
+    close(hotk.statistics.leave_one_out(losses, q, R, Y).parameters, without, 6)
+    captured = hotk.statistics.leave_one_out(lambda p: losses(p, R, Y), q)
+    close(captured.parameters, without, 6)
+    close(captured.losses, (np.sum(rows * without, 1) - y) ** 2 / 2, 6)
+
+    wide = rng.normal(size=(40, 8))
+    few = hotk.laplace_approximation(
+        lambda w: jnp.sum((wide @ w) ** 2) / 2,
+        divided(jnp.zeros(8)),
+        form="lanczos",
+        rank=8,
+        prior_precision=1.0,
+    )
+    C = np.linalg.inv(wide.T @ wide + np.eye(8))
+    close(few.standard_errors, np.sqrt(np.diag(C)), 6)
+print("fine")
+"""
+    )

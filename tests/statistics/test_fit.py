@@ -508,3 +508,26 @@ def test_new_data_need_their_own_errors():
     with pytest.raises(ValueError, match="'both' is not"):
         found.band(X, kind="both")
     close(flat(found.band(X[:1]).value), by_scipy(Y, sigma=SIGMA)[0][:1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("loss", ["linear", "soft_l1"])
+def test_small_units_have_errors_or_are_refused(loss):
+    """Squares of 1e-19 are zero in single precision: so was an error."""
+    model = lambda p, x: p["a"] * jnp.exp(-p["b"] * x)
+    x = jnp.asarray(X, jnp.float32)
+
+    def found(unit):
+        y = jnp.asarray(Y * unit, jnp.float32)
+        p0 = {"a": jnp.float32(unit), "b": jnp.float32(1)}
+        return fit(model, x, y, p0, loss=loss, f_scale=0.05 * unit)
+
+    one, small = found(1.0), found(1e-16)
+    close(small.standard_errors["a"] * 1e16, one.standard_errors["a"], rtol=1e-3)
+    close(small.correlation, one.correlation, rtol=1e-3)
+    close(small.x["b"], one.x["b"], rtol=1e-5)
+    _, C = scipy.optimize.curve_fit(lambda x, a, b: a * np.exp(-b * x), X, Y, [1, 1])
+    if loss == "linear":
+        close(np.float64(small.standard_errors["a"]) * 1e16, C[0, 0] ** 0.5, rtol=1e-3)
+    for unit in (1e-17, 1.6e-19, 1e-30):
+        with pytest.raises(ValueError, match="squares of data of this size are zero"):
+            found(unit)

@@ -202,3 +202,22 @@ def test_a_mode_that_is_no_minimum_is_told(function):
     close(
         exact.upper, 1.959964 * np.sqrt(C.sum() if function else np.diag(C)), rtol=1e-4
     )
+
+
+def test_a_potential_that_is_large_for_its_dtype_is_told():
+    """Limits were 30 % off, without a warning."""
+    k = np.random.default_rng(1).poisson(1e4, size=100)
+    nll = lambda e, k: jnp.sum(jnp.exp(e) - k * e)
+    mode = np.log(k.mean())
+    single = jnp.asarray(k, jnp.float32)
+    with pytest.warns(UserWarning, match=r"may be off by [0-9]{2}\.[0-9]%"):
+        hotk.statistics.profile_intervals(nll, jnp.asarray(mode, jnp.float32), single)
+    # without the value at the mode, of each term, as the warning says
+    less = lambda e, k: jnp.sum(jnp.expm1(e) * mode_k - k * e)
+    mode_k = jnp.asarray(np.exp(mode), jnp.float32)
+    found = hotk.statistics.profile_intervals(less, jnp.zeros((), jnp.float32), single)
+    total = k.sum()
+    rise = lambda e: total * (np.expm1(e) - e)
+    expected = ends(rise, 0.0, (-0.1, 0.0), (0.0, 0.1))
+    error = 1 / np.sqrt(total)
+    np.testing.assert_allclose([found.lower, found.upper], expected, atol=2e-3 * error)

@@ -218,3 +218,29 @@ def test_examples_of_devices_are_refused_where_derivatives_are_added():
         )
         print("fine")
     """)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-9, 1e6])
+@pytest.mark.parametrize(("dtype", "n"), [(np.float64, 50), (np.float32, 20_000)])
+def test_a_loss_that_depends_on_other_rows_is_refused_in_any_unit(dtype, n, unit):
+    """With small losses, or many rows, errors were too small by a factor of ten."""
+    rng = np.random.default_rng(1)
+    t = rng.normal(size=n) + 1
+    y = 2 * t + 5 + rng.normal(size=n)
+
+    def centered(p, t, y):
+        r = y - p * t
+        return (r - 0.9 * jnp.mean(r)) ** 2 / 2
+
+    data = [jnp.asarray(a, dtype) for a in (t, y * unit)]
+    with pytest.raises(ValueError, match="depends on other examples"):
+        hotk.statistics.sandwich(centered, jnp.asarray(2.0 * unit, dtype), *data)
+
+
+@pytest.mark.filterwarnings("ignore:.*not a minimum", "ignore:.*vary in")
+def test_losses_that_are_rounding_alone_are_not_refused():
+    t = jnp.linspace(0.0, 1.0, 50)
+    found = hotk.statistics.sandwich(
+        lambda p, t, y: (y - p * t) ** 2 / 2, jnp.array(2.3), t, 2.3 * t
+    )
+    assert float(found.standard_errors) < 1e-12
