@@ -826,7 +826,7 @@ _SOLVERS = [
     Flaw(
         "scores of divided examples are added",
         "hotk/statistics/_examples.py",
-        "        self._refuse_rows_of_devices()\n"
+        "        refuse_parts_of_devices(self.call, self.values, self.parameters)\n"
         "        x, where = self.x, self.where\n"
         "        if self.by_rows:\n            of_one = lambda one, row: gradient",
         "        x, where = self.x, self.where\n"
