@@ -528,6 +528,13 @@ def test_small_units_have_errors_or_are_refused(loss):
     _, C = scipy.optimize.curve_fit(lambda x, a, b: a * np.exp(-b * x), X, Y, [1, 1])
     if loss == "linear":
         close(np.float64(small.standard_errors["a"]) * 1e16, C[0, 0] ** 0.5, rtol=1e-3)
+    # a small parameter of data that are not: its variance is zero, and its error is not
+    y = jnp.asarray(Y, jnp.float32)
+    large = lambda p, x: p["a"] * 1e24 * jnp.exp(-p["b"] * x)
+    p0 = {"a": jnp.float32(1e-24), "b": jnp.float32(1)}
+    scaled = fit(large, x, y, p0, loss=loss, f_scale=0.05)
+    close(scaled.standard_errors["a"] * 1e24, one.standard_errors["a"], rtol=1e-3)
+    close(scaled.correlation, one.correlation, rtol=1e-3)
     for unit in (1e-17, 1.6e-19, 1e-30):
         with pytest.raises(ValueError, match="squares of data of this size are zero"):
             found(unit)
