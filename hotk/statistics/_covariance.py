@@ -70,9 +70,14 @@ class AbstractCovariance(AbstractSymmetricOperator):
     def root_transposed(self, rows: Float[Array, "*k n"]) -> Float[Array, "*k m"]:
         """Multiply flat vectors, one a row, with the transpose of the root."""
 
+    @abc.abstractmethod
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
-        return jnp.sqrt(space.flattened(self.diagonal()))
+        """Return the standard deviations, flat."""
+
+    def diagonal(self, block_size: int | None = None) -> Vector:
+        """Return the variances as a vector of the space."""
+        del block_size
+        return space.unflattened(self.errors() ** 2, self.like)
 
     def mv(self, v: Vector) -> Vector:
         """Return the product with one vector."""
@@ -143,13 +148,8 @@ class DenseCovariance(AbstractCovariance):
         return self.matrix_root
 
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
+        """Return the standard deviations, flat."""
         return lengths(self.matrix_root)
-
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.unflattened(self.errors() ** 2, self.like)
 
 
 @final
@@ -183,13 +183,8 @@ class DiagonalCovariance(AbstractCovariance):
         return self.root(rows)
 
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
+        """Return the standard deviations, flat."""
         return self.deviations
-
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.unflattened(self.deviations**2, self.like)
 
 
 @final
@@ -232,13 +227,8 @@ class BlockCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return self._by_blocks(rows, [root.T for root in self.roots])
 
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.unflattened(self.errors() ** 2, self.like)
-
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
+        """Return the standard deviations, flat."""
         return jnp.concatenate([lengths(root) for root in self.roots])
 
 
@@ -293,13 +283,8 @@ class LowRankCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return self._inner(rows * _row(self.unit, rows))
 
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.unflattened(self.errors() ** 2, self.like)
-
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
+        """Return the standard deviations, flat."""
         squares = self.vectors**2
         inner = _product(self.deviations**2, squares)
         if not self._whole:
@@ -347,13 +332,8 @@ class KroneckerCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return self.root(rows)
 
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.times(self.factor**2, self.squared.diagonal())
-
     def errors(self) -> Float[Array, " n"]:
-        """Return the roots of the variances, flat."""
+        """Return the standard deviations, flat."""
         return self.factor * jnp.sqrt(space.flattened(self.squared.diagonal()))
 
 
@@ -405,10 +385,9 @@ class SparseCovariance(AbstractCovariance):
         """Multiply flat vectors with the transpose of the root."""
         return self._on_host(rows, True)
 
-    def diagonal(self, block_size: int | None = None) -> Vector:
-        """Return the variances as a vector of the space."""
-        del block_size
-        return space.unflattened(self.variances, self.like)
+    def errors(self) -> Float[Array, " n"]:
+        """Return the standard deviations, flat."""
+        return jnp.sqrt(self.variances)
 
 
 def standard_errors(covariance: AbstractCovariance) -> Vector:
