@@ -41,6 +41,8 @@ _FAR, _ENDLESS = 1e2, 1e6
 # The root of twice the rise grows by less where a target half as far again changes
 # nothing, in quantiles.
 _NO_MORE = 1e-4
+# By how much less than the mode a fit has, beyond rounding.
+_BELOW = 0.05
 # The slope of a bounded function at its largest value, of 1 at the mode.
 _LEVEL = 0.1
 
@@ -165,7 +167,6 @@ def profile_intervals(
         flat = space.flattened(profiled.values)
         _refuse_stationary(function, scaled, root, errors, profiled.values)
         refits = FunctionRefits(scaled, function, flat, jnp.asarray(errors, flat.dtype))
-    _warn_of_rounding(refits, size)
     tangents = profiled.rows @ root @ root.T / units
     # `Any`: what it returns for a diagonal operator has `take`, which not all have.
     places: Any = Diagonal(_numbered(profiled.values)).restrict(part)
@@ -217,24 +218,6 @@ class _Profiled(NamedTuple):
         refuse_complex(_CALL, values, "values of `function`")
         rows = jacobian_rows(values, jacobian, like)
         return _Profiled(values, np.concatenate([np.asarray(r, float) for r in rows]))
-
-
-def _warn_of_rounding(refits: EntryRefits | FunctionRefits, size: float) -> None:
-    """Tell if a rise is the difference of values that are too large for their dtype."""
-    rounding = float(jnp.finfo(refits.dtype).eps) * abs(refits.start)
-    share = rounding / size**2  # of a limit: it goes as the root of the rise
-    if share > _MOST_ROUNDING:
-        warnings.warn(
-            f"`{_CALL}`: the potential is {refits.start:.4g} at the mode, which "
-            f"{refits.dtype} knows to {rounding:.2g}; the limits are where it has "
-            f"risen by {size**2 / 2:.3g}, so they may be off by {share:.1%}. Subtract "
-            "from each term its value at the mode, or use 64 bits.",
-            stacklevel=user_level(),
-        )
-
-
-# Of a limit.
-_MOST_ROUNDING = 3e-3
 
 
 def _refuse_stationary(
@@ -299,7 +282,7 @@ def _limit(
         else:
             fit = Refit(math.inf, math.nan, side * s, zero, 1.0)
             t = s
-        if fit.rise < -max(1e-6, 1e3 * eps * abs(refits.start)):
+        if fit.rise < -min(max(1e-6, 1e3 * eps * abs(refits.start)), _BELOW):
             raise ValueError(
                 f"`{_CALL}`: a fit found a potential {-fit.rise:.3g} below that of the "
                 "mode, so this is not the minimum. Minimize from there: "
